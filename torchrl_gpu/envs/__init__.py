@@ -1,0 +1,5 @@
+"""Batched environments whose state never leaves the device."""
+
+from torchrl_gpu.envs.packing.env import PackingEnv
+
+__all__ = ["PackingEnv"]

@@ -1,0 +1,357 @@
+"""Bin packing on heightmaps, batched, on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
+
+from torchrl_gpu.envs.base import BatchedEnv, where_rows
+from torchrl_gpu.envs.packing.geometry import grid_positions
+from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, item_source
+from torchrl_gpu.envs.packing.items.source import PooledStream, sorted_by_volume
+from torchrl_gpu.envs.packing.kernels import Placement, get_kernels
+from torchrl_gpu.envs.packing.reward import REWARDS, objective
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+
+LARGE_KEYS = ("item_top", "item_bottom", "z_map")
+ITEM_ORDERS = ("sequence", "volume")
+_SORTED_POOL = 1024  # episodes drawn at construction when an endless stream is to be sorted
+
+
+@dataclass
+class PackingState:
+    """All that decides how a batch of packings goes on; `z_map` and `legal` follow from it and are kept to save work."""
+
+    heightmap: Tensor  # (N, X, Y) float32, metres
+    item_id: Tensor  # (N, K) int64, −1 for an empty slot
+    position: Tensor  # (N,) int64, next item of the episode's sequence
+    key: Tensor  # (N,) int64, names the episode's sequence
+    episode: Tensor  # (N,) int64, episodes begun
+    volume: Tensor  # (N,) float32, cubic metres packed
+    stable: Tensor  # (N,) bool, whether the last placement stands
+    num_packed: Tensor  # (N,) int64
+    step_count: Tensor  # (N,) int64
+    placements: Tensor  # (N, T, 4) int32: item, orientation, x, y in cells, in order of placement
+    placement_z: Tensor  # (N, T) float32, metres
+    z_map: Tensor  # (N, K, O, Gx, Gy) float32
+    legal: Tensor  # (N, K, O, Gx, Gy) bool
+
+
+class PackingEnv(BatchedEnv):
+    """Bins packed from above, one item a step: choose a visible item, an orientation and a place.
+
+    With no arguments but the number of environments it is bpp10: a bin of 10×10×10 cells and boxes of whole cells.
+    Keys, shapes and physics are those of the table in `docs/environments/packing.md`.
+
+    Args:
+        num_envs: N, bins packed side by side.
+        bin_size: Length, width and height, metres.
+        resolution: Cells along x and y; one number for both.
+        grid_step: Cells between neighbouring placements.
+        items: An item source, or "random", "cut", "procedural", or the path of a file of box sequences.
+        num_items: Most items of an episode.
+        visible_items: K, items to choose from.
+        orientations: "fixed", "yaw", "axis", "cube", or a step in degrees; see `rotations.orientation_set`.
+        stability: "none", "corners" (Zhao et al., AAAI 2021) or "support" (GOPT, RA-L 2024).
+        reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
+        order: "sequence" (as the source gives them) or "volume" (largest first).
+        include: Which of the large observations `LARGE_KEYS` to return.
+        backend: Kernels, "auto" or a name from `kernels.BACKENDS`.
+        device: As in `get_device`.
+        seed: Decides every episode of every environment; None draws one from torch's global generator.
+        first_env: Number of the first environment, so that ranks or shards see different episodes.
+
+    An action that is not legal leaves the bin as it is, ends the episode and gives reward 0.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 64,
+        *,
+        bin_size: tuple[float, float, float] = (10.0, 10.0, 10.0),
+        resolution: int | tuple[int, int] = 10,
+        grid_step: int = 1,
+        items: str | ItemSource = "random",
+        num_items: int = 100,
+        visible_items: int = 1,
+        orientations: str | float = "yaw",
+        stability: str = "none",
+        reward: str = "utilization",
+        order: str = "sequence",
+        include: Sequence[str] = LARGE_KEYS,
+        backend: str = "auto",
+        device: str | torch.device = "auto",
+        seed: int | None = None,
+        first_env: int = 0,
+    ) -> None:
+        _check_choice("reward", reward, REWARDS)
+        _check_choice("order", order, ITEM_ORDERS)
+        for name in include:
+            _check_choice("include", name, LARGE_KEYS)
+        if min(num_items, visible_items) < 1:
+            raise ValueError(
+                f"PackingEnv: num_items and visible_items must be at least 1; got {num_items} and {visible_items}"
+            )
+        super().__init__(num_envs, device, seed)
+        cells = (resolution, resolution) if isinstance(resolution, int) else tuple(resolution)
+        self.bin = Bin(tuple(float(s) for s in bin_size), cells, grid_step, stability)  # type: ignore[arg-type]
+        self.bin_size, self.resolution, self.grid_step = self.bin.size, resolution, grid_step
+        self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
+        self.orientations, self.stability, self.reward, self.order = orientations, stability, reward, order
+        self.include, self.backend, self.first_env = tuple(include), backend, first_env
+        self.kernels = get_kernels(backend)
+        self.catalogue, self.stream = self._build_items()
+        self._env_index = torch.arange(num_envs, device=self.device) + first_env
+        self._slots = torch.arange(visible_items, device=self.device)
+        self.state = self._blank_state()
+        self._make_specs()
+
+    # -- what the environment is made of ---------------------------------------------------------------------------
+
+    def _build_items(self) -> tuple[Catalogue, ItemStream]:
+        catalogue, stream = self.items.build(self.bin, self.orientations, self.num_items, self.num_envs)
+        if self.order == "volume":
+            if not isinstance(stream, PooledStream):
+                row = torch.arange(_SORTED_POOL)
+                key = stream.begin(0, row, torch.zeros_like(row))
+                stream = PooledStream(stream.items(key, torch.arange(self.num_items).expand(_SORTED_POOL, -1)))
+            stream = PooledStream(sorted_by_volume(stream.sequences, catalogue), stream.in_order, stream.stride)
+        return catalogue.to(self.device), stream.to(self.device)
+
+    @property
+    def num_orientations(self) -> int:
+        """O."""
+        return self.catalogue.num_orientations
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(Gx, Gy), placements along x and y."""
+        return self.bin.grid
+
+    @property
+    def cell(self) -> tuple[float, float]:
+        """Metres per cell along x and y."""
+        return self.bin.cell
+
+    @property
+    def action_shape(self) -> tuple[int, int, int, int]:
+        """(K, O, Gx, Gy), what an action index runs over."""
+        return self.visible_items, self.num_orientations, *self.grid
+
+    @property
+    def num_actions(self) -> int:
+        """K·O·Gx·Gy."""
+        return self.visible_items * self.num_orientations * self.grid[0] * self.grid[1]
+
+    @property
+    def placements(self) -> Tensor:
+        """(N, T, 4) int32: item, orientation, x and y in cells of each placement; the first `num_packed` count."""
+        return self.state.placements
+
+    @property
+    def placement_z(self) -> Tensor:
+        """(N, T) float32: base of each placed item, metres."""
+        return self.state.placement_z
+
+    @property
+    def num_packed(self) -> Tensor:
+        """(N,) int64."""
+        return self.state.num_packed
+
+    def _blank_state(self) -> PackingState:
+        n, device = self.num_envs, self.device
+        count = torch.zeros(n, dtype=torch.int64, device=device)
+        longest = max(1, min(self.num_items, self.stream.length))
+        shape = (n, *self.action_shape)
+        return PackingState(
+            heightmap=torch.zeros(n, *self.bin.cells, device=device),
+            item_id=torch.full((n, self.visible_items), -1, dtype=torch.int64, device=device),
+            position=count,
+            key=count.clone(),
+            episode=count.clone(),
+            volume=torch.zeros(n, device=device),
+            stable=torch.zeros(n, dtype=torch.bool, device=device),
+            num_packed=count.clone(),
+            step_count=count.clone(),
+            placements=torch.zeros(n, longest, 4, dtype=torch.int32, device=device),
+            placement_z=torch.zeros(n, longest, device=device),
+            z_map=torch.full(shape, self.bin.size[2], device=device),
+            legal=torch.zeros(shape, dtype=torch.bool, device=device),
+        )
+
+    def _make_specs(self) -> None:
+        n, device = self.num_envs, self.device
+        shape = (n, *self.action_shape)
+        high = self.bin.size[2] + self.bin.tolerance
+        maps = (n, self.visible_items, self.num_orientations, *self.catalogue.footprint)
+        specs = {
+            "box_heightmap": Bounded(0, high, (n, *self.bin.cells), device=device),
+            "item_id": Bounded(-1, self.catalogue.num_items - 1, (n, self.visible_items), device, torch.int64),
+            "item_top": Unbounded(maps, device=device),
+            "item_bottom": Unbounded(maps, device=device),
+            "z_map": Bounded(0, high, shape, device=device),
+            "legal_mask": Binary(self.grid[1], shape, device=device, dtype=torch.bool),
+            "action_mask": Binary(self.num_actions, (n, self.num_actions), device=device, dtype=torch.bool),
+            "utilization": Bounded(0, 1 + 1e-4, (n, 1), device=device),
+            "num_packed": Unbounded((n, 1), device, torch.int64),
+            "step_count": Unbounded((n, 1), device, torch.int64),
+        }
+        left_out = [name for name in LARGE_KEYS if name not in self.include]
+        self.observation_spec = Composite({k: v for k, v in specs.items() if k not in left_out}, shape=(n,))
+        self.action_spec = Categorical(self.num_actions, shape=(n,), device=device, dtype=torch.int64)
+        self.reward_spec = Unbounded((n, 1), device=device)
+        done = Binary(1, (n, 1), device=device, dtype=torch.bool)
+        self.done_spec = Composite({k: done.clone() for k in ("done", "terminated", "truncated")}, shape=(n,))
+
+    # -- a step -----------------------------------------------------------------------------------------------------
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        action = tensordict.get("action").reshape(self.num_envs)
+        placement, slot, legal = self.decode(action)
+        before = self.state
+        self.state = self._placed(placement, slot, legal)
+        done = (~legal | ~self.state.legal.flatten(1).any(1)).unsqueeze(-1)
+        out = self._observation()
+        out |= {"reward": self._gain(before, legal), "done": done, "terminated": done.clone()}
+        out["truncated"] = torch.zeros_like(done)
+        return TensorDict(out, batch_size=self.batch_size, device=self.device)
+
+    def decode(self, action: Tensor) -> tuple[Placement, Tensor, Tensor]:
+        """What an action means in the present state.
+
+        Args:
+            action: (N,) int64; outside [0, num_actions) it is not legal.
+
+        Returns:
+            The placement, with item −1 where it is not legal; the slot of the item, (N,) int64; whether it is legal,
+            (N,) bool.
+        """
+        inside = (action >= 0) & (action < self.num_actions)
+        action = torch.where(inside, action, 0)
+        legal = self.state.legal.flatten(1).gather(1, action[:, None]).squeeze(1) & inside
+        z = self.state.z_map.flatten(1).gather(1, action[:, None]).squeeze(1)
+        _, num_orientations, grid_x, grid_y = self.action_shape
+        gy, rest = action % grid_y, action // grid_y
+        gx, rest = rest % grid_x, rest // grid_x
+        orientation, slot = rest % num_orientations, rest // num_orientations
+        item = torch.where(legal, self.state.item_id.gather(1, slot[:, None]).squeeze(1), -1)
+        extent = self.catalogue.extent[item.clamp_min(0), orientation]
+        last_x, last_y = self.bin.cells[0] - extent[:, 0], self.bin.cells[1] - extent[:, 1]
+        x = torch.minimum(gx * self.grid_step, last_x).clamp_min(0)
+        y = torch.minimum(gy * self.grid_step, last_y).clamp_min(0)
+        return Placement(item, orientation, x, y, z), slot, legal
+
+    def _placed(self, placement: Placement, slot: Tensor, legal: Tensor) -> PackingState:
+        s = self.state
+        heightmap = self.kernels.place(s.heightmap, placement, self.catalogue, self.bin)
+        item_id = torch.where(legal[:, None], self._without(s, slot), s.item_id)
+        z_map, legal_map = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin)
+        volume = self.catalogue.volume[placement.item_id.clamp_min(0)]
+        self._record(placement)
+        return PackingState(
+            heightmap=heightmap,
+            item_id=item_id,
+            position=s.position + legal,
+            key=s.key,
+            episode=s.episode,
+            volume=s.volume + torch.where(legal, volume, 0.0),
+            stable=torch.where(legal, True, s.stable),
+            num_packed=s.num_packed + legal,
+            step_count=s.step_count + 1,
+            placements=s.placements,
+            placement_z=s.placement_z,
+            z_map=z_map,
+            legal=legal_map,
+        )
+
+    def _without(self, s: PackingState, slot: Tensor) -> Tensor:
+        """Visible items after the one in `slot` has gone: the later ones move up and the next one is shown."""
+        following = self.stream.items(s.key, s.position[:, None])  # (N, 1)
+        shown = torch.cat([s.item_id, following], 1)
+        return shown.gather(1, self._slots + (self._slots >= slot[:, None]))
+
+    def _record(self, placement: Placement) -> None:
+        """Writes the placement behind the others; one that is not legal is written too and does not count."""
+        at = self.state.num_packed.clamp_max(self.state.placements.shape[1] - 1)
+        row = torch.stack([field.int() for field in placement[:4]], -1)  # (N, 4)
+        self.state.placements.scatter_(1, at[:, None, None].expand(-1, 1, 4), row[:, None])
+        self.state.placement_z.scatter_(1, at[:, None], placement.z[:, None])
+
+    def _gain(self, before: PackingState, legal: Tensor) -> Tensor:
+        if self.reward == "utilization":
+            gain = (self.state.volume - before.volume) / self.bin.volume
+        else:
+            after, former = (objective(s.heightmap, s.volume, s.stable, self.bin) for s in (self.state, before))
+            gain = after - former
+        return torch.where(legal, gain, 0.0).unsqueeze(-1)
+
+    # -- observations and resets ------------------------------------------------------------------------------------
+
+    def _observation(self) -> dict[str, Tensor]:
+        s = self.state
+        out = {
+            "box_heightmap": s.heightmap,
+            "item_id": s.item_id,
+            "legal_mask": s.legal,
+            "action_mask": s.legal.flatten(1),
+            "utilization": (s.volume / self.bin.volume).unsqueeze(-1),
+            "num_packed": s.num_packed.unsqueeze(-1),
+            "step_count": s.step_count.unsqueeze(-1),
+        }
+        if "z_map" in self.include:
+            out["z_map"] = s.z_map
+        if "item_top" in self.include or "item_bottom" in self.include:
+            orientation = torch.arange(self.num_orientations, device=self.device)
+            maps = self.catalogue.maps(s.item_id[..., None], orientation)
+            out |= {k: v for k, v in zip(LARGE_KEYS, maps, strict=False) if k in self.include}
+        return out
+
+    def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
+        s = self.state
+        key = self.stream.begin(self.seed, self._env_index, s.episode)
+        item_id = self.stream.items(key, self._slots.expand(self.num_envs, -1))
+        z_map, legal = self._empty_bin_maps(item_id)
+        self.state = PackingState(
+            heightmap=where_rows(mask, torch.zeros_like(s.heightmap), s.heightmap),
+            item_id=where_rows(mask, item_id, s.item_id),
+            position=torch.where(mask, self.visible_items, s.position),
+            key=torch.where(mask, key, s.key),
+            episode=s.episode + mask,
+            volume=torch.where(mask, 0.0, s.volume),
+            stable=s.stable & ~mask,
+            num_packed=torch.where(mask, 0, s.num_packed),
+            step_count=torch.where(mask, 0, s.step_count),
+            placements=s.placements,
+            placement_z=s.placement_z,
+            z_map=where_rows(mask, z_map, s.z_map),
+            legal=where_rows(mask, legal, s.legal),
+        )
+        return self._observation()
+
+    def _empty_bin_maps(self, item_id: Tensor) -> tuple[Tensor, Tensor]:
+        """`drop_map` of an empty bin, where everything stands on the floor: no kernel is needed."""
+        extent = self.catalogue.extent[item_id.clamp_min(0)]  # (N, K, O, 2)
+        _, fits_x = grid_positions(extent[..., 0], self.bin.cells[0], self.grid_step)
+        _, fits_y = grid_positions(extent[..., 1], self.bin.cells[1], self.grid_step)
+        fits = (fits_x & (item_id >= 0)[..., None, None])[..., :, None] & fits_y[..., None, :]
+        low = self.catalogue.height[item_id.clamp_min(0)] <= self.bin.size[2] + self.bin.tolerance  # (N, K, O)
+        return torch.where(fits, 0.0, self.bin.size[2]), fits & low[..., None, None]
+
+    def _restart_streams(self) -> None:
+        self.state.episode = torch.zeros_like(self.state.episode)
+
+    def _env_state(self) -> dict[str, Tensor]:
+        return {f.name: getattr(self.state, f.name) for f in fields(PackingState)}
+
+    def _set_env_state(self, state: dict[str, Tensor]) -> None:
+        self.state = PackingState(**state)
+
+
+def _check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"PackingEnv: {argument} must be one of {', '.join(choices)}; got {value!r}")

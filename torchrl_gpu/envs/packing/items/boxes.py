@@ -1,0 +1,169 @@
+"""Boxes drawn at random, and boxes cut from a full bin so that the best packing is known."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.items.source import EndlessStream, ItemSource, ItemStream, PooledStream
+from torchrl_gpu.envs.packing.rotations import orientation_set
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+
+Cells = tuple[int, int, int]
+
+
+def box_catalogue(sizes: np.ndarray, volume: np.ndarray, bin_: Bin, orientations: str | float) -> Catalogue:
+    """Catalogue of boxes of whole cells.
+
+    Args:
+        sizes: (M, 3) integers, cells; the vertical cell is as high as a cell is long.
+        volume: (M,) cubic metres.
+        bin_: The bin.
+        orientations: As in `orientation_set`.
+
+    Raises:
+        ValueError: A box fits the bin in no orientation.
+    """
+    rotations = np.abs(orientation_set(orientations, boxes=True)).round(9)
+    turned = np.einsum("oij,mj->moi", rotations, sizes.astype(np.float64))  # (M, O, 3)
+    turned = np.ceil(turned - 1e-6)
+    cells = np.array([*bin_.cells, bin_.size[2] / bin_.cell[0]])
+    fits = (turned <= cells + 1e-6).all(-1).any(-1)
+    if not fits.all():
+        raise ValueError(
+            f"box_catalogue: every box must fit the bin of {cells.round(3).tolist()} cells in some orientation;"
+            f" got a box of {sizes[~fits][0].tolist()} cells"
+        )
+    turned[..., 2] *= bin_.cell[0]
+    return Catalogue.of_boxes(torch.from_numpy(turned), torch.from_numpy(np.asarray(volume, dtype=np.float64)))
+
+
+def cell_volume(sizes: np.ndarray, bin_: Bin) -> np.ndarray:
+    """Cubic metres of boxes (…, 3) given in whole cells."""
+    return sizes.astype(np.float64).prod(-1) * bin_.cell_area * bin_.cell[0]
+
+
+def _sides(where: str, min_side: int, max_side: int) -> tuple[int, int]:
+    if not 1 <= min_side <= max_side:
+        raise ValueError(f"{where}: want 1 <= min_side <= max_side, in cells; got {min_side} and {max_side}")
+    return min_side, max_side
+
+
+class RandomBoxes(ItemSource):
+    """Boxes whose sides are drawn uniformly from whole cells.
+
+    Args:
+        min_side: Smallest side, cells.
+        max_side: Largest side, cells.
+    """
+
+    def __init__(self, min_side: int = 2, max_side: int = 5) -> None:
+        self.min_side, self.max_side = _sides("RandomBoxes", min_side, max_side)
+
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> tuple[Catalogue, ItemStream]:
+        """One catalogue row for each triple of sides."""
+        sides = range(self.min_side, self.max_side + 1)
+        sizes = np.array(list(itertools.product(sides, repeat=3)))
+        catalogue = box_catalogue(sizes, cell_volume(sizes, bin_), bin_, orientations)
+        return catalogue, EndlessStream(catalogue.num_items, num_items)
+
+
+class CutBoxes(ItemSource):
+    """Boxes cut from a full bin, so that packing all of it is possible: the optimum is 100%.
+
+    A piece with a side above `max_side` is cut across a random such side until there is none.
+
+    Args:
+        min_side: Smallest side, cells.
+        max_side: Largest side, cells; at least 2·min_side − 1, or some sides could not be cut.
+        order: "layers" (by height of the piece's base, CUT-1) or "stack" (a piece follows those that it stands on,
+            otherwise at random, CUT-2). Zhao et al., AAAI 2021.
+        pool: Sequences cut at construction; episodes draw from them.
+        seed: Decides the pool.
+    """
+
+    def __init__(
+        self, min_side: int = 2, max_side: int = 5, order: str = "layers", pool: int = 4096, seed: int = 0
+    ) -> None:
+        self.min_side, self.max_side = _sides("CutBoxes", min_side, max_side)
+        if max_side < 2 * min_side - 1:
+            raise ValueError(f"CutBoxes: max_side must be at least 2·min_side − 1 = {2 * min_side - 1}; got {max_side}")
+        if order not in ("layers", "stack"):
+            raise ValueError(f"CutBoxes: order must be layers or stack; got {order!r}")
+        if pool < 1:
+            raise ValueError(f"CutBoxes: pool must be at least 1 sequence; got {pool}")
+        self.order, self.pool, self.seed = order, pool, seed
+
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> tuple[Catalogue, ItemStream]:
+        """One catalogue row for each size; pieces beyond `num_items` are left out."""
+        episodes = self.cut(bin_)
+        sizes = np.array(sorted({size for episode in episodes for _, size in episode}))
+        row = {tuple(size): i for i, size in enumerate(sizes.tolist())}
+        catalogue = box_catalogue(sizes, cell_volume(sizes, bin_), bin_, orientations)
+        sequences = pad_sequences([[row[size] for _, size in episode[:num_items]] for episode in episodes])
+        return catalogue, PooledStream(sequences)
+
+    def cut(self, bin_: Bin) -> list[list[tuple[Cells, Cells]]]:
+        """The pool: for each episode its pieces in order, as (corner, size) in cells: a packing of the whole bin."""
+        height = bin_.size[2] / bin_.cell[0]
+        if abs(height - round(height)) > 1e-6:
+            raise ValueError(f"CutBoxes: the bin's height must be a whole number of cells; got {height}")
+        whole = (*bin_.cells, round(height))
+        if min(whole) < self.min_side:
+            raise ValueError(f"CutBoxes: the bin must be at least {self.min_side} cells a side; got {whole}")
+        rng = np.random.default_rng(self.seed)
+        ordered = _by_layers if self.order == "layers" else _by_stack
+        return [ordered(self._pieces(whole, rng), rng) for _ in range(self.pool)]
+
+    def _pieces(self, whole: Cells, rng: np.random.Generator) -> list[tuple[Cells, Cells]]:
+        done: list[tuple[Cells, Cells]] = []
+        open_: list[tuple[Cells, Cells]] = [((0, 0, 0), whole)]
+        while open_:
+            corner, size = open_.pop()
+            long = [axis for axis in range(3) if size[axis] > self.max_side]
+            if not long:
+                done.append((corner, size))
+                continue
+            axis = long[int(rng.integers(len(long)))]
+            at = int(rng.integers(self.min_side, size[axis] - self.min_side + 1))
+            for start, length in ((0, at), (at, size[axis] - at)):
+                open_.append((_replaced(corner, axis, corner[axis] + start), _replaced(size, axis, length)))
+        return done
+
+
+def _replaced(values: Cells, axis: int, value: int) -> Cells:
+    out = list(values)
+    out[axis] = value
+    return out[0], out[1], out[2]
+
+
+def _by_layers(pieces: list[tuple[Cells, Cells]], rng: np.random.Generator) -> list[tuple[Cells, Cells]]:
+    shuffled = [pieces[i] for i in rng.permutation(len(pieces))]
+    return sorted(shuffled, key=lambda piece: piece[0][2])
+
+
+def _by_stack(pieces: list[tuple[Cells, Cells]], rng: np.random.Generator) -> list[tuple[Cells, Cells]]:
+    waiting, ordered = list(pieces), []
+    while waiting:
+        free = [a for a in waiting if not any(_carries(b, a) for b in waiting)]
+        piece = free[int(rng.integers(len(free)))]
+        waiting.remove(piece)
+        ordered.append(piece)
+    return ordered
+
+
+def _carries(lower: tuple[Cells, Cells], upper: tuple[Cells, Cells]) -> bool:
+    """Whether `upper` stands on `lower`."""
+    (low, low_size), (high, high_size) = lower, upper
+    if low[2] + low_size[2] != high[2]:
+        return False
+    return all(low[a] < high[a] + high_size[a] and high[a] < low[a] + low_size[a] for a in (0, 1))
+
+
+def pad_sequences(sequences: list[list[int]]) -> Tensor:
+    """Sequences of different lengths as one int64 tensor (R, T), −1 behind the end of each."""
+    padded = [torch.tensor(sequence, dtype=torch.int64) for sequence in sequences]
+    return torch.nn.utils.rnn.pad_sequence(padded, batch_first=True, padding_value=-1)

@@ -1,0 +1,127 @@
+"""Irregular solids made on the spot: bowls, mugs, L and U shapes, cylinders, convex hulls. Nothing to download."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from torchrl_gpu.envs.packing.items.source import EndlessStream, ItemSource, ItemStream
+from torchrl_gpu.envs.packing.items.voxels import heightmaps
+from torchrl_gpu.envs.packing.rotations import orientation_set
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+
+Occupancy = np.ndarray  # (A, B, C) bool
+Shape = Callable[[np.ndarray, np.random.Generator], Occupancy]
+
+
+def _grid(size: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Coordinates of voxel centres, each in (−1, 1); three arrays that broadcast to `size`."""
+    axes = [(np.arange(n) + 0.5) / n * 2 - 1 for n in size]
+    return axes[0][:, None, None], axes[1][None, :, None], axes[2][None, None, :]
+
+
+def bowl(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
+    """Lower half of a shell."""
+    x, y, z = _grid(size)
+    thickness = rng.uniform(0.12, 0.25)
+    outer = x**2 + y**2 + ((z - 1) / 2) ** 2 <= 1
+    inner = (x**2 + y**2) / (1 - thickness) ** 2 + ((z - 1) / (2 * (1 - thickness))) ** 2 <= 1
+    return outer & ~inner
+
+
+def mug(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
+    """A cup with a handle on one side."""
+    x, y, z = _grid(size)
+    centre, radius = -0.25, 0.75
+    r = np.hypot(x - centre, y)
+    wall = rng.uniform(0.10, 0.18)
+    cup = (r <= radius) & ((r >= radius - wall) | (z < -1 + 2 * wall))
+    ring = np.hypot((x - 0.45) / 0.55, z / 0.6)
+    handle = (ring <= 1) & (ring >= 0.62) & (np.abs(y) <= 0.2) & (r >= radius - wall)
+    return cup | handle
+
+
+def l_shape(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
+    """Two bars at a right angle."""
+    x, _, z = np.broadcast_arrays(*_grid(size))
+    a, b = rng.uniform(-0.5, 0.2, 2)
+    return (x <= a) | (z <= b)
+
+
+def u_shape(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
+    """A channel."""
+    x, _, z = np.broadcast_arrays(*_grid(size))
+    wall, floor = rng.uniform(0.3, 0.6), rng.uniform(-0.7, -0.2)
+    return (np.abs(x) >= 1 - wall) | (z <= floor)
+
+
+def cylinder(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
+    """A can."""
+    x, y, _ = np.broadcast_arrays(*_grid(size))
+    return x**2 + y**2 <= 1
+
+
+def hull(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
+    """A convex polyhedron: an ellipsoid with up to eight faces cut off."""
+    x, y, z = _grid(size)
+    inside = x**2 + y**2 + z**2 <= 1.6
+    for _ in range(8):
+        normal = rng.normal(size=3)
+        normal /= np.linalg.norm(normal)
+        inside &= normal[0] * x + normal[1] * y + normal[2] * z <= rng.uniform(0.6, 0.95)
+    return inside
+
+
+SHAPES: tuple[Shape, ...] = (bowl, mug, l_shape, u_shape, cylinder, hull)
+
+
+class ProceduralSolids(ItemSource):
+    """Irregular solids of household size.
+
+    Args:
+        num_objects: Objects in the catalogue; shapes take turns.
+        min_size: Shortest side, metres, before scaling.
+        max_size: Longest side, metres, before scaling.
+        scale: Smallest and largest factor on the sides.
+        seed: Decides the objects.
+    """
+
+    boxes = False
+
+    def __init__(
+        self,
+        num_objects: int = 60,
+        min_size: float = 0.04,
+        max_size: float = 0.14,
+        scale: tuple[float, float] = (0.8, 1.2),
+        seed: int = 0,
+    ) -> None:
+        if num_objects < 1:
+            raise ValueError(f"ProceduralSolids: num_objects must be at least 1; got {num_objects}")
+        if not 0 < min_size <= max_size or not 0 < scale[0] <= scale[1]:
+            raise ValueError(
+                "ProceduralSolids: sizes and scales must be positive and in order;"
+                f" got {min_size} to {max_size} m, scale {scale}"
+            )
+        self.num_objects, self.min_size, self.max_size = num_objects, min_size, max_size
+        self.scale, self.seed = scale, seed
+
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> tuple[Catalogue, ItemStream]:
+        """Voxels of the size of a cell, turned, and seen from above and below."""
+        if abs(bin_.cell[0] - bin_.cell[1]) > 1e-9:
+            raise ValueError(f"ProceduralSolids: cells must be square; got {bin_.cell} m")
+        rotations = orientation_set(orientations, boxes=False)
+        catalogue = heightmaps(self.solids(bin_.cell[0]), rotations, bin_)
+        return catalogue, EndlessStream(catalogue.num_items, num_items)
+
+    def solids(self, cell: float) -> list[Occupancy]:
+        """The objects as voxels of `cell` metres."""
+        rng = np.random.default_rng(self.seed)
+        made = []
+        for i in range(self.num_objects):
+            sides = rng.uniform(self.min_size, self.max_size, 3) * rng.uniform(*self.scale)
+            made.append(SHAPES[i % len(SHAPES)](np.maximum(np.round(sides / cell), 3).astype(int), rng))
+        return made
+
+

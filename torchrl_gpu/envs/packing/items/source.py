@@ -1,0 +1,115 @@
+"""What an item source gives: a catalogue, and for every episode of every environment the items in order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.streams import draw_bits, draw_integers
+
+
+class ItemStream(ABC):
+    """The items of every episode, readable at any place without a generator's state."""
+
+    length: int
+    """Most items of an episode."""
+
+    @abstractmethod
+    def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
+        """Keys (N,) int64 of the episodes `episode` (N,) of the environments `env` (N,)."""
+
+    @abstractmethod
+    def items(self, key: Tensor, position: Tensor) -> Tensor:
+        """Catalogue rows at `position` (N, K) of the episodes `key` (N,); int64 (N, K), −1 past the end."""
+
+    def to(self, device: torch.device) -> ItemStream:
+        """The same stream on `device`."""
+        return self
+
+
+def episode_key(seed: int, env: Tensor, episode: Tensor) -> Tensor:
+    """A key that differs for each (seed, environment, episode); int64 (N,)."""
+    return draw_bits(draw_bits(torch.full_like(env, seed), env), episode)
+
+
+@dataclass(frozen=True)
+class EndlessStream(ItemStream):
+    """Items drawn uniformly and independently from a catalogue of `num_types`."""
+
+    num_types: int
+    length: int
+
+    def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
+        """A fresh key: no two episodes are alike."""
+        return episode_key(seed, env, episode)
+
+    def items(self, key: Tensor, position: Tensor) -> Tensor:
+        """Drawn by counter."""
+        drawn = draw_integers(key[:, None], position, self.num_types)
+        return torch.where(position < self.length, drawn, -1)
+
+
+@dataclass(frozen=True)
+class PooledStream(ItemStream):
+    """Episodes picked from a pool of sequences.
+
+    Attributes:
+        sequences: (R, T) int64, catalogue rows, −1 behind the end of a sequence.
+        in_order: Environment i plays sequence i, then i + stride, …; else each episode draws one.
+        stride: Sequences between one episode of an environment and its next, when in order.
+    """
+
+    sequences: Tensor
+    in_order: bool = False
+    stride: int = 1
+
+    @property
+    def length(self) -> int:  # type: ignore[override]
+        """T."""
+        return self.sequences.shape[1]
+
+    def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
+        """Rows of the pool."""
+        if self.in_order:
+            return (env + self.stride * episode) % len(self.sequences)
+        return draw_integers(episode_key(seed, env, episode), torch.zeros_like(env), len(self.sequences))
+
+    def items(self, key: Tensor, position: Tensor) -> Tensor:
+        """Read from the pool."""
+        found = self.sequences[key[:, None], position.clamp_max(self.length - 1)]
+        return torch.where(position < self.length, found, -1)
+
+    def to(self, device: torch.device) -> PooledStream:
+        """The pool moves."""
+        return PooledStream(self.sequences.to(device), self.in_order, self.stride)
+
+
+class ItemSource(ABC):
+    """Makes the catalogue and the episodes of an environment.
+
+    Sizes of the catalogue are known only with the bin and the orientations, so the environment calls `build` once.
+    """
+
+    boxes: bool = True
+    """Whether every item is a box."""
+
+    @abstractmethod
+    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> tuple[Catalogue, ItemStream]:
+        """Catalogue and stream on the CPU.
+
+        Args:
+            bin_: The bin to pack.
+            orientations: As in `orientation_set`.
+            num_items: Most items of an episode.
+            num_envs: Environments that will read the stream.
+        """
+
+
+def sorted_by_volume(sequences: Tensor, catalogue: Catalogue) -> Tensor:
+    """Each sequence (R, T) from its largest item to its smallest; ties keep their order, the end stays the end."""
+    volume = torch.where(sequences < 0, -1.0, catalogue.volume[sequences.clamp_min(0)])
+    return sequences.gather(1, volume.sort(1, descending=True, stable=True).indices)

@@ -1,0 +1,231 @@
+"""The packing kernels in plain torch: every device, no compiler, no host read.
+
+Boxes cost nothing per cell: the maximum of the pile under a box is a sliding maximum, had from power-of-two windows.
+Irregular items cost one subtraction and one maximum per footprint cell, over all placements at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from torchrl_gpu.envs.packing.geometry import grid_positions
+from torchrl_gpu.envs.packing.kernels.stability import stands
+from torchrl_gpu.envs.packing.kernels.windows import GridWindows
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+
+if TYPE_CHECKING:
+    from torchrl_gpu.envs.packing.kernels import Placement
+
+_CHUNK = 1 << 17  # elements of one accumulator: stays in a core's second-level cache
+
+
+class Variants(NamedTuple):
+    """Every (visible item, orientation) of every environment, J = K·O, and where its placements are."""
+
+    item: Tensor  # (N, J) int64, 0 where the slot is empty
+    orientation: Tensor  # (N, J) int64
+    extent: Tensor  # (N, J, 2) int64
+    x: Tensor  # (N, J, Gx) int64
+    y: Tensor  # (N, J, Gy) int64
+    fits: Tensor  # (N, J, Gx, Gy) bool
+
+
+def variants(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Variants:
+    """Lays out the placements of visible items (N, K)."""
+    n, k = item_id.shape
+    o = catalogue.num_orientations
+    present = (item_id >= 0)[..., None].expand(n, k, o).reshape(n, k * o)
+    item = item_id.clamp_min(0)[..., None].expand(n, k, o).reshape(n, k * o)
+    orientation = torch.arange(o, device=item_id.device).expand(n, k, o).reshape(n, k * o)
+    extent = catalogue.extent[item, orientation]
+    x, fits_x = grid_positions(extent[..., 0], bin_.cells[0], bin_.step)
+    y, fits_y = grid_positions(extent[..., 1], bin_.cells[1], bin_.step)
+    fits = (fits_x & present[..., None])[..., :, None] & fits_y[..., None, :]
+    return Variants(item, orientation, extent, x, y, fits)
+
+
+def drop_map(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Tensor, Tensor]:
+    """As `reference.drop_map`."""
+    v = variants(item_id, catalogue, bin_)
+    rest = _rest_boxes if catalogue.flat else _rest_solids
+    z = rest(heightmap, v, catalogue, bin_)  # (N, J, Gx, Gy)
+    height = catalogue.height[v.item, v.orientation][..., None, None]
+    legal = v.fits & (z + height <= bin_.size[2] + bin_.tolerance)
+    if bin_.stability != "none":
+        windows = GridWindows(heightmap, v.x, v.y, bin_.step, catalogue.footprint)
+        legal = legal & stands(windows, z, v.item, v.orientation, catalogue, bin_)
+    z_map = torch.where(v.fits, z, bin_.size[2])
+    shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
+    return z_map.view(shape), legal.view(shape)
+
+
+def _rest_boxes(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """Highest cell under each box: two overlapping power-of-two windows cover any width, along x and then along y."""
+    num_envs, cells_x, cells_y = heightmap.shape
+    largest = catalogue.footprint
+    level, width = _power_of_two(v.extent, max(largest))  # (N, J, 2)
+    far = (v.extent - width).clamp_min(0)  # from the first window to the second
+
+    tables = _doubled(heightmap, -2, largest[0], cells_x).view(-1, cells_y)  # (A·N·X, Y)
+    env = torch.arange(num_envs, device=heightmap.device)[:, None]
+    row = ((level[..., 0] * num_envs + env) * cells_x)[..., None] + v.x  # (N, J, Gx)
+    last = (v.x + far[..., :1]).clamp_max(cells_x - 1) - v.x
+    near_rows = tables.index_select(0, row.flatten())
+    far_rows = tables.index_select(0, (row + last).flatten())
+    rows = torch.maximum(near_rows, far_rows).view(*row.shape, cells_y)  # (N, J, Gx, Y)
+
+    for k in range(1, min(largest[1], cells_y).bit_length()):
+        doubled = _overlap(rows, 1 << (k - 1), -1)
+        rows = torch.where((level[..., 1] >= k)[..., None, None], doubled, rows)
+    shape = (*v.x.shape, v.y.shape[-1])
+    near = rows.gather(-1, v.y[:, :, None].expand(shape))
+    far_y = (v.y + far[..., 1:]).clamp_max(cells_y - 1)
+    return torch.maximum(near, rows.gather(-1, far_y[:, :, None].expand(shape)))
+
+
+def _power_of_two(extent: Tensor, largest: int) -> tuple[Tensor, Tensor]:
+    """Exponent and value of the largest power of two that is at most `extent`."""
+    level = torch.zeros_like(extent)
+    for k in range(1, largest.bit_length()):
+        level = level + (extent >= 1 << k)
+    return level, torch.ones_like(extent) << level
+
+
+def _doubled(values: Tensor, dim: int, largest: int, cells: int) -> Tensor:
+    """Sliding maxima over 1, 2, 4, … cells along `dim`, stacked in front."""
+    tables = [values]
+    for k in range(1, min(largest, cells).bit_length()):
+        tables.append(_overlap(tables[-1], 1 << (k - 1), dim))
+    return torch.stack(tables)
+
+
+def _overlap(values: Tensor, shift: int, dim: int) -> Tensor:
+    """Maximum of each element and the one `shift` further along `dim`; the tail has no such neighbour and stays."""
+    size = values.shape[dim]
+    joined = torch.maximum(values.narrow(dim, 0, size - shift), values.narrow(dim, shift, size - shift))
+    return torch.cat([joined, values.narrow(dim, size - shift, shift)], dim)
+
+
+def _rest_solids(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """Highest `h − b` over the footprint of each irregular item, (N, J, Gx, Gy)."""
+    num_envs, num_variants = v.item.shape
+    z = heightmap.new_empty(num_envs, num_variants, *bin_.grid)
+    plane = bin_.grid[0] * bin_.grid[1]
+    num_orientations = catalogue.num_orientations
+    group = max(1, _CHUNK // (num_envs * plane))  # orientations worked on at once when the batch is small
+    rows = max(1, _CHUNK // plane)  # environments worked on at once when it is large
+    for first in range(0, num_variants, group):
+        end = min(num_variants, first + group)
+        bounds = [catalogue.bounds[j % num_orientations] for j in range(first, end)]
+        footprint = max(p for p, _ in bounds), max(q for _, q in bounds)
+        for env in range(0, num_envs, rows):
+            part = slice(env, env + rows), slice(first, end)
+            z[part] = _max_plus(heightmap[env : env + rows], v, part, footprint, catalogue, bin_)
+    return z
+
+
+def _max_plus(
+    heightmap: Tensor,
+    v: Variants,
+    part: tuple[slice, slice],
+    footprint: tuple[int, int],
+    catalogue: Catalogue,
+    bin_: Bin,
+) -> Tensor:
+    """`_rest_solids` of some environments and variants, (n, j, Gx, Gy)."""
+    assert catalogue.bottom is not None
+    step, (grid_x, grid_y) = bin_.step, bin_.grid
+    rows, columns = footprint
+    bottom = catalogue.bottom[v.item[part], v.orientation[part]][..., :rows, :columns]  # (n, j, P, Q)
+    x, y = v.x[part], v.y[part]
+    num_envs, num_variants = x.shape[:2]
+    cells_x, cells_y = bin_.cells
+    # The flush placement of a row is not on the grid: its column of windows is worked out apart.
+    width = max(cells_y, (grid_y - 1) * step + columns)
+    padded = pad(heightmap, (0, -(-width // step) * step - cells_y))
+    flat = padded.reshape(-1, padded.shape[-1])
+    base = torch.arange(num_envs, device=x.device)[:, None, None] * cells_x
+    flush_y = (cells_y - v.extent[part][..., 1]).clamp_min(0)  # (n, j)
+    flush_cells = (flush_y[..., None] + torch.arange(columns, device=x.device)).clamp_max(cells_y - 1)
+    flush_index = flush_cells[:, :, None].expand(-1, -1, grid_x, -1)
+    z = heightmap.new_zeros(num_envs, num_variants, grid_x, grid_y)
+    z_flush = heightmap.new_zeros(num_envs, num_variants, grid_x)
+    scratch = torch.empty_like(z)
+    for i in range(rows):
+        at = base + (x + i).clamp_max(cells_x - 1)  # (n, j, Gx)
+        row = flat.index_select(0, at.flatten()).view(num_envs, num_variants, grid_x, -1, step)
+        phases = row.movedim(-1, 0).contiguous()  # (step, n, j, Gx, W): neighbouring placements are neighbours
+        under = bottom[..., i, :, None, None]  # (n, j, Q, 1, 1)
+        for j in range(columns):
+            window = phases[j % step, ..., j // step : j // step + grid_y]
+            torch.sub(window, under[:, :, j], out=scratch)
+            torch.maximum(z, scratch, out=z)
+        if step > 1:
+            edge = row.flatten(-2).gather(-1, flush_index) - bottom[:, :, None, i]  # (n, j, Gx, Q)
+            z_flush = torch.maximum(z_flush, edge.amax(-1))
+    if step == 1:
+        return z
+    on_grid = torch.arange(grid_y, device=x.device) * step == y  # (n, j, Gy)
+    return torch.where(on_grid[:, :, None], z, z_flush[..., None])
+
+
+def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """As `reference.place`."""
+    item, present = placement.item_id.clamp_min(0), placement.item_id >= 0
+    if catalogue.flat:
+        return _place_boxes(heightmap, placement, item, present, catalogue)
+    top, bottom = catalogue.maps(placement.item_id, placement.orientation)  # (N, P, Q)
+    rows, columns = top.shape[1:]
+    num_envs, cells_x, cells_y = heightmap.shape
+    x = (placement.x[:, None] + torch.arange(rows, device=item.device)).clamp_max(cells_x - 1)
+    y = (placement.y[:, None] + torch.arange(columns, device=item.device)).clamp_max(cells_y - 1)
+    cell = (x[:, :, None] * cells_y + y[:, None, :]).flatten(1)  # (N, P·Q)
+    raised = torch.where(bottom.isfinite(), placement.z[:, None, None] + top, -torch.inf).flatten(1)
+    flat = heightmap.flatten(1)
+    return flat.scatter_reduce(1, cell, raised, "amax", include_self=True).view(num_envs, cells_x, cells_y)
+
+
+def _place_boxes(heightmap: Tensor, placement: Placement, item: Tensor, present: Tensor, catalogue: Catalogue) -> Tensor:
+    extent = catalogue.extent[item, placement.orientation]  # (N, 2)
+    inside = []
+    for corner, size, cells in zip((placement.x, placement.y), extent.unbind(-1), heightmap.shape[1:], strict=True):
+        offset = torch.arange(cells, device=item.device) - corner[:, None]
+        inside.append((offset >= 0) & (offset < size[:, None]))
+    covered = (inside[0] & present[:, None])[:, :, None] & inside[1][:, None, :]  # (N, X, Y)
+    raised = placement.z + catalogue.height[item, placement.orientation]
+    return torch.where(covered, torch.maximum(heightmap, raised[:, None, None]), heightmap)
+
+
+def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """As `reference.pile_growth`."""
+    v = variants(item_id, catalogue, bin_)
+    z = z_map.flatten(1, 2)  # (N, J, Gx, Gy)
+    grow = _growth_boxes if catalogue.flat else _growth_solids
+    return torch.where(v.fits, grow(heightmap, z, v, catalogue, bin_), 0.0).view(z_map.shape)
+
+
+def _growth_boxes(heightmap: Tensor, z: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """A box raises all the cells under it to its top: their number times the top, less what they sum to now."""
+    sums = pad(heightmap.double().cumsum(1).cumsum(2), (1, 0, 1, 0)).flatten(1)  # (N, (X+1)·(Y+1))
+    (cells_x, cells_y), (p, q) = bin_.cells, v.extent.unbind(-1)
+    x = torch.stack([v.x, (v.x + p[..., None]).clamp_max(cells_x)]) * (cells_y + 1)  # (2, N, J, Gx)
+    y = torch.stack([v.y, (v.y + q[..., None]).clamp_max(cells_y)])  # (2, N, J, Gy)
+    corner = (x[:, None, ..., :, None] + y[None, ..., None, :]).flatten(3)  # (2, 2, N, J·Gx·Gy) after the env axis
+    at = [[sums.gather(1, corner[a, b].flatten(1)).view(z.shape) for b in (0, 1)] for a in (0, 1)]
+    under = at[1][1] - at[1][0] - at[0][1] + at[0][0]
+    top = z + catalogue.height[v.item, v.orientation][..., None, None]
+    return (top * (p * q)[..., None, None] - under).float()
+
+
+def _growth_solids(heightmap: Tensor, z: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    windows = GridWindows(heightmap, v.x, v.y, bin_.step, catalogue.footprint)
+    top, bottom = catalogue.maps(v.item, v.orientation)  # (N, J, P, Q)
+    top = torch.where(bottom.isfinite(), top, -torch.inf)
+    growth = torch.zeros_like(z)
+    for i, j in windows.offsets():
+        growth += (z + top[..., i, j, None, None] - windows.cells(i, j)).clamp_min(0)
+    return growth

@@ -1,0 +1,53 @@
+"""The cells of a heightmap under every placement, one footprint cell at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+
+class GridWindows:
+    """Reads `heightmap[x + i, y + j]` for all placements (x, y) of all variants at once.
+
+    Args:
+        heightmap: (N, X, Y).
+        x: (N, J, Gx) int64, first cells along x.
+        y: (N, J, Gy) int64, first cells along y.
+        step: Cells between placements; with 1 a window is a plain view, shared by the variants.
+        footprint: (P, Q), the range of (i, j).
+
+    A window that leaves the bin reads cells that mean nothing; such placements do not fit.
+    """
+
+    def __init__(self, heightmap: Tensor, x: Tensor, y: Tensor, step: int, footprint: tuple[int, int]) -> None:
+        self.step, self.footprint = step, footprint
+        self.grid = x.shape[-1], y.shape[-1]
+        self.x, self.y = x, y
+        self.heightmap = pad(heightmap, (0, footprint[1], 0, footprint[0])) if step == 1 else heightmap
+        self._row: tuple[int, Tensor] | None = None
+
+    def offsets(self) -> Iterator[tuple[int, int]]:
+        """Every (i, j) of the footprint, row by row."""
+        return itertools.product(range(self.footprint[0]), range(self.footprint[1]))
+
+    def cells(self, i: int, j: int) -> Tensor:
+        """Heights under footprint cell (i, j): (N, 1 or J, Gx, Gy)."""
+        if self.step == 1:
+            return self.heightmap[:, None, i : i + self.grid[0], j : j + self.grid[1]]
+        row = self._rows(i)
+        column = (self.y + j).clamp_max(self.heightmap.shape[2] - 1)
+        return row.gather(-1, column[:, :, None].expand(*row.shape[:-1], self.grid[1]))
+
+    def _rows(self, i: int) -> Tensor:
+        """Rows of the heightmap under row i of the footprints, (N, J, Gx, Y); kept while i stays."""
+        if self._row is None or self._row[0] != i:
+            num_envs, cells_x, cells_y = self.heightmap.shape
+            base = torch.arange(num_envs, device=self.x.device)[:, None, None] * cells_x
+            at = base + (self.x + i).clamp_max(cells_x - 1)
+            rows = self.heightmap.reshape(-1, cells_y).index_select(0, at.flatten())
+            self._row = i, rows.view(*self.x.shape, cells_y)
+        return self._row[1]

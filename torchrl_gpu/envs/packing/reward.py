@@ -1,0 +1,50 @@
+"""How good a packing is."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.types import Bin
+
+REWARDS = ("utilization", "objective")
+ALPHA, BETA, GAMMA = 0.75, 0.25, 0.25
+
+
+def compactness(heightmap: Tensor, volume: Tensor, bin_: Bin) -> Tensor:
+    """C: packed volume over that of the bin filled up to its highest cell; 0 for an empty bin.
+
+    Args:
+        heightmap: (N, X, Y) float32, metres.
+        volume: (N,) float32, cubic metres packed.
+        bin_: The bin.
+
+    Returns:
+        (N,) float32. Huang et al., RA-L 2023, eq. 2.
+    """
+    return _ratio(volume, heightmap.amax((1, 2)) * (bin_.size[0] * bin_.size[1]))
+
+
+def pyramidality(heightmap: Tensor, volume: Tensor, bin_: Bin) -> Tensor:
+    """P: packed volume over the volume under the heightmap; shapes as in `compactness`. Eq. 3."""
+    return _ratio(volume, heightmap.sum((1, 2)) * bin_.cell_area)
+
+
+def objective(heightmap: Tensor, volume: Tensor, stable: Tensor, bin_: Bin) -> Tensor:
+    """J = αC + βP + γS with S = 1 where the last placement stands.
+
+    Args:
+        heightmap: (N, X, Y) float32, metres.
+        volume: (N,) float32, cubic metres packed.
+        stable: (N,) bool.
+        bin_: The bin.
+
+    Returns:
+        (N,) float32. Eqs. 1–4, α = 0.75, β = 0.25, γ = 0.25.
+    """
+    filled = ALPHA * compactness(heightmap, volume, bin_) + BETA * pyramidality(heightmap, volume, bin_)
+    return filled + GAMMA * stable.float()
+
+
+def _ratio(volume: Tensor, room: Tensor) -> Tensor:
+    return torch.where(room > 0, volume / room.clamp_min(1e-12), 0.0)

@@ -1,0 +1,79 @@
+"""Sets of orientations as rotation matrices."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+ORIENTATION_SETS = ("fixed", "yaw", "axis", "cube")
+
+
+def orientation_set(orientations: str | float, *, boxes: bool) -> np.ndarray:
+    """Rotation matrices of an orientation set.
+
+    Args:
+        orientations: "fixed" (as given), "yaw" (turns by π/2 about the vertical; the 2 that differ for boxes, else 4),
+            "axis" (each axis up: 6), "cube" (the 24 turns by π/2), or a step in degrees that divides 360: every
+            distinct rotation by roll, pitch and yaw in multiples of it.
+        boxes: Whether the items are boxes, for which half turns change nothing.
+
+    Returns:
+        (O, 3, 3) float64; the first is the identity.
+
+    Raises:
+        ValueError: The word is unknown or the step does not divide 360.
+    """
+    if isinstance(orientations, str):
+        if orientations not in ORIENTATION_SETS:
+            raise ValueError(
+                f"orientation_set: want one of {', '.join(ORIENTATION_SETS)} or a step in degrees; got {orientations!r}"
+            )
+        return _named_set(orientations, boxes)
+    return _euler_set(float(orientations), boxes)
+
+
+def _named_set(name: str, boxes: bool) -> np.ndarray:
+    if name == "fixed":
+        return np.eye(3)[None]
+    if name == "yaw":
+        return np.stack([turn(0, 0, 90 * k) for k in range(2 if boxes else 4)])
+    cube = _distinct([turn(90 * r, 90 * p, 90 * y) for r, p, y in itertools.product(range(4), repeat=3)])
+    if name == "cube":
+        return cube
+    key = np.abs if boxes else (lambda rotation: rotation[2])  # boxes: which side lies where; solids: which face is up
+    return _distinct_by(cube, key)
+
+
+def _euler_set(step: float, boxes: bool) -> np.ndarray:
+    count = 360 / step if step > 0 else math.nan
+    if not math.isfinite(count) or abs(count - round(count)) > 1e-9:
+        raise ValueError(f"orientation_set: the step must be positive and divide 360 degrees; got {step}")
+    angles = [step * k for k in range(round(count))]
+    distinct = _distinct([turn(*rpy) for rpy in itertools.product(angles, repeat=3)])
+    return _distinct_by(distinct, np.abs) if boxes else distinct
+
+
+def turn(roll: float, pitch: float, yaw: float) -> np.ndarray:
+    """Rotation matrix Rz(yaw) Ry(pitch) Rx(roll), degrees; (3, 3) float64."""
+    (cr, sr), (cp, sp), (cy, sy) = (
+        (math.cos(math.radians(a)), math.sin(math.radians(a))) for a in (roll, pitch, yaw)
+    )
+    about_x = np.array([[1, 0, 0], [0, cr, -sr], [0, sr, cr]])
+    about_y = np.array([[cp, 0, sp], [0, 1, 0], [-sp, 0, cp]])
+    about_z = np.array([[cy, -sy, 0], [sy, cy, 0], [0, 0, 1]])
+    rotation = about_z @ about_y @ about_x
+    nearest = rotation.round()
+    return np.where(np.abs(rotation - nearest) < 1e-12, nearest, rotation)
+
+
+def _distinct(rotations: list[np.ndarray]) -> np.ndarray:
+    return _distinct_by(np.stack(rotations), lambda rotation: rotation)
+
+
+def _distinct_by(rotations: np.ndarray, key) -> np.ndarray:  # type: ignore[no-untyped-def]
+    seen: dict[bytes, np.ndarray] = {}
+    for rotation in rotations:
+        seen.setdefault((np.round(key(rotation), 6) + 0.0).tobytes(), rotation)
+    return np.stack(list(seen.values()))

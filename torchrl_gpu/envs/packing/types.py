@@ -1,0 +1,158 @@
+"""What a bin, a catalogue of items and the state of a batch of packings are."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+STABILITY_RULES = ("none", "corners", "support")
+
+
+@dataclass(frozen=True)
+class Bin:
+    """A bin and the grid of placements in it.
+
+    Attributes:
+        size: Length, width, height in metres.
+        cells: (X, Y), cells of the heightmap.
+        step: Cells between neighbouring placements.
+        stability: One of `STABILITY_RULES`.
+    """
+
+    size: tuple[float, float, float]
+    cells: tuple[int, int]
+    step: int = 1
+    stability: str = "none"
+
+    def __post_init__(self) -> None:
+        if len(self.size) != 3 or not all(math.isfinite(s) and s > 0 for s in self.size):
+            raise ValueError(f"Bin: bin_size must be three positive lengths in metres; got {self.size}")
+        if len(self.cells) != 2 or min(self.cells) < 1:
+            raise ValueError(f"Bin: resolution must give at least one cell along x and y; got {self.cells}")
+        if not 1 <= self.step <= min(self.cells):
+            raise ValueError(f"Bin: grid_step must be from 1 to the bin's {min(self.cells)} cells; got {self.step}")
+        if self.stability not in STABILITY_RULES:
+            raise ValueError(f"Bin: stability must be one of {', '.join(STABILITY_RULES)}; got {self.stability!r}")
+
+    @property
+    def cell(self) -> tuple[float, float]:
+        """Metres per cell along x and y."""
+        return self.size[0] / self.cells[0], self.size[1] / self.cells[1]
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(Gx, Gy), placements along x and y."""
+        return -(-self.cells[0] // self.step), -(-self.cells[1] // self.step)
+
+    @property
+    def volume(self) -> float:
+        """Cubic metres."""
+        return self.size[0] * self.size[1] * self.size[2]
+
+    @property
+    def cell_area(self) -> float:
+        """Square metres of one cell of the heightmap."""
+        return self.cell[0] * self.cell[1]
+
+    @property
+    def tolerance(self) -> float:
+        """Heights closer than this, in metres, are the same height: a thousandth of a cell."""
+        return 1e-3 * min(self.cell)
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """Every item that can appear, in every orientation, as heightmaps above its own base.
+
+    Boxes need no maps: the bottom of a box is 0 and its top its height, all over its extent.
+
+    Attributes:
+        extent: (M, O, 2) int64, cells along x and y of each item's own footprint.
+        height: (M, O) float32, metres.
+        volume: (M,) float32, cubic metres.
+        top: (M, O, P, Q) float32, metres; 0 where there is no material. None for boxes.
+        bottom: (M, O, P, Q) float32, metres; +inf where there is no material. None for boxes.
+        bounds: Largest extent of each orientation, ((P0, Q0), …), on the host.
+    """
+
+    extent: Tensor
+    height: Tensor
+    volume: Tensor
+    bounds: tuple[tuple[int, int], ...]
+    top: Tensor | None = None
+    bottom: Tensor | None = None
+
+    @property
+    def flat(self) -> bool:
+        """Whether every item is a box."""
+        return self.top is None
+
+    @property
+    def num_items(self) -> int:
+        """M."""
+        return self.extent.shape[0]
+
+    @property
+    def num_orientations(self) -> int:
+        """O."""
+        return self.extent.shape[1]
+
+    @property
+    def footprint(self) -> tuple[int, int]:
+        """(P, Q), the cells that every map is padded to."""
+        return max(p for p, _ in self.bounds), max(q for _, q in self.bounds)
+
+    def to(self, device: torch.device) -> Catalogue:
+        """The same catalogue on `device`."""
+        moved = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return Catalogue(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in moved.items()})
+
+    def maps(self, item_id: Tensor, orientation: Tensor) -> tuple[Tensor, Tensor]:
+        """Top and bottom of items in orientations.
+
+        Args:
+            item_id: int64, any shape; −1 gives an item without material.
+            orientation: int64, broadcasts against `item_id`.
+
+        Returns:
+            Two float32 tensors of shape (…, P, Q).
+        """
+        item_id, orientation = torch.broadcast_tensors(item_id, orientation)
+        row = item_id.clamp_min(0)
+        absent = (item_id < 0)[..., None, None]
+        if self.top is None or self.bottom is None:
+            material = _inside(self.extent[row, orientation], self.footprint) & ~absent
+            top = torch.where(material, self.height[row, orientation][..., None, None], 0.0)
+            return top, torch.where(material, 0.0, math.inf)
+        top, bottom = self.top[row, orientation], self.bottom[row, orientation]
+        return torch.where(absent, 0.0, top), torch.where(absent, math.inf, bottom)
+
+    @staticmethod
+    def of_boxes(sizes: Tensor, volume: Tensor) -> Catalogue:
+        """Boxes of given sizes.
+
+        Args:
+            sizes: (M, O, 3), cells along x and y and height in metres, float64.
+            volume: (M,), cubic metres.
+        """
+        extent = sizes[..., :2].round().long()
+        bounds = tuple((int(p), int(q)) for p, q in extent.amax(0).tolist())
+        return Catalogue(extent, sizes[..., 2].float(), volume.float(), bounds)
+
+    @staticmethod
+    def of_maps(top: Tensor, bottom: Tensor, extent: Tensor, volume: Tensor) -> Catalogue:
+        """Irregular items from their maps, shapes as in the class."""
+        bounds = tuple((int(p), int(q)) for p, q in extent.amax(0).tolist())
+        return Catalogue(extent, top.amax((-1, -2)), volume.float(), bounds, top, bottom)
+
+
+def _inside(extent: Tensor, footprint: tuple[int, int]) -> Tensor:
+    rows = torch.arange(footprint[0], device=extent.device)
+    columns = torch.arange(footprint[1], device=extent.device)
+    inside_rows = rows < extent[..., 0:1]  # (…, P)
+    inside_columns = columns < extent[..., 1:2]  # (…, Q)
+    return inside_rows[..., :, None] & inside_columns[..., None, :]
