@@ -25,6 +25,10 @@ class BatchedEnv(EnvBase):
     A subclass gives `_observe_reset(mask)`: restart the rows of `mask`, return the observation of all rows.
     """
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> BatchedEnv:  # noqa: D102
+        # EnvBase makes __new__ a class method, which hides the constructor's arguments from jsonargparse.
+        return super().__new__(*args, **kwargs)
+
     def __init__(self, num_envs: int, device: str | torch.device = "auto", seed: int | None = None) -> None:
         if num_envs < 1:
             raise ValueError(f"{type(self).__name__}: num_envs must be at least 1; got {num_envs}")
@@ -44,29 +48,43 @@ class BatchedEnv(EnvBase):
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
         """Takes what `_env_state` gave."""
 
+    @property
+    def stored_keys(self) -> list[str]:
+        """Observations that replay must keep."""
+        return [str(key) for key in self.observation_spec.keys()]
+
+    def restore(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Adds to states (B,) taken from replay what `stored_keys` leaves out; in place."""
+        return tensordict
+
+    @abstractmethod
+    def like(self, num_envs: int, **changes: Any) -> BatchedEnv:
+        """An environment with the same constructor arguments, but for `changes`."""
+
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """The whole state, seed and episode counters included: tensors and integers only."""
-        return {"seed": self.seed, **{name: value.clone() for name, value in self._env_state().items()}}
+        """The whole state as tensors, seed and episode counters included."""
+        return {"seed": torch.tensor(self.seed), **{name: value.clone() for name, value in self._env_state().items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
         """Goes on from `state_dict`; the next step is the one that the saved environment would have made.
 
+        Args:
+            state_dict: What `state_dict` gave.
+            strict: Whether every entry must be there; otherwise those that are missing stay as they are.
+
         Raises:
             ValueError: A name or a shape differs, as when `num_envs` is not the same.
         """
-        own = self._env_state()
-        if set(own) | {"seed"} != set(state_dict):
-            raise ValueError(
-                f"{type(self).__name__}.load_state_dict: want the entries {sorted(own)}; got {sorted(state_dict)}"
-            )
-        for name, value in own.items():
-            if state_dict[name].shape != value.shape:
-                raise ValueError(
-                    f"{type(self).__name__}.load_state_dict: {name} must have shape {tuple(value.shape)};"
-                    f" got {tuple(state_dict[name].shape)}"
-                )
-        self.seed = int(state_dict["seed"])
-        self._set_env_state({name: state_dict[name].to(self.device, copy=True) for name in own})
+        where, state = f"{type(self).__name__}.load_state_dict", self.state_dict()
+        if strict and set(state) != set(state_dict):
+            raise ValueError(f"{where}: want the entries {sorted(state)}; got {sorted(state_dict)}")
+        for name in set(state) & set(state_dict):
+            wanted, came = state[name].shape, state_dict[name].shape
+            if wanted != came:
+                raise ValueError(f"{where}: {name} must have shape {tuple(wanted)}; got {tuple(came)}")
+            state[name] = state_dict[name].to(state[name].device, copy=True)
+        self.seed = int(state.pop("seed"))
+        self._set_env_state(state)
 
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -208,6 +210,26 @@ class PackingEnv(BatchedEnv):
         done = Binary(1, (n, 1), device=device, dtype=torch.bool)
         self.done_spec = Composite({k: done.clone() for k in ("done", "terminated", "truncated")}, shape=(n,))
 
+    def like(self, num_envs: int, **changes: Any) -> PackingEnv:
+        """An environment with the same constructor arguments, but for `changes`."""
+        names = inspect.signature(PackingEnv.__init__).parameters
+        arguments = {name: getattr(self, name) for name in names if name not in ("self", "num_envs")}
+        return PackingEnv(num_envs, **arguments | changes)
+
+    # -- replay -----------------------------------------------------------------------------------------------------
+
+    @property
+    def stored_keys(self) -> list[str]:
+        """Observations that replay must keep; `restore` makes the others again."""
+        return ["box_heightmap", "item_id"]
+
+    def restore(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Adds the maps and masks of states (B,) that hold `box_heightmap` and `item_id`; in place."""
+        z_map, legal = self.kernels.drop_map(
+            tensordict.get("box_heightmap"), tensordict.get("item_id"), self.catalogue, self.bin
+        )
+        return tensordict.update({"z_map": z_map, "legal_mask": legal, "action_mask": legal.flatten(1)})
+
     # -- a step -----------------------------------------------------------------------------------------------------
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -276,11 +298,13 @@ class PackingEnv(BatchedEnv):
         return shown.gather(1, self._slots + (self._slots >= slot[:, None]))
 
     def _record(self, placement: Placement) -> None:
-        """Writes the placement behind the others; one that is not legal is written too and does not count."""
-        at = self.state.num_packed.clamp_max(self.state.placements.shape[1] - 1)
-        row = torch.stack([field.int() for field in placement[:4]], -1)  # (N, 4)
-        self.state.placements.scatter_(1, at[:, None, None].expand(-1, 1, 4), row[:, None])
-        self.state.placement_z.scatter_(1, at[:, None], placement.z[:, None])
+        """Writes the placement behind the others; one that is not legal leaves no trace."""
+        s, legal = self.state, (placement.item_id >= 0)[:, None]
+        at = s.num_packed.clamp_max(s.placements.shape[1] - 1)[:, None]  # (N, 1)
+        cells = at[..., None].expand(-1, 1, 4)
+        row = torch.stack([field.int() for field in placement[:4]], -1)[:, None]  # (N, 1, 4)
+        s.placements.scatter_(1, cells, torch.where(legal[..., None], row, s.placements.gather(1, cells)))
+        s.placement_z.scatter_(1, at, torch.where(legal, placement.z[:, None], s.placement_z.gather(1, at)))
 
     def _gain(self, before: PackingState, legal: Tensor) -> Tensor:
         if self.reward == "utilization":

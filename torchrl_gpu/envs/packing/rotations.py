@@ -48,7 +48,7 @@ def _named_set(name: str, boxes: bool) -> np.ndarray:
 
 def _euler_set(step: float, boxes: bool) -> np.ndarray:
     count = 360 / step if step > 0 else math.nan
-    if not math.isfinite(count) or abs(count - round(count)) > 1e-9:
+    if not 1 <= count < math.inf or abs(count - round(count)) > 1e-9:
         raise ValueError(f"orientation_set: the step must be positive and divide 360 degrees; got {step}")
     angles = [step * k for k in range(round(count))]
     distinct = _distinct([turn(*rpy) for rpy in itertools.product(angles, repeat=3)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import torch
@@ -25,9 +26,11 @@ def box_catalogue(sizes: np.ndarray, volume: np.ndarray, bin_: Bin, orientations
         orientations: As in `orientation_set`.
 
     Raises:
-        ValueError: A box fits the bin in no orientation.
+        ValueError: A box fits the bin in no orientation, or boxes are to be turned on cells that are not square.
     """
     rotations = np.abs(orientation_set(orientations, boxes=True)).round(9)
+    if not math.isclose(*bin_.cell, rel_tol=1e-6) and len(rotations) > 1:
+        raise ValueError(f"box_catalogue: cells must be square for boxes to be turned; got {bin_.cell} m")
     turned = np.einsum("oij,mj->moi", rotations, sizes.astype(np.float64))  # (M, O, 3)
     turned = np.ceil(turned - 1e-6)
     cells = np.array([*bin_.cells, bin_.size[2] / bin_.cell[0]])
@@ -96,6 +99,10 @@ class CutBoxes(ItemSource):
         if pool < 1:
             raise ValueError(f"CutBoxes: pool must be at least 1 sequence; got {pool}")
         self.order, self.pool, self.seed = order, pool, seed
+
+    def reseeded(self, seed: int) -> CutBoxes:
+        """Another pool."""
+        return CutBoxes(self.min_side, self.max_side, self.order, self.pool, seed)
 
     def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> tuple[Catalogue, ItemStream]:
         """One catalogue row for each size; pieces beyond `num_items` are left out."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
+import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -16,7 +19,16 @@ from torchrl_gpu.envs.packing.items.source import ItemSource, ItemStream, Pooled
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 UNITS = ("cells", "m", "mm")
-_TENSOR_FILES = (".pt", ".pth")
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    OSError,
+    EOFError,
+    RuntimeError,
+    AttributeError,
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+)
 
 
 class BoxSequences(ItemSource):
@@ -87,35 +99,50 @@ def _read(path: Path, unit: str) -> tuple[list[str], list[np.ndarray], str]:
 
 def _load(path: Path, where: str) -> Any:
     suffix = path.suffix.lower()
+    if suffix not in _READERS:
+        raise ValueError(f"{where}: want a .npy, .npz, .json or .pt file; got {suffix or 'no suffix'!r}")
     try:
-        if suffix == ".json":
-            return json.loads(path.read_text())
-        if suffix in _TENSOR_FILES:
-            return torch.load(path, weights_only=True, map_location="cpu").numpy()
-        if suffix in (".npy", ".npz"):
-            loaded = np.load(path, allow_pickle=False)
-            return _only_array(loaded, where) if isinstance(loaded, np.lib.npyio.NpzFile) else loaded
-    except (ValueError, OSError, EOFError, RuntimeError, AttributeError, pickle.UnpicklingError, zipfile.BadZipFile) as e:
-        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-        raise ValueError(f"{where}: want numbers only, no pickled objects; could not be read: {reason}") from e
-    raise ValueError(f"{where}: want a .npy, .npz, .json or .pt file; got {suffix or 'no suffix'!r}")
+        with path.open("rb") as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on what is odd about a file that is refused anyway
+            return _READERS[suffix](file)
+    except _UNREADABLE as error:
+        reason = re.split(r"\.\s|\n", str(error).strip())[0] or type(error).__name__
+        raise ValueError(f"{where}: want numbers only, no pickled objects; got a file that fails with: {reason}") from error
 
 
-def _only_array(archive: Any, where: str) -> np.ndarray:
-    name = "sequences" if "sequences" in archive.files else archive.files[0] if len(archive.files) == 1 else None
+def _read_tensor(file: BinaryIO) -> np.ndarray:
+    return torch.load(file, weights_only=True, map_location="cpu").numpy()
+
+
+def _read_array(file: BinaryIO) -> np.ndarray:
+    loaded = np.load(file, allow_pickle=False)
+    if not isinstance(loaded, np.lib.npyio.NpzFile):
+        return loaded
+    name = "sequences" if "sequences" in loaded.files else loaded.files[0] if len(loaded.files) == 1 else None
     if name is None:
-        raise ValueError(f'{where}: want one array or one named "sequences"; got {archive.files}')
-    return archive[name]
+        raise ValueError(f'neither one array nor one named "sequences" but {loaded.files}')
+    return loaded[name]
+
+
+_READERS: dict[str, Callable[[BinaryIO], Any]] = {
+    ".npy": _read_array,
+    ".npz": _read_array,
+    ".pt": _read_tensor,
+    ".pth": _read_tensor,
+    ".json": json.load,
+}
 
 
 def _order(order: Any, where: str) -> np.ndarray:
     try:
         items = order["item_sequence"]
         items = list(items.values()) if isinstance(items, dict) else items
-        return np.array([[item[f"{side}/mm"] for side in ("length", "width", "height")] for item in items], dtype=float)
+        sizes = [[item[f"{side}/mm"] for side in ("length", "width", "height")] for item in items]
+        return np.array(sizes, dtype=np.float64).reshape(len(sizes), 3)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f'{where}: want "item_sequence" of items with "length/mm", "width/mm" and "height/mm"; got no {error}'
+            f'{where}: want "item_sequence" of items with "length/mm", "width/mm" and "height/mm"; got what fails with'
+            f" {type(error).__name__}: {error}"
         ) from error
 
 
@@ -148,7 +175,7 @@ def _checked(sizes: np.ndarray, where: str) -> np.ndarray:
     used = (sizes > 0).any(1)
     length = len(sizes) - int(np.argmax(used[::-1])) if used.any() else 0
     if length == 0:
-        raise ValueError(f"{where}: want at least one box; got zeros only")
+        raise ValueError(f"{where}: want at least one box; got {'zeros only' if len(sizes) else 'none'}")
     if (sizes[:length] == 0).any():
         bad = sizes[:length][(sizes[:length] == 0).any(1)][0]
         raise ValueError(f"{where}: zeros may only pad the end of an episode; got {bad.tolist()} before it")

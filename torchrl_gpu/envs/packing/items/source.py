@@ -97,6 +97,10 @@ class ItemSource(ABC):
     boxes: bool = True
     """Whether every item is a box."""
 
+    def reseeded(self, seed: int) -> ItemSource:
+        """A source of the same kind of items whose episodes are others; sources without a pool of their own stay."""
+        return self
+
     @abstractmethod
     def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> tuple[Catalogue, ItemStream]:
         """Catalogue and stream on the CPU.

@@ -42,7 +42,7 @@ def heightmaps(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Ca
 
 
 def _check_fit(catalogue: Catalogue, bin_: Bin) -> None:
-    inside = (catalogue.extent <= torch.tensor(bin_.cells)).all(-1) & (catalogue.height <= bin_.size[2])
+    inside = (catalogue.extent <= torch.tensor(bin_.cells)).all(-1) & (catalogue.height <= bin_.size[2] + bin_.tolerance)
     lost = (~inside.any(1)).nonzero()
     if len(lost):
         item = int(lost[0])

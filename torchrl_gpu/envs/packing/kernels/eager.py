@@ -67,8 +67,10 @@ def _rest_boxes(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin)
     """Highest cell under each box: two overlapping power-of-two windows cover any width, along x and then along y."""
     num_envs, cells_x, cells_y = heightmap.shape
     largest = catalogue.footprint
-    level, width = _power_of_two(v.extent, max(largest))  # (N, J, 2)
-    far = (v.extent - width).clamp_min(0)  # from the first window to the second
+    sides = zip(v.extent.unbind(-1), bin_.cells, strict=True)
+    extent = torch.stack([side.clamp_max(cells) for side, cells in sides], -1)  # too large a box fits nowhere anyway
+    level, width = _power_of_two(extent, max(largest))  # (N, J, 2)
+    far = extent - width  # from the first window to the second
 
     tables = _doubled(heightmap, -2, largest[0], cells_x).view(-1, cells_y)  # (A·N·X, Y)
     env = torch.arange(num_envs, device=heightmap.device)[:, None]

@@ -1,0 +1,68 @@
+# make fit    a virtual environment, the install, the main job and its evaluation
+# make test   the same environment with the development tools, and the tests
+# make lint   ruff and mypy
+# make bench  the benchmarks of the README
+# Another Python than the first that works: make fit PYTHON=/path/to/python3.12
+
+VENV := .venv
+BIN := $(VENV)/bin
+CONFIG := packing.yaml
+CKPT := runs/packing/checkpoints/last.ckpt
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+# A name on the PATH may be a shim that fails, so each candidate is run: 3.11 or 3.12, with venv and ensurepip.
+define FIND_PYTHON
+for p in $(PYTHON) python3.12 python3.11 python3 python /usr/bin/python3.12 /usr/bin/python3.11; do \
+	if $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' >/dev/null 2>&1; \
+	then echo $$p; exit 0; fi; \
+done; \
+echo "make: want Python 3.11 or 3.12 with venv and ensurepip on the PATH; found none" >&2; exit 1
+endef
+
+.PHONY: help install install-dev fit test lint format configs bench clean
+
+help:
+	@sed -n '1,/^$$/s/^# //p' Makefile
+
+$(VENV)/made:
+	@python=$$($(FIND_PYTHON)) && echo "make: $(VENV) from $$($$python --version)" && $$python -m venv $(VENV)
+	@touch $@
+
+# --no-build-isolation: the build, too, uses the pinned setuptools.
+$(VENV)/installed: $(VENV)/made pyproject.toml constraints.txt
+	$(PIP) install -c constraints.txt pip setuptools
+	$(PIP) install -c constraints.txt --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@
+
+install: $(VENV)/installed
+
+install-dev: $(VENV)/installed-dev
+
+fit: install
+	$(BIN)/lightning fit --config $(CONFIG)
+	$(BIN)/lightning test --config $(CONFIG) --ckpt_path $(CKPT)
+
+test: install-dev
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+configs: install
+	$(BIN)/python -m torchrl_gpu.configs
+
+bench: install
+	$(BIN)/torchrl-gpu bench packing
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

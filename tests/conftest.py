@@ -1,0 +1,32 @@
+"""What every test shares: the `gpu` marker, and the scripts of this environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skips what carries the marker `gpu` where there is no CUDA device, and says why there is none."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if not marked:
+        return
+    from torchrl_gpu.device import cuda_problem
+
+    problem = cuda_problem()
+    if problem:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=f"needs CUDA: {problem}"))
+
+
+@pytest.fixture
+def child_environment() -> dict[str, str]:
+    """Environment variables for a subprocess that imports this checkout and its tests from any folder."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    scripts = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return os.environ | {"PYTHONPATH": path, "PATH": scripts}

@@ -1,0 +1,43 @@
+"""Convex hulls of cells in integers: the oracle of the support rule."""
+
+from __future__ import annotations
+
+import numpy as np
+
+Point = tuple[int, int]
+
+
+def turns_left(a: Point, b: Point, c: Point) -> int:
+    """Twice the signed area of the triangle abc."""
+    return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
+
+
+def convex_hull(points: list[Point]) -> list[Point]:
+    """Corners of the hull, anticlockwise (Andrew's monotone chain); two points for a segment, one for a point."""
+    ordered = sorted(set(points))
+    if len(ordered) < 3:
+        return ordered
+    chains = []
+    for side in (ordered, ordered[::-1]):
+        chain: list[Point] = []
+        for point in side:
+            while len(chain) >= 2 and turns_left(chain[-2], chain[-1], point) <= 0:
+                chain.pop()
+            chain.append(point)
+        chains.append(chain[:-1])
+    return chains[0] + chains[1]
+
+
+def holds(hull: list[Point], point: Point) -> bool:
+    """Whether a point lies in a hull or on its edge."""
+    if len(hull) < 3:
+        first, last = hull[0], hull[-1]
+        between = all(min(a, b) <= p <= max(a, b) for a, b, p in zip(first, last, point, strict=True))
+        return between and turns_left(first, last, point) == 0
+    return all(turns_left(a, b, point) >= 0 for a, b in zip(hull, hull[1:] + hull[:1], strict=True))
+
+
+def centre_in_hull(contact: np.ndarray) -> bool:
+    """Whether the centre of a grid lies in the hull of its true cells; coordinates are doubled to stay whole."""
+    points = [(2 * int(i), 2 * int(j)) for i, j in np.argwhere(contact)]
+    return holds(convex_hull(points), (contact.shape[0] - 1, contact.shape[1] - 1))

@@ -1,0 +1,324 @@
+"""The definition of the kernels: laws that hold for any scene, and cases worked by hand."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.envs.packing.hulls import centre_in_hull
+from tests.envs.packing.scenes import CELL, LAW, SCENES, Scene, bin_of, pile, scene
+from torchrl_gpu.envs.packing.kernels import Placement, reference
+from torchrl_gpu.envs.packing.types import Catalogue
+
+
+def dropped(s: Scene) -> Iterator[tuple[tuple[int, int, int], np.ndarray, np.ndarray, int, int, float, bool]]:
+    """Every placement that fits: (n, k, o), the item's top and bottom, first cell along x and y, z, legality."""
+    z_map, legal = reference.drop_map(*s)
+    for n, k, o in np.ndindex(z_map.shape[:3]):
+        if s.item_id[n, k] < 0:
+            continue
+        top, bottom = reference.item_maps(s.catalogue, int(s.item_id[n, k]), o)
+        columns = reference.placements(top.shape[1], s.bin_.cells[1], s.bin_)
+        for gx, x in reference.placements(top.shape[0], s.bin_.cells[0], s.bin_):
+            for gy, y in columns:
+                at = n, k, o, gx, gy
+                yield (n, k, o), top, bottom, x, y, float(z_map[at]), bool(legal[at])
+
+
+@LAW
+@given(SCENES)
+def test_an_item_at_z_touches_and_penetrates_nothing(s: Scene) -> None:
+    for (n, _, _), top, bottom, x, y, z, _ in dropped(s):
+        window = s.heightmap[n, x : x + top.shape[0], y : y + top.shape[1]].numpy()
+        material = np.isfinite(bottom)
+        gap = (z + bottom - window)[material]
+        assert gap.min(initial=0) == 0  # penetrates nothing …
+        assert (gap == 0).any() or not material.any()  # … and touches the pile or the floor
+        assert z >= 0
+
+
+@LAW
+@given(SCENES, st.integers(0, 2**32 - 1))
+def test_raising_the_pile_never_lowers_z(s: Scene, seed: int) -> None:
+    raised = s.heightmap + pile(np.random.default_rng(seed), len(s.heightmap), s.bin_)
+    before, after = (reference.drop_map(h, *s[1:])[0] for h in (s.heightmap, raised))
+    assert (after >= before).all()
+
+
+@LAW
+@given(SCENES, st.integers(1, 4))
+def test_legality_is_monotone_in_the_bins_height(s: Scene, more: int) -> None:
+    size = s.bin_.size
+    _, low = reference.drop_map(*s)
+    _, high = reference.drop_map(*s.under(size=(*size[:2], size[2] + more * CELL)))
+    assert (high | ~low).all()
+
+
+@LAW
+@given(SCENES)
+def test_legal_placements_stay_below_the_lid_and_others_say_why(s: Scene) -> None:
+    for _, top, _, _, _, z, legal in dropped(s.under(stability="none")):
+        assert legal == (z + top.max() <= s.bin_.size[2])
+
+
+@LAW
+@given(SCENES)
+def test_where_nothing_fits_z_is_the_lid_and_nothing_is_legal(s: Scene) -> None:
+    z_map, legal = reference.drop_map(*s)
+    fits = torch.zeros_like(legal)
+    for n, k, o in np.ndindex(legal.shape[:3]):
+        if s.item_id[n, k] >= 0:
+            extent = s.catalogue.extent[s.item_id[n, k], o].tolist()
+            on_grid = [reference.placements(e, c, s.bin_) for e, c in zip(extent, s.bin_.cells, strict=True)]
+            for (gx, _), (gy, _) in itertools.product(*on_grid):
+                fits[n, k, o, gx, gy] = True
+    assert (z_map[~fits] == s.bin_.size[2]).all()
+    assert not legal[~fits].any()
+
+
+@LAW
+@given(SCENES)
+def test_placing_never_lowers_the_heightmap_and_growth_is_the_difference_of_its_sums(s: Scene) -> None:
+    z_map, _ = reference.drop_map(*s)
+    growth = reference.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_)
+    k = s.item_id.shape[1] - 1
+    for o, gx, gy in np.ndindex(z_map.shape[2:]):
+        placement, fits = placement_at(s, k, o, gx, gy, z_map)
+        after = reference.place(s.heightmap, placement, s.catalogue, s.bin_)
+        assert (after >= s.heightmap).all()
+        gain = torch.where(fits, (after - s.heightmap).sum((1, 2)), 0.0)
+        assert torch.equal(growth[:, k, o, gx, gy], gain)
+
+
+def placement_at(
+    s: Scene, k: int, o: int, gx: int, gy: int, z_map: torch.Tensor
+) -> tuple[Placement, torch.Tensor]:
+    """The placement of slot k of every environment at a place of the grid, and where it fits; elsewhere it is none."""
+    cells = []
+    for item in s.item_id[:, k].tolist():
+        extent = s.catalogue.extent[item, o].tolist() if item >= 0 else [99, 99]
+        on_grid = [dict(reference.placements(e, c, s.bin_)) for e, c in zip(extent, s.bin_.cells, strict=True)]
+        cells.append((on_grid[0].get(gx, -1), on_grid[1].get(gy, -1)))
+    x, y = torch.tensor(cells).unbind(1)
+    fits = (x >= 0) & (y >= 0)
+    item = torch.where(fits, s.item_id[:, k], -1)
+    return Placement(item, torch.full_like(item, o), x.clamp_min(0), y.clamp_min(0), z_map[:, k, o, gx, gy]), fits
+
+
+@LAW
+@given(SCENES, st.integers(0, 2**32 - 1))
+def test_packed_volume_is_at_most_the_volume_under_the_heightmap(s: Scene, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    heightmap, volume = torch.zeros_like(s.heightmap), torch.zeros(len(s.heightmap))
+    for _ in range(4):
+        z_map, legal = reference.drop_map(heightmap, *s[1:])
+        for n, mask in enumerate(legal):
+            if not mask.any():
+                continue
+            k, o, gx, gy = (int(i) for i in rng.permutation(mask.nonzero().numpy())[0])
+            placement, _ = placement_at(s, k, o, gx, gy, z_map)
+            alone = placement._replace(item_id=torch.where(torch.arange(len(legal)) == n, placement.item_id, -1))
+            heightmap = reference.place(heightmap, alone, s.catalogue, s.bin_)
+            volume[n] += s.catalogue.volume[s.item_id[n, k]]
+    assert (volume <= heightmap.sum((1, 2)) * s.bin_.cell_area + 1e-6).all()
+
+
+# -- by hand ----------------------------------------------------------------------------------------------------------
+
+
+def one_item(top: list[list[float]], bottom: list[list[float]]) -> Catalogue:
+    """A catalogue of one item in one orientation."""
+    maps = torch.tensor(top), torch.tensor(bottom)
+    extent = torch.tensor([[list(maps[0].shape)]])
+    return Catalogue.of_maps(*(m[None, None] for m in maps), extent, torch.ones(1))
+
+
+def one_box(p: int, q: int, height: float) -> Catalogue:
+    """A catalogue of one box in one orientation."""
+    return Catalogue.of_boxes(torch.tensor([[[p, q, height]]], dtype=torch.float64), torch.ones(1))
+
+
+FIRST = torch.zeros(1, 1, dtype=torch.int64)
+
+
+def test_z_of_a_box_by_hand() -> None:
+    # A box of 2×1 cells over   0 1 0
+    #                           2 0 0   : z(0, y) = the higher of two cells, one below the other: 2, 1, 0.
+    #                           0 0 3     z(1, y) = 2, 0, 3.
+    heightmap = torch.tensor([[[0.0, 1, 0], [2, 0, 0], [0, 0, 3]]])
+    bin_ = bin_of((3, 3), levels=40)  # 5 m high
+    z_map, legal = reference.drop_map(heightmap, FIRST, one_box(2, 1, 2.5), bin_)
+    # Row 2 has no room for two cells: z is the bin's height. 2.5 m fit on 2 m and less, not on 3 m.
+    assert z_map[0, 0, 0].tolist() == [[2, 1, 0], [2, 0, 3], [5, 5, 5]]
+    assert legal[0, 0, 0].tolist() == [[True] * 3, [True, True, False], [False] * 3]
+
+
+def test_z_of_an_irregular_item_by_hand() -> None:
+    # A bridge: feet at both ends (bottom 0), an arch between them (bottom 1), top 2.  Bottom = 0 1 0.
+    # Over the pile 0 1 0 0 2:  y = 0: max(0−0, 1−1, 0−0) = 0, the bump stands under the arch;
+    #                           y = 1: max(1−0, 0−1, 0−0) = 1;   y = 2: max(0−0, 0−1, 2−0) = 2.
+    item = one_item([[2.0, 2, 2]], [[0.0, 1, 0]])
+    z_map, legal = reference.drop_map(torch.tensor([[[0.0, 1, 0, 0, 2]]]), FIRST, item, bin_of((1, 5), levels=24))
+    # The bin is 3 m high, so the bridge of 2 m may stand at 0 and 1 but not at 2.
+    assert z_map[0, 0, 0].tolist() == [[0, 1, 2, 3, 3]]
+    assert legal[0, 0, 0].tolist() == [[True, True, False, False, False]]
+
+
+def test_cells_without_material_neither_rest_nor_raise() -> None:
+    # A ring whose middle is open drops over a post of 5 m; placing it raises the ring's cells to 1 and leaves the post.
+    ring = one_item([[1.0, 0, 1]], [[0.0, torch.inf, 0]])
+    bin_, post = bin_of((1, 3), levels=80), torch.tensor([[[0.0, 5, 0]]])
+    z_map, legal = reference.drop_map(post, FIRST, ring, bin_)
+    assert z_map[0, 0, 0, 0, 0] == 0
+    assert legal[0, 0, 0, 0, 0]
+    zero = torch.zeros(1, dtype=torch.int64)
+    after = reference.place(post, Placement(zero, zero, zero, zero, torch.zeros(1)), ring, bin_)
+    assert after.tolist() == [[[1, 5, 1]]]
+    assert reference.pile_growth(post, FIRST, z_map, ring, bin_)[0, 0, 0, 0, 0] == 2
+
+
+def test_the_last_placement_of_a_coarse_grid_is_flush_with_the_wall() -> None:
+    # 10 cells in steps of 4: placements 0, 4 and one more. A box of 3 cells has its last place at 10 − 3 = 7, which is
+    # not on the grid, and takes the third placement. The pile is i at cell i, so z = the last cell covered: 2, 6, 9.
+    bin_ = bin_of((10, 10), step=4, levels=800)
+    heightmap = torch.arange(10.0).expand(1, 10, 10)
+    z_map, legal = reference.drop_map(heightmap, FIRST, one_box(3, 3, 1.0), bin_)
+    assert z_map[0, 0, 0].tolist() == [[2, 6, 9]] * 3
+    assert legal.all()
+
+
+def test_an_empty_slot_has_no_placement() -> None:
+    z_map, legal = reference.drop_map(torch.zeros(1, 2, 2), FIRST - 1, one_box(1, 1, 1.0), bin_of((2, 2)))
+    assert (z_map == 1).all()  # 8 cells of 1/8 m
+    assert not legal.any()
+
+
+def test_placing_nothing_changes_nothing() -> None:
+    heightmap = torch.rand(1, 2, 2)
+    none = Placement(FIRST[0] - 1, FIRST[0], FIRST[0], FIRST[0], torch.zeros(1))
+    assert torch.equal(reference.place(heightmap, none, one_box(1, 1, 1.0), bin_of((2, 2))), heightmap)
+
+
+# -- what stands ------------------------------------------------------------------------------------------------------
+
+
+def picture(rows: str) -> np.ndarray:
+    """Contact cells drawn as #, others as a dot; rows are separated by blanks."""
+    return np.array([[c == "#" for c in row] for row in rows.split()])
+
+
+def stands(contact: np.ndarray, rule: str, on_floor: bool = False) -> bool:
+    """Whether a box stands on its contact cells."""
+    return reference.stands(contact, np.ones_like(contact), on_floor, rule)
+
+
+def filled(corners: int, others: int) -> np.ndarray:
+    """Contact of a box of 4×5 cells at `corners` of its 4 corners and `others` of its 16 other cells."""
+    contact = np.zeros((4, 5), dtype=bool)
+    at_corner = [(0, 0), (0, 4), (3, 0), (3, 4)]
+    elsewhere = [cell for cell in np.ndindex(4, 5) if cell not in at_corner]
+    for cell in at_corner[:corners] + elsewhere[:others]:
+        contact[cell] = True
+    return contact
+
+
+@pytest.mark.parametrize(
+    ("corners", "others", "expected"),
+    [
+        (4, 16, True),  # 20 of 20 = 1.00 > 0.95
+        (3, 16, True),  # 19 of 20 = 0.95, not above it, but 3 corners and 0.95 > 0.85
+        (4, 15, True),  # 19 of 20 with 4 corners: 0.95 > 0.50
+        (3, 15, True),  # 18 of 20 = 0.90 > 0.85 with 3 corners
+        (3, 14, False),  # 17 of 20 = 0.85, not above it
+        (4, 7, True),  # 11 of 20 = 0.55 > 0.50 with 4 corners
+        (4, 6, False),  # 10 of 20 = 0.50, not above it
+        (2, 16, False),  # 18 of 20 = 0.90, but only 2 corners
+        (0, 16, False),  # 0.80 without a corner
+    ],
+)
+def test_corners_rule_by_hand(corners: int, others: int, expected: bool) -> None:
+    assert stands(filled(corners, others), "corners") is expected
+
+
+def test_corners_rule_counts_the_corners_of_a_thin_box_twice() -> None:
+    # A box of 1×20 cells has two ends, each of them two corners. One end open: 19 of 20 cells and 2 corners: 0.95 is
+    # not above 0.95. One inner cell open: all 4 corners, 0.95 > 0.50.
+    thin = np.ones((1, 20), dtype=bool)
+    end, inner = thin.copy(), thin.copy()
+    end[0, 0] = inner[0, 5] = False
+    assert not stands(end, "corners")
+    assert stands(inner, "corners")
+
+
+@pytest.mark.parametrize(
+    ("contact", "expected"),
+    [
+        ("##. ##. #..", True),  # 5 of 9 > 0.50
+        ("## ..", False),  # exactly 0.50 is not enough by area; the centre, between the rows, is off the segment
+        ("#. .#", True),  # exactly 0.50; two cells whose segment runs through the centre
+        ("#.. ... ..#", True),  # two cells, centre on their segment
+        ("##. ... ...", False),  # two cells, centre off their segment
+        ("#.. ... #..", False),  # two cells on one side
+        (".#. ... ...", False),  # one cell
+        ("... .#. ...", False),  # one cell, even at the centre: fewer than two are never enough
+        ("... ##. ...", True),  # two cells, one of them at the centre
+        ("#.#.. ..... .....", False),  # collinear cells along an edge, the centre beside their line
+        ("..... #.#.. .....", True),  # collinear cells on the centre's row, which reach the centre
+        ("..... ##... .....", False),  # collinear cells on the centre's row, which stop before it
+        ("..... #...# .....", True),  # … on both sides of it
+        ("#.. ... .##", True),  # a triangle whose edge holds the centre
+        ("#.... ..... #...#", True),  # a triangle around the centre's row: the edge from (0,0) to (2,4) holds (1,2)
+        ("##... ..... ##...", False),  # four cells on the left of the centre
+        ("#...# ..... .....", False),  # two cells before the centre's row
+        (".#.. .... .... ...#", False),  # 4×4: the segment from (0,1) to (3,3) passes (1.5, 2), beside (1.5, 1.5)
+        (".#.. .... .... ..#.", True),  # 4×4: the segment from (0,1) to (3,2) passes (1.5, 1.5)
+    ],
+)
+def test_support_rule_by_hand(contact: str, expected: bool) -> None:
+    assert stands(picture(contact), "support") is expected
+
+
+@pytest.mark.parametrize("rule", ["corners", "support"])
+def test_the_floor_carries_everything(rule: str) -> None:
+    nothing = np.zeros((3, 3), dtype=bool)
+    assert stands(nothing, rule, on_floor=True)
+    assert not stands(nothing, rule)
+    assert stands(nothing, "none")
+
+
+def test_share_is_of_the_material_not_of_the_footprint() -> None:
+    # 2 contacts of 3 cells with material, in one corner of a 3×3 footprint: 0.67 > 0.50; of 9 cells it would be 0.22.
+    contact, material = picture("##. ... ..."), picture("##. #.. ...")
+    assert reference.stands(contact, material, False, "support")
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (5, 1), (2, 3), (3, 3), (2, 5), (3, 4)])
+def test_support_is_the_area_or_the_hull_for_every_pattern_of_contact(shape: tuple[int, int]) -> None:
+    cells = shape[0] * shape[1]
+    seen = set()
+    for bits in itertools.product([False, True], repeat=cells):
+        contact = np.array(bits).reshape(shape)
+        held = sum(bits) >= 2 and centre_in_hull(contact)
+        expected = sum(bits) / cells > 0.5 or held
+        assert stands(contact, "support") is expected, contact
+        seen.add((sum(bits) / cells > 0.5, held))
+    assert seen >= {(False, False), (False, True), (True, True)}
+
+
+# -- the scenes that other tests rely on ------------------------------------------------------------------------------
+
+
+def test_scenes_hold_what_they_promise() -> None:
+    scenes = [scene(seed, kind) for seed in range(40) for kind in ("boxes", "solids")]
+    assert any(s.bin_.cells[0] % s.bin_.step for s in scenes)
+    assert any((s.item_id < 0).any() for s in scenes)
+    assert any((s.catalogue.extent > torch.tensor(s.bin_.cells)).any() for s in scenes)
+    assert any(s.item_id.shape[1] > 1 for s in scenes)
+    maps = [s.catalogue.bottom for s in scenes if s.catalogue.bottom is not None]
+    assert all((~m[-1, -1].isfinite()).all() for m in maps)

@@ -1,0 +1,76 @@
+"""Where the placement grid puts a footprint."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.envs.packing.scenes import LAW
+from torchrl_gpu.envs.packing.geometry import grid_positions
+
+
+def positions(extent: int, cells: int, step: int) -> list[int]:
+    """First cells of the placements that fit."""
+    position, fits = grid_positions(torch.tensor(extent), cells, step)
+    return position[fits].tolist()
+
+
+@pytest.mark.parametrize(
+    ("extent", "cells", "step", "expected"),
+    [
+        (3, 10, 1, [0, 1, 2, 3, 4, 5, 6, 7]),
+        (10, 10, 1, [0]),
+        (11, 10, 1, []),
+        (2, 10, 4, [0, 4, 8]),  # 10 − 2 = 8 is on the grid
+        (3, 10, 4, [0, 4, 7]),  # 8 + 3 > 10, so the third placement stands for 7
+        (5, 10, 4, [0, 4, 5]),
+        (6, 10, 4, [0, 4]),  # 10 − 6 = 4 is on the grid
+        (7, 10, 4, [0, 3]),
+        (1, 10, 4, [0, 4, 8]),  # 9 would be flush, but the grid has only three placements and 8 takes the last
+        (9, 10, 10, [0]),
+    ],
+)
+def test_positions_by_hand(extent: int, cells: int, step: int, expected: list[int]) -> None:
+    assert positions(extent, cells, step) == expected
+
+
+@st.composite
+def axes(draw: st.DrawFn) -> tuple[int, int, int]:
+    """Extent, cells and step of one axis."""
+    cells = draw(st.integers(1, 40))
+    return draw(st.integers(1, cells + 2)), cells, draw(st.integers(1, cells))
+
+
+@LAW
+@given(axes())
+def test_placements_are_the_grid_as_far_as_it_fits_and_then_the_wall(axis: tuple[int, int, int]) -> None:
+    extent, cells, step = axis
+    last = cells - extent
+    num_placements = -(-cells // step)
+    on_grid = [x for x in range(0, num_placements * step, step) if x <= last]
+    wall = [last] if 0 <= last and last % step and len(on_grid) < num_placements else []
+    assert positions(*axis) == on_grid + wall
+
+
+@LAW
+@given(axes())
+def test_what_fits_comes_first_and_stays_inside(axis: tuple[int, int, int]) -> None:
+    extent, cells, step = axis
+    position, fits = grid_positions(torch.tensor(extent), cells, step)
+    assert len(fits) == -(-cells // step)
+    assert not (fits[1:] & ~fits[:-1]).any()
+    assert (position >= 0).all()
+    assert (position[fits] + extent <= cells).all()
+    assert fits.any() == (extent <= cells)
+
+
+def test_extents_of_any_shape() -> None:
+    extent = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    position, fits = grid_positions(extent, 6, 2)
+    assert position.shape == fits.shape == (2, 3, 3)
+    for index in torch.cartesian_prod(torch.arange(2), torch.arange(3)).tolist():
+        single = grid_positions(extent[*index], 6, 2)
+        assert torch.equal(position[*index], single[0])
+        assert torch.equal(fits[*index], single[1])

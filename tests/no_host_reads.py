@@ -1,0 +1,74 @@
+"""A mode under which whatever would make the host wait for a GPU is an error, so that a CPU machine can test for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_SYNCHRONISING = {
+    "_local_scalar_dense",  # item(), bool(), int(), float(), if, while
+    "_unique",
+    "_unique2",
+    "allclose",
+    "bincount",
+    "equal",
+    "lift_fresh",  # torch.tensor(...) of host data: a copy to the device
+    "masked_select",
+    "nonzero",
+    "unique_consecutive",
+    "unique_dim",
+    "unique_dim_consecutive",
+}
+_INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
+# These reach the data of a CPU tensor without passing the dispatcher.
+_HOST_METHODS = (Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__)
+
+
+class HostRead(AssertionError):
+    """An operator ran that would synchronise."""
+
+
+class NoHostReads(TorchDispatchMode):
+    """Raises `HostRead` at any operator which, on a GPU, would block the host.
+
+    That is: reading a value, an output whose size depends on values, a boolean mask as an index, a tensor made from host
+    data, a copy between devices.
+    """
+
+    def __enter__(self) -> NoHostReads:
+        self._methods = _NoHostMethods()
+        self._methods.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        super().__exit__(*exc)
+        self._methods.__exit__(*exc)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.removeprefix("aten::")
+        if name in _SYNCHRONISING:
+            raise HostRead(f"{func} reads the device or copies host data to it")
+        if name == "repeat_interleave" and kwargs.get("output_size") is None:
+            raise HostRead(f"{func} reads the length of its output")
+        if name in _INDEXING and any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]):
+            raise HostRead(f"{func} with a mask as an index reads how many elements it picks")
+        out = func(*args, **kwargs)
+        if name in ("_to_copy", "copy_") and _crosses(args, out):
+            raise HostRead(f"{func} copies between devices")
+        return out
+
+
+class _NoHostMethods(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _HOST_METHODS:
+            raise HostRead(f"{func} hands the data of a tensor to the host")
+        return func(*args, **(kwargs or {}))
+
+
+def _crosses(args: tuple[Any, ...], out: Tensor) -> bool:
+    return any(isinstance(arg, Tensor) and arg.device.type != out.device.type for arg in args)

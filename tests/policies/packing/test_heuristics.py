@@ -1,0 +1,354 @@
+"""The baselines: by hand, against a naive twin, and the laws of every policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+
+from tests.no_host_reads import NoHostReads
+from tests.policies.packing import naive
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import ProceduralSolids, RandomBoxes
+from torchrl_gpu.policies.packing import (
+    DeepestBottomLeft,
+    HeightmapMinimization,
+    LeastSurfaceArea,
+    MaximalAccessibleSpace,
+    RandomLegal,
+    VolumeSorted,
+    baselines,
+)
+from torchrl_gpu.policies.packing.placements import PlacementHeuristic, first_best
+from torchrl_gpu.policies.packing.spaces import accessible_space
+
+Size = tuple[int, int, int]
+
+TWINS: dict[type[PlacementHeuristic], naive.Score] = {
+    DeepestBottomLeft: naive.deepest,
+    HeightmapMinimization: naive.flattest,
+    LeastSurfaceArea: naive.smallest_surface,
+    MaximalAccessibleSpace: naive.most_space,
+}
+NAMES = [
+    "random legal",
+    "deepest bottom left",
+    "heightmap minimisation",
+    "least surface area",
+    "maximal accessible space",
+]
+
+
+def small_env(cells: int = 3, max_side: int = 2, visible_items: int = 1) -> PackingEnv:
+    return PackingEnv(
+        1,
+        bin_size=(cells, cells, cells),
+        resolution=cells,
+        items=RandomBoxes(1, max_side),
+        visible_items=visible_items,
+        orientations="fixed",
+        device="cpu",
+        seed=0,
+    )
+
+
+def boxes_env(step: int, visible_items: int) -> PackingEnv:
+    return PackingEnv(
+        4,
+        bin_size=(8, 7, 6),
+        resolution=(8, 7),
+        grid_step=step,
+        items=RandomBoxes(1, 4),
+        visible_items=visible_items,
+        orientations="axis",
+        stability="support" if step == 1 else "none",
+        device="cpu",
+        seed=3,
+    )
+
+
+def solids_env(step: int, visible_items: int) -> PackingEnv:
+    return PackingEnv(
+        4,
+        bin_size=(0.14, 0.11, 0.10),
+        resolution=(14, 11),
+        grid_step=step,
+        items=ProceduralSolids(10, min_size=0.02, max_size=0.07),
+        visible_items=visible_items,
+        orientations="yaw",
+        device="cpu",
+        seed=3,
+    )
+
+
+def scene(env: PackingEnv, heights: list[list[float]], *sizes: Size) -> TensorDict:
+    """One bin of these heights with boxes of these sizes to see."""
+    heightmap = torch.tensor([heights], dtype=torch.float32)
+    of_size = {
+        (*env.catalogue.extent[m, 0].tolist(), int(env.catalogue.height[m, 0])): m
+        for m in range(env.catalogue.num_items)
+    }
+    item_id = torch.tensor([[of_size[size] for size in sizes]])
+    z_map, legal = env.kernels.drop_map(heightmap, item_id, env.catalogue, env.bin)
+    fields = {"box_heightmap": heightmap, "item_id": item_id, "z_map": z_map, "legal_mask": legal}
+    return TensorDict(fields, batch_size=[1])
+
+
+def action_of(policy: torch.nn.Module, tensordict: TensorDictBase) -> int:
+    return int(policy(tensordict)["action"])
+
+
+def random_states(env: PackingEnv, steps: int) -> TensorDictBase:
+    """Where `steps` random legal actions lead from a reset; bins that end on the way start again."""
+    torch.manual_seed(steps)
+    policy, tensordict = RandomLegal(env), env.reset()
+    for _ in range(steps):
+        _, tensordict = env.step_and_maybe_reset(policy(tensordict))
+    return tensordict
+
+
+# -- by hand: bins of n×n×n cells, one box, no rotation; action = gx·n + gy ---------------------------------------------
+
+
+def test_deepest_bottom_left_takes_the_floor_before_the_corner() -> None:
+    env = small_env()
+    # z = 0 at (0, 2) and (2, 0) alone, both with x + y = 2: the lower action is 0·3 + 2.
+    state = scene(env, [[1, 1, 0], [1, 1, 1], [0, 1, 1]], (1, 1, 1))
+    assert action_of(DeepestBottomLeft(env), state) == 2
+
+
+def test_deepest_bottom_left_takes_the_nearest_corner_of_the_floor() -> None:
+    env = small_env()
+    # The 2×2 box rests at z = 1 on (0, 0), (0, 1) and (1, 0), at z = 0 on (1, 1): 1·3 + 1.
+    state = scene(env, [[1, 0, 1], [0, 0, 0], [1, 0, 0]], (2, 2, 1))
+    assert action_of(DeepestBottomLeft(env), state) == 4
+
+
+def test_heightmap_minimization_prefers_the_corner_where_no_gap_differs() -> None:
+    env = small_env()
+    # A 1×1×1 box raises the sum by 1 wherever it stands; x + y = 0 decides, though the floor is free at (0, 2).
+    state = scene(env, [[1, 1, 0], [1, 1, 1], [0, 1, 1]], (1, 1, 1))
+    assert action_of(HeightmapMinimization(env), state) == 0
+
+
+def test_heightmap_minimization_avoids_gaps() -> None:
+    env = small_env()
+    # 2×2×1 at (0, 0): four cells rise to 2 from 1, 0, 0, 0: + 7. At (0, 1) four cells rise from 0 to 1: + 4.
+    state = scene(env, [[1, 0, 0], [0, 0, 0], [0, 0, 0]], (2, 2, 1))
+    assert action_of(HeightmapMinimization(env), state) == 1
+
+
+def test_least_surface_area_stacks_flat_boxes() -> None:
+    env = small_env(4)
+    # 2×2×1 on a 2×2×1. Beside it: X, Y, top = 2, 4, 1: 8 + 2 + 4 = 14. On it: 2, 2, 2: 4 + 4 + 4 = 12.
+    state = scene(env, [[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], (2, 2, 1))
+    assert action_of(LeastSurfaceArea(env), state) == 0
+
+
+def test_least_surface_area_measures_the_top_of_the_candidate() -> None:
+    env = small_env(4)
+    # 2×2×1 by a 2×2×2. On it: 2, 2, 3: 4 + 6 + 6 = 16. Beside it, at (0, 2) or (2, 0): 2, 4, 1: 8 + 2 + 4 = 14.
+    state = scene(env, [[2, 2, 0, 0], [2, 2, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], (2, 2, 1))
+    assert action_of(LeastSurfaceArea(env), state) == 2
+
+
+@pytest.mark.parametrize(
+    ("heights", "ceiling", "space"),
+    [
+        ([[0, 0], [0, 0]], 5, 20),  # 4 cells over 5 levels
+        ([[1, 0], [0, 0]], 2, 6),  # level 0: 2 of the L; level 1: 4
+        ([[0, 1], [1, 0]], 2, 5),  # level 0: 1; level 1: 4
+        ([[0, 0, 0], [0, 3, 0], [0, 0, 0]], 3, 9),  # 3 along a side over 3 levels
+        ([[2, 1, 0]], 2, 3),  # level 0: 1; level 1: 2
+        ([[7]], 7, 0),
+    ],
+)
+def test_accessible_space(heights: list[list[float]], ceiling: float, space: float) -> None:
+    assert accessible_space(torch.tensor([heights], dtype=torch.float32), ceiling).tolist() == [space]
+
+
+def test_maximal_accessible_space_keeps_the_largest_rectangle() -> None:
+    env = small_env(3, max_side=3)
+    # Two full columns at (2, 0) and (2, 2). A 1×1×3 box at (2, 1) leaves rows 0 and 1: 6 cells on each of 3 levels. At
+    # (0, 0), the deepest-bottom-left place, it leaves 2×2 cells.
+    state = scene(env, [[0, 0, 0], [0, 0, 0], [3, 0, 3]], (1, 1, 3))
+    assert action_of(MaximalAccessibleSpace(env), state) == 7
+    assert action_of(MaximalAccessibleSpace(env, num_candidates=1), state) == 0
+
+
+def test_volume_sorted_takes_the_largest_item_that_fits() -> None:
+    env = small_env(3, visible_items=3)
+    policy = VolumeSorted(env, DeepestBottomLeft(env))
+    empty = [[0.0] * 3] * 3
+    # Slot 1 holds 8 cells, more than 1 and 4: its first action is 1·9.
+    assert action_of(policy, scene(env, empty, (1, 1, 1), (2, 2, 2), (2, 2, 1))) == 9
+    # Under a ceiling of 1 cell it has no place; slot 2 goes, to the corner: 2·9.
+    assert action_of(policy, scene(env, [[2.0] * 3] * 3, (1, 1, 1), (2, 2, 2), (2, 2, 1))) == 18
+    # Of equal volumes the first slot: 1·9.
+    assert action_of(policy, scene(env, empty, (1, 1, 1), (1, 2, 2), (2, 2, 1))) == 9
+
+
+def test_first_best_breaks_ties_by_the_next_score_and_then_by_index() -> None:
+    legal = torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1], [0, 0, 0, 0]], dtype=torch.bool)
+    first, second = torch.tensor([2.0, 1.0, 1.0, 1.0]).expand(3, 4), torch.tensor([0, 5, 3, 3]).expand(3, 4)
+    # Elements 1, 2, 3 tie at 1, then 2 and 3 at 3: 2. The last row has no legal element.
+    assert first_best([first, second], legal).tolist() == [2, 2, 0]
+
+
+# -- against the naive twin ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("heuristic", TWINS)
+@pytest.mark.parametrize("visible_items", [1, 3])
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("make", [boxes_env, solids_env])
+def test_agrees_with_the_naive_twin(
+    make: Callable[[int, int], PackingEnv], step: int, visible_items: int, heuristic: type[PlacementHeuristic]
+) -> None:
+    env = make(step, visible_items)
+    policy, twin = heuristic(env), TWINS[heuristic]
+    most = policy.num_candidates if isinstance(policy, MaximalAccessibleSpace) else None
+    for steps in (0, 2, 5):
+        state = random_states(env, steps)
+        assert policy(state)["action"].tolist() == [naive.choose(env, row, twin, most) for row in state]
+
+
+@pytest.mark.parametrize("make", [boxes_env, solids_env])
+def test_volume_sorted_agrees_with_the_naive_twin(make: Callable[[int, int], PackingEnv]) -> None:
+    env = make(1, 3)
+    policy = VolumeSorted(env, DeepestBottomLeft(env))
+    for steps in (0, 3, 6):
+        state = random_states(env, steps)
+        wanted = []
+        for row in state:
+            slot = naive.largest_item(env, row)
+            alone = row.clone()
+            alone["legal_mask"] &= (torch.arange(3) == (-1 if slot is None else slot)).view(3, 1, 1, 1)
+            wanted.append(naive.choose(env, alone, naive.deepest))
+        assert policy(state)["action"].tolist() == wanted
+
+
+# -- laws of every baseline ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[(make, step, k) for make in (boxes_env, solids_env) for step in (1, 3) for k in (1, 3)])
+def env(request: pytest.FixtureRequest) -> PackingEnv:
+    make, step, visible_items = request.param
+    return make(step, visible_items)
+
+
+def test_names_of_the_baselines(env: PackingEnv) -> None:
+    policies = baselines(env)
+    assert list(policies) == NAMES
+    assert all(isinstance(policy, VolumeSorted) == (env.visible_items > 1) for policy in policies.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_actions_are_legal(env: PackingEnv, name: str) -> None:
+    policy, tensordict = baselines(env)[name], env.reset()
+    for _ in range(12):
+        action = policy(tensordict)["action"]
+        assert action.dtype == torch.int64
+        assert action.shape == env.batch_size
+        assert tensordict["action_mask"].gather(1, action[:, None]).all()
+        _, tensordict = env.step_and_maybe_reset(tensordict)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_row_without_a_legal_action_gives_0(env: PackingEnv, name: str) -> None:
+    state = random_states(env, 1)
+    before = state["legal_mask"].clone()
+    state["legal_mask"] = before & torch.tensor([True, False, True, False]).view(4, 1, 1, 1, 1)
+    action = baselines(env)[name](state)["action"]
+    assert action[[1, 3]].tolist() == [0, 0]
+    assert before.flatten(1).gather(1, action[:, None])[[0, 2]].all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reads_nothing_back(env: PackingEnv, name: str) -> None:
+    policy, state = baselines(env)[name], random_states(env, 2)
+    with NoHostReads():
+        policy(state)
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_any_batch_shape(env: PackingEnv, name: str) -> None:
+    policy = baselines(env)[name]
+    states = torch.stack([random_states(env, steps) for steps in (1, 2, 3)])  # (3, 4)
+    wanted = torch.stack([policy(row.clone())["action"] for row in states])
+    assert policy(states.clone())["action"].equal(wanted)
+    assert policy(states[2, 1].clone())["action"].equal(wanted[2, 1])
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_z_map_is_made_again_where_it_is_left_out(env: PackingEnv, name: str) -> None:
+    policy, state = baselines(env)[name], random_states(env, 3)
+    wanted = policy(state.clone())["action"]
+    assert policy(state.exclude("z_map"))["action"].equal(wanted)
+
+
+def test_in_keys_are_what_the_environment_shows() -> None:
+    without = PackingEnv(2, include=(), device="cpu", seed=0, visible_items=2)
+    for policy in baselines(without).values():
+        assert "z_map" not in policy.in_keys
+        rolled = without.rollout(3, policy, break_when_any_done=False)
+        assert rolled["next", "num_packed"][:, -1].min() > 0
+
+
+def test_chunks_do_not_change_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = boxes_env(1, 3)
+    state = random_states(env, 4)
+    wanted = MaximalAccessibleSpace(env)(state.clone())["action"]
+    monkeypatch.setattr("torchrl_gpu.policies.packing.spaces._CHUNK", 1)
+    assert MaximalAccessibleSpace(env)(state)["action"].equal(wanted)
+
+
+def test_num_candidates_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="num_candidates must be at least 1; got 0"):
+        MaximalAccessibleSpace(small_env(), num_candidates=0)
+
+
+def test_random_legal_is_uniform_and_repeats_with_the_seed() -> None:
+    legal = torch.zeros(2, 1, 1, 3, 3, dtype=torch.bool)
+    legal[0].view(-1)[[1, 4, 8]] = True
+    legal[1].view(-1)[5] = True
+    rows = TensorDict({"legal_mask": legal.repeat_interleave(3000, 0)}, batch_size=[6000])
+    policy = RandomLegal(small_env())
+    torch.manual_seed(0)
+    action = policy(rows.clone())["action"]
+    drawn = action[:3000].bincount(minlength=9)
+    assert drawn[[0, 2, 3, 5, 6, 7]].sum() == 0
+    # Each of three is drawn 1000 times, standard deviation √(3000·(1/3)·(2/3)) = 26: four of them are 104.
+    assert (drawn[[1, 4, 8]] - 1000).abs().max() < 104
+    assert (action[3000:] == 5).all()
+    torch.manual_seed(0)
+    assert policy(rows.clone())["action"].equal(action)
+    assert not policy(rows.clone())["action"].equal(action)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_same_actions_on_the_gpu_without_a_sync(name: str) -> None:
+    env = boxes_env(1, 3)
+    state = random_states(env, 3)
+    device_env = PackingEnv(
+        4,
+        bin_size=env.bin_size,
+        resolution=env.resolution,
+        items=env.items,
+        visible_items=3,
+        orientations="axis",
+        device="cuda",
+        seed=3,
+    )
+    policy, on_device = baselines(device_env)[name], state.to("cuda")
+    policy(on_device.clone())  # the first call loads kernels
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        action = policy(on_device)["action"]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    if name != "random legal":
+        assert action.tolist() == baselines(env)[name](state)["action"].tolist()

@@ -1,0 +1,82 @@
+"""Imports run one way, and the package itself is light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "torchrl_gpu"
+
+# Lower layers know nothing of higher ones. What is not named here (the CLI and what belongs to it) stands on top.
+LAYERS = {"device": 0, "envs": 1, "streaming": 1, "policies": 2, "training": 3, "callbacks": 4}
+TOP = 5
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imported(path: Path) -> list[str]:
+    """Full dotted names that a module of the package imports, those inside functions and of `from . import` too."""
+    package = ["torchrl_gpu", *path.relative_to(PACKAGE).parent.parts]
+    return list(names_of_imports(path.read_text(encoding="utf-8"), package))
+
+
+def names_of_imports(source: str, package: list[str]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            prefix = ".".join([*base, *filter(None, [node.module])])
+            yield from (f"{prefix}.{alias.name}" for alias in node.names)
+
+
+def part(name: str) -> str | None:
+    """The part of the package that a dotted name belongs to; None for other packages and for the package itself."""
+    words = name.split(".")
+    return words[1] if words[0] == "torchrl_gpu" and len(words) > 1 and not words[1].startswith("__") else None
+
+
+def layer(name: str) -> int:
+    return LAYERS.get(name, TOP)
+
+
+def part_of_file(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_run_one_way(path: Path) -> None:
+    mine = part_of_file(path)
+    if mine == "__init__":
+        return  # names of the whole package, fetched when they are asked for
+    for name in imported(path):
+        other = part(name)
+        if other is not None and other != mine:
+            same_layer_of_packages = layer(other) == layer(mine) < TOP
+            assert layer(other) <= layer(mine), f"{path} must not import {name}"
+            assert not same_layer_of_packages, f"{path} must not import {name}, which stands beside it"
+
+
+def test_the_rules_see_every_form_of_import() -> None:
+    source = "import torchrl_gpu.cli\ndef f():\n    from torchrl_gpu.policies import DQN\nfrom ..training import x\n"
+    parts = {part(name) for name in names_of_imports(source, ["torchrl_gpu", "envs"])}
+    assert parts == {"cli", "policies", "training"}
+    assert layer("envs") < layer("policies") < layer("training") < layer("cli")
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "envs").rglob("env.py")), ids=lambda path: path.parent.name)
+def test_an_environment_never_imports_its_viewer(path: Path) -> None:
+    assert not [name for name in imported(path) if ".viewer" in name or ".drawing" in name]
+
+
+@pytest.mark.parametrize("module", ["torchrl_gpu", "torchrl_gpu.cli", "torchrl_gpu.configs", "torchrl_gpu.device"])
+def test_import_is_light(module: str, child_environment: dict[str, str]) -> None:
+    code = f"import sys, {module}; print([m for m in ('torch', 'lightning', 'numpy', 'rich') if m in sys.modules])"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=child_environment, check=True, timeout=60
+    )
+    assert run.stdout.strip() == "[]"

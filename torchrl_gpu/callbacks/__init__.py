@@ -1,0 +1,7 @@
+"""Lightning callbacks."""
+
+from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+from torchrl_gpu.callbacks.pictures import PackingPictures
+from torchrl_gpu.callbacks.throughput import Throughput
+
+__all__ = ["EpisodeCheckpoint", "PackingPictures", "Throughput"]

@@ -1,0 +1,48 @@
+"""How fast a run goes."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+
+class Throughput(Callback):
+    """Logs env-steps/s, updates/s and episodes/h.
+
+    Args:
+        every_n_steps: Training steps between two readings; each reads one count back from the device.
+    """
+
+    def __init__(self, every_n_steps: int = 20) -> None:
+        if every_n_steps < 1:
+            raise ValueError(f"Throughput: every_n_steps must be at least 1; got {every_n_steps}")
+        self.every_n_steps = every_n_steps
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock."""
+        self._steps = 0
+        self._last = self._read(trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock again: validation is not training."""
+        if not trainer.sanity_checking and trainer.state.fn == "fit":
+            self.on_train_start(trainer, pl_module)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+        """Logs the rates since the last reading."""
+        self._steps += 1
+        if self._steps % self.every_n_steps:
+            return
+        now = self._read(trainer, pl_module)
+        seconds, frames, updates, episodes = (b - a for a, b in zip(self._last, now, strict=True))
+        self._last = now
+        pl_module.log("throughput/env_steps_per_s", frames / seconds, prog_bar=True)
+        pl_module.log("throughput/updates_per_s", updates / seconds)
+        pl_module.log("throughput/episodes_per_h", 3600 * episodes / seconds, prog_bar=True)
+
+    @staticmethod
+    def _read(trainer: Trainer, pl_module: Any) -> tuple[float, float, float, float]:
+        episodes = float(pl_module.meter.finished)
+        return time.perf_counter(), float(pl_module.frames), float(trainer.global_step), episodes

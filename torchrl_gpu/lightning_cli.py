@@ -1,0 +1,127 @@
+"""LightningCLI over any module and data module named by class path, with safe checkpoints. Imports lightning."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from typing import Any
+
+from lightning.pytorch import LightningModule
+from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from torchrl_gpu.errors import is_for_user, one_line
+
+_NOISE = ("💡 Tip:", "TPU available:")
+_NO_NEWS = (
+    ".*does not have many workers",  # rollouts are made inside the training step: the loader only counts
+    "Your `IterableDataset` has `__len__` defined",  # which would matter with more than one worker
+    ".*isinstance\\(treespec, LeafSpec\\)` is deprecated",  # lightning 2.6 calls torch's older name
+)
+
+
+class PackageCLI(LightningCLI):
+    """One of `fit`, `validate`, `test` and `predict`, parsed, built and, unless told otherwise, run.
+
+    Departs from LightningCLI: only the word that was asked for gets a parser (a fourth of the time); the config alone
+    says what is built, never the hyper-parameters inside a checkpoint; checkpoints are checked before anything is
+    built and are always loaded with `weights_only=True`; parse errors are one-line ValueErrors.
+    """
+
+    def __init__(self, word: str, args: list[str], *, run: bool = True) -> None:
+        self.word = word
+        self.runs = run
+        super().__init__(
+            args=[word, *args],
+            save_config_callback=SaveConfigCallback if word == "fit" else None,
+            save_config_kwargs={"overwrite": True},
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            parser_kwargs=_parser_kwargs(word),
+        )
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # a static method upstream
+        """The arguments of the Trainer's method that cannot be set from outside."""
+        return {self.word: LightningCLI.subcommands()[self.word] | {"weights_only"}}
+
+    def parse_arguments(self, parser: Any, args: Any) -> None:
+        """Fills `self.config`.
+
+        Raises:
+            ValueError: In one line, what is wrong with the command line or a config.
+        """
+        try:
+            self.config = parser.parse_args(args)
+        except Exception as error:
+            if not is_for_user(error):
+                raise
+            raise ValueError(one_line(error, self._option_names())) from error
+
+    def _option_names(self) -> list[str]:
+        actions = self._subcommand_parsers[self.word]._actions
+        return [action.dest for action in actions if action.option_strings and not action.dest.endswith(".help")]
+
+    def _parse_ckpt_path(self) -> None:
+        """Leaves the config alone: a checkpoint brings weights and state, and names no classes to import."""
+
+    def before_instantiate_classes(self) -> None:
+        """Complains about a bad checkpoint before an environment is built for it."""
+        self._check_checkpoint()
+
+    def after_instantiate_classes(self) -> None:
+        """Complains about a checkpoint of another architecture before anything is run or written."""
+        if not is_overridden("configure_model", self.model):  # which makes layers only inside the run
+            self._check_checkpoint(self.model)
+
+    def _check_checkpoint(self, model: LightningModule | None = None) -> None:
+        from torchrl_gpu.training.checkpoint import check_checkpoint  # brings torchrl, which --help does without
+
+        path = self._ckpt_path()
+        if path is not None:
+            check_checkpoint(path, model)
+
+    def _ckpt_path(self) -> str | None:
+        """The checkpoint file that was asked for; None for Lightning's own words and for addresses."""
+        path = self._get(self.config, "ckpt_path")
+        if path is None or path in ("best", "last", "hpc") or path.startswith("registry") or "://" in path:
+            return None
+        return str(path)
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        return super()._prepare_subcommand_kwargs(subcommand) | {"weights_only": True}
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        if self.runs:
+            super()._run_subcommand(subcommand)
+
+
+def run(word: str, args: list[str]) -> None:
+    """Runs one word of the program, as `lightning WORD ARGS` does."""
+    quiet()
+    PackageCLI(word, args)
+
+
+def build(word: str, args: list[str]) -> PackageCLI:
+    """The same, up to the point where the Trainer would start: its `model`, `datamodule` and `trainer` are made."""
+    quiet()
+    return PackageCLI(word, args, run=False)
+
+
+def quiet() -> None:
+    """Silences, by name, what is no news to a user of this package."""
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
+        logging.getLogger(name).addFilter(_is_news)
+    logging.getLogger("torchrl").setLevel(logging.WARNING)  # it announces every buffer that it allocates
+    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # lightning 2.6 calls its older names
+    for message in _NO_NEWS:
+        warnings.filterwarnings("ignore", message=message)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(_NOISE)
+
+
+def _parser_kwargs(word: str) -> dict[str, Any]:
+    strict = {"exit_on_error": False, "allow_abbrev": False}  # a shortened option is more often a misspelt one
+    return {**strict, word: dict(strict)}

@@ -1,0 +1,61 @@
+"""Exploration that is drawn on the device and knows the action mask."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.envs.utils import ExplorationType, exploration_type
+
+
+class MaskedEpsilonGreedy(TensorDictModuleBase):
+    """Replaces actions, with probability epsilon, by one drawn uniformly from the legal ones.
+
+    TorchRL's `EGreedyModule` draws masked actions by `torch.multinomial`, which reads the device back; this one takes the
+    largest of uniform numbers over the mask. It acts under `ExplorationType.RANDOM` only.
+
+    Args:
+        start: Epsilon at the first frame.
+        end: Epsilon from `frames` on.
+        frames: Frames, over all environments, of the linear decay.
+    """
+
+    in_keys = ["action", "action_mask"]
+    out_keys = ["action"]
+
+    def __init__(self, start: float = 1.0, end: float = 0.05, frames: int = 100_000) -> None:
+        super().__init__()
+        if not (0 <= end <= start <= 1) or frames < 1:
+            raise ValueError(
+                "MaskedEpsilonGreedy: want 0 <= end <= start <= 1 and at least 1 frame;"
+                f" got start {start}, end {end}, {frames} frames"
+            )
+        self.start, self.end, self.frames = start, end, frames
+        self.epsilon: Tensor
+        self.register_buffer("epsilon", torch.tensor(float(start)))
+
+    def anneal(self, frame: int) -> None:
+        """Sets epsilon for a count of frames; written into the buffer, nothing is read."""
+        done = min(1.0, frame / self.frames)
+        self.epsilon.fill_(self.start + (self.end - self.start) * done)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes `action` (…,) int64."""
+        if exploration_type() is not ExplorationType.RANDOM:
+            return tensordict
+        action, mask = tensordict.get("action"), tensordict.get("action_mask")
+        explore = torch.rand(action.shape, device=action.device) < self.epsilon
+        return tensordict.set("action", torch.where(explore, random_legal(mask), action))
+
+
+def random_legal(mask: Tensor) -> Tensor:
+    """An index drawn uniformly from the true entries of each row; 0 where there is none.
+
+    Args:
+        mask: (…, A) bool.
+
+    Returns:
+        (…,) int64.
+    """
+    return torch.where(mask, torch.rand(mask.shape, device=mask.device), -1.0).argmax(-1)

@@ -1,0 +1,102 @@
+"""What a placement looks like from close by: the planes that a network sees."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, max_pool2d, pad
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.geometry import grid_positions
+
+
+class PlacementFeatures(nn.Module):
+    """Planes over the placement grid for each (visible item, orientation).
+
+    Heights are in bin heights. For each placement: whether it is legal, base and top of the item, mean height of the pile
+    under its bounding rectangle, and along its four sides how far the pile beside it (the wall counts as full) rises
+    above its base. The same for all placements: the item's extents, height and volume. For each place of the grid: mean
+    and highest pile.
+
+    Args:
+        env: Gives the bin, the grid and the catalogue.
+    """
+
+    num_planes = 15
+
+    def __init__(self, env: PackingEnv) -> None:
+        super().__init__()
+        self.bin, self.grid = env.bin, env.grid
+        extent, height, volume = env.catalogue.extent, env.catalogue.height, env.catalogue.volume
+        sides = extent / torch.tensor(self.bin.cells, device=extent.device)
+        share = (volume / self.bin.volume).pow(1 / 3)[:, None].expand_as(height)
+        size = torch.cat([sides, (height / self.bin.size[2])[..., None], share[..., None]], -1)
+        self.extent: Tensor
+        self.size: Tensor
+        self.register_buffer("extent", extent, persistent=False)
+        self.register_buffer("size", size.float(), persistent=False)  # (M, O, 4)
+
+    def forward(self, heightmap: Tensor, item_id: Tensor, z_map: Tensor, legal: Tensor) -> Tensor:
+        """Planes of every visible item in every orientation.
+
+        Args:
+            heightmap: (B, X, Y) float32, metres.
+            item_id: (B, K) int64, −1 for an empty slot.
+            z_map: (B, K, O, Gx, Gy) float32, metres.
+            legal: (B, K, O, Gx, Gy) bool.
+
+        Returns:
+            (B, K·O, C, Gx, Gy) float32.
+        """
+        pile = heightmap / self.bin.size[2]
+        z = z_map.flatten(1, 2) / self.bin.size[2]  # (B, J, Gx, Gy)
+        row = item_id.clamp_min(0)
+        size = self.size[row].flatten(1, 2)  # (B, J, 4)
+        extent = self.extent[row].flatten(1, 2)  # (B, J, 2)
+        under, sides = self._surroundings(pile, extent)
+        planes = [legal.flatten(1, 2).float(), z, z + size[..., 2, None, None], z - under]
+        planes += [(side - z).clamp(-1, 1) for side in sides]
+        planes += [plane[..., None, None].expand_as(z) for plane in size.unbind(-1)]
+        planes += [plane[:, None].expand_as(z) for plane in self._pile(pile)]
+        planes.append(torch.ones_like(z))  # lets convolutions see the wall
+        return torch.stack(planes, 2)
+
+    def _pile(self, pile: Tensor) -> list[Tensor]:
+        """Mean and highest cell of each place of the grid, (B, Gx, Gy)."""
+        step = self.bin.step
+        if step == 1:
+            return [pile, pile]
+        short = [grid * step - cells for grid, cells in zip(self.grid, self.bin.cells, strict=True)]
+        padded = pad(pile, (0, short[1], 0, short[0]))[:, None]
+        return [avg_pool2d(padded, step)[:, 0], max_pool2d(padded, step)[:, 0]]
+
+    def _surroundings(self, pile: Tensor, extent: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Mean pile under each placement and in the strips of cells beside it, each (B, J, Gx, Gy)."""
+        cells_x, cells_y = self.bin.cells
+        walled = pad(pile, (1, 1, 1, 1), value=1.0)  # the wall, one cell thick
+        sums = pad(walled.cumsum(1).cumsum(2), (1, 0, 1, 0)).flatten(1)
+        x, _ = grid_positions(extent[..., 0], cells_x, self.bin.step)
+        y, _ = grid_positions(extent[..., 1], cells_y, self.bin.step)
+        p, q = (extent[..., axis, None] for axis in (0, 1))
+        x, y = x + 1, y + 1  # in walled cells
+        x_end, y_end = (x + p).clamp_max(cells_x + 1), (y + q).clamp_max(cells_y + 1)
+
+        def mean(x0: Tensor, x1: Tensor, y0: Tensor, y1: Tensor) -> Tensor:
+            total = _corner(sums, x1, y1, cells_y) - _corner(sums, x0, y1, cells_y)
+            total = total - _corner(sums, x1, y0, cells_y) + _corner(sums, x0, y0, cells_y)
+            return total / ((x1 - x0)[..., :, None] * (y1 - y0)[..., None, :])
+
+        under = mean(x, x_end, y, y_end)
+        sides = [
+            mean(x - 1, x, y, y_end),
+            mean(x_end, x_end + 1, y, y_end),
+            mean(x, x_end, y - 1, y),
+            mean(x, x_end, y_end, y_end + 1),
+        ]
+        return under, sides
+
+
+def _corner(sums: Tensor, x: Tensor, y: Tensor, cells_y: int) -> Tensor:
+    """Entries (x, y) of the integral image (B, (X+3)·(Y+3)) for x (B, J, Gx) and y (B, J, Gy)."""
+    at = x[..., :, None] * (cells_y + 3) + y[..., None, :]
+    return sums.gather(1, at.flatten(1)).view(at.shape)

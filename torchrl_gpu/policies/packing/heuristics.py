@@ -1,0 +1,112 @@
+"""The baselines of packing: heuristics over all placements of a batch of bins, on the device."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.packing.placements import PlacementHeuristic, Placements, first_best
+from torchrl_gpu.policies.packing.spaces import MaximalAccessibleSpace
+from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted
+
+
+@final
+class RandomLegal(TensorDictModuleBase):
+    """Uniform over the legal actions, drawn on the device from torch's generator; 0 where nothing is legal.
+
+    Args:
+        env: Not looked at; every baseline is made from an environment.
+    """
+
+    def __init__(self, env: PackingEnv) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys = ["legal_mask"], ["action"]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes `action`, of the batch shape of `tensordict`."""
+        legal = tensordict.get("legal_mask")
+        rank = legal.reshape(-1, legal.shape[-4:].numel()).cumsum(1)  # (N, A), legal actions up to each
+        count = rank[:, -1:]
+        drawn = (torch.rand(count.shape, dtype=torch.float64, device=legal.device) * count).long()
+        action = torch.searchsorted(rank, torch.minimum(drawn, count - 1) + 1).squeeze(1)
+        return tensordict.set("action", action.view(legal.shape[:-4]))
+
+
+@final
+class DeepestBottomLeft(PlacementHeuristic):
+    """Lowest base, then nearest to the corner: least z, then least x + y (cells).
+
+    Departs from the released code of Zhao et al. (ICLR 2022): that scores x + y + 100·z in cells, which is the same
+    order while x + y < 100; here the order is exact at any size.
+    """
+
+    def choose(self, placements: Placements) -> Tensor:
+        """As in the base class."""
+        return first_best([placements.z, placements.reach], placements.legal)
+
+
+@final
+class HeightmapMinimization(PlacementHeuristic):
+    """Least sum of the heightmap after the placement, then least x + y (cells).
+
+    Sums are compared in whole cells: rounding errors of a sum decide nothing. Wang & Hauser, "Stable bin packing of
+    non-convex 3D objects with a robot manipulator", ICRA 2019, arXiv 1812.04093.
+
+    Departs from the paper: c·(x + y) with a small c is there a term of the sum; here it only breaks ties.
+    """
+
+    def choose(self, placements: Placements) -> Tensor:
+        """As in the base class."""
+        p = placements
+        growth = self.kernels.pile_growth(p.heightmap, p.item_id, p.z_map, self.catalogue, self.bin)  # metres
+        return first_best([(growth.double() / min(self.bin.cell)).round(), p.reach], p.legal)
+
+
+@final
+class LeastSurfaceArea(PlacementHeuristic):
+    """Least surface of the box around all that is packed and the candidate, as high as the candidate's top.
+
+    With X and Y the extents of the bounding rectangle, the score is X·Y + X·top + Y·top, half that surface. Hu et al.,
+    "Solving a new 3D bin packing problem with deep reinforcement learning method", arXiv 1708.05930, as released with
+    Zhao et al. (ICLR 2022).
+
+    Departs from the paper: ties go to the deepest-bottom-left placement, not to the empty maximal space that is left
+    with the least margin, since no such spaces are kept; and every placement is a candidate, not only their corners.
+    """
+
+    def choose(self, placements: Placements) -> Tensor:
+        """As in the base class."""
+        p = placements
+        occupied = p.heightmap > self.bin.tolerance  # (N, X, Y)
+        length = _joint_extent(occupied.any(2), p.x, p.extent_x) * (self.bin.cell[0] / self.bin.tolerance)
+        width = _joint_extent(occupied.any(1), p.y, p.extent_y) * (self.bin.cell[1] / self.bin.tolerance)
+        area = length * width + (p.z + p.height) * (length + width)
+        return first_best([area.round(), p.z, p.reach], p.legal)
+
+
+def _joint_extent(occupied: Tensor, first: Tensor, extent: Tensor) -> Tensor:
+    """Cells from the first to the last that is occupied (N, X) or under a footprint `first` (N, K, O, …); float64."""
+    cells = occupied.shape[1]
+    at = torch.arange(cells, device=occupied.device)
+    low = torch.where(occupied, at, cells).amin(1)[:, None, None, None, None]
+    high = torch.where(occupied, at + 1, 0).amax(1)[:, None, None, None, None]
+    return (torch.maximum(high, first + extent) - torch.minimum(low, first)).double()
+
+
+def baselines(env: PackingEnv) -> dict[str, TensorDictModuleBase]:
+    """Every baseline of the evaluation table by name; with several visible items, the largest that fits goes first."""
+    policies: dict[str, TensorDictModuleBase] = {
+        "random legal": RandomLegal(env),
+        "deepest bottom left": DeepestBottomLeft(env),
+        "heightmap minimisation": HeightmapMinimization(env),
+        "least surface area": LeastSurfaceArea(env),
+        "maximal accessible space": MaximalAccessibleSpace(env),
+    }
+    if env.visible_items == 1:
+        return policies
+    return {name: VolumeSorted(env, policy) for name, policy in policies.items()}

@@ -1,0 +1,114 @@
+"""What a placement heuristic is: maps of scores over all placements, and the legal one with the least."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.geometry import grid_positions
+
+
+class Placements(NamedTuple):
+    """Every placement of every visible item, (N, K, O, Gx, Gy) or what broadcasts to it.
+
+    Lengths along x and y are in cells. `z` and `height` are whole multiples of the bin's tolerance, held in float64:
+    heights that differ by rounding alone are equal, so that ties are ties on every machine.
+    """
+
+    heightmap: Tensor  # (N, X, Y) float32, metres
+    item_id: Tensor  # (N, K) int64
+    z_map: Tensor  # (N, K, O, Gx, Gy) float32, metres
+    legal: Tensor  # (N, K, O, Gx, Gy) bool
+    x: Tensor  # (N, K, O, Gx, 1) int64, first cell of the footprint
+    y: Tensor  # (N, K, O, 1, Gy) int64
+    extent_x: Tensor  # (N, K, O, 1, 1) int64
+    extent_y: Tensor  # (N, K, O, 1, 1) int64
+    z: Tensor  # (N, K, O, Gx, Gy) float64, tolerances
+    height: Tensor  # (N, K, O, 1, 1) float64, tolerances
+
+    @property
+    def reach(self) -> Tensor:
+        """x + y, cells, (N, K, O, Gx, Gy) int64: what is least in the corner of the bin."""
+        return self.x + self.y
+
+
+class PlacementHeuristic(TensorDictModuleBase, ABC):
+    """A policy that looks at every legal placement at once and keeps no state.
+
+    It reads `legal_mask`, `box_heightmap`, `item_id` and, where the environment shows it, `z_map` (made again where it
+    does not), over any batch shape, and writes `action`, int64; 0 where nothing is legal. Equally good placements: the
+    one with the lowest action.
+
+    Args:
+        env: Gives the items, the bin and the kernels; nothing of its state is kept.
+    """
+
+    def __init__(self, env: PackingEnv) -> None:
+        super().__init__()
+        self.catalogue, self.bin, self.kernels = env.catalogue, env.bin, env.kernels
+        self.in_keys = ["legal_mask", "box_heightmap", "item_id", *(["z_map"] if "z_map" in env.include else [])]
+        self.out_keys = ["action"]
+
+    @abstractmethod
+    def choose(self, placements: Placements) -> Tensor:
+        """Actions (N,) int64; 0 where nothing is legal."""
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes `action`, of the batch shape of `tensordict`."""
+        legal = tensordict.get("legal_mask")
+        return tensordict.set("action", self.choose(self._placements(tensordict)).view(legal.shape[:-4]))
+
+    def _placements(self, tensordict: TensorDictBase) -> Placements:
+        legal, heightmap, item_id, z_map = (
+            tensordict.get(key, None) for key in ("legal_mask", "box_heightmap", "item_id", "z_map")
+        )
+        heightmap, item_id = heightmap.reshape(-1, *self.bin.cells), item_id.reshape(-1, item_id.shape[-1])
+        if z_map is None:
+            z_map, _ = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin)
+        legal, z_map = legal.reshape(-1, *legal.shape[-4:]), z_map.reshape(-1, *legal.shape[-4:])
+        row = item_id.clamp_min(0)
+        extent_x, extent_y = self.catalogue.extent[row].unbind(-1)  # (N, K, O)
+        x, _ = grid_positions(extent_x, self.bin.cells[0], self.bin.step)
+        y, _ = grid_positions(extent_y, self.bin.cells[1], self.bin.step)
+        return Placements(
+            heightmap=heightmap,
+            item_id=item_id,
+            z_map=z_map,
+            legal=legal,
+            x=x[..., :, None],
+            y=y[..., None, :],
+            extent_x=extent_x[..., None, None],
+            extent_y=extent_y[..., None, None],
+            z=self.levels(z_map),
+            height=self.levels(self.catalogue.height[row])[..., None, None],
+        )
+
+    def levels(self, metres: Tensor) -> Tensor:
+        """Heights as whole multiples of the bin's tolerance, float64."""
+        return (metres.double() / self.bin.tolerance).round()
+
+
+def first_best(scores: Sequence[Tensor], legal: Tensor) -> Tensor:
+    """The legal element with the least scores, the first score before the second and so on; ties: the lowest index.
+
+    Args:
+        scores: Maps that broadcast to the shape of `legal`, no NaN, the most important first.
+        legal: (N, …) bool.
+
+    Returns:
+        (N,) int64, index into the flattened rest of the shape; 0 where nothing is legal.
+    """
+    tied = legal.flatten(1)
+    for score in scores:
+        score = score.expand(legal.shape).flatten(1)
+        worst = torch.inf if score.is_floating_point() else torch.iinfo(score.dtype).max
+        least = torch.where(tied, score, worst).amin(1, keepdim=True)
+        tied = tied & (score == least)
+    return tied.byte().argmax(1)

@@ -1,0 +1,90 @@
+"""A dueling, fully convolutional score for every placement."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.packing.features import PlacementFeatures
+
+
+class PlacementScores(nn.Module):
+    """Q-values of all K·O·Gx·Gy placements: a state value plus the advantage of each place of a score map.
+
+    The maps of every (item, orientation) go through one convolutional trunk; blocks exchange what the whole map has, so
+    that each place knows of the others. Dueling: Wang et al. 2016, with the mean taken over legal actions only.
+
+    Args:
+        env: Gives the bin, the grid and the catalogue.
+        channels: Width of the trunk.
+        blocks: Residual blocks.
+    """
+
+    in_keys = ["box_heightmap", "item_id", "z_map", "legal_mask"]
+
+    def __init__(self, env: PackingEnv, channels: int = 32, blocks: int = 2) -> None:
+        super().__init__()
+        if channels < 1 or blocks < 0:
+            raise ValueError(
+                f"PlacementScores: want at least 1 channel and 0 blocks; got {channels} channels, {blocks} blocks"
+            )
+        self.features = PlacementFeatures(env)
+        self.stem = nn.Conv2d(self.features.num_planes, channels, 3, padding=1)
+        self.blocks = nn.ModuleList(_Block(channels) for _ in range(blocks))
+        self.advantage = nn.Conv2d(channels, 1, 1)
+        self.value = nn.Sequential(nn.Linear(2 * channels, 2 * channels), nn.ReLU(), nn.Linear(2 * channels, 1))
+        nn.init.zeros_(self.advantage.weight)
+
+    def forward(self, box_heightmap: Tensor, item_id: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
+        """Q-values.
+
+        Args:
+            box_heightmap: (…, X, Y) float32, metres.
+            item_id: (…, K) int64.
+            z_map: (…, K, O, Gx, Gy) float32, metres.
+            legal_mask: (…, K, O, Gx, Gy) bool.
+
+        Returns:
+            (…, K·O·Gx·Gy) float32.
+        """
+        batch = item_id.shape[:-1]
+        legal = legal_mask.reshape(-1, *legal_mask.shape[-4:])
+        planes = self.features(
+            box_heightmap.reshape(-1, *box_heightmap.shape[-2:]),
+            item_id.reshape(-1, item_id.shape[-1]),
+            z_map.reshape(legal.shape),
+            legal,
+        )
+        return self._scores(planes, legal.flatten(1)).view(*batch, -1)
+
+    def _scores(self, planes: Tensor, legal: Tensor) -> Tensor:
+        num, variants = planes.shape[:2]
+        maps = relu(self.stem(planes.flatten(0, 1)))  # (B·J, C, Gx, Gy)
+        for block in self.blocks:
+            maps = block(maps)
+        advantage = self.advantage(maps).reshape(num, -1).float()
+        value = self.value(_pooled(maps).unflatten(0, (num, variants)).mean(1)).float()  # (B, 1)
+        count = legal.sum(1, keepdim=True).clamp_min(1)
+        mean = torch.where(legal, advantage, 0.0).sum(1, keepdim=True) / count
+        return value + advantage - mean
+
+
+class _Block(nn.Module):
+    """Two convolutions around a skip, the first told what the whole map holds."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.near = nn.Conv2d(channels, channels, 3, padding=1)
+        self.far = nn.Linear(2 * channels, channels)
+        self.out = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        told = self.near(maps) + self.far(_pooled(maps))[..., None, None]
+        return relu(maps + self.out(relu(told)))
+
+
+def _pooled(maps: Tensor) -> Tensor:
+    """Mean and maximum over the map, (B, 2·C)."""
+    return torch.cat([maps.mean((-2, -1)), maps.amax((-2, -1))], -1)

@@ -1,0 +1,58 @@
+"""Which of several visible items to pack: the largest."""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from torchrl_gpu.envs import PackingEnv
+
+_PER_ITEM = ("item_id", "legal_mask", "z_map", "item_top", "item_bottom")
+
+
+@final
+class VolumeSorted(TensorDictModuleBase):
+    """The visible item of largest volume that has a legal placement, placed by another policy.
+
+    The other policy sees that item alone, as an environment with K = 1 would show it. Of equal volumes the first slot
+    goes first; where nothing is legal the action is 0.
+
+    Args:
+        env: Gives the volumes.
+        inner: Places the item; reads and writes what a policy of an environment with K = 1 does.
+    """
+
+    def __init__(self, env: PackingEnv, inner: TensorDictModuleBase) -> None:
+        super().__init__()
+        self.catalogue, self.inner = env.catalogue, inner
+        self.in_keys = list(dict.fromkeys(["legal_mask", "item_id", *inner.in_keys]))
+        self.out_keys = ["action"]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes `action`, of the batch shape of `tensordict`."""
+        legal = tensordict.get("legal_mask")
+        batch, per_item = legal.shape[:-4], legal.shape[-3:].numel()
+        slot = self._largest(tensordict.get("item_id"), legal)  # (…)
+        seen = {key: tensordict.get(key) for key in self.in_keys if key not in (*_PER_ITEM, "action_mask")}
+        for key in _PER_ITEM:
+            value = tensordict.get(key, None)
+            if value is not None:
+                seen[key] = _take(value, slot)
+        seen["action_mask"] = seen["legal_mask"].flatten(len(batch))
+        placed = self.inner(TensorDict(seen, batch_size=batch, device=tensordict.device)).get("action")
+        return tensordict.set("action", torch.where(seen["action_mask"].any(-1), slot * per_item + placed, 0))
+
+    def _largest(self, item_id: Tensor, legal: Tensor) -> Tensor:
+        """Slot (…) of the item to pack."""
+        volume = self.catalogue.volume[item_id.clamp_min(0)]  # (…, K)
+        return torch.where(legal.flatten(-3).any(-1), volume, -1.0).argmax(-1)
+
+
+def _take(value: Tensor, slot: Tensor) -> Tensor:
+    """The `slot` (…) of `value` (…, K, rest), kept as an axis of one."""
+    index = slot[(..., *[None] * (value.ndim - slot.ndim))]
+    return value.take_along_dim(index.expand(*slot.shape, 1, *value.shape[slot.ndim + 1 :]), slot.ndim)

@@ -1,0 +1,6 @@
+"""Training as Lightning modules."""
+
+from torchrl_gpu.training.packing_data import PackingEpisodes
+from torchrl_gpu.training.q_learning import QLearning
+
+__all__ = ["PackingEpisodes", "QLearning"]

@@ -1,0 +1,117 @@
+"""The data side of a packing run: a clock for training, episodes for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import BoxSequences
+from torchrl_gpu.training.packing_suite import PackingSuite
+
+
+class Ticks:
+    """Counts training steps; an epoch is `length` of them. Resumes in the middle of an epoch.
+
+    Experience is made inside the training step, so the loader has nothing to give but the time.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length, self.done = length, 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        while self.done < self.length:
+            self.done += 1
+            yield self.done
+        self.done = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Ticks of this epoch so far."""
+        return {"done": self.done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Goes on in the middle of an epoch."""
+        self.done = state["done"]
+
+
+class PackingEpisodes(LightningDataModule):
+    """Episodes that the policy never trained on, in environments like the one that it trains in.
+
+    Args:
+        steps_per_epoch: Training steps of an epoch.
+        num_episodes: Episodes of `test` and `predict`.
+        num_val_episodes: Episodes of `validate` and of validation in between.
+        seed: Decides the episodes; training has other ones whatever its seed.
+        sequences: File of box sequences to evaluate on instead, every sequence once; see `BoxSequences`.
+        unit: Of the sizes in `sequences`: "cells", "m" or "mm".
+        pictures: Whether `test` writes pictures.
+    """
+
+    def __init__(
+        self,
+        steps_per_epoch: int = 100,
+        num_episodes: int = 1000,
+        num_val_episodes: int = 200,
+        seed: int = 1_000_003,
+        sequences: str | None = None,
+        unit: str = "cells",
+        pictures: bool = True,
+    ) -> None:
+        super().__init__()
+        if min(steps_per_epoch, num_episodes, num_val_episodes) < 1:
+            raise ValueError(
+                "PackingEpisodes: steps_per_epoch, num_episodes and num_val_episodes must be at least 1;"
+                f" got {steps_per_epoch}, {num_episodes} and {num_val_episodes}"
+            )
+        self.steps_per_epoch, self.seed, self.pictures = steps_per_epoch, seed, pictures
+        self.num_episodes, self.num_val_episodes = num_episodes, num_val_episodes
+        self.items = None if sequences is None else BoxSequences(sequences, unit, in_order=True)
+
+    def suite(self, num_episodes: int) -> PackingSuite:
+        """Episodes in environments on the device of the training module's."""
+        env = self._trained_env()
+        if self.items is None:
+            like = env.like(num_episodes, items=env.items.reseeded(self.seed), seed=self.seed, first_env=0)
+        else:
+            longest = max(len(episode) for episode in self.items.episodes)
+            like = env.like(self.items.num_sequences, items=self.items, num_items=longest, seed=self.seed, first_env=0)
+        return PackingSuite(like, self.pictures)
+
+    def _trained_env(self) -> PackingEnv:
+        assert self.trainer is not None
+        env = getattr(self.trainer.lightning_module, "env", None)
+        if not isinstance(env, PackingEnv):
+            raise ValueError(
+                f"PackingEpisodes: want a module that trains in a PackingEnv; got {type(env).__name__} as its env"
+            )
+        return env
+
+    def train_dataloader(self) -> Ticks:
+        """Ticks of an epoch."""
+        return Ticks(self.steps_per_epoch)
+
+    def val_dataloader(self) -> Any:
+        """One batch: the suite of validation."""
+        return _whole(self.suite(self.num_val_episodes))
+
+    def test_dataloader(self) -> Any:
+        """One batch: the suite of `test`."""
+        return _whole(self.suite(self.num_episodes))
+
+    def predict_dataloader(self) -> Any:
+        """One batch: the suite of `predict`."""
+        return _whole(self.suite(self.num_episodes))
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Suites are on their device already."""
+        return batch
+
+
+def _whole(suite: PackingSuite) -> Any:
+    return torch.utils.data.DataLoader([suite], batch_size=None, num_workers=0)  # type: ignore[arg-type]

@@ -1,0 +1,132 @@
+"""Replay on the device, uniform or prioritised, without a host read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch import Tensor
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
+from torchrl.data.replay_buffers.storages import Storage
+
+
+class DevicePrioritySampler(Sampler):
+    """Proportional prioritised sampling from one tensor of priorities on the device (Schaul et al. 2016).
+
+    TorchRL's sampler keeps segment trees on the host, and its wheels have none for the GPU; prefix sums and a sorted search
+    read nothing back and have static shapes. Draws are stratified: one from each of B equal shares of the total.
+
+    Args:
+        capacity: Transitions of the storage.
+        alpha: Exponent of the priorities.
+        beta: Exponent of the importance weights.
+        eps: Added to every priority.
+        device: Where the storage is.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        eps: float = 1e-3,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        self.alpha, self.beta, self.eps = alpha, beta, eps
+        self.priority = torch.zeros(capacity, device=device, dtype=torch.float64)
+        self.largest = torch.ones((), device=device, dtype=torch.float64)
+
+    def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict]:
+        """Indices (B,) int64, and `priority_weight` (B,) float32, at most 1."""
+        sums = self.priority.cumsum(0)
+        share = torch.rand(batch_size, device=sums.device, dtype=sums.dtype)
+        spot = (torch.arange(batch_size, device=sums.device) + share) / batch_size * sums[-1]
+        index = torch.searchsorted(sums, spot, right=True).clamp_max(len(storage) - 1)
+        chance = self.priority[index] / sums[-1]
+        weight = (len(storage) * chance).clamp_min(1e-12) ** -self.beta
+        return index, {"priority_weight": (weight / weight.max()).float(), "index": index}
+
+    def extend(self, index: Any) -> None:
+        """New transitions get the largest priority so far."""
+        self.priority[torch.as_tensor(index, device=self.priority.device)] = self.largest
+
+    def add(self, index: Any) -> None:
+        """As `extend`, for one."""
+        self.extend(index)
+
+    def update_priority(self, index: Any, priority: Any, **kwargs: Any) -> None:
+        """Takes new errors (B,) or (B, 1)."""
+        value = (priority.reshape(-1).double() + self.eps) ** self.alpha
+        self.priority[index] = value
+        self.largest = torch.maximum(self.largest, value.max())
+
+    def _empty(self) -> None:
+        self.priority.zero_()
+        self.largest.fill_(1.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Priorities."""
+        return {"priority": self.priority, "largest": self.largest}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes priorities."""
+        self.priority.copy_(state_dict["priority"])
+        self.largest.copy_(state_dict["largest"])
+
+    def dumps(self, path: str | Path) -> None:
+        """Writes the priorities into the folder `path`."""
+        Path(path).mkdir(parents=True, exist_ok=True)
+        torch.save({name: value.cpu() for name, value in self.state_dict().items()}, Path(path) / "priority.pt")
+
+    def loads(self, path: str | Path) -> None:
+        """Reads the priorities from the folder `path`."""
+        self.load_state_dict(torch.load(Path(path) / "priority.pt", weights_only=True))
+
+
+def replay_buffer(
+    capacity: int,
+    batch_size: int,
+    device: torch.device,
+    *,
+    prioritized: bool = False,
+    alpha: float = 0.6,
+    beta: float = 0.4,
+) -> TensorDictReplayBuffer:
+    """A `TensorDictReplayBuffer` whose storage, indices and priorities are on `device`."""
+    sampler = DevicePrioritySampler(capacity, alpha, beta, device=device) if prioritized else RandomSampler()
+    return TensorDictReplayBuffer(
+        storage=LazyTensorStorage(capacity, device=device),
+        sampler=sampler,
+        batch_size=batch_size,
+        priority_key="td_error",
+        pin_memory=False,
+        prefetch=None,
+    )
+
+
+def replay_folder(checkpoint: Path) -> Path:
+    """The folder beside a checkpoint that holds its replay."""
+    return checkpoint.with_suffix(".replay")
+
+
+def save_replay(replay: TensorDictReplayBuffer, checkpoint: Path) -> None:
+    """Writes a replay beside a checkpoint: into a new folder first, then in place of the old one."""
+    folder = replay_folder(checkpoint)
+    fresh = folder.with_suffix(".replay-new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    replay.dumps(fresh)
+    shutil.rmtree(folder, ignore_errors=True)
+    fresh.rename(folder)
+
+
+def load_replay(replay: TensorDictReplayBuffer, checkpoint: Path) -> bool:
+    """Reads the replay beside a checkpoint; whether there was one."""
+    folder = replay_folder(checkpoint)
+    if not folder.is_dir():
+        return False
+    replay.loads(folder)
+    return True

@@ -1,0 +1,102 @@
+"""Transitions from an environment that never stops, and their n-step returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu.envs.base import BatchedEnv
+
+Policy = Callable[[TensorDictBase], TensorDictBase]
+
+
+class Rollout:
+    """Steps an environment with a policy and keeps where it stopped.
+
+    Args:
+        env: The environment; restarts its own rows.
+        keys: Observations to keep; what the environment can make again is left out.
+        n_steps: Rewards of one transition.
+        gamma: Discount of a step.
+    """
+
+    def __init__(self, env: BatchedEnv, keys: list[str], n_steps: int, gamma: float) -> None:
+        self.env, self.keys, self.n_steps, self.gamma = env, keys, n_steps, gamma
+        self.current: TensorDictBase = env.reset()
+        self.pending: TensorDictBase | None = None  # (N, n − 1), steps whose return is not complete
+
+    @torch.no_grad()
+    def collect(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
+        """Acts for `steps` steps.
+
+        Args:
+            policy: Writes `action`.
+            steps: T.
+
+        Returns:
+            Transitions ready for replay, (N·T,) once n − 1 steps are pending (N·(T − n + 1) in the first call), and the
+            raw steps (N, T) with `next` holding reward, done and the observations kept.
+        """
+        made = []
+        for _ in range(steps):
+            stepped, self.current = self.env.step_and_maybe_reset(policy(self.current))
+            kept = stepped.select(*self.keys, "action", *[("next", k) for k in self.keys])
+            made.append(
+                kept.update(
+                    {"next": stepped["next"].select("reward", "done", "terminated", "utilization", strict=False)}
+                )
+            )
+        fresh = torch.stack(made, 1)
+        joined = fresh if self.pending is None else torch.cat([self.pending, fresh], 1)
+        self.pending = joined[:, joined.shape[1] - self.n_steps + 1 :]
+        return n_step(joined, self.n_steps, self.gamma).flatten(), fresh
+
+    def state_dict(self) -> dict[str, object]:
+        """Environment and unfinished transitions: tensors and integers only."""
+        pending = None if self.pending is None else self.pending.to_dict()
+        return {"env": self.env.state_dict(), "current": self.current.to_dict(), "pending": pending}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Goes on where `state` was saved."""
+        n, device = self.env.num_envs, self.env.device
+        self.env.load_state_dict(state["env"])
+        self.current = TensorDict(state["current"], batch_size=[n]).to(device)
+        pending = state["pending"]
+        self.pending = None if pending is None else TensorDict(pending, batch_size=[n, self.n_steps - 1]).to(device)
+
+
+def n_step(steps: TensorDictBase, n: int, gamma: float) -> TensorDictBase:
+    """n-step transitions of consecutive steps; none crosses the end of an episode.
+
+    The reward of the transition at t is the sum of gamma^k · r[t+k] over k < m, and its `next` that of step t + m − 1, with
+    m = n or the step at which the episode ends, whichever is first. Sutton 1988.
+
+    Args:
+        steps: (N, T + n − 1) with `next` holding `reward` and `done`, (…, 1).
+        n: Rewards summed at most.
+        gamma: Discount of a step.
+
+    Returns:
+        (N, T), `steps_to_next_obs` (N, T, 1) int64 being m.
+    """
+    length = steps.shape[1] - n + 1
+    reward, done = steps["next", "reward"], steps["next", "done"]
+    alive = torch.ones_like(done[:, :length])
+    total = torch.zeros_like(reward[:, :length])
+    count = torch.zeros_like(alive, dtype=torch.int64)
+    for k in range(n):
+        total = total + alive * gamma**k * reward[:, k : k + length]
+        count = count + alive
+        alive = alive & ~done[:, k : k + length]
+    last = torch.arange(length, device=reward.device) + count[..., 0] - 1  # (N, T)
+    out = steps[:, :length].exclude("next")
+    out["next"] = _at(steps["next"], last).set("reward", total)
+    return out.set("steps_to_next_obs", count)
+
+
+def _at(steps: TensorDictBase, time: Tensor) -> TensorDictBase:
+    env = torch.arange(steps.shape[0], device=time.device)[:, None].expand_as(time)
+    return steps.apply(lambda value: value[env, time], batch_size=time.shape)
