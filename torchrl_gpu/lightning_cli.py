@@ -43,7 +43,7 @@ class PackageCLI(LightningCLI):
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # a static method upstream
         """The arguments of the Trainer's method that cannot be set from outside."""
-        return {self.word: LightningCLI.subcommands()[self.word] | {"weights_only"}}
+        return {self.word: LightningCLI.subcommands()[self.word] | {"weights_only", "verbose"}}
 
     def parse_arguments(self, parser: Any, args: Any) -> None:
         """Fills `self.config`.
@@ -89,7 +89,11 @@ class PackageCLI(LightningCLI):
         return str(path)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
-        return super()._prepare_subcommand_kwargs(subcommand) | {"weights_only": True}
+        quiet_words = {"verbose": False} if self._shows_own_table(subcommand) else {}
+        return super()._prepare_subcommand_kwargs(subcommand) | {"weights_only": True} | quiet_words
+
+    def _shows_own_table(self, word: str) -> bool:
+        return word in ("validate", "test") and getattr(self.datamodule, "shows_own_table", False)
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self.runs:

@@ -48,9 +48,7 @@ def test_mix_loses_nothing() -> None:
     assert mixed.max() < 2**32
 
 
-def test_mix_by_hand() -> None:
-    # 1 ^ (1 >> 16) = 1; · 0x7feb352d = 0x7feb352d; ^ its upper half 0x7feb352d >> 15 = 0xffd6 gives 0x7febcafb;
-    # · 0x846ca68b mod 2³² …: the same three lines in Python integers.
+def test_mix_is_what_unbounded_integers_give() -> None:
     def scalar(x: int) -> int:
         x = ((x ^ x >> 16) * 0x7FEB352D) % 2**32
         x = ((x ^ x >> 15) * 0x846CA68B) % 2**32

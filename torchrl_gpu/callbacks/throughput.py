@@ -21,19 +21,23 @@ class Throughput(Callback):
         self.every_n_steps = every_n_steps
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock."""
+        """Forgets another run."""
         self._steps = 0
-        self._last = self._read(trainer, pl_module)
+        self._last: tuple[float, float, float, float] | None = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Starts the clock again: validation is not training."""
-        if not trainer.sanity_checking and trainer.state.fn == "fit":
-            self.on_train_start(trainer, pl_module)
+        """Stops the clock: validation is not training."""
+        self._last = None
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+        """Starts the clock, behind the module's warm-up."""
+        if self._last is None:
+            self._last = self._read(trainer, pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         """Logs the rates since the last reading."""
         self._steps += 1
-        if self._steps % self.every_n_steps:
+        if self._steps % self.every_n_steps or self._last is None:
             return
         now = self._read(trainer, pl_module)
         seconds, frames, updates, episodes = (b - a for a, b in zip(self._last, now, strict=True))

@@ -24,29 +24,40 @@ def check_checkpoint(path: str | Path, module: nn.Module | None = None) -> None:
         FileNotFoundError: There is no such file.
         ValueError: It is truncated, no checkpoint, holds code, or holds the weights of another architecture.
     """
-    state = _read(Path(path)).get("state_dict")
+    state = read_archive(Path(path), "checkpoint").get("state_dict")
     if not isinstance(state, Mapping):
         raise ValueError(f"checkpoint {path}: want a checkpoint of a training run; got no state_dict in it")
     if module is not None:
         _compare(path, state, module)
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_archive(path: Path, what: str) -> dict[str, Any]:
+    """A dict of tensors and plain values that `torch.save` wrote; tensors stay on disk until they are used.
+
+    Args:
+        path: The file.
+        what: Names it in errors.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is truncated, no such archive, or holds code.
+    """
     import torch
 
+    where = f"{what} {path}"
     if not path.exists():
-        raise FileNotFoundError(f"checkpoint {path}: want an existing file; got none there")
+        raise FileNotFoundError(f"{where}: want an existing file; got none there")
     if not path.is_file() or not zipfile.is_zipfile(path):
-        what = f"{path.stat().st_size} bytes that are none" if path.is_file() else "a folder"
-        raise ValueError(f"checkpoint {path}: want a complete archive as torch.save writes it; got {what}")
+        found = f"{path.stat().st_size} bytes that are none" if path.is_file() else "a folder"
+        raise ValueError(f"{where}: want a complete archive as torch.save writes it; got {found}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
-        raise ValueError(f"checkpoint {path}: want tensors and plain values only; got {_refused(error)}") from error
+        raise ValueError(f"{where}: want tensors and plain values only; got {_refused(error)}") from error
     except (RuntimeError, EOFError, KeyError, ValueError) as error:
-        raise ValueError(f"checkpoint {path}: want a complete archive; got {_first_line(error)}") from error
+        raise ValueError(f"{where}: want a complete archive; got {_first_line(error)}") from error
     if not isinstance(content, dict):
-        raise ValueError(f"checkpoint {path}: want a dict; got a {type(content).__name__}")
+        raise ValueError(f"{where}: want a dict; got a {type(content).__name__}")
     return content
 
 

@@ -53,6 +53,8 @@ class PackingEpisodes(LightningDataModule):
         pictures: Whether `test` writes pictures.
     """
 
+    shows_own_table = True  # so that Lightning's own table of metrics is left out
+
     def __init__(
         self,
         steps_per_epoch: int = 100,

@@ -119,6 +119,11 @@ class PackingSuite:
         """Packs every episode with one policy."""
         return pack(self.env, policy)
 
+    def show(self, name: str, scores: dict[str, float]) -> None:
+        """Prints one policy's scores."""
+        told = ", ".join(f"{key} {value:.3f}" for key, value in scores.items())
+        Console().print(f"{name} on {self.env.num_envs} episodes: {told}")
+
     def compare(self, policy: Policy, folder: Path, name: str = "policy") -> dict[str, float]:
         """Packs every episode with the policy and with every baseline.
 
@@ -131,7 +136,7 @@ class PackingSuite:
         for other, baseline in baselines(self.env).items():
             rows.append(self.play(baseline).score(other))
         packings = self.play(policy)
-        rows.append(packings.score(name))
+        rows.append(packings.score(name))  # last, so that `env.state` holds its bins
         folder.mkdir(parents=True, exist_ok=True)
         Console().print(table(rows, f"{len(packings.utilization)} episodes"))
         report = {"episodes": self.describe(), "policies": [asdict(row) for row in rows]}
@@ -203,10 +208,10 @@ def placements(env: PackingEnv, index: int) -> list[dict[str, Any]]:
 
 
 def table(rows: list[Score], title: str) -> Table:
-    """The comparison as a table for the terminal, best utilization last."""
+    """The comparison as a table for the terminal, best utilization last; ms are of one decision for one bin."""
     shown = Table(title=title, title_justify="left")
-    for column in ("policy", "utilization", "items packed", "C", "P", "ms / decision"):
-        shown.add_column(column, justify="left" if column == "policy" else "right")
+    for column in ("policy", "utilization", "items", "C", "P", "ms"):
+        shown.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)
     best = max(row.utilization for row in rows)
     for row in sorted(rows, key=lambda row: row.utilization):
         shown.add_row(

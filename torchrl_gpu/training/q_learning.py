@@ -17,7 +17,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.agents.dqn import DQN
 from torchrl_gpu.training.episodes import EpisodeMeter
-from torchrl_gpu.training.replay import load_replay, replay_buffer, replay_folder, save_replay
+from torchrl_gpu.training.replay import load_replay, replay_buffer, replay_file, save_replay
 from torchrl_gpu.training.rollout import Rollout
 
 AgentFactory = Callable[[EnvBase], DQN]
@@ -74,6 +74,11 @@ class QLearning(LightningModule):
         for name, count in counts.items():
             if count < 1:
                 raise ValueError(f"QLearning: {name} must be at least 1; got {count}")
+        needed = max(batch_size, env.num_envs * rollout_steps)
+        if replay_size < needed:
+            raise ValueError(
+                f"QLearning: replay_size must hold a batch and a rollout, {needed} transitions; got {replay_size}"
+            )
         self.automatic_optimization = False
         self.__dict__["env"] = env  # not a submodule: its state is saved with the rollout, and only for training
         self.agent = agent(env)
@@ -89,6 +94,12 @@ class QLearning(LightningModule):
     def env(self) -> BatchedEnv:
         """The environment that is trained in."""
         return self.__dict__["env"]
+
+    @property
+    def policy_name(self) -> str:
+        """What tables call the policy."""
+        trained = self.frames > 0 or self.trainer.ckpt_path is not None
+        return type(self.agent).__name__ + ("" if trained else " (untrained)")
 
     @property
     def policy(self) -> nn.Module:
@@ -153,7 +164,8 @@ class QLearning(LightningModule):
         transitions, steps = self.rollout.collect(self.agent.acting, self.rollout_steps)
         self.frames += steps.numel()
         self.meter.count(steps["next"])
-        self.replay.extend(transitions)
+        if len(transitions):  # none as long as no n-step return is complete
+            self.replay.extend(transitions)
 
     def _update(self) -> Tensor:
         batch = self.replay.sample()
@@ -169,9 +181,9 @@ class QLearning(LightningModule):
         optimizer.step()
         if (scheduler := self.lr_schedulers()) is not None:
             scheduler.step()
-        self.agent.follow()
-        if self.prioritized:
-            self.replay.update_tensordict_priority(batch)
+        self.agent.follow(self.trainer.global_step)
+        if self.prioritized:  # TorchRL's update_tensordict_priority knows its own sampler only
+            self.replay.update_priority(batch["index"], batch["td_error"])
         return loss.detach()
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
@@ -190,7 +202,7 @@ class QLearning(LightningModule):
         self._resumed = checkpoint if "rollout" in checkpoint else None
 
     def save_replay(self, checkpoint: Path) -> None:
-        """Writes the replay beside a checkpoint, in the folder `replay_folder(checkpoint)`."""
+        """Writes the replay beside a checkpoint, as `replay_file(checkpoint)`."""
         save_replay(self.replay, checkpoint)
 
     def _resume(self, checkpoint: dict[str, Any]) -> None:
@@ -199,7 +211,7 @@ class QLearning(LightningModule):
         path = Path(str(self.trainer.ckpt_path))
         if not load_replay(self.replay, path):
             self.warmup_frames += self.frames
-            rank_zero_info(f"QLearning: no replay at {replay_folder(path)}: it is filled again before updates go on")
+            rank_zero_info(f"QLearning: no replay at {replay_file(path)}: it is filled again before updates go on")
         set_random_state(checkpoint["random"], self.env.device)
         self._resumed = None
 
@@ -208,12 +220,14 @@ class QLearning(LightningModule):
     def validation_step(self, suite: Any, batch_idx: int) -> None:
         """Plays the suite's episodes greedily and logs its scores."""
         scores = suite.play(self.policy).scores()
+        if self.trainer.state.fn == "validate":
+            suite.show(self.policy_name, scores)
         self.log("val/utilization", scores.pop("utilization"), prog_bar=True, batch_size=1)
         self.log_dict({f"val/{k}": v for k, v in scores.items()}, batch_size=1)
 
     def test_step(self, suite: Any, batch_idx: int) -> None:
         """Plays policy and baselines on the same episodes; the suite prints and writes the table."""
-        scores = suite.compare(self.policy, Path(self.trainer.default_root_dir))
+        scores = suite.compare(self.policy, Path(self.trainer.default_root_dir), self.policy_name)
         self.log_dict({f"test/{k}": v for k, v in scores.items()}, batch_size=1)
 
     def predict_step(self, suite: Any, batch_idx: int) -> Any:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
-
+from tensordict import TensorDict
 from torch import Tensor
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
 from torchrl.data.replay_buffers.storages import Storage
+
+from torchrl_gpu.training.checkpoint import read_archive
+
+_ENTRIES = {"capacity", "size", "transitions", "writer", "sampler"}
 
 
 class DevicePrioritySampler(Sampler):
@@ -78,13 +81,12 @@ class DevicePrioritySampler(Sampler):
         self.largest.copy_(state_dict["largest"])
 
     def dumps(self, path: str | Path) -> None:
-        """Writes the priorities into the folder `path`."""
-        Path(path).mkdir(parents=True, exist_ok=True)
-        torch.save({name: value.cpu() for name, value in self.state_dict().items()}, Path(path) / "priority.pt")
+        """Not used: see `save_replay`."""
+        raise NotImplementedError("DevicePrioritySampler: save a replay with save_replay")
 
     def loads(self, path: str | Path) -> None:
-        """Reads the priorities from the folder `path`."""
-        self.load_state_dict(torch.load(Path(path) / "priority.pt", weights_only=True))
+        """Not used: see `load_replay`."""
+        raise NotImplementedError("DevicePrioritySampler: load a replay with load_replay")
 
 
 def replay_buffer(
@@ -108,25 +110,52 @@ def replay_buffer(
     )
 
 
-def replay_folder(checkpoint: Path) -> Path:
-    """The folder beside a checkpoint that holds its replay."""
-    return checkpoint.with_suffix(".replay")
+def replay_file(checkpoint: Path) -> Path:
+    """The file beside a checkpoint that holds its replay."""
+    return checkpoint.with_suffix(".replay.pt")
 
 
 def save_replay(replay: TensorDictReplayBuffer, checkpoint: Path) -> None:
-    """Writes a replay beside a checkpoint: into a new folder first, then in place of the old one."""
-    folder = replay_folder(checkpoint)
-    fresh = folder.with_suffix(".replay-new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    replay.dumps(fresh)
-    shutil.rmtree(folder, ignore_errors=True)
-    fresh.rename(folder)
+    """Writes a replay beside a checkpoint, whole or not at all: transitions, where the next go, priorities.
+
+    TorchRL's own `dumps` leaves a pickle that its `loads` would run; this file is read with `weights_only`.
+    """
+    size, capacity = len(replay), replay.storage.max_size
+    transitions = replay.storage[:size]
+    state = {
+        "capacity": capacity,
+        "size": size,
+        "transitions": (transitions if size == capacity else transitions.clone()).to_dict(),  # a view saves all of it
+        "writer": replay.writer.state_dict(),
+        "sampler": replay.sampler.state_dict(),
+    }
+    path = replay_file(checkpoint)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_suffix(".pt-new")
+    torch.save(state, fresh)
+    fresh.replace(path)
 
 
 def load_replay(replay: TensorDictReplayBuffer, checkpoint: Path) -> bool:
-    """Reads the replay beside a checkpoint; whether there was one."""
-    folder = replay_folder(checkpoint)
-    if not folder.is_dir():
+    """Reads the replay beside a checkpoint into an empty one; whether there was one.
+
+    Raises:
+        ValueError: The file is truncated, holds code, or a replay of another size.
+    """
+    path = replay_file(checkpoint)
+    if not path.exists():
         return False
-    replay.loads(folder)
+    state = read_archive(path, "replay")
+    if missing := _ENTRIES - set(state):
+        raise ValueError(f"replay {path}: want what save_replay writes; got no {sorted(missing)[0]} in it")
+    if state["capacity"] != replay.storage.max_size:
+        raise ValueError(
+            f"replay {path}: want one for {replay.storage.max_size} transitions, as this run keeps;"
+            f" got one for {state['capacity']}"
+        )
+    if state["size"]:
+        replay.extend(TensorDict(state["transitions"], batch_size=[state["size"]]).to(replay.storage.device))
+    replay.writer.load_state_dict(state["writer"])
+    if state["sampler"]:  # else the run that wrote it drew uniformly, and all are equally likely
+        replay.sampler.load_state_dict(state["sampler"])
     return True

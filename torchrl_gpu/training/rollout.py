@@ -26,7 +26,7 @@ class Rollout:
     def __init__(self, env: BatchedEnv, keys: list[str], n_steps: int, gamma: float) -> None:
         self.env, self.keys, self.n_steps, self.gamma = env, keys, n_steps, gamma
         self.current: TensorDictBase = env.reset()
-        self.pending: TensorDictBase | None = None  # (N, n − 1), steps whose return is not complete
+        self.pending: TensorDictBase | None = None  # (N, n − 1 or fewer), steps whose return is not complete
 
     @torch.no_grad()
     def collect(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
@@ -37,8 +37,8 @@ class Rollout:
             steps: T.
 
         Returns:
-            Transitions ready for replay, (N·T,) once n − 1 steps are pending (N·(T − n + 1) in the first call), and the
-            raw steps (N, T) with `next` holding reward, done and the observations kept.
+            Transitions ready for replay, (N·T,) once n − 1 steps are pending (n − 1 fewer of each environment at the
+            start), and the raw steps (N, T) with `next` holding reward, done and the observations kept.
         """
         made = []
         for _ in range(steps):
@@ -51,7 +51,7 @@ class Rollout:
             )
         fresh = torch.stack(made, 1)
         joined = fresh if self.pending is None else torch.cat([self.pending, fresh], 1)
-        self.pending = joined[:, joined.shape[1] - self.n_steps + 1 :]
+        self.pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
         return n_step(joined, self.n_steps, self.gamma).flatten(), fresh
 
     def state_dict(self) -> dict[str, object]:
@@ -65,7 +65,8 @@ class Rollout:
         self.env.load_state_dict(state["env"])
         self.current = TensorDict(state["current"], batch_size=[n]).to(device)
         pending = state["pending"]
-        self.pending = None if pending is None else TensorDict(pending, batch_size=[n, self.n_steps - 1]).to(device)
+        size = None if pending is None else pending["action"].shape[:2]
+        self.pending = None if pending is None else TensorDict(pending, batch_size=size).to(device)
 
 
 def n_step(steps: TensorDictBase, n: int, gamma: float) -> TensorDictBase:
@@ -80,9 +81,9 @@ def n_step(steps: TensorDictBase, n: int, gamma: float) -> TensorDictBase:
         gamma: Discount of a step.
 
     Returns:
-        (N, T), `steps_to_next_obs` (N, T, 1) int64 being m.
+        (N, T), `steps_to_next_obs` (N, T, 1) int64 being m; T is 0 for fewer than n steps.
     """
-    length = steps.shape[1] - n + 1
+    length = max(0, steps.shape[1] - n + 1)
     reward, done = steps["next", "reward"], steps["next", "done"]
     alive = torch.ones_like(done[:, :length])
     total = torch.zeros_like(reward[:, :length])

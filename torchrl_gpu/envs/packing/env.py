@@ -110,6 +110,7 @@ class PackingEnv(BatchedEnv):
         self.catalogue, self.stream = self._build_items()
         self._env_index = torch.arange(num_envs, device=self.device) + first_env
         self._slots = torch.arange(visible_items, device=self.device)
+        self._sizes = self._item_sizes()
         self.state = self._blank_state()
         self._make_specs()
 
@@ -124,6 +125,15 @@ class PackingEnv(BatchedEnv):
                 stream = PooledStream(stream.items(key, torch.arange(self.num_items).expand(_SORTED_POOL, -1)))
             stream = PooledStream(sorted_by_volume(stream.sequences, catalogue), stream.in_order, stream.stride)
         return catalogue.to(self.device), stream.to(self.device)
+
+    def _item_sizes(self) -> Tensor:
+        """(M + 1, O, 4) float32: sides of each item's bounding box and its volume, metres; the last row is no item."""
+        cell = torch.tensor(self.bin.cell, device=self.device)
+        volume = self.catalogue.volume[:, None].expand_as(self.catalogue.height)
+        sizes = torch.cat(
+            [self.catalogue.extent * cell, self.catalogue.height[..., None], volume[..., None]], -1
+        ).float()
+        return torch.cat([sizes, torch.zeros_like(sizes[:1])])
 
     @property
     def num_orientations(self) -> int:
@@ -194,6 +204,7 @@ class PackingEnv(BatchedEnv):
         specs = {
             "box_heightmap": Bounded(0, high, (n, *self.bin.cells), device=device),
             "item_id": Bounded(-1, self.catalogue.num_items - 1, (n, self.visible_items), device, torch.int64),
+            "item_size": Unbounded((n, self.visible_items, self.num_orientations, 4), device=device),
             "item_top": Unbounded(maps, device=device),
             "item_bottom": Unbounded(maps, device=device),
             "z_map": Bounded(0, high, shape, device=device),
@@ -224,11 +235,11 @@ class PackingEnv(BatchedEnv):
         return ["box_heightmap", "item_id"]
 
     def restore(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Adds the maps and masks of states (B,) that hold `box_heightmap` and `item_id`; in place."""
-        z_map, legal = self.kernels.drop_map(
-            tensordict.get("box_heightmap"), tensordict.get("item_id"), self.catalogue, self.bin
-        )
-        return tensordict.update({"z_map": z_map, "legal_mask": legal, "action_mask": legal.flatten(1)})
+        """Adds the sizes, maps and masks of states (B,) that hold `box_heightmap` and `item_id`; in place."""
+        item_id = tensordict.get("item_id")
+        z_map, legal = self.kernels.drop_map(tensordict.get("box_heightmap"), item_id, self.catalogue, self.bin)
+        made = {"z_map": z_map, "legal_mask": legal, "action_mask": legal.flatten(1)}
+        return tensordict.update(made | {"item_size": self._sizes[item_id]})
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
@@ -321,6 +332,7 @@ class PackingEnv(BatchedEnv):
         out = {
             "box_heightmap": s.heightmap,
             "item_id": s.item_id,
+            "item_size": self._sizes[s.item_id],
             "legal_mask": s.legal,
             "action_mask": s.legal.flatten(1),
             "utilization": (s.volume / self.bin.volume).unsqueeze(-1),

@@ -66,11 +66,10 @@ class DQN(nn.Module):
             self.policy, loss_function="smooth_l1", double_dqn=double, delay_value=True, action_space="categorical"
         )
         self.objective.make_value_estimator(gamma=gamma)
-        self._targets = (
-            HardUpdate(self.objective, value_network_update_interval=target_period)
-            if tau is None
-            else SoftUpdate(self.objective, tau=tau)
-        )
+        # TorchRL's own count of updates would not survive a resume: targets move whenever they are told to.
+        hard = HardUpdate(self.objective, value_network_update_interval=0)
+        self._targets = hard if tau is None else SoftUpdate(self.objective, tau=tau)
+        self._target_period = target_period if tau is None else 1
 
     def loss(self, batch: TensorDictBase) -> TensorDict:
         """Huber loss of a batch of transitions.
@@ -80,9 +79,11 @@ class DQN(nn.Module):
                 return so far), `done`, `terminated`; `steps_to_next_obs` (B, 1); optionally `priority_weight` (B,).
 
         Returns:
-            `loss`, a scalar; `td_error` is written into `batch`, for priorities.
+            `loss`, a scalar; `td_error` (B, 1), the size of the error, is written into `batch`, for priorities.
         """
-        return self.objective(batch)
+        loss = self.objective(batch)
+        batch["td_error"] = batch["td_error"].sqrt()  # TorchRL writes its square
+        return loss
 
     @property
     def acting(self) -> nn.Module:
@@ -93,9 +94,10 @@ class DQN(nn.Module):
         """Sets what depends on how many frames have been played."""
         self.exploration.anneal(frame)
 
-    def follow(self) -> None:
-        """Moves the targets after an update."""
-        self._targets.step()
+    def follow(self, update: int) -> None:
+        """Moves the targets after update number `update`, the first being 1."""
+        if update % self._target_period == 0:
+            self._targets.step()
 
     @property
     def parameters_to_train(self) -> list[Tensor]:

@@ -19,7 +19,7 @@ class PlacementFeatures(nn.Module):
     and highest pile.
 
     Args:
-        env: Gives the bin, the grid and the catalogue.
+        env: Gives the bin and the grid.
     """
 
     num_planes = 15
@@ -27,21 +27,13 @@ class PlacementFeatures(nn.Module):
     def __init__(self, env: PackingEnv) -> None:
         super().__init__()
         self.bin, self.grid = env.bin, env.grid
-        extent, height, volume = env.catalogue.extent, env.catalogue.height, env.catalogue.volume
-        sides = extent / torch.tensor(self.bin.cells, device=extent.device)
-        share = (volume / self.bin.volume).pow(1 / 3)[:, None].expand_as(height)
-        size = torch.cat([sides, (height / self.bin.size[2])[..., None], share[..., None]], -1)
-        self.extent: Tensor
-        self.size: Tensor
-        self.register_buffer("extent", extent, persistent=False)
-        self.register_buffer("size", size.float(), persistent=False)  # (M, O, 4)
 
-    def forward(self, heightmap: Tensor, item_id: Tensor, z_map: Tensor, legal: Tensor) -> Tensor:
+    def forward(self, heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal: Tensor) -> Tensor:
         """Planes of every visible item in every orientation.
 
         Args:
             heightmap: (B, X, Y) float32, metres.
-            item_id: (B, K) int64, −1 for an empty slot.
+            item_size: (B, K, O, 4) float32: sides of the bounding box and volume, metres; 0 for an empty slot.
             z_map: (B, K, O, Gx, Gy) float32, metres.
             legal: (B, K, O, Gx, Gy) bool.
 
@@ -50,9 +42,10 @@ class PlacementFeatures(nn.Module):
         """
         pile = heightmap / self.bin.size[2]
         z = z_map.flatten(1, 2) / self.bin.size[2]  # (B, J, Gx, Gy)
-        row = item_id.clamp_min(0)
-        size = self.size[row].flatten(1, 2)  # (B, J, 4)
-        extent = self.extent[row].flatten(1, 2)  # (B, J, 2)
+        size = item_size.flatten(1, 2)  # (B, J, 4)
+        extent = (size[..., :2] / size.new_tensor(self.bin.cell)).round().long()  # (B, J, 2)
+        share = size / size.new_tensor([*self.bin.size, self.bin.volume])
+        size = torch.cat([share[..., :3], share[..., 3:] ** (1 / 3)], -1)
         under, sides = self._surroundings(pile, extent)
         planes = [legal.flatten(1, 2).float(), z, z + size[..., 2, None, None], z - under]
         planes += [(side - z).clamp(-1, 1) for side in sides]
@@ -84,7 +77,7 @@ class PlacementFeatures(nn.Module):
         def mean(x0: Tensor, x1: Tensor, y0: Tensor, y1: Tensor) -> Tensor:
             total = _corner(sums, x1, y1, cells_y) - _corner(sums, x0, y1, cells_y)
             total = total - _corner(sums, x1, y0, cells_y) + _corner(sums, x0, y0, cells_y)
-            return total / ((x1 - x0)[..., :, None] * (y1 - y0)[..., None, :])
+            return total / ((x1 - x0)[..., :, None] * (y1 - y0)[..., None, :]).clamp_min(1)
 
         under = mean(x, x_end, y, y_end)
         sides = [

@@ -17,12 +17,12 @@ class PlacementScores(nn.Module):
     that each place knows of the others. Dueling: Wang et al. 2016, with the mean taken over legal actions only.
 
     Args:
-        env: Gives the bin, the grid and the catalogue.
+        env: Gives the bin and the grid; the weights fit any other.
         channels: Width of the trunk.
         blocks: Residual blocks.
     """
 
-    in_keys = ["box_heightmap", "item_id", "z_map", "legal_mask"]
+    in_keys = ["box_heightmap", "item_size", "z_map", "legal_mask"]
 
     def __init__(self, env: PackingEnv, channels: int = 32, blocks: int = 2) -> None:
         super().__init__()
@@ -37,23 +37,23 @@ class PlacementScores(nn.Module):
         self.value = nn.Sequential(nn.Linear(2 * channels, 2 * channels), nn.ReLU(), nn.Linear(2 * channels, 1))
         nn.init.zeros_(self.advantage.weight)
 
-    def forward(self, box_heightmap: Tensor, item_id: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
+    def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
         """Q-values.
 
         Args:
             box_heightmap: (…, X, Y) float32, metres.
-            item_id: (…, K) int64.
+            item_size: (…, K, O, 4) float32, metres.
             z_map: (…, K, O, Gx, Gy) float32, metres.
             legal_mask: (…, K, O, Gx, Gy) bool.
 
         Returns:
             (…, K·O·Gx·Gy) float32.
         """
-        batch = item_id.shape[:-1]
+        batch = item_size.shape[:-3]
         legal = legal_mask.reshape(-1, *legal_mask.shape[-4:])
         planes = self.features(
             box_heightmap.reshape(-1, *box_heightmap.shape[-2:]),
-            item_id.reshape(-1, item_id.shape[-1]),
+            item_size.reshape(-1, *item_size.shape[-3:]),
             z_map.reshape(legal.shape),
             legal,
         )

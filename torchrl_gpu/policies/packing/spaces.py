@@ -59,11 +59,10 @@ class MaximalAccessibleSpace(PlacementHeuristic):
         width = max(1, _CHUNK // (len(coarse) * per_row))  # candidates at once
         spaces = [self._space(coarse, part) for part in _split(candidates, width)]
         space = torch.where(candidates.legal, torch.cat(spaces, 1), -1.0)
-        best = candidates.action.gather(1, space.argmax(1, keepdim=True)).squeeze(1)
-        return torch.where(candidates.legal.any(1), best, 0)
+        return candidates.action.gather(1, space.argmax(1, keepdim=True)).squeeze(1)
 
     def _candidates(self, p: Placements) -> Candidates:
-        """The legal placements of least z, then x + y, then action; the rest of the row where there are fewer."""
+        """The legal placements by z, then x + y, then action; behind them, by action, those that are not legal."""
         num_orientations, grid_x, grid_y = p.legal.shape[2:]
         num_actions = p.legal[0].numel()
         number = torch.arange(num_actions, device=p.legal.device)

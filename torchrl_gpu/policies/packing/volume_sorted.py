@@ -37,14 +37,11 @@ class VolumeSorted(TensorDictModuleBase):
         legal = tensordict.get("legal_mask")
         batch, per_item = legal.shape[:-4], legal.shape[-3:].numel()
         slot = self._largest(tensordict.get("item_id"), legal)  # (…)
-        seen = {key: tensordict.get(key) for key in self.in_keys if key not in (*_PER_ITEM, "action_mask")}
-        for key in _PER_ITEM:
-            value = tensordict.get(key, None)
-            if value is not None:
-                seen[key] = _take(value, slot)
+        shown = tensordict.select(*self.in_keys, strict=False).items()
+        seen = {key: _take(value, slot) if key in _PER_ITEM else value for key, value in shown}
         seen["action_mask"] = seen["legal_mask"].flatten(len(batch))
         placed = self.inner(TensorDict(seen, batch_size=batch, device=tensordict.device)).get("action")
-        return tensordict.set("action", torch.where(seen["action_mask"].any(-1), slot * per_item + placed, 0))
+        return tensordict.set("action", slot * per_item + placed)
 
     def _largest(self, item_id: Tensor, legal: Tensor) -> Tensor:
         """Slot (…) of the item to pack."""

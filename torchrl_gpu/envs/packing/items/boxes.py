@@ -153,21 +153,23 @@ def _by_layers(pieces: list[tuple[Cells, Cells]], rng: np.random.Generator) -> l
 
 
 def _by_stack(pieces: list[tuple[Cells, Cells]], rng: np.random.Generator) -> list[tuple[Cells, Cells]]:
-    waiting, ordered = list(pieces), []
+    carries = _carries(np.array(pieces))
+    missing = carries.sum(0)  # pieces that must come before each
+    waiting, ordered = list(range(len(pieces))), []
     while waiting:
-        free = [a for a in waiting if not any(_carries(b, a) for b in waiting)]
-        piece = free[int(rng.integers(len(free)))]
-        waiting.remove(piece)
-        ordered.append(piece)
+        free = [i for i in waiting if missing[i] == 0]
+        chosen = free[int(rng.integers(len(free)))]
+        waiting.remove(chosen)
+        missing -= carries[chosen]
+        ordered.append(pieces[chosen])
     return ordered
 
 
-def _carries(lower: tuple[Cells, Cells], upper: tuple[Cells, Cells]) -> bool:
-    """Whether `upper` stands on `lower`."""
-    (low, low_size), (high, high_size) = lower, upper
-    if low[2] + low_size[2] != high[2]:
-        return False
-    return all(low[a] < high[a] + high_size[a] and high[a] < low[a] + low_size[a] for a in (0, 1))
+def _carries(pieces: np.ndarray) -> np.ndarray:
+    """Whether piece b stands on piece a, (a, b) bool; pieces are (I, 2, 3): corner and size."""
+    first, last = pieces[:, 0], pieces.sum(1)
+    overlap = (first[:, None, :2] < last[None, :, :2]) & (first[None, :, :2] < last[:, None, :2])
+    return overlap.all(-1) & (last[:, None, 2] == first[None, :, 2])
 
 
 def pad_sequences(sequences: list[list[int]]) -> Tensor:

@@ -116,4 +116,4 @@ class ItemSource(ABC):
 def sorted_by_volume(sequences: Tensor, catalogue: Catalogue) -> Tensor:
     """Each sequence (R, T) from its largest item to its smallest; ties keep their order, the end stays the end."""
     volume = torch.where(sequences < 0, -1.0, catalogue.volume[sequences.clamp_min(0)])
-    return sequences.gather(1, volume.sort(1, descending=True, stable=True).indices)
+    return sequences.gather(1, volume.sort(dim=1, descending=True, stable=True).indices)

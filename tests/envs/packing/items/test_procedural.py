@@ -1,0 +1,101 @@
+"""Solids made on the spot."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torchrl_gpu.envs.packing.items import ProceduralSolids
+from torchrl_gpu.envs.packing.items.procedural import SHAPES, bowl, cylinder, hull, l_shape, mug, u_shape
+from torchrl_gpu.envs.packing.types import Bin
+
+SIZE = np.array([40, 40, 40])
+BIN = Bin((0.4, 0.4, 0.3), (50, 50), step=4)
+
+
+def made(shape: object, seed: int = 0) -> np.ndarray:
+    """A shape in a cube of 40 voxels."""
+    return shape(SIZE, np.random.default_rng(seed))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("size", [(3, 3, 3), (5, 9, 4), (30, 12, 20)])
+def test_every_shape_has_material_at_every_size(shape: object, size: tuple[int, int, int]) -> None:
+    for seed in range(5):
+        solid = shape(np.array(size), np.random.default_rng(seed))  # type: ignore[operator]
+        assert solid.shape == size
+        assert solid.dtype == bool
+        assert solid.any()
+
+
+def test_volumes_of_shapes() -> None:
+    # A cylinder fills π/4 of its box; an L leaves out a quarter or so; hulls fill less than the box but most of a ball.
+    assert made(cylinder).mean() == pytest.approx(np.pi / 4, rel=0.02)
+    for shape, low, high in ((bowl, 0.05, 0.5), (mug, 0.05, 0.5), (l_shape, 0.3, 0.9), (u_shape, 0.3, 0.9), (hull, 0.2, 0.9)):
+        assert low < made(shape).mean() < high
+
+
+@pytest.mark.parametrize("shape", [bowl, mug, u_shape])
+def test_containers_are_open_at_the_top_and_closed_at_the_bottom(shape: object) -> None:
+    column = made(shape)[15 if shape is mug else 20, 20]
+    assert column.any()
+    assert not column[-1]
+    assert column.argmax() < 20  # the floor is in the lower half
+
+
+def test_hulls_are_convex_along_every_axis() -> None:
+    solid = made(hull)
+    for axis in range(3):
+        changes = np.abs(np.diff(solid.astype(int), axis=axis, prepend=0, append=0)).sum(axis)
+        assert (changes <= 2).all()
+
+
+def test_shapes_take_turns_and_sizes_stay_in_range() -> None:
+    source = ProceduralSolids(num_objects=18, min_size=0.1, max_size=0.2, scale=(0.5, 2.0))
+    solids = source.solids(0.01)
+    assert len(solids) == 18
+    sides = np.array([solid.shape for solid in solids])
+    assert sides.min() >= 5  # 0.1 m · 0.5
+    assert sides.max() <= 40  # 0.2 m · 2.0
+    assert sides.max() > 2 * sides.min()
+
+
+def test_the_seed_decides_the_objects() -> None:
+    first, again, other = (ProceduralSolids(6, seed=seed).solids(0.01) for seed in (0, 0, 1))
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_the_catalogue_has_every_object_in_every_orientation() -> None:
+    source = ProceduralSolids(num_objects=7)
+    catalogue, stream = source.build(BIN, "axis", 12, 3)
+    assert (catalogue.num_items, catalogue.num_orientations, stream.length) == (7, 6, 12)
+    assert not catalogue.flat
+    expected = [solid.sum() * 0.008**3 for solid in source.solids(0.008)]
+    assert catalogue.volume.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_objects": 0}, "num_objects must be at least 1; got 0"),
+        ({"min_size": 0.0}, "sizes and scales must be positive and in order; got 0.0 to 0.14 m, scale (0.8, 1.2)"),
+        ({"min_size": 0.2}, "sizes and scales must be positive and in order; got 0.2 to 0.14 m, scale (0.8, 1.2)"),
+        ({"scale": (0.0, 1.0)}, "sizes and scales must be positive and in order; got 0.04 to 0.14 m, scale (0.0, 1.0)"),
+        ({"scale": (2.0, 1.0)}, "sizes and scales must be positive and in order; got 0.04 to 0.14 m, scale (2.0, 1.0)"),
+    ],
+)
+def test_bad_arguments_say_why(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        ProceduralSolids(**arguments)  # type: ignore[arg-type]
+    assert str(error.value) == f"ProceduralSolids: {message}"
+
+
+def test_cells_must_be_square() -> None:
+    with pytest.raises(ValueError, match=r"^ProceduralSolids: cells must be square; got \(0.1, 0.2\) m$"):
+        ProceduralSolids().build(Bin((1.0, 1.0, 1.0), (10, 5)), "fixed", 1, 1)
+
+
+def test_solids_too_large_for_the_bin_are_named() -> None:
+    with pytest.raises(ValueError, match="^heightmaps: every item must fit the bin of"):
+        ProceduralSolids(min_size=0.5, max_size=0.6).build(BIN, "cube", 1, 1)

@@ -1,0 +1,78 @@
+"""Streams of items: the same at any place, in any order."""
+
+from __future__ import annotations
+
+import torch
+
+from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
+from torchrl_gpu.envs.packing.items.source import EndlessStream, PooledStream, sorted_by_volume
+from torchrl_gpu.envs.packing.types import Catalogue
+
+SEQUENCES = torch.tensor([[0, 1, 2], [3, 4, -1], [5, -1, -1]])
+
+
+def zeros(n: int) -> torch.Tensor:
+    """First episodes."""
+    return torch.zeros(n, dtype=torch.int64)
+
+
+def test_a_pool_ends_where_its_sequences_do() -> None:
+    stream = PooledStream(SEQUENCES)
+    items = stream.items(torch.tensor([0, 1, 2]), torch.arange(5).expand(3, -1))
+    assert items.tolist() == [[0, 1, 2, -1, -1], [3, 4, -1, -1, -1], [5, -1, -1, -1, -1]]
+    assert stream.length == 3
+
+
+def test_in_order_each_environment_takes_every_so_manieth_sequence() -> None:
+    # 2 environments over 3 sequences: 0, 2, 4 = 1, … and 1, 3 = 0, 5 = 2, …
+    stream = PooledStream(SEQUENCES, in_order=True, stride=2)
+    env = torch.arange(2)
+    keys = [stream.begin(0, env, zeros(2) + episode).tolist() for episode in range(3)]
+    assert keys == [[0, 1], [2, 0], [1, 2]]
+
+
+def test_draws_from_a_pool_are_spread_and_reproducible() -> None:
+    stream = PooledStream(torch.arange(10)[:, None])
+    env = torch.arange(5000)
+    drawn = stream.begin(7, env, zeros(5000))
+    counts = drawn.bincount(minlength=10)
+    assert (counts > 400).all()
+    assert (counts < 600).all()
+    assert torch.equal(drawn, stream.begin(7, env, zeros(5000)))
+    assert not torch.equal(drawn, stream.begin(8, env, zeros(5000)))
+    assert not torch.equal(drawn, stream.begin(7, env, zeros(5000) + 1))
+
+
+def test_an_item_does_not_depend_on_those_asked_for_beside_it() -> None:
+    for stream in (EndlessStream(64, 50), PooledStream(torch.randint(64, (20, 50)))):
+        key = stream.begin(1, torch.arange(8), zeros(8))
+        together = stream.items(key, torch.arange(50).expand(8, -1))
+        for n, place in ((0, 0), (7, 49), (3, 17)):
+            assert stream.items(key[n : n + 1], torch.tensor([[place]])) == together[n, place]
+
+
+def test_streams_move(device: torch.device) -> None:
+    for stream in (EndlessStream(64, 50), PooledStream(SEQUENCES, True, 2)):
+        there = stream.to(device)
+        env = torch.arange(3, device=device)
+        items = there.items(there.begin(0, env, torch.zeros_like(env)), env.expand(3, -1))
+        assert items.device.type == device.type
+        here = stream.items(stream.begin(0, torch.arange(3), zeros(3)), torch.arange(3).expand(3, -1))
+        assert torch.equal(items.cpu(), here)
+
+
+def test_sorting_by_volume_by_hand() -> None:
+    volume = torch.tensor([1.0, 5, 3, 5])
+    catalogue = Catalogue(torch.ones(4, 1, 2, dtype=torch.int64), torch.ones(4, 1), volume, ((1, 1),))
+    # 5 m³ twice, the earlier first; the end stays the end
+    assert sorted_by_volume(torch.tensor([[0, 3, 1, 2], [2, 0, -1, -1]]), catalogue).tolist() == [
+        [3, 1, 2, 0],
+        [2, 0, -1, -1],
+    ]
+
+
+def test_only_sources_with_a_pool_are_reseeded() -> None:
+    random = RandomBoxes()
+    assert random.reseeded(5) is random
+    again = CutBoxes(1, 4, "stack", 7, 3).reseeded(5)
+    assert (again.min_side, again.max_side, again.order, again.pool, again.seed) == (1, 4, "stack", 7, 5)

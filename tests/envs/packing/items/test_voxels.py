@@ -1,0 +1,118 @@
+"""From voxels to heightmaps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from torchrl_gpu.envs.packing.items.voxels import heightmaps
+from torchrl_gpu.envs.packing.rotations import orientation_set, turn
+from torchrl_gpu.envs.packing.types import Bin
+
+BIN = Bin((2.0, 2.0, 2.0), (16, 16))  # cells of 1/8 m
+CELL = 0.125
+
+
+def random_solid(seed: int, size: tuple[int, int, int] = (4, 3, 5)) -> np.ndarray:
+    """Voxels at random, with some in each outer layer."""
+    solid = np.random.default_rng(seed).random(size) < 0.4
+    solid[0, 0, 0] = solid[-1, -1, -1] = True
+    return solid
+
+
+def test_heightmaps_by_hand() -> None:
+    # An L on its back: 2×1 cells long, 3 high; a foot at x = 1 that hangs at the top.
+    solid = np.zeros((2, 1, 3), dtype=bool)
+    solid[0], solid[1, 0, 2] = True, True
+    catalogue = heightmaps([solid], np.eye(3)[None], BIN)
+    assert catalogue.extent.tolist() == [[[2, 1]]]
+    assert (catalogue.top[0, 0, :, 0] / CELL).tolist() == [3, 3]
+    assert (catalogue.bottom[0, 0, :, 0] / CELL).tolist() == [0, 2]
+    assert catalogue.height.item() == 3 * CELL
+    assert catalogue.volume.item() == pytest.approx(4 * CELL**3)
+
+
+def test_cells_without_material_have_no_bottom() -> None:
+    ring = np.ones((3, 3, 1), dtype=bool)
+    ring[1, 1] = False
+    catalogue = heightmaps([ring], np.eye(3)[None], BIN)
+    assert catalogue.bottom[0, 0, 1, 1] == torch.inf
+    assert catalogue.top[0, 0, 1, 1] == 0
+
+
+def test_empty_layers_around_a_solid_do_not_count() -> None:
+    solid = random_solid(0)
+    padded = np.pad(solid, ((1, 2), (0, 3), (2, 1)))
+    plain, loose = (heightmaps([s], np.eye(3)[None], BIN) for s in (solid, padded))
+    assert torch.equal(plain.top, loose.top)
+    assert torch.equal(plain.bottom, loose.bottom)
+    assert torch.equal(plain.extent, loose.extent)
+
+
+def turned_by_points(solid: np.ndarray, rotation: np.ndarray) -> np.ndarray:
+    """The solid turned voxel by voxel: each centre is carried by the matrix."""
+    centres = np.argwhere(solid) + 0.5 - np.array(solid.shape) / 2
+    carried = centres @ rotation.T
+    size = np.abs(rotation @ np.array(solid.shape)).round().astype(int)
+    out = np.zeros(size, dtype=bool)
+    out[tuple(np.floor(carried + size / 2).astype(int).T)] = True
+    return out
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_quarter_turns_are_exact(seed: int) -> None:
+    solid = random_solid(seed)
+    rotations = orientation_set("cube", boxes=False)
+    catalogue = heightmaps([solid], rotations, BIN)
+    for o, rotation in enumerate(rotations):
+        expected = heightmaps([turned_by_points(solid, rotation)], np.eye(3)[None], BIN)
+        p, q = catalogue.extent[0, o].tolist()
+        assert expected.extent[0, 0].tolist() == [p, q]
+        assert torch.equal(catalogue.top[0, o, :p, :q], expected.top[0, 0])
+        assert torch.equal(catalogue.bottom[0, o, :p, :q], expected.bottom[0, 0])
+    assert catalogue.volume.item() == pytest.approx(solid.sum() * CELL**3)
+
+
+def test_bottom_and_top_bound_the_material_in_every_orientation() -> None:
+    solid = random_solid(1)
+    catalogue = heightmaps([solid], orientation_set("cube", boxes=False), BIN)
+    material = catalogue.bottom.isfinite()
+    thickness = torch.where(material, catalogue.top - catalogue.bottom, 0.0)
+    assert (thickness[material] > 0).all()
+    assert (thickness.sum((-1, -2)) * BIN.cell_area >= catalogue.volume[:, None] - 1e-6).all()
+    assert (torch.where(material, catalogue.bottom, torch.inf).amin((-1, -2)) == 0).all()  # it stands on its base
+
+
+def test_other_turns_look_up_the_nearest_voxel() -> None:
+    # A cylinder looks the same after any turn about its axis, but for cells at its rim.
+    axis = (np.arange(21) + 0.5) / 21 * 2 - 1
+    disc = (axis[:, None] ** 2 + axis**2 <= 0.95)[..., None].repeat(4, 2)
+    bin_ = Bin((4.0, 4.0, 4.0), (32, 32))
+    catalogue = heightmaps([disc], np.stack([turn(0, 0, 0), turn(0, 0, 30)]), bin_)
+    counts = catalogue.bottom[0].isfinite().sum((-1, -2)).tolist()
+    assert counts[1] == pytest.approx(counts[0], rel=0.05)
+    assert catalogue.height.tolist() == [[4 * CELL, 4 * CELL]]
+    assert catalogue.volume.item() == pytest.approx(min(counts) * 4 * CELL**3)  # the least over the orientations
+
+
+def test_an_item_as_large_as_the_bin_fits() -> None:
+    bin_ = Bin((0.1, 0.1, 0.1), (25, 25))  # 25 · 0.004 is not 0.1 to the last bit
+    catalogue = heightmaps([np.ones((25, 25, 25), dtype=bool)], np.eye(3)[None], bin_)
+    assert catalogue.extent.tolist() == [[[25, 25]]]
+
+
+def test_an_item_larger_than_the_bin_is_named() -> None:
+    small, large = np.ones((2, 2, 2), dtype=bool), np.ones((2, 17, 3), dtype=bool)
+    heightmaps([np.ones((2, 3, 17), dtype=bool)], orientation_set("axis", boxes=False), Bin((2.0, 3.0, 2.0), (16, 24)))
+    with pytest.raises(ValueError) as error:
+        heightmaps([small, large], orientation_set("yaw", boxes=False), BIN)
+    assert str(error.value) == (
+        "heightmaps: every item must fit the bin of (16, 16) cells × 2.0 m in some orientation;"
+        " item 1 has [2, 17] cells × 0.375 m"
+    )
+
+
+def test_an_empty_solid_is_refused() -> None:
+    with pytest.raises(ValueError, match="^heightmaps: want solids with material; got an empty one$"):
+        heightmaps([np.zeros((2, 2, 2), dtype=bool)], np.eye(3)[None], BIN)

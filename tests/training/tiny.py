@@ -1,0 +1,75 @@
+"""A packing run that takes a second: 8 bins of 5×5×5 cells, a network of a few hundred weights."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer, seed_everything
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import RandomBoxes
+from torchrl_gpu.policies import DQN, PlacementScores
+from torchrl_gpu.training import PackingEpisodes, QLearning
+
+STEPS = {"rollout_steps": 2, "updates_per_step": 2}  # of a training step
+
+
+def packing_env(num_envs: int = 8, **changes: Any) -> PackingEnv:
+    """Bins of 5×5×5 cells for boxes with sides from 1 to 3."""
+    arguments = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5, "items": RandomBoxes(1, 3), "include": ("z_map",)}
+    return PackingEnv(num_envs, **{**arguments, "device": "cpu", "seed": 3, **changes})
+
+
+def dqn(env: PackingEnv, **changes: Any) -> DQN:
+    """An agent with a narrow network."""
+    network = partial(PlacementScores, channels=4, blocks=1)
+    return DQN(env, network=network, **{"epsilon_frames": 400, "tau": 0.1, **changes})
+
+
+def module(*, agent: dict[str, Any] | None = None, env: dict[str, Any] | None = None, **changes: Any) -> QLearning:
+    """A module that is small in every respect; `agent` and `env` change the arguments of those."""
+    arguments = {"batch_size": 16, "replay_size": 160, "warmup_frames": 48, **STEPS}
+    torch.manual_seed(7)
+    return QLearning(
+        packing_env(**(env or {})), partial(dqn, **(agent or {})), partial(torch.optim.Adam, lr=1e-2), **arguments | changes
+    )
+
+
+def data(**changes: Any) -> PackingEpisodes:
+    """Few episodes and short epochs."""
+    return PackingEpisodes(**{"steps_per_epoch": 3, "num_episodes": 5, "num_val_episodes": 4, "pictures": False, **changes})
+
+
+def trainer(folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: Any) -> Trainer:
+    """A quiet trainer on the CPU."""
+    arguments = {
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "enable_checkpointing": bool(callbacks),
+        "num_sanity_val_steps": 0,
+        "log_every_n_steps": 1,
+    }
+    return Trainer(default_root_dir=folder, max_steps=max_steps, callbacks=list(callbacks), **arguments | changes)
+
+
+def fit(
+    module: QLearning,
+    folder: Path,
+    max_steps: int = 6,
+    *callbacks: Callback,
+    ckpt_path: Path | None = None,
+    data_module: PackingEpisodes | None = None,
+    seed: int = 1,
+    **changes: Any,
+) -> QLearning:
+    """The module after a run from a seed, or after what follows a checkpoint."""
+    seed_everything(seed, verbose=False)
+    runner = trainer(folder, max_steps, *callbacks, **changes)
+    runner.fit(module, datamodule=data_module or data(), ckpt_path=ckpt_path, weights_only=True)
+    return module

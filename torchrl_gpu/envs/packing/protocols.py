@@ -1,0 +1,33 @@
+"""Named settings of the bin of 10×10×10 cells in which published figures exist."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchrl_gpu.envs.packing.env import PackingEnv
+from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
+
+PROTOCOLS: dict[str, dict[str, Any]] = {
+    "rs": {"items": RandomBoxes(2, 5), "orientations": "fixed", "stability": "corners"},
+    "cut1": {"items": CutBoxes(2, 5, order="layers"), "orientations": "fixed", "stability": "corners"},
+    "cut2": {"items": CutBoxes(2, 5, order="stack"), "orientations": "fixed", "stability": "corners"},
+    "discrete125": {"items": RandomBoxes(1, 5), "orientations": "yaw", "stability": "support"},
+    "free125": {"items": RandomBoxes(1, 5), "orientations": "axis", "stability": "none"},
+}
+
+
+def make_protocol(name: str, num_envs: int = 64, **changes: Any) -> PackingEnv:
+    """The environment of a protocol.
+
+    Args:
+        name: "rs", "cut1", "cut2" (Zhao et al., AAAI 2021), "discrete125" (GOPT, RA-L 2024; PCT, ICLR 2022, setting 1) or
+            "free125" (PCT, setting 2).
+        num_envs: N.
+        changes: Other constructor arguments of `PackingEnv`.
+
+    Raises:
+        ValueError: There is no such protocol.
+    """
+    if name not in PROTOCOLS:
+        raise ValueError(f"make_protocol: name must be one of {', '.join(PROTOCOLS)}; got {name!r}")
+    return PackingEnv(num_envs, **PROTOCOLS[name] | changes)
