@@ -14,8 +14,8 @@ from torchrl_gpu.training.replay import replay_file
 class EpisodeCheckpoint(Checkpoint):
     """Saves `episodes-N.ckpt` whenever another `every_n_episodes` have finished, and `last.ckpt` at the end.
 
-    Environments finish in clumps, so a checkpoint is due when a multiple has been crossed. Each is written whole or not at
-    all; the replay goes into a file beside it.
+    Environments finish in clumps, so a checkpoint is due when a multiple has been crossed. Each is written whole or not
+    at all; the replay goes into a file beside it.
 
     Args:
         dirpath: Folder; None stands for `checkpoints` in the Trainer's `default_root_dir`.
@@ -46,13 +46,13 @@ class EpisodeCheckpoint(Checkpoint):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         """Counts from where the run is: only now has the module filled its replay or gone back to its checkpoint."""
         if self.every_n_episodes is not None and self._crossed is None:
-            self._crossed = int(pl_module.meter.finished) // self.every_n_episodes  # type: ignore[union-attr, operator, arg-type]
+            self._crossed = _episodes(pl_module) // self.every_n_episodes
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         """Saves where a multiple has been crossed."""
         if self.every_n_episodes is None or self._crossed is None:
             return
-        episodes = int(pl_module.meter.finished)  # type: ignore[union-attr, arg-type]
+        episodes = _episodes(pl_module)
         if episodes // self.every_n_episodes > self._crossed:
             self._crossed = episodes // self.every_n_episodes
             path = self._path(trainer, f"episodes-{episodes}.ckpt")
@@ -88,3 +88,7 @@ class EpisodeCheckpoint(Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on with those."""
         self._saved = list(state_dict["saved"])
+
+
+def _episodes(module: Any) -> int:
+    return int(module.meter.finished)

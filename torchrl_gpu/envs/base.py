@@ -25,7 +25,7 @@ class BatchedEnv(EnvBase):
     A subclass gives `_observe_reset(mask)`: restart the rows of `mask`, return the observation of all rows.
     """
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> BatchedEnv:  # noqa: D102
+    def __new__(cls, *args: Any, **kwargs: Any) -> BatchedEnv:
         # EnvBase makes __new__ a class method, which hides the constructor's arguments from jsonargparse.
         return super().__new__(*args, **kwargs)
 
@@ -51,7 +51,7 @@ class BatchedEnv(EnvBase):
     @property
     def stored_keys(self) -> list[str]:
         """Observations that replay must keep."""
-        return [str(key) for key in self.observation_spec.keys()]
+        return [str(key) for key in self.observation_spec]
 
     def restore(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Adds to states (B,) taken from replay what `stored_keys` leaves out; in place."""
@@ -61,11 +61,11 @@ class BatchedEnv(EnvBase):
     def like(self, num_envs: int, **changes: Any) -> BatchedEnv:
         """An environment with the same constructor arguments, but for `changes`."""
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The whole state as tensors, seed and episode counters included."""
         return {"seed": torch.tensor(self.seed), **{name: value.clone() for name, value in self._env_state().items()}}
 
-    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True, **kwargs: Any) -> None:  # type: ignore[override]
+    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True, **kwargs: Any) -> None:
         """Goes on from `state_dict`; the next step is the one that the saved environment would have made.
 
         Args:

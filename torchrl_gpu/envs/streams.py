@@ -1,6 +1,5 @@
 """Random numbers by counter: what environment i draws depends on the seed and its own history, on nothing else."""
 
-import torch
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF

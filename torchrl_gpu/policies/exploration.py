@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
@@ -12,8 +14,8 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 class MaskedEpsilonGreedy(TensorDictModuleBase):
     """Replaces actions, with probability epsilon, by one drawn uniformly from the legal ones.
 
-    TorchRL's `EGreedyModule` draws masked actions by `torch.multinomial`, which reads the device back; this one takes the
-    largest of uniform numbers over the mask. It acts under `ExplorationType.RANDOM` only.
+    TorchRL's `EGreedyModule` draws masked actions by `torch.multinomial`, which reads the device back; this one takes
+    the largest of uniform numbers over the mask. It acts under `ExplorationType.RANDOM` only.
 
     Args:
         start: Epsilon at the first frame.
@@ -21,8 +23,8 @@ class MaskedEpsilonGreedy(TensorDictModuleBase):
         frames: Frames, over all environments, of the linear decay.
     """
 
-    in_keys = ["action", "action_mask"]
-    out_keys = ["action"]
+    in_keys: ClassVar = ["action", "action_mask"]
+    out_keys: ClassVar = ["action"]
 
     def __init__(self, start: float = 1.0, end: float = 0.05, frames: int = 100_000) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ class EpisodeMeter:
         self.recent_score = torch.zeros((), device=device)
 
     def count(self, steps: TensorDictBase) -> None:
-        """Takes steps (…,) with `done` (…, 1) and `utilization` (…, 1), that at the end of an episode being its score."""
+        """Takes steps (…,) with `done` (…, 1) and `utilization` (…, 1), which at the end of an episode is its score."""
         done = steps["done"]
         number = done.sum()
         mean = torch.where(done, steps["utilization"], 0.0).sum() / number.clamp_min(1)

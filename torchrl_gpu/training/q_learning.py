@@ -173,13 +173,14 @@ class QLearning(LightningModule):
             self.env.restore(part)
         batch["next", "reward"] = batch["next", "reward"] * self.reward_scale
         loss = self.agent.loss(batch)["loss"]
-        optimizer = self.optimizers()
+        optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         self.manual_backward(loss)
         if self.max_grad_norm is not None:
             self.clip_gradients(optimizer, gradient_clip_val=self.max_grad_norm, gradient_clip_algorithm="norm")
         optimizer.step()
-        if (scheduler := self.lr_schedulers()) is not None:
+        scheduler: Any = self.lr_schedulers()
+        if scheduler is not None:
             scheduler.step()
         self.agent.follow(self.trainer.global_step)
         if self.prioritized:  # TorchRL's update_tensordict_priority knows its own sampler only

@@ -20,8 +20,8 @@ _ENTRIES = {"capacity", "size", "transitions", "writer", "sampler"}
 class DevicePrioritySampler(Sampler):
     """Proportional prioritised sampling from one tensor of priorities on the device (Schaul et al. 2016).
 
-    TorchRL's sampler keeps segment trees on the host, and its wheels have none for the GPU; prefix sums and a sorted search
-    read nothing back and have static shapes. Draws are stratified: one from each of B equal shares of the total.
+    TorchRL's sampler keeps segment trees on the host, and its wheels have none for the GPU; prefix sums and a sorted
+    search read nothing back and have static shapes. Draws are stratified: one from each of B equal shares of the total.
 
     Args:
         capacity: Transitions of the storage.

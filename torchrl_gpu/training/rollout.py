@@ -72,8 +72,8 @@ class Rollout:
 def n_step(steps: TensorDictBase, n: int, gamma: float) -> TensorDictBase:
     """n-step transitions of consecutive steps; none crosses the end of an episode.
 
-    The reward of the transition at t is the sum of gamma^k · r[t+k] over k < m, and its `next` that of step t + m − 1, with
-    m = n or the step at which the episode ends, whichever is first. Sutton 1988.
+    The reward of the transition at t is the sum of gamma^k · r[t+k] over k < m, and its `next` that of step t + m − 1,
+    with m = n or the step at which the episode ends, whichever is first. Sutton 1988.
 
     Args:
         steps: (N, T + n − 1) with `next` holding `reward` and `done`, (…, 1).

@@ -27,7 +27,7 @@ _SORTED_POOL = 1024  # episodes drawn at construction when an endless stream is 
 
 @dataclass
 class PackingState:
-    """All that decides how a batch of packings goes on; `z_map` and `legal` follow from it and are kept to save work."""
+    """All that decides how a batch of packings goes on; `z_map` and `legal` follow from it and are kept to save time."""
 
     heightmap: Tensor  # (N, X, Y) float32, metres
     item_id: Tensor  # (N, K) int64, −1 for an empty slot

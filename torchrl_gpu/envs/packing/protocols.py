@@ -20,7 +20,8 @@ def make_protocol(name: str, num_envs: int = 64, **changes: Any) -> PackingEnv:
     """The environment of a protocol.
 
     Args:
-        name: "rs", "cut1", "cut2" (Zhao et al., AAAI 2021), "discrete125" (GOPT, RA-L 2024; PCT, ICLR 2022, setting 1) or
+        name: "rs", "cut1", "cut2" (Zhao et al., AAAI 2021), "discrete125" (GOPT, RA-L 2024; PCT, ICLR 2022, setting 1)
+            or
             "free125" (PCT, setting 2).
         num_envs: N.
         changes: Other constructor arguments of `PackingEnv`.

@@ -108,8 +108,8 @@ class Catalogue:
 
     def to(self, device: torch.device) -> Catalogue:
         """The same catalogue on `device`."""
-        moved = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return Catalogue(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in moved.items()})
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return dataclasses.replace(self, **{k: v.to(device) for k, v in fields.items() if isinstance(v, Tensor)})
 
     def maps(self, item_id: Tensor, orientation: Tensor) -> tuple[Tensor, Tensor]:
         """Top and bottom of items in orientations.

@@ -19,8 +19,8 @@ NetworkFactory = Callable[[EnvBase], nn.Module]
 class DQN(nn.Module):
     """Double Q-learning over legal actions: masks hold when acting and when bootstrapping.
 
-    Mnih et al. 2015; van Hasselt et al. 2016. Loss and modules are TorchRL's. Departs from the papers: Adam's step and the
-    Huber loss are chosen by the training module's configuration, targets may follow softly.
+    Mnih et al. 2015; van Hasselt et al. 2016. Loss and modules are TorchRL's. Departs from the papers: Adam's step and
+    the Huber loss are chosen by the training module's configuration, targets may follow softly.
 
     Args:
         env: The environment to act in; its action is one index.
@@ -106,10 +106,10 @@ class DQN(nn.Module):
 
 
 def _check_inputs(network: nn.Module, env: EnvBase) -> None:
-    given = [str(key) for key in env.observation_spec.keys()]
+    given = [str(key) for key in env.observation_spec]
     missing = [key for key in network.in_keys if key not in given]  # type: ignore[union-attr]
     if missing:
         raise ValueError(
-            f"DQN: {type(network).__name__} wants the observations {', '.join(missing)}, which {type(env).__name__} does"
-            f" not return; got {', '.join(given)}"
+            f"DQN: {type(network).__name__} wants the observations {', '.join(missing)}; {type(env).__name__} gives only"
+            f" {', '.join(given)}"
         )

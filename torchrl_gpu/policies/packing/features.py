@@ -13,10 +13,10 @@ from torchrl_gpu.envs.packing.geometry import grid_positions
 class PlacementFeatures(nn.Module):
     """Planes over the placement grid for each (visible item, orientation).
 
-    Heights are in bin heights. For each placement: whether it is legal, base and top of the item, mean height of the pile
-    under its bounding rectangle, and along its four sides how far the pile beside it (the wall counts as full) rises
-    above its base. The same for all placements: the item's extents, height and volume. For each place of the grid: mean
-    and highest pile.
+    Heights are in bin heights. For each placement: whether it is legal, base and top of the item, mean height of the
+    pile under its bounding rectangle, and along its four sides how far the pile beside it (the wall counts as full)
+    rises above its base. The same for all placements: the item's extents, height and volume. For each place of the
+    grid: mean and highest pile.
 
     Args:
         env: Gives the bin and the grid.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
@@ -22,7 +24,7 @@ class PlacementScores(nn.Module):
         blocks: Residual blocks.
     """
 
-    in_keys = ["box_heightmap", "item_size", "z_map", "legal_mask"]
+    in_keys: ClassVar = ["box_heightmap", "item_size", "z_map", "legal_mask"]
 
     def __init__(self, env: PackingEnv, channels: int = 32, blocks: int = 2) -> None:
         super().__init__()

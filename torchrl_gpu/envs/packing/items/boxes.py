@@ -66,7 +66,9 @@ class RandomBoxes(ItemSource):
     def __init__(self, min_side: int = 2, max_side: int = 5) -> None:
         self.min_side, self.max_side = _sides("RandomBoxes", min_side, max_side)
 
-    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> tuple[Catalogue, ItemStream]:
+    def build(
+        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
+    ) -> tuple[Catalogue, ItemStream]:
         """One catalogue row for each triple of sides."""
         sides = range(self.min_side, self.max_side + 1)
         sizes = np.array(list(itertools.product(sides, repeat=3)))
@@ -104,7 +106,9 @@ class CutBoxes(ItemSource):
         """Another pool."""
         return CutBoxes(self.min_side, self.max_side, self.order, self.pool, seed)
 
-    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> tuple[Catalogue, ItemStream]:
+    def build(
+        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
+    ) -> tuple[Catalogue, ItemStream]:
         """One catalogue row for each size; pieces beyond `num_items` are left out."""
         episodes = self.cut(bin_)
         sizes = np.array(sorted({size for episode in episodes for _, size in episode}))

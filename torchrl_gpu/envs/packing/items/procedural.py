@@ -107,7 +107,9 @@ class ProceduralSolids(ItemSource):
         self.num_objects, self.min_size, self.max_size = num_objects, min_size, max_size
         self.scale, self.seed = scale, seed
 
-    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> tuple[Catalogue, ItemStream]:
+    def build(
+        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
+    ) -> tuple[Catalogue, ItemStream]:
         """Voxels of the size of a cell, turned, and seen from above and below."""
         if abs(bin_.cell[0] - bin_.cell[1]) > 1e-9:
             raise ValueError(f"ProceduralSolids: cells must be square; got {bin_.cell} m")
@@ -123,5 +125,3 @@ class ProceduralSolids(ItemSource):
             sides = rng.uniform(self.min_size, self.max_size, 3) * rng.uniform(*self.scale)
             made.append(SHAPES[i % len(SHAPES)](np.maximum(np.round(sides / cell), 3).astype(int), rng))
         return made
-
-

@@ -59,7 +59,9 @@ class BoxSequences(ItemSource):
         """Episodes in the file."""
         return len(self.episodes)
 
-    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> tuple[Catalogue, ItemStream]:
+    def build(
+        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
+    ) -> tuple[Catalogue, ItemStream]:
         """One catalogue row for each size that occurs."""
         metres = {"m": 1.0, "mm": 1e-3}.get(self.unit)
         sizes = np.unique(np.concatenate(self.episodes), axis=0)
@@ -107,7 +109,9 @@ def _load(path: Path, where: str) -> Any:
             return _READERS[suffix](file)
     except _UNREADABLE as error:
         reason = re.split(r"\.\s|\n", str(error).strip())[0] or type(error).__name__
-        raise ValueError(f"{where}: want numbers only, no pickled objects; got a file that fails with: {reason}") from error
+        raise ValueError(
+            f"{where}: want numbers only, no pickled objects; got a file that fails with: {reason}"
+        ) from error
 
 
 def _read_tensor(file: BinaryIO) -> np.ndarray:
@@ -172,7 +176,7 @@ def _checked(sizes: np.ndarray, where: str) -> np.ndarray:
         raise ValueError(f"{where}: sizes must be finite; got {sizes[~np.isfinite(sizes).all(1)][0].tolist()}")
     if (sizes < 0).any():
         raise ValueError(f"{where}: sizes must not be negative; got {sizes[(sizes < 0).any(1)][0].tolist()}")
-    used = (sizes > 0).any(1)
+    used: np.ndarray = (sizes > 0).any(1)
     length = len(sizes) - int(np.argmax(used[::-1])) if used.any() else 0
     if length == 0:
         raise ValueError(f"{where}: want at least one box; got {'zeros only' if len(sizes) else 'none'}")

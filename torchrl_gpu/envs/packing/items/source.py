@@ -102,7 +102,9 @@ class ItemSource(ABC):
         return self
 
     @abstractmethod
-    def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> tuple[Catalogue, ItemStream]:
+    def build(
+        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
+    ) -> tuple[Catalogue, ItemStream]:
         """Catalogue and stream on the CPU.
 
         Args:

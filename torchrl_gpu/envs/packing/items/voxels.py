@@ -42,7 +42,9 @@ def heightmaps(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Ca
 
 
 def _check_fit(catalogue: Catalogue, bin_: Bin) -> None:
-    inside = (catalogue.extent <= torch.tensor(bin_.cells)).all(-1) & (catalogue.height <= bin_.size[2] + bin_.tolerance)
+    inside = (catalogue.extent <= torch.tensor(bin_.cells)).all(-1) & (
+        catalogue.height <= bin_.size[2] + bin_.tolerance
+    )
     lost = (~inside.any(1)).nonzero()
     if len(lost):
         item = int(lost[0])
@@ -58,7 +60,7 @@ def _turned(solid: np.ndarray, rotation: np.ndarray) -> np.ndarray:
     if np.isclose(np.abs(rotation), np.round(np.abs(rotation))).all():
         axes = np.abs(rotation).argmax(1)
         flipped = [axis for axis in range(3) if rotation[axis, axes[axis]] < 0]
-        return np.flip(solid.transpose(axes), flipped)
+        return np.flip(solid.transpose(axes), tuple(flipped))
     new_size = np.ceil(np.abs(rotation) @ size - 1e-9).astype(int)
     centres = np.stack(np.meshgrid(*[np.arange(n) + 0.5 - n / 2 for n in new_size], indexing="ij"), -1)
     source = np.floor(centres @ rotation + size / 2).astype(int)  # rotation.T applied to column vectors

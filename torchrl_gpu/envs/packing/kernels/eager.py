@@ -191,7 +191,9 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
     return flat.scatter_reduce(1, cell, raised, "amax", include_self=True).view(num_envs, cells_x, cells_y)
 
 
-def _place_boxes(heightmap: Tensor, placement: Placement, item: Tensor, present: Tensor, catalogue: Catalogue) -> Tensor:
+def _place_boxes(
+    heightmap: Tensor, placement: Placement, item: Tensor, present: Tensor, catalogue: Catalogue
+) -> Tensor:
     extent = catalogue.extent[item, placement.orientation]  # (N, 2)
     inside = []
     for corner, size, cells in zip((placement.x, placement.y), extent.unbind(-1), heightmap.shape[1:], strict=True):

@@ -72,8 +72,9 @@ def _corners(contacts: _Contacts) -> Tensor:
 def _support(contacts: _Contacts) -> Tensor:
     """GOPT, RA-L 2024: more than half the area, or the centre within the hull of at least two contact cells.
 
-    The hull meets the centre's row in an interval. Its upper end is past the centre exactly if a contact of that row is,
-    or if the steepest contacts before and after the row rise to it: the largest slopes on both sides sum to at least 0.
+    The hull meets the centre's row in an interval. Its upper end is past the centre exactly if a contact of that row
+    is, or if the steepest contacts before and after the row rise to it: the largest slopes on both sides sum to at
+        least 0.
     """
     centre = (contacts.extent - 1) / 2  # (N, J, 2)
     count = torch.zeros_like(contacts.level, dtype=torch.int32)
