@@ -101,7 +101,7 @@ def replay_buffer(
     """A `TensorDictReplayBuffer` whose storage, indices and priorities are on `device`."""
     sampler = DevicePrioritySampler(capacity, alpha, beta, device=device) if prioritized else RandomSampler()
     return TensorDictReplayBuffer(
-        storage=LazyTensorStorage(capacity, device=device),
+        storage=LazyTensorStorage(capacity, device=device, compilable=True),  # else each write reads its cursor back
         sampler=sampler,
         batch_size=batch_size,
         priority_key="td_error",

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 
 from torchrl_gpu.envs.base import BatchedEnv, where_rows
-from torchrl_gpu.envs.packing.geometry import grid_positions
+from torchrl_gpu.envs.packing.geometry import walls
 from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, item_source
 from torchrl_gpu.envs.packing.items.source import PooledStream, sorted_by_volume
 from torchrl_gpu.envs.packing.kernels import Placement, get_kernels
@@ -27,7 +27,7 @@ _SORTED_POOL = 1024  # episodes drawn at construction when an endless stream is 
 
 @dataclass
 class PackingState:
-    """All that decides how a batch of packings goes on; `z_map` and `legal` follow from it and are kept to save time."""
+    """All that decides how a batch of packings goes on; `z_map` and `legal` follow from it and save time."""
 
     heightmap: Tensor  # (N, X, Y) float32, metres
     item_id: Tensor  # (N, K) int64, −1 for an empty slot
@@ -248,7 +248,8 @@ class PackingEnv(BatchedEnv):
         placement, slot, legal = self.decode(action)
         before = self.state
         self.state = self._placed(placement, slot, legal)
-        done = (~legal | ~self.state.legal.flatten(1).any(1)).unsqueeze(-1)
+        num_legal = self.state.legal.flatten(1).sum(1)  # on a CPU ten times as fast as any(1)
+        done = (~legal | (num_legal == 0)).unsqueeze(-1)
         out = self._observation()
         out |= {"reward": self._gain(before, legal), "done": done, "terminated": done.clone()}
         out["truncated"] = torch.zeros_like(done)
@@ -371,12 +372,9 @@ class PackingEnv(BatchedEnv):
 
     def _empty_bin_maps(self, item_id: Tensor) -> tuple[Tensor, Tensor]:
         """`drop_map` of an empty bin, where everything stands on the floor: no kernel is needed."""
-        extent = self.catalogue.extent[item_id.clamp_min(0)]  # (N, K, O, 2)
-        _, fits_x = grid_positions(extent[..., 0], self.bin.cells[0], self.grid_step)
-        _, fits_y = grid_positions(extent[..., 1], self.bin.cells[1], self.grid_step)
-        fits = (fits_x & (item_id >= 0)[..., None, None])[..., :, None] & fits_y[..., None, :]
-        low = self.catalogue.height[item_id.clamp_min(0)] <= self.bin.size[2] + self.bin.tolerance  # (N, K, O)
-        return torch.where(fits, 0.0, self.bin.size[2]), fits & low[..., None, None]
+        z = walls(item_id, self.catalogue, self.bin)  # (N, K, O, Gx, Gy)
+        height = self.catalogue.height[item_id.clamp_min(0)][..., None, None]
+        return z.nan_to_num(posinf=self.bin.size[2]), z + height <= self.bin.size[2] + self.bin.tolerance
 
     def _restart_streams(self) -> None:
         self.state.episode = torch.zeros_like(self.state.episode)

@@ -1,7 +1,11 @@
 """Where the placement grid puts a footprint."""
 
+from __future__ import annotations
+
 import torch
 from torch import Tensor
+
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 
 def grid_positions(extent: Tensor, cells: int, step: int) -> tuple[Tensor, Tensor]:
@@ -23,3 +27,26 @@ def grid_positions(extent: Tensor, cells: int, step: int) -> tuple[Tensor, Tenso
     wanted = torch.arange(-(-cells // step), device=extent.device) * step  # (G,)
     fits = (wanted - last < step) & (last >= 0)
     return torch.minimum(wanted, last).clamp_min(0), fits
+
+
+def walls(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """How high the walls of the bin make items rest: 0 where the footprint fits, +inf elsewhere.
+
+    Args:
+        item_id: (N, K) int64; −1, an empty slot, fits nowhere.
+        catalogue: The items.
+        bin_: The bin.
+
+    Returns:
+        (N, K, O, Gx, Gy) float32.
+    """
+    row = item_id.clamp_min(0).flatten()
+    shared = catalogue.num_items < row.numel()  # a catalogue row is then worked out once and copied
+    extent = catalogue.extent if shared else catalogue.extent[row]  # (M or N·K, O, 2)
+    _, fits_x = grid_positions(extent[..., 0], bin_.cells[0], bin_.step)
+    _, fits_y = grid_positions(extent[..., 1], bin_.cells[1], bin_.step)
+    wall = torch.where(fits_x[..., :, None] & fits_y[..., None, :], 0.0, torch.inf)
+    if shared:
+        wall = wall.flatten(1).index_select(0, row)
+    absent = torch.where(item_id < 0, torch.inf, 0.0)[..., None, None, None]
+    return wall.view(*item_id.shape, -1, *bin_.grid) + absent

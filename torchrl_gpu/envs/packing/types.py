@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -108,8 +107,9 @@ class Catalogue:
 
     def to(self, device: torch.device) -> Catalogue:
         """The same catalogue on `device`."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return dataclasses.replace(self, **{k: v.to(device) for k, v in fields.items() if isinstance(v, Tensor)})
+        top, bottom = (None if maps is None else maps.to(device) for maps in (self.top, self.bottom))
+        extent, height, volume = self.extent.to(device), self.height.to(device), self.volume.to(device)
+        return Catalogue(extent, height, volume, self.bounds, top, bottom)
 
     def maps(self, item_id: Tensor, orientation: Tensor) -> tuple[Tensor, Tensor]:
         """Top and bottom of items in orientations.

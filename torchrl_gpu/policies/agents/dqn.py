@@ -110,6 +110,6 @@ def _check_inputs(network: nn.Module, env: EnvBase) -> None:
     missing = [key for key in network.in_keys if key not in given]  # type: ignore[union-attr]
     if missing:
         raise ValueError(
-            f"DQN: {type(network).__name__} wants the observations {', '.join(missing)}; {type(env).__name__} gives only"
+            f"DQN: {type(network).__name__} wants {', '.join(missing)} to observe; {type(env).__name__} gives only"
             f" {', '.join(given)}"
         )

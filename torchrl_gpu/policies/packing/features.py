@@ -19,14 +19,18 @@ class PlacementFeatures(nn.Module):
     grid: mean and highest pile.
 
     Args:
-        env: Gives the bin and the grid.
+        env: Gives the bin.
     """
 
     num_planes = 15
 
     def __init__(self, env: PackingEnv) -> None:
         super().__init__()
-        self.bin, self.grid = env.bin, env.grid
+        self.bin = env.bin
+        self.cell: Tensor
+        self.whole: Tensor
+        self.register_buffer("cell", torch.tensor(self.bin.cell), persistent=False)
+        self.register_buffer("whole", torch.tensor([*self.bin.size, self.bin.volume]), persistent=False)
 
     def forward(self, heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal: Tensor) -> Tensor:
         """Planes of every visible item in every orientation.
@@ -43,8 +47,8 @@ class PlacementFeatures(nn.Module):
         pile = heightmap / self.bin.size[2]
         z = z_map.flatten(1, 2) / self.bin.size[2]  # (B, J, Gx, Gy)
         size = item_size.flatten(1, 2)  # (B, J, 4)
-        extent = (size[..., :2] / size.new_tensor(self.bin.cell)).round().long()  # (B, J, 2)
-        share = size / size.new_tensor([*self.bin.size, self.bin.volume])
+        extent = (size[..., :2] / self.cell).round().long()  # (B, J, 2)
+        share = size / self.whole
         size = torch.cat([share[..., :3], share[..., 3:] ** (1 / 3)], -1)
         under, sides = self._surroundings(pile, extent)
         planes = [legal.flatten(1, 2).float(), z, z + size[..., 2, None, None], z - under]
@@ -59,9 +63,7 @@ class PlacementFeatures(nn.Module):
         step = self.bin.step
         if step == 1:
             return [pile, pile]
-        short = [grid * step - cells for grid, cells in zip(self.grid, self.bin.cells, strict=True)]
-        padded = pad(pile, (0, short[1], 0, short[0]))[:, None]
-        return [avg_pool2d(padded, step)[:, 0], max_pool2d(padded, step)[:, 0]]
+        return [pool(pile[:, None], step, ceil_mode=True)[:, 0] for pool in (avg_pool2d, max_pool2d)]
 
     def _surroundings(self, pile: Tensor, extent: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Mean pile under each placement and in the strips of cells beside it, each (B, J, Gx, Gy)."""

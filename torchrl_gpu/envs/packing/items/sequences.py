@@ -176,7 +176,7 @@ def _checked(sizes: np.ndarray, where: str) -> np.ndarray:
         raise ValueError(f"{where}: sizes must be finite; got {sizes[~np.isfinite(sizes).all(1)][0].tolist()}")
     if (sizes < 0).any():
         raise ValueError(f"{where}: sizes must not be negative; got {sizes[(sizes < 0).any(1)][0].tolist()}")
-    used: np.ndarray = (sizes > 0).any(1)
+    used = np.atleast_1d((sizes > 0).any(1))
     length = len(sizes) - int(np.argmax(used[::-1])) if used.any() else 0
     if length == 0:
         raise ValueError(f"{where}: want at least one box; got {'zeros only' if len(sizes) else 'none'}")

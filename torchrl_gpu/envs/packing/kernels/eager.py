@@ -2,6 +2,9 @@
 
 Boxes cost nothing per cell: the maximum of the pile under a box is a sliding maximum, had from power-of-two windows.
 Irregular items cost one subtraction and one maximum per footprint cell, over all placements at once.
+
+On a CPU `torch.where` over a mask that changes from element to element is ten to thirty times slower than arithmetic, and so
+is a comparison that gives booleans; hence infinities that a maximum absorbs rather than masks, in the large maps.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchrl_gpu.envs.packing.geometry import grid_positions
+from torchrl_gpu.envs.packing.geometry import grid_positions, walls
 from torchrl_gpu.envs.packing.kernels.stability import stands
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
@@ -31,62 +34,88 @@ class Variants(NamedTuple):
     extent: Tensor  # (N, J, 2) int64
     x: Tensor  # (N, J, Gx) int64
     y: Tensor  # (N, J, Gy) int64
-    fits: Tensor  # (N, J, Gx, Gy) bool
 
 
 def variants(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Variants:
     """Lays out the placements of visible items (N, K)."""
     n, k = item_id.shape
     o = catalogue.num_orientations
-    present = (item_id >= 0)[..., None].expand(n, k, o).reshape(n, k * o)
     item = item_id.clamp_min(0)[..., None].expand(n, k, o).reshape(n, k * o)
     orientation = torch.arange(o, device=item_id.device).expand(n, k, o).reshape(n, k * o)
     extent = catalogue.extent[item, orientation]
-    x, fits_x = grid_positions(extent[..., 0], bin_.cells[0], bin_.step)
-    y, fits_y = grid_positions(extent[..., 1], bin_.cells[1], bin_.step)
-    fits = (fits_x & present[..., None])[..., :, None] & fits_y[..., None, :]
-    return Variants(item, orientation, extent, x, y, fits)
+    x, _ = grid_positions(extent[..., 0], bin_.cells[0], bin_.step)
+    y, _ = grid_positions(extent[..., 1], bin_.cells[1], bin_.step)
+    return Variants(item, orientation, extent, x, y)
 
 
 def drop_map(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Tensor, Tensor]:
     """As `reference.drop_map`."""
     v = variants(item_id, catalogue, bin_)
     rest = _rest_boxes if catalogue.flat else _rest_solids
-    z = rest(heightmap, v, catalogue, bin_)  # (N, J, Gx, Gy)
+    wall = walls(item_id, catalogue, bin_).flatten(1, 2)
+    z = torch.maximum(rest(heightmap, v, catalogue, bin_), wall)  # (N, J, Gx, Gy)
     height = catalogue.height[v.item, v.orientation][..., None, None]
-    legal = v.fits & (z + height <= bin_.size[2] + bin_.tolerance)
+    legal = z + height <= bin_.size[2] + bin_.tolerance
     if bin_.stability != "none":
         windows = GridWindows(heightmap, v.x, v.y, bin_.step, catalogue.footprint)
         legal = legal & stands(windows, z, v.item, v.orientation, catalogue, bin_)
-    z_map = torch.where(v.fits, z, bin_.size[2])
+    z_map = z.nan_to_num(posinf=bin_.size[2])
     shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
     return z_map.view(shape), legal.view(shape)
 
 
 def _rest_boxes(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Highest cell under each box: two overlapping power-of-two windows cover any width, along x and then along y."""
-    num_envs, cells_x, cells_y = heightmap.shape
-    largest = catalogue.footprint
-    sides = zip(v.extent.unbind(-1), bin_.cells, strict=True)
-    extent = torch.stack([side.clamp_max(cells) for side, cells in sides], -1)  # too large a box fits nowhere anyway
-    level, width = _power_of_two(extent, max(largest))  # (N, J, 2)
-    far = extent - width  # from the first window to the second
+    """Highest cell under each box, (N, J, Gx, Gy): a maximum over its length, then over its width.
 
-    tables = _doubled(heightmap, -2, largest[0], cells_x).view(-1, cells_y)  # (A·N·X, Y)
-    env = torch.arange(num_envs, device=heightmap.device)[:, None]
-    row = ((level[..., 0] * num_envs + env) * cells_x)[..., None] + v.x  # (N, J, Gx)
-    last = (v.x + far[..., :1]).clamp_max(cells_x - 1) - v.x
-    near_rows = tables.index_select(0, row.flatten())
-    far_rows = tables.index_select(0, (row + last).flatten())
-    rows = torch.maximum(near_rows, far_rows).view(*row.shape, cells_y)  # (N, J, Gx, Y)
+    Cells are numbered through all bins, so that a shift is a step in memory. A window that leaves its row or its bin
+    reads cells of the next one; no box fits there.
+    """
+    num_envs, num_variants = v.item.shape
+    cells_x, cells_y = bin_.cells
+    p = v.extent[..., 0].clamp_max(cells_x).flatten()  # too large a box fits nowhere anyway
+    q = v.extent[..., 1].clamp_max(cells_y).flatten()
+    largest = min(catalogue.footprint[0], cells_x), min(catalogue.footprint[1], cells_y)
+    bin_of = torch.arange(num_envs, device=heightmap.device).repeat_interleave(num_variants)
+    along_x = _window_max(heightmap.flatten(1), bin_of, p, cells_y, largest[0])  # (N·J, X·Y)
+    if bin_.step > 1:
+        first = torch.arange(len(along_x), device=p.device)[:, None] * cells_x
+        rows = (first + v.x.flatten(0, 1)).flatten()
+        along_x = along_x.view(-1, cells_y).index_select(0, rows).view(len(along_x), -1)  # (N·J, Gx·Y)
+    itself = torch.arange(len(along_x), device=p.device)
+    highest = _window_max(along_x, itself, q, 1, largest[1]).view(num_envs, num_variants, -1, cells_y)
+    if bin_.step > 1:
+        highest = highest.gather(-1, v.y[:, :, None].expand(-1, -1, v.x.shape[-1], -1))
+    return highest
 
-    for k in range(1, min(largest[1], cells_y).bit_length()):
-        doubled = _overlap(rows, 1 << (k - 1), -1)
-        rows = torch.where((level[..., 1] >= k)[..., None, None], doubled, rows)
-    shape = (*v.x.shape, v.y.shape[-1])
-    near = rows.gather(-1, v.y[:, :, None].expand(shape))
-    far_y = (v.y + far[..., 1:]).clamp_max(cells_y - 1)
-    return torch.maximum(near, rows.gather(-1, far_y[:, :, None].expand(shape)))
+
+def _window_max(values: Tensor, row: Tensor, extent: Tensor, stride: int, largest: int) -> Tensor:
+    """Maximum over the `extent` cells, `stride` apart, that begin at each cell of a row.
+
+    Two overlapping windows of a power of two cover any extent.
+
+    Args:
+        values: (R, C).
+        row: (B,) int64, the row of each window.
+        extent: (B,) int64, from 1 to `largest`.
+        stride: Cells from one cell of a window to the next.
+        largest: The largest extent.
+
+    Returns:
+        (B, C).
+    """
+    num_rows, width = values.shape
+    level, power = _power_of_two(extent, largest)
+    last = 1 << (largest.bit_length() - 1)
+    table = pad(values.flatten(), (0, 2 * (last - 1) * stride))
+    tables = [table]
+    for k in range(1, largest.bit_length()):
+        shift = stride << (k - 1)
+        tables.append(torch.maximum(tables[-1][:-shift], tables[-1][shift:]))
+    flat = torch.stack([each[: len(tables[-1])] for each in tables]).flatten()
+    windows = flat.unfold(0, width, 1)  # every run of C cells, a view
+    near = level * len(tables[-1]) + row * width
+    far = near + (extent - power) * stride
+    return torch.maximum(windows.index_select(0, near), windows.index_select(0, far))
 
 
 def _power_of_two(extent: Tensor, largest: int) -> tuple[Tensor, Tensor]:
@@ -95,21 +124,6 @@ def _power_of_two(extent: Tensor, largest: int) -> tuple[Tensor, Tensor]:
     for k in range(1, largest.bit_length()):
         level = level + (extent >= 1 << k)
     return level, torch.ones_like(extent) << level
-
-
-def _doubled(values: Tensor, dim: int, largest: int, cells: int) -> Tensor:
-    """Sliding maxima over 1, 2, 4, … cells along `dim`, stacked in front."""
-    tables = [values]
-    for k in range(1, min(largest, cells).bit_length()):
-        tables.append(_overlap(tables[-1], 1 << (k - 1), dim))
-    return torch.stack(tables)
-
-
-def _overlap(values: Tensor, shift: int, dim: int) -> Tensor:
-    """Maximum of each element and the one `shift` further along `dim`; the tail has no such neighbour and stays."""
-    size = values.shape[dim]
-    joined = torch.maximum(values.narrow(dim, 0, size - shift), values.narrow(dim, shift, size - shift))
-    return torch.cat([joined, values.narrow(dim, size - shift, shift)], dim)
 
 
 def _rest_solids(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin) -> Tensor:
@@ -191,17 +205,16 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
     return flat.scatter_reduce(1, cell, raised, "amax", include_self=True).view(num_envs, cells_x, cells_y)
 
 
-def _place_boxes(
-    heightmap: Tensor, placement: Placement, item: Tensor, present: Tensor, catalogue: Catalogue
-) -> Tensor:
+def _place_boxes(heightmap: Tensor, placement: Placement, item: Tensor, present: Tensor, catalogue: Catalogue) -> Tensor:
     extent = catalogue.extent[item, placement.orientation]  # (N, 2)
-    inside = []
+    raised = placement.z + catalogue.height[item, placement.orientation]
+    sides = []
     for corner, size, cells in zip((placement.x, placement.y), extent.unbind(-1), heightmap.shape[1:], strict=True):
         offset = torch.arange(cells, device=item.device) - corner[:, None]
-        inside.append((offset >= 0) & (offset < size[:, None]))
-    covered = (inside[0] & present[:, None])[:, :, None] & inside[1][:, None, :]  # (N, X, Y)
-    raised = placement.z + catalogue.height[item, placement.orientation]
-    return torch.where(covered, torch.maximum(heightmap, raised[:, None, None]), heightmap)
+        covered = (offset >= 0) & (offset < size[:, None]) & present[:, None]
+        sides.append(torch.where(covered, raised[:, None], -torch.inf))
+    top = torch.minimum(sides[0][:, :, None], sides[1][:, None, :])  # (N, X, Y), −inf beside the box
+    return torch.maximum(heightmap, top)
 
 
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
@@ -209,7 +222,8 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
     v = variants(item_id, catalogue, bin_)
     z = z_map.flatten(1, 2)  # (N, J, Gx, Gy)
     grow = _growth_boxes if catalogue.flat else _growth_solids
-    return torch.where(v.fits, grow(heightmap, z, v, catalogue, bin_), 0.0).view(z_map.shape)
+    growth = grow(heightmap, z, v, catalogue, bin_).view(z_map.shape)
+    return torch.where(walls(item_id, catalogue, bin_) == 0, growth, 0.0)
 
 
 def _growth_boxes(heightmap: Tensor, z: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin) -> Tensor:

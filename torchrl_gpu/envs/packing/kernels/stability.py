@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import threshold
 
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
@@ -44,61 +45,88 @@ class _Contacts:
         else:
             area = self.bottom.isfinite().sum((-1, -2)).clamp_min(1)
         self.area = area[..., None, None]  # (N, J, 1, 1)
+        self._scratch = torch.empty_like(level)
 
     def at(self, i: int, j: int) -> Tensor:
-        """(N, J, Gx, Gy) bool."""
-        window = self.windows.cells(i, j)
+        """1 where footprint cell (i, j) touches, else 0; (N, J, Gx, Gy) int8."""
+        cells = self.windows.cells(i, j)
         if self.bottom is not None:
-            return window - self.bottom[..., i, j, None, None] >= self.level
-        return (window >= self.level) & self.inside(i, j)
+            cells = torch.sub(cells, self.bottom[..., i, j, None, None], out=self._scratch)
+        # A comparison into float32 and its cast are vectorised; one into booleans is not.
+        contact = torch.ge(cells, self.level, out=self._scratch).to(torch.int8)
+        return contact if self.bottom is not None else contact.mul_(self.inside(i, j))
 
     def inside(self, i: int, j: int) -> Tensor:
-        """Whether (i, j) is within the item's own extent, (N, J, 1, 1)."""
-        return ((self.extent[..., 0] > i) & (self.extent[..., 1] > j))[..., None, None]
+        """Whether (i, j) is within the item's own extent, (N, J, 1, 1) int8."""
+        return ((self.extent[..., 0] > i) & (self.extent[..., 1] > j)).to(torch.int8)[..., None, None]
+
+    def zeros(self, largest: int) -> Tensor:
+        """A map of counters, (N, J, Gx, Gy), of the smallest type that counts to `largest`."""
+        dtype = next(t for t in (torch.int8, torch.int16, torch.int32) if torch.iinfo(t).max >= largest)
+        return torch.zeros_like(self.level, dtype=dtype)
 
 
 def _corners(contacts: _Contacts) -> Tensor:
     """Zhao et al., AAAI 2021: enough area for the number of corners that are held."""
+    rows, columns = contacts.windows.footprint
     last = contacts.extent - 1
-    count = torch.zeros_like(contacts.level, dtype=torch.int32)  # contact cells, and corners in the upper half
+    count, corners = contacts.zeros(rows * columns), contacts.zeros(4)
     for i, j in contacts.windows.offsets():
-        on_edge = [int(at == 0) + (last[..., axis] == at).int() for axis, at in enumerate((i, j))]
-        weight = (1 + (on_edge[0] * on_edge[1] << 16)).int()[..., None, None]
-        count += torch.where(contacts.at(i, j), weight, 0)
-    share, corners = (count & 0xFFFF) / contacts.area, count >> 16
+        contact = contacts.at(i, j)
+        count += contact
+        on_edge = [int(at == 0) + (last[..., axis] == at).to(torch.int8) for axis, at in enumerate((i, j))]
+        corners += contact * (on_edge[0] * on_edge[1])[..., None, None]  # a corner of a thin item counts twice
+    share = count / contacts.area
     return (share > 0.95) | ((corners == 3) & (share > 0.85)) | ((corners == 4) & (share > 0.50))
+
+
+_NONE, _SURE = -1e4, 1e6
 
 
 def _support(contacts: _Contacts) -> Tensor:
     """GOPT, RA-L 2024: more than half the area, or the centre within the hull of at least two contact cells.
 
-    The hull meets the centre's row in an interval. Its upper end is past the centre exactly if a contact of that row
-    is, or if the steepest contacts before and after the row rise to it: the largest slopes on both sides sum to at
-        least 0.
+    The hull meets the centre's row in an interval. Its upper end is past the centre exactly if a contact of that row is,
+    or if the steepest contacts before and after the row rise to it: the largest slopes on both sides sum to at least 0.
     """
-    centre = (contacts.extent - 1) / 2  # (N, J, 2)
-    count = torch.zeros_like(contacts.level, dtype=torch.int32)
-    reach = {key: torch.full_like(contacts.level, -torch.inf) for key in ("before", "after", "on")}
-    reach_back = {key: value.clone() for key, value in reach.items()}
     rows, columns = contacts.windows.footprint
+    centre = ((contacts.extent - 1) / 2)[..., None, None]  # (N, J, 2, 1, 1)
+    count = contacts.zeros(rows * columns)
+    sides = [_Slopes(contacts.level, centre[:, :, 1]), _Slopes(contacts.level, columns - 1 - centre[:, :, 1])]
     for i in range(rows):
-        right = torch.full_like(contacts.level, -torch.inf)  # furthest contact of the row, from the centre
-        left = right.clone()
+        reach = contacts.zeros(columns), contacts.zeros(columns)  # 1 + the furthest contact of the row, from both ends
         for j in range(columns):
             contact = contacts.at(i, j)
             count += contact
-            offset = (j - centre[..., 1])[..., None, None]
-            right = torch.where(contact, offset, right)
-            left = torch.where(contact, torch.maximum(left, -offset), left)
-        ahead = (i - centre[..., 0])[..., None, None]
-        for key, here in (("before", ahead < 0), ("after", ahead > 0), ("on", ahead == 0)):
-            scale = torch.where(here & (ahead != 0), ahead.abs(), 1.0)
-            reach[key] = torch.where(here, torch.maximum(reach[key], right / scale), reach[key])
-            reach_back[key] = torch.where(here, torch.maximum(reach_back[key], left / scale), reach_back[key])
-    in_hull = _spans(reach) & _spans(reach_back)
-    return (count / contacts.area > 0.50) | ((count >= 2) & in_hull)
+            torch.maximum(reach[0], contact * (j + 1), out=reach[0])
+            torch.maximum(reach[1], contact * (columns - j), out=reach[1])
+        for side, furthest in zip(sides, reach, strict=True):
+            side.add_row(furthest, i - centre[:, :, 0])
+    return (count / contacts.area > 0.50) | ((count >= 2) & sides[0].meet() & sides[1].meet())
 
 
-def _spans(reach: dict[str, Tensor]) -> Tensor:
-    """Whether the hull reaches the centre from one side; slopes are ratios of small integers, 1e-5 apart at least."""
-    return (reach["on"] >= 0) | (reach["before"] + reach["after"] >= -1e-5)
+class _Slopes:
+    """The steepest contacts before and after the centre's row, as slopes from the centre.
+
+    A contact of the centre's row itself counts as before it, with a slope that settles the matter; where there is no
+    contact the slope is so low that only such a one lifts the sum.
+    """
+
+    def __init__(self, like: Tensor, centre: Tensor) -> None:
+        self.centre = centre  # (N, J, 1, 1), along the row
+        self.before = torch.full_like(like, _NONE)
+        self.after = self.before.clone()
+
+    def add_row(self, furthest: Tensor, ahead: Tensor) -> None:
+        """Takes 1 + the furthest contact (N, J, Gx, Gy), 0 for none, of the row `ahead` (N, J, 1, 1) of the centre's."""
+        at = threshold(furthest.to(self.before.dtype), 0.0, -torch.inf)
+        # Offsets are multiples of 1/2: a quarter more makes 0, which is enough in the centre's row, positive.
+        slope = torch.where(ahead == 0, _SURE, 1 / ahead.abs())
+        offset = torch.where(ahead == 0, 0.25, 0.0) - 1 - self.centre
+        for best, here in ((self.before, ahead <= 0), (self.after, ahead > 0)):
+            start = torch.where(here, offset * slope, -torch.inf)
+            torch.maximum(best, torch.addcmul(start, at, slope), out=best)
+
+    def meet(self) -> Tensor:
+        """Whether the hull reaches the centre; slopes are ratios of small integers, their sums 1e-5 apart at least."""
+        return self.before + self.after >= -1e-5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 
 import torch
@@ -17,7 +18,7 @@ class GridWindows:
         heightmap: (N, X, Y).
         x: (N, J, Gx) int64, first cells along x.
         y: (N, J, Gy) int64, first cells along y.
-        step: Cells between placements; with 1 a window is a plain view, shared by the variants.
+        step: Cells between placements; with 1 a window is a contiguous view.
         footprint: (P, Q), the range of (i, j).
 
     A window that leaves the bin reads cells that mean nothing; such placements do not fit.
@@ -27,7 +28,10 @@ class GridWindows:
         self.step, self.footprint = step, footprint
         self.grid = x.shape[-1], y.shape[-1]
         self.x, self.y = x, y
-        self.heightmap = pad(heightmap, (0, footprint[1], 0, footprint[0])) if step == 1 else heightmap
+        self.heightmap = heightmap
+        if step == 1:  # cells numbered through all variants, so that a shift is a step in memory
+            repeated = heightmap[:, None].expand(-1, x.shape[1], -1, -1)
+            self._cells = pad(repeated.reshape(-1), (0, (footprint[0] - 1) * heightmap.shape[2] + footprint[1] - 1))
         self._row: tuple[int, Tensor] | None = None
 
     def offsets(self) -> Iterator[tuple[int, int]]:
@@ -35,9 +39,10 @@ class GridWindows:
         return itertools.product(range(self.footprint[0]), range(self.footprint[1]))
 
     def cells(self, i: int, j: int) -> Tensor:
-        """Heights under footprint cell (i, j): (N, 1 or J, Gx, Gy)."""
+        """Heights under footprint cell (i, j): (N, J, Gx, Gy)."""
         if self.step == 1:
-            return self.heightmap[:, None, i : i + self.grid[0], j : j + self.grid[1]]
+            first, shape = i * self.grid[1] + j, (*self.x.shape[:2], *self.grid)
+            return self._cells[first : first + math.prod(shape)].view(shape)
         row = self._rows(i)
         column = (self.y + j).clamp_max(self.heightmap.shape[2] - 1)
         return row.gather(-1, column[:, :, None].expand(*row.shape[:-1], self.grid[1]))

@@ -1,0 +1,76 @@
+"""The environments that the tests run, and how they are driven."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import CutBoxes, ItemSource, ProceduralSolids, RandomBoxes
+
+
+def small_solids() -> ItemSource:
+    """Six irregular items for a bin of 0.1 m."""
+    return ProceduralSolids(num_objects=6, min_size=0.02, max_size=0.06)
+
+
+IRREGULAR = {
+    "bin_size": (0.1, 0.1, 0.1),
+    "resolution": 25,
+    "grid_step": 4,
+    "orientations": "cube",
+    "num_items": 8,
+}
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "bpp10": {},
+    "corners": {"stability": "corners", "orientations": "axis"},
+    "support": {"stability": "support", "items": RandomBoxes(1, 5)},
+    "three visible": {"visible_items": 3, "num_items": 12},
+    "coarse grid": {"grid_step": 3, "visible_items": 2, "stability": "support"},
+    "oblong": {"bin_size": (3.5, 2.5, 2.0), "resolution": (7, 5), "grid_step": 2, "items": RandomBoxes(1, 3)},
+    "cut": {"items": CutBoxes(pool=8), "stability": "corners", "reward": "objective"},
+    "by volume": {"items": CutBoxes(pool=8), "order": "volume"},
+    "objective": {"reward": "objective", "visible_items": 2},
+    "masks only": {"include": ()},
+    "irregular": {**IRREGULAR, "visible_items": 2},
+    "irregular, on its support": {**IRREGULAR, "orientations": "axis", "stability": "support", "reward": "objective"},
+    "irregular, on its corners": {**IRREGULAR, "orientations": "yaw", "stability": "corners", "order": "volume"},
+}
+
+
+def packing(setting: str = "bpp10", num_envs: int = 3, **changes: Any) -> PackingEnv:
+    """An environment of a setting."""
+    arguments = {"device": "cpu", "seed": 0} | SETTINGS[setting] | changes
+    if "bin_size" in arguments and arguments["bin_size"] == IRREGULAR["bin_size"]:
+        arguments.setdefault("items", small_solids())
+    return PackingEnv(num_envs, **arguments)
+
+
+def legal_action(mask: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """One of the legal actions (N, A) of each row at random; 0 where there is none. Reads nothing back."""
+    draw = torch.rand(mask.shape, generator=generator, device=mask.device)
+    return torch.where(mask, draw, -1.0).argmax(1)
+
+
+def play(
+    env: PackingEnv, steps: int, seed: int = 0, start: TensorDictBase | None = None
+) -> tuple[list[TensorDictBase], TensorDictBase]:
+    """Legal actions at random, finished rows restarted: what each step saw and gave, and where it ended."""
+    generator = torch.Generator(env.device).manual_seed(seed)
+    current, seen = env.reset() if start is None else start, []
+    for _ in range(steps):
+        current.set("action", legal_action(current["action_mask"], generator))
+        step, current = env.step_and_maybe_reset(current)
+        seen.append(step.clone())
+    return seen, current
+
+
+def assert_same(first: TensorDictBase, second: TensorDictBase) -> None:
+    """The same keys, and the same bits under each."""
+    assert set(first.keys(True, True)) == set(second.keys(True, True))
+    for key in first.keys(True, True):
+        assert torch.equal(first[key], second[key]), key

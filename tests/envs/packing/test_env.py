@@ -1,0 +1,613 @@
+"""The environment by its contract: keys, physics, rewards, resets, seeds, state."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.envs.utils import check_env_specs
+
+from tests.envs.packing.settings import SETTINGS, assert_same, legal_action, packing, play
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes, RandomBoxes
+
+# -- keys and specs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_specs_hold(setting: str) -> None:
+    check_env_specs(packing(setting), seed=0)
+
+
+@pytest.mark.parametrize("setting", ["three visible", "oblong", "irregular"])
+def test_keys_shapes_and_types_are_those_documented(setting: str, device: torch.device) -> None:
+    env = packing(setting, num_envs=4, device=device)
+    n, k, o, (gx, gy) = 4, env.visible_items, env.num_orientations, env.grid
+    (x, y), (p, q) = env.bin.cells, env.catalogue.footprint
+    observed = {
+        "box_heightmap": ((n, x, y), torch.float32),
+        "item_id": ((n, k), torch.int64),
+        "item_size": ((n, k, o, 4), torch.float32),
+        "item_top": ((n, k, o, p, q), torch.float32),
+        "item_bottom": ((n, k, o, p, q), torch.float32),
+        "z_map": ((n, k, o, gx, gy), torch.float32),
+        "legal_mask": ((n, k, o, gx, gy), torch.bool),
+        "action_mask": ((n, k * o * gx * gy), torch.bool),
+        "utilization": ((n, 1), torch.float32),
+        "num_packed": ((n, 1), torch.int64),
+        "step_count": ((n, 1), torch.int64),
+    }
+    ended = {name: ((n, 1), torch.bool) for name in ("done", "terminated", "truncated")}
+    first = env.reset()
+    step = env.step(first.clone().set("action", legal_action(first["action_mask"])))["next"]
+    for seen, wanted in ((first, observed | ended), (step, observed | ended | {"reward": ((n, 1), torch.float32)})):
+        assert {key: (tuple(seen[key].shape), seen[key].dtype) for key in seen.keys()} == wanted
+        assert all(value.device.type == device.type for value in seen.values())
+    assert env.action_spec.shape == (n,)
+    assert env.action_spec.dtype == torch.int64
+    assert (env.action_shape, env.num_actions) == ((k, o, gx, gy), k * o * gx * gy)
+    assert env.batch_size == (n,)
+
+
+@pytest.mark.parametrize("include", [(), ("z_map",), ("item_top", "item_bottom"), ("item_bottom",)])
+def test_large_observations_can_be_left_out_and_the_mask_cannot(include: tuple[str, ...]) -> None:
+    env = packing(include=include)
+    keys = set(env.reset().keys())
+    assert keys & {"item_top", "item_bottom", "z_map"} == set(include)
+    assert {"action_mask", "legal_mask", "box_heightmap"} <= keys
+    check_env_specs(env)
+
+
+def test_alone_it_is_bpp10() -> None:
+    env = PackingEnv(num_envs=16, device="cpu", seed=0)
+    assert env.bin_size == (10.0, 10.0, 10.0)
+    assert env.grid == (10, 10)
+    assert env.cell == (1.0, 1.0)
+    assert env.action_shape == (1, 2, 10, 10)
+    sides = env.catalogue.extent[:, 0]
+    assert (sides.min(), sides.max()) == (2, 5)
+    assert env.catalogue.num_items == 64
+
+
+def test_the_irregular_reference_setting() -> None:
+    env = PackingEnv(
+        1, bin_size=(0.4, 0.4, 0.3), resolution=200, grid_step=4, items="procedural", num_items=20, visible_items=2,
+        orientations="cube", device="cpu", seed=0, include=(),
+    )  # fmt: skip
+    assert env.action_shape == (2, 24, 50, 50)
+    step = env.rand_step(env.reset())
+    assert step["next", "box_heightmap"].shape == (1, 200, 200)
+
+
+def test_constructor_arguments_can_be_read_back() -> None:
+    source = RandomBoxes(1, 3)
+    arguments: dict[str, Any] = {
+        "num_envs": 2,
+        "bin_size": (4.0, 6.0, 5.0),
+        "resolution": (4, 6),
+        "grid_step": 2,
+        "items": source,
+        "num_items": 7,
+        "visible_items": 2,
+        "orientations": "axis",
+        "stability": "corners",
+        "reward": "objective",
+        "order": "volume",
+        "include": ("z_map",),
+        "backend": "eager",
+        "device": torch.device("cpu"),
+        "seed": 5,
+        "first_env": 3,
+    }
+    assert set(arguments) == set(inspect.signature(PackingEnv.__init__).parameters) - {"self"}
+    env = PackingEnv(**arguments)
+    assert {name: getattr(env, name) for name in arguments} == arguments
+    assert PackingEnv(1, device="cpu").items.min_side == 2  # a word is read back as the source that it names
+    other = env.like(5, seed=6)
+    assert {name: getattr(other, name) for name in arguments} == arguments | {"num_envs": 5, "seed": 6}
+
+
+# -- the first observation --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stability", ["none", "corners", "support"])
+@pytest.mark.parametrize("setting", ["three visible", "oblong", "coarse grid", "by volume", "irregular"])
+def test_maps_of_an_empty_bin_need_no_kernel(setting: str, stability: str) -> None:
+    env = packing(setting, num_envs=4, stability=stability)
+    first = env.reset()
+    z_map, legal = env.kernels.drop_map(torch.zeros_like(first["box_heightmap"]), first["item_id"], env.catalogue, env.bin)
+    assert torch.equal(first["z_map"], z_map)
+    assert torch.equal(first["legal_mask"], legal)
+    assert legal.flatten(1).any(1).all()
+
+
+def test_an_empty_bin_shows_too_tall_and_missing_items(tmp_path: Path) -> None:
+    # 2×3×4 cells in a bin 3 cells high: lying only. Two slots for one item: the other is empty.
+    np.save(tmp_path / "one.npy", np.array([[[2, 3, 4]]]))
+    env = PackingEnv(
+        2, items=BoxSequences(str(tmp_path / "one.npy")), bin_size=(5.0, 5.0, 3.0), resolution=5, visible_items=2,
+        orientations="axis", device="cpu", seed=0,
+    )  # fmt: skip
+    first = env.reset()
+    assert first["item_id"].tolist() == [[0, -1]] * 2
+    standing = env.catalogue.height[0] > 3
+    assert standing.any()
+    assert (~standing).any()
+    legal = first["legal_mask"].flatten(3).any(3)  # (N, K, O)
+    assert torch.equal(legal[0, 0], ~standing)
+    assert not legal[:, 1].any()
+    assert (first["item_size"][:, 1] == 0).all()
+    assert (first["item_top"][:, 1] == 0).all()
+    assert first["item_bottom"][:, 1].isposinf().all()
+    z_map, expected = env.kernels.drop_map(first["box_heightmap"], first["item_id"], env.catalogue, env.bin)
+    assert torch.equal(first["z_map"], z_map)
+    assert torch.equal(first["legal_mask"], expected)
+
+
+@pytest.mark.parametrize("setting", ["three visible", "irregular"])
+def test_maps_of_the_visible_items_are_those_of_the_catalogue(setting: str) -> None:
+    env = packing(setting)
+    seen, _ = play(env, 5)
+    for n, k, o in np.ndindex(*seen[-1]["next", "item_top"].shape[:3]):
+        item = seen[-1]["next", "item_id"][n, k]
+        top, bottom = env.catalogue.maps(item, torch.tensor(o))
+        assert torch.equal(seen[-1]["next", "item_top"][n, k, o], top)
+        assert torch.equal(seen[-1]["next", "item_bottom"][n, k, o], bottom)
+        size = seen[-1]["next", "item_size"][n, k, o]
+        expected = [*(env.catalogue.extent[item, o] * torch.tensor(env.cell)).tolist(), env.catalogue.height[item, o]]
+        assert size.tolist() == pytest.approx([*map(float, expected), float(env.catalogue.volume[item])])
+
+
+# -- a step -----------------------------------------------------------------------------------------------------------
+
+
+def unit_boxes(**changes: Any) -> PackingEnv:
+    """Two bins of 4×4×4 cells and boxes of 2×2×2."""
+    arguments = {"bin_size": (4.0, 4.0, 4.0), "resolution": 4, "items": RandomBoxes(2, 2), "orientations": "fixed"}
+    return PackingEnv(2, device="cpu", seed=0, **arguments | changes)
+
+
+def act(env: PackingEnv, current: TensorDict, *action: int) -> TensorDict:
+    """One step."""
+    return env.step(current.select(*env.observation_spec.keys()).set("action", torch.tensor(action)))["next"]
+
+
+def test_a_step_by_hand() -> None:
+    # Action x·4 + y. The first box goes to (0, 0) in bin 0 and to (2, 1) in bin 1, where cell (2, 1) is action 9.
+    env = unit_boxes()
+    first = env.reset()
+    assert first["action_mask"][0].view(4, 4).tolist() == [[True, True, True, False]] * 3 + [[False] * 4]
+    step = act(env, first, 0, 9)
+    assert step["box_heightmap"].tolist() == [
+        [[2, 2, 0, 0], [2, 2, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
+        [[0, 0, 0, 0], [0, 0, 0, 0], [0, 2, 2, 0], [0, 2, 2, 0]],
+    ]
+    assert step["reward"].tolist() == [[0.125], [0.125]]  # 8 of 64 m³
+    assert step["utilization"].tolist() == [[0.125], [0.125]]
+    assert step["num_packed"].tolist() == step["step_count"].tolist() == [[1], [1]]
+    assert step["z_map"][0, 0, 0].tolist() == [[2, 2, 0, 4], [2, 2, 0, 4], [0, 0, 0, 4], [4, 4, 4, 4]]
+    assert not step["done"].any()
+    assert env.placements[:, 0].tolist() == [[0, 0, 0, 0], [0, 0, 2, 1]]
+    second = act(env, step, 5, 9)  # on the edge of the first box in bin 0, on top of it in bin 1
+    assert second["box_heightmap"].amax((1, 2)).tolist() == [4, 4]
+    assert env.placement_z[:, :2].tolist() == [[0, 2], [0, 2]]
+    assert env.placements[:, 1, 2:].tolist() == [[1, 1], [2, 1]]
+
+
+def test_a_coarse_placement_reaches_the_wall() -> None:
+    # 10 cells in steps of 4 and boxes of 3: the third placement, action (2, 2) = 8, stands at 7, 7.
+    env = PackingEnv(1, grid_step=4, items=RandomBoxes(3, 3), orientations="fixed", device="cpu", seed=0)
+    step = act(env, env.reset(), 8)
+    assert env.placements[0, 0].tolist() == [0, 0, 7, 7]
+    assert (step["box_heightmap"][0, 7:, 7:] == 3).all()
+    assert step["box_heightmap"].sum() == 27
+
+
+def test_the_objective_by_hand() -> None:
+    # J = 0.75 C + 0.25 P + 0.25 S with boxes of 8 m³ on 16 m².
+    #   one box:              C = 8 / (16·2) = 1/4,  P = 8 / (4·2) = 1   → J = 0.1875 + 0.25 + 0.25 = 0.6875
+    #   one more beside it:   C = 16 / (16·2) = 1/2, P = 1               → J = 0.875,  gain 0.1875
+    #   one more on top:      C = 16 / (16·4) = 1/4, P = 16 / (4·4) = 1  → J = 0.6875, gain 0
+    #   one across its edge:  C = 1/4, P = 16 / (3·2 + 4·4) = 16/22      → gain 0.25 · (16/22 − 1)
+    env = unit_boxes(reward="objective")
+    first = act(env, env.reset(), 0, 0)
+    assert first["reward"].flatten().tolist() == [0.6875, 0.6875]
+    second = act(env, first, 2, 0)
+    assert second["reward"].flatten().tolist() == [0.1875, 0]
+    env.reset()
+    edge = act(env, act(env, env.reset(), 0, 0), 5, 5)
+    assert edge["reward"].flatten().tolist() == pytest.approx([0.25 * (16 / 22 - 1)] * 2)
+
+
+@pytest.mark.parametrize("setting", ["bpp10", "irregular"])
+def test_gains_in_utilization_sum_to_the_last(setting: str) -> None:
+    env = packing(setting, num_envs=6)
+    seen, _ = play(env, 25)
+    total, episodes = torch.zeros(6, 1), 0
+    for step in seen:
+        total = total + step["next", "reward"]
+        assert torch.allclose(total, step["next", "utilization"], atol=1e-6)
+        episodes += int(step["next", "done"].sum())
+        total = torch.where(step["next", "done"], 0.0, total)
+    assert episodes >= 6
+
+
+def test_gains_in_the_objective_telescope_to_it() -> None:
+    env = packing("irregular, on its support", num_envs=4)
+    seen, _ = play(env, 20)
+    total, checked = torch.zeros(4), 0
+    for step in seen:
+        after = step["next"]
+        total = total + after["reward"][:, 0]
+        heights, done = after["box_heightmap"], after["done"][:, 0]
+        volume = after["utilization"][:, 0] * env.bin.volume
+        compact = volume / (heights.amax((1, 2)) * 0.01)
+        pyramid = volume / (heights.sum((1, 2)) * 0.004**2)
+        assert torch.allclose(total, 0.75 * compact + 0.25 * pyramid + 0.25, atol=1e-5)
+        total = torch.where(done, 0.0, total)
+        checked += int(done.sum())
+    assert checked >= 4
+
+
+def illegal_actions(env: PackingEnv, mask: torch.Tensor) -> list[torch.Tensor]:
+    """Too low, too high, far off, and the first masked one."""
+    outside = [-1, env.num_actions, 10**12, -(10**12)]
+    return [torch.full((env.num_envs,), a) for a in outside] + [(~mask).int().argmax(1)]
+
+
+@pytest.mark.parametrize("reward", ["utilization", "objective"])
+@pytest.mark.parametrize("setting", ["three visible", "irregular"])
+def test_an_illegal_action_changes_nothing_and_ends_the_episode(setting: str, reward: str) -> None:
+    env = packing(setting, reward=reward)
+    _, current = play(env, 3)
+    saved = env.state_dict()
+    for action in illegal_actions(env, current["action_mask"]):
+        env.load_state_dict(saved)
+        step = env.step(current.clone().set("action", action))["next"]
+        assert step["terminated"].all()
+        assert step["done"].all()
+        assert not step["truncated"].any()
+        assert (step["reward"] == 0).all()
+        assert torch.equal(step["step_count"], current["step_count"] + 1)
+        kept = [k for k in env.observation_spec.keys() if k != "step_count"]
+        assert_same(step.select(*kept), current.select(*kept))
+        after = env.state_dict()
+        assert all(torch.equal(after[k], saved[k]) for k in saved if k != "step_count")
+
+
+def test_steps_after_the_end_leave_the_record_of_placements_alone() -> None:
+    env = packing("cut", num_envs=4, include=(), items=RandomBoxes(2, 2), num_items=3)
+    current = env.reset()
+    for _ in range(3):
+        current = env.step(current.set("action", legal_action(current["action_mask"])))["next"].exclude("reward")
+    assert current["done"].all()
+    record = env.placements.clone(), env.placement_z.clone()
+    assert (record[0][..., 0] >= 0).all()
+    step = env.step(current.set("action", torch.zeros(4, dtype=torch.int64)))["next"]
+    assert step["done"].all()
+    assert (step["num_packed"] == 3).all()
+    assert torch.equal(env.placements, record[0])
+    assert torch.equal(env.placement_z, record[1])
+
+
+def test_visible_items_move_up_and_the_next_one_is_shown() -> None:
+    env = packing("three visible", num_envs=3)
+    current = env.reset()
+    sequence = env.stream.items(env.state.key, torch.arange(12).expand(3, -1))
+    assert torch.equal(current["item_id"], sequence[:, :3])
+    # Environment n takes slot n, at its first legal placement.
+    legal = current["legal_mask"].flatten(2)
+    slots = torch.arange(3)
+    action = slots * legal.shape[2] + legal[slots, slots].int().argmax(1)
+    step = env.step(current.set("action", action))["next"]
+    a = sequence
+    expected = torch.stack([a[0, [1, 2, 3]], a[1, [0, 2, 3]], a[2, [0, 1, 3]]])
+    assert torch.equal(step["item_id"], expected)
+
+
+def test_the_episode_ends_with_the_last_item() -> None:
+    env = packing("three visible", num_envs=4, num_items=4, items=RandomBoxes(1, 2))
+    seen, _ = play(env, 4)
+    assert [(step["next", "item_id"] >= 0).sum(1).tolist() for step in seen] == [[3] * 4, [2] * 4, [1] * 4, [0] * 4]
+    assert [step["next", "done"].all().item() for step in seen] == [False, False, False, True]
+    assert (seen[-1]["next", "num_packed"] == 4).all()
+    assert not seen[-1]["next", "action_mask"].any()
+
+
+def test_the_episode_ends_where_nothing_fits() -> None:
+    seen, _ = play(packing(num_envs=8), 60)
+    for step in seen:
+        assert torch.equal(step["next", "terminated"][:, 0], ~step["next", "action_mask"].any(1))
+        assert torch.equal(step["next", "terminated"], step["next", "done"])
+
+
+@pytest.mark.parametrize("stability", ["corners", "support"])
+def test_a_stability_rule_takes_placements_away(stability: str) -> None:
+    env = packing(num_envs=8, stability=stability)
+    seen, _ = play(env, 6)
+    fewer = 0
+    for step in seen:
+        free = env.like(8, stability="none").restore(step["next"].select(*env.stored_keys))["legal_mask"]
+        assert not (step["next", "legal_mask"] & ~free).any()
+        fewer += int((free & ~step["next", "legal_mask"]).sum())
+    assert fewer > 100
+
+
+def test_by_volume_the_largest_comes_first() -> None:
+    plain, ordered = (packing(num_envs=6, items=CutBoxes(pool=8), order=order) for order in ("sequence", "volume"))
+    for env in (plain, ordered):
+        env.reset()
+    length = torch.arange(60).expand(6, -1)
+    items = [env.stream.items(env.state.key, length) for env in (plain, ordered)]
+    assert torch.equal(items[0].sort(1).values, items[1].sort(1).values)  # the same items …
+    volume = torch.where(items[1] < 0, 0.0, plain.catalogue.volume[items[1].clamp_min(0)])
+    assert (volume[:, 1:] <= volume[:, :-1]).all()  # … from the largest to the smallest
+    assert not torch.equal(*items)
+
+
+def test_an_endless_stream_can_be_ordered_too() -> None:
+    env = packing(num_envs=5, order="volume", num_items=20)
+    env.reset()
+    items = env.stream.items(env.state.key, torch.arange(20).expand(5, -1))
+    assert (items >= 0).all()
+    assert (env.catalogue.volume[items].diff(dim=1) <= 0).all()
+
+
+@pytest.mark.parametrize("setting", ["bpp10", "coarse grid", "irregular, on its support"])
+def test_backends_play_the_same_episodes(setting: str) -> None:
+    runs = [play(packing(setting, num_envs=2, backend=backend), 6)[0] for backend in ("eager", "reference")]
+    for first, second in zip(*runs, strict=True):
+        assert_same(first, second)
+
+
+# -- resets -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["three visible", "irregular", "cut"])
+def test_a_partial_reset_leaves_the_other_rows_as_they_are(setting: str) -> None:
+    env = packing(setting, num_envs=4, num_items=30)
+    _, current = play(env, 3)
+    before = env.state_dict()
+    mask = torch.tensor([True, False, True, False])
+    after = env.reset(TensorDict({"_reset": mask[:, None]}, batch_size=4))
+    state = env.state_dict()
+    for name in set(before) - {"seed"}:
+        assert torch.equal(state[name][~mask], before[name][~mask]), name
+    assert_same(after.select(*env.observation_spec.keys())[~mask], current.select(*env.observation_spec.keys())[~mask])
+    assert (before["num_packed"] > 0).all()
+    assert (after["box_heightmap"][mask] == 0).all()
+    assert (after["num_packed"][mask] == 0).all()
+    assert (after["utilization"][mask] == 0).all()
+    assert (after["step_count"][mask] == 0).all()
+    assert not after["done"].any()
+
+
+def test_the_terminal_observation_stays_in_next_and_the_root_begins_anew() -> None:
+    env = packing(num_envs=6)
+    current, ended = env.reset(), 0
+    for _ in range(40):
+        step, following = env.step_and_maybe_reset(current.set("action", legal_action(current["action_mask"])))
+        done = step["next", "done"][:, 0]
+        assert (step["next", "box_heightmap"][done].amax((1, 2)) > 0).all()
+        assert (step["next", "utilization"][done] > 0).all()
+        assert not step["next", "action_mask"][done].any()
+        assert (following["box_heightmap"][done] == 0).all()
+        assert following["action_mask"][done].any(1).all()
+        assert not following["done"].any()
+        keys = list(env.observation_spec.keys())
+        assert_same(step["next"].select(*keys)[~done], following.select(*keys)[~done])
+        ended += int(done.sum())
+        current = following
+    assert ended > 6
+
+
+def test_reset_begins_another_episode() -> None:
+    env = packing(num_envs=4)
+    firsts = torch.stack([env.stream.items(env.state.key, torch.arange(9).expand(4, -1)) for _ in range(3) if env.reset() is not None])
+    assert len(firsts.flatten(0, 1).unique(dim=0)) == 12
+
+
+# -- seeds and state --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["three visible", "cut", "irregular"])
+def test_the_same_seed_gives_the_same_run_and_another_one_does_not(setting: str) -> None:
+    runs = [play(packing(setting, seed=seed), 8)[0] for seed in (4, 4, 5)]
+    for first, again in zip(*runs[:2], strict=True):
+        assert_same(first, again)
+    assert any(not torch.equal(a["item_id"], b["item_id"]) for a, b in zip(runs[0], runs[2], strict=True))
+
+
+def episodes(env: PackingEnv, count: int) -> torch.Tensor:
+    """First items (count, N, 6) of the next episodes of every environment."""
+    out = []
+    for _ in range(count):
+        env.reset()
+        out.append(env.stream.items(env.state.key, torch.arange(6).expand(env.num_envs, -1)))
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("setting", ["bpp10", "cut", "irregular"])
+def test_what_an_environment_sees_does_not_depend_on_how_many_there_are(setting: str) -> None:
+    few, many, shifted = (packing(setting, n, first_env=f) for n, f in ((4, 0), (16, 0), (4, 12)))
+    seen = episodes(many, 3)
+    assert torch.equal(episodes(few, 3), seen[:, :4])
+    assert torch.equal(episodes(shifted, 3), seen[:, 12:])
+    assert len(seen.flatten(0, 1).unique(dim=0)) > 4  # and they are not all the same
+
+
+def test_what_an_environment_sees_does_not_depend_on_the_resets_of_others() -> None:
+    env = packing(num_envs=3)
+    expected = episodes(packing(num_envs=3), 4)[..., :1]
+    env.reset()
+    begun = [1, 1, 1]
+    for row in (2, 0, 2, 1, 0, 2, 0, 1, 1):
+        mask = torch.arange(3) == row
+        first = env.reset(TensorDict({"_reset": mask[:, None]}, batch_size=3))["item_id"]
+        assert torch.equal(first[row], expected[begun[row], row])
+        begun[row] += 1
+
+
+def test_set_seed_restarts_the_streams() -> None:
+    env = packing(num_envs=3, seed=1)
+    first = episodes(env, 2)
+    env.set_seed(1)
+    assert torch.equal(episodes(env, 2), first)
+    env.set_seed(2)
+    other = episodes(env, 2)
+    assert not torch.equal(other, first)
+    assert torch.equal(other, episodes(packing(num_envs=3, seed=2), 2))
+
+
+def test_without_a_seed_torchs_own_decides() -> None:
+    seeds = []
+    for manual in (0, 0, 1):
+        torch.manual_seed(manual)
+        seeds.append(packing(seed=None).seed)
+    assert seeds[0] == seeds[1] != seeds[2]
+
+
+def test_a_run_draws_nothing_from_torchs_generator() -> None:
+    env = packing()
+    before = torch.random.get_rng_state()
+    play(env, 30)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("setting", ["three visible", "cut", "irregular, on its support"])
+def test_a_restored_environment_goes_on_bit_by_bit(setting: str, device: torch.device) -> None:
+    env, other = packing(setting, device=device), packing(setting, device=device, seed=99)
+    _, current = play(env, 5)
+    saved = env.state_dict()
+    start = current.clone()
+    expected, _ = play(env, 10, seed=1, start=current)
+    play(other, 3)
+    other.load_state_dict({name: value.cpu() for name, value in saved.items()})  # as from a file
+    came, _ = play(other, 10, seed=1, start=start)
+    for first, second in zip(expected, came, strict=True):
+        assert_same(first, second)
+    assert other.seed == env.seed
+    assert any(step["next", "done"].any() for step in came)
+
+
+def test_a_saved_state_is_not_the_running_one(tmp_path: Path) -> None:
+    env = packing()
+    play(env, 2)
+    saved = env.state_dict()
+    copy = {name: value.clone() for name, value in saved.items()}
+    play(env, 4)
+    assert all(torch.equal(saved[name], copy[name]) for name in saved)
+    env.load_state_dict(saved)
+    play(env, 4)
+    assert all(torch.equal(saved[name], copy[name]) for name in saved)
+    torch.save(saved, tmp_path / "state.pt")
+    assert set(torch.load(tmp_path / "state.pt", weights_only=True)) == set(saved)
+
+
+def test_states_of_other_shapes_are_refused() -> None:
+    env = packing(num_envs=3)
+    with pytest.raises(ValueError, match=r"^PackingEnv.load_state_dict: \w+ must have shape \(3,.*\); got \(4,.*\)$"):
+        env.load_state_dict(packing(num_envs=4).state_dict())
+    with pytest.raises(ValueError, match=r"must have shape \(3, 10, 10\); got \(3, 5, 5\)$"):
+        env.load_state_dict(env.state_dict() | {"heightmap": torch.zeros(3, 5, 5)})
+    partial = {name: value for name, value in env.state_dict().items() if name != "key"}
+    with pytest.raises(ValueError, match=r"^PackingEnv.load_state_dict: want the entries \['episode', .*; got \['episode'"):
+        env.load_state_dict(partial)
+    with pytest.raises(ValueError, match=r"want the entries .*; got .*'spare'"):
+        env.load_state_dict(env.state_dict() | {"spare": torch.zeros(3)})
+    env.load_state_dict({"volume": torch.ones(3)}, strict=False)
+    assert torch.equal(env.state.volume, torch.ones(3))
+
+
+@pytest.mark.parametrize("setting", ["three visible", "irregular, on its support"])
+def test_replay_makes_again_what_it_does_not_keep(setting: str) -> None:
+    env = packing(setting)
+    seen, _ = play(env, 4)
+    states = torch.cat([step.select(*env.observation_spec.keys()) for step in seen])
+    restored = env.restore(states.select(*env.stored_keys))
+    for key in ("z_map", "legal_mask", "action_mask", "item_size"):
+        assert torch.equal(restored[key], states[key])
+
+
+def checksum(env: PackingEnv) -> str:
+    """Of the action masks of ten steps, each the first legal action."""
+    digest, current = hashlib.sha256(), env.reset()
+    for _ in range(10):
+        current = env.step_and_maybe_reset(current.set("action", current["action_mask"].int().argmax(1)))[1]
+        digest.update(np.packbits(current["action_mask"].numpy()).tobytes())
+    return digest.hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("changes", "golden"),
+    [
+        ({}, "?"),
+        ({"seed": 1}, "?"),
+        ({"visible_items": 3, "orientations": "axis", "stability": "support"}, "?"),
+    ],
+)
+def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> None:
+    # A change here changes every run that anyone has recorded: it needs a line in the changelog.
+    assert checksum(packing(num_envs=8, **changes)) == golden
+
+
+# -- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_envs": 0}, "PackingEnv: num_envs must be at least 1; got 0"),
+        ({"num_envs": -3}, "PackingEnv: num_envs must be at least 1; got -3"),
+        ({"num_items": 0}, "PackingEnv: num_items and visible_items must be at least 1; got 0 and 1"),
+        ({"visible_items": 0}, "PackingEnv: num_items and visible_items must be at least 1; got 100 and 0"),
+        ({"bin_size": (10.0, 10.0)}, "Bin: bin_size must be three positive lengths in metres; got (10.0, 10.0)"),
+        ({"bin_size": (10.0, 10.0, -1.0)}, "Bin: bin_size must be three positive lengths in metres; got (10.0, 10.0, -1.0)"),
+        ({"bin_size": (math.nan, 1, 1)}, "Bin: bin_size must be three positive lengths in metres; got (nan, 1.0, 1.0)"),
+        ({"bin_size": (math.inf, 1, 1)}, "Bin: bin_size must be three positive lengths in metres; got (inf, 1.0, 1.0)"),
+        ({"resolution": 0}, "Bin: resolution must give at least one cell along x and y; got (0, 0)"),
+        ({"resolution": (10, 0)}, "Bin: resolution must give at least one cell along x and y; got (10, 0)"),
+        ({"resolution": (10, 10, 10)}, "Bin: resolution must give at least one cell along x and y; got (10, 10, 10)"),
+        ({"grid_step": 0}, "Bin: grid_step must be from 1 to the bin's 10 cells; got 0"),
+        ({"grid_step": 11}, "Bin: grid_step must be from 1 to the bin's 10 cells; got 11"),
+        ({"stability": "com"}, "Bin: stability must be one of none, corners, support; got 'com'"),
+        ({"reward": "fame"}, "PackingEnv: reward must be one of utilization, objective; got 'fame'"),
+        ({"order": "weight"}, "PackingEnv: order must be one of sequence, volume; got 'weight'"),
+        ({"include": ("action_mask",)}, "PackingEnv: include must be one of item_top, item_bottom, z_map; got 'action_mask'"),
+        ({"backend": "fortran"}, "get_kernels: backend must be auto or one of eager, reference; got 'fortran'"),
+        ({"orientations": "spin"}, "orientation_set: want one of fixed, yaw, axis, cube or a step in degrees; got 'spin'"),
+        ({"orientations": 77.0}, "orientation_set: the step must be positive and divide 360 degrees; got 77.0"),
+        ({"device": "tpu"}, "get_device: want auto, cpu, cuda, cuda:N or a torch.device of these types; got 'tpu'"),
+        (
+            {"bin_size": (10.0, 10.0, 0.5)},  # lower than a cell
+            "box_catalogue: every box must fit the bin of [10.0, 10.0, 0.5] cells in some orientation; got a box of"
+            " [2, 2, 2] cells",
+        ),
+        (
+            {"resolution": 3, "bin_size": (3.0, 3.0, 3.0)},
+            "box_catalogue: every box must fit the bin of [3.0, 3.0, 3.0] cells in some orientation; got a box of"
+            " [2, 2, 4] cells",
+        ),
+        (
+            {"resolution": (10, 5)},
+            "box_catalogue: cells must be square for boxes to be turned; got (1.0, 2.0) m",
+        ),
+        ({"items": "cut", "bin_size": (10.0, 10.0, 9.5)}, "CutBoxes: the bin's height must be a whole number of cells; got 9.5"),
+    ],
+)
+def test_bad_arguments_say_where_what_is_wanted_and_what_came(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        PackingEnv(**{"num_envs": 2, "device": "cpu"} | arguments)
+    assert str(error.value) == message
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(FileNotFoundError, match=r"^BoxSequences: nowhere\.npy: want a file of box sequences; there is none$"):
+        PackingEnv(2, items="nowhere.npy", device="cpu")

@@ -1,0 +1,179 @@
+"""The environment among TorchRL's own tools: rollouts, collectors, transforms, batches of environments, compilation."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModule
+from torchrl.envs import (
+    Compose,
+    EnvBase,
+    InitTracker,
+    ParallelEnv,
+    RewardSum,
+    SerialEnv,
+    StepCounter,
+    TransformedEnv,
+)
+from torchrl.envs.utils import check_env_specs
+
+from tests.envs.packing.settings import assert_same, legal_action, packing
+from torchrl_gpu.envs import PackingEnv
+
+
+def policy() -> TensorDictModule:
+    """The first legal action."""
+    return TensorDictModule(lambda mask: mask.int().argmax(-1), ["action_mask"], ["action"])
+
+
+def test_rollout_restarts_what_is_done() -> None:
+    env = packing(num_envs=4)
+    data = env.rollout(40, policy(), break_when_any_done=False)
+    assert data.batch_size == (4, 40)
+    assert data["next", "done"].sum() > 4
+    started = data["next", "done"][:, :-1, 0]
+    assert (data["num_packed"][:, 1:, 0][started] == 0).all()
+    assert torch.equal(data["num_packed"][:, 1:, 0][~started], data["next", "num_packed"][:, :-1, 0][~started])
+
+
+def test_rollout_until_the_first_and_the_last_is_done() -> None:
+    first = packing(num_envs=4).rollout(100, policy())
+    assert first["next", "done"][:, -1].any()
+    assert not first["next", "done"][:, :-1].any()
+    last = packing(num_envs=4).rollout(100, policy(), break_when_any_done=False, break_when_all_done=True)
+    assert last["next", "done"][:, -1].all()
+    assert last.shape[1] > first.shape[1]
+
+
+def test_rollout_of_random_actions() -> None:
+    data = packing().rollout(20, break_when_any_done=False)
+    assert data["next", "terminated"].any()
+
+
+@pytest.mark.filterwarnings("ignore:Creating .* which inherits from WeightUpdaterBase:DeprecationWarning")  # its own
+def test_collector() -> None:
+    from torchrl.collectors import Collector
+
+    collector = Collector(packing(num_envs=4), policy(), frames_per_batch=40, total_frames=80, auto_register_policy_transforms=False)
+    batches = list(collector)
+    collector.shutdown()
+    assert [batch.batch_size for batch in batches] == [(4, 10), (4, 10)]
+    data = torch.cat(batches, 1)
+    expected = packing(num_envs=4).rollout(20, policy(), break_when_any_done=False)
+    assert_same(data.select(*expected.keys(True, True)), expected)
+
+
+def test_transforms() -> None:
+    transforms = Compose(InitTracker(), RewardSum(), StepCounter(max_steps=30, step_count_key="steps"))
+    env = TransformedEnv(packing(num_envs=4), transforms)
+    check_env_specs(env, seed=0)
+    env.set_seed(0)
+    data = env.rollout(40, policy(), break_when_any_done=False)
+    after = data["next"]
+    assert torch.allclose(after["episode_reward"], after["utilization"], atol=1e-6)
+    assert torch.equal(after["steps"], after["step_count"])
+    assert torch.equal(data["is_init"], data["step_count"] == 0)
+    assert after["done"].sum() > 4
+
+
+def test_step_counter_agrees_with_the_environments_own() -> None:
+    # TorchRL's default key is the same as ours and means the same.
+    env = TransformedEnv(packing(num_envs=4), StepCounter())
+    check_env_specs(env, seed=0)
+    env.set_seed(0)
+    counted = env.rollout(40, policy(), break_when_any_done=False)
+    plain = packing(num_envs=4).rollout(40, policy(), break_when_any_done=False)
+    assert torch.equal(counted["next", "step_count"], plain["next", "step_count"])
+
+
+def test_a_step_limit_truncates() -> None:
+    env = TransformedEnv(packing(num_envs=4), StepCounter(max_steps=3, step_count_key="steps"))
+    data = env.rollout(9, policy(), break_when_any_done=False)
+    assert data["next", "truncated"][:, 2::3].all()
+    assert not data["next", "terminated"].any()
+    assert data["num_packed"][:, 3::3].sum() == 0
+
+
+@pytest.mark.parametrize("setting", ["three visible", "irregular"])
+def test_serial(setting: str) -> None:
+    env = SerialEnv(2, functools.partial(packing, setting, 2))
+    check_env_specs(env, seed=0)
+    alone = [packing(setting, 2, seed=seed) for seed in (3, 4)]
+    env.set_seed(3, static_seed=False)
+    for single, seed in zip(alone, batch_seeds(3, 2), strict=True):
+        single.set_seed(seed)
+    together = env.rollout(6, policy(), break_when_any_done=False)
+    assert together.batch_size == (2, 2, 6)
+    for row, single in zip(together, alone, strict=True):
+        expected = single.rollout(6, policy(), break_when_any_done=False)
+        assert_same(row.select(*expected.keys(True, True)), expected)
+
+
+def batch_seeds(seed: int, count: int) -> list[int]:
+    """Seeds that a batch of environments hands to its members."""
+    seeds = []
+    env = packing()
+    for _ in range(count):
+        seeds.append(seed)
+        seed = env.set_seed(seed)
+    return seeds
+
+
+def test_parallel() -> None:
+    # A lambda makes TorchRL build a first environment here and hand its state, without tensors, to the workers.
+    env = ParallelEnv(2, functools.partial(packing, "bpp10", 2), mp_start_method="fork")
+    env.set_seed(0)
+    data = env.rollout(6, policy(), break_when_any_done=False)
+    env.close()
+    expected = packing("bpp10", 2).rollout(6, policy(), break_when_any_done=False)
+    assert data.batch_size == (2, 2, 6)
+    assert_same(data[0].select(*expected.keys(True, True)), expected)
+    assert not torch.equal(data[0]["item_id"], data[1]["item_id"])
+
+
+# -- compilation ------------------------------------------------------------------------------------------------------
+
+
+def twenty_steps(env: EnvBase) -> list[TensorDictBase]:
+    """What twenty legal steps gave."""
+    generator = torch.Generator().manual_seed(0)
+    current, seen = env.reset(), []
+    for _ in range(20):
+        current = current.set("action", legal_action(current["action_mask"], generator))
+        step, current = env.step_and_maybe_reset(current)
+        seen += [step.clone(), current.clone()]
+    return seen
+
+
+def assert_compiles(env: PackingEnv, twin: PackingEnv, backend: str) -> None:
+    """Twenty steps of `env`, compiled to one graph, are those of `twin`."""
+    expected = twenty_steps(twin)
+    torch.compiler.reset()
+    env.compile(fullgraph=True, backend=backend)
+    came = twenty_steps(env)
+    torch.compiler.reset()
+    assert any(step["next", "done"].any() for step in expected[::2])
+    for first, second in zip(expected, came, strict=True):
+        assert set(first.keys(True, True)) == set(second.keys(True, True))
+        for key in first.keys(True, True):
+            exact = not first[key].is_floating_point()
+            torch.testing.assert_close(second[key], first[key], rtol=0, atol=0 if exact else 1e-6)
+
+
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on the CPU")
+def test_a_compiled_step_is_the_same_step() -> None:
+    setting = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5, "include": ("z_map",), "stability": "support"}
+    from torchrl_gpu.envs.packing.items import RandomBoxes
+
+    env, twin = (packing(num_envs=3, items=RandomBoxes(1, 3), **setting) for _ in range(2))
+    assert_compiles(env, twin, "inductor")
+
+
+@pytest.mark.parametrize("setting", ["three visible", "irregular, on its support"])
+def test_a_step_is_one_graph(setting: str) -> None:
+    env, twin = (packing(setting, 2) for _ in range(2))
+    assert_compiles(env, twin, "eager")

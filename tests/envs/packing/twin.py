@@ -1,0 +1,75 @@
+"""A second packing environment, one bin in NumPy, built only on the reference's `drop_item` and `place_item`."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.kernels import reference
+
+
+class Twin:
+    """Environment `index` of a batch, played by itself.
+
+    It takes the catalogue and the sequences of items from `env`, and nothing of its state.
+    """
+
+    def __init__(self, env: PackingEnv, index: int) -> None:
+        self.env, self.index, self.bin_ = env, index, env.bin
+        self.episode = -1
+        self.restart()
+
+    def restart(self) -> None:
+        """Begins the next episode."""
+        self.episode += 1
+        key = self.env.stream.begin(self.env.seed, torch.tensor([self.index]), torch.tensor([self.episode]))
+        items = self.env.stream.items(key, torch.arange(self.env.num_items)[None])[0].tolist()
+        self.waiting = [item for item in items if item >= 0]
+        self.heights = np.zeros(self.bin_.cells, dtype=np.float32)
+        self.volume, self.num_packed, self.stable = 0.0, 0, False
+        self.look()
+
+    def look(self) -> None:
+        """Drops every visible item everywhere."""
+        shape = self.env.action_shape
+        self.z_map = np.full(shape, self.bin_.size[2], dtype=np.float32)
+        self.legal = np.zeros(shape, dtype=bool)
+        for k, item in enumerate(self.visible):
+            for o in range(shape[1]):
+                maps = reference.item_maps(self.env.catalogue, item, o)
+                reference.drop_item(self.heights, *maps, self.bin_, self.z_map[k, o], self.legal[k, o])
+
+    @property
+    def visible(self) -> list[int]:
+        """Items to choose from."""
+        return self.waiting[: self.env.visible_items]
+
+    def step(self, action: int) -> tuple[float, bool]:
+        """Reward and whether the episode is over."""
+        if not 0 <= action < self.legal.size or not self.legal.flat[action]:
+            return 0.0, True
+        before = self.worth()
+        k, o, gx, gy = np.unravel_index(action, self.legal.shape)
+        item = self.waiting.pop(k)
+        top, bottom = reference.item_maps(self.env.catalogue, item, int(o))
+        x = dict(reference.placements(top.shape[0], self.bin_.cells[0], self.bin_))[int(gx)]
+        y = dict(reference.placements(top.shape[1], self.bin_.cells[1], self.bin_))[int(gy)]
+        reference.place_item(self.heights, top, bottom, x, y, self.z_map[k, o, gx, gy])
+        self.volume += float(self.env.catalogue.volume[item])
+        self.num_packed += 1
+        self.stable = True
+        self.look()
+        return self.worth() - before, not self.legal.any()
+
+    def worth(self) -> float:
+        """What the reward is the gain of."""
+        length, width, height = self.bin_.size
+        if self.env.reward == "utilization":
+            return self.volume / (length * width * height)
+        if not self.num_packed:
+            return 0.0
+        floor = length * width
+        compact = self.volume / (floor * float(self.heights.max()))
+        pyramid = self.volume / (float(self.heights.astype(np.float64).mean()) * floor)
+        return 0.75 * compact + 0.25 * pyramid + 0.25 * self.stable

@@ -1,0 +1,272 @@
+"""Double DQN with masks: the loss by hand, over Q-values that are tables; acting against a naive twin."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
+from torchrl.data import Categorical, Composite, Unbounded
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from tests.no_host_reads import NoHostReads
+from tests.tolerances import assert_near
+from tests.training.tiny import dqn, packing_env
+from torchrl_gpu.policies import DQN
+from torchrl_gpu.training.rollout import Rollout
+
+
+class Table(nn.Module):
+    """Q-values of three states and three actions."""
+
+    in_keys = ("state",)
+
+    def __init__(self, values: list[list[float]]) -> None:
+        super().__init__()
+        self.values = nn.Parameter(torch.tensor(values))
+
+    def forward(self, state: Tensor) -> Tensor:
+        return self.values[state]
+
+
+class Spec:
+    """As much of an environment as an agent looks at."""
+
+    def __init__(self, *keys: str) -> None:
+        self.observation_spec = Composite({key: Unbounded(()) for key in keys})
+        self.action_spec = Categorical(3)
+
+
+ONLINE = [[1.5, 5.0, 0.0], [5.0, 9.0, 7.0], [4.0, 1.0, 0.0]]
+TARGET = [[0.0, 0.0, 0.0], [10.0, 100.0, 2.0], [8.0, 50.0, 50.0]]
+
+
+def tables(**changes: object) -> DQN:
+    """An agent whose online and target Q-values are the tables above, gamma 1/2."""
+    made = DQN(Spec("state", "action_mask"), network=lambda env: Table(TARGET), gamma=0.5, **changes)  # type: ignore[arg-type]
+    with torch.no_grad():
+        made.policy[0].module.values.copy_(torch.tensor(ONLINE))
+    return made
+
+
+def target_values(agent: DQN) -> Tensor:
+    (values,) = agent.objective.target_value_network_params.values(True, True)
+    return values
+
+
+def batch_by_hand() -> TensorDict:
+    """Three transitions: one that goes on, one that terminates, one that is cut off."""
+    return TensorDict(
+        {
+            "state": torch.tensor([0, 0, 2]),
+            "action": torch.tensor([0, 1, 0]),
+            "action_mask": torch.ones(3, 3, dtype=torch.bool),
+            "steps_to_next_obs": torch.tensor([[1], [2], [3]]),
+            "next": {
+                "state": torch.tensor([1, 1, 2]),
+                "action_mask": torch.tensor([[True, False, True], [True, True, True], [True, True, True]]),
+                "reward": torch.tensor([[1.0], [3.0], [0.0]]),
+                "done": torch.tensor([[False], [True], [True]]),
+                "terminated": torch.tensor([[False], [True], [False]]),
+            },
+        },
+        batch_size=[3],
+    )
+
+
+# -- the loss --
+#
+# Huber: e²/2 up to e = 1, then e − 1/2.
+#   0: in state 1 the online network prefers, of actions 0 and 2, action 2 (7 > 5; the 9 of action 1 is not legal). The
+#      target network gives it 2, so y = 1 + 1/2 · 2 = 2; Q = 1.5, e = 0.5, loss 0.125.
+#   1: terminated, so y = 3; Q = 5, e = 2, loss 1.5.
+#   2: cut off, not terminated, so it bootstraps over three steps: the online network prefers action 0, the target network
+#      gives it 8, y = 0 + (1/2)³ · 8 = 1; Q = 4, e = 3, loss 2.5.
+ERRORS = [0.5, 2.0, 3.0]
+LOSSES = [0.125, 1.5, 2.5]
+
+
+def test_loss_by_hand() -> None:
+    batch = batch_by_hand()
+    loss = tables().loss(batch)["loss"]
+    assert loss.item() == pytest.approx(sum(LOSSES) / 3)
+    assert batch["td_error"].shape == (3, 1)
+    assert batch["td_error"].flatten().tolist() == pytest.approx(ERRORS)
+
+
+def test_loss_by_hand_without_the_double() -> None:
+    #   0: the target network's largest over legal actions is 10: y = 6, e = 4.5, loss 4; 1: as before, 1.5;
+    #   2: its largest is 50: y = 6.25, e = 2.25, loss 1.75
+    assert tables(double=False).loss(batch_by_hand())["loss"].item() == pytest.approx((4 + 1.5 + 1.75) / 3)
+
+
+def test_gradients_by_hand() -> None:
+    # The slope of the Huber loss is the error up to 1, then its sign: Q − y is −0.5, 2, 3. Nothing flows through targets
+    # or through the choice of the next action.
+    agent = tables()
+    agent.loss(batch_by_hand())["loss"].backward()
+    (weights,) = agent.parameters_to_train
+    expected = torch.tensor([[-0.5, 1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]]) / 3
+    assert_near(weights.grad, expected)
+
+
+def test_priority_weights_by_hand() -> None:
+    # TorchRL's mean with weights is theirs too: Σ w · loss / Σ w
+    batch, weight = batch_by_hand(), [1.0, 0.5, 0.25]
+    batch["priority_weight"] = torch.tensor(weight)
+    expected = sum(w * loss for w, loss in zip(weight, LOSSES, strict=True)) / sum(weight)
+    assert tables().loss(batch)["loss"].item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_a_last_state_without_legal_actions_does_no_harm(double: bool) -> None:
+    batch = batch_by_hand()
+    batch["next", "action_mask"][1] = False
+    expected = tables(double=double).loss(batch_by_hand())["loss"]
+    assert torch.equal(tables(double=double).loss(batch)["loss"], expected)
+
+
+# -- acting --
+
+
+def states(masks: list[list[int]]) -> TensorDict:
+    """State 1, whose values are 5, 9 and 7, under several masks."""
+    return TensorDict(
+        {"state": torch.ones(len(masks), dtype=torch.int64), "action_mask": torch.tensor(masks).bool()}, [len(masks)]
+    )
+
+
+def test_an_illegal_action_never_wins() -> None:
+    seen = states([[1, 1, 1], [1, 0, 1], [1, 0, 0], [0, 0, 1]])
+    assert tables().policy(seen)["action"].tolist() == [1, 2, 0, 2]
+
+
+def test_exploring_is_legal_and_reaches_every_legal_action() -> None:
+    torch.manual_seed(0)
+    agent = tables(epsilon_start=1.0)
+    with set_exploration_type(ExplorationType.RANDOM):
+        action = agent.acting(states([[1, 0, 1]] * 200))["action"]
+    assert set(action.tolist()) == {0, 2}
+    with set_exploration_type(ExplorationType.DETERMINISTIC):
+        assert (agent.acting(states([[1, 0, 1]] * 200))["action"] == 2).all()
+
+
+def test_annealing_reaches_the_explorer() -> None:
+    agent = tables(epsilon_start=1.0, epsilon_end=0.0, epsilon_frames=100)
+    agent.anneal(100)
+    with set_exploration_type(ExplorationType.RANDOM):
+        assert (agent.acting(states([[1, 1, 1]] * 200))["action"] == 1).all()
+
+
+def filled(agent: DQN, num_envs: int = 6) -> TensorDictBase:
+    """States of bins that are filling up."""
+    env = packing_env(num_envs, visible_items=2)
+    with set_exploration_type(ExplorationType.RANDOM):
+        return env.rollout(4, agent.acting, break_when_any_done=False)[:, -1]["next"]
+
+
+@pytest.fixture
+def packer() -> DQN:
+    torch.manual_seed(0)
+    agent = dqn(packing_env(6, visible_items=2))
+    nn.init.normal_(agent.policy[0].module.advantage.weight)
+    return agent
+
+
+def test_greedy_actions_against_a_loop(packer: DQN) -> None:
+    seen = filled(packer)
+    actions = packer.policy(seen.clone())["action"]
+    network = packer.policy[0].module
+    for n, state in enumerate(seen.unbind(0)):
+        q = network(*(state[key] for key in network.in_keys)).tolist()
+        legal = state["action_mask"].tolist()
+        best = max((value, -index) for index, value in enumerate(q) if legal[index])
+        assert q[int(actions[n])] == pytest.approx(best[0], abs=1e-5)
+        assert legal[int(actions[n])]
+
+
+@pytest.mark.parametrize("batch", [(2, 3), (6, 1), (1, 6)])
+def test_any_batch_shape(packer: DQN, batch: tuple[int, ...]) -> None:
+    seen = filled(packer)
+    flat = packer.policy(seen.clone())["action"]
+    shaped = packer.policy(seen.clone().reshape(*batch))["action"]
+    assert shaped.shape == batch
+    assert torch.equal(shaped.flatten(), flat)
+
+
+def test_nothing_is_read_back(packer: DQN) -> None:
+    env = packing_env(6, visible_items=2)
+    rollout = Rollout(env, env.stored_keys, 2, 0.9)
+    with set_exploration_type(ExplorationType.RANDOM), NoHostReads():
+        batch, _ = rollout.collect(packer.acting, 4)
+        for part in (batch, batch["next"]):
+            env.restore(part)
+        packer.loss(batch)
+        packer.anneal(50)
+        packer.follow(1)
+
+
+# -- targets --
+
+
+def test_targets_start_as_the_online_weights() -> None:
+    made = DQN(Spec("state", "action_mask"), network=lambda env: Table(TARGET))  # type: ignore[arg-type]
+    assert torch.equal(target_values(made), torch.tensor(TARGET))
+
+
+def test_soft_targets_by_hand() -> None:
+    agent = tables(tau=0.25)
+    for update in (1, 2):
+        agent.follow(update)
+    # after two quarters of the way, 9/16 of the distance is left
+    expected = torch.tensor(ONLINE) + (torch.tensor(TARGET) - torch.tensor(ONLINE)) * 9 / 16
+    assert_near(target_values(agent), expected)
+
+
+def test_hard_targets_move_every_so_many_updates() -> None:
+    agent = tables(tau=None, target_period=3)
+    moved = []
+    for update in range(1, 8):
+        with torch.no_grad():
+            agent.policy[0].module.values.fill_(update)
+        agent.follow(update)
+        moved.append(target_values(agent)[0, 0].item())
+    assert moved == [0, 0, 3, 3, 3, 6, 6]
+
+
+def test_targets_are_saved_and_what_explores_is_not_saved_twice() -> None:
+    agent = tables()
+    names = list(agent.state_dict())
+    assert len([name for name in names if "target" in name]) == 1
+    fresh = tables()
+    fresh.follow(1)
+    fresh.load_state_dict(agent.state_dict())
+    assert torch.equal(target_values(fresh), target_values(agent))
+    assert sum("epsilon" in name for name in names) == 1
+
+
+def test_only_the_online_weights_are_trained() -> None:
+    agent = tables()
+    (weights,) = agent.parameters_to_train
+    assert weights.data_ptr() == agent.policy[0].module.values.data_ptr()
+
+
+# -- what is refused --
+
+
+def test_an_observation_that_is_not_there() -> None:
+    with pytest.raises(
+        ValueError, match="DQN: Table wants the observations state, which Spec does not return; got pixels, action_mask"
+    ):
+        DQN(Spec("pixels", "action_mask"), network=lambda env: Table(TARGET))  # type: ignore[arg-type]
+
+
+def test_a_map_that_was_left_out() -> None:
+    with pytest.raises(ValueError, match="DQN: PlacementScores wants the observations z_map, which PackingEnv does not"):
+        dqn(packing_env(include=()))
+
+
+@pytest.mark.parametrize("wrong", [{"gamma": 0.0}, {"gamma": 1.1}, {"n_steps": 0}])
+def test_a_discount_that_is_none(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="DQN: want 0 < gamma <= 1 and n_steps >= 1; got"):
+        dqn(packing_env(), **wrong)

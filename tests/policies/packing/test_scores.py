@@ -1,0 +1,154 @@
+"""The dueling score map: what dueling means, what it does not depend on, and the bins that its weights fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from tests.no_host_reads import NoHostReads
+from tests.tolerances import TOLERANCE, assert_near
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import RandomBoxes
+from torchrl_gpu.policies import PlacementScores
+from torchrl_gpu.policies.packing import RandomLegal
+
+
+def packing_env(num_envs: int = 6, **changes: object) -> PackingEnv:
+    arguments = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5, "items": RandomBoxes(1, 3), "visible_items": 2}
+    return PackingEnv(num_envs, **{**arguments, "device": "cpu", "seed": 0, **changes})  # type: ignore[arg-type]
+
+
+def scores_of(env: PackingEnv, seed: int = 0) -> PlacementScores:
+    """A small network none of whose weights is 0."""
+    torch.manual_seed(seed)
+    network = PlacementScores(env, channels=4, blocks=1)
+    nn.init.normal_(network.advantage.weight)
+    return network
+
+
+def states(env: PackingEnv, steps: int = 4) -> TensorDictBase:
+    """(N,) states of bins that are filling up; a full one is among them."""
+    torch.manual_seed(1)
+    return env.rollout(steps, RandomLegal(env), break_when_any_done=False)[:, -1]["next"]
+
+
+def q_of(network: PlacementScores, state: TensorDictBase) -> Tensor:
+    return network(*(state[key] for key in network.in_keys))
+
+
+def test_advantages_of_legal_actions_sum_to_0() -> None:
+    env = packing_env()
+    network, state = scores_of(env), states(env)
+    values: list[Tensor] = []
+    network.value.register_forward_hook(lambda module, args, out: values.append(out))
+    q, legal = q_of(network, state), state["action_mask"]
+    advantage = torch.where(legal, q - values[0], 0.0)
+    assert legal.any(1).all()
+    assert not legal.all()
+    assert advantage.abs().amax(1).min() > 0.01  # they are not all 0
+    assert_near(advantage.sum(1) / legal.sum(1), torch.zeros(len(q)))
+
+
+def test_a_state_without_a_legal_action_has_finite_scores() -> None:
+    env = packing_env(num_items=1)
+    state = states(env, 1)
+    state["legal_mask"] = torch.zeros_like(state["legal_mask"])
+    assert q_of(scores_of(env), state).isfinite().all()
+
+
+def test_a_fresh_network_prefers_nothing() -> None:
+    env = packing_env()
+    q = q_of(PlacementScores(env, channels=4, blocks=1), states(env))
+    assert_near(q, q[:, :1].expand_as(q))
+
+
+def test_it_does_not_matter_in_which_slot_an_item_is() -> None:
+    env = packing_env(visible_items=3)
+    network, state = scores_of(env), states(env)
+    order = torch.tensor([2, 0, 1])
+    turned = state.clone()
+    for key in ("item_size", "z_map", "legal_mask"):
+        turned[key] = state[key][:, order]
+    per_item = q_of(network, state).unflatten(1, (3, -1))
+    assert not torch.allclose(per_item[:, 0], per_item[:, 1])
+    assert_near(q_of(network, turned).unflatten(1, (3, -1)), per_item[:, order])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"bin_size": (8.0, 6.0, 9.0), "resolution": (8, 6)},
+        {"bin_size": (9.0, 7.0, 5.0), "resolution": (9, 7), "grid_step": 2},
+        {"visible_items": 1, "orientations": "axis"},
+    ],
+    ids=["bin", "grid", "items"],
+)
+def test_its_weights_fit_any_other_bin(other: dict[str, object]) -> None:
+    trained, env = scores_of(packing_env()), packing_env(**other)
+    network = scores_of(env, seed=1)
+    network.load_state_dict(trained.state_dict())
+    q = q_of(network, states(env))
+    assert q.shape == (6, env.num_actions)
+    assert q.isfinite().all()
+
+
+def test_it_is_convolutional() -> None:
+    # Far from the walls and with the means over the map held (no blocks), an item beside the same pile scores the same.
+    env = packing_env(1, bin_size=(12.0, 12.0, 5.0), resolution=12, visible_items=1, orientations="fixed")
+    torch.manual_seed(0)
+    network = PlacementScores(env, channels=4, blocks=0)
+    nn.init.normal_(network.advantage.weight)
+    item = torch.tensor([[int((env._sizes[:-1, 0, :3] == 1).all(-1).nonzero())]])  # a cube of one cell
+    scores = []
+    for shift in (0, 3):
+        heightmap = torch.zeros(1, 12, 12)
+        heightmap[0, 4 + shift, 4 + shift] = 2.0
+        made = env.restore(env.reset().update({"box_heightmap": heightmap, "item_id": item}))
+        scores.append(q_of(network, made).view(12, 12)[2 + shift : 7 + shift, 2 + shift : 7 + shift])
+    assert scores[0].std() > 1e-3
+    assert_near(scores[1], scores[0])
+
+
+@pytest.mark.parametrize("batch", [(6,), (2, 3), (1, 6, 1)])
+def test_any_batch_shape(batch: tuple[int, ...]) -> None:
+    env = packing_env()
+    network, state = scores_of(env), states(env)
+    shaped = [state[key].reshape(*batch, *state[key].shape[1:]) for key in network.in_keys]
+    q = network(*shaped)
+    assert q.shape == (*batch, env.num_actions)
+    assert_near(q.reshape(6, -1), q_of(network, state))
+
+
+def test_mixed_precision_gives_float32() -> None:
+    env = packing_env()
+    network, state = scores_of(env), states(env)
+    exact = q_of(network, state)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = q_of(network, state)
+    assert mixed.dtype == torch.float32
+    assert not torch.equal(mixed, exact)
+    assert (mixed - exact).abs().max() < 2 * TOLERANCE[torch.bfloat16] * exact.abs().max().clamp_min(1)
+
+
+def test_every_weight_learns() -> None:
+    env = packing_env()
+    network = scores_of(env)
+    q_of(network, states(env)).square().sum().backward()
+    assert [name for name, weight in network.named_parameters() if weight.grad is None] == []
+    # a constant shift of all advantages is taken out again by their mean
+    assert all(w.grad.abs().sum() > 0 for name, w in network.named_parameters() if name != "advantage.bias")
+
+
+def test_nothing_is_read_back() -> None:
+    env = packing_env()
+    network, state = scores_of(env), states(env)
+    with NoHostReads():
+        q_of(network, state)
+
+
+@pytest.mark.parametrize("wrong", [{"channels": 0}, {"blocks": -1}])
+def test_a_network_that_is_none_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="PlacementScores: want at least 1 channel and 0 blocks; got"):
+        PlacementScores(packing_env(), **wrong)

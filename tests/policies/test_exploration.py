@@ -1,0 +1,100 @@
+"""Masked epsilon-greedy: the schedule, the distribution of what it draws, and that it draws on the device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from tests.no_host_reads import NoHostReads
+from torchrl_gpu.policies.exploration import MaskedEpsilonGreedy, random_legal
+
+MASK = torch.tensor([True, False, True, True, False, True, False])
+LEGAL = MASK.nonzero().squeeze(1).tolist()
+
+
+def chi_square(counts: torch.Tensor) -> float:
+    """Distance of counts from equal ones."""
+    expected = counts.sum() / len(counts)
+    return ((counts - expected) ** 2 / expected).sum().item()
+
+
+def rows(number: int, action: int = 2, batch: tuple[int, ...] | None = None) -> TensorDict:
+    """States that share one mask and one greedy action."""
+    batch = batch or (number,)
+    return TensorDict(
+        {"action": torch.full(batch, action), "action_mask": MASK.expand(*batch, len(MASK)).clone()}, batch_size=batch
+    )
+
+
+def test_the_schedule_is_linear_and_then_flat() -> None:
+    exploration = MaskedEpsilonGreedy(start=0.9, end=0.1, frames=200)
+    # 0.9 + (0.1 − 0.9) · frame / 200: a quarter of the way down at frame 50, flat from 200 on
+    for frame, epsilon in [(0, 0.9), (50, 0.7), (100, 0.5), (200, 0.1), (10_000, 0.1)]:
+        exploration.anneal(frame)
+        assert exploration.epsilon.item() == pytest.approx(epsilon)
+
+
+def test_epsilon_travels_with_the_weights() -> None:
+    saved = MaskedEpsilonGreedy(frames=100)
+    saved.anneal(50)
+    fresh = MaskedEpsilonGreedy(frames=100)
+    fresh.load_state_dict(saved.state_dict())
+    assert fresh.epsilon == saved.epsilon != MaskedEpsilonGreedy(frames=100).epsilon
+
+
+def test_random_actions_are_uniform_over_the_legal_ones() -> None:
+    torch.manual_seed(0)
+    drawn = random_legal(MASK.expand(40_000, -1))
+    counts = torch.bincount(drawn, minlength=len(MASK)).double()
+    assert counts[~MASK].sum() == 0
+    assert chi_square(counts[MASK]) < 16.27  # 3 degrees of freedom, p = 0.001
+
+
+def test_a_row_without_a_legal_action_gives_0() -> None:
+    assert random_legal(torch.zeros(3, 5, dtype=torch.bool)).tolist() == [0, 0, 0]
+
+
+def test_a_single_legal_action_is_always_drawn() -> None:
+    mask = torch.eye(6, dtype=torch.bool)
+    assert all(torch.equal(random_legal(mask), torch.arange(6)) for _ in range(20))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_epsilon_is_the_share_of_explored_actions(epsilon: float) -> None:
+    torch.manual_seed(1)
+    exploration = MaskedEpsilonGreedy(start=epsilon, end=0.0)
+    with set_exploration_type(ExplorationType.RANDOM):
+        action = exploration(rows(20_000, action=2))["action"]
+    changed = (action != 2).double().mean().item()
+    # explored actions are greedy by chance once in four
+    assert changed == pytest.approx(epsilon * 3 / 4, abs=0.015)
+    assert set(action.tolist()) <= set(LEGAL)
+
+
+@pytest.mark.parametrize("kind", [ExplorationType.DETERMINISTIC, ExplorationType.MODE, ExplorationType.MEAN])
+def test_it_is_greedy_unless_told_to_explore(kind: ExplorationType) -> None:
+    with set_exploration_type(kind):
+        action = MaskedEpsilonGreedy(start=1.0)(rows(1000, action=4))["action"]
+    assert (action == 4).all()  # even where the greedy action is not legal: that is the policy's business
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+def test_any_batch_shape(batch: tuple[int, ...]) -> None:
+    state = TensorDict({"action": torch.zeros(batch, dtype=torch.int64), "action_mask": MASK.expand(*batch, -1)}, batch)
+    with set_exploration_type(ExplorationType.RANDOM):
+        assert MaskedEpsilonGreedy()(state)["action"].shape == batch
+
+
+def test_nothing_is_read_back() -> None:
+    exploration, state = MaskedEpsilonGreedy(), rows(16)
+    with set_exploration_type(ExplorationType.RANDOM), NoHostReads():
+        exploration.anneal(10)
+        exploration(state)
+
+
+@pytest.mark.parametrize("wrong", [{"start": 0.1, "end": 0.2}, {"start": 1.1}, {"end": -0.1}, {"frames": 0}])
+def test_a_schedule_that_is_none_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="MaskedEpsilonGreedy: want 0 <= end <= start <= 1 and at least 1 frame; got"):
+        MaskedEpsilonGreedy(**wrong)  # type: ignore[arg-type]
