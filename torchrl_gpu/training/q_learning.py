@@ -164,8 +164,7 @@ class QLearning(LightningModule):
         transitions, steps = self.rollout.collect(self.agent.acting, self.rollout_steps)
         self.frames += steps.numel()
         self.meter.count(steps["next"])
-        if len(transitions):  # none as long as no n-step return is complete
-            if len(transitions):  # none yet, while fewer steps than a return needs have been played
+        if len(transitions):  # none yet, while fewer steps than a return needs have been played
             self.replay.extend(transitions)
 
     def _update(self) -> Tensor:

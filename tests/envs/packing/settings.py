@@ -24,6 +24,7 @@ IRREGULAR = {
     "orientations": "cube",
     "num_items": 8,
 }
+COARSER = {**IRREGULAR, "resolution": 10, "grid_step": 3, "orientations": "yaw"}
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "bpp10": {},
@@ -37,8 +38,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "objective": {"reward": "objective", "visible_items": 2},
     "masks only": {"include": ()},
     "irregular": {**IRREGULAR, "visible_items": 2},
-    "irregular, on its support": {**IRREGULAR, "orientations": "axis", "stability": "support", "reward": "objective"},
-    "irregular, on its corners": {**IRREGULAR, "orientations": "yaw", "stability": "corners", "order": "volume"},
+    "irregular, on its support": {**COARSER, "orientations": "axis", "stability": "support", "reward": "objective"},
+    "irregular, on its corners": {**COARSER, "visible_items": 2, "stability": "corners", "order": "volume"},
 }
 
 

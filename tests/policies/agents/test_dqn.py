@@ -255,14 +255,12 @@ def test_only_the_online_weights_are_trained() -> None:
 
 
 def test_an_observation_that_is_not_there() -> None:
-    with pytest.raises(
-        ValueError, match="DQN: Table wants the observations state, which Spec does not return; got pixels, action_mask"
-    ):
+    with pytest.raises(ValueError, match="DQN: Table wants state to observe; Spec gives only pixels, action_mask"):
         DQN(Spec("pixels", "action_mask"), network=lambda env: Table(TARGET))  # type: ignore[arg-type]
 
 
 def test_a_map_that_was_left_out() -> None:
-    with pytest.raises(ValueError, match="DQN: PlacementScores wants the observations z_map, which PackingEnv does not"):
+    with pytest.raises(ValueError, match="DQN: PlacementScores wants z_map to observe; PackingEnv gives only box_heightmap"):
         dqn(packing_env(include=()))
 
 
