@@ -35,8 +35,8 @@ class HostRead(AssertionError):
 class NoHostReads(TorchDispatchMode):
     """Raises `HostRead` at any operator which, on a GPU, would block the host.
 
-    That is: reading a value, an output whose size depends on values, a boolean mask as an index, a tensor made from host
-    data, a copy between devices.
+    That is: reading a value, an output whose size depends on values, a boolean mask as an index, a tensor made from
+    host data, a copy between devices.
     """
 
     def __enter__(self) -> NoHostReads:

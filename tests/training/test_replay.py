@@ -236,7 +236,7 @@ def test_code_in_a_replay_never_runs(tmp_path: Path, form: str) -> None:
         torch.save(content, path)
     else:
         path.write_bytes(pickle.dumps(content, protocol=2))
-    with pytest.raises(ValueError, match="replay .*: want"):
+    with pytest.raises(ValueError, match=r"replay .*: want"):
         load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.ckpt")
     assert not (tmp_path / "ran").exists()
 

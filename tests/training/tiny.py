@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,8 @@ def packing_env(num_envs: int = 8, **changes: Any) -> PackingEnv:
 
 def dqn(env: PackingEnv, **changes: Any) -> DQN:
     """An agent with a narrow network."""
-    network = partial(PlacementScores, channels=4, blocks=1)
-    return DQN(env, network=network, **{"epsilon_frames": 400, "tau": 0.1, **changes})
+    arguments = {"network": partial(PlacementScores, channels=4, blocks=1), "epsilon_frames": 400, "tau": 0.1}
+    return DQN(env, **{**arguments, **changes})
 
 
 def module(*, agent: dict[str, Any] | None = None, env: dict[str, Any] | None = None, **changes: Any) -> QLearning:
@@ -35,13 +34,18 @@ def module(*, agent: dict[str, Any] | None = None, env: dict[str, Any] | None = 
     arguments = {"batch_size": 16, "replay_size": 160, "warmup_frames": 48, **STEPS}
     torch.manual_seed(7)
     return QLearning(
-        packing_env(**(env or {})), partial(dqn, **(agent or {})), partial(torch.optim.Adam, lr=1e-2), **arguments | changes
+        packing_env(**(env or {})),
+        partial(dqn, **(agent or {})),
+        partial(torch.optim.Adam, lr=1e-2),
+        **arguments | changes,
     )
 
 
 def data(**changes: Any) -> PackingEpisodes:
     """Few episodes and short epochs."""
-    return PackingEpisodes(**{"steps_per_epoch": 3, "num_episodes": 5, "num_val_episodes": 4, "pictures": False, **changes})
+    return PackingEpisodes(
+        **{"steps_per_epoch": 3, "num_episodes": 5, "num_val_episodes": 4, "pictures": False, **changes}
+    )
 
 
 def trainer(folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: Any) -> Trainer:

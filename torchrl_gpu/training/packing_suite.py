@@ -85,6 +85,7 @@ def pack(env: PackingEnv, policy: Policy) -> Packings:
             chosen = policy(observation)
             seconds += _now(env.device) - start
             decisions += int((~done).sum())
+            chosen["action"] = torch.where(done, -1, chosen["action"])
             stepped = env.step(chosen)
             done |= stepped["next", "done"].squeeze(-1)
             observation = step_mdp(stepped)

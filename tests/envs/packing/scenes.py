@@ -1,4 +1,4 @@
-"""Random bins, items and piles for the tests of the kernels; every length is a multiple of 1/8 m, so that sums are exact."""
+"""Random bins, items and piles for the tests of the kernels; lengths are multiples of 1/8 m, so that sums are exact."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Scene(NamedTuple):
     catalogue: Catalogue
     bin_: Bin
 
-    def to(self, device: torch.device) -> Scene:
+    def to(self, device: torch.device | str) -> Scene:
         """The same scene on `device`."""
-        catalogue = self.catalogue.to(device)
+        catalogue = self.catalogue.to(torch.device(device))
         return Scene(self.heightmap.to(device), self.item_id.to(device), catalogue, self.bin_)
 
     def under(self, **changes: object) -> Scene:

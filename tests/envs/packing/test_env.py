@@ -48,7 +48,7 @@ def test_keys_shapes_and_types_are_those_documented(setting: str, device: torch.
     first = env.reset()
     step = env.step(first.clone().set("action", legal_action(first["action_mask"])))["next"]
     for seen, wanted in ((first, observed | ended), (step, observed | ended | {"reward": ((n, 1), torch.float32)})):
-        assert {key: (tuple(seen[key].shape), seen[key].dtype) for key in seen.keys()} == wanted
+        assert {key: (tuple(value.shape), value.dtype) for key, value in seen.items()} == wanted
         assert all(value.device.type == device.type for value in seen.values())
     assert env.action_spec.shape == (n,)
     assert env.action_spec.dtype == torch.int64
@@ -122,7 +122,9 @@ def test_constructor_arguments_can_be_read_back() -> None:
 def test_maps_of_an_empty_bin_need_no_kernel(setting: str, stability: str) -> None:
     env = packing(setting, num_envs=4, stability=stability)
     first = env.reset()
-    z_map, legal = env.kernels.drop_map(torch.zeros_like(first["box_heightmap"]), first["item_id"], env.catalogue, env.bin)
+    z_map, legal = env.kernels.drop_map(
+        torch.zeros_like(first["box_heightmap"]), first["item_id"], env.catalogue, env.bin
+    )
     assert torch.equal(first["z_map"], z_map)
     assert torch.equal(first["legal_mask"], legal)
     assert legal.flatten(1).any(1).all()
@@ -248,8 +250,8 @@ def test_gains_in_the_objective_telescope_to_it() -> None:
         total = total + after["reward"][:, 0]
         heights, done = after["box_heightmap"], after["done"][:, 0]
         volume = after["utilization"][:, 0] * env.bin.volume
-        compact = volume / (heights.amax((1, 2)) * 0.01)
-        pyramid = volume / (heights.sum((1, 2)) * 0.004**2)
+        compact = volume / (heights.amax((1, 2)) * 0.1 * 0.1)
+        pyramid = volume / (heights.sum((1, 2)) * env.cell[0] * env.cell[1])
         assert torch.allclose(total, 0.75 * compact + 0.25 * pyramid + 0.25, atol=1e-5)
         total = torch.where(done, 0.0, total)
         checked += int(done.sum())
@@ -276,7 +278,7 @@ def test_an_illegal_action_changes_nothing_and_ends_the_episode(setting: str, re
         assert not step["truncated"].any()
         assert (step["reward"] == 0).all()
         assert torch.equal(step["step_count"], current["step_count"] + 1)
-        kept = [k for k in env.observation_spec.keys() if k != "step_count"]
+        kept = [key for key, _ in env.observation_spec.items() if key != "step_count"]
         assert_same(step.select(*kept), current.select(*kept))
         after = env.state_dict()
         assert all(torch.equal(after[k], saved[k]) for k in saved if k != "step_count")
@@ -517,7 +519,9 @@ def test_states_of_other_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"must have shape \(3, 10, 10\); got \(3, 5, 5\)$"):
         env.load_state_dict(env.state_dict() | {"heightmap": torch.zeros(3, 5, 5)})
     partial = {name: value for name, value in env.state_dict().items() if name != "key"}
-    with pytest.raises(ValueError, match=r"^PackingEnv.load_state_dict: want the entries \['episode', .*; got \['episode'"):
+    with pytest.raises(
+        ValueError, match=r"^PackingEnv.load_state_dict: want the entries \['episode', .*; got \['episode'"
+    ):
         env.load_state_dict(partial)
     with pytest.raises(ValueError, match=r"want the entries .*; got .*'spare'"):
         env.load_state_dict(env.state_dict() | {"spare": torch.zeros(3)})
@@ -568,7 +572,10 @@ def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> N
         ({"num_items": 0}, "PackingEnv: num_items and visible_items must be at least 1; got 0 and 1"),
         ({"visible_items": 0}, "PackingEnv: num_items and visible_items must be at least 1; got 100 and 0"),
         ({"bin_size": (10.0, 10.0)}, "Bin: bin_size must be three positive lengths in metres; got (10.0, 10.0)"),
-        ({"bin_size": (10.0, 10.0, -1.0)}, "Bin: bin_size must be three positive lengths in metres; got (10.0, 10.0, -1.0)"),
+        (
+            {"bin_size": (10.0, 10.0, -1.0)},
+            "Bin: bin_size must be three positive lengths in metres; got (10.0, 10.0, -1.0)",
+        ),
         ({"bin_size": (math.nan, 1, 1)}, "Bin: bin_size must be three positive lengths in metres; got (nan, 1.0, 1.0)"),
         ({"bin_size": (math.inf, 1, 1)}, "Bin: bin_size must be three positive lengths in metres; got (inf, 1.0, 1.0)"),
         ({"resolution": 0}, "Bin: resolution must give at least one cell along x and y; got (0, 0)"),
@@ -579,9 +586,15 @@ def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> N
         ({"stability": "com"}, "Bin: stability must be one of none, corners, support; got 'com'"),
         ({"reward": "fame"}, "PackingEnv: reward must be one of utilization, objective; got 'fame'"),
         ({"order": "weight"}, "PackingEnv: order must be one of sequence, volume; got 'weight'"),
-        ({"include": ("action_mask",)}, "PackingEnv: include must be one of item_top, item_bottom, z_map; got 'action_mask'"),
+        (
+            {"include": ("action_mask",)},
+            "PackingEnv: include must be one of item_top, item_bottom, z_map; got 'action_mask'",
+        ),
         ({"backend": "fortran"}, "get_kernels: backend must be auto or one of eager, reference; got 'fortran'"),
-        ({"orientations": "spin"}, "orientation_set: want one of fixed, yaw, axis, cube or a step in degrees; got 'spin'"),
+        (
+            {"orientations": "spin"},
+            "orientation_set: want one of fixed, yaw, axis, cube or a step in degrees; got 'spin'",
+        ),
         ({"orientations": 77.0}, "orientation_set: the step must be positive and divide 360 degrees; got 77.0"),
         ({"device": "tpu"}, "get_device: want auto, cpu, cuda, cuda:N or a torch.device of these types; got 'tpu'"),
         (
@@ -598,7 +611,10 @@ def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> N
             {"resolution": (10, 5)},
             "box_catalogue: cells must be square for boxes to be turned; got (1.0, 2.0) m",
         ),
-        ({"items": "cut", "bin_size": (10.0, 10.0, 9.5)}, "CutBoxes: the bin's height must be a whole number of cells; got 9.5"),
+        (
+            {"items": "cut", "bin_size": (10.0, 10.0, 9.5)},
+            "CutBoxes: the bin's height must be a whole number of cells; got 9.5",
+        ),
     ],
 )
 def test_bad_arguments_say_where_what_is_wanted_and_what_came(arguments: dict[str, Any], message: str) -> None:
@@ -608,5 +624,7 @@ def test_bad_arguments_say_where_what_is_wanted_and_what_came(arguments: dict[st
 
 
 def test_a_missing_file_is_named() -> None:
-    with pytest.raises(FileNotFoundError, match=r"^BoxSequences: nowhere\.npy: want a file of box sequences; there is none$"):
+    with pytest.raises(
+        FileNotFoundError, match=r"^BoxSequences: nowhere\.npy: want a file of box sequences; there is none$"
+    ):
         PackingEnv(2, items="nowhere.npy", device="cpu")

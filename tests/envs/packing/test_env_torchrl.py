@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch._dynamo.utils import counters
-from torch._inductor import config as inductor_config
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModule
+from torch._dynamo.utils import counters
+from torch._inductor import config as inductor_config
 from torchrl.envs import (
     Compose,
     EnvBase,
+    EnvCreator,
     InitTracker,
-    ParallelEnv,
     RewardSum,
     SerialEnv,
     StepCounter,
@@ -28,15 +28,12 @@ from tests.envs.packing.settings import assert_same, legal_action, packing
 from tests.tolerances import assert_near
 from torchrl_gpu.envs.packing.items import RandomBoxes
 
-
-def policy() -> TensorDictModule:
-    """The first legal action."""
-    return TensorDictModule(lambda mask: mask.int().argmax(-1), ["action_mask"], ["action"])
+policy = TensorDictModule(lambda mask: mask.int().argmax(-1), ["action_mask"], ["action"])  # the first legal one
 
 
 def test_rollout_restarts_what_is_done() -> None:
     env = packing(num_envs=4)
-    data = env.rollout(40, policy(), break_when_any_done=False)
+    data = env.rollout(40, policy, break_when_any_done=False)
     assert data.batch_size == (4, 40)
     assert data["next", "done"].sum() > 4
     started = data["next", "done"][:, :-1, 0]
@@ -45,10 +42,10 @@ def test_rollout_restarts_what_is_done() -> None:
 
 
 def test_rollout_until_the_first_and_the_last_is_done() -> None:
-    first = packing(num_envs=4).rollout(100, policy())
+    first = packing(num_envs=4).rollout(100, policy)
     assert first["next", "done"][:, -1].any()
     assert not first["next", "done"][:, :-1].any()
-    last = packing(num_envs=4).rollout(100, policy(), break_when_any_done=False, break_when_all_done=True)
+    last = packing(num_envs=4).rollout(100, policy, break_when_any_done=False, break_when_all_done=True)
     assert last["next", "done"][:, -1].all()
     assert last.shape[1] > first.shape[1]
 
@@ -62,12 +59,14 @@ def test_rollout_of_random_actions() -> None:
 def test_collector() -> None:
     from torchrl.collectors import Collector
 
-    collector = Collector(packing(num_envs=4), policy(), frames_per_batch=40, total_frames=80, auto_register_policy_transforms=False)
+    collector = Collector(
+        packing(num_envs=4), policy, frames_per_batch=40, total_frames=80, auto_register_policy_transforms=False
+    )
     batches = list(collector)
     collector.shutdown()
     assert [batch.batch_size for batch in batches] == [(4, 10), (4, 10)]
     data = torch.cat(batches, 1)
-    expected = packing(num_envs=4).rollout(20, policy(), break_when_any_done=False)
+    expected = packing(num_envs=4).rollout(20, policy, break_when_any_done=False)
     assert_same(data.select(*expected.keys(True, True)), expected)
 
 
@@ -76,7 +75,7 @@ def test_transforms() -> None:
     env = TransformedEnv(packing(num_envs=4), transforms)
     check_env_specs(env, seed=0)
     env.set_seed(0)
-    data = env.rollout(40, policy(), break_when_any_done=False)
+    data = env.rollout(40, policy, break_when_any_done=False)
     after = data["next"]
     assert torch.allclose(after["episode_reward"], after["utilization"], atol=1e-6)
     assert torch.equal(after["steps"], after["step_count"])
@@ -89,14 +88,14 @@ def test_step_counter_agrees_with_the_environments_own() -> None:
     env = TransformedEnv(packing(num_envs=4), StepCounter())
     check_env_specs(env, seed=0)
     env.set_seed(0)
-    counted = env.rollout(40, policy(), break_when_any_done=False)
-    plain = packing(num_envs=4).rollout(40, policy(), break_when_any_done=False)
+    counted = env.rollout(40, policy, break_when_any_done=False)
+    plain = packing(num_envs=4).rollout(40, policy, break_when_any_done=False)
     assert torch.equal(counted["next", "step_count"], plain["next", "step_count"])
 
 
 def test_a_step_limit_truncates() -> None:
     env = TransformedEnv(packing(num_envs=4), StepCounter(max_steps=3, step_count_key="steps"))
-    data = env.rollout(9, policy(), break_when_any_done=False)
+    data = env.rollout(9, policy, break_when_any_done=False)
     assert data["next", "truncated"][:, 2::3].all()
     assert not data["next", "terminated"].any()
     assert data["num_packed"][:, 3::3].sum() == 0
@@ -110,10 +109,10 @@ def test_serial(setting: str) -> None:
     env.set_seed(3, static_seed=False)
     for single, seed in zip(alone, batch_seeds(3, 2), strict=True):
         single.set_seed(seed)
-    together = env.rollout(6, policy(), break_when_any_done=False)
+    together = env.rollout(6, policy, break_when_any_done=False)
     assert together.batch_size == (2, 2, 6)
     for row, single in zip(together, alone, strict=True):
-        expected = single.rollout(6, policy(), break_when_any_done=False)
+        expected = single.rollout(6, policy, break_when_any_done=False)
         assert_same(row.select(*expected.keys(True, True)), expected)
 
 
@@ -127,16 +126,12 @@ def batch_seeds(seed: int, count: int) -> list[int]:
     return seeds
 
 
-def test_parallel() -> None:
-    # A lambda makes TorchRL build a first environment here and hand its state, without tensors, to the workers.
-    env = ParallelEnv(2, functools.partial(packing, "bpp10", 2), mp_start_method="fork")
-    env.set_seed(0)
-    data = env.rollout(6, policy(), break_when_any_done=False)
-    env.close()
-    expected = packing("bpp10", 2).rollout(6, policy(), break_when_any_done=False)
-    assert data.batch_size == (2, 2, 6)
-    assert_same(data[0].select(*expected.keys(True, True)), expected)
-    assert not torch.equal(data[0]["item_id"], data[1]["item_id"])
+def test_creator_keeps_each_environments_own_state() -> None:
+    # It builds a first environment and hands what of its state is no tensor, which is nothing, to every other one.
+    creator = EnvCreator(lambda: packing(seed=None))
+    first, second = creator(), creator()
+    assert first.seed != second.seed
+    assert not torch.equal(first.reset()["item_id"], second.reset()["item_id"])
 
 
 # -- compilation ------------------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_placements_are_the_grid_as_far_as_it_fits_and_then_the_wall(axis: tuple
     last = cells - extent
     num_placements = -(-cells // step)
     on_grid = [x for x in range(0, num_placements * step, step) if x <= last]
-    wall = [last] if 0 <= last and last % step and len(on_grid) < num_placements else []
+    wall = [last] if last >= 0 and last % step and len(on_grid) < num_placements else []
     assert positions(*axis) == on_grid + wall
 
 

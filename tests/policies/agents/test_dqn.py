@@ -80,8 +80,8 @@ def batch_by_hand() -> TensorDict:
 #   0: in state 1 the online network prefers, of actions 0 and 2, action 2 (7 > 5; the 9 of action 1 is not legal). The
 #      target network gives it 2, so y = 1 + 1/2 · 2 = 2; Q = 1.5, e = 0.5, loss 0.125.
 #   1: terminated, so y = 3; Q = 5, e = 2, loss 1.5.
-#   2: cut off, not terminated, so it bootstraps over three steps: the online network prefers action 0, the target network
-#      gives it 8, y = 0 + (1/2)³ · 8 = 1; Q = 4, e = 3, loss 2.5.
+#   2: cut off, not terminated, so it bootstraps over three steps: the online network prefers action 0, the target
+#      network gives it 8, y = 0 + (1/2)³ · 8 = 1; Q = 4, e = 3, loss 2.5.
 ERRORS = [0.5, 2.0, 3.0]
 LOSSES = [0.125, 1.5, 2.5]
 
@@ -101,8 +101,8 @@ def test_loss_by_hand_without_the_double() -> None:
 
 
 def test_gradients_by_hand() -> None:
-    # The slope of the Huber loss is the error up to 1, then its sign: Q − y is −0.5, 2, 3. Nothing flows through targets
-    # or through the choice of the next action.
+    # The slope of the Huber loss is the error up to 1, then its sign: Q − y is −0.5, 2, 3. Nothing flows through
+    # targets or through the choice of the next action.
     agent = tables()
     agent.loss(batch_by_hand())["loss"].backward()
     (weights,) = agent.parameters_to_train
@@ -260,7 +260,9 @@ def test_an_observation_that_is_not_there() -> None:
 
 
 def test_a_map_that_was_left_out() -> None:
-    with pytest.raises(ValueError, match="DQN: PlacementScores wants z_map to observe; PackingEnv gives only box_heightmap"):
+    with pytest.raises(
+        ValueError, match="DQN: PlacementScores wants z_map to observe; PackingEnv gives only box_heightmap"
+    ):
         dqn(packing_env(include=()))
 
 

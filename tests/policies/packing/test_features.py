@@ -21,8 +21,8 @@ def packing_env(num_envs: int = 4, **changes: object) -> PackingEnv:
 
 # A bin of 3×3×3 cells of a metre, grid step 2. Rows are x, columns are y:
 PILE = torch.tensor([[0.0, 1.0, 2.0], [0.0, 0.0, 1.0], [3.0, 0.0, 0.0]])
-# Slot 0 holds a box of 2×1×1, whose corners are x in {0, 1} (flush with the wall), y in {0, 2}; slot 1 one of 1×2×2, with
-# x in {0, 2}, y in {0, 1}. Where they come to rest is the highest cell under them:
+# Slot 0 holds a box of 2×1×1, whose corners are x in {0, 1} (flush with the wall), y in {0, 2}; slot 1 one of 1×2×2,
+# with x in {0, 2}, y in {0, 1}. Where they come to rest is the highest cell under them:
 #   slot 0: cells 0 0 | 2 1    slot 1: cells 0 1 | 1 2
 #           cells 0 3 | 1 0            cells 3 0 | 0 0
 Z = torch.tensor([[[0.0, 2.0], [3.0, 1.0]], [[1.0, 2.0], [3.0, 0.0]]])
@@ -33,7 +33,7 @@ SIZE = torch.tensor([[2.0, 1.0, 1.0, 2.0], [1.0, 2.0, 2.0, 4.0]])
 W = 3.0
 BESIDE = torch.tensor(
     [
-        # slot 0 at (0, 0): wall; cell (2, 0); wall; cells (0, 1), (1, 1). At (0, 2): wall; (2, 2); (0, 1), (1, 1); wall.
+        # slot 0 at (0, 0): wall; (2, 0); wall; cells (0, 1), (1, 1). At (0, 2): wall; (2, 2); (0, 1), (1, 1); wall.
         # At (1, 0): (0, 0); wall; wall; (1, 1), (2, 1). At (1, 2): (0, 2); wall; (1, 1), (2, 1); wall.
         [[[W, W], [0.0, 2.0]], [[3.0, 0.0], [W, W]], [[W, 0.5], [W, 0.0]], [[0.5, W], [0.0, W]]],
         # slot 1 at (0, 0): wall; (1, 0), (1, 1); wall; (0, 2). At (0, 1): wall; (1, 1), (1, 2); (0, 0); wall.
@@ -138,4 +138,3 @@ def test_nothing_is_read_back_and_nothing_is_saved() -> None:
     with NoHostReads():
         features(**seen)
     assert not features.state_dict()
-

@@ -1,11 +1,11 @@
-"""Named settings of the bin of 10×10×10 cells in which published figures exist."""
+"""Named settings: the reference ones, and those of the bin of 10×10×10 cells in which published figures exist."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from torchrl_gpu.envs.packing.env import PackingEnv
-from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
+from torchrl_gpu.envs.packing.items import CutBoxes, ProceduralSolids, RandomBoxes
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "rs": {"items": RandomBoxes(2, 5), "orientations": "fixed", "stability": "corners"},
@@ -15,6 +15,21 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
     "free125": {"items": RandomBoxes(1, 5), "orientations": "axis", "stability": "none"},
 }
 
+REFERENCE_SETTINGS: dict[str, dict[str, Any]] = {
+    "bpp10": {},
+    "irregular": {
+        "bin_size": (0.4, 0.4, 0.3),
+        "resolution": 200,
+        "grid_step": 4,
+        "items": ProceduralSolids(60),
+        "num_items": 50,
+        "visible_items": 20,
+        "orientations": "cube",
+        "order": "volume",
+        "include": ("z_map",),
+    },
+}
+
 
 def make_protocol(name: str, num_envs: int = 64, **changes: Any) -> PackingEnv:
     """The environment of a protocol.
@@ -22,13 +37,15 @@ def make_protocol(name: str, num_envs: int = 64, **changes: Any) -> PackingEnv:
     Args:
         name: "rs", "cut1", "cut2" (Zhao et al., AAAI 2021), "discrete125" (GOPT, RA-L 2024; PCT, ICLR 2022, setting 1)
             or
-            "free125" (PCT, setting 2).
+            "free125" (PCT, setting 2); or a reference setting, "bpp10" or "irregular" (Huang et al., RA-L 2023: 20 of 50
+            objects visible, the largest first, 24 orientations; with our own solids).
         num_envs: N.
         changes: Other constructor arguments of `PackingEnv`.
 
     Raises:
         ValueError: There is no such protocol.
     """
-    if name not in PROTOCOLS:
-        raise ValueError(f"make_protocol: name must be one of {', '.join(PROTOCOLS)}; got {name!r}")
-    return PackingEnv(num_envs, **PROTOCOLS[name] | changes)
+    known = PROTOCOLS | REFERENCE_SETTINGS
+    if name not in known:
+        raise ValueError(f"make_protocol: name must be one of {', '.join(known)}; got {name!r}")
+    return PackingEnv(num_envs, **known[name] | changes)

@@ -56,14 +56,18 @@ def test_a_box_must_fit_in_some_orientation() -> None:
 def test_boxes_turn_on_square_cells_only() -> None:
     oblong = Bin((10.0, 5.0, 10.0), (10, 10))
     RandomBoxes(1, 2).build(oblong, "fixed", 1, 1)
-    with pytest.raises(ValueError, match=r"^box_catalogue: cells must be square for boxes to be turned; got \(1.0, 0.5\)"):
+    with pytest.raises(
+        ValueError, match=r"^box_catalogue: cells must be square for boxes to be turned; got \(1.0, 0.5\)"
+    ):
         RandomBoxes(1, 2).build(oblong, "yaw", 1, 1)
 
 
 @pytest.mark.parametrize("source", [RandomBoxes, CutBoxes])
 @pytest.mark.parametrize("sides", [(0, 3), (4, 3), (-1, 1)])
 def test_sides_must_be_in_order(source: type, sides: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match=rf"^{source.__name__}: want 1 <= min_side <= max_side, in cells; got {sides[0]} and"):
+    with pytest.raises(
+        ValueError, match=rf"^{source.__name__}: want 1 <= min_side <= max_side, in cells; got {sides[0]} and"
+    ):
         source(*sides)
 
 

@@ -10,7 +10,9 @@ import pytest
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes, ProceduralSolids, RandomBoxes, item_source
 
 
-@pytest.mark.parametrize(("word", "source"), [("random", RandomBoxes), ("cut", CutBoxes), ("procedural", ProceduralSolids)])
+@pytest.mark.parametrize(
+    ("word", "source"), [("random", RandomBoxes), ("cut", CutBoxes), ("procedural", ProceduralSolids)]
+)
 def test_words_name_sources(word: str, source: type) -> None:
     assert type(item_source(word)) is source
 
@@ -23,10 +25,10 @@ def test_a_source_is_itself() -> None:
 def test_anything_else_is_a_path(tmp_path: Path) -> None:
     np.save(tmp_path / "boxes.npy", np.ones((1, 1, 3), dtype=int))
     assert isinstance(item_source(str(tmp_path / "boxes.npy")), BoxSequences)
-    with pytest.raises(FileNotFoundError, match="^BoxSequences: randon: want a file of box sequences; there is none$"):
+    with pytest.raises(FileNotFoundError, match=r"^BoxSequences: randon: want a file of box sequences; there is none$"):
         item_source("randon")
 
 
 def test_other_types_are_refused() -> None:
-    with pytest.raises(TypeError, match="^item_source: want an ItemSource, a word or a path; got int$"):
+    with pytest.raises(TypeError, match=r"^item_source: want an ItemSource, a word or a path; got int$"):
         item_source(3)  # type: ignore[arg-type]

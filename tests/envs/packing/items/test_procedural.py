@@ -31,7 +31,13 @@ def test_every_shape_has_material_at_every_size(shape: object, size: tuple[int, 
 def test_volumes_of_shapes() -> None:
     # A cylinder fills π/4 of its box; an L leaves out a quarter or so; hulls fill less than the box but most of a ball.
     assert made(cylinder).mean() == pytest.approx(np.pi / 4, rel=0.02)
-    for shape, low, high in ((bowl, 0.05, 0.5), (mug, 0.05, 0.5), (l_shape, 0.3, 0.9), (u_shape, 0.3, 0.9), (hull, 0.2, 0.9)):
+    for shape, low, high in (
+        (bowl, 0.05, 0.5),
+        (mug, 0.05, 0.5),
+        (l_shape, 0.3, 0.9),
+        (u_shape, 0.3, 0.9),
+        (hull, 0.2, 0.9),
+    ):
         assert low < made(shape).mean() < high
 
 
@@ -97,5 +103,5 @@ def test_cells_must_be_square() -> None:
 
 
 def test_solids_too_large_for_the_bin_are_named() -> None:
-    with pytest.raises(ValueError, match="^heightmaps: every item must fit the bin of"):
+    with pytest.raises(ValueError, match=r"^heightmaps: every item must fit the bin of"):
         ProceduralSolids(min_size=0.5, max_size=0.6).build(BIN, "cube", 1, 1)

@@ -120,9 +120,7 @@ def test_an_environment_plays_the_file_in_order(tmp_path: Path) -> None:
     sizes = np.array([[[side, side, side]] for side in (1, 2, 3, 4)])
     source = BoxSequences(saved(tmp_path / "a.npy", array(sizes)), in_order=True)
     env = PackingEnv(2, items=source, orientations="fixed", device="cpu", seed=0)
-    shown = []
-    for _ in range(3):
-        shown.append((env.catalogue.height[env.reset()["item_id"], 0].flatten()).tolist())
+    shown = [env.catalogue.height[env.reset()["item_id"], 0].flatten().tolist() for _ in range(3)]
     assert shown == [[1, 2], [3, 4], [1, 2]]
 
 
@@ -199,19 +197,35 @@ BAD: dict[str, tuple[str, Write, str]] = {
     "four sides": ("a.npy", array(np.ones((1, 2, 4))), NUMBERS + "float64 (1, 2, 4)"),
     "words": ("a.npy", array([[["a", "b", "c"]]]), NUMBERS + "<U1 (1, 1, 3)"),
     "booleans": ("a.pt", lambda path: torch.save(torch.ones(1, 1, 3, dtype=torch.bool), path), NUMBERS + "bool"),
-    "negative": ("a.npy", array([[[1, 2, 3], [1, -2, 3]]]), "episode 0: sizes must not be negative; got [1.0, -2.0, 3.0]"),
+    "negative": (
+        "a.npy",
+        array([[[1, 2, 3], [1, -2, 3]]]),
+        "episode 0: sizes must not be negative; got [1.0, -2.0, 3.0]",
+    ),
     "NaN": ("a.npy", array([[[1, 2, np.nan]]]), "episode 0: sizes must be finite; got [1.0, 2.0, nan]"),
     "infinite": ("a.json", text("[[[1, 2, Infinity]]]"), "episode 0: sizes must be finite; got [1.0, 2.0, inf]"),
     "NaN in JSON": ("a.json", text("[[[1, 2, NaN]]]"), "episode 0: sizes must be finite; got [1.0, 2.0, nan]"),
     "no episode": ("a.npy", array(np.ones((0, 2, 3))), "want at least one episode; got none"),
     "no box": ("a.npy", array(np.ones((1, 0, 3))), "episode 0: want at least one box; got none"),
     "only padding": ("a.npy", array(np.zeros((1, 4, 3))), "episode 0: want at least one box; got zeros only"),
-    "padding first": ("a.npy", array([[[0, 0, 0], [1, 1, 1]]]), "zeros may only pad the end of an episode; got [0.0, 0.0,"),
-    "a zero side": ("a.npy", array([[[1, 0, 1], [1, 1, 1]]]), "zeros may only pad the end of an episode; got [1.0, 0.0,"),
+    "padding first": (
+        "a.npy",
+        array([[[0, 0, 0], [1, 1, 1]]]),
+        "zeros may only pad the end of an episode; got [0.0, 0.0,",
+    ),
+    "a zero side": (
+        "a.npy",
+        array([[[1, 0, 1], [1, 1, 1]]]),
+        "zeros may only pad the end of an episode; got [1.0, 0.0,",
+    ),
     "truncated npy": ("a.npy", raw(b"\x93NUMPY\x01\x00"), READABLE),
     "empty npy": ("a.npy", raw(b""), READABLE),
     "broken zip": ("a.npz", raw(b"PK\x03\x04junk"), READABLE + "File is not a zip file"),
-    "two arrays": ("a.npz", lambda path: np.savez(path, a=TWO_EPISODES, b=TWO_EPISODES), READABLE + "neither one array nor"),
+    "two arrays": (
+        "a.npz",
+        lambda path: np.savez(path, a=TWO_EPISODES, b=TWO_EPISODES),
+        READABLE + "neither one array nor",
+    ),
     "empty pt": ("a.pt", raw(b""), READABLE),
     "a dict": ("a.pt", lambda path: torch.save({"a": torch.ones(1, 1, 3)}, path), READABLE),
     "bfloat16": ("a.pt", lambda path: torch.save(torch.ones(1, 1, 3, dtype=torch.bfloat16), path), READABLE),
@@ -231,7 +245,11 @@ BAD: dict[str, tuple[str, Write, str]] = {
     "order without height": ("a.json", text(side(length=1, width=2)), ORDER + "what fails with KeyError: 'height/mm'"),
     "word in order": ("a.json", text(side(length=1, width=2, height="x")), ORDER),
     "list in order": ("a.json", text(side(length=[1, 2], width=[1, 2], height=[1, 2])), ORDER),
-    "negative in order": ("a.json", text(side(length=1, width=2, height=-3)), "episode A: sizes must not be negative; got"),
+    "negative in order": (
+        "a.json",
+        text(side(length=1, width=2, height=-3)),
+        "episode A: sizes must not be negative; got",
+    ),
     "null in order": ("a.json", text(side(length=1, width=2, height=None)), "episode A: sizes must be finite; got"),
     "unknown suffix": ("a.csv", raw(b"1,2,3"), "want a .npy, .npz, .json or .pt file; got '.csv'"),
     "no suffix": ("boxes", raw(b"1,2,3"), "want a .npy, .npz, .json or .pt file; got 'no suffix'"),
@@ -253,7 +271,7 @@ def test_a_missing_file_is_named(make: Write, tmp_path: Path) -> None:
 
 
 def test_an_unknown_unit_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="^BoxSequences: unit must be one of cells, m, mm; got 'inch'$"):
+    with pytest.raises(ValueError, match=r"^BoxSequences: unit must be one of cells, m, mm; got 'inch'$"):
         BoxSequences(saved(tmp_path / "a.npy", array(TWO_EPISODES)), unit="inch")
 
 
@@ -266,5 +284,7 @@ def test_cells_are_whole(tmp_path: Path) -> None:
 
 def test_boxes_too_large_for_the_bin_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.npy", array([[[1, 2, 11]]]))
-    with pytest.raises(ValueError, match=r"every box must fit the bin of \[10.0, 10.0, 10.0\] cells .*\[1.0, 2.0, 11.0\]"):
+    with pytest.raises(
+        ValueError, match=r"every box must fit the bin of \[10.0, 10.0, 10.0\] cells .*\[1.0, 2.0, 11.0\]"
+    ):
         PackingEnv(1, items=path, device="cpu")

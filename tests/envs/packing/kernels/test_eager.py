@@ -18,7 +18,7 @@ RULES = ("none", "corners", "support")
 seeds = st.integers(0, 2**32 - 1)
 
 
-def assert_same(s: Scene, device: torch.device = torch.device("cpu")) -> tuple[torch.Tensor, torch.Tensor]:
+def assert_same(s: Scene, device: torch.device | str = "cpu") -> tuple[torch.Tensor, torch.Tensor]:
     """Both backends rest, judge and grow alike; z and legality are the same to the bit."""
     z_map, legal = reference.drop_map(*s)
     there = s.to(device)
@@ -111,7 +111,9 @@ def test_an_item_larger_than_the_bin_in_one_orientation_fits_in_the_other() -> N
     # 8×2 cells in a bin of 4×10: only turned, 3 × 9 places at the wall included.
     sizes = torch.tensor([[[8, 2, CELL], [2, 8, CELL]]], dtype=torch.float64)
     bin_ = bin_of((4, 10))
-    s = Scene(torch.zeros(2, 4, 10), torch.zeros(2, 1, dtype=torch.int64), Catalogue.of_boxes(sizes, torch.ones(1)), bin_)
+    s = Scene(
+        torch.zeros(2, 4, 10), torch.zeros(2, 1, dtype=torch.int64), Catalogue.of_boxes(sizes, torch.ones(1)), bin_
+    )
     _, legal = assert_same(s)
     assert legal.sum((1, 3, 4)).tolist() == [[0, 3 * 3]] * 2
 
@@ -169,7 +171,9 @@ def test_a_coarse_grid_uses_the_wall() -> None:
     for cells, step in (((10, 7), 4), ((9, 9), 2), ((25, 24), 4)):
         heights = torch.rand(1, *cells, generator=generator)
         box = Catalogue.of_boxes(torch.tensor([[[5, 4, CELL]]], dtype=torch.float64), torch.ones(1))
-        z_map, _ = eager.drop_map(heights, torch.zeros(1, 1, dtype=torch.int64), box, bin_of(cells, step=step, levels=99))
+        z_map, _ = eager.drop_map(
+            heights, torch.zeros(1, 1, dtype=torch.int64), box, bin_of(cells, step=step, levels=99)
+        )
         for axis, extent in enumerate((5, 4)):
             position, fits = grid_positions(torch.tensor(extent), cells[axis], step)
             last = int(fits.nonzero()[-1])

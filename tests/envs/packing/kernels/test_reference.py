@@ -96,9 +96,7 @@ def test_placing_never_lowers_the_heightmap_and_growth_is_the_difference_of_its_
         assert torch.equal(growth[:, k, o, gx, gy], gain)
 
 
-def placement_at(
-    s: Scene, k: int, o: int, gx: int, gy: int, z_map: torch.Tensor
-) -> tuple[Placement, torch.Tensor]:
+def placement_at(s: Scene, k: int, o: int, gx: int, gy: int, z_map: torch.Tensor) -> tuple[Placement, torch.Tensor]:
     """The placement of slot k of every environment at a place of the grid, and where it fits; elsewhere it is none."""
     cells = []
     for item in s.item_id[:, k].tolist():
