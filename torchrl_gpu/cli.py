@@ -41,6 +41,7 @@ def main(argv: list[str] | None = None, program: str | None = None) -> int | str
     """
     # Waiting threads sleep: spinning ones make every operation three times slower where another process has a core.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")  # torchrl announces every buffer that it allocates
     argv = sys.argv[1:] if argv is None else argv
     program = program or _program()
     try:

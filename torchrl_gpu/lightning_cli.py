@@ -116,7 +116,6 @@ def quiet() -> None:
     """Silences, by name, what is no news to a user of this package."""
     for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
         logging.getLogger(name).addFilter(_is_news)
-    logging.getLogger("torchrl").setLevel(logging.WARNING)  # it announces every buffer that it allocates
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # lightning 2.6 calls its older names
     for message in _NO_NEWS:
         warnings.filterwarnings("ignore", message=message)

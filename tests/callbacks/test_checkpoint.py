@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,7 @@ def with_replay(*stems: str) -> set[str]:
 
 def crossings(episodes: list[int], every: int) -> list[int]:
     """Counts at which another multiple has been crossed, the definition."""
-    pairs = zip(episodes, episodes[1:], strict=False)
-    return [after for before, after in pairs if after // every > before // every]
+    return [after for before, after in pairwise(episodes) if after // every > before // every]
 
 
 @pytest.mark.parametrize("every", [1, 4, 1000])

@@ -123,7 +123,7 @@ class PackingSuite:
     def show(self, name: str, scores: dict[str, float]) -> None:
         """Prints one policy's scores."""
         told = ", ".join(f"{key} {value:.3f}" for key, value in scores.items())
-        Console().print(f"{name} on {self.env.num_envs} episodes: {told}")
+        Console().print(f"{name} on {self.env.num_envs} episodes: {told}", soft_wrap=True)
 
     def compare(self, policy: Policy, folder: Path, name: str = "policy") -> dict[str, float]:
         """Packs every episode with the policy and with every baseline.
@@ -139,12 +139,14 @@ class PackingSuite:
         packings = self.play(policy)
         rows.append(packings.score(name))  # last, so that `env.state` holds its bins
         folder.mkdir(parents=True, exist_ok=True)
-        Console().print(table(rows, f"{len(packings.utilization)} episodes"))
+        _print_whole(table(rows, f"{len(packings.utilization)} episodes"))
         report = {"episodes": self.describe(), "policies": [asdict(row) for row in rows]}
         _write_json(folder / "evaluation.json", report)
         if self.pictures:
             self.draw(folder, packings)
-        Console().print(f"Written: {folder / 'evaluation.json'}" + (", pictures beside it" if self.pictures else ""))
+        Console().print(
+            f"Written: {folder / 'evaluation.json'}" + (", pictures beside it" if self.pictures else ""), soft_wrap=True
+        )
         return packings.scores()
 
     def describe(self) -> dict[str, Any]:
@@ -191,7 +193,7 @@ class PackingSuite:
         ]
         folder.mkdir(parents=True, exist_ok=True)
         _write_json(folder / "plans.json", plans)
-        Console().print(f"Written: {folder / 'plans.json'}, {len(plans)} plans")
+        Console().print(f"Written: {folder / 'plans.json'}, {len(plans)} plans", soft_wrap=True)
         return plans
 
 
@@ -225,6 +227,13 @@ def table(rows: list[Score], title: str) -> Table:
             style="bold" if row.utilization == best else "",
         )
     return shown
+
+
+def _print_whole(shown: Table) -> None:
+    """Prints a table at its own width: rich takes a log for 80 columns and would leave figures out."""
+    console = Console()
+    width = console.measure(shown, options=console.options.update(max_width=1000)).maximum
+    Console(width=max(console.width, width)).print(shown)
 
 
 def _write_json(path: Path, content: Any) -> None:

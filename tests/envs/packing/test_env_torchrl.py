@@ -101,7 +101,7 @@ def test_a_step_limit_truncates() -> None:
     assert data["num_packed"][:, 3::3].sum() == 0
 
 
-@pytest.mark.parametrize("setting", ["three visible", "irregular"])
+@pytest.mark.parametrize("setting", ["three visible", "irregular, on its corners"])
 def test_serial(setting: str) -> None:
     env = SerialEnv(2, functools.partial(packing, setting, 2))
     check_env_specs(env, seed=0)

@@ -108,7 +108,8 @@ class PackingEnv(BatchedEnv):
         self.include, self.backend, self.first_env = tuple(include), backend, first_env
         self.kernels = get_kernels(backend)
         self.catalogue, self.stream = self._build_items()
-        self._env_index = torch.arange(num_envs, device=self.device) + first_env
+        self._rows = torch.arange(num_envs, device=self.device)
+        self._env_index = self._rows + first_env
         self._slots = torch.arange(visible_items, device=self.device)
         self._sizes = self._item_sizes()
         self.state = self._blank_state()
@@ -311,12 +312,11 @@ class PackingEnv(BatchedEnv):
 
     def _record(self, placement: Placement) -> None:
         """Writes the placement behind the others; one that is not legal leaves no trace."""
-        s, legal = self.state, (placement.item_id >= 0)[:, None]
-        at = s.num_packed.clamp_max(s.placements.shape[1] - 1)[:, None]  # (N, 1)
-        cells = at[..., None].expand(-1, 1, 4)
-        row = torch.stack([field.int() for field in placement[:4]], -1)[:, None]  # (N, 1, 4)
-        s.placements.scatter_(1, cells, torch.where(legal[..., None], row, s.placements.gather(1, cells)))
-        s.placement_z.scatter_(1, at, torch.where(legal, placement.z[:, None], s.placement_z.gather(1, at)))
+        s, legal = self.state, placement.item_id >= 0
+        at = self._rows, s.num_packed.clamp_max(s.placements.shape[1] - 1)
+        row = torch.stack([field.int() for field in placement[:4]], -1)  # (N, 4)
+        s.placements[at] = torch.where(legal[:, None], row, s.placements[at])
+        s.placement_z[at] = torch.where(legal, placement.z, s.placement_z[at])
 
     def _gain(self, before: PackingState, legal: Tensor) -> Tensor:
         if self.reward == "utilization":

@@ -104,4 +104,4 @@ def test_cells_must_be_square() -> None:
 
 def test_solids_too_large_for_the_bin_are_named() -> None:
     with pytest.raises(ValueError, match=r"^heightmaps: every item must fit the bin of"):
-        ProceduralSolids(min_size=0.5, max_size=0.6).build(BIN, "cube", 1, 1)
+        ProceduralSolids(2, min_size=0.5, max_size=0.6).build(BIN, "yaw", 1, 1)

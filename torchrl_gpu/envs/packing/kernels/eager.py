@@ -103,17 +103,20 @@ def _window_max(values: Tensor, row: Tensor, extent: Tensor, stride: int, larges
     Returns:
         (B, C).
     """
-    num_rows, width = values.shape
+    width, size = values.shape[1], values.numel()
     level, power = _power_of_two(extent, largest)
-    last = 1 << (largest.bit_length() - 1)
-    table = pad(values.flatten(), (0, 2 * (last - 1) * stride))
-    tables = [table]
-    for k in range(1, largest.bit_length()):
+    num_levels = largest.bit_length()
+    length = size + 2 * ((1 << num_levels - 1) - 1) * stride  # room for the shifts below, and for the second window
+    tables = values.new_empty(num_levels, length)
+    tables[0, :size] = values.flatten()
+    tables[0, size:] = 0.0
+    end = length
+    for k in range(1, num_levels):
         shift = stride << (k - 1)
-        tables.append(torch.maximum(tables[-1][:-shift], tables[-1][shift:]))
-    flat = torch.stack([each[: len(tables[-1])] for each in tables]).flatten()
-    windows = flat.unfold(0, width, 1)  # every run of C cells, a view
-    near = level * len(tables[-1]) + row * width
+        end -= shift
+        torch.maximum(tables[k - 1, :end], tables[k - 1, shift : shift + end], out=tables[k, :end])
+    windows = tables.flatten().unfold(0, width, 1)  # every run of C cells, a view
+    near = level * length + row * width
     far = near + (extent - power) * stride
     return torch.maximum(windows.index_select(0, near), windows.index_select(0, far))
 

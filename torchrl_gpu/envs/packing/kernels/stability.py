@@ -45,6 +45,10 @@ class _Contacts:
         else:
             area = self.bottom.isfinite().sum((-1, -2)).clamp_min(1)
         self.area = area[..., None, None]  # (N, J, 1, 1)
+        self._rows, self._columns = (
+            (torch.arange(size, device=level.device) < self.extent[..., axis, None]).to(torch.int8)[..., None, None]
+            for axis, size in enumerate(windows.footprint)
+        )  # (N, J, P, 1, 1), (N, J, Q, 1, 1): 1 within the item's own extent
         self._scratch = torch.empty_like(level)
 
     def at(self, i: int, j: int) -> Tensor:
@@ -54,11 +58,7 @@ class _Contacts:
             cells = torch.sub(cells, self.bottom[..., i, j, None, None], out=self._scratch)
         # A comparison into float32 and its cast are vectorised; one into booleans is not.
         contact = torch.ge(cells, self.level, out=self._scratch).to(torch.int8)
-        return contact if self.bottom is not None else contact.mul_(self.inside(i, j))
-
-    def inside(self, i: int, j: int) -> Tensor:
-        """Whether (i, j) is within the item's own extent, (N, J, 1, 1) int8."""
-        return ((self.extent[..., 0] > i) & (self.extent[..., 1] > j)).to(torch.int8)[..., None, None]
+        return contact if self.bottom is not None else contact.mul_(self._rows[:, :, i] * self._columns[:, :, j])
 
     def zeros(self, largest: int) -> Tensor:
         """A map of counters, (N, J, Gx, Gy), of the smallest type that counts to `largest`."""
@@ -123,9 +123,10 @@ class _Slopes:
         # Offsets are multiples of 1/2: a quarter more makes 0, which is enough in the centre's row, positive.
         slope = torch.where(ahead == 0, _SURE, 1 / ahead.abs())
         offset = torch.where(ahead == 0, 0.25, 0.0) - 1 - self.centre
+        rise = at * slope
         for best, here in ((self.before, ahead <= 0), (self.after, ahead > 0)):
             start = torch.where(here, offset * slope, -torch.inf)
-            torch.maximum(best, torch.addcmul(start, at, slope), out=best)
+            torch.maximum(best, rise + start, out=best)
 
     def meet(self) -> Tensor:
         """Whether the hull reaches the centre; slopes are ratios of small integers, their sums 1e-5 apart at least."""

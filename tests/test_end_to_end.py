@@ -1,0 +1,277 @@
+"""The shipped runs as a newcomer starts them: from an empty folder, by name, from `fit` to `predict`."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from tests.conftest import ROOT
+from torchrl_gpu import cli, configs
+from torchrl_gpu.training.replay import replay_file
+
+NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]
+UPDATES = ["--model.batch_size=8", "--model.replay_size=200", "--model.warmup_frames=32", "--model.updates_per_step=2"]
+EPISODES = ["--data.steps_per_epoch=2", "--data.num_episodes=3", "--data.num_val_episodes=2"]
+# What makes each shipped config a matter of seconds; one that is missing here is not tested, so that is an error.
+SMALL = {
+    "packing.yaml": ["--model.env.num_envs=4", "--model.env.items.pool=16"],
+    "packing_orders.yaml": [
+        "--model.env.num_envs=2",
+        "--model.env.num_items=6",
+        "--model.env.resolution=[30,20]",  # cells of 40 mm
+        "--model.env.items.min_side=2",
+        "--model.env.items.max_side=8",
+        "--data.sequences=orders.json",
+    ],
+}
+ORDERS = {  # millimetres: one order that fits with ease, one in which a turned box is needed
+    "00100406": [(300, 200, 150), (600, 400, 300), (255, 195, 101)],
+    "00100407": [(790, 1190, 500), (1200, 800, 400)],
+}
+
+
+def small(name: str, max_steps: int = 6) -> list[str]:
+    """Command line of a shipped config in small."""
+    return ["--config", name, *SMALL[name], *NETWORK, *UPDATES, *EPISODES, f"--trainer.max_steps={max_steps}"]
+
+
+def write_orders(path: Path) -> None:
+    sides = ("length/mm", "width/mm", "height/mm")
+    content = {
+        name: {"item_sequence": {str(i + 1): dict(zip(sides, size, strict=True)) for i, size in enumerate(order)}}
+        for name, order in ORDERS.items()
+    }
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a run of `packing.yaml` has just finished, by a process of its own."""
+    path = tmp_path_factory.mktemp("newcomer")
+    made = subprocess.run(
+        [sys.executable, "-m", "torchrl_gpu.cli", "fit", *small("packing.yaml")],
+        cwd=path,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert made.returncode == 0, made.stderr
+    assert "Traceback" not in made.stderr
+    assert "Warning" not in made.stderr
+    return path
+
+
+@pytest.fixture
+def checkpoint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The last checkpoint of that run, seen from its folder."""
+    monkeypatch.chdir(folder)
+    return "runs/packing/checkpoints/last.ckpt"
+
+
+def test_fit_leaves_what_it_should(folder: Path) -> None:
+    run = folder / "runs" / "packing"
+    assert torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 6
+    assert replay_file(run / "checkpoints" / "last.ckpt").is_file()
+    (version,) = (run / "tensorboard").iterdir()
+    assert list(version.glob("events.out.tfevents.*"))
+    assert yaml.safe_load((version / "config.yaml").read_text())["model"]["init_args"]["batch_size"] == 8
+    assert [path.name for path in folder.iterdir()] == ["runs"]
+
+
+def test_validate(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", *small("packing.yaml"), "--ckpt_path", checkpoint]) is None
+    assert "DQN on 2 episodes: utilization 0." in capsys.readouterr().out
+
+
+def test_test(checkpoint: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["test", *small("packing.yaml"), "--ckpt_path", checkpoint]) is None
+    shown = capsys.readouterr().out
+    run = folder / "runs" / "packing"
+    rows = json.loads((run / "evaluation.json").read_text())["policies"]
+    assert len(rows) >= 6
+    assert all(row["policy"] in shown and row["num_episodes"] == 3 for row in rows)
+    with Image.open(run / "packing.png") as picture, Image.open(run / "packing.gif") as film:
+        assert len(np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)) > 20
+        assert film.n_frames > 1
+
+
+def test_an_untrained_policy_says_so(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["validate", *small("packing.yaml")]) is None
+    assert "DQN (untrained) on 2 episodes" in capsys.readouterr().out
+
+
+def test_predict(checkpoint: str, folder: Path) -> None:
+    assert cli.main(["predict", *small("packing.yaml"), "--ckpt_path", checkpoint]) is None
+    plans = json.loads((folder / "runs" / "packing" / "plans.json").read_text())
+    assert [plan["episode"] for plan in plans] == ["0", "1", "2"]
+    assert all(0 < plan["utilization"] <= 1 and plan["placements"] for plan in plans)
+
+
+def test_a_run_resumes(checkpoint: str, tmp_path: Path) -> None:
+    args = [*small("packing.yaml", max_steps=8), "--ckpt_path", checkpoint, f"--trainer.default_root_dir={tmp_path}"]
+    assert cli.main(["fit", *args, f"--trainer.logger.save_dir={tmp_path}"]) is None
+    assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 8
+
+
+def test_a_seed_decides_a_run(checkpoint: str, tmp_path: Path) -> None:
+    weights = {}
+    for name, seed in (("a", 0), ("b", 3)):
+        root = tmp_path / name
+        args = [f"--seed_everything={seed}", f"--trainer.default_root_dir={root}", "--trainer.logger=false"]
+        assert cli.main(["fit", *small("packing.yaml"), *args]) is None
+        weights[name] = torch.load(root / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    first = torch.load(checkpoint, weights_only=True)["state_dict"]  # of another process
+    assert all(torch.equal(first[key], weights["a"][key]) for key in first)
+    assert not all(torch.equal(first[key], weights["b"][key]) for key in first)
+
+
+# -- every shipped config --
+
+
+@pytest.mark.parametrize("name", configs.names())
+def test_every_shipped_config_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_orders(tmp_path / "orders.json")
+    assert cli.main(["fit", *small(name, max_steps=2)]) is None
+    assert list((tmp_path / "runs").rglob("last.ckpt"))
+
+
+@pytest.mark.parametrize("name", configs.names())
+def test_every_shipped_config_is_built_as_it_stands(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["fit", "--config", name, "--print_config"]) == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert (
+        printed["trainer"]["max_steps"] == yaml.safe_load(Path(configs.find(name)).read_text())["trainer"]["max_steps"]
+    )
+
+
+def test_real_orders_with_what_was_learned_on_small_bins(
+    checkpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_orders(tmp_path / "orders.json")
+    args = [*small("packing_orders.yaml"), f"--data.sequences={tmp_path / 'orders.json'}", "--ckpt_path", checkpoint]
+    assert cli.main(["test", *args, f"--trainer.default_root_dir={tmp_path}"]) is None
+    rows = json.loads((tmp_path / "evaluation.json").read_text())["policies"]
+    assert {row["num_episodes"] for row in rows} == {2}
+    assert "2 episodes" in capsys.readouterr().out
+    for name, order in ORDERS.items():
+        assert (tmp_path / f"order-{name}.png").is_file()
+        with Image.open(tmp_path / f"order-{name}.gif") as film:
+            assert film.n_frames >= len(order)
+    best = max(rows, key=lambda row: row["utilization"])
+    volumes = [sum(x * y * z for x, y, z in order) / (1200 * 800 * 1500) for order in ORDERS.values()]
+    assert best["utilization"] == pytest.approx(sum(volumes) / 2, rel=1e-4)  # all of it: true volumes, not whole cells
+    assert best["num_packed"] == 2.5
+
+
+# -- what the user can mend is one line, with status 2 --
+
+
+@pytest.fixture
+def error_of(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """The one line that a word of the program says of arguments that are wrong."""
+
+    def run(word: str, *args: str) -> str:
+        capfd.readouterr()
+        assert cli.main([word, *small("packing.yaml"), *args]) == 2
+        said = [line for line in capfd.readouterr().err.splitlines() if not line.startswith(NEWS)]
+        assert len(said) == 1, said
+        assert said[0].startswith("error: ")
+        return said[0].removeprefix("error: ")
+
+    return run
+
+
+NEWS = ("Seed set to", "GPU available", "INFO: ", "Restor")
+
+
+WRONG = [
+    (["--model.env.num_envz=3"], "want a known option, such as num_envs; got 'num_envz'"),
+    (["--model.agent.gama=0.9"], "want a known option; got 'gama'"),
+    (["--model.env.grid_step=11"], "Bin: grid_step must be from 1 to the bin's 10 cells; got 11"),
+    (["--model.env.resolution=0"], "Bin: resolution must give at least one cell along x and y; got (0, 0)"),
+    (["--model.env.bin_size=[0,10,10]"], "Bin: bin_size must be three positive lengths in metres"),
+    (["--model.env.num_envs=0"], "PackingEnv: num_envs must be at least 1; got 0"),
+    (["--model.env.device=gpu"], "get_device: want auto, cpu, cuda, cuda:N"),
+    (["--model.env.stability=glue"], "stability must be one of none, corners, support; got 'glue'"),
+    (["--model.env.items.max_side=2"], "CutBoxes: max_side must be at least 2·min_side − 1 = 3; got 2"),
+    (["--model.env.include=[]"], "DQN: PlacementScores wants z_map to observe"),
+    (["--model.replay_size=4"], "QLearning: replay_size must hold a batch and a rollout, 16 transitions; got 4"),
+    (["--data.sequences=no.json"], "BoxSequences: no.json: want a file of box sequences; there is none"),
+    (["--ckpt_path=no.ckpt"], "checkpoint no.ckpt: want an existing file; got none there"),
+]
+
+
+@pytest.mark.parametrize(("args", "message"), WRONG, ids=[args[0] for args, _ in WRONG])
+def test_wrong_arguments(error_of: Callable[..., str], args: list[str], message: str) -> None:
+    assert message in error_of("fit", *args)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="asking for CUDA is right here")
+def test_cuda_where_there_is_none(error_of: Callable[..., str]) -> None:
+    assert "get_device: want a usable CUDA device for 'cuda'; got none: " in error_of("fit", "--model.env.device=cuda")
+
+
+BAD_SEQUENCES = {
+    "ragged.json": "[[[1, 2, 3], [1, 2]]]",
+    "negative.json": "[[[1, 2, -3]]]",
+    "nan.json": "[[[1, 2, NaN]]]",
+    "flat.json": "[[1, 2, 3]]",
+    "empty.json": "[]",
+    "none.json": "{",
+    "large.json": "[[[11, 2, 3]]]",
+}
+
+
+@pytest.mark.parametrize("name", BAD_SEQUENCES)
+def test_bad_sequences(error_of: Callable[..., str], tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(BAD_SEQUENCES[name])
+    said = error_of("validate", f"--data.sequences={tmp_path / name}")
+    assert "box of [11.0, 2.0, 3.0] cells" in said if name == "large.json" else name in said
+    assert "; got " in said
+
+
+def test_code_in_sequences_never_runs(error_of: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "code.npy").write_bytes(pickle.dumps(Path(tmp_path)))
+    assert "want numbers only, no pickled objects" in error_of("test", f"--data.sequences={tmp_path / 'code.npy'}")
+
+
+@pytest.mark.parametrize("word", ["fit", "validate", "test", "predict"])
+def test_a_truncated_checkpoint(error_of: Callable[..., str], checkpoint: str, tmp_path: Path, word: str) -> None:
+    (tmp_path / "short.ckpt").write_bytes(Path(checkpoint).read_bytes()[:5000])
+    said = error_of(word, "--ckpt_path", str(tmp_path / "short.ckpt"))
+    assert said.endswith("short.ckpt: want a complete archive as torch.save writes it; got 5000 bytes that are none")
+
+
+def test_a_foreign_checkpoint(error_of: Callable[..., str], tmp_path: Path) -> None:
+    torch.save({"model": torch.ones(3)}, tmp_path / "foreign.ckpt")
+    said = error_of("test", "--ckpt_path", str(tmp_path / "foreign.ckpt"))
+    assert said.endswith("want a checkpoint of a training run; got no state_dict in it")
+
+
+def test_a_checkpoint_of_another_architecture(error_of: Callable[..., str], checkpoint: str) -> None:
+    said = error_of("test", "--ckpt_path", checkpoint, "--model.agent.network.channels=5")
+    assert "want the weights of this QLearning, agent." in said
+    assert "of shape (5, " in said
+
+
+def test_a_truncated_replay(error_of: Callable[..., str], checkpoint: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.ckpt"
+    copy.write_bytes(Path(checkpoint).read_bytes())
+    replay_file(copy).write_bytes(replay_file(Path(checkpoint)).read_bytes()[:3000])
+    args = ["--ckpt_path", str(copy), f"--trainer.default_root_dir={tmp_path}", "--trainer.logger=false"]
+    said = error_of("fit", *args, "--trainer.max_steps=8")
+    assert "copy.replay.pt: want a complete archive as torch.save writes it; got 3000 bytes" in said

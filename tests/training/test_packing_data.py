@@ -1,0 +1,123 @@
+"""The clock of training, and the episodes of evaluation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+
+from tests.training.tiny import data, module, packing_env, trainer
+from torchrl_gpu.envs.packing.items import CutBoxes
+from torchrl_gpu.training import PackingEpisodes
+from torchrl_gpu.training.packing_data import Ticks
+from torchrl_gpu.training.packing_suite import PackingSuite
+
+# -- ticks --
+
+
+def test_an_epoch_of_ticks() -> None:
+    ticks = Ticks(3)
+    assert len(ticks) == 3
+    assert [list(ticks) for _ in range(2)] == [[1, 2, 3], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_ticks_go_on_in_the_middle_of_an_epoch(stop: int) -> None:
+    ticks, fresh = iter(started := Ticks(3)), Ticks(3)
+    for _ in range(stop):
+        next(ticks)
+    fresh.load_state_dict(started.state_dict())
+    assert list(fresh) == [1, 2, 3][stop:]
+    assert list(fresh) == [1, 2, 3]
+
+
+# -- episodes --
+
+
+def connected(episodes: PackingEpisodes, env: dict[str, Any] | None = None) -> PackingEpisodes:
+    """As the Trainer connects it with a module."""
+    runner = trainer(Path("unused"))
+    runner.strategy.connect(module(env=env))
+    episodes.trainer = runner
+    return episodes
+
+
+def only(loader: Any) -> PackingSuite:
+    (suite,) = loader
+    return suite
+
+
+def test_as_many_episodes_as_asked_for() -> None:
+    episodes = connected(data(num_episodes=7, num_val_episodes=3, steps_per_epoch=11))
+    assert len(episodes.train_dataloader()) == 11
+    sizes = [only(loader()).env.num_envs for loader in (episodes.val_dataloader, episodes.test_dataloader)]
+    assert [*sizes, only(episodes.predict_dataloader()).env.num_envs] == [3, 7, 7]
+
+
+def test_the_environment_is_like_the_one_of_training() -> None:
+    episodes = connected(data(), env={"orientations": "axis", "stability": "support", "visible_items": 2})
+    env = only(episodes.test_dataloader()).env
+    assert (env.orientations, env.stability, env.visible_items, env.bin_size) == ("axis", "support", 2, (5.0, 5.0, 5.0))
+
+
+def items_of(env: Any) -> list[list[int]]:
+    key = env.stream.begin(env.seed, torch.arange(env.num_envs), torch.zeros(env.num_envs, dtype=torch.int64))
+    return env.stream.items(key, torch.arange(env.stream.length).expand(env.num_envs, -1)).tolist()
+
+
+@pytest.mark.parametrize("items", ["random", "cut"])
+def test_training_never_sees_them(items: str) -> None:
+    source = CutBoxes(2, 3, pool=64) if items == "cut" else packing_env().items
+    episodes = connected(data(num_episodes=32, num_val_episodes=32), env={"items": source, "num_envs": 32})
+    trained = {tuple(row) for row in items_of(episodes.trainer.lightning_module.env)}
+    tested = [tuple(row) for row in items_of(only(episodes.test_dataloader()).env)]
+    assert len(trained & set(tested)) < 3  # chance has few short episodes in common
+    assert tested == [tuple(row) for row in items_of(only(episodes.val_dataloader()).env)]  # the same whenever asked
+
+
+def test_another_seed_gives_other_episodes() -> None:
+    tables = [items_of(only(connected(data(seed=seed)).test_dataloader()).env) for seed in (1, 2, 1)]
+    assert tables[0] == tables[2] != tables[1]
+
+
+def test_every_sequence_of_a_file_once(tmp_path: Path) -> None:
+    orders = [[[1, 1, 1], [2, 2, 2]], [[3, 3, 3]], [[1, 2, 3], [3, 2, 1], [1, 1, 1]]]
+    (tmp_path / "orders.json").write_text(json.dumps(orders))
+    # a run with few items an episode still evaluates on whole orders
+    episodes = connected(data(sequences=str(tmp_path / "orders.json"), num_episodes=1), env={"num_items": 1})
+    for loader in (episodes.val_dataloader, episodes.test_dataloader, episodes.predict_dataloader):
+        env = only(loader()).env
+        assert env.num_envs == 3
+        rows = [[item for item in row if item >= 0] for row in items_of(env)]
+        assert [len(row) for row in rows] == [2, 1, 3]
+        sizes = [[(env._sizes[item, 0, :3]).tolist() for item in row] for row in rows]
+        assert sizes == orders
+
+
+def test_sizes_in_millimetres(tmp_path: Path) -> None:
+    (tmp_path / "orders.json").write_text("[[[1000, 2000, 1500]]]")
+    env = only(connected(data(sequences=str(tmp_path / "orders.json"), unit="mm")).test_dataloader()).env
+    assert env._sizes[0, 0].tolist() == pytest.approx([1.0, 2.0, 2.0, 3.0])  # sides rounded up to cells, not the volume
+
+
+@pytest.mark.parametrize("wrong", [{"steps_per_epoch": 0}, {"num_episodes": 0}, {"num_val_episodes": 0}])
+def test_numbers_that_cannot_work(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="PackingEpisodes: steps_per_epoch, num_episodes and num_val_episodes must be"):
+        PackingEpisodes(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_file_that_is_missing() -> None:
+    with pytest.raises(FileNotFoundError, match=r"BoxSequences: no.json: want a file of box sequences; there is none"):
+        PackingEpisodes(sequences="no.json")
+
+
+def test_a_module_without_a_packing_environment() -> None:
+    episodes, runner = data(), trainer(Path("unused"))
+    runner.strategy.connect(LightningModule())
+    episodes.trainer = runner
+    with pytest.raises(ValueError, match="want a module that trains in a PackingEnv; got NoneType as its env"):
+        episodes.test_dataloader()

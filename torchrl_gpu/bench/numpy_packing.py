@@ -1,0 +1,168 @@
+"""The NumPy path: one bin, packed one item at a time, as released heightmap packers do it.
+
+What ours is compared with: it gives the same heightmaps, masks, rewards and ends of episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from torchrl_gpu.envs.packing.kernels import reference
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+
+
+class Shape(NamedTuple):
+    """An item in one orientation."""
+
+    top: np.ndarray  # (P, Q) float32, metres
+    bottom: np.ndarray  # (P, Q) float32, metres; +inf where there is no material
+    height: np.float32
+    flat: bool  # a box: nothing to subtract
+
+
+# Fills z_map and legal (Gx, Gy) for one item, in one orientation, on one bin (X, Y).
+Drop = Callable[[np.ndarray, Shape, Bin, np.ndarray, np.ndarray], None]
+
+
+def drop_by_loop(heights: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray, legal: np.ndarray) -> None:
+    """A Python loop over the placements, each a NumPy window: how released packers do it."""
+    p, q = shape.top.shape
+    tolerance = np.float32(bin_.tolerance)
+    highest = np.float32(bin_.size[2]) + tolerance
+    material = np.isfinite(shape.bottom)
+    columns = _positions(q, bin_.cells[1], bin_.step)
+    for gx, x in enumerate(_positions(p, bin_.cells[0], bin_.step)):
+        for gy, y in enumerate(columns):
+            window = heights[x : x + p, y : y + q]
+            if not shape.flat:
+                window = window - shape.bottom
+            z = window.max(initial=0.0)
+            z_map[gx, gy] = z
+            if z + shape.height > highest:
+                continue
+            if bin_.stability == "none":
+                legal[gx, gy] = True
+            else:
+                contact = window >= z - tolerance
+                legal[gx, gy] = reference.stands(contact, material, z <= bin_.tolerance, bin_.stability)
+
+
+def drop_by_windows(heights: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray, legal: np.ndarray) -> None:
+    """All placements at once through `sliding_window_view`: NumPy at its best, still one environment at a time."""
+    p, q = shape.top.shape
+    if p > bin_.cells[0] or q > bin_.cells[1]:
+        return
+    every = sliding_window_view(heights, (p, q))
+    gx = 0
+    for rows in _strides(p, bin_.cells[0], bin_.step):
+        gy = 0
+        for columns in _strides(q, bin_.cells[1], bin_.step):
+            windows = every[rows, columns]
+            part = slice(gx, gx + windows.shape[0]), slice(gy, gy + windows.shape[1])
+            _judge(windows, shape, bin_, z_map[part], legal[part])
+            gy += windows.shape[1]
+        gx += len(every[rows])
+
+
+def _judge(windows: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray, legal: np.ndarray) -> None:
+    """`drop_by_windows` of placements on a regular grid, windows (A, B, P, Q)."""
+    tolerance = np.float32(bin_.tolerance)
+    if not shape.flat:
+        windows = windows - shape.bottom
+    z = windows.max((2, 3), initial=0.0)
+    z_map[:] = z
+    legal[:] = z + shape.height <= np.float32(bin_.size[2]) + tolerance
+    if bin_.stability == "none":
+        return
+    contact = windows >= (z - tolerance)[..., None, None]
+    material = np.isfinite(shape.bottom)
+    share = contact.sum((2, 3)) / max(material.sum(), 1)
+    sure = (share > (0.95 if bin_.stability == "corners" else 0.50)) | (z <= bin_.tolerance)
+    for x, y in np.argwhere(legal & ~sure):
+        legal[x, y] = reference.stands(contact[x, y], material, False, bin_.stability)
+
+
+def _positions(extent: int, cells: int, step: int) -> list[int]:
+    """First cells of the placements along one axis, the one flush with the far wall last."""
+    last = cells - extent
+    on_grid = list(range(0, last + 1, step))
+    return on_grid if last < 0 or last % step == 0 else [*on_grid, last]
+
+
+def _strides(extent: int, cells: int, step: int) -> list[slice]:
+    """The same positions as slices of all positions."""
+    flush = [slice(-1, None)] if (cells - extent) % step else []
+    return [slice(None, None, step), *flush]
+
+
+class NumpyPacking:
+    """One bin that restarts when its episode is over, in NumPy.
+
+    Args:
+        catalogue: The items; their maps are taken out of the tensors once.
+        bin_: The bin.
+        episodes: (R, T) catalogue rows, one episode after the other, −1 behind the end of each.
+        visible_items: K.
+        drop: How placements are looked at.
+    """
+
+    def __init__(
+        self, catalogue: Catalogue, bin_: Bin, episodes: np.ndarray, visible_items: int, drop: Drop = drop_by_loop
+    ) -> None:
+        self.bin, self.episodes, self.drop, self.visible_items = bin_, episodes, drop, visible_items
+        self.shapes = {int(item): _shapes(catalogue, int(item)) for item in np.unique(episodes) if item >= 0}
+        self.volume = catalogue.volume.cpu().numpy()
+        self.shape = (visible_items, catalogue.num_orientations, *bin_.grid)
+        self.episode = -1
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins the next episode."""
+        self.episode = (self.episode + 1) % len(self.episodes)
+        self.waiting = [int(item) for item in self.episodes[self.episode] if item >= 0]
+        self.heights = np.zeros(self.bin.cells, np.float32)
+        self.packed = np.float32(0.0)
+        self._look()
+
+    def _look(self) -> None:
+        self.z_map = np.full(self.shape, self.bin.size[2], np.float32)
+        self.legal = np.zeros(self.shape, bool)
+        for k, item in enumerate(self.waiting[: self.visible_items]):
+            for o, shape in enumerate(self.shapes[item]):
+                self.drop(self.heights, shape, self.bin, self.z_map[k, o], self.legal[k, o])
+
+    def step(self, action: int) -> tuple[np.float32, bool]:
+        """Places an item; reward (gain in utilization) and whether the episode is over. It does not restart."""
+        k, o, gx, gy = np.unravel_index(action, self.shape)
+        if not self.legal[k, o, gx, gy]:
+            return np.float32(0.0), True
+        item = self.waiting.pop(k)
+        shape = self.shapes[item][o]
+        corner = [
+            min(int(g) * self.bin.step, cells - extent)
+            for g, cells, extent in zip((gx, gy), self.bin.cells, shape.top.shape, strict=True)
+        ]
+        reference.place_item(self.heights, shape.top, shape.bottom, *corner, self.z_map[k, o, gx, gy])
+        before, self.packed = self.packed, self.packed + self.volume[item]
+        self._look()
+        return (self.packed - before) / np.float32(self.bin.volume), not self.legal.any()
+
+    def play(self, steps: int, rng: np.random.Generator) -> None:
+        """Random legal actions, with a restart at the end of each episode."""
+        for _ in range(steps):
+            legal = np.flatnonzero(self.legal)
+            action = int(legal[rng.integers(len(legal))]) if len(legal) else 0
+            if self.step(action)[1]:
+                self.reset()
+
+
+def _shapes(catalogue: Catalogue, item: int) -> list[Shape]:
+    shapes = []
+    for o in range(catalogue.num_orientations):
+        top, bottom = reference.item_maps(catalogue, item, o)
+        shapes.append(Shape(top, bottom, np.float32(catalogue.height[item, o].item()), catalogue.flat))
+    return shapes
