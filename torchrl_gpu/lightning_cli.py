@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from torchrl_gpu.errors import is_for_user, one_line
 
-_NOISE = ("💡 Tip:", "TPU available:")
+_NOISE = ("💡 Tip:", "TPU available:", "Seed set to")  # the seed stands in the config that is saved
 _NO_NEWS = (
     ".*does not have many workers",  # rollouts are made inside the training step: the loader only counts
     "Your `IterableDataset` has `__len__` defined",  # which would matter with more than one worker

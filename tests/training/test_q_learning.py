@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from tests.training.tiny import data, fit, module, trainer
@@ -72,9 +73,20 @@ def test_updates_wait_for_a_batch(tmp_path: Path) -> None:
     assert made.frames == (3 + 5 + 1) * 8
 
 
-def test_replay_keeps_rewards_as_they_came(tmp_path: Path) -> None:
-    made = fit(module(reward_scale=1000.0), tmp_path, 6)
-    assert 0 < made.replay.storage[:]["next", "reward"].max() <= 1
+def test_rewards_are_scaled_in_the_loss_and_nowhere_else(tmp_path: Path) -> None:
+    made, seen = module(reward_scale=1000.0), []
+    loss = made.agent.loss
+
+    def spied(batch: TensorDictBase) -> TensorDictBase:
+        seen.append((batch["next", "reward"].clone(), batch["index"]))
+        return loss(batch)
+
+    made.agent.loss = spied  # type: ignore[method-assign, assignment]
+    fit(made, tmp_path, 6)
+    stored = made.replay.storage[:]["next", "reward"]
+    assert 0 < stored.max() <= 1
+    for reward, index in seen:
+        assert torch.equal(reward, 1000 * stored[index])  # the ring has not come around yet
 
 
 def test_every_loss_and_score_is_logged(tmp_path: Path) -> None:

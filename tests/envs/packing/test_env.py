@@ -77,8 +77,9 @@ def test_alone_it_is_bpp10() -> None:
 
 
 def test_the_irregular_reference_setting() -> None:
+    size, items = (0.4, 0.4, 0.3), ProceduralSolids(6)
     env = PackingEnv(
-        1, bin_size=(0.4, 0.4, 0.3), resolution=200, grid_step=4, items=ProceduralSolids(6), num_items=20, visible_items=2,
+        1, bin_size=size, resolution=200, grid_step=4, items=items, num_items=20, visible_items=2,
         orientations="cube", device="cpu", seed=0, include=(),
     )  # fmt: skip
     assert env.action_shape == (2, 24, 50, 50)

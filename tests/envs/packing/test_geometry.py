@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.envs.packing.scenes import LAW
-from torchrl_gpu.envs.packing.geometry import grid_positions
+from tests.envs.packing.scenes import LAW, scene
+from torchrl_gpu.envs.packing.geometry import grid_positions, walls
 
 
 def positions(extent: int, cells: int, step: int) -> list[int]:
@@ -74,3 +74,21 @@ def test_extents_of_any_shape() -> None:
         single = grid_positions(extent[*index], 6, 2)
         assert torch.equal(position[*index], single[0])
         assert torch.equal(fits[*index], single[1])
+
+
+@pytest.mark.parametrize("num_envs", [1, 8])  # fewer and more slots than there are items
+def test_walls_stand_where_a_footprint_does_not_fit(num_envs: int) -> None:
+    seen = set()
+    for seed in range(12):
+        s = scene(seed, "boxes", num_envs=num_envs)
+        wall = walls(s.item_id, s.catalogue, s.bin_)
+        assert wall.shape == (*s.item_id.shape, s.catalogue.num_orientations, *s.bin_.grid)
+        for n, k, o, gx, gy in torch.cartesian_prod(*map(torch.arange, wall.shape)).tolist():
+            item = int(s.item_id[n, k])
+            extent = s.catalogue.extent[item, o]
+            axes = zip(extent, s.bin_.cells, (gx, gy), strict=True)
+            fits = item >= 0 and all(grid_positions(e, cells, s.bin_.step)[1][g] for e, cells, g in axes)
+            assert wall[n, k, o, gx, gy] == (0 if fits else torch.inf)
+            seen.add((s.catalogue.num_items < s.item_id.numel(), fits))
+    assert {fits for _, fits in seen} == {True, False}
+    assert {shared for shared, _ in seen} == ({True, False} if num_envs == 1 else {True})

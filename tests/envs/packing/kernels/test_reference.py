@@ -179,6 +179,9 @@ def test_cells_without_material_neither_rest_nor_raise() -> None:
     after = reference.place(post, Placement(zero, zero, zero, zero, torch.zeros(1)), ring, bin_)
     assert after.tolist() == [[[1, 5, 1]]]
     assert reference.pile_growth(post, FIRST, z_map, ring, bin_)[0, 0, 0, 0, 0] == 2
+    # Held up by 3 m at one end, the ring leaves the floor under its middle open.
+    high = reference.place(torch.tensor([[[3.0, 0, 0]]]), Placement(zero, zero, zero, zero, zero + 3.0), ring, bin_)
+    assert high.tolist() == [[[4, 0, 4]]]
 
 
 def test_the_last_placement_of_a_coarse_grid_is_flush_with_the_wall() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 from tests.envs.packing.hulls import centre_in_hull
 from tests.envs.packing.scenes import CELL, as_solids, bin_of
+from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.kernels.stability import stands
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
@@ -53,3 +56,61 @@ def test_heights_within_the_tolerance_are_the_same_height(rule: str, flat: bool)
         heights = torch.full((3, 3), CELL - below * bin_.tolerance)
         heights[0, 0] = CELL
         assert judged(heights, (3, 3), bin_, flat=flat).item() is expected
+
+
+def posts(shape: tuple[int, int], nudge: int) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Pairs of cells on opposite sides of the centre and on one line with it, the second moved by `nudge` cells."""
+    rows, columns = shape
+    found = []
+    # Twice the offsets from the centre: (a, u) and (−b, −v) with u / a = v / b.
+    for a, b in itertools.permutations(range(1 + rows % 2, rows, 2), 2):
+        for u in range(1 + columns % 2, columns, 2):
+            v, rest = divmod(u * b, a)
+            second = (rows - 1 - b) // 2, (columns - 1 - v) // 2 + nudge
+            if rest == 0 and v % 2 != columns % 2 and v < columns and 0 <= second[1] < columns:
+                found.append((((rows - 1 + a) // 2, (columns - 1 + u) // 2), second))
+    return found
+
+
+@pytest.mark.parametrize(("nudge", "expected"), [(0, True), (1, False)])
+@pytest.mark.parametrize("shape", [(30, 32), (21, 33)])
+def test_wide_items_stand_on_two_posts_only_if_the_centre_is_between_them(
+    shape: tuple[int, int], nudge: int, expected: bool
+) -> None:
+    pairs = posts(shape, nudge)
+    pairs = pairs[:: len(pairs) // 20]
+    heights = torch.full((len(pairs), *shape), CELL)
+    for n, pair in enumerate(pairs):
+        for cell in pair:
+            heights[n, *cell] = 2 * CELL
+    windows = GridWindows(heights, *(torch.arange(c).expand(len(pairs), 1, -1) for c in shape), 1, shape)
+    box = Catalogue.of_boxes(torch.tensor([[[*shape, CELL]]], dtype=torch.float64), torch.ones(1))
+    zero = torch.zeros(len(pairs), 1, dtype=torch.int64)
+    z = torch.full((len(pairs), 1, *shape), 2 * CELL)
+    stable = stands(windows, z, zero, zero, box, bin_of(shape, stability="support"))[:, 0, 0, 0]
+    assert len(pairs) >= 20
+    assert stable.tolist() == [expected] * len(pairs)
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize("open_cells", [[(0, 0)], [(0, 5)], [(0, 0), (0, 19)], [(0, 5), (0, 6)]])
+def test_corners_of_a_thin_item_are_judged_as_in_the_reference(open_cells: list[tuple[int, int]], flat: bool) -> None:
+    # 19 of 20 cells are 0.95, not above it; a thin item has each of its two ends twice.
+    contact = np.ones((1, 20), dtype=bool)
+    for cell in open_cells:
+        contact[cell] = False
+    heights = torch.from_numpy(1 + contact) * CELL
+    came = judged(heights, (1, 20), bin_of((1, 20), stability="corners"), flat=flat)
+    assert came.item() is reference.stands(contact, np.ones_like(contact), False, "corners")
+
+
+@pytest.mark.parametrize("flat", [True, False])
+@pytest.mark.parametrize(("corners", "others"), [(3, 16), (3, 14), (3, 15), (4, 15), (2, 16), (2, 15), (4, 6), (4, 7)])
+def test_thresholds_of_the_corners_rule_are_those_of_the_reference(corners: int, others: int, flat: bool) -> None:
+    contact = np.zeros((4, 5), dtype=bool)
+    ends = [(0, 0), (0, 4), (3, 0), (3, 4)]
+    rest = [cell for cell in np.ndindex(4, 5) if cell not in ends]
+    for cell in ends[:corners] + rest[:others]:
+        contact[cell] = True
+    came = judged(torch.from_numpy(1 + contact) * CELL, (4, 5), bin_of((4, 5), stability="corners"), flat=flat)
+    assert came.item() is reference.stands(contact, np.ones_like(contact), False, "corners")
