@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.errors import is_for_user, one_line
 
 _NOISE = ("💡 Tip:", "TPU available:", "Seed set to")  # the seed stands in the config that is saved
@@ -103,6 +104,7 @@ class PackageCLI(LightningCLI):
 def run(word: str, args: list[str]) -> None:
     """Runs one word of the program, as `lightning WORD ARGS` does."""
     quiet()
+    keep_freed_memory()
     PackageCLI(word, args)
 
 
