@@ -96,6 +96,18 @@ def test_other_turns_look_up_the_nearest_voxel() -> None:
     assert catalogue.volume.item() == pytest.approx(min(counts) * 4 * CELL**3)  # the least over the orientations
 
 
+def test_other_turns_go_the_same_way_as_the_matrix() -> None:
+    # A disc with a post at its rim on the x axis: an eighth of a turn about z carries the post to the diagonal x = y.
+    axis = np.arange(21) - 10
+    solid = (axis[:, None] ** 2 + axis**2 <= 100)[..., None].repeat(6, 2)
+    solid[:, :, 2:] = False
+    solid[17:20, 9:12, :] = True
+    high = heightmaps([solid], turn(0, 0, 45)[None], Bin((8.0, 8.0, 4.0), (64, 64))).top[0, 0] == 6 * CELL
+    p, q = high.shape
+    x, y = (high.nonzero().double().mean(0) - (torch.tensor([p, q]) - 1) / 2).tolist()
+    assert (x, y) == pytest.approx((8 * 0.5**0.5, 8 * 0.5**0.5), abs=0.6)
+
+
 def test_an_item_as_large_as_the_bin_fits() -> None:
     bin_ = Bin((0.1, 0.1, 0.1), (25, 25))  # 25 · 0.004 is not 0.1 to the last bit
     catalogue = heightmaps([np.ones((25, 25, 25), dtype=bool)], np.eye(3)[None], bin_)

@@ -1,0 +1,150 @@
+"""What every environment of the package inherits: restarts without a question to the host, seeds, state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import Binary, Categorical, Composite, Unbounded
+from torchrl.envs.utils import check_env_specs
+
+from tests.no_host_reads import NoHostReads
+from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, where_rows
+
+
+class Countdown(BatchedEnv):
+    """Row i of episode e counts down from 1 + (seed + i + e) mod 5; an action takes away 1, and 0 ends the episode."""
+
+    def __init__(self, num_envs: int = 3, **arguments: Any) -> None:
+        super().__init__(num_envs, **arguments)
+        self.episode = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
+        self.left = self.episode.clone()
+        shape = (num_envs, 1)
+        self.observation_spec = Composite(left=Unbounded(shape, self.device, torch.int64), shape=(num_envs,))
+        self.action_spec = Categorical(2, shape=(num_envs,), device=self.device)
+        self.reward_spec = Unbounded(shape, self.device)
+        done = Binary(1, shape, device=self.device, dtype=torch.bool)
+        self.done_spec = Composite({key: done.clone() for key in DONE_KEYS}, shape=(num_envs,))
+
+    def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
+        start = 1 + (self.seed + torch.arange(self.num_envs, device=self.device) + self.episode) % 5
+        self.left = where_rows(mask, start, self.left)
+        self.episode = self.episode + mask
+        return {"left": self.left[:, None]}
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        self.left = self.left - tensordict["action"]
+        done = (self.left <= 0)[:, None]
+        out = {"left": self.left[:, None], "reward": done.float(), "done": done, "terminated": done.clone()}
+        return TensorDict(out | {"truncated": torch.zeros_like(done)}, batch_size=self.batch_size)
+
+    def _env_state(self) -> dict[str, Tensor]:
+        return {"episode": self.episode, "left": self.left}
+
+    def _set_env_state(self, state: dict[str, Tensor]) -> None:
+        self.episode, self.left = state["episode"], state["left"]
+
+    def _restart_streams(self) -> None:
+        self.episode = torch.zeros_like(self.episode)
+
+    def like(self, num_envs: int, **changes: Any) -> Countdown:
+        """Another one."""
+        return Countdown(num_envs, **{"device": self.device, "seed": self.seed} | changes)
+
+
+@pytest.fixture
+def env() -> Countdown:
+    """Rows that start at 1, 2 and 3."""
+    return Countdown(device="cpu", seed=0)
+
+
+def down(env: Countdown, current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+    """One step of every row."""
+    return env.step_and_maybe_reset(current.set("action", torch.ones(env.num_envs, dtype=torch.int64)))
+
+
+def test_it_is_an_environment(env: Countdown) -> None:
+    check_env_specs(env)
+
+
+def test_rows_restart_one_by_one_and_the_end_stays_in_next(env: Countdown) -> None:
+    # Row i begins its episodes at 1 + i, 2 + i, 3 + i, …, and after 5 comes 1.
+    current, seen, following = env.reset(), [], []
+    for _ in range(4):
+        step, current = down(env, current)
+        seen.append(step["next", "left"].flatten().tolist())
+        following.append(current["left"].flatten().tolist())
+    assert seen == [[0, 1, 2], [1, 0, 1], [0, 2, 0], [2, 1, 3]]
+    assert following == [[2, 1, 2], [1, 3, 1], [3, 2, 4], [2, 1, 3]]
+    assert env.episode.tolist() == [3, 2, 2]
+
+
+def test_what_restarts_is_no_longer_done(env: Countdown) -> None:
+    step, current = down(env, env.reset())
+    assert step["next", "done"].flatten().tolist() == [True, False, False]
+    for key in DONE_KEYS:
+        assert not current[key].any()
+        assert current[key].shape == (3, 1)
+    assert "reward" not in list(current.keys())
+
+
+def test_a_step_and_its_restarts_read_nothing(env: Countdown) -> None:
+    current = env.reset()
+    actions = torch.ones(3, dtype=torch.int64)
+    with NoHostReads():
+        for _ in range(12):
+            _, current = env.step_and_maybe_reset(current.set("action", actions))
+
+
+def test_a_reset_of_some_rows_leaves_the_others(env: Countdown) -> None:
+    first = env.reset()
+    again = env.reset(first.clone().set("_reset", torch.tensor([[False], [True], [False]])))
+    assert first["left"].flatten().tolist() == [1, 2, 3]
+    assert again["left"].flatten().tolist() == [1, 3, 3]
+
+
+def test_seeds(env: Countdown) -> None:
+    env.reset()
+    env.set_seed(2)
+    assert env.seed == 2
+    assert env.reset()["left"].flatten().tolist() == [3, 4, 5]
+    env.set_seed(None)  # changes nothing
+    assert env.reset()["left"].flatten().tolist() == [4, 5, 1]
+
+
+def test_state_goes_round(env: Countdown) -> None:
+    down(env, env.reset())
+    saved = env.state_dict()
+    assert {name: value.tolist() for name, value in saved.items()} == {
+        "seed": 0,
+        "episode": [2, 1, 1],
+        "left": [2, 1, 2],
+    }
+    other = Countdown(device="cpu", seed=7)
+    other.load_state_dict(saved)
+    assert other.seed == 0
+    assert other.left.tolist() == [2, 1, 2]
+    assert other.left is not saved["left"]
+
+
+def test_a_lenient_load_takes_what_is_there(env: Countdown) -> None:
+    env.reset()
+    env.load_state_dict({"left": torch.tensor([5, 5, 5]), "unknown": torch.zeros(1)}, strict=False)
+    assert env.left.tolist() == [5, 5, 5]
+    assert (env.seed, env.episode.tolist()) == (0, [1, 1, 1])
+    with pytest.raises(ValueError, match=r"^Countdown.load_state_dict: left must have shape \(3,\); got \(2,\)$"):
+        env.load_state_dict({"left": torch.zeros(2)}, strict=False)
+
+
+@pytest.mark.parametrize("num_envs", [0, -1])
+def test_there_is_at_least_one_environment(num_envs: int) -> None:
+    with pytest.raises(ValueError, match=rf"^Countdown: num_envs must be at least 1; got {num_envs}$"):
+        Countdown(num_envs, device="cpu")
+
+
+def test_where_rows_by_hand() -> None:
+    fresh, kept = torch.ones(2, 2, 1), torch.zeros(2, 2, 1)
+    assert where_rows(torch.tensor([True, False]), fresh, kept).tolist() == [[[1], [1]], [[0], [0]]]
