@@ -15,14 +15,13 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 from torchrl_gpu.envs.base import BatchedEnv, where_rows
 from torchrl_gpu.envs.packing.geometry import walls
 from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, item_source
-from torchrl_gpu.envs.packing.items.source import PooledStream, sorted_by_volume
+from torchrl_gpu.envs.packing.items.source import SortedStream
 from torchrl_gpu.envs.packing.kernels import Placement, get_kernels
 from torchrl_gpu.envs.packing.reward import REWARDS, objective
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
 ITEM_ORDERS = ("sequence", "volume")
-_SORTED_POOL = 1024  # episodes drawn at construction when an endless stream is to be sorted
 
 
 @dataclass
@@ -120,11 +119,7 @@ class PackingEnv(BatchedEnv):
     def _build_items(self) -> tuple[Catalogue, ItemStream]:
         catalogue, stream = self.items.build(self.bin, self.orientations, self.num_items, self.num_envs)
         if self.order == "volume":
-            if not isinstance(stream, PooledStream):
-                row = torch.arange(_SORTED_POOL)
-                key = stream.begin(0, row, torch.zeros_like(row))
-                stream = PooledStream(stream.items(key, torch.arange(self.num_items).expand(_SORTED_POOL, -1)))
-            stream = PooledStream(sorted_by_volume(stream.sequences, catalogue), stream.in_order, stream.stride)
+            stream = SortedStream(stream, catalogue.volume)
         return catalogue.to(self.device), stream.to(self.device)
 
     def _item_sizes(self) -> Tensor:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
-from torchrl_gpu.envs.packing.items.source import EndlessStream, PooledStream, sorted_by_volume
-from torchrl_gpu.envs.packing.types import Catalogue
+from torchrl_gpu.envs.packing.items.source import EndlessStream, PooledStream, SortedStream, sorted_by_volume
 
 SEQUENCES = torch.tensor([[0, 1, 2], [3, 4, -1], [5, -1, -1]])
 
@@ -63,12 +62,25 @@ def test_streams_move(device: torch.device) -> None:
 
 def test_sorting_by_volume_by_hand() -> None:
     volume = torch.tensor([1.0, 5, 3, 5])
-    catalogue = Catalogue(torch.ones(4, 1, 2, dtype=torch.int64), torch.ones(4, 1), volume, ((1, 1),))
     # 5 m³ twice, the earlier first; the end stays the end
-    assert sorted_by_volume(torch.tensor([[0, 3, 1, 2], [2, 0, -1, -1]]), catalogue).tolist() == [
+    assert sorted_by_volume(torch.tensor([[0, 3, 1, 2], [2, 0, -1, -1]]), volume).tolist() == [
         [3, 1, 2, 0],
         [2, 0, -1, -1],
     ]
+
+
+def test_a_sorted_stream_gives_the_same_episodes_from_large_to_small() -> None:
+    volume = torch.rand(64, generator=torch.Generator().manual_seed(0))
+    plain = EndlessStream(64, 9)
+    ordered = SortedStream(plain, volume)
+    key = ordered.begin(3, torch.arange(5), zeros(5))
+    whole = torch.arange(9).expand(5, -1)
+    items = ordered.items(key, whole)
+    assert torch.equal(items.sort(1).values, plain.items(key, whole).sort(1).values)
+    assert (volume[items].diff(dim=1) <= 0).all()
+    assert torch.equal(ordered.items(key, whole[:, 4:6]), items[:, 4:6])
+    assert ordered.items(key, torch.full((5, 1), 9)).eq(-1).all()
+    assert not torch.equal(items, ordered.items(ordered.begin(4, torch.arange(5), zeros(5)), whole))
 
 
 def test_only_sources_with_a_pool_are_reseeded() -> None:

@@ -88,6 +88,38 @@ class PooledStream(ItemStream):
         return PooledStream(self.sequences.to(device), self.in_order, self.stride)
 
 
+@dataclass(frozen=True)
+class SortedStream(ItemStream):
+    """The episodes of another stream, each from its largest item to its smallest.
+
+    Attributes:
+        episodes: The other stream; an episode is drawn whole and sorted at each look-up.
+        volume: (M,) float32, cubic metres of the catalogue's items.
+    """
+
+    episodes: ItemStream
+    volume: Tensor
+
+    @property
+    def length(self) -> int:  # type: ignore[override]
+        """That of the other stream."""
+        return self.episodes.length
+
+    def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
+        """The other stream's keys."""
+        return self.episodes.begin(seed, env, episode)
+
+    def items(self, key: Tensor, position: Tensor) -> Tensor:
+        """Sorted, then read."""
+        whole = torch.arange(self.length, device=key.device).expand(len(key), -1)
+        ordered = sorted_by_volume(self.episodes.items(key, whole), self.volume)
+        return torch.where(position < self.length, ordered.gather(1, position.clamp_max(self.length - 1)), -1)
+
+    def to(self, device: torch.device) -> SortedStream:
+        """Both move."""
+        return SortedStream(self.episodes.to(device), self.volume.to(device))
+
+
 class ItemSource(ABC):
     """Makes the catalogue and the episodes of an environment.
 
@@ -115,7 +147,7 @@ class ItemSource(ABC):
         """
 
 
-def sorted_by_volume(sequences: Tensor, catalogue: Catalogue) -> Tensor:
-    """Each sequence (R, T) from its largest item to its smallest; ties keep their order, the end stays the end."""
-    volume = torch.where(sequences < 0, -1.0, catalogue.volume[sequences.clamp_min(0)])
-    return sequences.gather(1, volume.sort(dim=1, descending=True, stable=True).indices)
+def sorted_by_volume(sequences: Tensor, volume: Tensor) -> Tensor:
+    """Each sequence (R, T) of items with `volume` (M,) from the largest to the smallest; ties keep their order."""
+    of_item = torch.where(sequences < 0, -1.0, volume[sequences.clamp_min(0)])
+    return sequences.gather(1, of_item.sort(dim=1, descending=True, stable=True).indices)
