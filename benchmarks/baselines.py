@@ -1,6 +1,6 @@
 """The baselines in every protocol: prints the table of `docs/environments/packing.md` and writes its figures as JSON.
 
-    python benchmarks/baselines.py --num_episodes 1000 --output benchmarks/results/baselines.json
+python benchmarks/baselines.py --num_episodes 1000 --output benchmarks/results/baselines.json
 """
 
 from __future__ import annotations

@@ -29,26 +29,37 @@ Drop = Callable[[np.ndarray, Shape, Bin, np.ndarray, np.ndarray], None]
 
 
 def drop_by_loop(heights: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray, legal: np.ndarray) -> None:
-    """A Python loop over the placements, each a NumPy window: how released packers do it."""
+    """A Python loop over the placements, boxes and irregular items through the same code: how released packers do it.
+
+    The lines are those of `reference.drop_item`, without the tensors that it takes its positions from.
+    """
     p, q = shape.top.shape
-    tolerance = np.float32(bin_.tolerance)
-    highest = np.float32(bin_.size[2]) + tolerance
-    material = np.isfinite(shape.bottom)
+    material, tolerance = np.isfinite(shape.bottom), np.float32(bin_.tolerance)
+    columns = _positions(q, bin_.cells[1], bin_.step)
+    for gx, x in enumerate(_positions(p, bin_.cells[0], bin_.step)):
+        for gy, y in enumerate(columns):
+            gap = heights[x : x + p, y : y + q] - shape.bottom
+            z = gap[material].max(initial=0.0)
+            z_map[gx, gy] = z
+            if z + shape.height <= np.float32(bin_.size[2]) + tolerance:
+                contact = gap >= z - tolerance
+                legal[gx, gy] = reference.stands(contact, material, z <= bin_.tolerance, bin_.stability)
+
+
+def drop_by_box_loop(heights: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray, legal: np.ndarray) -> None:
+    """The same loop for boxes alone: no bottom to subtract, no contact looked for that no rule asks for."""
+    p, q = shape.top.shape
+    material, tolerance = np.isfinite(shape.bottom), np.float32(bin_.tolerance)
     columns = _positions(q, bin_.cells[1], bin_.step)
     for gx, x in enumerate(_positions(p, bin_.cells[0], bin_.step)):
         for gy, y in enumerate(columns):
             window = heights[x : x + p, y : y + q]
-            if not shape.flat:
-                window = window - shape.bottom
-            z = window.max(initial=0.0)
+            z = window.max()
             z_map[gx, gy] = z
-            if z + shape.height > highest:
-                continue
-            if bin_.stability == "none":
-                legal[gx, gy] = True
-            else:
-                contact = window >= z - tolerance
-                legal[gx, gy] = reference.stands(contact, material, z <= bin_.tolerance, bin_.stability)
+            if z + shape.height <= np.float32(bin_.size[2]) + tolerance:
+                legal[gx, gy] = bin_.stability == "none" or reference.stands(
+                    window >= z - tolerance, material, z <= bin_.tolerance, bin_.stability
+                )
 
 
 def drop_by_windows(heights: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray, legal: np.ndarray) -> None:
@@ -87,16 +98,19 @@ def _judge(windows: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray, lega
 
 
 def _positions(extent: int, cells: int, step: int) -> list[int]:
-    """First cells of the placements along one axis, the one flush with the far wall last."""
-    last = cells - extent
-    on_grid = list(range(0, last + 1, step))
-    return on_grid if last < 0 or last % step == 0 else [*on_grid, last]
+    """First cells of the placements along one axis, the one flush with the far wall last where the grid has room."""
+    on_grid = list(range(0, cells - extent + 1, step))
+    return [*on_grid, cells - extent] if _has_flush(extent, cells, step) else on_grid
 
 
 def _strides(extent: int, cells: int, step: int) -> list[slice]:
     """The same positions as slices of all positions."""
-    flush = [slice(-1, None)] if (cells - extent) % step else []
-    return [slice(None, None, step), *flush]
+    return [slice(None, None, step), slice(-1, None)][: 1 + _has_flush(extent, cells, step)]
+
+
+def _has_flush(extent: int, cells: int, step: int) -> bool:
+    last = cells - extent
+    return last >= 0 and last % step > 0 and last // step + 1 < -(-cells // step)
 
 
 class NumpyPacking:
@@ -114,7 +128,7 @@ class NumpyPacking:
         self, catalogue: Catalogue, bin_: Bin, episodes: np.ndarray, visible_items: int, drop: Drop = drop_by_loop
     ) -> None:
         self.bin, self.episodes, self.drop, self.visible_items = bin_, episodes, drop, visible_items
-        self.shapes = {int(item): _shapes(catalogue, int(item)) for item in np.unique(episodes) if item >= 0}
+        self.shapes = {int(item): shapes_of(catalogue, int(item)) for item in np.unique(episodes) if item >= 0}
         self.volume = catalogue.volume.cpu().numpy()
         self.shape = (visible_items, catalogue.num_orientations, *bin_.grid)
         self.episode = -1
@@ -142,11 +156,9 @@ class NumpyPacking:
             return np.float32(0.0), True
         item = self.waiting.pop(k)
         shape = self.shapes[item][o]
-        corner = [
-            min(int(g) * self.bin.step, cells - extent)
-            for g, cells, extent in zip((gx, gy), self.bin.cells, shape.top.shape, strict=True)
-        ]
-        reference.place_item(self.heights, shape.top, shape.bottom, *corner, self.z_map[k, o, gx, gy])
+        x = min(int(gx) * self.bin.step, self.bin.cells[0] - shape.top.shape[0])
+        y = min(int(gy) * self.bin.step, self.bin.cells[1] - shape.top.shape[1])
+        reference.place_item(self.heights, shape.top, shape.bottom, x, y, self.z_map[k, o, gx, gy])
         before, self.packed = self.packed, self.packed + self.volume[item]
         self._look()
         return (self.packed - before) / np.float32(self.bin.volume), not self.legal.any()
@@ -160,7 +172,8 @@ class NumpyPacking:
                 self.reset()
 
 
-def _shapes(catalogue: Catalogue, item: int) -> list[Shape]:
+def shapes_of(catalogue: Catalogue, item: int) -> list[Shape]:
+    """An item in every orientation."""
     shapes = []
     for o in range(catalogue.num_orientations):
         top, bottom = reference.item_maps(catalogue, item, o)

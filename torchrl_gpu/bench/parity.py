@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchrl_gpu.bench.numpy_packing import Drop, NumpyPacking, drop_by_loop, drop_by_windows
+from torchrl_gpu.bench.numpy_packing import Drop, NumpyPacking, drop_by_box_loop, drop_by_loop, drop_by_windows
 from torchrl_gpu.bench.settings import episodes_of, make
 from torchrl_gpu.envs import PackingEnv
 
 DROPS: dict[str, Drop] = {"loop": drop_by_loop, "windows": drop_by_windows}
+BOX_DROPS: dict[str, Drop] = DROPS | {"box loop": drop_by_box_loop}
 
 
-def difference(changes: dict[str, Any], *, num_envs: int, steps: int, device: str, drops: tuple[str, ...] = ("loop",)) -> str:
+def difference(changes: dict[str, Any], *, num_envs: int, steps: int, device: str, drops: dict[str, Drop]) -> str:
     """What differs first between ours and the NumPy path, in one line; "" where nothing does.
 
     Args:
@@ -22,12 +23,12 @@ def difference(changes: dict[str, Any], *, num_envs: int, steps: int, device: st
         num_envs: Rows to compare.
         steps: Steps, resets in between.
         device: Where ours runs.
-        drops: The NumPy variants to compare, from `DROPS`.
+        drops: The NumPy variants to compare, by name.
     """
     env = make(changes, num_envs, device)
-    for name in drops:
+    for name, drop in drops.items():
         env.set_seed(0)
-        found = _first_difference(env, DROPS[name], steps)
+        found = _first_difference(env, drop, steps)
         if found:
             return f"NumPy {name}: {found}"
     return ""
@@ -80,7 +81,8 @@ def _unlike(name: str, ours: np.ndarray, theirs: np.ndarray) -> str:
     if not wrong.any():
         return ""
     at = tuple(int(i) for i in np.argwhere(wrong)[0])
-    return f"{name} differs in {int(wrong.sum())} of {wrong.size} entries, first at {at}: ours {ours[at]}, NumPy {theirs[at]}"
+    share = f"{int(wrong.sum())} of {wrong.size} entries"
+    return f"{name} differs in {share}, first at {at}: ours {ours[at]}, NumPy {theirs[at]}"
 
 
 def _some_legal(legal: np.ndarray, rng: np.random.Generator) -> int:

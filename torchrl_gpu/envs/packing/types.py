@@ -76,12 +76,14 @@ class Catalogue:
         top: (M, O, P, Q) float32, metres; 0 where there is no material. None for boxes.
         bottom: (M, O, P, Q) float32, metres; +inf where there is no material. None for boxes.
         bounds: Largest extent of each orientation, ((P0, Q0), …), on the host.
+        least: Smallest extent of each orientation, likewise.
     """
 
     extent: Tensor
     height: Tensor
     volume: Tensor
     bounds: tuple[tuple[int, int], ...]
+    least: tuple[tuple[int, int], ...]
     top: Tensor | None = None
     bottom: Tensor | None = None
 
@@ -109,7 +111,7 @@ class Catalogue:
         """The same catalogue on `device`."""
         top, bottom = (None if maps is None else maps.to(device) for maps in (self.top, self.bottom))
         extent, height, volume = self.extent.to(device), self.height.to(device), self.volume.to(device)
-        return Catalogue(extent, height, volume, self.bounds, top, bottom)
+        return Catalogue(extent, height, volume, self.bounds, self.least, top, bottom)
 
     def maps(self, item_id: Tensor, orientation: Tensor) -> tuple[Tensor, Tensor]:
         """Top and bottom of items in orientations.
@@ -140,14 +142,17 @@ class Catalogue:
             volume: (M,), cubic metres.
         """
         extent = sizes[..., :2].round().long()
-        bounds = tuple((int(p), int(q)) for p, q in extent.amax(0).tolist())
-        return Catalogue(extent, sizes[..., 2].float(), volume.float(), bounds)
+        return Catalogue(extent, sizes[..., 2].float(), volume.float(), _pairs(extent.amax(0)), _pairs(extent.amin(0)))
 
     @staticmethod
     def of_maps(top: Tensor, bottom: Tensor, extent: Tensor, volume: Tensor) -> Catalogue:
         """Irregular items from their maps, shapes as in the class."""
-        bounds = tuple((int(p), int(q)) for p, q in extent.amax(0).tolist())
-        return Catalogue(extent, top.amax((-1, -2)), volume.float(), bounds, top, bottom)
+        bounds, least = _pairs(extent.amax(0)), _pairs(extent.amin(0))
+        return Catalogue(extent, top.amax((-1, -2)), volume.float(), bounds, least, top, bottom)
+
+
+def _pairs(extent: Tensor) -> tuple[tuple[int, int], ...]:
+    return tuple((int(p), int(q)) for p, q in extent.tolist())
 
 
 def _inside(extent: Tensor, footprint: tuple[int, int]) -> Tensor:

@@ -38,7 +38,7 @@ class PlacementScores(nn.Module):
         self.advantage = nn.Conv2d(channels, 1, 1)
         self.value = nn.Sequential(nn.Linear(2 * channels, 2 * channels), nn.ReLU(), nn.Linear(2 * channels, 1))
         nn.init.zeros_(self.advantage.weight)
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.to(memory_format=torch.channels_last)
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
         """Q-values.

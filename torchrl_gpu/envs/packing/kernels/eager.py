@@ -3,12 +3,15 @@
 Boxes cost nothing per cell: the maximum of the pile under a box is a sliding maximum, had from power-of-two windows.
 Irregular items cost one subtraction and one maximum per footprint cell, over all placements at once.
 
-On a CPU `torch.where` over a mask that changes from element to element is ten to thirty times slower than arithmetic, and so
-is a comparison that gives booleans; hence infinities that a maximum absorbs rather than masks, in the large maps.
+On a CPU `torch.where` over a mask that changes from element to element takes ten times as long as arithmetic or
+more, and a comparison into booleans four times: hence infinities that a maximum absorbs, rather than masks, in the
+large maps.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -131,65 +134,95 @@ def _power_of_two(extent: Tensor, largest: int) -> tuple[Tensor, Tensor]:
 
 def _rest_solids(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin) -> Tensor:
     """Highest `h − b` over the footprint of each irregular item, (N, J, Gx, Gy)."""
+    step, (grid_x, grid_y) = bin_.step, bin_.grid
+    z = _first_contact(heightmap, v, catalogue, step, (grid_x, grid_y))
+    if step == 1:
+        return z
+    # A placement flush with the far wall is the first one for bin and item seen from that wall.
+    z_x = _first_contact(heightmap, v, catalogue, step, (1, grid_y), turned=(True, False))
+    z_y = _first_contact(heightmap, v, catalogue, step, (grid_x, 1), turned=(False, True))
+    z_xy = _first_contact(heightmap, v, catalogue, step, (1, 1), turned=(True, True))
+    on_x, on_y = (torch.arange(each.shape[-1], device=each.device) * step == each for each in (v.x, v.y))
+    on_x, on_y = on_x[..., :, None], on_y[..., None, :]
+    return torch.where(on_x, torch.where(on_y, z, z_y), torch.where(on_y, z_x, z_xy))
+
+
+def _first_contact(
+    heightmap: Tensor,
+    v: Variants,
+    catalogue: Catalogue,
+    step: int,
+    grid: tuple[int, int],
+    turned: tuple[bool, bool] = (False, False),
+) -> Tensor:
+    """Highest `h − b` where items stand at multiples of `step` cells, (N, J, *grid), 0 where none can stand.
+
+    Args:
+        heightmap: (N, X, Y).
+        v: What to place.
+        catalogue: The items.
+        step: Cells between placements.
+        grid: Placements along x and y.
+        turned: Along which axes everything is seen from the far wall.
+    """
+    heightmap = heightmap.flip([axis for axis in (1, 2) if turned[axis - 1]])
     num_envs, num_variants = v.item.shape
-    z = heightmap.new_empty(num_envs, num_variants, *bin_.grid)
-    plane = bin_.grid[0] * bin_.grid[1]
-    num_orientations = catalogue.num_orientations
+    z = heightmap.new_zeros(num_envs, num_variants, *grid)
+    cells, plane = heightmap.shape[1:], grid[0] * grid[1]
     group = max(1, _CHUNK // (num_envs * plane))  # orientations worked on at once when the batch is small
-    rows = max(1, _CHUNK // plane)  # environments worked on at once when it is large
     for first in range(0, num_variants, group):
         end = min(num_variants, first + group)
-        bounds = [catalogue.bounds[j % num_orientations] for j in range(first, end)]
-        footprint = max(p for p, _ in bounds), max(q for _, q in bounds)
-        for env in range(0, num_envs, rows):
+        orientations = {j % catalogue.num_orientations for j in range(first, end)}
+        largest, least = (
+            [pick(bounds[o][axis] for o in orientations) for axis in (0, 1)]
+            for pick, bounds in ((max, catalogue.bounds), (min, catalogue.least))
+        )
+        fitting = [min(g, max(1, (c - e) // step + 1)) for g, c, e in zip(grid, cells, least, strict=True)]
+        parts = -(-num_envs * fitting[0] * fitting[1] // _CHUNK)  # of the environments when the batch is large
+        for env in range(0, num_envs, rows := -(-num_envs // parts)):
             part = slice(env, env + rows), slice(first, end)
-            z[part] = _max_plus(heightmap[env : env + rows], v, part, footprint, catalogue, bin_)
+            bottom = _bottom_from(v, part, largest, catalogue, turned)
+            lowest = _max_plus(heightmap[env : env + rows], bottom, step, fitting)
+            z[*part, : fitting[0], : fitting[1]] = lowest
     return z
 
 
-def _max_plus(
-    heightmap: Tensor,
-    v: Variants,
-    part: tuple[slice, slice],
-    footprint: tuple[int, int],
-    catalogue: Catalogue,
-    bin_: Bin,
+def _bottom_from(
+    v: Variants, part: tuple[slice, slice], footprint: Sequence[int], catalogue: Catalogue, turned: tuple[bool, bool]
 ) -> Tensor:
-    """`_rest_solids` of some environments and variants, (n, j, Gx, Gy)."""
+    """Bottoms of some variants of some environments, (n, j, P, Q), turned about within each item's own extent."""
     assert catalogue.bottom is not None
-    step, (grid_x, grid_y) = bin_.step, bin_.grid
-    rows, columns = footprint
-    bottom = catalogue.bottom[v.item[part], v.orientation[part]][..., :rows, :columns]  # (n, j, P, Q)
-    x, y = v.x[part], v.y[part]
-    num_envs, num_variants = x.shape[:2]
-    cells_x, cells_y = bin_.cells
-    # The flush placement of a row is not on the grid: its column of windows is worked out apart.
-    width = max(cells_y, (grid_y - 1) * step + columns)
-    padded = pad(heightmap, (0, -(-width // step) * step - cells_y))
-    flat = padded.reshape(-1, padded.shape[-1])
-    base = torch.arange(num_envs, device=x.device)[:, None, None] * cells_x
-    flush_y = (cells_y - v.extent[part][..., 1]).clamp_min(0)  # (n, j)
-    flush_cells = (flush_y[..., None] + torch.arange(columns, device=x.device)).clamp_max(cells_y - 1)
-    flush_index = flush_cells[:, :, None].expand(-1, -1, grid_x, -1)
-    z = heightmap.new_zeros(num_envs, num_variants, grid_x, grid_y)
-    z_flush = heightmap.new_zeros(num_envs, num_variants, grid_x)
+    bottom = catalogue.bottom[v.item[part], v.orientation[part]][..., : footprint[0], : footprint[1]]
+    for axis in (0, 1):
+        if turned[axis]:
+            cell = torch.arange(footprint[axis], device=bottom.device)
+            mirrored = v.extent[part][..., axis, None] - 1 - cell
+            cell = torch.where(mirrored >= 0, mirrored, cell)  # (n, j, P): behind the extent there is no material
+            index = cell[..., :, None] if axis == 0 else cell[..., None, :]
+            bottom = bottom.gather(2 + axis, index.expand_as(bottom))
+    return bottom
+
+
+def _max_plus(heightmap: Tensor, bottom: Tensor, step: int, grid: Sequence[int]) -> Tensor:
+    """Highest `h − b` of bottoms (n, j, P, Q) on heightmaps (n, X, Y), at least 0; (n, j, *grid).
+
+    The heightmap is split into step × step phases, so that neighbouring placements are neighbours in memory, and one
+    phase is done with before the next is read: it stays in the cache.
+    """
+    num_envs, num_variants, rows, columns = bottom.shape
+    room = (grid[0] - 1) * step + rows - heightmap.shape[1], (grid[1] - 1) * step + columns - heightmap.shape[2]
+    heightmap = pad(heightmap, (0, max(0, room[1]), 0, max(0, room[0])))
+    z = heightmap.new_zeros(num_envs, num_variants, *grid)
     scratch = torch.empty_like(z)
-    for i in range(rows):
-        at = base + (x + i).clamp_max(cells_x - 1)  # (n, j, Gx)
-        row = flat.index_select(0, at.flatten()).view(num_envs, num_variants, grid_x, -1, step)
-        phases = row.movedim(-1, 0).contiguous()  # (step, n, j, Gx, W): neighbouring placements are neighbours
-        under = bottom[..., i, :, None, None]  # (n, j, Q, 1, 1)
-        for j in range(columns):
-            window = phases[j % step, ..., j // step : j // step + grid_y]
-            torch.sub(window, under[:, :, j], out=scratch)
-            torch.maximum(z, scratch, out=z)
-        if step > 1:
-            edge = row.flatten(-2).gather(-1, flush_index) - bottom[:, :, None, i]  # (n, j, Gx, Q)
-            z_flush = torch.maximum(z_flush, edge.amax(-1))
-    if step == 1:
-        return z
-    on_grid = torch.arange(grid_y, device=x.device) * step == y  # (n, j, Gy)
-    return torch.where(on_grid[:, :, None], z, z_flush[..., None])
+    for a, b in itertools.product(range(min(step, rows)), range(min(step, columns))):
+        under = bottom[:, :, a::step, b::step].permute(2, 3, 0, 1).contiguous()[..., None, None]
+        phase = heightmap[:, a::step, b::step].contiguous()
+        windows = phase.unfold(1, grid[0], 1).unfold(2, grid[1], 1).permute(1, 2, 0, 3, 4)[:, :, :, None]
+        for windows_row, under_row in zip(windows.unbind(), under.unbind(), strict=False):
+            for window, lowest in zip(windows_row.unbind(), under_row.unbind(), strict=False):
+                torch.sub(window, lowest, out=scratch)  # (n, 1, *grid) less (n, j, 1, 1)
+                torch.maximum(z, scratch, out=z)
+    return z
 
 
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
@@ -208,7 +241,9 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
     return flat.scatter_reduce(1, cell, raised, "amax", include_self=True).view(num_envs, cells_x, cells_y)
 
 
-def _place_boxes(heightmap: Tensor, placement: Placement, item: Tensor, present: Tensor, catalogue: Catalogue) -> Tensor:
+def _place_boxes(
+    heightmap: Tensor, placement: Placement, item: Tensor, present: Tensor, catalogue: Catalogue
+) -> Tensor:
     extent = catalogue.extent[item, placement.orientation]  # (N, 2)
     raised = placement.z + catalogue.height[item, placement.orientation]
     sides = []
@@ -216,7 +251,7 @@ def _place_boxes(heightmap: Tensor, placement: Placement, item: Tensor, present:
         offset = torch.arange(cells, device=item.device) - corner[:, None]
         covered = (offset >= 0) & (offset < size[:, None]) & present[:, None]
         sides.append(torch.where(covered, raised[:, None], -torch.inf))
-    top = torch.minimum(sides[0][:, :, None], sides[1][:, None, :])  # (N, X, Y), −inf beside the box
+    top = torch.minimum(sides[0][:, :, None], sides[1][:, None, :])  # (N, X, Y)
     return torch.maximum(heightmap, top)
 
 

@@ -86,8 +86,9 @@ _NONE, _SURE = -1e4, 1e6
 def _support(contacts: _Contacts) -> Tensor:
     """GOPT, RA-L 2024: more than half the area, or the centre within the hull of at least two contact cells.
 
-    The hull meets the centre's row in an interval. Its upper end is past the centre exactly if a contact of that row is,
-    or if the steepest contacts before and after the row rise to it: the largest slopes on both sides sum to at least 0.
+    The hull meets the centre's row in an interval. Its upper end is past the centre exactly if a contact of that row
+    is, or if the steepest contacts before and after the row rise to it: the largest slopes on both sides sum to at
+    least 0.
     """
     rows, columns = contacts.windows.footprint
     centre = ((contacts.extent - 1) / 2)[..., None, None]  # (N, J, 2, 1, 1)
@@ -118,7 +119,7 @@ class _Slopes:
         self.after = self.before.clone()
 
     def add_row(self, furthest: Tensor, ahead: Tensor) -> None:
-        """Takes 1 + the furthest contact (N, J, Gx, Gy), 0 for none, of the row `ahead` (N, J, 1, 1) of the centre's."""
+        """Takes 1 + the furthest contact (N, J, Gx, Gy), 0 for none, of a row `ahead` (N, J, 1, 1) of the centre's."""
         at = threshold(furthest.to(self.before.dtype), 0.0, -torch.inf)
         # Offsets are multiples of 1/2: a quarter more makes 0, which is enough in the centre's row, positive.
         slope = torch.where(ahead == 0, _SURE, 1 / ahead.abs())
