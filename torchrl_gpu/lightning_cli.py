@@ -14,6 +14,11 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.errors import is_for_user, one_line
 
+_NOISY = (
+    "lightning.pytorch.utilities.rank_zero",
+    "lightning.fabric.utilities.rank_zero",
+    "lightning.fabric.utilities.seed",
+)
 _NOISE = ("💡 Tip:", "TPU available:", "Seed set to")  # the seed stands in the config that is saved
 _NO_NEWS = (
     ".*does not have many workers",  # rollouts are made inside the training step: the loader only counts
@@ -116,7 +121,7 @@ def build(word: str, args: list[str]) -> PackageCLI:
 
 def quiet() -> None:
     """Silences, by name, what is no news to a user of this package."""
-    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.rank_zero"):
+    for name in _NOISY:
         logging.getLogger(name).addFilter(_is_news)
     os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # lightning 2.6 calls its older names
     for message in _NO_NEWS:
