@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+# The tests' tensors are small: a second thread only waits, and spins on a core that another process wants.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 ROOT = Path(__file__).parent.parent
 
 
