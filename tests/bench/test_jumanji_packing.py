@@ -17,4 +17,4 @@ def test_rows_name_their_batch_and_count_its_steps(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(jumanji_packing, "_runner", lambda batch, steps: lambda calls: None)
     rows = jumanji_packing.contestants([1, 64, 4096])
     assert [row.name for row in rows] == [f"Jumanji BinPack-v2, {n}" for n in (1, 64, 4096)]
-    assert [row.per_call for row in rows] == [1024, 1024, 4096]
+    assert [row.per_call for row in rows] == [1024, 1024, 4 * 4096]
