@@ -1,25 +1,13 @@
-"""Random legal actions, and the episodes that both sides play."""
+"""The episodes that both sides of the benchmark play."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
-from torchrl_gpu.bench.settings import episodes_of, make, random_legal
-
-
-def test_random_legal_actions_are_legal_and_uniform() -> None:
-    torch.manual_seed(0)
-    mask = torch.tensor([0, 1, 0, 1, 1, 0], dtype=torch.bool).expand(6000, -1)
-    counts = np.bincount(random_legal(mask).numpy(), minlength=6)
-    assert counts[[0, 2, 5]].sum() == 0
-    assert (np.abs(counts[[1, 3, 4]] - 2000) < 5 * 2000**0.5).all()
-
-
-def test_rows_without_a_legal_action_stay_in_range() -> None:
-    assert random_legal(torch.zeros(3, 4, dtype=torch.bool)).tolist() == [3, 3, 3]
+from torchrl_gpu.bench.settings import episodes_of, make
+from torchrl_gpu.policies.exploration import random_legal
 
 
 def test_the_twin_plays_the_episodes_of_the_environment() -> None:

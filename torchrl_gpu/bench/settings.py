@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS
+from torchrl_gpu.policies.exploration import random_legal
 
 # Stability rule and orientations decide what a step costs: none and 2, corners and 1, support and 2, none and 6.
 BPP10: dict[str, dict[str, Any]] = {
@@ -38,16 +38,6 @@ def irregular(num_visible: int, num_objects: int, resolution: int, grid_step: in
         "visible_items": num_visible,
         "orientations": "cube",
     }
-
-
-def random_legal(mask: Tensor) -> Tensor:
-    """An index drawn uniformly from the true entries of each row (N, A); int64 (N,), A − 1 where there is none.
-
-    One number a row and a running count of what is legal: a tenth of the time of one number an entry.
-    """
-    count = mask.cumsum(1, dtype=torch.int32)
-    wanted = (torch.rand(len(mask), 1, device=mask.device) * count[:, -1:]).int() + 1
-    return torch.searchsorted(count, wanted).squeeze(1).clamp_max(mask.shape[1] - 1)
 
 
 def episodes_of(env: PackingEnv, row: int, count: int) -> np.ndarray:

@@ -14,8 +14,8 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 class MaskedEpsilonGreedy(TensorDictModuleBase):
     """Replaces actions, with probability epsilon, by one drawn uniformly from the legal ones.
 
-    TorchRL's `EGreedyModule` draws masked actions by `torch.multinomial`, which reads the device back; this one takes
-    the largest of uniform numbers over the mask. It acts under `ExplorationType.RANDOM` only.
+    TorchRL's `EGreedyModule` draws masked actions by `torch.multinomial`, which reads the device back; this one draws
+    a number for each row and looks it up in a running count of the mask. It acts under `ExplorationType.RANDOM` only.
 
     Args:
         start: Epsilon at the first frame.
@@ -60,4 +60,7 @@ def random_legal(mask: Tensor) -> Tensor:
     Returns:
         (…,) int64.
     """
-    return torch.where(mask, torch.rand(mask.shape, device=mask.device), -1.0).argmax(-1)
+    rank = mask.cumsum(-1, dtype=torch.int32)  # (…, A), true entries up to each
+    count = rank[..., -1:]
+    drawn = (torch.rand(count.shape, dtype=torch.float64, device=mask.device) * count).int()
+    return torch.searchsorted(rank, torch.minimum(drawn, count - 1) + 1).squeeze(-1)

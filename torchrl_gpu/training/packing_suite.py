@@ -156,7 +156,7 @@ class PackingSuite:
             "bin_size_m": list(env.bin_size),
             "cells": list(env.bin.cells),
             "grid_step": env.grid_step,
-            "items": str(env.items.path) if isinstance(env.items, BoxSequences) else type(env.items).__name__,
+            "items": env.items.path.name if isinstance(env.items, BoxSequences) else type(env.items).__name__,
             "num_items": env.num_items,
             "orientations": env.orientations,
             "stability": env.stability,

@@ -35,10 +35,9 @@ def make_protocol(name: str, num_envs: int = 64, **changes: Any) -> PackingEnv:
     """The environment of a protocol.
 
     Args:
-        name: "rs", "cut1", "cut2" (Zhao et al., AAAI 2021), "discrete125" (GOPT, RA-L 2024; PCT, ICLR 2022, setting 1)
-            or
-            "free125" (PCT, setting 2); or a reference setting, "bpp10" or "irregular" (Huang et al., RA-L 2023: 20 of
-            50 objects visible, the largest first, 24 orientations; with our own solids).
+        name: "rs", "cut1", "cut2" (Zhao et al., AAAI 2021), "discrete125" (GOPT, RA-L 2024), "free125" (PCT, ICLR 2022,
+            setting 2); or a reference setting, "bpp10" or "irregular" (Huang et al., RA-L 2023: 20 of 50 objects
+            visible, the largest first, 24 orientations; with our own solids).
         num_envs: N.
         changes: Other constructor arguments of `PackingEnv`.
 

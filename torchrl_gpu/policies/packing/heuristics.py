@@ -10,6 +10,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.exploration import random_legal
 from torchrl_gpu.policies.packing.placements import PlacementHeuristic, Placements, first_best
 from torchrl_gpu.policies.packing.spaces import MaximalAccessibleSpace
 from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted
@@ -30,11 +31,7 @@ class RandomLegal(TensorDictModuleBase):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes `action`, of the batch shape of `tensordict`."""
         legal = tensordict.get("legal_mask")
-        rank = legal.reshape(-1, legal.shape[-4:].numel()).cumsum(1)  # (N, A), legal actions up to each
-        count = rank[:, -1:]
-        drawn = (torch.rand(count.shape, dtype=torch.float64, device=legal.device) * count).long()
-        action = torch.searchsorted(rank, torch.minimum(drawn, count - 1) + 1).squeeze(1)
-        return tensordict.set("action", action.view(legal.shape[:-4]))
+        return tensordict.set("action", random_legal(legal.flatten(-4)))
 
 
 @final
