@@ -39,8 +39,8 @@ def main(argv: list[str] | None = None, program: str | None = None) -> int | str
     What the user can mend is one line on stderr and status 2; any other error keeps its traceback, and so does every
     error where the variable TORCHRL_GPU_DEBUG is 1.
     """
-    # Waiting threads spin a little and then sleep: those that spin on make every operation three times slower where
-    # another process has a core, those that sleep at once make it up to three times slower where none has.
+    # Waiting threads spin a little and then sleep: those that spin on take a core that another process wants, those
+    # that sleep at once are late for the next operation.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")  # torchrl announces every buffer that it allocates
     argv = sys.argv[1:] if argv is None else argv
