@@ -13,7 +13,7 @@ from torchrl_gpu.bench.numpy_packing import Drop, Shape, drop_by_loop, drop_by_w
 from torchrl_gpu.bench.settings import Player, make
 from torchrl_gpu.bench.timing import Contestant
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.types import Catalogue
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 _UNFOLD_ENVS = 8  # the windows of one orientation in 64 environments would take a gigabyte
 
@@ -31,11 +31,11 @@ def drop_contestants(changes: dict[str, Any], num_envs: Sequence[int], device: s
     shapes = shapes_of(env.catalogue.to(torch.device("cpu")), item)
     work = sum(s.top.size * _num_placements(s, env) for s in shapes)
     rows = [
-        Contestant("NumPy, loop", _numpy(drop_by_loop, heights, shapes, env)),
-        Contestant("NumPy, windows", _numpy(drop_by_windows, heights, shapes, env)),
+        Contestant("NumPy, loop", by_numpy(drop_by_loop, heights, [shapes], env.bin)),
+        Contestant("NumPy, windows", by_numpy(drop_by_windows, heights, [shapes], env.bin)),
         Contestant(
             f"torch unfold, {min(_UNFOLD_ENVS, len(heights))}",
-            _unfold(heights[:_UNFOLD_ENVS], shapes, env),
+            by_unfold(heights[:_UNFOLD_ENVS], [torch.from_numpy(s.bottom) for s in shapes], env.bin.step),
             min(_UNFOLD_ENVS, len(heights)),
             str(torch.get_num_threads()),
             notes="z-maps only, no flush placements",
@@ -68,7 +68,7 @@ def _only(catalogue: Catalogue, item: int) -> Catalogue:
     row = slice(item, item + 1)
     p, q = catalogue.extent[item].amax(0).tolist()
     top, bottom = (maps[row, :, :p, :q].contiguous() for maps in (catalogue.top, catalogue.bottom))
-    return Catalogue.of_maps(top, bottom, catalogue.extent[row], catalogue.volume[row])
+    return Catalogue.of_maps(top, bottom, catalogue.extent[row], catalogue.volume[row], catalogue.unit)
 
 
 def _ours(name: str, heights: Tensor, item_id: Tensor, catalogue: Catalogue, env: PackingEnv) -> Contestant:
@@ -83,29 +83,47 @@ def _ours(name: str, heights: Tensor, item_id: Tensor, catalogue: Catalogue, env
     return Contestant(name, run, len(heights), threads, notes=f"kernels {env.kernels.backend}")
 
 
-def _numpy(drop: Drop, heights: Tensor, shapes: list[Shape], env: PackingEnv) -> Callable[[int], None]:
+def by_numpy(drop: Drop, heights: Tensor, shapes: Sequence[list[Shape]], bin_: Bin) -> Callable[[int], None]:
+    """Work of one call: the z-maps and the legality of several shapes on one bin.
+
+    Args:
+        drop: How placements are looked at.
+        heights: (N, X, Y), bins that take turns, metres.
+        shapes: What is dropped on each bin; where there are fewer than bins, they take turns too.
+        bin_: Size and grid of every bin.
+    """
     bins, turn = heights.cpu().numpy(), [0]
 
     def run(calls: int) -> None:
         for _ in range(calls):
-            turn[0] = (turn[0] + 1) % len(bins)
-            z_map, legal = np.empty(env.bin.grid, np.float32), np.zeros(env.bin.grid, bool)
-            for shape in shapes:
-                drop(bins[turn[0]], shape, env.bin, z_map, legal)
+            turn[0] += 1
+            z_map, legal = np.empty(bin_.grid, np.float32), np.zeros(bin_.grid, bool)
+            for shape in shapes[turn[0] % len(shapes)]:
+                drop(bins[turn[0] % len(bins)], shape, bin_, z_map, legal)
 
     return run
 
 
-def _unfold(heights: Tensor, shapes: list[Shape], env: PackingEnv) -> Callable[[int], None]:
-    """The obvious way in torch: every window of the heightmap less the bottom, and its maximum."""
-    bottoms = [torch.from_numpy(shape.bottom).to(heights.device) for shape in shapes]
-    step = env.bin.step
+def by_unfold(heights: Tensor, bottoms: Sequence[Tensor], step: int) -> Callable[[int], None]:
+    """Work of one call, the obvious way in torch: every window of the heightmap less the bottom, and its maximum.
+
+    Args:
+        heights: (N, X, Y), metres.
+        bottoms: One for each z-map of an environment, (P, Q), or (N, 1, 1, P, Q) where environments differ.
+        step: Cells between placements.
+    """
+    bottoms = [bottom.to(heights.device) for bottom in bottoms]
 
     @torch.no_grad()
     def run(calls: int) -> None:
         for _ in range(calls):
             for bottom in bottoms:
-                p, q = bottom.shape
-                (heights.unfold(1, p, step).unfold(2, q, step) - bottom).amax((-1, -2))
+                unfolded(heights, bottom, step)
 
     return run
+
+
+def unfolded(heights: Tensor, bottom: Tensor, step: int) -> Tensor:
+    """Highest `h − b` of every placement on the grid, (N, A, B), without those flush with the far walls."""
+    p, q = bottom.shape[-2:]
+    return (heights.unfold(1, p, step).unfold(2, q, step) - bottom).amax((-1, -2))

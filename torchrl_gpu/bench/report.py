@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,11 +20,18 @@ _LEGEND = (
 _FILE_WIDTH = 150  # columns where the output is not a terminal
 
 
-def section(title: str, unit: str, rows: list[Contestant]) -> dict[str, Any]:
-    """Rows as data, with ratios to the NumPy rows and to Jumanji's best batch where the section has them."""
-    rates = {row.name: row.rate for row in rows}
-    bars = {f"numpy_{name.replace(' ', '_')}": rates.get(f"NumPy, {name}") for name in ("loop", "box loop", "windows")}
-    bars["jumanji_best"] = max((rate for name, rate in rates.items() if name.startswith("Jumanji")), default=None)
+def section(
+    title: str, unit: str, rows: list[Contestant], bars: Mapping[str, float | None] | None = None
+) -> dict[str, Any]:
+    """Rows as data, with ratios to the bars that there are.
+
+    Args:
+        title: What all rows measure.
+        unit: Of their rates.
+        rows: Measured.
+        bars: Rates to compare with, by name; those of the NumPy rows and of Jumanji's best batch by default.
+    """
+    bars = _rates_of_others(rows) if bars is None else bars
     data = []
     for row in rows:
         is_bar = row.name.startswith(("NumPy", "Jumanji", "ceiling"))
@@ -45,19 +52,34 @@ def section(title: str, unit: str, rows: list[Contestant]) -> dict[str, Any]:
     return {"title": title, "unit": unit, "rows": data}
 
 
+def _rates_of_others(rows: list[Contestant]) -> dict[str, float | None]:
+    rates = {row.name: row.rate for row in rows}
+    bars = {f"numpy_{name.replace(' ', '_')}": rates.get(f"NumPy, {name}") for name in ("loop", "box loop", "windows")}
+    return bars | {"jumanji_best": max((r for name, r in rates.items() if name.startswith("Jumanji")), default=None)}
+
+
 def show(result: dict[str, Any]) -> None:
     """Prints every section, the machine, and what is missing."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_FILE_WIDTH)
+    console = wide_console()
     ceiling = next((r["rate"] for s in result["sections"] for r in s["rows"] if r["name"] == ADD_MAX), None)
     for each in result["sections"]:
         console.print(_table(each, ceiling))
     for line in result["missing"]:
         console.print(line, markup=False)
     console.print(f"Parity: {len(result['parity'])} settings agree at every step. {_LEGEND}", markup=False)
+    console.print(machine_line(result), markup=False)
+
+
+def wide_console() -> Console:
+    """As wide as the terminal, or wide enough for a table where the output is a file."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_FILE_WIDTH)
+
+
+def machine_line(result: dict[str, Any]) -> str:
+    """What it was measured on, in one line."""
     at = result["machine"]
-    console.print(
+    return (
         f"{at['device_name']}, {at['cores']} cores, torch {at['versions']['torch']} with {at['torch_threads']} threads,"
         f" commit {at['commit'] or 'unknown'}, load {at['load_average'] or 0:.1f} before; GPU utilisation"
         f" {result['gpu_utilisation']}, memory {result['gpu_memory']}; {result['elapsed_s']:.0f} s in all"
@@ -81,9 +103,9 @@ def _table(data: dict[str, Any], ceiling: float | None) -> Table:
         ratios = (row["ratios"].get(key) for key in shown.values())
         table.add_row(
             row["name"],
-            _number(row["rate"]),
-            "–".join(map(_number, row["range"])),
-            *("" if ratio is None else _number(ratio) for ratio in ratios),
+            number(row["rate"]),
+            "–".join(map(number, row["range"])),
+            *("" if ratio is None else number(ratio) for ratio in ratios),
             f"{sum(row['seconds']):.1f}",
             row["threads"],
             "; ".join(notes),
@@ -91,18 +113,19 @@ def _table(data: dict[str, Any], ceiling: float | None) -> Table:
     return table
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A rate with three digits or all those before the point."""
     if value >= 1e9:
         return f"{value / 1e9:.1f} G"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def refuse(failed: list[dict[str, Any]]) -> None:
+def refuse(failed: list[dict[str, Any]], why: str = "a ratio between two different environments means nothing") -> None:
     """Says what differs; no rate is printed."""
     console = Console(stderr=True)
     for check in failed:
         console.print(f"parity fails in {check['setting']}: {check['difference']}", markup=False)
-    console.print("Nothing was timed: a ratio between two different environments means nothing.")
+    console.print(f"Nothing was timed: {why}.", markup=False)
 
 
 @contextmanager

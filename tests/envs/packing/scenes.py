@@ -70,10 +70,10 @@ def solids(rng: np.random.Generator, bin_: Bin, num_items: int, num_orientations
     return Catalogue.of_maps(top, bottom, torch.from_numpy(extent), volume)
 
 
-def as_solids(catalogue: Catalogue) -> Catalogue:
+def as_solids(catalogue: Catalogue, unit: float | None = None) -> Catalogue:
     """The same boxes, as maps like any irregular item."""
     item, orientation = torch.arange(catalogue.num_items)[:, None], torch.arange(catalogue.num_orientations)
-    return Catalogue.of_maps(*catalogue.maps(item, orientation), catalogue.extent, catalogue.volume)
+    return Catalogue.of_maps(*catalogue.maps(item, orientation), catalogue.extent, catalogue.volume, unit)
 
 
 def pile(rng: np.random.Generator, num_envs: int, bin_: Bin, highest: int = 3) -> Tensor:

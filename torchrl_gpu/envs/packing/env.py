@@ -105,7 +105,7 @@ class PackingEnv(BatchedEnv):
         self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
         self.orientations, self.stability, self.reward, self.order = orientations, stability, reward, order
         self.include, self.backend, self.first_env = tuple(include), backend, first_env
-        self.kernels = get_kernels(backend)
+        self.kernels = get_kernels(backend, self.device)
         self.catalogue, self.stream = self._build_items()
         self._rows = torch.arange(num_envs, device=self.device)
         self._env_index = self._rows + first_env

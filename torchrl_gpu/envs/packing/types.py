@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -63,7 +63,7 @@ class Bin:
         return 1e-3 * min(self.cell)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Catalogue:
     """Every item that can appear, in every orientation, as heightmaps above its own base.
 
@@ -77,6 +77,8 @@ class Catalogue:
         bottom: (M, O, P, Q) float32, metres; +inf where there is no material. None for boxes.
         bounds: Largest extent of each orientation, ((P0, Q0), …), on the host.
         least: Smallest extent of each orientation, likewise.
+        unit: Metres of which every top and bottom is a whole multiple, where there is such a length: kernels may then
+            count heights in integers.
     """
 
     extent: Tensor
@@ -86,6 +88,7 @@ class Catalogue:
     least: tuple[tuple[int, int], ...]
     top: Tensor | None = None
     bottom: Tensor | None = None
+    unit: float | None = None
 
     @property
     def flat(self) -> bool:
@@ -111,7 +114,7 @@ class Catalogue:
         """The same catalogue on `device`."""
         top, bottom = (None if maps is None else maps.to(device) for maps in (self.top, self.bottom))
         extent, height, volume = self.extent.to(device), self.height.to(device), self.volume.to(device)
-        return Catalogue(extent, height, volume, self.bounds, self.least, top, bottom)
+        return replace(self, extent=extent, height=height, volume=volume, top=top, bottom=bottom)
 
     def maps(self, item_id: Tensor, orientation: Tensor) -> tuple[Tensor, Tensor]:
         """Top and bottom of items in orientations.
@@ -145,10 +148,12 @@ class Catalogue:
         return Catalogue(extent, sizes[..., 2].float(), volume.float(), _pairs(extent.amax(0)), _pairs(extent.amin(0)))
 
     @staticmethod
-    def of_maps(top: Tensor, bottom: Tensor, extent: Tensor, volume: Tensor) -> Catalogue:
+    def of_maps(
+        top: Tensor, bottom: Tensor, extent: Tensor, volume: Tensor, unit: float | None = None
+    ) -> Catalogue:
         """Irregular items from their maps, shapes as in the class."""
         bounds, least = _pairs(extent.amax(0)), _pairs(extent.amin(0))
-        return Catalogue(extent, top.amax((-1, -2)), volume.float(), bounds, least, top, bottom)
+        return Catalogue(extent, top.amax((-1, -2)), volume.float(), bounds, least, top, bottom, unit)
 
 
 def _pairs(extent: Tensor) -> tuple[tuple[int, int], ...]:

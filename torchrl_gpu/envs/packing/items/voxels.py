@@ -36,7 +36,7 @@ def heightmaps(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Ca
             top[m, o, :rows, :columns] = torch.from_numpy(high * cell)
             bottom[m, o, :rows, :columns] = torch.from_numpy(low * cell)
         volume[m] = min(count for *_, count in views) * bin_.cell_area * cell
-    catalogue = Catalogue.of_maps(top, bottom, extent, volume)
+    catalogue = Catalogue.of_maps(top, bottom, extent, volume, unit=cell)
     _check_fit(catalogue, bin_)
     return catalogue
 

@@ -9,25 +9,31 @@
 
 from __future__ import annotations
 
+import importlib
+import logging
 from collections.abc import Callable
-from types import ModuleType
+from functools import cache
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels import eager, reference
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
-BACKENDS: dict[str, ModuleType] = {"eager": eager, "reference": reference}
+_LOG = logging.getLogger(__name__)
+_CPU = torch.device("cpu")
 
-
-class Kernels(NamedTuple):
-    """The jobs of one backend."""
-
-    backend: str
-    drop_map: Callable[[Tensor, Tensor, Catalogue, Bin], tuple[Tensor, Tensor]]
-    place: Callable[[Tensor, Placement, Catalogue, Bin], Tensor]
-    pile_growth: Callable[[Tensor, Tensor, Tensor, Catalogue, Bin], Tensor]
+# name: module with the jobs and with `problem(device)`, the reason why it cannot run on a device, "" where it can
+BACKENDS = {
+    name: f"torchrl_gpu.envs.packing.kernels.{module}"
+    for name, module in (
+        ("compiled", "compiled"),
+        ("triton", "triton_kernels"),
+        ("eager", "eager"),
+        ("reference", "reference"),
+    )
+}
+_PREFERRED = {"cpu": ("compiled", "eager"), "cuda": ("triton", "eager")}  # by "auto", in this order
 
 
 class Placement(NamedTuple):
@@ -48,19 +54,73 @@ class Placement(NamedTuple):
     z: Tensor
 
 
-def available_backends() -> dict[str, str]:
-    """Every backend by name with the reason why it cannot run here; "" where it can."""
-    return dict.fromkeys(BACKENDS, "")
+class Kept(NamedTuple):
+    """Maps of an earlier heightmap, of which a backend may keep what still holds.
+
+    Attributes:
+        z_map: (N, K, O, Gx, Gy) float32, as `drop_map` gave it.
+        legal: (N, K, O, Gx, Gy) bool, likewise.
+        slot: (N, K) int64, the slot k of `z_map` that holds the item now in slot k; −1 where none does.
+        changed: (N, 4) int64, cells [x0, x1) × [y0, y1) outside which the heightmap is the earlier one: x0, y0, x1, y1.
+    """
+
+    z_map: Tensor
+    legal: Tensor
+    slot: Tensor
+    changed: Tensor
 
 
-def get_kernels(backend: str = "auto") -> Kernels:
-    """The jobs of a backend, "auto" being the fastest that runs here.
+class Kernels(NamedTuple):
+    """The jobs of one backend.
+
+    `drop_map(heightmap, item_id, catalogue, bin, kept=None)` gives the same with and without `kept`.
+    """
+
+    backend: str
+    drop_map: Callable[..., tuple[Tensor, Tensor]]
+    place: Callable[[Tensor, Placement, Catalogue, Bin], Tensor]
+    pile_growth: Callable[[Tensor, Tensor, Tensor, Catalogue, Bin], Tensor]
+
+
+def available_backends(device: torch.device = _CPU) -> dict[str, str]:
+    """Every backend by name with the reason why it cannot run on `device`; "" where it can."""
+    return {name: _problem(name, device) for name in BACKENDS}
+
+
+def get_kernels(backend: str = "auto", device: torch.device = _CPU) -> Kernels:
+    """The jobs of a backend, "auto" being the fastest that runs on `device`.
 
     Raises:
-        ValueError: There is no such backend.
+        ValueError: There is no such backend, or it cannot run there.
     """
-    name = "eager" if backend == "auto" else backend
-    if name not in BACKENDS:
+    if backend == "auto":
+        return _jobs(_fastest(device.type))
+    if backend not in BACKENDS:
         raise ValueError(f"get_kernels: backend must be auto or one of {', '.join(BACKENDS)}; got {backend!r}")
-    module = BACKENDS[name]
+    if problem := _problem(backend, device):
+        raise ValueError(f"get_kernels: want a backend that runs on {device}; got {backend!r}: {problem}")
+    return _jobs(backend)
+
+
+@cache
+def _fastest(device_type: str) -> str:
+    device = torch.device(device_type)
+    for name in _PREFERRED.get(device_type, ("eager",)):
+        if not (problem := _problem(name, device)):
+            return name
+        _LOG.warning("packing kernels: %s cannot run on %s, so a slower one will: %s", name, device_type, problem)
+    return "eager"
+
+
+def _problem(name: str, device: torch.device) -> str:
+    try:
+        module = importlib.import_module(BACKENDS[name])
+    except ImportError as error:  # an optional package
+        return str(error)
+    problem: str = module.problem(device)
+    return problem
+
+
+def _jobs(name: str) -> Kernels:
+    module = importlib.import_module(BACKENDS[name])
     return Kernels(name, module.drop_map, module.place, module.pile_growth)

@@ -24,9 +24,14 @@ from torchrl_gpu.envs.packing.kernels.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Placement
+    from torchrl_gpu.envs.packing.kernels import Kept, Placement
 
 _CHUNK = 1 << 17  # elements of one accumulator: stays in a core's second-level cache
+
+
+def problem(device: torch.device) -> str:
+    """It runs everywhere."""
+    return ""
 
 
 class Variants(NamedTuple):
@@ -51,7 +56,9 @@ def variants(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Variants:
     return Variants(item, orientation, extent, x, y)
 
 
-def drop_map(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Tensor, Tensor]:
+def drop_map(
+    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, kept: Kept | None = None
+) -> tuple[Tensor, Tensor]:
     """As `reference.drop_map`."""
     v = variants(item_id, catalogue, bin_)
     rest = _rest_boxes if catalogue.flat else _rest_solids

@@ -12,10 +12,17 @@ from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Placement
+    from torchrl_gpu.envs.packing.kernels import Kept, Placement
 
 
-def drop_map(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Tensor, Tensor]:
+def problem(device: torch.device) -> str:
+    """It runs everywhere."""
+    return ""
+
+
+def drop_map(
+    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, kept: Kept | None = None
+) -> tuple[Tensor, Tensor]:
     """Where every item rests on every placement, and whether it may stay there.
 
     Args:
@@ -23,6 +30,7 @@ def drop_map(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
         item_id: (N, K) int64, −1 for an empty slot.
         catalogue: The items.
         bin_: The bin; its stability rule decides what stands.
+        kept: Not needed here.
 
     Returns:
         z_map (N, K, O, Gx, Gy) float32, metres, the bin's height where the footprint does not fit; legal_mask, bool,

@@ -1,0 +1,125 @@
+"""Compiles the C++ sources of this folder once and loads them from a cache."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+_LOG = logging.getLogger(__name__)
+_HERE = Path(__file__).parent
+_SOURCE = "packing.cpp"
+_COMMON = ("-O3", "-std=c++17", "-shared", "-fPIC", "-w")
+# In this order; the first that compiles is taken. Apple's compiler has no OpenMP, some compilers no -march=native.
+_VARIANTS = (("-march=native", "-fopenmp"), ("-mcpu=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
+
+
+class CompilerError(RuntimeError):
+    """The kernels cannot be compiled here; the message says why, in one line."""
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The compiled kernels.
+
+    They lie in `$TORCHRL_GPU_CACHE`, or else in the user's cache folder, under a name made from the sources, the
+    compiler and the processor; the first call on a machine takes a few seconds.
+
+    Raises:
+        CompilerError: There is no C++ compiler, or it fails.
+    """
+    command = compiler()
+    path = _cache_folder() / f"packing-{_fingerprint(command)}.so"
+    if not path.exists():
+        _compile(command, path)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise CompilerError(f"{path} cannot be loaded: {error}; delete it to have it made again") from None
+
+
+def compiler() -> tuple[str, ...]:
+    """The C++ compiler: `$CXX`, c++, g++, clang++, or the one of the Python package `ziglang`.
+
+    Raises:
+        CompilerError: None of them is here.
+    """
+    named = shlex.split(os.environ.get("CXX", ""))
+    for words in filter(None, (named, ["c++"], ["g++"], ["clang++"])):
+        if path := shutil.which(words[0]):
+            return path, *words[1:]
+    try:
+        import ziglang  # noqa: F401
+    except ImportError:
+        tried = ", ".join(filter(None, (" ".join(named), "c++", "g++", "clang++")))
+        raise CompilerError(
+            f"no C++ compiler: none of {tried} is on the PATH; `pip install 'torchrl_gpu[compiler]'` brings one"
+        ) from None
+    return sys.executable, "-m", "ziglang", "c++"
+
+
+def _cache_folder() -> Path:
+    named = os.environ.get("TORCHRL_GPU_CACHE")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchrl_gpu"
+    for folder in (Path(named) if named else home, Path(tempfile.gettempdir()) / f"torchrl_gpu-{os.getuid()}"):
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError:
+            continue
+        # What lies here is loaded and run: a folder that others may write to is not a cache.
+        if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022:
+            return folder
+    raise CompilerError("no folder for compiled kernels that is writable, and by this user alone; set TORCHRL_GPU_CACHE")
+
+
+def _fingerprint(command: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
+    for source in sorted(_HERE.glob("*.h")) + sorted(_HERE.glob("*.cpp")):
+        digest.update(source.read_bytes())
+    for text in (*command, _version(command), _processor(), platform.machine(), repr((_COMMON, _VARIANTS))):
+        digest.update(text.encode() + b"\0")
+    return digest.hexdigest()[:20]
+
+
+def _version(command: tuple[str, ...]) -> str:
+    return _run([*command, "--version"]).stdout
+
+
+def _processor() -> str:
+    """What `-march=native` depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    wanted = ("model name", "flags", "Features", "CPU part")
+    return "\n".join(dict.fromkeys(line for line in lines if line.startswith(wanted)))
+
+
+def _compile(command: tuple[str, ...], path: Path) -> None:
+    _LOG.info("compiling the packing kernels with %s (once; a few seconds)", " ".join(command))
+    extra, said = shlex.split(os.environ.get("CXXFLAGS", "")), ""
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        made = Path(folder) / path.name
+        for variant in _VARIANTS:
+            run = _run([*command, *_COMMON, *variant, *extra, str(_HERE / _SOURCE), "-o", str(made)])
+            if run.returncode == 0:
+                made.replace(path)  # at once and whole, whoever else compiles at the same time
+                return
+            said = said or next((line for line in run.stderr.splitlines() if "error" in line), run.stderr.strip())
+    raise CompilerError(f"{' '.join(command)} does not compile the packing kernels: {said}")
+
+
+def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise CompilerError(f"{words[0]} does not run: {error}") from None

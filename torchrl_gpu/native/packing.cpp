@@ -1,0 +1,257 @@
+// The packing kernels of a CPU; their definition is reference.py. Called from compiled.py.
+#include <atomic>
+#include <chrono>
+#include <limits>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "boxes.h"
+#include "problem.h"
+#include "solids.h"
+#include "stability.h"
+
+struct Maps {
+    float* z;        // (N, K, O, Gx, Gy)
+    uint8_t* legal;  // likewise
+    const float* kept_z;
+    const uint8_t* kept_legal;
+    const int64_t* kept_slot;  // (N, K); null where nothing is kept
+    const int64_t* changed;    // (N, 4)
+};
+
+namespace {
+
+std::atomic<uint64_t> calls{0};
+
+// Runs `work(task)` for every task on the threads; tasks are handed out in order, so that neighbours share a cache.
+template <class Work>
+void spread(int64_t tasks, int64_t threads, const Work& work) {
+    threads = std::min(threads, tasks);
+    if (threads <= 1) {
+        for (int64_t task = 0; task < tasks; task++) work(task);
+        return;
+    }
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t task = 0; task < tasks; task++) work(task);
+}
+
+// Runs `work(first, end)` over runs of environments, one for each thread or a few.
+template <class Work>
+void spread_envs(const Problem& p, int64_t bytes_per_env, const Work& work) {
+    const int64_t threads = p.envs * bytes_per_env < (1 << 16) ? 1 : p.threads;  // waking a thread takes microseconds
+    const int64_t parts = std::min(p.envs, 4 * threads), size = parts ? (p.envs + parts - 1) / parts : 1;
+    spread(threads == 1 ? (p.envs > 0) : parts, threads, [&](int64_t part) {
+        if (threads == 1) return work(0, p.envs);
+        work(std::min(part * size, p.envs), std::min((part + 1) * size, p.envs));
+    });
+}
+
+// Bottoms of one variant as the kernel wants them: a column of the footprint is a line.
+template <class T>
+struct Columns {
+    Scratch<T> cells_;
+    Scratch<int16_t> material_;
+    const T* cells = nullptr;
+    const int16_t* material = nullptr;
+
+    void take(const Problem& p, const Variant& v) {
+        if constexpr (Lanes<T>::integer) {
+            cells = static_cast<const T*>(p.counted) + v.row * p.rows * p.columns;
+            material = p.material + v.row * p.columns * 2;
+        } else {
+            copy(p, v);
+        }
+    }
+
+    void copy(const Problem& p, const Variant& v) {
+        T* to = cells_.at_least(p.rows * p.columns);
+        int16_t* range = material_.at_least(2 * p.columns);
+        const float* bottom = p.bottom + v.row * p.rows * p.columns;
+        for (int64_t j = 0; j < v.y.extent; j++) {
+            int64_t first = v.x.extent, end = 0;
+            for (int64_t i = 0; i < v.x.extent; i++) {
+                const float b = bottom[i * p.columns + j];
+                to[j * p.rows + i] = b;
+                if (b < std::numeric_limits<float>::infinity()) first = std::min(first, i), end = i + 1;
+            }
+            range[2 * j] = first, range[2 * j + 1] = end;
+        }
+        cells = to, material = range;
+    }
+};
+
+template <class T>
+void rest_solid(const Problem& p, const Variant& v, SolidBin<T>& bin, Region region, float* z) {
+    thread_local Columns<T> columns;
+    thread_local Scratch<T> turned;
+    columns.take(p, v);
+    const int64_t pitch = p.grid_y + 5 * Lanes<T>::count;
+    T* out = turned.at_least(p.grid_x * pitch);
+    bin.rest(p, v, columns.cells, columns.material, region, out, pitch);
+    for (int64_t gx = region.x0; gx < region.x1; gx++)
+        for (int64_t gy = region.y0; gy < region.y1; gy++) {
+            const T w = out[gx * pitch + gy];
+            if constexpr (Lanes<T>::integer)
+                z[gx * p.grid_y + gy] = float(int32_t(Lanes<T>::top) - int32_t(w)) * p.unit;
+            else
+                z[gx * p.grid_y + gy] = 0.0f - w;
+        }
+}
+
+void rest_solid(const Problem& p, int64_t env, const Variant& v, Region region, uint64_t call, float* z) {
+    thread_local SolidBin<uint8_t> bytes;
+    thread_local SolidBin<uint16_t> words;
+    thread_local SolidBin<float> floats;
+    if (p.count_bytes == 1 && bytes.take(p, env, call)) return rest_solid(p, v, bytes, region, z);
+    if (p.count_bytes == 2 && words.take(p, env, call)) return rest_solid(p, v, words, region, z);
+    floats.take(p, env, call);
+    rest_solid(p, v, floats, region, z);
+}
+
+void rest_box(const Problem& p, int64_t env, const Variant& v, uint64_t call, float* z) {
+    thread_local BoxBin bin;
+    thread_local Scratch<float> plane;
+    bin.take(p, env, call);
+    float* found = plane.at_least(p.plane() + 2 * Lanes<float>::count);
+    bin.rest(p, v, found);
+    for (int64_t gx = 0; gx < v.x.fitting; gx++)
+        std::fill(found + gx * p.grid_y + v.y.fitting, found + (gx + 1) * p.grid_y, p.ceiling);
+    std::fill(found + v.x.fitting * p.grid_y, found + p.plane(), p.ceiling);
+    std::memcpy(z, found, p.plane() * sizeof(float));
+}
+
+// Placements of one axis whose windows reach into the cells [from, to).
+void reaching(const Axis& axis, int64_t step, int64_t from, int64_t to, int64_t& first, int64_t& end) {
+    first = end = 0;
+    if (from >= to || axis.fitting == 0) return;
+    const int64_t behind = from - axis.extent;  // windows that begin here or before end before `from`
+    first = behind < 0 ? 0 : behind / step + 1;
+    end = std::min(axis.on_grid, (to + step - 1) / step);
+    if (axis.fitting > axis.on_grid && axis.last < to) end = axis.fitting;
+    if (axis.fitting > axis.on_grid && axis.last <= behind) end = 0;
+    first = std::min(first, axis.fitting);
+}
+
+// What of a variant must be worked out; the rest of its maps is filled.
+Region outdated(const Problem& p, const Maps& maps, int64_t env, int64_t slot, int64_t orientation, const Variant& v,
+                float* z, uint8_t* legal) {
+    const int64_t kept = maps.kept_slot ? maps.kept_slot[env * p.slots + slot] : -1;
+    if (kept < 0) {
+        const bool whole = v.x.fitting == p.grid_x && v.y.fitting == p.grid_y;
+        if (!whole) std::fill(z, z + p.plane(), p.ceiling), std::memset(legal, 0, p.plane());
+        return {0, v.x.fitting, 0, v.y.fitting};
+    }
+    const int64_t from = ((env * p.slots + kept) * p.orientations + orientation) * p.plane();
+    std::memcpy(z, maps.kept_z + from, p.plane() * sizeof(float));
+    std::memcpy(legal, maps.kept_legal + from, p.plane());
+    const int64_t* c = maps.changed + 4 * env;
+    Region region;
+    reaching(v.x, p.step, c[0], c[2], region.x0, region.x1);
+    reaching(v.y, p.step, c[1], c[3], region.y0, region.y1);
+    return region;
+}
+
+void drop(const Problem& p, const Maps& maps, int64_t env, int64_t variant, uint64_t call) {
+    const int64_t slot = variant / p.orientations, orientation = variant % p.orientations;
+    const int64_t item = p.item[env * p.slots + slot], at = (env * p.variants() + variant) * p.plane();
+    float* z = maps.z + at;
+    uint8_t* legal = maps.legal + at;
+    if (item < 0) {
+        std::fill(z, z + p.plane(), p.ceiling);
+        std::memset(legal, 0, p.plane());
+        return;
+    }
+    const Variant v(p, item, orientation);
+    const Region region = outdated(p, maps, env, slot, orientation, v, z, legal);
+    if (region.empty()) return;
+    if (p.flat())
+        rest_box(p, env, v, call, z);
+    else
+        rest_solid(p, env, v, region, call, z);
+    judge(p, env, v, region, z, legal);
+}
+
+}  // namespace
+
+extern "C" {
+
+void drop_map(const Problem* problem, const Maps* maps) {
+    const Problem& p = *problem;
+    const uint64_t call = ++calls;
+    const int64_t variants = p.variants();
+    // Boxes: many environments to a task. Irregular items: a few orientations to a task, so that one bin is shared out.
+    const int64_t enough = p.flat() ? std::max<int64_t>(1, 4096 / std::max<int64_t>(1, variants * p.plane())) : 1;
+    const int64_t envs = std::min(enough, std::max<int64_t>(1, p.envs / (4 * p.threads)));
+    const int64_t size = p.flat() || p.envs >= 8 * p.threads ? variants : std::max<int64_t>(1, variants / (8 * p.threads));
+    const int64_t per_env = (variants + size - 1) / size, groups = (p.envs + envs - 1) / envs;
+    const bool little = p.flat() && p.envs * variants * p.plane() < (1 << 13);
+    spread(groups * per_env, little ? 1 : p.threads, [&](int64_t task) {
+        const int64_t first = task / per_env * envs, part = task % per_env;
+        for (int64_t env = first; env < std::min(first + envs, p.envs); env++)
+            for (int64_t v = part * size; v < std::min((part + 1) * size, variants); v++) drop(p, *maps, env, v, call);
+    });
+}
+
+// The heightmaps after one placement each: item, orientation, x, y are (N,) and z metres.
+void place(const Problem* problem, const int64_t* item, const int64_t* orientation, const int64_t* x, const int64_t* y,
+           const float* z, float* out) {
+    const Problem& p = *problem;
+    spread_envs(p, p.area() * 4, [&](int64_t first, int64_t end) {
+        for (int64_t n = first; n < end; n++) {
+            float* heights = out + n * p.area();
+            std::memcpy(heights, p.heightmap + n * p.area(), p.area() * sizeof(float));
+            if (item[n] < 0) continue;
+            const Variant v(p, item[n], orientation[n]);
+            for (int64_t i = 0; i < v.x.extent; i++) {
+                float* row = heights + (x[n] + i) * p.cells_y + y[n];
+                const float* top = p.top + (v.row * p.rows + i) * p.columns;
+                const float* bottom = p.bottom + (v.row * p.rows + i) * p.columns;
+                for (int64_t j = 0; j < v.y.extent; j++) {
+                    if (p.flat())
+                        row[j] = std::max(row[j], z[n] + v.height);
+                    else if (bottom[j] < std::numeric_limits<float>::infinity())
+                        row[j] = std::max(row[j], z[n] + top[j]);
+                }
+            }
+        }
+    });
+}
+
+// By how much each placement raises the sum of the heightmap; (N, K, O, Gx, Gy), 0 where the footprint does not fit.
+void pile_growth(const Problem* problem, const float* z_map, float* growth) {
+    const Problem& p = *problem;
+    spread(p.envs * p.variants(), p.threads, [&](int64_t task) {
+        const int64_t env = task / p.variants(), variant = task % p.variants(), at = task * p.plane();
+        const int64_t item = p.item[env * p.slots + variant / p.orientations];
+        std::fill(growth + at, growth + at + p.plane(), 0.0f);
+        if (item < 0) return;
+        const Variant v(p, item, variant % p.orientations);
+        const float* heights = p.heightmap + env * p.area();
+        for (int64_t gx = 0; gx < v.x.fitting; gx++)
+            for (int64_t gy = 0; gy < v.y.fitting; gy++) {
+                const float z = z_map[at + gx * p.grid_y + gy];
+                const float* under = heights + v.x.position(gx, p.step) * p.cells_y + v.y.position(gy, p.step);
+                double sum = 0;
+                for (int64_t i = 0; i < v.x.extent; i++) {
+                    const float* h = under + i * p.cells_y;
+                    const float* top = p.top + (v.row * p.rows + i) * p.columns;
+                    const float* bottom = p.bottom + (v.row * p.rows + i) * p.columns;
+                    float raised = 0;
+                    if (p.flat()) {
+                        for (int64_t j = 0; j < v.y.extent; j++) raised += std::max(z + v.height - h[j], 0.0f);
+                    } else {
+                        for (int64_t j = 0; j < v.y.extent; j++)
+                            raised += bottom[j] < std::numeric_limits<float>::infinity()
+                                          ? std::max(z + top[j] - h[j], 0.0f)
+                                          : 0.0f;
+                    }
+                    sum += raised;
+                }
+                growth[at + gx * p.grid_y + gy] = float(sum);
+            }
+    });
+}
+
+}  // extern "C"

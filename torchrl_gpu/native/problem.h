@@ -1,0 +1,61 @@
+// What the kernels are called with: a catalogue, a bin and a batch, as plain pointers. Mirrored in compiled.py.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+struct Problem {
+    int64_t envs, slots, orientations;        // N, K, O
+    int64_t cells_x, cells_y, step;           // X, Y
+    int64_t grid_x, grid_y;                   // Gx, Gy
+    int64_t rows, columns;                    // P, Q that the maps are padded to
+    const int64_t* item;                      // (N, K), −1 for an empty slot
+    const float* heightmap;                   // (N, X, Y)
+    const int64_t* extent;                    // (M, O, 2)
+    const float* height;                      // (M, O)
+    const float* top;                         // (M, O, P, Q); null for boxes
+    const float* bottom;                      // (M, O, P, Q); null for boxes
+    const void* counted;                      // (M, O, Q, P), bottoms in units; null where heights are not counted
+    const int16_t* material;                  // (M, O, Q, 2), first and last + 1 cell of each column; null likewise
+    int64_t count_bytes;                      // of one counted cell: 1 or 2
+    float unit;                               // metres of one count
+    float ceiling, tolerance;                 // height of the bin; heights closer than this are the same
+    int64_t rule;                             // 0 none, 1 corners, 2 support
+    int64_t threads;
+
+    bool flat() const { return bottom == nullptr; }
+    int64_t variants() const { return slots * orientations; }
+    int64_t plane() const { return grid_x * grid_y; }
+    int64_t area() const { return cells_x * cells_y; }
+};
+
+// The placements of one footprint along one axis.
+struct Axis {
+    int64_t extent, last, on_grid, fitting;  // fitting: those on the grid, and one flush with the wall where it is not
+
+    Axis(int64_t extent, int64_t cells, int64_t step, int64_t grid) : extent(extent), last(cells - extent) {
+        on_grid = last < 0 ? 0 : std::min(grid, last / step + 1);
+        fitting = last < 0 ? 0 : std::min(grid, on_grid + (last % step != 0));
+    }
+    int64_t position(int64_t g, int64_t step) const { return std::min(g * step, last); }
+};
+
+// One item in one orientation.
+struct Variant {
+    int64_t row;  // of the catalogue: item · O + orientation
+    Axis x, y;
+    float height;
+
+    Variant(const Problem& p, int64_t item, int64_t orientation)
+        : row(item * p.orientations + orientation),
+          x(p.extent[2 * row], p.cells_x, p.step, p.grid_x),
+          y(p.extent[2 * row + 1], p.cells_y, p.step, p.grid_y),
+          height(p.height[row]) {}
+};
+
+// Placements [x0, x1) × [y0, y1) of the grid.
+struct Region {
+    int64_t x0, x1, y0, y1;
+    bool empty() const { return x0 >= x1 || y0 >= y1; }
+};

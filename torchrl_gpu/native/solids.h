@@ -1,0 +1,216 @@
+// Where irregular items come to rest: a max-plus correlation over the footprint, for many placements at once.
+#pragma once
+
+#include <vector>
+
+#include "lanes.h"
+#include "problem.h"
+
+// Turned-about heights of one bin, split by the phases of the grid step along one axis: neighbouring placements are
+// neighbours in memory. Element (phase, line, lane) is the cell `lane · step + phase` of a line along that axis.
+template <class T>
+class Phases {
+   public:
+    void shape(int64_t lines, int64_t length, int64_t step, int64_t beyond) {
+        lines_ = lines, step_ = step;
+        pitch = (length + step - 1) / step;
+        data_.at_least(step * lines * pitch + beyond);  // a vector may read past the end of a line, and of them all
+    }
+    INLINE void set(int64_t line, int64_t cell, T w) {
+        data_.data()[((cell % step_) * lines_ + line) * pitch + cell / step_] = w;
+    }
+    // The cells that lie `offset` behind the placements, from the first line and the first placement on.
+    INLINE const T* from(int64_t offset) const {
+        return data_.data() + (offset % step_) * lines_ * pitch + offset / step_;
+    }
+    T* line(int64_t phase, int64_t line) { return data_.data() + (phase * lines_ + line) * pitch; }
+    int64_t pitch = 0;
+
+   private:
+    int64_t lines_ = 0, step_ = 1;
+    Scratch<T> data_;
+};
+
+constexpr int64_t TABLE_BYTES = 2 << 20;  // about a core's second-level cache
+
+// One bin, ready for any number of items.
+template <class T>
+class SolidBin {
+   public:
+    using L = Lanes<T>;
+
+    // Takes environment `env` unless it is there already; false where its heights are no whole counts.
+    bool take(const Problem& p, int64_t env, uint64_t call) {
+        if (env == env_ && call == call_) return whole_;
+        env_ = env, call_ = call;
+        const int64_t slack = 8 * L::count + std::max(p.rows, p.columns) + std::max(p.grid_x, p.grid_y);
+        along_y_.shape(p.cells_x, p.cells_y, p.step, slack);
+        along_x_.shape(p.cells_y, p.cells_x, p.step, slack);
+        lanes_ = (p.grid_y + L::count - 1) / L::count * L::count;
+        tabled_ = lanes_ * p.cells_x * p.columns * int64_t(sizeof(T)) <= TABLE_BYTES;
+        if (tabled_) table_.at_least(lanes_ * p.cells_x * p.columns);
+        ready_.assign(p.columns, false);
+        along_x_ready_ = false;
+        turned_.at_least(p.area());
+        whole_ = turn_about(p, p.heightmap + env * p.area());
+        if (whole_) split_along_y(p);
+        return whole_;
+    }
+
+    // Rest heights, turned about, of the placements of `region`; rows of `out` are `pitch` apart.
+    void rest(const Problem& p, const Variant& v, const T* cells, const int16_t* material, Region region, T* out,
+              int64_t pitch) {
+        const int64_t on_x = std::min(region.x1, v.x.on_grid), on_y = std::min(region.y1, v.y.on_grid);
+        if (tabled_) prepare_columns(p, v.y.extent);
+        for (int64_t first = region.y0 / L::count * L::count; first < on_y;) {
+            const int64_t left = (on_y - first + L::count - 1) / L::count;
+            const int64_t vectors = left <= 4 ? left : left < 8 ? (left + 1) / 2 : 4;
+            const Job job{p, v, cells, material, first, out + first, pitch};
+            switch (vectors) {
+                case 1: strip<1>(job, region.x0, on_x, region.x1); break;
+                case 2: strip<2>(job, region.x0, on_x, region.x1); break;
+                case 3: strip<3>(job, region.x0, on_x, region.x1); break;
+                default: strip<4>(job, region.x0, on_x, region.x1);
+            }
+            first += vectors * L::count;
+        }
+        if (region.y1 > v.y.on_grid) flush_column(p, v, cells, material, region, out, pitch);
+    }
+
+   private:
+    struct Job {
+        const Problem& p;
+        const Variant& v;
+        const T* cells;
+        const int16_t* material;
+        int64_t lane;
+        T* out;
+        int64_t pitch;
+    };
+
+    bool turn_about(const Problem& p, const float* heights) {
+        T* w = turned_.data();
+        if constexpr (!L::integer) {
+            for (int64_t i = 0; i < p.area(); i++) w[i] = 0.0f - heights[i];
+            return true;
+        }
+        const float per_unit = 1.0f / p.unit, most = float(L::top) - 1;
+        int odd = 0;
+        for (int64_t i = 0; i < p.area(); i++) {
+            const float counts = heights[i] * per_unit;
+            const int32_t whole = int32_t(counts + 0.5f);
+            odd |= (std::fabs(counts - float(whole)) > 1e-3f) | (counts > most);
+            w[i] = T(int32_t(L::top) - whole);
+        }
+        return !odd;
+    }
+
+    void split_along_y(const Problem& p) {
+        const T* w = turned_.data();
+        for (int64_t x = 0; x < p.cells_x; x++)
+            for (int64_t phase = 0; phase < p.step; phase++) {
+                T* line = along_y_.line(phase, x);
+                for (int64_t y = phase, lane = 0; y < p.cells_y; y += p.step, lane++) line[lane] = w[x * p.cells_y + y];
+            }
+    }
+
+    void split_along_x(const Problem& p) {
+        if (along_x_ready_) return;
+        along_x_ready_ = true;
+        const T* w = turned_.data();
+        for (int64_t phase = 0; phase < p.step; phase++)
+            for (int64_t y = 0; y < p.cells_y; y++) {
+                T* line = along_x_.line(phase, y);
+                for (int64_t x = phase, lane = 0; x < p.cells_x; x += p.step, lane++) line[lane] = w[x * p.cells_y + y];
+            }
+    }
+
+    // Lines of the windows under each column of a footprint, on vector boundaries: made once, read by every item.
+    void prepare_columns(const Problem& p, int64_t columns) {
+        for (int64_t j = 0; j < columns; j++) {
+            if (ready_[j]) continue;
+            ready_[j] = true;
+            const T* from = along_y_.from(j);
+            T* to = table_.data() + j * p.cells_x * lanes_;
+            for (int64_t x = 0; x < p.cells_x; x++, from += along_y_.pitch)
+                for (int64_t lane = 0; lane < lanes_; lane += L::count, to += L::count) L::store(to, L::load(from + lane));
+        }
+    }
+
+    // Blocks of rows of placements, as many as the registers hold, then the row flush with the far wall.
+    template <int C>
+    void strip(const Job& job, int64_t x0, int64_t on_grid, int64_t x1) {
+        constexpr int most = ACCUMULATORS / C;
+        int64_t g = x0;
+        while (on_grid - g >= most) block<most, C>(job, g, g * job.p.step), g += most;
+        if constexpr (most >= 16)
+            if (on_grid - g >= 8) block<8, C>(job, g, g * job.p.step), g += 8;
+        if constexpr (most >= 8)
+            if (on_grid - g >= 4) block<4, C>(job, g, g * job.p.step), g += 4;
+        if constexpr (most >= 4)
+            if (on_grid - g >= 2) block<2, C>(job, g, g * job.p.step), g += 2;
+        for (; g < on_grid; g++) block<1, C>(job, g, g * job.p.step);
+        if (x1 > job.v.x.on_grid) block<1, C>(job, job.v.x.on_grid, job.v.x.last);
+    }
+
+    // R rows of C vectors of placements stay in registers while all cells of the footprint pass by.
+    template <int R, int C>
+    __attribute__((noinline)) void block(const Job& job, int64_t g, int64_t x) const {
+        const int64_t pitch = tabled_ ? lanes_ : along_y_.pitch, next = job.p.step * pitch;
+        Vector<T> nearest[R][C];
+        for (int r = 0; r < R; r++)
+            for (int c = 0; c < C; c++) nearest[r][c] = L::all(L::top);
+        for (int64_t j = 0; j < job.v.y.extent; j++) {
+            const T* column = tabled_ ? table_.data() + j * job.p.cells_x * lanes_ : along_y_.from(j);
+            const T* cell = job.cells + j * job.p.rows;
+            const int64_t first = job.material[2 * j], end = job.material[2 * j + 1];
+            const T* window = column + (x + first) * pitch + job.lane;
+            for (int64_t i = first; i < end; i++, window += pitch) {
+                const Vector<T> b = L::all(cell[i]);
+#pragma GCC unroll 16
+                for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+                    for (int c = 0; c < C; c++)
+                        nearest[r][c] = nearer<T>(nearest[r][c], L::load(window + r * next + c * L::count), b);
+            }
+        }
+        for (int r = 0; r < R; r++)
+            for (int c = 0; c < C; c++) L::store(job.out + (g + r) * job.pitch + c * L::count, nearest[r][c]);
+    }
+
+    // Placements flush with the wall along y: vectors run along x, and the corner is one lane of its own.
+    void flush_column(const Problem& p, const Variant& v, const T* cells, const int16_t* material, Region region,
+                      T* out, int64_t pitch) {
+        split_along_x(p);
+        T found[L::count];
+        T* to = out + v.y.on_grid;
+        const int64_t on_x = std::min(region.x1, v.x.on_grid);
+        for (int64_t g = region.x0; g < on_x; g += L::count) {
+            L::store(found, flush_lanes(p, v, cells, material, g, 0));
+            for (int64_t lane = 0; lane < L::count && g + lane < on_x; lane++) to[(g + lane) * pitch] = found[lane];
+        }
+        if (region.x1 > v.x.on_grid) {
+            L::store(found, flush_lanes(p, v, cells, material, v.x.last / p.step, v.x.last % p.step));
+            to[v.x.on_grid * pitch] = found[0];
+        }
+    }
+
+    Vector<T> flush_lanes(const Problem& p, const Variant& v, const T* cells, const int16_t* material, int64_t lane,
+                          int64_t offset) const {
+        Vector<T> nearest[2] = {L::all(L::top), L::all(L::top)};
+        for (int64_t j = 0; j < v.y.extent; j++) {
+            const int64_t line = (v.y.last + j) * along_x_.pitch + lane;
+            for (int64_t i = material[2 * j]; i < material[2 * j + 1]; i++)
+                nearest[i & 1] = nearer<T>(nearest[i & 1], L::load(along_x_.from(i + offset) + line),
+                                           L::all(cells[j * p.rows + i]));
+        }
+        return nearest[1] < nearest[0] ? nearest[1] : nearest[0];
+    }
+
+    int64_t env_ = -1, lanes_ = 0;
+    uint64_t call_ = 0;
+    bool whole_ = false, tabled_ = false, along_x_ready_ = false;
+    std::vector<char> ready_;
+    Scratch<T> turned_, table_;
+    Phases<T> along_y_, along_x_;
+};

@@ -1,0 +1,106 @@
+// Which placements stand: the rules of reference.py, one placement at a time.
+#pragma once
+
+#include "problem.h"
+
+// The contact of an item, given where it is, with the pile: cells at which it touches.
+struct Contact {
+    const Problem& p;
+    const Variant& v;
+    const float* heights;  // under the corner of the footprint, rows Y apart
+    float level;           // contact is at or above it
+
+    const float* bottom(int64_t i) const { return p.bottom + (v.row * p.rows + i) * p.columns; }
+
+    bool at(int64_t i, int64_t j) const {
+        const float h = heights[i * p.cells_y + j];
+        return (p.flat() ? h : h - bottom(i)[j]) >= level;
+    }
+
+    int64_t in_row(int64_t i) const {
+        const float* h = heights + i * p.cells_y;
+        int32_t count = 0;
+        if (p.flat()) {
+            for (int64_t j = 0; j < v.y.extent; j++) count += h[j] >= level;
+        } else {
+            const float* b = bottom(i);
+            for (int64_t j = 0; j < v.y.extent; j++) count += h[j] - b[j] >= level;
+        }
+        return count;
+    }
+
+    int64_t count() const {
+        int64_t total = 0;
+        for (int64_t i = 0; i < v.x.extent; i++) total += in_row(i);
+        return total;
+    }
+};
+
+// The largest slope at which contacts rise, from the centre line, to one side; exact fractions of small integers.
+struct Steepest {
+    int64_t rise = 0, run = 0;
+
+    void take(int64_t new_rise, int64_t new_run) {
+        if (run == 0 || new_rise * run > rise * new_run) rise = new_rise, run = new_run;
+    }
+    // Whether the line from one side's best contact to the other's passes the centre or goes through it.
+    bool meets(const Steepest& other) const { return run && other.run && rise * other.run + other.rise * run >= 0; }
+};
+
+// Whether the centre of the footprint lies in the convex hull of the contact cells. Offsets from it, doubled.
+inline bool centre_in_hull(const Contact& c) {
+    Steepest before[2], after[2];  // towards the end of the row, towards its start
+    bool held[2] = {false, false};
+    for (int64_t i = 0; i < c.v.x.extent; i++) {
+        int64_t first = 0, last = c.v.y.extent - 1;
+        while (first <= last && !c.at(i, first)) first++;
+        if (first > last) continue;
+        while (!c.at(i, last)) last--;
+        const int64_t ahead = 2 * i - (c.v.x.extent - 1), width = c.v.y.extent - 1;
+        const int64_t reach[2] = {2 * last - width, width - 2 * first};
+        for (int side = 0; side < 2; side++) {
+            if (ahead == 0) held[side] |= reach[side] >= 0;
+            if (ahead < 0) before[side].take(reach[side], -ahead);
+            if (ahead > 0) after[side].take(reach[side], ahead);
+        }
+    }
+    return (held[0] || before[0].meets(after[0])) && (held[1] || before[1].meets(after[1]));
+}
+
+// Cells with material of one variant.
+inline int64_t material_cells(const Problem& p, const Variant& v) {
+    if (p.flat()) return v.x.extent * v.y.extent;
+    int64_t count = 0;
+    for (int64_t i = 0; i < v.x.extent; i++)
+        for (int64_t j = 0; j < v.y.extent; j++)
+            count += p.bottom[(v.row * p.rows + i) * p.columns + j] < std::numeric_limits<float>::infinity();
+    return std::max<int64_t>(count, 1);
+}
+
+inline bool stands(const Contact& c, int64_t cells) {
+    const int64_t count = c.count();
+    const double share = double(count) / double(cells);
+    if (c.p.rule == 2) return share > 0.50 || (count >= 2 && centre_in_hull(c));
+    if (share > 0.95) return true;
+    if (share <= 0.50) return false;
+    const int64_t i = c.v.x.extent - 1, j = c.v.y.extent - 1;
+    const int corners = c.at(0, 0) + c.at(0, j) + c.at(i, 0) + c.at(i, j);
+    return corners == 4 || (corners == 3 && share > 0.85);
+}
+
+// Fills `legal` of the placements of `region` from their rest heights; planes are (Gx, Gy).
+inline void judge(const Problem& p, int64_t env, const Variant& v, Region region, const float* z, uint8_t* legal) {
+    const float limit = p.ceiling + p.tolerance;
+    const float* heights = p.heightmap + env * p.area();
+    const int64_t cells = p.rule == 0 ? 0 : material_cells(p, v);
+    for (int64_t gx = region.x0; gx < region.x1; gx++) {
+        const float* z_row = z + gx * p.grid_y;
+        uint8_t* row = legal + gx * p.grid_y;
+        for (int64_t gy = region.y0; gy < region.y1; gy++) row[gy] = z_row[gy] + v.height <= limit;
+        if (p.rule == 0) continue;
+        const float* line = heights + v.x.position(gx, p.step) * p.cells_y;
+        for (int64_t gy = region.y0; gy < region.y1; gy++)
+            if (row[gy] && z_row[gy] > p.tolerance)  // too tall is out, and the floor holds everything
+                row[gy] = stands({p, v, line + v.y.position(gy, p.step), z_row[gy] - p.tolerance}, cells);
+    }
+}
