@@ -2,6 +2,8 @@
 
 from torch import Tensor
 
+from torchrl_gpu import native
+
 _MASK = 0xFFFFFFFF
 
 
@@ -31,6 +33,8 @@ def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
     Returns:
         int64 in [0, 2**32), the broadcast shape.
     """
+    if native.runs_on(key):
+        return native.draw_bits(key, counter)
     return mix(mix(key) ^ mix(counter + 0x9E3779B9))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 _LOG = logging.getLogger(__name__)
 _HERE = Path(__file__).parent
 _SOURCE = "packing.cpp"
-_COMMON = ("-O3", "-std=c++17", "-shared", "-fPIC", "-w")
+_COMMON = ("-O3", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", "-w")
 # In this order; the first that compiles is taken. Apple's compiler has no OpenMP, some compilers no -march=native.
 _VARIANTS = (("-march=native", "-fopenmp"), ("-mcpu=native", "-fopenmp"), ("-march=native",), ("-mcpu=native",), ())
 
@@ -45,6 +45,16 @@ def library() -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise CompilerError(f"{path} cannot be loaded: {error}; delete it to have it made again") from None
+
+
+@cache
+def problem() -> str:
+    """Why there are no compiled kernels here, in one line; "" where there are."""
+    try:
+        library()
+    except CompilerError as error:
+        return str(error)
+    return ""
 
 
 def compiler() -> tuple[str, ...]:
@@ -78,7 +88,9 @@ def _cache_folder() -> Path:
         # What lies here is loaded and run: a folder that others may write to is not a cache.
         if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022:
             return folder
-    raise CompilerError("no folder for compiled kernels that is writable, and by this user alone; set TORCHRL_GPU_CACHE")
+    raise CompilerError(
+        "no folder for compiled kernels that is writable, and by this user alone; set TORCHRL_GPU_CACHE"
+    )
 
 
 def _fingerprint(command: tuple[str, ...]) -> str:

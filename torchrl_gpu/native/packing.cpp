@@ -11,6 +11,7 @@
 #include "problem.h"
 #include "solids.h"
 #include "stability.h"
+#include "transition.h"
 
 struct Maps {
     float* z;        // (N, K, O, Gx, Gy)
@@ -110,16 +111,16 @@ void rest_solid(const Problem& p, int64_t env, const Variant& v, Region region, 
     rest_solid(p, v, floats, region, z);
 }
 
-void rest_box(const Problem& p, int64_t env, const Variant& v, uint64_t call, float* z) {
+void drop_box(const Problem& p, int64_t env, const Variant& v, uint64_t call, float* z, uint8_t* legal) {
     thread_local BoxBin bin;
     thread_local Scratch<float> plane;
     bin.take(p, env, call);
-    float* found = plane.at_least(p.plane() + 2 * Lanes<float>::count);
-    bin.rest(p, v, found);
-    for (int64_t gx = 0; gx < v.x.fitting; gx++)
-        std::fill(found + gx * p.grid_y + v.y.fitting, found + (gx + 1) * p.grid_y, p.ceiling);
-    std::fill(found + v.x.fitting * p.grid_y, found + p.plane(), p.ceiling);
-    std::memcpy(z, found, p.plane() * sizeof(float));
+    float* rest = plane.at_least(p.plane() + 2 * Lanes<float>::count);
+    bin.rest(p, v, rest);
+    const float limit = p.ceiling + p.tolerance;
+    for (int64_t i = 0; i < p.plane(); i++) z[i] = rest[i] < INFINITY ? rest[i] : p.ceiling;
+    for (int64_t i = 0; i < p.plane(); i++) legal[i] = rest[i] + v.height <= limit;
+    if (p.rule) bin.judge(p, v, rest, legal);
 }
 
 // Placements of one axis whose windows reach into the cells [from, to).
@@ -164,17 +165,16 @@ void drop(const Problem& p, const Maps& maps, int64_t env, int64_t variant, uint
         return;
     }
     const Variant v(p, item, orientation);
+    if (p.flat()) return drop_box(p, env, v, call, z, legal);  // costs about as much as keeping
     const Region region = outdated(p, maps, env, slot, orientation, v, z, legal);
     if (region.empty()) return;
-    if (p.flat())
-        rest_box(p, env, v, call, z);
-    else
-        rest_solid(p, env, v, region, call, z);
+    rest_solid(p, env, v, region, call, z);
     judge(p, env, v, region, z, legal);
 }
 
 }  // namespace
 
+#pragma GCC visibility push(default)
 extern "C" {
 
 void drop_map(const Problem* problem, const Maps* maps) {
@@ -203,18 +203,7 @@ void place(const Problem* problem, const int64_t* item, const int64_t* orientati
             float* heights = out + n * p.area();
             std::memcpy(heights, p.heightmap + n * p.area(), p.area() * sizeof(float));
             if (item[n] < 0) continue;
-            const Variant v(p, item[n], orientation[n]);
-            for (int64_t i = 0; i < v.x.extent; i++) {
-                float* row = heights + (x[n] + i) * p.cells_y + y[n];
-                const float* top = p.top + (v.row * p.rows + i) * p.columns;
-                const float* bottom = p.bottom + (v.row * p.rows + i) * p.columns;
-                for (int64_t j = 0; j < v.y.extent; j++) {
-                    if (p.flat())
-                        row[j] = std::max(row[j], z[n] + v.height);
-                    else if (bottom[j] < std::numeric_limits<float>::infinity())
-                        row[j] = std::max(row[j], z[n] + top[j]);
-                }
-            }
+            raise_pile(p, Variant(p, item[n], orientation[n]), x[n], y[n], z[n], heights);
         }
     });
 }
@@ -254,4 +243,55 @@ void pile_growth(const Problem* problem, const float* z_map, float* growth) {
     });
 }
 
+void advance(const Problem* problem, const Step* step) {
+    spread_envs(*problem, problem->area() * 4 + 200, [&](int64_t first, int64_t end) {
+        for (int64_t n = first; n < end; n++) advance_one(*problem, *step, n);
+    });
+}
+
+void restart(const Problem* problem, const Restart* rows) {
+    const int64_t bytes = problem->area() * 4 + problem->variants() * problem->plane() * 5;
+    spread_envs(*problem, bytes, [&](int64_t first, int64_t end) {
+        for (int64_t n = first; n < end; n++) restart_one(*problem, *rows, n);
+    });
+}
+
+// Whether each of `rows` rows of `length` truth values holds a true one.
+void any_true(const uint8_t* values, int64_t rows, int64_t length, uint8_t* out) {
+    for (int64_t n = 0; n < rows; n++) out[n] = std::memchr(values + n * length, 1, length) != nullptr;
+}
+
+// A true value of each row: the one of rank ⌊draw · count⌋, counted from 0; 0 where there is none.
+void pick_true(const uint8_t* values, const double* draw, int64_t rows, int64_t length, int64_t threads, int64_t* out) {
+    spread(rows * length < (1 << 17) ? 1 : 4 * threads, threads, [&](int64_t part) {
+        const int64_t parts = rows * length < (1 << 17) ? 1 : 4 * threads, size = (rows + parts - 1) / parts;
+        for (int64_t n = part * size; n < std::min((part + 1) * size, rows); n++) {
+            const uint8_t* row = values + n * length;
+            int32_t count = 0;
+            for (int64_t i = 0; i < length; i++) count += row[i];
+            int32_t rank = std::min(int32_t(draw[n] * count), count - 1);
+            int64_t at = 0;
+            for (; count && at + 16 <= length; at += 16) {  // blocks first: the place is some hundreds of values away
+                int32_t here = 0;
+                for (int64_t i = 0; i < 16; i++) here += row[at + i];
+                if (rank < here) break;
+                rank -= here;
+            }
+            while (count && (rank -= row[at]) >= 0) at++;
+            out[n] = at;
+        }
+    });
+}
+
+// As streams.draw_bits, for each of `size` keys and counters.
+void draw_bits(const int64_t* key, const int64_t* counter, int64_t size, int64_t* out) {
+    const auto mix = [](uint32_t x) {
+        x = (x ^ (x >> 16)) * 0x7FEB352Du;
+        x = (x ^ (x >> 15)) * 0x846CA68Bu;
+        return x ^ (x >> 16);
+    };
+    for (int64_t i = 0; i < size; i++) out[i] = mix(mix(uint32_t(key[i])) ^ mix(uint32_t(counter[i]) + 0x9E3779B9u));
+}
+
 }  // extern "C"
+#pragma GCC visibility pop

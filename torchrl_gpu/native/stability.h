@@ -7,18 +7,19 @@
 struct Contact {
     const Problem& p;
     const Variant& v;
-    const float* heights;  // under the corner of the footprint, rows Y apart
+    const float* heights;  // under the corner of the footprint
+    int64_t pitch;         // from one row to the next
     float level;           // contact is at or above it
 
     const float* bottom(int64_t i) const { return p.bottom + (v.row * p.rows + i) * p.columns; }
 
     bool at(int64_t i, int64_t j) const {
-        const float h = heights[i * p.cells_y + j];
+        const float h = heights[i * pitch + j];
         return (p.flat() ? h : h - bottom(i)[j]) >= level;
     }
 
     int64_t in_row(int64_t i) const {
-        const float* h = heights + i * p.cells_y;
+        const float* h = heights + i * pitch;
         int32_t count = 0;
         if (p.flat()) {
             for (int64_t j = 0; j < v.y.extent; j++) count += h[j] >= level;
@@ -67,9 +68,33 @@ inline bool centre_in_hull(const Contact& c) {
     return (held[0] || before[0].meets(after[0])) && (held[1] || before[1].meets(after[1]));
 }
 
-// Cells with material of one variant.
+// What share of the material touches, decided on counts: more than 95, 85 and 50 % of the cells.
+struct Shares {
+    int64_t nearly_all, most, half;
+
+    explicit Shares(int64_t cells) : nearly_all(at_most(cells, 0.95)), most(at_most(cells, 0.85)), half(cells / 2) {}
+    bool enough(int64_t count, int corners) const {
+        return count > nearly_all || (corners == 3 && count > most) || (corners == 4 && count > half);
+    }
+
+   private:
+    static int64_t at_most(int64_t cells, double share) {  // the largest count that is not more than the share
+        int64_t count = int64_t(share * double(cells)) + 1;
+        while (double(count) / double(cells) > share) count--;
+        return count;
+    }
+};
+
+inline bool stands(const Contact& c, const Shares& shares) {
+    const int64_t count = c.count();
+    if (c.p.rule == 2) return count > shares.half || (count >= 2 && centre_in_hull(c));
+    if (count <= shares.half) return false;
+    const int64_t i = c.v.x.extent - 1, j = c.v.y.extent - 1;
+    return shares.enough(count, c.at(0, 0) + c.at(0, j) + c.at(i, 0) + c.at(i, j));
+}
+
+// Cells with material of one irregular item.
 inline int64_t material_cells(const Problem& p, const Variant& v) {
-    if (p.flat()) return v.x.extent * v.y.extent;
     int64_t count = 0;
     for (int64_t i = 0; i < v.x.extent; i++)
         for (int64_t j = 0; j < v.y.extent; j++)
@@ -77,22 +102,11 @@ inline int64_t material_cells(const Problem& p, const Variant& v) {
     return std::max<int64_t>(count, 1);
 }
 
-inline bool stands(const Contact& c, int64_t cells) {
-    const int64_t count = c.count();
-    const double share = double(count) / double(cells);
-    if (c.p.rule == 2) return share > 0.50 || (count >= 2 && centre_in_hull(c));
-    if (share > 0.95) return true;
-    if (share <= 0.50) return false;
-    const int64_t i = c.v.x.extent - 1, j = c.v.y.extent - 1;
-    const int corners = c.at(0, 0) + c.at(0, j) + c.at(i, 0) + c.at(i, j);
-    return corners == 4 || (corners == 3 && share > 0.85);
-}
-
-// Fills `legal` of the placements of `region` from their rest heights; planes are (Gx, Gy).
+// Fills `legal` of the placements of `region` of an irregular item from their rest heights; planes are (Gx, Gy).
 inline void judge(const Problem& p, int64_t env, const Variant& v, Region region, const float* z, uint8_t* legal) {
     const float limit = p.ceiling + p.tolerance;
     const float* heights = p.heightmap + env * p.area();
-    const int64_t cells = p.rule == 0 ? 0 : material_cells(p, v);
+    const Shares shares(p.rule == 0 ? 1 : material_cells(p, v));
     for (int64_t gx = region.x0; gx < region.x1; gx++) {
         const float* z_row = z + gx * p.grid_y;
         uint8_t* row = legal + gx * p.grid_y;
@@ -101,6 +115,6 @@ inline void judge(const Problem& p, int64_t env, const Variant& v, Region region
         const float* line = heights + v.x.position(gx, p.step) * p.cells_y;
         for (int64_t gy = region.y0; gy < region.y1; gy++)
             if (row[gy] && z_row[gy] > p.tolerance)  // too tall is out, and the floor holds everything
-                row[gy] = stands({p, v, line + v.y.position(gy, p.step), z_row[gy] - p.tolerance}, cells);
+                row[gy] = stands({p, v, line + v.y.position(gy, p.step), p.cells_y, z_row[gy] - p.tolerance}, shares);
     }
 }

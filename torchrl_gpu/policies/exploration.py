@@ -10,6 +10,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, exploration_type
 
+from torchrl_gpu import native
+
 
 class MaskedEpsilonGreedy(TensorDictModuleBase):
     """Replaces actions, with probability epsilon, by one drawn uniformly from the legal ones.
@@ -60,7 +62,10 @@ def random_legal(mask: Tensor) -> Tensor:
     Returns:
         (…,) int64.
     """
+    draw = torch.rand((*mask.shape[:-1], 1), dtype=torch.float64, device=mask.device)
+    if native.runs_on(mask):
+        return native.pick_true(mask, draw.squeeze(-1))
     rank = mask.cumsum(-1, dtype=torch.int32)  # (…, A), true entries up to each
     count = rank[..., -1:]
-    drawn = (torch.rand(count.shape, dtype=torch.float64, device=mask.device) * count).int()
+    drawn = (draw * count).int()
     return torch.searchsorted(rank, torch.minimum(drawn, count - 1) + 1).squeeze(-1)

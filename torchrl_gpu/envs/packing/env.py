@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -12,35 +12,15 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 
-from torchrl_gpu.envs.base import BatchedEnv, where_rows
-from torchrl_gpu.envs.packing.geometry import walls
+from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, item_source
 from torchrl_gpu.envs.packing.items.source import SortedStream
-from torchrl_gpu.envs.packing.kernels import Placement, get_kernels
+from torchrl_gpu.envs.packing.kernels import Kept, get_kernels
 from torchrl_gpu.envs.packing.reward import REWARDS, objective
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
 ITEM_ORDERS = ("sequence", "volume")
-
-
-@dataclass
-class PackingState:
-    """All that decides how a batch of packings goes on; `z_map` and `legal` follow from it and save time."""
-
-    heightmap: Tensor  # (N, X, Y) float32, metres
-    item_id: Tensor  # (N, K) int64, −1 for an empty slot
-    position: Tensor  # (N,) int64, next item of the episode's sequence
-    key: Tensor  # (N,) int64, names the episode's sequence
-    episode: Tensor  # (N,) int64, episodes begun
-    volume: Tensor  # (N,) float32, cubic metres packed
-    stable: Tensor  # (N,) bool, whether the last placement stands
-    num_packed: Tensor  # (N,) int64
-    step_count: Tensor  # (N,) int64
-    placements: Tensor  # (N, T, 4) int32: item, orientation, x, y in cells, in order of placement
-    placement_z: Tensor  # (N, T) float32, metres
-    z_map: Tensor  # (N, K, O, Gx, Gy) float32
-    legal: Tensor  # (N, K, O, Gx, Gy) bool
 
 
 class PackingEnv(BatchedEnv):
@@ -63,6 +43,8 @@ class PackingEnv(BatchedEnv):
         order: "sequence" (as the source gives them) or "volume" (largest first).
         include: Which of the large observations `LARGE_KEYS` to return.
         backend: Kernels, "auto" or a name from `kernels.BACKENDS`.
+        incremental: Keep the maps of visible items wherever the last placement did not change what lies under them;
+            the maps are the same, the time is not.
         device: As in `get_device`.
         seed: Decides every episode of every environment; None draws one from torch's global generator.
         first_env: Number of the first environment, so that ranks or shards see different episodes.
@@ -86,6 +68,7 @@ class PackingEnv(BatchedEnv):
         order: str = "sequence",
         include: Sequence[str] = LARGE_KEYS,
         backend: str = "auto",
+        incremental: bool = True,
         device: str | torch.device = "auto",
         seed: int | None = None,
         first_env: int = 0,
@@ -105,12 +88,15 @@ class PackingEnv(BatchedEnv):
         self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
         self.orientations, self.stability, self.reward, self.order = orientations, stability, reward, order
         self.include, self.backend, self.first_env = tuple(include), backend, first_env
+        self.incremental = incremental
         self.kernels = get_kernels(backend, self.device)
         self.catalogue, self.stream = self._build_items()
         self._rows = torch.arange(num_envs, device=self.device)
         self._env_index = self._rows + first_env
         self._slots = torch.arange(visible_items, device=self.device)
         self._sizes = self._item_sizes()
+        # A box costs too little for it, and with one slot the only item shown is always a new one.
+        self._keeps_maps = incremental and visible_items > 1 and not self.catalogue.flat
         self.state = self._blank_state()
         self._make_specs()
 
@@ -240,78 +226,22 @@ class PackingEnv(BatchedEnv):
     # -- a step -----------------------------------------------------------------------------------------------------
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        action = tensordict.get("action").reshape(self.num_envs)
-        placement, slot, legal = self.decode(action)
         before = self.state
-        self.state = self._placed(placement, slot, legal)
-        num_legal = self.state.legal.flatten(1).sum(1)  # on a CPU ten times as fast as any(1)
-        done = (~legal | (num_legal == 0)).unsqueeze(-1)
+        self.state, legal = self._advanced(tensordict.get("action").reshape(self.num_envs))
+        done = (~legal | ~self.kernels.any_legal(self.state.legal)).unsqueeze(-1)
         out = self._observation()
         out |= {"reward": self._gain(before, legal), "done": done, "terminated": done.clone()}
         out["truncated"] = torch.zeros_like(done)
         return TensorDict(out, batch_size=self.batch_size, device=self.device)
 
-    def decode(self, action: Tensor) -> tuple[Placement, Tensor, Tensor]:
-        """What an action means in the present state.
-
-        Args:
-            action: (N,) int64; outside [0, num_actions) it is not legal.
-
-        Returns:
-            The placement, with item −1 where it is not legal; the slot of the item, (N,) int64; whether it is legal,
-            (N,) bool.
-        """
-        inside = (action >= 0) & (action < self.num_actions)
-        action = torch.where(inside, action, 0)
-        legal = self.state.legal.flatten(1).gather(1, action[:, None]).squeeze(1) & inside
-        z = self.state.z_map.flatten(1).gather(1, action[:, None]).squeeze(1)
-        _, num_orientations, grid_x, grid_y = self.action_shape
-        gy, rest = action % grid_y, action // grid_y
-        gx, rest = rest % grid_x, rest // grid_x
-        orientation, slot = rest % num_orientations, rest // num_orientations
-        item = torch.where(legal, self.state.item_id.gather(1, slot[:, None]).squeeze(1), -1)
-        extent = self.catalogue.extent[item.clamp_min(0), orientation]
-        last_x, last_y = self.bin.cells[0] - extent[:, 0], self.bin.cells[1] - extent[:, 1]
-        x = torch.minimum(gx * self.grid_step, last_x).clamp_min(0)
-        y = torch.minimum(gy * self.grid_step, last_y).clamp_min(0)
-        return Placement(item, orientation, x, y, z), slot, legal
-
-    def _placed(self, placement: Placement, slot: Tensor, legal: Tensor) -> PackingState:
+    def _advanced(self, action: Tensor) -> tuple[PackingState, Tensor]:
+        """The state after an action, maps included, and whether the action was legal, (N,) bool."""
         s = self.state
-        heightmap = self.kernels.place(s.heightmap, placement, self.catalogue, self.bin)
-        item_id = torch.where(legal[:, None], self._without(s, slot), s.item_id)
-        z_map, legal_map = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin)
-        volume = self.catalogue.volume[placement.item_id.clamp_min(0)]
-        self._record(placement)
-        return PackingState(
-            heightmap=heightmap,
-            item_id=item_id,
-            position=s.position + legal,
-            key=s.key,
-            episode=s.episode,
-            volume=s.volume + torch.where(legal, volume, 0.0),
-            stable=torch.where(legal, True, s.stable),
-            num_packed=s.num_packed + legal,
-            step_count=s.step_count + 1,
-            placements=s.placements,
-            placement_z=s.placement_z,
-            z_map=z_map,
-            legal=legal_map,
-        )
-
-    def _without(self, s: PackingState, slot: Tensor) -> Tensor:
-        """Visible items after the one in `slot` has gone: the later ones move up and the next one is shown."""
-        following = self.stream.items(s.key, s.position[:, None])  # (N, 1)
-        shown = torch.cat([s.item_id, following], 1)
-        return shown.gather(1, self._slots + (self._slots >= slot[:, None]))
-
-    def _record(self, placement: Placement) -> None:
-        """Writes the placement behind the others; one that is not legal leaves no trace."""
-        s, legal = self.state, placement.item_id >= 0
-        at = self._rows, s.num_packed.clamp_max(s.placements.shape[1] - 1)
-        row = torch.stack([field.int() for field in placement[:4]], -1)  # (N, 4)
-        s.placements[at] = torch.where(legal[:, None], row, s.placements[at])
-        s.placement_z[at] = torch.where(legal, placement.z, s.placement_z[at])
+        following = self.stream.items(s.key, s.position[:, None]).squeeze(1)
+        moved = self.kernels.advance(s, action, following, self.catalogue, self.bin)
+        kept = Kept(s.z_map, s.legal, moved.slot, moved.changed) if self._keeps_maps else None
+        z_map, legal = self.kernels.drop_map(moved.state.heightmap, moved.state.item_id, self.catalogue, self.bin, kept)
+        return replace(moved.state, z_map=z_map, legal=legal), moved.legal
 
     def _gain(self, before: PackingState, legal: Tensor) -> Tensor:
         if self.reward == "utilization":
@@ -347,29 +277,8 @@ class PackingEnv(BatchedEnv):
         s = self.state
         key = self.stream.begin(self.seed, self._env_index, s.episode)
         item_id = self.stream.items(key, self._slots.expand(self.num_envs, -1))
-        z_map, legal = self._empty_bin_maps(item_id)
-        self.state = PackingState(
-            heightmap=where_rows(mask, torch.zeros_like(s.heightmap), s.heightmap),
-            item_id=where_rows(mask, item_id, s.item_id),
-            position=torch.where(mask, self.visible_items, s.position),
-            key=torch.where(mask, key, s.key),
-            episode=s.episode + mask,
-            volume=torch.where(mask, 0.0, s.volume),
-            stable=s.stable & ~mask,
-            num_packed=torch.where(mask, 0, s.num_packed),
-            step_count=torch.where(mask, 0, s.step_count),
-            placements=s.placements,
-            placement_z=s.placement_z,
-            z_map=where_rows(mask, z_map, s.z_map),
-            legal=where_rows(mask, legal, s.legal),
-        )
+        self.state = self.kernels.restart(s, mask, key, item_id, self.catalogue, self.bin)
         return self._observation()
-
-    def _empty_bin_maps(self, item_id: Tensor) -> tuple[Tensor, Tensor]:
-        """`drop_map` of an empty bin, where everything stands on the floor: no kernel is needed."""
-        z = walls(item_id, self.catalogue, self.bin)  # (N, K, O, Gx, Gy)
-        height = self.catalogue.height[item_id.clamp_min(0)][..., None, None]
-        return z.nan_to_num(posinf=self.bin.size[2]), z + height <= self.bin.size[2] + self.bin.tolerance
 
     def _restart_streams(self) -> None:
         self.state.episode = torch.zeros_like(self.state.episode)

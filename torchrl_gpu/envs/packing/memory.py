@@ -48,7 +48,8 @@ def bytes_per_env(
     heightmap, items = 4 * s.cells, 8 * visible_items + 16 * s.variants  # items: their numbers and sizes
     shown_z = z_map if "z_map" in include else 0
     observation = heightmap + items + legal + shown_z + 4 * s.footprint * num_maps
-    held = 3 * observation + (z_map - shown_z) + 20 * num_items + _COUNTERS
+    specs = 8 * s.footprint * num_maps + 32 * s.variants  # TorchRL's bounds of what has none, in full
+    held = 3 * observation + (z_map - shown_z) + 20 * num_items + specs + _COUNTERS
 
     showing = _maps(catalogue, s.footprint) if num_maps else 0
     working = z_map + legal if backend in _IN_PLACE else _eager_drop_map(s, bin_, catalogue)
@@ -115,7 +116,7 @@ def _stands(s: _Sizes, bin_: Bin, catalogue: Catalogue) -> int:
     windows = 4 * s.variants * s.cells if bin_.step == 1 else 4 * (s.strips + s.placements)
     bottoms = 0 if catalogue.flat else 4 * s.footprint
     count = 1 if rows * columns <= 127 else 2
-    counters = count + (9 if bin_.stability == "corners" else 31)
+    counters = count + (10 if bin_.stability == "corners" else 31)
     making = 4 * s.placements + _maps(catalogue, s.footprint) * (not catalogue.flat)
     return windows + max(making, bottoms + (8 + counters) * s.placements)
 

@@ -63,6 +63,25 @@ class Bin:
         return 1e-3 * min(self.cell)
 
 
+@dataclass
+class PackingState:
+    """All that decides how a batch of packings goes on; `z_map` and `legal` follow from it and save time."""
+
+    heightmap: Tensor  # (N, X, Y) float32, metres
+    item_id: Tensor  # (N, K) int64, −1 for an empty slot
+    position: Tensor  # (N,) int64, next item of the episode's sequence
+    key: Tensor  # (N,) int64, names the episode's sequence
+    episode: Tensor  # (N,) int64, episodes begun
+    volume: Tensor  # (N,) float32, cubic metres packed
+    stable: Tensor  # (N,) bool, whether the last placement stands
+    num_packed: Tensor  # (N,) int64
+    step_count: Tensor  # (N,) int64
+    placements: Tensor  # (N, T, 4) int32: item, orientation, x, y in cells, in order of placement
+    placement_z: Tensor  # (N, T) float32, metres
+    z_map: Tensor  # (N, K, O, Gx, Gy) float32
+    legal: Tensor  # (N, K, O, Gx, Gy) bool
+
+
 @dataclass(frozen=True, eq=False)
 class Catalogue:
     """Every item that can appear, in every orientation, as heightmaps above its own base.
@@ -148,9 +167,7 @@ class Catalogue:
         return Catalogue(extent, sizes[..., 2].float(), volume.float(), _pairs(extent.amax(0)), _pairs(extent.amin(0)))
 
     @staticmethod
-    def of_maps(
-        top: Tensor, bottom: Tensor, extent: Tensor, volume: Tensor, unit: float | None = None
-    ) -> Catalogue:
+    def of_maps(top: Tensor, bottom: Tensor, extent: Tensor, volume: Tensor, unit: float | None = None) -> Catalogue:
         """Irregular items from their maps, shapes as in the class."""
         bounds, least = _pairs(extent.amax(0)), _pairs(extent.amin(0))
         return Catalogue(extent, top.amax((-1, -2)), volume.float(), bounds, least, top, bottom, unit)

@@ -3,6 +3,9 @@
 - `drop_map`: where every item comes to rest on every placement, and whether it may stay there.
 - `place`: the heightmap after a placement.
 - `pile_growth`: by how much each placement would raise the heightmap.
+- `advance`: the state after an action, but for its maps.
+- `restart`: the state with some rows begun again.
+- `any_legal`: which environments have a legal placement left.
 
 `reference` (NumPy) is the definition; the others must agree with it.
 """
@@ -18,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 
 _LOG = logging.getLogger(__name__)
 _CPU = torch.device("cpu")
@@ -70,6 +73,22 @@ class Kept(NamedTuple):
     changed: Tensor
 
 
+class Moved(NamedTuple):
+    """What an action of each environment did.
+
+    Attributes:
+        state: The state after it; its maps are still those from before.
+        legal: (N,) bool, whether the action was.
+        slot: (N, K) int64, the slot in which each visible item was before; −1 for the one newly shown.
+        changed: (N, 4) int64, cells [x0, x1) × [y0, y1) of the footprint: x0, y0, x1, y1; empty where nothing changed.
+    """
+
+    state: PackingState
+    legal: Tensor
+    slot: Tensor
+    changed: Tensor
+
+
 class Kernels(NamedTuple):
     """The jobs of one backend.
 
@@ -80,6 +99,9 @@ class Kernels(NamedTuple):
     drop_map: Callable[..., tuple[Tensor, Tensor]]
     place: Callable[[Tensor, Placement, Catalogue, Bin], Tensor]
     pile_growth: Callable[[Tensor, Tensor, Tensor, Catalogue, Bin], Tensor]
+    advance: Callable[[PackingState, Tensor, Tensor, Catalogue, Bin], Moved]
+    restart: Callable[[PackingState, Tensor, Tensor, Tensor, Catalogue, Bin], PackingState]
+    any_legal: Callable[[Tensor], Tensor]
 
 
 def available_backends(device: torch.device = _CPU) -> dict[str, str]:
@@ -123,4 +145,4 @@ def _problem(name: str, device: torch.device) -> str:
 
 def _jobs(name: str) -> Kernels:
     module = importlib.import_module(BACKENDS[name])
-    return Kernels(name, module.drop_map, module.place, module.pile_growth)
+    return Kernels(name, *(getattr(module, job) for job in Kernels._fields[1:]))

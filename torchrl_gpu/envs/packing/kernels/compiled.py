@@ -7,10 +7,8 @@ of two. The code is in `torchrl_gpu/native`; see `docs/decisions/008-compiled-ke
 
 from __future__ import annotations
 
-import ctypes
-from ctypes import POINTER, Structure, byref, c_float, c_int64, c_void_p
-from dataclasses import dataclass
-from functools import cache
+from ctypes import Structure, byref, c_float, c_int64, c_void_p
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -18,22 +16,18 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu import native
-from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue
+from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue, PackingState
 
 if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Kept, Placement
+    from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement
 
 
-@cache
 def problem(device: torch.device) -> str:
     """It runs on a CPU where there is a C++ compiler."""
-    if device.type != "cpu":
-        return "runs on a CPU only"
-    try:
-        native.library()
-    except native.CompilerError as error:
-        return str(error)
-    return ""
+    return native.problem() if device.type == "cpu" else "runs on a CPU only"
+
+
+_COUNTS = ("position", "num_packed", "step_count")
 
 
 class _Problem(Structure):
@@ -53,8 +47,29 @@ class _Problem(Structure):
 class _Maps(Structure):
     """`struct Maps` of packing.cpp."""
 
-    _fields_ = tuple(
-        (name, c_void_p) for name in ("z", "legal", "kept_z", "kept_legal", "kept_slot", "changed")
+    _fields_ = tuple((name, c_void_p) for name in ("z", "legal", "kept_z", "kept_legal", "kept_slot", "changed"))
+
+
+class _Step(Structure):
+    """`struct Step` of transition.h."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("action", "z_map", "legal", "position", "num_packed", "step_count", "volume")),
+        *((name, c_void_p) for name in ("stable", "following", "item_volume", "placements", "placement_z")),
+        ("longest", c_int64),
+        *((f"next_{name}", c_void_p) for name in ("heightmap", "item", *_COUNTS, "volume", "stable")),
+        *((name, c_void_p) for name in ("was_legal", "slot", "changed")),
+    )
+
+
+class _Restart(Structure):
+    """`struct Restart` of transition.h."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("mask", "fresh_item", "fresh_key", "z_map", "legal", "position", "key")),
+        *((name, c_void_p) for name in ("episode", "num_packed", "step_count", "volume", "stable")),
+        *((f"next_{name}", c_void_p) for name in ("heightmap", "item", "z_map", "legal", "position", "key", "episode")),
+        *((f"next_{name}", c_void_p) for name in ("num_packed", "step_count", "volume", "stable")),
     )
 
 
@@ -96,8 +111,8 @@ def _count(bottom: Tensor, unit: float, dtype: torch.dtype) -> _Counted:
     return _Counted(cells.to(dtype).contiguous(), material.contiguous())
 
 
-def _described(heightmap: Tensor, item_id: Tensor | None, catalogue: Catalogue, bin_: Bin) -> tuple[_Problem, list]:
-    """What the C++ side is called with, and the tensors that must outlive the call."""
+def _described(heightmap: Tensor, item_id: Tensor | None, catalogue: Catalogue, bin_: Bin) -> _Problem:
+    """What the C++ side is called with."""
     counted = _counted(catalogue, bin_.size[2] / catalogue.unit) if catalogue.unit else None
     held = [
         None if each is None else each.contiguous()
@@ -119,7 +134,8 @@ def _described(heightmap: Tensor, item_id: Tensor | None, catalogue: Catalogue, 
         STABILITY_RULES.index(bin_.stability),
         torch.get_num_threads(),
     )
-    return described, held
+    described.tensors = held  # must outlive the call
+    return described
 
 
 def _pointers(counted: _Counted) -> tuple[int, int, int]:
@@ -130,7 +146,7 @@ def drop_map(
     heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, kept: Kept | None = None
 ) -> tuple[Tensor, Tensor]:
     """As `reference.drop_map`."""
-    described, held = _described(heightmap, item_id, catalogue, bin_)
+    described = _described(heightmap, item_id, catalogue, bin_)
     z_map = heightmap.new_empty(*item_id.shape, catalogue.num_orientations, *bin_.grid)
     legal = torch.empty_like(z_map, dtype=torch.bool)
     before = [] if kept is None else [each.contiguous() for each in kept]
@@ -141,7 +157,7 @@ def drop_map(
 
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
     """As `reference.place`."""
-    described, held = _described(heightmap, None, catalogue, bin_)
+    described = _described(heightmap, None, catalogue, bin_)
     out = torch.empty_like(heightmap, memory_format=torch.contiguous_format)
     fields = [field.contiguous() for field in placement]
     native.library().place(byref(described), *(c_void_p(f.data_ptr()) for f in fields), c_void_p(out.data_ptr()))
@@ -150,8 +166,57 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
 
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
     """As `reference.pile_growth`."""
-    described, held = _described(heightmap, item_id, catalogue, bin_)
+    described = _described(heightmap, item_id, catalogue, bin_)
     z_map = z_map.contiguous()
     growth = torch.empty_like(z_map)
     native.library().pile_growth(byref(described), c_void_p(z_map.data_ptr()), c_void_p(growth.data_ptr()))
     return growth
+
+
+def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
+    """As `transition.advance`."""
+    from torchrl_gpu.envs.packing.kernels import Moved
+
+    described = _described(state.heightmap, state.item_id, catalogue, bin_)
+    assert state.placements.is_contiguous()  # written in place
+    given = [action, state.z_map, state.legal, state.position, state.num_packed, state.step_count, state.volume]
+    given += [state.stable, following, catalogue.volume, state.placements, state.placement_z]
+    given = [each.contiguous() for each in given]
+    after = replace(state, **_like(state, ("heightmap", "item_id", *_COUNTS, "volume", "stable")))
+    legal, slot = torch.empty_like(state.stable), torch.empty_like(after.item_id)
+    changed = slot.new_empty(len(slot), 4)
+    made = [after.heightmap, after.item_id, after.position, after.num_packed, after.step_count, after.volume]
+    made += [after.stable, legal, slot, changed]
+    longest = state.placements.shape[1]
+    step = _Step(*(each.data_ptr() for each in given), longest, *(each.data_ptr() for each in made))
+    native.library().advance(byref(described), byref(step))
+    return Moved(after, legal, slot, changed)
+
+
+def restart(
+    state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
+) -> PackingState:
+    """As `transition.restart`."""
+    described = _described(state.heightmap, state.item_id, catalogue, bin_)
+    same = (state.z_map, state.legal, state.position, state.key, state.episode, state.num_packed, state.step_count)
+    given = [each.contiguous() for each in (mask, item_id, key, *same, state.volume, state.stable)]
+    names = ("heightmap", "item_id", "z_map", "legal", "position", "key", "episode", "num_packed", "step_count")
+    fresh = _like(state, (*names, "volume", "stable"))
+    rows = _Restart(*(each.data_ptr() for each in given), *(each.data_ptr() for each in fresh.values()))
+    native.library().restart(byref(described), byref(rows))
+    return replace(state, **fresh)
+
+
+def _like(state: PackingState, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """New tensors, not filled, of the shapes that some fields have."""
+    return {name: torch.empty_like(getattr(state, name), memory_format=torch.contiguous_format) for name in names}
+
+
+def any_legal(legal: Tensor) -> Tensor:
+    """As `transition.any_legal`."""
+    legal = legal.contiguous()
+    out = torch.empty(len(legal), dtype=torch.bool)
+    native.library().any_true(
+        c_void_p(legal.data_ptr()), c_int64(len(legal)), c_int64(legal[0].numel()), c_void_p(out.data_ptr())
+    )
+    return out

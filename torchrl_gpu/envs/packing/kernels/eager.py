@@ -19,12 +19,16 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from torchrl_gpu.envs.packing.geometry import grid_positions, walls
+from torchrl_gpu.envs.packing.kernels import transition
 from torchrl_gpu.envs.packing.kernels.stability import stands
+from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 
 if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Kept, Placement
+    from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement
+
+__all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
 
 _CHUNK = 1 << 17  # elements of one accumulator: stays in a core's second-level cache
 
@@ -260,6 +264,11 @@ def _place_boxes(
         sides.append(torch.where(covered, raised[:, None], -torch.inf))
     top = torch.minimum(sides[0][:, :, None], sides[1][:, None, :])  # (N, X, Y)
     return torch.maximum(heightmap, top)
+
+
+def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
+    """As `transition.advance`."""
+    return transition.advance(state, action, following, catalogue, bin_, place)
 
 
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:

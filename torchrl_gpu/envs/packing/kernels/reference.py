@@ -9,10 +9,15 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.geometry import grid_positions
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.packing.kernels import transition
+from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 
 if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Kept, Placement
+    from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement
+
+
+__all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
 
 
 def problem(device: torch.device) -> str:
@@ -108,6 +113,11 @@ def place_item(heights: np.ndarray, top: np.ndarray, bottom: np.ndarray, x: int,
     """Raises one bin (X, Y), in place, to the top of an item that stands at (x, y, z)."""
     window = heights[x : x + top.shape[0], y : y + top.shape[1]]
     np.maximum(window, z + top, out=window, where=np.isfinite(bottom))
+
+
+def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
+    """As `transition.advance`."""
+    return transition.advance(state, action, following, catalogue, bin_, place)
 
 
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:

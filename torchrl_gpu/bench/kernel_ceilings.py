@@ -1,0 +1,123 @@
+"""The rates that bound a kernel on this machine: bytes copied, and add-max operations that stay in the registers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+
+from torchrl_gpu.bench import machine
+from torchrl_gpu.bench.timing import Contestant
+from torchrl_gpu.envs.packing.kernels import BACKENDS, available_backends
+
+NATIVE_TYPES = ("float32", "uint16", "uint8")
+_PROBE = 0.1  # seconds of one self-timed call
+_CPU = torch.device("cpu")
+
+
+@dataclass
+class SelfTimed(Contestant):
+    """A contestant that reports its own rate, so that starting its threads is not in it."""
+
+    found: list[float] = field(default_factory=list)
+
+    @property
+    def rates(self) -> list[float]:
+        """Those of every call but the warm-up's."""
+        return self.found[-self.calls * len(self.seconds) :]
+
+
+def self_timed(name: str, rate: Callable[[], float], threads: str, notes: str) -> SelfTimed:
+    """A row that calls `rate`, which gives results per second."""
+    row = SelfTimed(name, lambda calls: None, threads=threads, notes=notes)
+    row.run = lambda calls: row.found.extend(rate() for _ in range(calls))
+    return row
+
+
+def contestants(device: torch.device) -> tuple[list[Contestant], dict[str, str]]:
+    """Ceilings of the CPU, and of `device` where it is another; and the reasons why some cannot be measured, by name.
+
+    The `group` of a row is the type of its device; its unit is in its notes.
+    """
+    rows = machine.ceilings(_CPU)
+    for row in rows:
+        row.group = "cpu"
+    native, missing = _native()
+    rows += native
+    if device.type == "cuda":
+        rows += _of_cuda(device)
+    return rows, missing
+
+
+def _native() -> tuple[list[Contestant], dict[str, str]]:
+    """Register loops of the compiled backend, on all its threads."""
+    names = {dtype: f"ceiling: add and max in registers, {dtype}" for dtype in NATIVE_TYPES}
+    if problem := available_backends(_CPU)["compiled"]:
+        return [], dict.fromkeys(names.values(), f"backend compiled cannot run: {problem}")
+    add_max_rate = getattr(importlib.import_module(BACKENDS["compiled"]), "add_max_rate", None)
+    if add_max_rate is None:
+        return [], dict.fromkeys(names.values(), "backend compiled has no such loop")
+    threads = torch.get_num_threads()
+    rows: list[Contestant] = []
+    for dtype, name in names.items():
+        row = self_timed(name, _probe(add_max_rate, dtype, threads), str(threads), "add-max/s")
+        row.group = "cpu"
+        rows.append(row)
+    return rows, {}
+
+
+def _probe(add_max_rate: Callable[[str, int, float], float], dtype: str, threads: int) -> Callable[[], float]:
+    return lambda: add_max_rate(dtype, threads, _PROBE)
+
+
+def _of_cuda(device: torch.device) -> list[Contestant]:
+    from torchrl_gpu.bench import triton_ceiling
+
+    rows = machine.ceilings(device)
+    rows += [
+        Contestant(
+            f"ceiling: add and max in registers, {str(dtype).removeprefix('torch.')}",
+            *triton_ceiling.register_loop(device, dtype),
+            notes="add-max/s",
+        )
+        for dtype in (torch.float32, torch.int32)
+    ]
+    for row in rows:
+        row.group, row.threads, row.name = "cuda", str(device), f"{row.name}, CUDA"
+    return rows
+
+
+class Ceilings(NamedTuple):
+    """Measured rates of one type of device.
+
+    Attributes:
+        copy: Bytes per second, read and written.
+        add_max: Operations per second, by what did them.
+    """
+
+    copy: float
+    add_max: dict[str, float]
+
+    def floor(self, add_max: float | None, num_bytes: float | None) -> tuple[float, str]:
+        """Seconds that so many operations and bytes take at least, and which of the two bounds them."""
+        by_bytes, by_operations = (num_bytes or 0.0) / self.copy, (add_max or 0.0) / max(self.add_max.values())
+        return (by_operations, "operations") if by_operations > by_bytes else (by_bytes, "bytes")
+
+
+def measured(rows: list[Contestant]) -> dict[str, Ceilings]:
+    """The rates of rows that have been timed, by the type of their device."""
+    found = {}
+    for group in dict.fromkeys(row.group for row in rows):
+        mine = [row for row in rows if row.group == group]
+        copy = next(row.rate for row in mine if row.notes == "bytes/s")
+        found[group] = Ceilings(copy, {_short(row.name): row.rate for row in mine if row.notes == "add-max/s"})
+    return found
+
+
+def _short(name: str) -> str:
+    """ "float32" of a register loop, "torch" of the two tensor calls."""
+    words = name.removesuffix(", CUDA").split("registers, ")
+    return words[1] if len(words) == 2 else "torch"

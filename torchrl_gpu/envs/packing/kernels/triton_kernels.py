@@ -1,0 +1,63 @@
+"""The packing kernels in Triton, for CUDA devices.
+
+One launch makes the z-map, the legality and the stability of every placement: of boxes in small bins, of boxes in
+large ones, or of irregular items; a small one ahead of the latter two prepares what it reads. Nothing is read back and
+how the work is cut follows from shapes alone, so that calls can be captured in a CUDA graph. With `TRITON_INTERPRET=1`
+the same kernels run on a CPU, slowly, for tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.kernels import triton_piles
+from torchrl_gpu.envs.packing.kernels.triton_boxes import MOST_CELLS_X, drop_boxes
+from torchrl_gpu.envs.packing.kernels.triton_solids import drop_solids
+from torchrl_gpu.envs.packing.kernels.triton_wide_boxes import drop_wide_boxes
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+
+if TYPE_CHECKING:
+    from torchrl_gpu.envs.packing.kernels import Kept, Placement
+
+
+def problem(device: torch.device) -> str:
+    """It runs on CUDA devices, and on a CPU by Triton's interpreter."""
+    if device.type == "cuda" or (device.type == "cpu" and triton.knobs.runtime.interpret):
+        return ""
+    return f"runs on CUDA devices, or on a CPU with TRITON_INTERPRET=1; got {device}"
+
+
+def drop_map(
+    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, kept: Kept | None = None
+) -> tuple[Tensor, Tensor]:
+    """As `reference.drop_map`; of irregular items only what `kept` does not hold is worked out."""
+    heightmap, item_id = heightmap.contiguous(), item_id.contiguous()
+    with _on(heightmap.device):
+        if not catalogue.flat:
+            return drop_solids(heightmap, item_id, catalogue, bin_, kept)
+        if bin_.cells[0] <= MOST_CELLS_X:
+            return drop_boxes(heightmap, item_id, catalogue, bin_)
+        return drop_wide_boxes(heightmap, item_id, catalogue, bin_)
+
+
+def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """As `reference.place`."""
+    placement = type(placement)(*(field.contiguous() for field in placement))
+    with _on(heightmap.device):
+        return triton_piles.place(heightmap.contiguous(), placement, catalogue)
+
+
+def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """As `reference.pile_growth`."""
+    with _on(heightmap.device):
+        return triton_piles.growth(heightmap.contiguous(), item_id.contiguous(), z_map.contiguous(), catalogue, bin_)
+
+
+def _on(device: torch.device) -> contextlib.AbstractContextManager:
+    """Triton launches on the current device."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -1,0 +1,134 @@
+"""Which placements stand, inside a Triton kernel: the rules of `reference.stands` on a tile of placements.
+
+Counts are compared as integers. Slopes are ratios of integers that differ by far more than their rounding where they
+differ at all, and are equal where those are equal, since the division rounds correctly: so the hull test is exact.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from torchrl_gpu.envs.packing.kernels.triton_split import cell_at
+
+_NONE = tl.constexpr(-1e4)  # slope where there is no contact
+_SURE = tl.constexpr(1e6)  # slope of a contact of the centre's row that settles the matter
+
+
+@triton.jit
+def stands(
+    heights,
+    low,
+    x,
+    y,
+    p,
+    q,
+    z,
+    tolerance,
+    RULE: tl.constexpr,
+    FLAT: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Whether items stand where they come to rest: V items on T placements.
+
+    Args:
+        heights: The split heightmap of the bin, a pointer, or of the bin of each placement, (T,).
+        low: (V,) pointers to the bottoms of the items; not read for boxes.
+        x: (T,) int32, first cell of each placement.
+        y: Likewise.
+        p: Cells of the items along x: a number, or for boxes (T,), 0 where there is nothing to judge.
+        q: Likewise along y.
+        z: (V, T) float32.
+        tolerance: Heights closer than this are the same.
+        RULE: "corners" or "support".
+        FLAT: Whether the items are boxes.
+        X, Y, STEP: The bin, and the step by which `heights` is split.
+        COLUMNS: Cells from a row of the bottoms to the next.
+
+    Returns:
+        (V, T) bool.
+    """
+    level = z - tolerance
+    rows, columns = p, q
+    if FLAT:
+        rows, columns = tl.max(p, 0), tl.max(q, 0)
+    count = tl.zeros(z.shape, tl.int32)
+    area = tl.zeros([z.shape[0]], tl.int32)
+    right_before = tl.full(z.shape, _NONE, tl.float32)
+    right_after = tl.full(z.shape, _NONE, tl.float32)
+    left_before = tl.full(z.shape, _NONE, tl.float32)
+    left_after = tl.full(z.shape, _NONE, tl.float32)
+    for i in range(rows):
+        right = tl.full(z.shape, -1, tl.int32)
+        left = tl.full(z.shape, 32767, tl.int32)
+        for j in range(columns):
+            contact, material = _touches(heights, low, x, y, i, j, p, q, level, FLAT, X, Y, STEP, COLUMNS)
+            count += contact.to(tl.int32)
+            area += material
+            if RULE == "support":
+                right = tl.where(contact, tl.maximum(right, j), right)
+                left = tl.where(contact, tl.minimum(left, j), left)
+        if RULE == "support":
+            ahead = 2 * i - (p - 1)  # twice the rows from the centre
+            width = q - 1
+            if FLAT:
+                ahead, width = ahead[None, :], width[None, :]
+            right_before, right_after = _steepest(right_before, right_after, 2 * right - width, right >= 0, ahead)
+            left_before, left_after = _steepest(left_before, left_after, width - 2 * left, right >= 0, ahead)
+    whole = area[:, None]
+    if FLAT:
+        whole = (p * q)[None, :]
+    if RULE == "support":
+        meet = (right_before + right_after >= 0) & (left_before + left_after >= 0)
+        held = (count * 2 > whole) | ((count >= 2) & meet)
+    else:
+        corners = tl.zeros(z.shape, tl.int32)
+        for corner in range(4):  # a corner of a thin item counts twice
+            i, j = (corner // 2) * (p - 1), (corner % 2) * (q - 1)
+            contact, _ = _touches(heights, low, x, y, i, j, p, q, level, FLAT, X, Y, STEP, COLUMNS)
+            corners += contact.to(tl.int32)
+        held = (count * 20 > whole * 19) | ((corners == 3) & (count * 20 > whole * 17))
+        held = held | ((corners == 4) & (count * 2 > whole))
+    return held | (z <= tolerance)
+
+
+@triton.jit
+def _touches(
+    heights,
+    low,
+    x,
+    y,
+    i,
+    j,
+    p,
+    q,
+    level,
+    FLAT: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Whether footprint cell (i, j) of V items touches at T placements, and 1 for each item that has material there."""
+    at = cell_at(x + i, y + j, X, Y, STEP)
+    if FLAT:
+        inside = (i >= 0) & (j >= 0) & (i < p) & (j < q)
+        height = tl.load(heights + at, mask=inside, other=-float("inf"))
+        return height[None, :] >= level, 0
+    else:  # noqa: RET505 (a constexpr decides)
+        bottom = tl.load(low + (i * COLUMNS + j))
+        height = tl.load(heights + at)
+        return height[None, :] - bottom[:, None] >= level, (bottom < float("inf")).to(tl.int32)
+
+
+@triton.jit
+def _steepest(before, after, rise, there, ahead):
+    """The steepest contacts before and after the centre's row with one more row, `ahead` of the centre's."""
+    slope = tl.div_rn(rise.to(tl.float32), tl.maximum(tl.abs(ahead), 1).to(tl.float32))
+    slope = tl.where(ahead == 0, tl.where(rise >= 0, _SURE, _NONE), slope)
+    before = tl.where(there & (ahead <= 0), tl.maximum(before, slope), before)
+    after = tl.where(there & (ahead > 0), tl.maximum(after, slope), after)
+    return before, after

@@ -1,0 +1,145 @@
+"""`drop_map` of boxes in large bins in Triton: a maximum that slides along each line of placements.
+
+Along y: the pile's maxima over windows of 2, 4, 8 … cells, made once per bin, of which two that overlap are a box's
+width. Along x: the line is cut into blocks as long as the box; a window is the end of one block and the beginning of
+the next, whose maxima come about while the line is walked back and forth (van Herk 1992; Gil and Werman 1993). A result
+costs four words from the cache, however large the box.
+
+Kept maps are not read: to make a height again costs as much as to load it.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.kernels.triton_boxes import fits_along, heights_of, judge, lines
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+
+_LANES = 128  # per program
+
+
+def drop_wide_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Tensor, Tensor]:
+    """As `reference.drop_map`, for boxes in bins of any size; arguments contiguous."""
+    shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
+    z_map = heightmap.new_empty(shape)
+    legal = torch.empty_like(z_map, dtype=torch.bool)
+    num_envs, (cells_x, cells_y) = len(heightmap), bin_.cells
+    num_levels = min(catalogue.footprint[1], cells_y).bit_length()
+    windows = heightmap.new_empty(num_levels, num_envs, cells_x, cells_y)
+    windows_kernel[(num_envs * cells_x,)](
+        heightmap,
+        windows,
+        heightmap.numel(),
+        Y=cells_y,
+        PADDED=triton.next_power_of_2(cells_y),
+        LEVELS=num_levels,
+        num_warps=min(4, max(1, triton.next_power_of_2(cells_y) // 64)),
+    )
+    num_lanes = item_id.numel() * catalogue.num_orientations * bin_.grid[1]
+    drop_wide_boxes_kernel[(triton.cdiv(num_lanes, _LANES),)](
+        heightmap,
+        windows,
+        item_id,
+        catalogue.extent,
+        catalogue.height,
+        z_map,
+        legal.view(torch.uint8),
+        item_id.numel(),
+        heightmap.numel(),
+        *heights_of(bin_),
+        SLOTS=item_id.shape[1],
+        ORIENTATIONS=catalogue.num_orientations,
+        X=cells_x,
+        Y=cells_y,
+        STEP=bin_.step,
+        LEVELS=num_levels,
+        RULE=bin_.stability,
+        T=_LANES,
+        num_warps=_LANES // 32,
+    )
+    return z_map, legal
+
+
+@triton.jit
+def windows_kernel(
+    heightmap, windows, level_size, Y: tl.constexpr, PADDED: tl.constexpr, LEVELS: tl.constexpr
+):
+    """Maxima over 1, 2, 4, 8 … cells along y from each cell on, (levels, N, X, Y); a row of a bin per program."""
+    y = tl.arange(0, PADDED)
+    row = tl.program_id(0).to(tl.int64) * Y
+    highest = tl.load(heightmap + row + y, mask=y < Y, other=0.0)
+    tl.store(windows + row + y, highest, mask=y < Y)
+    level = windows + row
+    for k in tl.static_range(LEVELS - 1):
+        tl.debug_barrier()  # the other threads' part of the row below
+        highest = tl.maximum(highest, tl.load(level + y + (1 << k), mask=y + (1 << k) < Y, other=0.0))
+        level += tl.cast(level_size, tl.int64)
+        tl.store(level + y, highest, mask=y < Y)
+
+
+@triton.jit
+def drop_wide_boxes_kernel(
+    heightmap,
+    windows,
+    item_id,
+    extent,
+    item_height,
+    z_map,
+    legal,
+    num_slots,
+    level_size,
+    ceiling,
+    limit,
+    tolerance,
+    SLOTS: tl.constexpr,
+    ORIENTATIONS: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+    LEVELS: tl.constexpr,
+    RULE: tl.constexpr,
+    T: tl.constexpr,
+):
+    """T lines of placements along x per program."""
+    GX: tl.constexpr = (X + STEP - 1) // STEP
+    GY: tl.constexpr = (Y + STEP - 1) // STEP
+    env, gy, p, q, high, line, there = lines(
+        item_id, extent, item_height, num_slots, SLOTS, ORIENTATIONS, GY, T
+    )
+    fits = there & (p <= X) & fits_along(gy, q, Y, STEP)
+    y = tl.minimum(gy * STEP, Y - q)
+    level, reach = tl.zeros([T], tl.int64), tl.full([T], 1, tl.int32)
+    for k in tl.static_range(1, LEVELS):
+        level += (q >= (1 << k)).to(tl.int64)
+        reach = tl.where(q >= (1 << k), 1 << k, reach)
+    near = windows + level * level_size + env * (X * Y) + y
+    far = near + (q - reach)
+    out_z, out_legal = z_map + line * (GX * GY) + gy, legal + line * (GX * GY) + gy
+
+    # From the far end: the maximum from each row to the end of its block.
+    length = tl.maximum(p, 1)
+    in_block = (X - 1) % length
+    highest = tl.zeros([T], tl.float32)
+    for back in range(X):
+        x = X - 1 - back
+        under = tl.maximum(tl.load(near + x * Y, mask=fits, other=0.0), tl.load(far + x * Y, mask=fits, other=0.0))
+        highest = tl.where(in_block == length - 1, under, tl.maximum(highest, under))
+        placed = fits & (x <= X - p) & ((x % STEP == 0) | (x == X - p))
+        tl.store(out_z + (x + STEP - 1) // STEP * GY, highest, mask=placed)
+        in_block = tl.where(in_block == 0, length - 1, in_block - 1)
+    # From the near end: the maximum from the beginning of each row's block to it.
+    in_block = tl.zeros([T], tl.int32)
+    for x in range(X):
+        under = tl.maximum(tl.load(near + x * Y, mask=fits, other=0.0), tl.load(far + x * Y, mask=fits, other=0.0))
+        highest = tl.where(in_block == 0, under, tl.maximum(highest, under))
+        first = x - p + 1
+        placed = fits & (first >= 0) & ((first % STEP == 0) | (first == X - p))
+        where = out_z + (first + STEP - 1) // STEP * GY
+        tl.store(where, tl.maximum(highest, tl.load(where, mask=placed, other=0.0)), mask=placed)
+        in_block = tl.where(in_block == length - 1, 0, in_block + 1)
+    tl.debug_barrier()  # what follows may read z with another layout of threads
+    here = heightmap + env * (X * Y)
+    judge(here, out_z, out_legal, gy, p, q, high, there, ceiling, limit, tolerance, RULE, X, Y, STEP)
