@@ -31,6 +31,7 @@ _LABELS = {
     "visible": "visible items K",
 }
 _DASHES = {"boxes": (0, (4, 1.5)), "irregular": "solid"}
+_FLOORS = {"cpu": "#222222", "cuda": "#00664b"}
 _WIDTH, _HEIGHT, _DPI = 1600, 1120, 125  # pixels
 
 
@@ -89,11 +90,10 @@ def _line(panel: Axes, row: str, kind: str, points: list[dict[str, Any]], consta
 
 
 def _floor(panel: Axes, points: list[dict[str, Any]]) -> None:
-    at = {p["value"]: p["floor_per_env"] for p in points if p["row"] != NUMPY} or {
-        p["value"]: p["floor_per_env"] for p in points
-    }
-    marker = "_" if len(at) == 1 else None
-    panel.plot(list(at), list(at.values()), color="#222222", linestyle=(0, (1, 1.5)), linewidth=1.4, marker=marker)
+    at = {p["value"]: p["floor_per_env"] for p in points if p["floor_per_env"] is not None and p["row"] != NUMPY}
+    if at:
+        colour = _FLOORS[points[0]["device"]]
+        panel.plot(list(at), list(at.values()), color=colour, linestyle=(0, (1, 1.5)), linewidth=1.4)
 
 
 def _title(axis: str, sweep: dict[str, Any]) -> str:
@@ -114,7 +114,9 @@ def _legend(figure: Figure, sweep: dict[str, Any]) -> None:
         for row in _STYLES
         if row in sweep["rows"]
     ]
-    handles.append(Line2D([], [], color="#222222", linestyle=(0, (1, 1.5)), label="floor: counts ÷ measured ceilings"))
+    for device in dict.fromkeys(p["device"] for p in sweep["points"] if "device" in p):
+        label = f"floor, {device}: counts ÷ measured ceilings"
+        handles.append(Line2D([], [], color=_FLOORS[device], linestyle=(0, (1, 1.5)), label=label))
     for each in sweep["missing"]:
         reason = each["reason"].partition(":")[0]
         handles.append(Line2D([], [], color="none", label=f"{each['row']}: not run, {reason}"))

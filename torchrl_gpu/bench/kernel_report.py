@@ -14,11 +14,11 @@ from torchrl_gpu.bench.kernel_rows import NUMPY, UNFOLD, row_name
 from torchrl_gpu.bench.timing import Contestant
 
 _LEGEND = (
-    "A z-map is one item in one orientation on one bin; with it comes the legality of every placement, without stability."
-    " Operations are those that the counts ask for: one subtraction and one maximum for each material cell at each"
-    " placement that fits. Percentages are shares of ceilings measured in the same turns: two tensor calls of torch, loops"
-    " that stay in registers by type, bytes copied. Floor: the time that the counted operations and bytes take at the"
-    " highest ceilings of the row's device."
+    "A z-map is one item in one orientation on one bin; with it comes the legality of every placement, no stability;"
+    " unfold gives z alone, and only on the grid. Operations are those that the counts ask for: a subtraction and a"
+    " maximum for each material cell at each placement that fits. Percentages are shares of ceilings measured in the"
+    " same turns: bytes copied, two tensor calls (torch), loops that stay in registers (by type). Floor: what the"
+    " counted operations and bytes take at the highest of these on the row's device."
 )
 
 
@@ -64,7 +64,7 @@ def _shares(row: dict[str, Any], ceilings: Ceilings) -> dict[str, Any]:
         "share_of_copy": row["rate"] * num_bytes / ceilings.copy,
         "floor_s": floor,
         "bound_by": bound,
-        "share_of_floor": row["rate"] * floor,
+        "share_of_floor": None if floor is None else row["rate"] * floor,
     }
     if operations is not None:
         speed = row["rate"] * operations
@@ -94,27 +94,29 @@ def _table(data: dict[str, Any]) -> Table:
     rows = data["rows"]
     shown = {name: key for name, key in _RATIOS.items() if any(key in row["ratios"] for row in rows)}
     kinds = list(dict.fromkeys(kind for row in rows for kind in row.get("shares_of_add_max", ())))
-    counted = any("floor_s" in row for row in rows)
+    counted = any(row.get("floor_s") for row in rows)
     by_bytes = counted and not kinds
+    timed = data["unit"] != "as noted"
     table = Table(title=f"{data['title']}, {data['unit']}", title_justify="left")
     table.add_column("", no_wrap=True)
-    headings = ["median", "range", "each", *(f"× {name}" for name in shown)]
-    headings += ["add-max/s"] * bool(kinds) + [f"% {kind}" for kind in kinds] + ["GB/s", "% copy"] * by_bytes
+    headings = ["median", "range", *["each"] * timed, *(f"× {name}" for name in shown)]
+    headings += ["G add-max/s"] * bool(kinds) + [f"% {kind}" for kind in kinds] + ["GB/s", "% copy"] * by_bytes
     headings += ["% floor"] * counted + ["threads"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
     for row in rows:
-        cells = [report.number(row["rate"]), "–".join(map(report.number, row["range"])), duration(1 / row["rate"])]
+        cells = [report.number(row["rate"]), "–".join(map(report.number, row["range"]))]
+        cells += [duration(1 / row["rate"])] * timed
         cells += [_or_blank(row["ratios"].get(key), report.number) for key in shown.values()]
-        cells += [_or_blank(row.get("add_max_per_s"), report.number)] * bool(kinds)
+        cells += [_or_blank(row.get("add_max_per_s"), _giga)] * bool(kinds)
         cells += [_or_blank(row.get("shares_of_add_max", {}).get(kind), _percent) for kind in kinds]
         if by_bytes:
-            cells += [f"{row['bytes_per_s'] / 1e9:.2f}", _percent(row["share_of_copy"])]
+            cells += [_giga(row["bytes_per_s"]), _percent(row["share_of_copy"])]
         cells += [_or_blank(row.get("share_of_floor"), _percent)] * counted
         table.add_row(row["name"], *cells, row["threads"], row["notes"])
     for each in data["missing"]:
-        table.add_row(each["name"], *("" for _ in headings), each["reason"])
+        table.add_row(each["name"], *("" for _ in headings), each["reason"].partition(":")[0])
     return table
 
 
@@ -137,6 +139,10 @@ def _point(point: dict[str, Any]) -> str:
 
 def _or_blank(value: float | None, shown: Any) -> str:
     return "" if value is None else str(shown(value))
+
+
+def _giga(value: float) -> str:
+    return f"{value / 1e9:.3g}"
 
 
 def _percent(share: float) -> str:

@@ -71,7 +71,7 @@ def unfold_row(workload: Workload, device: torch.device) -> Contestant:
     bottoms = _bottoms(workload)
     run = by_unfold(workload.heightmap.to(device), bottoms, workload.bin_.step)
     per_call = workload.num_envs * workload.maps_per_env
-    notes = "no legality, no flush placements"
+    notes = "z alone"
     name, threads = row_name(UNFOLD, workload.num_envs), _threads(device)
     return Contestant(name, run, per_call, threads, notes=notes, extra=_facts(workload, "unfold", device))
 

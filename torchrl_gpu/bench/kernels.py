@@ -1,4 +1,4 @@
-"""`torchrl-gpu bench kernels`: z-maps of every backend beside NumPy and `unfold`, and the floor that their work implies.
+"""`torchrl-gpu bench kernels`: z-maps of every backend beside NumPy and `unfold`, and the floor under them.
 
 Bytes and operations are counted; the rates that bound them are measured in the same turns. Parity with the reference
 comes first: nothing is timed while it fails.

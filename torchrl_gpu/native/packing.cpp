@@ -1,6 +1,5 @@
 // The packing kernels of a CPU; their definition is reference.py. Called from compiled.py.
 #include <atomic>
-#include <chrono>
 #include <limits>
 
 #ifdef _OPENMP
@@ -8,6 +7,7 @@
 #endif
 
 #include "boxes.h"
+#include "ceiling.h"
 #include "problem.h"
 #include "solids.h"
 #include "stability.h"
@@ -291,6 +291,17 @@ void draw_bits(const int64_t* key, const int64_t* counter, int64_t size, int64_t
         return x ^ (x >> 16);
     };
     for (int64_t i = 0; i < size; i++) out[i] = mix(mix(uint32_t(key[i])) ^ mix(uint32_t(counter[i]) + 0x9E3779B9u));
+}
+
+// Add-max steps per second of all threads together, on counts of `bytes` bytes, or on floats for 4.
+double add_max_rate(int64_t bytes, int64_t threads, double seconds) {
+    double total = 0;
+#pragma omp parallel for num_threads(threads) reduction(+ : total) schedule(static, 1)
+    for (int64_t thread = 0; thread < threads; thread++)
+        total += bytes == 1   ? add_max_rate_of_one<uint8_t>(seconds)
+                 : bytes == 2 ? add_max_rate_of_one<uint16_t>(seconds)
+                              : add_max_rate_of_one<float>(seconds);
+    return total;
 }
 
 }  // extern "C"

@@ -12,7 +12,6 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 _COUNTERS = 512  # bytes of an environment's numbers and flags, and of what a step works out of them
 _SORTING = 40  # bytes per item of an episode that is drawn whole, to be sorted
-_IN_PLACE = ("triton", "compiled")  # backends that keep next to nothing beside their inputs and outputs
 
 
 def bytes_per_env(
@@ -44,18 +43,20 @@ def bytes_per_env(
     """
     s = _Sizes.of(bin_, catalogue, visible_items)
     num_maps = sum(name in include for name in ("item_top", "item_bottom"))
-    z_map, legal = 4 * s.placements, s.placements
-    heightmap, items = 4 * s.cells, 8 * visible_items + 16 * s.variants  # items: their numbers and sizes
-    shown_z = z_map if "z_map" in include else 0
-    observation = heightmap + items + legal + shown_z + 4 * s.footprint * num_maps
-    specs = 8 * s.footprint * num_maps + 32 * s.variants  # TorchRL's bounds of what has none, in full
-    held = 3 * observation + (z_map - shown_z) + 20 * num_items + specs + _COUNTERS
+    shown_maps, making_maps = 4 * s.footprint * num_maps, _maps(s, catalogue) if num_maps else 0
+    heightmap, z_map, legal = 4 * s.cells, 4 * s.placements, s.placements
+    shown_z, items = z_map if "z_map" in include else 0, 8 * visible_items + 16 * s.variants  # numbers and sizes
+    observation = heightmap + items + legal + shown_z + shown_maps
 
-    showing = _maps(catalogue, s.footprint) if num_maps else 0
-    working = z_map + legal if backend in _IN_PLACE else _eager_drop_map(s, bin_, catalogue)
-    stepping = heightmap + items + max(working, z_map + legal + showing)
-    fresh = max(3 * z_map + legal, 2 * (z_map + legal) + heightmap + max(showing, heightmap), _SORTING * num_items)
-    restarting = observation + items + fresh
+    specs = 2 * shown_maps + 32 * s.variants  # TorchRL writes out the bounds even of what has none
+    held = 3 * observation + (z_map - shown_z) + 20 * num_items + specs + _COUNTERS
+    stepping = heightmap + items + max(_drop_map(backend, s, bin_, catalogue), z_map + legal + making_maps)
+    if backend == "compiled":  # writes each row once
+        choosing = 0
+    else:  # walls, their sum with the heights and two results; then fresh rows beside the old and the chosen ones
+        choosing = max(3 * z_map + legal, 2 * (z_map + legal + heightmap))
+    chosen = z_map + legal + heightmap + making_maps
+    restarting = observation + items + max(choosing, chosen, _SORTING * num_items)
     return held + max(stepping, restarting)
 
 
@@ -76,12 +77,24 @@ class _Sizes:
         return _Sizes(cells_x * cells_y, j, j * grid_x * grid_y, j * grid_x * cells_y, j * p * q)
 
 
-def _maps(catalogue: Catalogue, elements: int) -> int:
-    """Peak of `Catalogue.maps` for two results of so many elements; those of irregular items are gathered first."""
-    return (10 if catalogue.flat else 16) * elements
+def _maps(s: _Sizes, catalogue: Catalogue) -> int:
+    """Peak of `Catalogue.maps`, its two results included; those of irregular items are gathered first."""
+    return (10 if catalogue.flat else 16) * s.footprint + 16 * s.variants
 
 
-# -- the temporaries of kernels.eager, function by function; every sum follows the tensors alive there --
+def _drop_map(backend: str, s: _Sizes, bin_: Bin, catalogue: Catalogue) -> int:
+    """Peak of the backend's kernel, its two maps included."""
+    maps = 5 * s.placements
+    if backend == "compiled":
+        return maps
+    if backend == "triton":  # windows along a row of the bin, or the bin split into phases: float32 and int16
+        levels = min(catalogue.footprint[1], bin_.cells[1]).bit_length()
+        phases = bin_.step**2 * bin_.grid[0] * bin_.grid[1]
+        return maps + (4 * levels * s.cells if catalogue.flat else 7 * phases)
+    return _eager_drop_map(s, bin_, catalogue)
+
+
+# -- the temporaries of kernels.eager, function by function: every sum is that of the tensors alive there --
 
 
 def _eager_drop_map(s: _Sizes, bin_: Bin, catalogue: Catalogue) -> int:
@@ -117,31 +130,31 @@ def _stands(s: _Sizes, bin_: Bin, catalogue: Catalogue) -> int:
     bottoms = 0 if catalogue.flat else 4 * s.footprint
     count = 1 if rows * columns <= 127 else 2
     counters = count + (10 if bin_.stability == "corners" else 31)
-    making = 4 * s.placements + _maps(catalogue, s.footprint) * (not catalogue.flat)
+    making = 4 * s.placements + _maps(s, catalogue) * (not catalogue.flat)
     return windows + max(making, bottoms + (8 + counters) * s.placements)
 
 
 # -- what there is --
 
 
-def check_fits(num_envs: int, per_env: int, device: torch.device, free: int | None = None) -> None:
+def check_fits(num_envs: int, per_env: int, device: torch.device, budget: int | None = None) -> None:
     """Refuses more environments than there is memory for.
 
     Args:
         num_envs: N.
         per_env: Bytes of one, from `bytes_per_env`.
         device: Where they shall live.
-        free: Bytes to be had there; None asks `free_bytes`.
+        budget: Bytes to be had there; None asks `free_bytes`, and where that does not know all is allowed.
 
     Raises:
         ValueError: They do not fit; the message says how many would.
     """
-    free = free_bytes(device) if free is None else free
-    if free is None or num_envs * per_env <= free:
+    budget = free_bytes(device) if budget is None else budget
+    if budget is None or num_envs * per_env <= budget:
         return
     raise ValueError(
-        f"PackingEnv: want at most {free // per_env:,} environments on {device}"
-        f" ({_readable(free)} free, {_readable(per_env)} each); got {num_envs:,}"
+        f"PackingEnv: want at most {budget // per_env:,} environments on {device}"
+        f" ({_readable(budget)} free, {_readable(per_env)} each); got {num_envs:,}"
     )
 
 

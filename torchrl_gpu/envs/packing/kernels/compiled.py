@@ -7,7 +7,7 @@ of two. The code is in `torchrl_gpu/native`; see `docs/decisions/008-compiled-ke
 
 from __future__ import annotations
 
-from ctypes import Structure, byref, c_float, c_int64, c_void_p
+from ctypes import Structure, byref, c_double, c_float, c_int64, c_void_p
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -220,3 +220,17 @@ def any_legal(legal: Tensor) -> Tensor:
         c_void_p(legal.data_ptr()), c_int64(len(legal)), c_int64(legal[0].numel()), c_void_p(out.data_ptr())
     )
     return out
+
+
+def add_max_rate(dtype: str, threads: int, seconds: float) -> float:
+    """Add-max steps per second that the processor reaches when all operands stay in registers: a ceiling.
+
+    Args:
+        dtype: "float32", "uint16" or "uint8".
+        threads: How many work at the same time.
+        seconds: For how long.
+    """
+    rate = native.library().add_max_rate
+    rate.restype, rate.argtypes = c_double, (c_int64, c_int64, c_double)
+    made: float = rate({"uint8": 1, "uint16": 2, "float32": 4}[dtype], threads, seconds)
+    return made

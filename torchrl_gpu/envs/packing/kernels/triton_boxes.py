@@ -46,6 +46,7 @@ def drop_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: B
         LEVELS=min(catalogue.footprint[0], bin_.cells[0]).bit_length() - 1,
         RULE=bin_.stability,
         T=_LANES,
+        enable_fp_fusion=False,
         num_warps=_LANES // 32,
     )
     return z_map, legal

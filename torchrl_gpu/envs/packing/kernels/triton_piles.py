@@ -45,6 +45,7 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue) -> Tens
             TILES=num_tiles,
             BINS=num_bins,
             CELLS=per_bin,
+            enable_fp_fusion=False,
             num_warps=4,
         )
     return out
@@ -133,6 +134,7 @@ def growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalog
             FLAT=catalogue.flat,
             TILES=num_tiles,
             T=_PLACEMENTS,
+            enable_fp_fusion=False,
             num_warps=4,
         )
     return out

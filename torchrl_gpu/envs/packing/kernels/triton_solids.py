@@ -120,7 +120,8 @@ def drop_solids(
         EXACT_PADDED=triton.next_power_of_2(read.exact.shape[-1]),
         COUNTED=catalogue.unit is not None,
         KEPT=kept is not None,
-        num_warps=cut.num_warps,
+        enable_fp_fusion=False,
+        num_warps=cut.num_warps, maxnreg=168,
     )
     return z_map, legal
 
@@ -202,11 +203,11 @@ def drop_solids_kernel(
 
     # What needs no work.
     gx, gy = (lane // GY)[None, :], (lane % GY)[None, :]
-    first_x, last_x = _touched(p, x0, x1, X, STEP, GX)
-    first_y, last_y = _touched(q, y0, y1, Y, STEP, GY)
-    touched = (gx >= first_x[:, None]) & (gx < last_x[:, None]) & (gy >= first_y[:, None]) & (gy < last_y[:, None])
+    from_x, to_x = _touched(p, x0, x1, X, STEP, GX)
+    from_y, to_y = _touched(q, y0, y1, Y, STEP, GY)
+    touched = (gx >= from_x[:, None]) & (gx < to_x[:, None]) & (gy >= from_y[:, None]) & (gy < to_y[:, None])
     untouched = (lane < GX * GY)[None, :] & ~touched
-    z = tl.full([V, T], ceiling, tl.float32)
+    z = tl.zeros([V, T], tl.float32) + ceiling
     stays = tl.zeros([V, T], tl.uint8)
     if KEPT:
         fits = (gx < _num_fitting(p, X, STEP, GX)[:, None]) & (gy < _num_fitting(q, Y, STEP, GY)[:, None])
@@ -234,26 +235,24 @@ def drop_solids_kernel(
         num_touched = tl.maximum(last_x - first_x, 0) * tl.maximum(width, 0)
         if leads & (tile * T < num_touched):
             at = tl.minimum(lane, num_touched - 1)
-            gx, gy = first_x + at // width, first_y + at % width
-            x = tl.minimum(gx * STEP, X - p_now)
-            y = tl.minimum(gy * STEP, Y - q_now)
+            at_x, at_y = first_x + at // width, first_y + at % width
+            x = tl.minimum(at_x * STEP, X - p_now)
+            y = tl.minimum(at_y * STEP, Y - q_now)
             leader = tl.sum(tl.where(index == turn, variant, 0), 0)
             low = bottom + tl.where(mine, variant, leader) * (ROWS * COLUMNS)
             here = heights + env * cells
             if is_exact:
-                z = _first_contact(
-                    counts + env * cells, low, x, y, p_now, q_now, per_unit, True, X, Y, STEP, COLUMNS, V, T
-                )
-                z = z * unit
+                there = counts + env * cells
+                rest = unit * _first_contact(there, low, x, y, p_now, q_now, per_unit, True, X, Y, STEP, COLUMNS, V, T)
             else:
-                z = _first_contact(here, low, x, y, p_now, q_now, per_unit, False, X, Y, STEP, COLUMNS, V, T)
-            fine = z + high[:, None] <= limit
+                rest = _first_contact(here, low, x, y, p_now, q_now, per_unit, False, X, Y, STEP, COLUMNS, V, T)
+            fine = rest + high[:, None] <= limit
             if RULE != "none":
-                held_up = stands(here, low, x, y, p_now, q_now, z, tolerance, RULE, False, X, Y, STEP, COLUMNS)
+                held_up = stands(here, low, x, y, p_now, q_now, rest, tolerance, RULE, False, X, Y, STEP, COLUMNS)
                 fine = fine & held_up
-            where = out[:, None] + (gx * GY + gy)[None, :]
+            where = out[:, None] + (at_x * GY + at_y)[None, :]
             mask = mine[:, None] & (lane < num_touched)[None, :]
-            tl.store(z_map + where, z, mask=mask)
+            tl.store(z_map + where, rest, mask=mask)
             tl.store(legal + where, fine.to(tl.uint8), mask=mask)
 
 
@@ -311,9 +310,11 @@ def _first_contact(
                     bottom = tl.load(low_row + b * STEP)
                     if INTEGER:
                         below = tl.fma(-bottom, per_unit, _ORIGIN).to(tl.int32, bitcast=True)
-                        highest = tl.maximum(highest, height.to(tl.int32)[None, :] + below[:, None])
+                        count = height.to(tl.uint16, bitcast=True).to(tl.int32)  # not negative
+                        highest = tl.maximum(highest, count[None, :] + below[:, None])
                     else:
                         highest = tl.maximum(highest, height[None, :] - bottom[:, None])
     if INTEGER:
         return (highest - _ORIGIN_BITS).to(tl.float32)
-    return highest
+    else:  # noqa: RET505 (a constexpr decides)
+        return highest

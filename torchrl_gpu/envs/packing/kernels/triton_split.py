@@ -70,6 +70,7 @@ def split(heightmap: Tensor, catalogue: Catalogue, bin_: Bin, *, ordered: bool) 
             PADDED=triton.next_power_of_2(catalogue.num_orientations) if ordered else 1,
             TILES=num_tiles,
             TILE=_TILE,
+            enable_fp_fusion=False,
             num_warps=4,
         )
     return Split(heights, counts, exact, order)

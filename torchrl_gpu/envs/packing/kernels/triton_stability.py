@@ -86,9 +86,9 @@ def stands(
         held = (count * 2 > whole) | ((count >= 2) & meet)
     else:
         corners = tl.zeros(z.shape, tl.int32)
-        for corner in range(4):  # a corner of a thin item counts twice
-            i, j = (corner // 2) * (p - 1), (corner % 2) * (q - 1)
-            contact, _ = _touches(heights, low, x, y, i, j, p, q, level, FLAT, X, Y, STEP, COLUMNS)
+        for corner in tl.static_range(4):  # a corner of a thin item counts twice
+            far_i, far_j = corner // 2 * (p - 1), corner % 2 * (q - 1)
+            contact, _ = _touches(heights, low, x, y, far_i, far_j, p, q, level, FLAT, X, Y, STEP, COLUMNS)
             corners += contact.to(tl.int32)
         held = (count * 20 > whole * 19) | ((corners == 3) & (count * 20 > whole * 17))
         held = held | ((corners == 4) & (count * 2 > whole))

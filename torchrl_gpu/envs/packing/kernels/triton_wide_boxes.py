@@ -36,6 +36,7 @@ def drop_wide_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bi
         Y=cells_y,
         PADDED=triton.next_power_of_2(cells_y),
         LEVELS=num_levels,
+        enable_fp_fusion=False,
         num_warps=min(4, max(1, triton.next_power_of_2(cells_y) // 64)),
     )
     num_lanes = item_id.numel() * catalogue.num_orientations * bin_.grid[1]
@@ -58,6 +59,7 @@ def drop_wide_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bi
         LEVELS=num_levels,
         RULE=bin_.stability,
         T=_LANES,
+        enable_fp_fusion=False,
         num_warps=_LANES // 32,
     )
     return z_map, legal
