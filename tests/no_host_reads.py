@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from torchrl_gpu import native
 
 _SYNCHRONISING = {
     "_local_scalar_dense",  # item(), bool(), int(), float(), if, while
@@ -36,17 +40,28 @@ class NoHostReads(TorchDispatchMode):
     """Raises `HostRead` at any operator which, on a GPU, would block the host.
 
     That is: reading a value, an output whose size depends on values, a boolean mask as an index, a tensor made from
-    host data, a copy between devices.
+    host data, a copy between devices. What is compiled for a CPU passes no dispatcher and would hide the operators that
+    a GPU runs in its place: small operators are torch's under this mode, and an environment must be given the backend
+    "eager".
+
+    Args:
+        compiled_operators: Leave the compiled ones in place, to test a CPU's own path.
     """
 
+    def __init__(self, compiled_operators: bool = False) -> None:
+        super().__init__()
+        self._compiled_operators = compiled_operators
+
     def __enter__(self) -> NoHostReads:
-        self._methods = _NoHostMethods()
-        self._methods.__enter__()
+        self._open = contextlib.ExitStack()
+        if not self._compiled_operators:
+            self._open.enter_context(mock.patch.object(native, "runs_on", return_value=False))
+        self._open.enter_context(_NoHostMethods())
         return super().__enter__()
 
     def __exit__(self, *exc: Any) -> None:
         super().__exit__(*exc)
-        self._methods.__exit__(*exc)
+        self._open.__exit__(*exc)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

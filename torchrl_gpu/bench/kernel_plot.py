@@ -98,13 +98,14 @@ def _floor(panel: Axes, points: list[dict[str, Any]]) -> None:
 
 def _title(axis: str, sweep: dict[str, Any]) -> str:
     items, num_envs = sweep["items"], sweep["num_envs_of_other_axes"]
+    batch = f"{num_envs} environment{'s' * (num_envs > 1)}"
     side, cells, step = items["footprint"], items["resolution"], items["grid_step"]
     finest = max(AXES["resolution"])
     return {
         "num_envs": f"bpp10 boxes (dashed), and items of {side}×{side} on {cells}×{cells} cells in 24 orientations",
-        "resolution": f"resolution: {num_envs} environments, grid step {step}, items of {side} cells at {cells}",
-        "footprint": f"footprint: {num_envs} environments, {finest}×{finest} cells, grid step {step}",
-        "visible": f"visible items: {num_envs} environments, items of {side}×{side} on {cells}×{cells} cells",
+        "resolution": f"resolution: {batch}, grid step {step}, items of {side} cells at {cells}",
+        "footprint": f"footprint: {batch}, {finest}×{finest} cells, grid step {step}",
+        "visible": f"visible items: {batch}, items of {side}×{side} on {cells}×{cells} cells",
     }[axis]
 
 

@@ -17,8 +17,8 @@ _LEGEND = (
     "A z-map is one item in one orientation on one bin; with it comes the legality of every placement, no stability;"
     " unfold gives z alone, and only on the grid. Operations are those that the counts ask for: a subtraction and a"
     " maximum for each material cell at each placement that fits. Percentages are shares of ceilings measured in the"
-    " same turns: bytes copied, two tensor calls (torch), loops that stay in registers (by type). Floor: what the"
-    " counted operations and bytes take at the highest of these on the row's device."
+    " same turns: bytes copied, two tensor calls (torch), loops that stay in registers (by type). The range is"
+    " that of the repetitions."
 )
 
 
@@ -87,33 +87,34 @@ def show(result: dict[str, Any]) -> None:
     console.print(report.machine_line(result), markup=False)
 
 
-_RATIOS = {"windows": "numpy_windows", "unfold": "torch_unfold", "eager": "ours_eager"}
+_RATIOS = {"NumPy": "numpy_windows", "unfold": "torch_unfold", "eager": "ours_eager"}
+
+_SHORT = {"float32": "f32", "int32": "i32", "uint16": "u16", "uint8": "u8"}
 
 
 def _table(data: dict[str, Any]) -> Table:
     rows = data["rows"]
     shown = {name: key for name, key in _RATIOS.items() if any(key in row["ratios"] for row in rows)}
     kinds = list(dict.fromkeys(kind for row in rows for kind in row.get("shares_of_add_max", ())))
-    counted = any(row.get("floor_s") for row in rows)
-    by_bytes = counted and not kinds
+    by_bytes = not kinds and any("share_of_copy" in row for row in rows)
     timed = data["unit"] != "as noted"
-    table = Table(title=f"{data['title']}, {data['unit']}", title_justify="left")
+    table = Table(title=f"{data['title']}, {data['unit']}", title_justify="left", caption_justify="left")
+    table.caption = "\n".join(_floors(rows)) or None
     table.add_column("", no_wrap=True)
     headings = ["median", "range", *["each"] * timed, *(f"× {name}" for name in shown)]
-    headings += ["G add-max/s"] * bool(kinds) + [f"% {kind}" for kind in kinds] + ["GB/s", "% copy"] * by_bytes
-    headings += ["% floor"] * counted + ["threads"]
+    headings += ["G ops/s"] * bool(kinds) + [f"% {_SHORT.get(kind, kind)}" for kind in kinds]
+    headings += ["GB/s", "% copy"] * by_bytes + ["threads"]
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("")
     for row in rows:
-        cells = [report.number(row["rate"]), "–".join(map(report.number, row["range"]))]
+        cells = [report.number(row["rate"]), _spread(row)]
         cells += [duration(1 / row["rate"])] * timed
         cells += [_or_blank(row["ratios"].get(key), report.number) for key in shown.values()]
         cells += [_or_blank(row.get("add_max_per_s"), _giga)] * bool(kinds)
         cells += [_or_blank(row.get("shares_of_add_max", {}).get(kind), _percent) for kind in kinds]
         if by_bytes:
             cells += [_giga(row["bytes_per_s"]), _percent(row["share_of_copy"])]
-        cells += [_or_blank(row.get("share_of_floor"), _percent)] * counted
         table.add_row(row["name"], *cells, row["threads"], row["notes"])
     for each in data["missing"]:
         table.add_row(each["name"], *("" for _ in headings), each["reason"].partition(":")[0])
@@ -139,6 +140,24 @@ def _point(point: dict[str, Any]) -> str:
 
 def _or_blank(value: float | None, shown: Any) -> str:
     return "" if value is None else str(shown(value))
+
+
+def _floors(rows: list[dict[str, Any]]) -> list[str]:
+    """What the counts of the largest batch imply, for each type of device; a share of 100% is that floor reached."""
+    last = {row["device"]: row for row in rows if row.get("floor_s")}
+    lines = []
+    for device, row in last.items():
+        operations, num_bytes = row["add_max_per_z_map"], row["bytes_per_z_map"]
+        counts = f"{num_bytes:,.0f} bytes" + (f", {operations:,.0f} operations" if operations else "")
+        best = f"{row['name']}: {_percent(row['share_of_floor'])}% of it"
+        lines.append(f"floor on {device}: {duration(row['floor_s'])} for {counts}; {row['bound_by']} bind. {best}")
+    return lines
+
+
+def _spread(row: dict[str, Any]) -> str:
+    """The range as percentages of the median."""
+    least, most = (100 * (rate / row["rate"] - 1) for rate in row["range"])
+    return f"−{abs(least):.0f} +{abs(most):.0f}%"
 
 
 def _giga(value: float) -> str:

@@ -89,11 +89,11 @@ def run(
     lines: list[Line],
     used: Backends,
     device: torch.device,
-    ceilings: Mapping[str, Ceilings],
+    ceilings: Callable[[], Mapping[str, Ceilings]],
     args: argparse.Namespace,
     say: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Any]:
-    """Every point, or why it was left out."""
+    """Every point, or why it was left out; the ceilings are measured anew at each."""
     limits = Limits(args.point_seconds, args.memory_gib and args.memory_gib * _GIB)
     points = [point for line in lines for point in _Sweep(line, used, device, limits, say).points(ceilings)]
     return {
@@ -150,12 +150,12 @@ class _Sweep:
         self.where |= {f"ours {name}": where for name, where in used.running.items()}
         self.pace: dict[str, float] = {}  # seconds for each unit of work, of the last point
 
-    def points(self, ceilings: Mapping[str, Ceilings]) -> Iterator[dict[str, Any]]:
+    def points(self, ceilings: Callable[[], Mapping[str, Ceilings]]) -> Iterator[dict[str, Any]]:
         for value in self.line.values:
             self.say(f"{self.line.axis}, {self.line.kind}, {value}")
             yield from self._at(value, ceilings)
 
-    def _at(self, value: int, ceilings: Mapping[str, Ceilings]) -> Iterator[dict[str, Any]]:
+    def _at(self, value: int, ceilings: Callable[[], Mapping[str, Ceilings]]) -> Iterator[dict[str, Any]]:
         one, num_envs = self.line.make(value, 1), self.line.num_envs(value)
         work = count(one)
         names = [name for name in self.where if name != NUMPY or self.line.axis != "num_envs" or not self.pace]
@@ -170,12 +170,13 @@ class _Sweep:
                 else:
                     rows[name] = row
         measure(list(rows.values()), self.limits.seconds / 2, _REPETITIONS, on_row=self.say)
+        now = ceilings() if rows else {}
         for name in names:
             fixed = {"axis": self.line.axis, "kind": self.line.kind, "value": value, "row": name}
             if name in skipped:
                 yield fixed | skipped[name]
             else:
-                yield fixed | _point(rows[name], whole.maps_per_env, ceilings)
+                yield fixed | _point(rows[name], whole.maps_per_env, now)
 
     def _envs(self, name: str, num_envs: int) -> int:
         return 1 if name == NUMPY else num_envs
@@ -252,6 +253,7 @@ def _point(row: Contestant, maps_per_env: int, ceilings: Mapping[str, Ceilings])
         "range_per_env": [maps_per_env * min(each), maps_per_env * max(each)],
         "floor_per_env": None if floor is None else maps_per_env * floor,
         "bound_by": bound,
+        "ceilings": ceilings[extra["device"]]._asdict(),
         "calls": row.calls,
         "results_per_call": row.per_call,
         "seconds": row.seconds,

@@ -117,6 +117,9 @@ def _check(args: argparse.Namespace, device: torch.device) -> None:
         given = getattr(args, name)
         if given is not None and not 0 < given < float("inf"):
             raise ValueError(f"torchrl-gpu bench kernels: --{name} must be positive; got {given}")
+    if args.footprint > args.resolution:
+        most = f"--footprint must be at most --resolution, {args.resolution}"
+        raise ValueError(f"torchrl-gpu bench kernels: {most}; got {args.footprint}")
     if args.plot and find_spec("matplotlib") is None:
         raise ValueError(f"torchrl-gpu bench kernels: {_NO_PLOTS}")
 
@@ -167,8 +170,9 @@ def _measured(
         sections = sections + steps
     result: dict[str, Any] = {"sections": [kernel_report.as_data(each, ceilings) for each in sections]}
     if lines:
+        bounds = kernel_ceilings.bounding(rows)
         with report.progress("sweep") as say:
-            result["sweep"] = kernel_sweep.run(lines, used, device, ceilings, args, say)
+            result["sweep"] = kernel_sweep.run(lines, used, device, lambda: kernel_ceilings.again(bounds), args, say)
     return result
 
 

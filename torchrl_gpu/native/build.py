@@ -123,11 +123,25 @@ def _compile(command: tuple[str, ...], path: Path) -> None:
         made = Path(folder) / path.name
         for variant in _VARIANTS:
             run = _run([*command, *_COMMON, *variant, *extra, str(_HERE / _SOURCE), "-o", str(made)])
-            if run.returncode == 0:
+            error = _first_error(run.stderr) if run.returncode else _load_error(made)
+            if not error:
                 made.replace(path)  # at once and whole, whoever else compiles at the same time
                 return
-            said = said or next((line for line in run.stderr.splitlines() if "error" in line), run.stderr.strip())
+            said = said or error
     raise CompilerError(f"{' '.join(command)} does not compile the packing kernels: {said}")
+
+
+def _first_error(output: str) -> str:
+    return next((line for line in output.splitlines() if "error" in line), output.strip() or "no reason given")
+
+
+def _load_error(path: Path) -> str:
+    """Why a library cannot be loaded: a compiler may take -fopenmp and bring no OpenMP."""
+    try:
+        ctypes.CDLL(str(path))
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def _run(words: list[str]) -> subprocess.CompletedProcess[str]:

@@ -7,8 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <new>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -93,7 +95,9 @@ class Scratch {
     T* at_least(size_t size) {
         if (size > size_) {
             release();
-            data_ = static_cast<T*>(::operator new(size * sizeof(T) + VECTOR_BYTES, std::align_val_t(64)));
+            void* made = nullptr;
+            if (posix_memalign(&made, 64, size * sizeof(T) + VECTOR_BYTES)) throw std::bad_alloc();
+            data_ = static_cast<T*>(made);
             size_ = size;
         }
         return data_;
@@ -103,7 +107,7 @@ class Scratch {
 
    private:
     void release() {
-        if (data_) ::operator delete(data_, std::align_val_t(64));
+        std::free(data_);
         data_ = nullptr;
     }
     T* data_ = nullptr;

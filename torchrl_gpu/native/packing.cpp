@@ -1,10 +1,8 @@
 // The packing kernels of a CPU; their definition is reference.py. Called from compiled.py.
 #include <atomic>
 #include <limits>
-
-#ifdef _OPENMP
-#include <omp.h>
-#endif
+#include <thread>
+#include <vector>
 
 #include "boxes.h"
 #include "ceiling.h"
@@ -34,8 +32,19 @@ void spread(int64_t tasks, int64_t threads, const Work& work) {
         for (int64_t task = 0; task < tasks; task++) work(task);
         return;
     }
+#ifdef _OPENMP  // torch's own threads, where the compiler and torch use the same OpenMP
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
     for (int64_t task = 0; task < tasks; task++) work(task);
+#else
+    std::atomic<int64_t> next{0};
+    const auto some = [&] {
+        for (int64_t task; (task = next++) < tasks;) work(task);
+    };
+    std::vector<std::thread> others;
+    for (int64_t i = 1; i < threads; i++) others.emplace_back(some);
+    some();
+    for (auto& other : others) other.join();
+#endif
 }
 
 // Runs `work(first, end)` over runs of environments, one for each thread or a few.
@@ -295,12 +304,14 @@ void draw_bits(const int64_t* key, const int64_t* counter, int64_t size, int64_t
 
 // Add-max steps per second of all threads together, on counts of `bytes` bytes, or on floats for 4.
 double add_max_rate(int64_t bytes, int64_t threads, double seconds) {
+    std::vector<double> rates(threads);
+    spread(threads, threads, [&](int64_t thread) {
+        rates[thread] = bytes == 1   ? add_max_rate_of_one<uint8_t>(seconds)
+                        : bytes == 2 ? add_max_rate_of_one<uint16_t>(seconds)
+                                     : add_max_rate_of_one<float>(seconds);
+    });
     double total = 0;
-#pragma omp parallel for num_threads(threads) reduction(+ : total) schedule(static, 1)
-    for (int64_t thread = 0; thread < threads; thread++)
-        total += bytes == 1   ? add_max_rate_of_one<uint8_t>(seconds)
-                 : bytes == 2 ? add_max_rate_of_one<uint16_t>(seconds)
-                              : add_max_rate_of_one<float>(seconds);
+    for (double rate : rates) total += rate;
     return total;
 }
 

@@ -89,7 +89,14 @@ class SolidBin {
         int64_t pitch;
     };
 
+    // Also counts the lines of the bin, up to each, on which something stands.
     bool turn_about(const Problem& p, const float* heights) {
+        filled_.assign(p.cells_x + 1, 0);
+        for (int64_t x = 0; x < p.cells_x; x++) {
+            int32_t some = 0;
+            for (int64_t y = 0; y < p.cells_y; y++) some |= heights[x * p.cells_y + y] > 0;
+            filled_[x + 1] = filled_[x] + some;
+        }
         T* w = turned_.data();
         if constexpr (!L::integer) {
             for (int64_t i = 0; i < p.area(); i++) w[i] = 0.0f - heights[i];
@@ -161,7 +168,8 @@ class SolidBin {
         Vector<T> nearest[R][C];
         for (int r = 0; r < R; r++)
             for (int c = 0; c < C; c++) nearest[r][c] = L::all(L::top);
-        for (int64_t j = 0; j < job.v.y.extent; j++) {
+        const bool empty = filled_[x] == filled_[x + (R - 1) * job.p.step + job.v.x.extent];  // then the floor it is
+        for (int64_t j = 0; j < (empty ? 0 : job.v.y.extent); j++) {
             const T* column = tabled_ ? table_.data() + j * job.p.cells_x * lanes_ : along_y_.from(j);
             const T* cell = job.cells + j * job.p.rows;
             const int64_t first = job.material[2 * j], end = job.material[2 * j + 1];
@@ -212,6 +220,7 @@ class SolidBin {
     uint64_t call_ = 0;
     bool whole_ = false, tabled_ = false, along_x_ready_ = false;
     std::vector<char> ready_;
+    std::vector<int32_t> filled_;
     Scratch<T> turned_, table_;
     Phases<T> along_y_, along_x_;
 };

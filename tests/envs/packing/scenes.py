@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -33,6 +34,10 @@ class Scene(NamedTuple):
         """The same scene in another bin."""
         fields = {name: getattr(self.bin_, name) for name in ("size", "cells", "step", "stability")}
         return self._replace(bin_=Bin(**fields | changes))
+
+    def counted(self, unit: float | None) -> Scene:
+        """The same scene whose catalogue names the unit of its heights."""
+        return self._replace(catalogue=replace(self.catalogue, unit=unit))
 
 
 def bin_of(cells: tuple[int, int], *, step: int = 1, stability: str = "none", levels: int = 8) -> Bin:
@@ -96,12 +101,27 @@ def scene(seed: int, kind: str, *, stability: str = "none", num_envs: int = 2) -
     rng = np.random.default_rng(seed)
     cells = tuple(int(c) for c in rng.integers(1, 10, 2))
     bin_ = bin_of(cells, step=int(rng.integers(1, min(cells) + 1)), stability=stability, levels=int(rng.integers(4, 8)))
-    num_items, num_orientations = int(rng.integers(1, 6)), int(rng.integers(1, 4))
+    return scene_in(bin_, rng, kind, num_envs=num_envs)
+
+
+def scene_in(
+    bin_: Bin,
+    rng: np.random.Generator,
+    kind: str,
+    *,
+    num_envs: int = 2,
+    most_items: int = 5,
+    most_orientations: int = 3,
+    most_visible: int = 3,
+) -> Scene:
+    """A random scene in a bin; kinds as in `scene`."""
+    num_items, num_orientations = int(rng.integers(1, most_items + 1)), int(rng.integers(1, most_orientations + 1))
     make = solids if kind == "solids" else boxes
     catalogue = make(rng, bin_, num_items, num_orientations)
     if kind == "boxes as solids":
         catalogue = as_solids(catalogue)
-    item_id = torch.from_numpy(rng.integers(-1, num_items, (num_envs, int(rng.integers(1, 4)))))
+    num_visible = int(rng.integers(1, most_visible + 1))
+    item_id = torch.from_numpy(rng.integers(-1, num_items, (num_envs, num_visible)))
     return Scene(pile(rng, num_envs, bin_), item_id, catalogue, bin_)
 
 

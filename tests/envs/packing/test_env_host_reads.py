@@ -10,7 +10,9 @@ from tensordict import TensorDictBase
 from torchrl.envs import EnvBase
 
 from tests.envs.packing.settings import SETTINGS, legal_action, packing
+from tests.native.compilers import need_compiler
 from tests.no_host_reads import HostRead, NoHostReads
+from torchrl_gpu import native
 from torchrl_gpu.envs import PackingEnv
 
 x = torch.arange(4.0)
@@ -60,6 +62,16 @@ def test_the_mode_lets_everything_else_pass(kind: str) -> None:
         QUIET[kind]()
 
 
+def test_under_the_mode_small_operators_are_those_of_a_gpu() -> None:
+    with NoHostReads():
+        assert not native.runs_on(x)
+    with NoHostReads(compiled_operators=True):
+        assert native.runs_on(x) is not bool(native.problem())
+    with pytest.raises(HostRead), NoHostReads():
+        x.item()
+    assert native.runs_on(x) is not bool(native.problem())  # as before, after an error too
+
+
 def hundred_steps(env: PackingEnv, current: TensorDictBase) -> Iterator[torch.Tensor]:
     """Legal actions at random, one in ten of them any action; yields which rows were done."""
     for turn in range(100):
@@ -70,12 +82,27 @@ def hundred_steps(env: PackingEnv, current: TensorDictBase) -> Iterator[torch.Te
         yield step["next", "done"]
 
 
+def small(setting: str, backend: str) -> PackingEnv:
+    """Four environments; those of the largest setting are made coarser."""
+    coarser = {"resolution": 10, "grid_step": 3} if setting == "irregular" else {}
+    return packing(setting, num_envs=4, backend=backend, **coarser)
+
+
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_hundred_steps_with_resets_read_nothing(setting: str) -> None:
-    coarser = {"resolution": 10, "grid_step": 3} if setting == "irregular" else {}
-    env = packing(setting, num_envs=4, **coarser)
+    env = small(setting, "eager")
     first = env.reset()
     with NoHostReads():
+        done = list(hundred_steps(env, first))
+    assert torch.cat(done).sum() > 4
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_nor_does_the_compiled_path_of_a_cpu(setting: str) -> None:
+    need_compiler()
+    env = small(setting, "compiled")
+    first = env.reset()
+    with NoHostReads(compiled_operators=True):
         done = list(hundred_steps(env, first))
     assert torch.cat(done).sum() > 4
 
@@ -88,7 +115,7 @@ class StockEnv(PackingEnv):
 
 
 def test_torchrls_own_path_reads_the_device() -> None:
-    env = StockEnv(4, device="cpu", seed=0)
+    env = StockEnv(4, backend="eager", device="cpu", seed=0)
     first = env.reset()
     with NoHostReads(), pytest.raises(HostRead, match="_local_scalar_dense"):
         list(hundred_steps(env, first))
@@ -96,7 +123,7 @@ def test_torchrls_own_path_reads_the_device() -> None:
 
 def test_a_step_alone_is_quiet_even_there() -> None:
     # What reads is the restart, not the step; so the test above fails for the reason that it names.
-    env = StockEnv(4, device="cpu", seed=0)
+    env = StockEnv(4, backend="eager", device="cpu", seed=0)
     first = env.reset()
     with NoHostReads():
         env.step(first.set("action", legal_action(first["action_mask"])))

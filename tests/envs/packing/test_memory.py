@@ -114,7 +114,9 @@ def test_backends_with_kernels_of_their_own_take_less() -> None:
     assert compiled < triton < eager
 
 
-@pytest.mark.parametrize("change", [{"visible_items": 2}, {"num_items": 200}, {"include": ("z_map", "item_top")}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"visible_items": 2}, {"num_items": 200}, {"include": ("z_map", "item_top")}], ids=str
+)
 def test_more_of_anything_takes_more(change: dict[str, Any]) -> None:
     env = packing(include=("z_map",), backend="eager")
     assert estimate(env, **change) > estimate(env)

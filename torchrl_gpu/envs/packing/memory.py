@@ -118,7 +118,7 @@ def _rest_solids(s: _Sizes, bin_: Bin, catalogue: Catalogue) -> int:
     """A map, and for a coarse grid those along the far walls, whose bottoms are turned about all at once."""
     if bin_.step == 1:
         return 8 * s.placements
-    turned = 4 * s.placements + 8 * s.footprint + 16 * s.variants * max(catalogue.footprint)
+    turned = 4 * (s.cells + s.placements) + 8 * s.footprint + 16 * s.variants * max(catalogue.footprint)
     chosen = 12 * s.placements
     return 8 * s.variants * sum(bin_.grid) + max(turned, chosen)
 

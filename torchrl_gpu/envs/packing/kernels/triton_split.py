@@ -1,7 +1,8 @@
 """What the kernel of irregular items reads in place of the heightmap: one small launch ahead of it.
 
 - The heightmap split by the phases of the grid step, so that neighbouring placements read neighbouring words.
-- The same in whole units of height, int16, and per tile whether that loses nothing.
+- The same counted in whole units, in pairs of int16: a cell and the one a step further along x, which the neighbouring
+  placement reads at the same time; and per tile whether counting loses nothing.
 - Per item the orientations in the order of their extents, so that those of one extent come together.
 """
 
@@ -14,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torchrl_gpu.envs.packing.kernels.triton_contact import MOST_COUNTED
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 _TILE = 1024  # cells per program
@@ -27,8 +29,9 @@ class Split(NamedTuple):
 
     Attributes:
         heights: (N, step, step, U, W) float32, metres; 0 behind the wall.
-        counts: The same in whole units, int16; empty where the catalogue has no unit.
-        exact: (N, number of tiles) int32, 1 where a tile's counts are its heights; empty likewise.
+        counts: The same in whole units, int32: a cell's count in the low half, in the high half that of (u + 1, w).
+            Empty where nothing is to be counted.
+        exact: (N, number of tiles) int32, 1 where the counts of a tile are its heights; empty likewise.
         order: (M, O) int32, orientations of each item sorted by extent; empty where not wanted.
     """
 
@@ -38,16 +41,16 @@ class Split(NamedTuple):
     order: Tensor
 
 
-def split(heightmap: Tensor, catalogue: Catalogue, bin_: Bin, *, ordered: bool) -> Split:
+def split(heightmap: Tensor, catalogue: Catalogue, bin_: Bin, *, counted: bool, ordered: bool) -> Split:
     """Makes a `Split` of heightmaps (N, X, Y) float32, contiguous, without a host read."""
     num_envs, step = len(heightmap), bin_.step
     length_x, length_y = bin_.grid
     cells = step * step * length_x * length_y
     num_tiles = triton.cdiv(cells, _TILE)
-    counted, num_sorted = catalogue.unit is not None, catalogue.num_items if ordered else 0
+    num_sorted = catalogue.num_items if ordered else 0
     phases = (num_envs, step, step, length_x, length_y)
     heights = heightmap if step == 1 else heightmap.new_empty(phases)
-    counts = heightmap.new_empty(phases if counted else 0, dtype=torch.int16)
+    counts = heightmap.new_empty(phases if counted else 0, dtype=torch.int32)
     exact = heightmap.new_empty((num_envs, num_tiles) if counted else 0, dtype=torch.int32)
     shape = (num_sorted, catalogue.num_orientations)
     order = heightmap.new_empty(shape if ordered else 0, dtype=torch.int32)
@@ -124,9 +127,11 @@ def split_kernel(
         if STEP > 1:
             tl.store(heights + env * cells + at, height, mask=at < cells)
         if COUNTED:
-            count = tl.floor(height * per_unit + 0.5)
-            whole = (tl.abs(height * per_unit - count) < 1e-3) & (count >= 0) & (count <= 32767)
-            tl.store(counts + env * cells + at, tl.where(whole, count, 0.0).to(tl.int16), mask=at < cells)
+            beside = inside & (x + STEP < X)
+            next_height = tl.load(heightmap + env * (X * Y) + ((x + STEP) * Y + y), mask=beside, other=0.0)
+            count, whole = _count(height, per_unit)
+            next_count, _ = _count(next_height, per_unit)
+            tl.store(counts + env * cells + at, count | (next_count << 16), mask=at < cells)
             tl.store(exact + pid, tl.min(whole.to(tl.int32), 0))
     else:
         item = pid - split_tiles
@@ -138,3 +143,11 @@ def split_kernel(
         before = (key[None, :] < key[:, None]) | ((key[None, :] == key[:, None]) & (index[None, :] < index[:, None]))
         rank = tl.sum(before.to(tl.int32), 1)
         tl.store(order + item * ORIENTATIONS + rank, index, mask=index < ORIENTATIONS)
+
+
+@triton.jit
+def _count(height, per_unit):
+    """Whole units, 0 where there are none or too many, and whether that is the height."""
+    count = tl.floor(height * per_unit + 0.5)
+    whole = (tl.abs(height * per_unit - count) < 1e-3) & (count >= 0) & (count <= MOST_COUNTED)
+    return tl.where(whole, count, 0.0).to(tl.int32), whole

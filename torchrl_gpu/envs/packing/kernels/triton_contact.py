@@ -1,0 +1,115 @@
+"""First contact of irregular items, the loop that nearly all the time goes into, in Triton.
+
+V items rest on T placements, or pairs of placements: V·T results stay in registers while the cells of the footprint
+pass by, so that a height is read once for V add-maxima and a bottom once for T. That matters because a multiprocessor
+reads 32 words a clock, but adds and maximises 64.
+
+Cells pass by in the order of the phases of the grid step: within a phase neighbouring placements read neighbouring
+words, and what a tile reads of a phase fits the first-level cache. A placement flush with the wall begins in another
+phase than its neighbours; only its address differs. Cells of the padding are never visited.
+
+Whole heights are counted in int16, two placements to a register, which Hopper adds and maximises in one instruction
+(VIADDMNMX.S16x2). A bottom becomes a count inside an addition: the low half of `1.5·2²³ − b/unit` as a float is the
+count of −b, and where there is no material it is held at less than any height.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+MOST_COUNTED = tl.constexpr(16383)  # units: twice as many, less one, still fit int16
+
+# A float of this size counts in ones, and the low half of its bits is 0.
+_ORIGIN = tl.constexpr(12582912.0)
+
+
+@triton.jit
+def first_contact(
+    heights,
+    low,
+    x,
+    y,
+    p,
+    q,
+    per_unit,
+    PAIRS: tl.constexpr,
+    FUSED: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    V: tl.constexpr,
+    T: tl.constexpr,
+):
+    """Highest `h − b` over the cells of V items that share the extent p × q, at least 0.
+
+    Args:
+        heights: The split heightmap of one bin: float32, metres; or, for pairs, int32: the count of a cell in the low
+            half, that of the cell a step further along x in the high half.
+        low: (V,) pointers to bottoms, float32, metres.
+        x: (T,) int32, first cell of each placement; of a pair, that of its first.
+        y: Likewise.
+        p: Cells of the items along x.
+        q: Cells of the items along y.
+        per_unit: Units per metre.
+        PAIRS: Whether to count, in pairs of placements.
+        FUSED: Whether the device adds and maximises pairs in one instruction.
+        X, Y, STEP: The bin.
+        COLUMNS: Cells from a row of the bottoms to the next.
+        V, T: Sizes.
+
+    Returns:
+        (V, T) float32, metres, or int32, a pair of counts.
+    """
+    length_x: tl.constexpr = (X + STEP - 1) // STEP
+    length_y: tl.constexpr = (Y + STEP - 1) // STEP
+    plane: tl.constexpr = length_x * length_y
+    highest = tl.zeros([V, T], tl.int32 if PAIRS else tl.float32)
+    for r in range(tl.minimum(p, STEP)):
+        rows = (x + r) % STEP * (STEP * plane) + (x + r) // STEP * length_y
+        for c in range(tl.minimum(q, STEP)):
+            phase = heights + (rows + (y + c) % STEP * plane + (y + c) // STEP)
+            for a in range((p - r + STEP - 1) // STEP):
+                height_row = phase + a * length_y
+                low_row = low + ((a * STEP + r) * COLUMNS + c)
+                for b in tl.range((q - c + STEP - 1) // STEP, loop_unroll_factor=3):
+                    height = tl.load(height_row + b)
+                    bottom = tl.load(low_row + b * STEP)
+                    if PAIRS:
+                        highest = _add_max(height[None, :], _below(bottom, per_unit)[:, None], highest, FUSED)
+                    else:
+                        highest = tl.maximum(highest, height[None, :] - bottom[:, None])
+    return highest
+
+
+@triton.jit
+def _below(bottom, per_unit):
+    """Counts of −b, twice in an int32."""
+    count = tl.maximum(tl.fma(-bottom, per_unit, _ORIGIN), _ORIGIN - MOST_COUNTED - 1)
+    bits = count.to(tl.int32, bitcast=True)
+    return (bits << 16) | (bits & 0xFFFF)
+
+
+@triton.jit
+def _add_max(height, below, highest, FUSED: tl.constexpr):
+    """max(height + below, highest) of pairs of int16."""
+    if FUSED:
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 sum; add.s16x2 sum, $1, $2; max.s16x2 $0, sum, $3; }",
+            "=r,r,r,r",
+            [height, below, highest],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
+        )
+    else:  # noqa: RET505 (a constexpr decides)
+        first = tl.maximum(((height << 16) + (below << 16)) >> 16, (highest << 16) >> 16)
+        second = tl.maximum((height >> 16) + (below >> 16), highest >> 16)
+        return (second << 16) | (first & 0xFFFF)
+
+
+@triton.jit
+def counted(pairs, half):
+    """The counts (float32) of the first or second placement of pairs; half is 0 or 1."""
+    return ((pairs << (16 * (1 - half))) >> 16).to(tl.float32)
