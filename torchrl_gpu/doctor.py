@@ -84,10 +84,15 @@ def _cuda_device(index: int) -> Finding:
 
 
 def _backends() -> list[Finding]:
-    """The packing kernels' own account of which of their backends run here."""
+    """The packing kernels' own account of which of their backends run here, and which one "auto" takes."""
+    from torchrl_gpu.device import get_device
+
     kernels = importlib.import_module("torchrl_gpu.envs.packing.kernels")
-    reasons: dict[str, str] = kernels.available_backends()
-    return [Finding("packing", name, not reason, reason or "usable") for name, reason in reasons.items()]
+    device = get_device()
+    reasons: dict[str, str] = kernels.available_backends(device)
+    taken = kernels.get_kernels("auto", device).backend
+    usable = {name: f"usable on {device}{', the default' if name == taken else ''}" for name in reasons}
+    return [Finding("packing", name, not reason, reason or usable[name]) for name, reason in reasons.items()]
 
 
 def _compilers() -> list[Finding]:
@@ -101,7 +106,10 @@ def _compiler() -> Finding:
         if run.returncode == 0:
             return Finding("compile", "C++ compiler", True, run.stdout.splitlines()[0])
     return Finding(
-        "compile", "C++ compiler", False, f"none of {', '.join(names)} runs; torch.compile needs one on a CPU"
+        "compile",
+        "C++ compiler",
+        False,
+        f"none of {', '.join(names)} runs; the compiled kernels and torch.compile need one on a CPU",
     )
 
 

@@ -69,7 +69,7 @@ def test_without_a_gpu_its_rows_say_so(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_sweep_is_written_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    words = ["--workloads", "boxes", "--axes", "num_envs", "visible", "--sweep_envs", "2", "--point_seconds", "0.5"]
+    words = ["--workloads", "boxes", "--axes", "num_envs", "visible", "--sweep_envs", "2", "--point_seconds", "0.05"]
     result = measured(tmp_path / "kernels.json", *words, "--plot", str(tmp_path / "new" / "sweep.png"))
     assert {point["axis"] for point in result["sweep"]["points"]} == {"num_envs", "visible"}
     assert (tmp_path / "new" / "sweep.png").stat().st_size > 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,9 +11,8 @@ from torch import Tensor
 
 from torchrl_gpu.bench import parity
 from torchrl_gpu.bench.settings import BPP10, irregular
-from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.envs.packing.items import CutBoxes
-from torchrl_gpu.envs.packing.kernels import eager
+from torchrl_gpu.envs.packing.kernels import Moved, eager, get_kernels
 
 SMALL: dict[str, Any] = {"items": CutBoxes(pool=16)}
 
@@ -36,15 +36,16 @@ def test_a_wrong_map_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         z_map, legal = eager.drop_map(*args)
         return z_map, torch.ones_like(legal)
 
-    monkeypatch.setitem(kernels.BACKENDS, "eager", _module(drop_map=too_permissive))
+    _use(monkeypatch, drop_map=too_permissive)
     assert found({}).startswith("NumPy loop: step 0, next: legal_mask differs in ")
 
 
 def test_a_wrong_placement_is_found_in_the_step_that_makes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def floating(heightmap: Tensor, *args: Any) -> Tensor:
-        return eager.place(heightmap, *args) + 0.01
+    def floating(*args: Any) -> Moved:
+        moved = eager.advance(*args)
+        return moved._replace(state=replace(moved.state, heightmap=moved.state.heightmap + 0.01))
 
-    monkeypatch.setitem(kernels.BACKENDS, "eager", _module(place=floating))
+    _use(monkeypatch, advance=floating)
     assert found({}).startswith(
         "NumPy loop: step 0, next: box_heightmap differs in 200 of 200 entries, first at (0, 0, 0)"
     )
@@ -65,6 +66,7 @@ def test_an_action_that_is_not_legal_ends_the_episode_in_both() -> None:
     assert found({"bin_size": (10.0, 10.0, 5.0)}, steps=60) == ""
 
 
-def _module(**changed: Any) -> Any:
-    functions = {name: getattr(eager, name) for name in ("drop_map", "place", "pile_growth")}
-    return type("Wrong", (), {name: staticmethod(f) for name, f in (functions | changed).items()})
+def _use(monkeypatch: pytest.MonkeyPatch, **wrong: Any) -> None:
+    """Gives environments the torch kernels with some jobs done wrongly."""
+    right = get_kernels("eager")
+    monkeypatch.setattr("torchrl_gpu.envs.packing.env.get_kernels", lambda *args: right._replace(**wrong))

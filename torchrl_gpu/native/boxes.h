@@ -161,15 +161,18 @@ class BoxBin {
             }
             const float* last = line + (v.x.extent - 1) * heights_pitch_ + c;
             const int64_t j = v.y.extent - 1;
-            const Counts corners = -((L::load(line + c) >= level) + (L::load(line + c + j) >= level) +
-                                     (L::load(last) >= level) + (L::load(last + j) >= level));
+            const Counts held[4] = {L::load(line + c) >= level, L::load(last + j) >= level,
+                                    L::load(line + c + j) >= level, L::load(last) >= level};
+            const Counts corners = -(held[0] + held[1] + held[2] + held[3]);
+            const Counts diagonal = (held[0] & held[1]) | (held[2] & held[3]);  // the centre is on it
             for (int64_t lane = 0; lane < end; lane++) {
                 if (!legal[c + lane] || z[c + lane] <= p.tolerance) continue;
                 if (p.rule == 1)
                     legal[c + lane] = shares.enough(count[lane], corners[lane]);
                 else
                     legal[c + lane] = count[lane] > shares.half ||
-                                      (count[lane] >= 2 && centre_in_hull(contact(p, v, line + c + lane, z[c + lane])));
+                                      (count[lane] >= 2 &&
+                                       (diagonal[lane] || centre_in_hull(contact(p, v, line + c + lane, z[c + lane]))));
             }
         }
     }

@@ -37,6 +37,8 @@ def library() -> ctypes.CDLL:
     Raises:
         CompilerError: There is no C++ compiler, or it fails.
     """
+    if sys.platform == "win32":
+        raise CompilerError("the compiled kernels are written for Linux and macOS")
     command = compiler()
     path = _cache_folder() / f"packing-{_fingerprint(command)}.so"
     if not path.exists():

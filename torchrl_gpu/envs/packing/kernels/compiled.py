@@ -7,19 +7,38 @@ of two. The code is in `torchrl_gpu/native`; see `docs/decisions/008-compiled-ke
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from ctypes import Structure, byref, c_double, c_float, c_int64, c_void_p
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from torchrl_gpu import native
+from torchrl_gpu.envs.packing.kernels import eager
 from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue, PackingState
 
 if TYPE_CHECKING:
     from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement
+
+
+Job = TypeVar("Job", bound=Callable[..., Any])
+
+
+def _traced_as(form: Callable[..., Any]) -> Callable[[Job], Job]:
+    """Lets torch.compile see the torch form of a job: it makes C++ of that itself, and cannot look into ours."""
+
+    def choose(job: Job) -> Job:
+        @wraps(job)
+        def either(*args: Any) -> Any:
+            return form(*args) if torch.compiler.is_compiling() else job(*args)
+
+        return cast(Job, either)
+
+    return choose
 
 
 def problem(device: torch.device) -> str:
@@ -142,6 +161,7 @@ def _pointers(counted: _Counted) -> tuple[int, int, int]:
     return counted.cells.data_ptr(), counted.material.data_ptr(), counted.cells.element_size()
 
 
+@_traced_as(eager.drop_map)
 def drop_map(
     heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, kept: Kept | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -155,6 +175,7 @@ def drop_map(
     return z_map, legal
 
 
+@_traced_as(eager.place)
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
     """As `reference.place`."""
     described = _described(heightmap, None, catalogue, bin_)
@@ -164,6 +185,7 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
     return out
 
 
+@_traced_as(eager.pile_growth)
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
     """As `reference.pile_growth`."""
     described = _described(heightmap, item_id, catalogue, bin_)
@@ -173,6 +195,7 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
     return growth
 
 
+@_traced_as(eager.advance)
 def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
     """As `transition.advance`."""
     from torchrl_gpu.envs.packing.kernels import Moved
@@ -193,6 +216,7 @@ def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: C
     return Moved(after, legal, slot, changed)
 
 
+@_traced_as(eager.restart)
 def restart(
     state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> PackingState:
@@ -212,6 +236,7 @@ def _like(state: PackingState, names: tuple[str, ...]) -> dict[str, Tensor]:
     return {name: torch.empty_like(getattr(state, name), memory_format=torch.contiguous_format) for name in names}
 
 
+@_traced_as(eager.any_legal)
 def any_legal(legal: Tensor) -> Tensor:
     """As `transition.any_legal`."""
     legal = legal.contiguous()

@@ -157,9 +157,7 @@ def drop_boxes_kernel(
     """T lines of placements along x per program."""
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
-    env, gy, p, q, high, line, there = lines(
-        item_id, extent, item_height, num_slots, SLOTS, ORIENTATIONS, GY, T
-    )
+    env, gy, p, q, high, line, there = lines(item_id, extent, item_height, num_slots, SLOTS, ORIENTATIONS, GY, T)
     fits_y = there & (p <= X) & fits_along(gy, q, Y, STEP)
     y = tl.minimum(gy * STEP, Y - q)
     here = heightmap + env * (X * Y)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # rule's own pass no longer fit.
 RESULTS_PER_THREAD = {"none": 32, "corners": 16, "support": 8}
 MOST_LANES_PER_THREAD = 16
-MOST_REGISTERS = 255  # per thread, so that 12 warps fit a multiprocessor of Hopper
+MOST_REGISTERS = 200  # per thread, so that 12 warps fit a multiprocessor of Hopper
 _FUSED_SINCE = (9, 0)  # compute capability that adds and maximises pairs of int16 in one instruction
 
 
@@ -176,14 +176,7 @@ def drop_solids_kernel(
     env = slot // SLOTS
     index = tl.arange(0, V)
 
-    item = tl.load(item_id + slot)
-    row = tl.maximum(item, 0)
-    orientation = group * V + index
-    if V > 1:
-        orientation = tl.load(order + row * ORIENTATIONS + orientation).to(tl.int64)
-    variant = row * ORIENTATIONS + orientation
-    p = tl.where(item >= 0, tl.load(extent + variant * 2).to(tl.int32), X + 1)  # an empty slot fits nowhere
-    q = tl.load(extent + variant * 2 + 1).to(tl.int32)
+    orientation, variant, p, q = _variants(order, extent, item_id, slot, group, ORIENTATIONS, X, V)
     out = (slot * ORIENTATIONS + orientation) * (GX * GY)
 
     x0, x1, y0, y1 = 0, X, 0, Y
@@ -222,65 +215,238 @@ def drop_solids_kernel(
     # What does: one extent after the other, which is one only where the sorted orientations come in whole groups.
     cells: tl.constexpr = STEP * STEP * GX * GY
     here = heights + env * cells
-    high = tl.load(item_height + variant)
     for turn in range(V):
-        p_now = tl.sum(tl.where(index == turn, p, 0), 0)
-        q_now = tl.sum(tl.where(index == turn, q, 0), 0)
-        mine = (p == p_now) & (q == q_now)
-        first_x, last_x = _touched(p_now, x0, x1, X, STEP, GX)
-        first_y, last_y = _touched(q_now, y0, y1, Y, STEP, GY)
-        width = last_y - first_y
-        if (tl.min(tl.where(mine, index, V), 0) == turn) & (last_x > first_x) & (width > 0):
-            leader = tl.sum(tl.where(index == turn, variant, 0), 0)
-            low = bottom + tl.where(mine, variant, leader) * (ROWS * COLUMNS)
+        low, mine, leads, p_now, q_now = _sharers(
+            turn, order, extent, bottom, item_id, slot, group, ORIENTATIONS, X, V, ROWS * COLUMNS
+        )
+        if leads:
             if is_exact:
-                # The flush placement begins in another phase than the one before it: no pair.
-                flush = ((last_x - 1) * STEP > X - p_now).to(tl.int32)
-                paired = last_x - first_x - flush
-                num_rows = (paired + 1) // 2 + flush
-                if tile * T < num_rows * width:
-                    lane = tl.minimum(tile * T + tl.arange(0, T), num_rows * width - 1)
-                    row_of = lane // width
-                    alone = (flush > 0) & (row_of == num_rows - 1)
-                    gx, gy = tl.where(alone, last_x - 1, first_x + 2 * row_of), first_y + lane % width
+                start = tile * T
+                gx, gy, paired, there = _work(start, p_now, q_now, x0, x1, y0, y1, True, X, Y, STEP, T)
+                if tl.max(there.to(tl.int32), 0) > 0:
                     x, y = tl.minimum(gx * STEP, X - p_now), tl.minimum(gy * STEP, Y - q_now)
                     pairs = first_contact(
                         counts + env * cells, low, x, y, p_now, q_now, per_unit, True, FUSED, X, Y, STEP, COLUMNS, V, T
                     )
                     for half in range(2):
-                        second = (half == 1) & ~alone & (2 * row_of + 1 < paired)
-                        write = tile * T + tl.arange(0, T) < num_rows * width
-                        write = mine[:, None] & (write & ((half == 0) | second))[None, :]
-                        at = out[:, None] + ((gx + second.to(tl.int32)) * GY + gy)[None, :]
-                        x_now = x + second.to(tl.int32) * STEP
-                        z = counted(pairs, half) * unit
-                        fine = z + high[:, None] <= limit
-                        if RULE != "none":
-                            fine = fine & stands(
-                                here, low, x_now, y, p_now, q_now, z, tolerance, RULE, False, X, Y, STEP, COLUMNS
-                            )
-                        tl.store(z_map + at, z, mask=write)
-                        tl.store(legal + at, fine.to(tl.uint8), mask=write)
+                        _judge(
+                            counted(pairs, half) * unit,
+                            half,
+                            start,
+                            turn,
+                            x0,
+                            x1,
+                            y0,
+                            y1,
+                            here,
+                            order,
+                            extent,
+                            item_height,
+                            bottom,
+                            item_id,
+                            z_map,
+                            legal,
+                            slot,
+                            group,
+                            limit,
+                            tolerance,
+                            True,
+                            ORIENTATIONS,
+                            X,
+                            Y,
+                            STEP,
+                            ROWS,
+                            COLUMNS,
+                            RULE,
+                            V,
+                            T,
+                        )
             else:
-                num_lanes = (last_x - first_x) * width
                 for part in range(PARTS):
                     start = (tile * PARTS + part) * T
-                    if start < num_lanes:
-                        lane = tl.minimum(start + tl.arange(0, T), num_lanes - 1)
-                        gx, gy = first_x + lane // width, first_y + lane % width
+                    gx, gy, paired, there = _work(start, p_now, q_now, x0, x1, y0, y1, False, X, Y, STEP, T)
+                    if tl.max(there.to(tl.int32), 0) > 0:
                         x, y = tl.minimum(gx * STEP, X - p_now), tl.minimum(gy * STEP, Y - q_now)
                         z = first_contact(
                             here, low, x, y, p_now, q_now, per_unit, False, FUSED, X, Y, STEP, COLUMNS, V, T
                         )
-                        fine = z + high[:, None] <= limit
-                        if RULE != "none":
-                            fine = fine & stands(
-                                here, low, x, y, p_now, q_now, z, tolerance, RULE, False, X, Y, STEP, COLUMNS
-                            )
-                        write = mine[:, None] & (start + tl.arange(0, T) < num_lanes)[None, :]
-                        at = out[:, None] + (gx * GY + gy)[None, :]
-                        tl.store(z_map + at, z, mask=write)
-                        tl.store(legal + at, fine.to(tl.uint8), mask=write)
+                        _judge(
+                            z,
+                            0,
+                            start,
+                            turn,
+                            x0,
+                            x1,
+                            y0,
+                            y1,
+                            here,
+                            order,
+                            extent,
+                            item_height,
+                            bottom,
+                            item_id,
+                            z_map,
+                            legal,
+                            slot,
+                            group,
+                            limit,
+                            tolerance,
+                            False,
+                            ORIENTATIONS,
+                            X,
+                            Y,
+                            STEP,
+                            ROWS,
+                            COLUMNS,
+                            RULE,
+                            V,
+                            T,
+                        )
+
+
+@triton.jit
+def _judge(
+    z,
+    half,
+    start,
+    turn,
+    x0,
+    x1,
+    y0,
+    y1,
+    here,
+    order,
+    extent,
+    item_height,
+    bottom,
+    item_id,
+    z_map,
+    legal,
+    slot,
+    group,
+    limit,
+    tolerance,
+    PAIRS: tl.constexpr,
+    ORIENTATIONS: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    RULE: tl.constexpr,
+    V: tl.constexpr,
+    T: tl.constexpr,
+):
+    """Judges and writes the heights z (V, T) of a turn's placements, of pairs the first (half 0) or the second (1).
+
+    What the placements are is worked out again: to keep it through the loop before would cost registers.
+    """
+    GX: tl.constexpr = (X + STEP - 1) // STEP
+    GY: tl.constexpr = (Y + STEP - 1) // STEP
+    low, mine, leads, p, q = _sharers(turn, order, extent, bottom, item_id, slot, group, ORIENTATIONS, X, V, ROWS * COLUMNS)
+    gx, gy, paired, there = _work(start, p, q, x0, x1, y0, y1, PAIRS, X, Y, STEP, T)
+    there = there & ((half == 0) | paired)
+    gx = tl.where(there, gx + half, gx)
+    orientation, variant, each_p, each_q = _variants(order, extent, item_id, slot, group, ORIENTATIONS, X, V)
+    fine = z + tl.load(item_height + variant)[:, None] <= limit
+    if RULE != "none":
+        x, y = tl.minimum(gx * STEP, X - p), tl.minimum(gy * STEP, Y - q)
+        fine = fine & stands(here, low, x, y, p, q, z, tolerance, RULE, False, X, Y, STEP, COLUMNS)
+    at = ((slot * ORIENTATIONS + orientation) * (GX * GY))[:, None] + (gx * GY + gy)[None, :]
+    write = mine[:, None] & there[None, :]
+    tl.store(z_map + at, z, mask=write)
+    tl.store(legal + at, fine.to(tl.uint8), mask=write)
+
+
+@triton.jit
+def _variants(order, extent, item_id, slot, group, ORIENTATIONS: tl.constexpr, X: tl.constexpr, V: tl.constexpr):
+    """The V orientations of a group, their rows of the catalogue, and their extents; (V,) each.
+
+    An empty slot has an extent that fits nowhere.
+    """
+    item = tl.load(item_id + slot)
+    row = tl.maximum(item, 0)
+    orientation = group * V + tl.arange(0, V)
+    if V > 1:
+        orientation = tl.load(order + row * ORIENTATIONS + orientation).to(tl.int64)
+    variant = row * ORIENTATIONS + orientation
+    p = tl.where(item >= 0, tl.load(extent + variant * 2), X + 1).to(tl.int32)
+    return orientation, variant, p, tl.load(extent + variant * 2 + 1).to(tl.int32)
+
+
+@triton.jit
+def _sharers(
+    turn,
+    order,
+    extent,
+    bottom,
+    item_id,
+    slot,
+    group,
+    ORIENTATIONS: tl.constexpr,
+    X: tl.constexpr,
+    V: tl.constexpr,
+    CELLS: tl.constexpr,
+):
+    """Which orientations of a group share the extent of the one in `turn`.
+
+    Returns:
+        Pointers to their bottoms, for others to that of the one in turn, (V,); which they are, (V,); whether the one
+        in turn is the first of them; the extent.
+    """
+    index = tl.arange(0, V)
+    orientation, variant, p, q = _variants(order, extent, item_id, slot, group, ORIENTATIONS, X, V)
+    p_now = tl.sum(tl.where(index == turn, p, 0), 0)
+    q_now = tl.sum(tl.where(index == turn, q, 0), 0)
+    mine = (p == p_now) & (q == q_now)
+    leader = tl.sum(tl.where(index == turn, variant, 0), 0)
+    leads = tl.min(tl.where(mine, index, V), 0) == turn
+    return bottom + tl.where(mine, variant, leader) * CELLS, mine, leads, p_now, q_now
+
+
+@triton.jit
+def _work(
+    start,
+    p,
+    q,
+    x0,
+    x1,
+    y0,
+    y1,
+    PAIRS: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+    T: tl.constexpr,
+):
+    """T of the placements, or pairs of them along x, that fit and touch the cells [x0, x1) × [y0, y1), from `start` on.
+
+    Returns:
+        Placement along x, of a pair the first, and along y; whether there is a second; whether there is a first. (T,)
+    """
+    GX: tl.constexpr = (X + STEP - 1) // STEP
+    GY: tl.constexpr = (Y + STEP - 1) // STEP
+    first_x, last_x = _touched(p, x0, x1, X, STEP, GX)
+    first_y, last_y = _touched(q, y0, y1, Y, STEP, GY)
+    width = last_y - first_y
+    rows = last_x - first_x
+    if PAIRS:
+        # The flush placement begins in another phase than the one before it: it stays single.
+        flush = ((rows > 0) & ((last_x - 1) * STEP > X - p)).to(tl.int32)
+        in_pairs = rows - flush
+        rows = (in_pairs + 1) // 2 + flush
+    lane = start + tl.arange(0, T)
+    there = lane < rows * width
+    lane = tl.where(there, lane, 0)
+    row, column = lane // tl.maximum(width, 1), lane % tl.maximum(width, 1)
+    if PAIRS:
+        alone = (flush > 0) & (row == rows - 1)
+        gx = tl.where(alone, last_x - 1, first_x + 2 * row)
+        paired = ~alone & (2 * row + 1 < in_pairs)
+    else:
+        gx = first_x + row
+        paired = lane < 0
+    return gx, first_y + column, paired, there
 
 
 @triton.jit

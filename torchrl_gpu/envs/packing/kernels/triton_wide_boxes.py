@@ -66,9 +66,7 @@ def drop_wide_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bi
 
 
 @triton.jit
-def windows_kernel(
-    heightmap, windows, level_size, Y: tl.constexpr, PADDED: tl.constexpr, LEVELS: tl.constexpr
-):
+def windows_kernel(heightmap, windows, level_size, Y: tl.constexpr, PADDED: tl.constexpr, LEVELS: tl.constexpr):
     """Maxima over 1, 2, 4, 8 … cells along y from each cell on, (levels, N, X, Y); a row of a bin per program."""
     y = tl.arange(0, PADDED)
     row = tl.program_id(0).to(tl.int64) * Y
@@ -108,9 +106,7 @@ def drop_wide_boxes_kernel(
     """T lines of placements along x per program."""
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
-    env, gy, p, q, high, line, there = lines(
-        item_id, extent, item_height, num_slots, SLOTS, ORIENTATIONS, GY, T
-    )
+    env, gy, p, q, high, line, there = lines(item_id, extent, item_height, num_slots, SLOTS, ORIENTATIONS, GY, T)
     fits = there & (p <= X) & fits_along(gy, q, Y, STEP)
     y = tl.minimum(gy * STEP, Y - q)
     level, reach = tl.zeros([T], tl.int64), tl.full([T], 1, tl.int32)

@@ -1,0 +1,424 @@
+"""Parity of the compiled kernels with the reference, to the bit, in every type that they count heights in.
+
+Maxima and their differences are exact where lengths are multiples of 1/8 m; only the growth of a pile is a sum.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.envs.packing.kernels.test_eager import some_placement
+from tests.envs.packing.scenes import CELL, LAW, Scene, as_solids, bin_of, scene, scene_in
+from tests.native.compilers import need_compiler, threads
+from tests.tolerances import assert_near
+from torchrl_gpu import native
+from torchrl_gpu.envs.packing.kernels import Kept, Placement, compiled, reference
+from torchrl_gpu.envs.packing.types import Catalogue
+
+RULES = ("none", "corners", "support")
+KINDS = ("boxes", "solids", "boxes as solids")
+# Bins of `scene` are 4 to 7 cells high, so that the unit decides which type holds their heights; None is float32.
+TYPES = {None: None, CELL: torch.uint8, CELL / 64: torch.uint16, CELL / 6000: torch.uint16, CELL / 2**14: None}
+seeds = st.integers(0, 2**32 - 1)
+kinds, rules, units = st.sampled_from(KINDS), st.sampled_from(RULES), st.sampled_from(list(TYPES))
+num_threads = st.sampled_from([1, 2])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def compiler() -> None:
+    need_compiler()
+
+
+def type_of(s: Scene) -> torch.dtype | None:
+    """What heights are counted in; None where they are not."""
+    if s.catalogue.unit is None:
+        return None
+    counted = compiled._counted(s.catalogue, s.bin_.size[2] / s.catalogue.unit)
+    return None if counted is None else counted.cells.dtype
+
+
+def assert_parity(s: Scene, kept: Kept | None = None) -> tuple[Tensor, Tensor]:
+    """z and legality of the reference, to the bit, and growth but for the order of its sums."""
+    z_map, legal = reference.drop_map(*s)
+    came_z, came_legal = compiled.drop_map(*s, kept)
+    assert torch.equal(came_z, z_map)
+    assert torch.equal(came_legal, legal)
+    growth = reference.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_)
+    assert_near(compiled.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_), growth)
+    return z_map, legal
+
+
+# -- every kind of item, rule and type -----------------------------------------------------------------------------
+
+
+@settings(LAW, max_examples=150)
+@given(seeds, kinds, rules, units, num_threads)
+def test_drop_map_and_growth_agree(seed: int, kind: str, stability: str, unit: float | None, cores: int) -> None:
+    s = scene(seed, kind, stability=stability, num_envs=1 + seed % 5).counted(unit)
+    assert type_of(s) is (TYPES[unit] if kind != "boxes" else None)
+    with threads(cores):
+        assert_parity(s)
+
+
+@settings(LAW, max_examples=100)
+@given(seeds, kinds, units)
+def test_place_agrees(seed: int, kind: str, unit: float | None) -> None:
+    s = scene(seed, kind, num_envs=5).counted(unit)
+    placement = some_placement(s, torch.Generator().manual_seed(seed))
+    expected = reference.place(s.heightmap, placement, s.catalogue, s.bin_)
+    before = s.heightmap.clone()
+    assert torch.equal(compiled.place(s.heightmap, placement, s.catalogue, s.bin_), expected)
+    assert torch.equal(s.heightmap, before)
+
+
+@pytest.mark.parametrize("stability", ["corners", "support"])
+@pytest.mark.parametrize("kind", ["boxes", "solids"])
+def test_stability_agrees_where_it_matters(kind: str, stability: str) -> None:
+    stands = falls = 0
+    for seed in range(40):
+        s = scene(seed, kind, stability=stability).counted(CELL)
+        z_map, legal = assert_parity(s)
+        low_enough = z_map + s.catalogue.height[s.item_id.clamp_min(0)][..., None, None] <= s.bin_.size[2]
+        above_floor = low_enough & (z_map > 0) & (z_map < s.bin_.size[2])
+        stands += int((above_floor & legal).sum())
+        falls += int((above_floor & ~legal).sum())
+    assert min(stands, falls) > 50  # both answers occur, off the floor
+
+
+@pytest.mark.parametrize("kind", ["boxes", "solids"])
+@pytest.mark.parametrize("stability", ["corners", "support"])
+@pytest.mark.parametrize("shape", [(3, 3), (2, 5), (3, 4), (1, 6)])
+def test_every_pattern_of_contact_is_judged_alike(shape: tuple[int, int], stability: str, kind: str) -> None:
+    cells = shape[0] * shape[1]
+    pattern = (torch.arange(1, 2**cells)[:, None] >> torch.arange(cells) & 1).view(-1, *shape)
+    box = Catalogue.of_boxes(torch.tensor([[[*shape, CELL]]], dtype=torch.float64), torch.ones(1))
+    catalogue = as_solids(box, CELL) if kind == "solids" else box
+    item_id = torch.zeros(len(pattern), 1, dtype=torch.int64)
+    _, legal = compiled.drop_map((1 + pattern) * CELL, item_id, catalogue, bin_of(shape, stability=stability))
+    contact = pattern.bool().numpy()
+    expected = [reference.stands(c, np.ones_like(c), False, stability) for c in contact]
+    assert legal.flatten().tolist() == expected
+    assert 0 < sum(expected) < len(expected)
+
+
+@pytest.mark.parametrize("kind", ["boxes", "solids"])
+def test_wide_items_are_judged_by_their_hull(kind: str) -> None:
+    # 31×32 cells on three posts whose triangle holds the centre, or, one post moved by a cell, just misses it.
+    box = Catalogue.of_boxes(torch.tensor([[[31, 32, CELL]]], dtype=torch.float64), torch.ones(1))
+    catalogue = as_solids(box, CELL) if kind == "solids" else box
+    heightmap = torch.full((2, 31, 32), CELL)
+    for env, far in enumerate((16, 15)):
+        for cell in ((0, 0), (30, 0), (15, far)):
+            heightmap[env, *cell] = 2 * CELL
+    item_id = torch.zeros(2, 1, dtype=torch.int64)
+    _, legal = assert_parity(Scene(heightmap, item_id, catalogue, bin_of((31, 32), stability="support")))
+    assert legal[:, 0, 0, 0, 0].tolist() == [True, False]
+
+
+# -- what counting heights must not change -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("levels", "dtype"), [(253, torch.uint8), (254, torch.uint16), (65533, torch.uint16), (65534, None)]
+)
+def test_a_type_is_used_up_to_its_last_level_but_two(levels: int, dtype: torch.dtype | None) -> None:
+    # Of 256 values one is kept for "no material" and one for "the top of the bin has no room left below it".
+    rng = np.random.default_rng(levels)
+    for stability in RULES:
+        s = scene_in(bin_of((6, 7), levels=levels, stability=stability), rng, "solids", num_envs=4).counted(CELL)
+        heights = torch.from_numpy(rng.integers(max(0, levels - 9), levels + 4, s.heightmap.shape))
+        heights[:, ::3] = 0  # the floor is far below
+        s = s._replace(heightmap=heights.float() * CELL)
+        assert type_of(s) is dtype
+        assert_parity(s)
+
+
+@pytest.mark.parametrize("levels", [20, 253])
+def test_items_taller_than_any_count_rest_where_the_reference_says(levels: int) -> None:
+    rng = np.random.default_rng(0)
+    for lift in (200, 254, 255, 256, 300, 70_000):
+        s = scene_in(bin_of((5, 6), levels=levels), rng, "solids", num_envs=3, most_orientations=1).counted(CELL)
+        c = s.catalogue
+        lifted = torch.rand(c.top.shape) < 0.4
+        lifted[..., 0, 0] = False  # every item touches its own base somewhere
+        high = torch.where(lifted & c.bottom.isfinite(), lift * CELL, 0.0)
+        c = Catalogue.of_maps(c.top + high, c.bottom + high, c.extent, c.volume, CELL)
+        heights = torch.from_numpy(rng.integers(0, 255, s.heightmap.shape)).float() * CELL
+        assert_parity(s._replace(catalogue=c, heightmap=heights))
+
+
+@settings(LAW, max_examples=60)
+@given(seeds, rules, st.sampled_from([CELL, CELL / 64]), num_threads)
+def test_only_bins_of_whole_heights_are_counted(seed: int, stability: str, unit: float, cores: int) -> None:
+    # Of five environments two have a height between the counts, and one is higher than a byte counts.
+    s = scene(seed, "solids", stability=stability, num_envs=5).counted(unit)
+    rng = np.random.default_rng(seed)
+    s.heightmap[1] += CELL / 96
+    s.heightmap[3].view(-1)[rng.integers(s.heightmap[3].numel())] += CELL * 3 / 256
+    s.heightmap[4].view(-1)[rng.integers(s.heightmap[4].numel())] = unit * rng.choice([253, 254, 255, 256, 511, 70_000])
+    assert type_of(s) is TYPES[unit]
+    with threads(cores):
+        assert_parity(s)
+
+
+def test_rounding_errors_of_a_pile_are_counted_away() -> None:
+    # A height within a thousandth of a count is that count: what comes out is whole again, and is judged alike.
+    generator = torch.Generator().manual_seed(0)
+    for seed in range(20):
+        s = scene(seed, "solids", stability=RULES[seed % 3]).counted(CELL)
+        error = (torch.rand(s.heightmap.shape, generator=generator) - 0.5) * 1e-4 * CELL
+        z_map, legal = reference.drop_map(*s)
+        came_z, came_legal = compiled.drop_map((s.heightmap + error).clamp_min(0), *s[1:])
+        assert torch.equal(came_z, z_map)
+        assert torch.equal(came_legal, legal)
+
+
+def test_a_catalogue_is_counted_once_for_each_type() -> None:
+    s = scene(1, "solids").counted(CELL)
+    first = compiled._counted(s.catalogue, 100)
+    assert compiled._counted(s.catalogue, 253) is first
+    assert compiled._counted(s.catalogue, 254) is not first
+    assert compiled._counted(s.counted(CELL / 2).catalogue, 100) is not first
+    assert compiled._counted(scene(1, "boxes").counted(CELL).catalogue, 100) is None
+
+
+# -- maps that are kept -----------------------------------------------------------------------------------------------
+
+
+@settings(LAW, max_examples=80)
+@given(seeds, kinds, rules, units, num_threads)
+def test_maps_kept_over_several_placements_are_those_made_anew(
+    seed: int, kind: str, stability: str, unit: float | None, cores: int
+) -> None:
+    s = scene(seed, kind, stability=stability, num_envs=3).counted(unit)
+    rng = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(seed)
+    with threads(cores):
+        z_map, legal = compiled.drop_map(*s)
+        for _ in range(4):
+            placement = some_placement(s, generator)
+            heightmap = compiled.place(s.heightmap, placement, s.catalogue, s.bin_)
+            item_id, slot = shown_next(s, rng)
+            kept = Kept(z_map, legal, slot, changed_by(placement, s, rng))
+            s = s._replace(heightmap=heightmap, item_id=item_id)
+            z_map, legal = compiled.drop_map(*s, kept)
+            expected = reference.drop_map(*s)
+            assert torch.equal(z_map, expected[0])
+            assert torch.equal(legal, expected[1])
+
+
+def shown_next(s: Scene, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """Items in other slots than before, some of them new ones or none; and the slots in which the others were."""
+    num_envs, num_slots = s.item_id.shape
+    slot = torch.from_numpy(np.stack([rng.permutation(num_slots) for _ in range(num_envs)]))
+    item_id = s.item_id.gather(1, slot)
+    fresh = torch.from_numpy(rng.random(slot.shape) < 0.3)
+    other = torch.from_numpy(rng.integers(-1, s.catalogue.num_items, slot.shape))
+    forgotten = torch.from_numpy(rng.random(slot.shape) < 0.1)  # the same item, but its maps are not kept
+    return torch.where(fresh, other, item_id), torch.where(fresh | forgotten, -1, slot)
+
+
+def changed_by(placement: Placement, s: Scene, rng: np.random.Generator) -> Tensor:
+    """Cells that a placement covers, or some more; none where nothing was placed."""
+    extent = s.catalogue.extent[placement.item_id.clamp_min(0), placement.orientation]
+    corner = torch.stack([placement.x, placement.y], 1)
+    more = torch.from_numpy(rng.integers(0, 3, (2, *corner.shape)))
+    cells = torch.tensor(s.bin_.cells)
+    changed = torch.cat([(corner - more[0]).clamp_min(0), torch.minimum(corner + extent + more[1], cells)], 1)
+    return torch.where(placement.item_id[:, None] >= 0, changed, int(rng.integers(0, 3)))
+
+
+def test_only_what_changed_is_made_anew() -> None:
+    # Maps that are none: what comes back differs from them exactly where a window meets the changed cell.
+    box = as_solids(Catalogue.of_boxes(torch.tensor([[[3, 2, CELL]]], dtype=torch.float64), torch.ones(1)), CELL)
+    item_id = torch.zeros(1, 1, dtype=torch.int64)
+    s = Scene(torch.zeros(1, 9, 8), item_id, box, bin_of((9, 8)))
+    nonsense = torch.full((1, 1, 1, 9, 8), 0.75)
+    kept = Kept(nonsense, torch.zeros_like(nonsense, dtype=torch.bool), item_id, torch.tensor([[4, 5, 5, 6]]))
+    z_map, legal = compiled.drop_map(*s, kept)
+    anew = torch.zeros(9, 8, dtype=torch.bool)
+    anew[2:5, 4:6] = True  # 3×2 cells reach the cell (4, 5) from x = 2, 3, 4 and y = 4, 5
+    assert torch.equal(z_map[0, 0, 0] != 0.75, anew)
+    assert torch.equal(legal[0, 0, 0], anew)
+
+
+# -- widths of bins, items and vectors ---------------------------------------------------------------------------------
+
+WIDTHS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130)
+
+
+def wide_scene(cells: tuple[int, int], step: int, kind: str, seed: int) -> Scene:
+    """An item as large as the bin and up to two others."""
+    rng = np.random.default_rng(seed)
+    bin_ = bin_of(cells, step=step, stability=RULES[seed % 3])
+    return scene_in(bin_, rng, kind, num_envs=1 + seed % 2, most_items=3, most_orientations=1, most_visible=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_any_width_of_the_bin(width: int, kind: str) -> None:
+    shapes = [(depth, width) for depth in (1, 4)] + [(width, depth) for depth in (1, 3)]
+    for seed, (cells, step) in enumerate(itertools.product(shapes, range(1, 6))):
+        if step <= min(cells):
+            unit = list(TYPES)[seed % 3]
+            assert_parity(wide_scene(cells, step, kind, width + seed).counted(unit))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 8, 17])
+def test_any_step_of_the_grid(step: int, kind: str) -> None:
+    for seed, cells in enumerate([(17, 17), (18, 33), (40, 19)]):
+        for unit in (None, CELL, CELL / 64):
+            assert_parity(wide_scene(cells, step, kind, 10 * step + seed).counted(unit))
+
+
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("unit", [None, CELL, CELL / 64])
+def test_blocks_of_every_height_and_width(unit: float | None, step: int) -> None:
+    # A single cell drops on every cell: 1 to 18 rows, and as many columns as fill one to five of the widest vectors.
+    source = Catalogue.of_boxes(torch.tensor([[[1, 1, CELL]]], dtype=torch.float64), torch.ones(1))
+    catalogue = as_solids(source, unit)
+    item_id = torch.zeros(1, 1, dtype=torch.int64)
+    generator = torch.Generator().manual_seed(0)
+    for rows, columns in itertools.product(range(step, 19), (7, 20, 40, 60, 70, 130, 200, 260, 330)):
+        heights = torch.randint(0, 7, (1, rows, max(columns, step)), generator=generator) * CELL
+        bin_ = bin_of(tuple(heights.shape[1:]), step=step)
+        z_map, _ = compiled.drop_map(heights, item_id, catalogue, bin_)
+        assert torch.equal(z_map[0, 0, 0], heights[0, ::step, ::step])
+
+
+TABLE_BYTES = 2 << 20
+LARGE = {  # float32, bytes and words whose table of windows would be larger than that
+    "float32": (None, (100, 96), (90, 60), 1),
+    "float32, coarse": (None, (141, 128), (130, 120), 2),
+    "bytes": (CELL, (141, 128), (131, 120), 1),
+    "words": (CELL / 64, (141, 128), (131, 120), 1),
+    "words, coarse": (CELL / 64, (200, 190), (180, 170), 3),
+}
+
+
+@pytest.mark.parametrize("case", LARGE)
+def test_bins_too_large_for_a_table_of_windows(case: str) -> None:
+    unit, cells, extent, step = LARGE[case]
+    sizes = torch.tensor([[[*extent, 2 * CELL]], [[20, 9, CELL]], [[3, 70, CELL]]], dtype=torch.float64)
+    catalogue = as_solids(Catalogue.of_boxes(sizes, torch.ones(3)), unit)
+    holes = torch.rand(catalogue.bottom.shape, generator=torch.Generator().manual_seed(2)) < 0.3
+    catalogue = replace(catalogue, bottom=catalogue.bottom.masked_fill(holes, torch.inf))
+    heights = torch.randint(0, 6, (1, *cells), generator=torch.Generator().manual_seed(1)) * CELL
+    s = Scene(heights, torch.tensor([[0, 1, 2]]), catalogue, bin_of(cells, step=step))
+    item_size = 4 if type_of(s) is None else type_of(s).itemsize
+    assert s.bin_.grid[1] * cells[0] * extent[1] * item_size > TABLE_BYTES
+    z_map, legal = compiled.drop_map(*s)
+    expected = reference.drop_map(*s)
+    assert torch.equal(z_map, expected[0])
+    assert torch.equal(legal, expected[1])
+
+
+def test_the_size_of_a_table_is_still_the_one_that_these_tests_cross() -> None:
+    source = (native.build._HERE / "solids.h").read_text()
+    assert re.findall(r"TABLE_BYTES = (\d+ << \d+);", source) == ["2 << 20"]
+
+
+# -- batches, threads and memory -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stability", RULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_and_batches_change_nothing(kind: str, stability: str) -> None:
+    # Enough work for two threads to share out, and each environment alone.
+    rng = np.random.default_rng(5)
+    s = scene_in(bin_of((10, 11), step=2, stability=stability), rng, kind, num_envs=150).counted(CELL)
+    placement = some_placement(s, torch.Generator().manual_seed(0))
+    results = []
+    for cores in (1, 2, 3):
+        with threads(cores):
+            z_map, legal = compiled.drop_map(*s)
+            growth = compiled.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_)
+            placed = compiled.place(s.heightmap, placement, s.catalogue, s.bin_)
+            results.append((z_map, legal, growth, placed))
+    for first, second in itertools.combinations(results, 2):
+        assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    for env in (0, 77, 149):
+        alone = assert_parity(s._replace(heightmap=s.heightmap[env : env + 1], item_id=s.item_id[env : env + 1]))
+        assert torch.equal(results[0][0][env], alone[0][0])
+        assert torch.equal(results[0][1][env], alone[1][0])
+
+
+def test_few_bins_with_many_variants_are_shared_out_between_threads() -> None:
+    rng = np.random.default_rng(6)
+    s = scene_in(bin_of((12, 9), stability="support"), rng, "solids", num_envs=2, most_visible=1).counted(CELL)
+    item_id = torch.arange(40).expand(2, 40) % s.catalogue.num_items
+    for cores in (1, 2):
+        with threads(cores):
+            assert_parity(s._replace(item_id=item_id))
+
+
+@pytest.mark.parametrize("kind", ["boxes", "solids"])
+def test_strides_do_not_matter(kind: str) -> None:
+    for seed in range(8):
+        s = scene(seed, kind, num_envs=4, stability=RULES[seed % 3]).counted(CELL)
+        wanted_z, wanted_legal = assert_parity(s)
+        one = s.item_id[:1].expand(4, -1)
+        assert_parity(s._replace(item_id=one))
+        spread = torch.stack([s.heightmap, torch.full_like(s.heightmap, 9.0)], 1).flatten(0, 1)[::2]
+        for heightmap in (s.heightmap.mT.contiguous().mT, spread):
+            assert_parity(s._replace(heightmap=heightmap))
+        kept = Kept(
+            wanted_z.mT.contiguous().mT,
+            wanted_legal.movedim(0, -1).contiguous().movedim(-1, 0),
+            torch.arange(s.item_id.shape[1]).expand(4, -1),
+            torch.zeros(1, 4, dtype=torch.int64).expand(4, 4),
+        )
+        assert_parity(s, kept)
+        growth = [
+            compiled.pile_growth(s.heightmap, s.item_id, z, s.catalogue, s.bin_)
+            for z in (wanted_z, wanted_z.mT.contiguous().mT)
+        ]
+        assert torch.equal(*growth)
+
+
+def test_maps_of_a_catalogue_may_be_views() -> None:
+    for seed in range(8):
+        s = scene(seed, "solids", stability=RULES[seed % 3])
+        c = s.catalogue
+        turned = replace(c, top=c.top.mT.contiguous().mT, bottom=c.bottom.mT.contiguous().mT)
+        placement = some_placement(s, torch.Generator().manual_seed(seed))
+        placed = compiled.place(s.heightmap, placement, turned, s.bin_)
+        assert torch.equal(placed, reference.place(s.heightmap, placement, c, s.bin_))
+        for unit in (None, CELL):
+            assert_parity(s._replace(catalogue=turned).counted(unit))
+
+
+def test_any_negative_number_is_an_empty_slot() -> None:
+    s = scene(2, "solids", num_envs=3).counted(CELL)
+    item_id = torch.tensor([[-1], [-7], [-(2**40)]])
+    z_map, legal = assert_parity(s._replace(item_id=item_id))
+    assert (z_map == s.bin_.size[2]).all()
+    assert not legal.any()
+
+
+@pytest.mark.parametrize("kind", ["boxes", "solids"])
+def test_no_environments_give_no_maps(kind: str) -> None:
+    s = scene(4, kind).counted(CELL)
+    s = s._replace(heightmap=s.heightmap[:0], item_id=s.item_id[:0])
+    z_map, _ = assert_parity(s)
+    assert z_map.shape[0] == 0
+    nothing = torch.zeros(0, dtype=torch.int64)
+    placement = Placement(nothing, nothing, nothing, nothing, nothing.float())
+    assert compiled.place(s.heightmap, placement, s.catalogue, s.bin_).shape == s.heightmap.shape
+
+
+def test_calls_do_not_see_each_others_bins() -> None:
+    # Bins, catalogues and types take turns in the same scratch memory.
+    made = [scene(seed, KINDS[seed % 3]).counted(list(TYPES)[seed % 5]) for seed in range(30)]
+    for s in [*made, *reversed(made)]:
+        assert_parity(s)
