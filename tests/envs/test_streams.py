@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.native.compilers import need_compiler
+from torchrl_gpu import native
 from torchrl_gpu.envs.packing.items.source import EndlessStream, episode_key
 from torchrl_gpu.envs.streams import draw_bits, draw_integers, mix
 
@@ -64,6 +66,39 @@ def test_a_draw_is_the_same_alone_and_in_company(device: torch.device) -> None:
     together = draw_integers(key[:, None], place, 10**6)
     for i, j in ((0, 0), (7, 29), (49, 3)):
         assert draw_integers(key[i], place[j], 10**6) == together[i, j]
+
+
+EXTREMES = torch.tensor([0, 1, -1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, -(2**31), 2**63 - 1, -(2**63)])
+
+
+@pytest.mark.parametrize(
+    ("key", "counter"),
+    [
+        (torch.tensor(3), torch.tensor(-8)),
+        (EXTREMES, EXTREMES.flip(0)),
+        (EXTREMES[:, None], EXTREMES),
+        (EXTREMES[::3], torch.tensor(2**32 - 1)),
+        (torch.tensor(9), EXTREMES[::2].view(5, 1).expand(5, 3)),
+        (torch.arange(24).view(2, 3, 4).mT, torch.arange(3)),
+        (torch.zeros(0, 3, dtype=torch.int64), torch.arange(3)),
+    ],
+)
+def test_compiled_draws_are_those_of_torch(key: Tensor, counter: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_compiler()
+    came = draw_bits(key, counter)
+    monkeypatch.setattr(native, "runs_on", lambda tensor: False)
+    expected = draw_bits(key, counter)
+    assert came.dtype == expected.dtype
+    assert torch.equal(came, expected)
+
+
+def test_compiled_draws_are_those_of_torch_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_compiler()
+    generator = torch.Generator().manual_seed(0)
+    key, counter = torch.randint(-(2**63), 2**63 - 1, (2, 50_000), generator=generator)
+    came = draw_bits(key, counter)
+    monkeypatch.setattr(native, "runs_on", lambda tensor: False)
+    assert torch.equal(came, draw_bits(key, counter))
 
 
 def test_the_largest_range() -> None:

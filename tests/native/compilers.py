@@ -1,4 +1,4 @@
-"""What the tests of compiled kernels share: they are skipped where there is no compiler, which is a supported machine."""
+"""What the tests of compiled kernels share. Without a compiler they are skipped: such a machine is a supported one."""
 
 from __future__ import annotations
 

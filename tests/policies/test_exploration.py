@@ -7,7 +7,9 @@ import torch
 from tensordict import TensorDict
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from tests.native.compilers import need_compiler, threads
 from tests.no_host_reads import NoHostReads
+from torchrl_gpu import native
 from torchrl_gpu.policies.exploration import MaskedEpsilonGreedy, random_legal
 
 MASK = torch.tensor([True, False, True, True, False, True, False])
@@ -61,6 +63,46 @@ def test_a_single_legal_action_is_always_drawn() -> None:
     assert all(torch.equal(random_legal(mask), torch.arange(6)) for _ in range(20))
 
 
+def both_draws(mask: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the compiled operator and torch draw from the same random numbers."""
+    drawn = []
+    for compiled in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(native, "runs_on", lambda tensor, compiled=compiled: compiled)
+            torch.manual_seed(7)
+            drawn.append(random_legal(mask))
+    return drawn[0], drawn[1]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99, 1.0])
+@pytest.mark.parametrize("shape", [(1,), (15,), (16,), (17,), (5, 1), (400, 33), (64, 1000), (2, 3, 100), (0, 4)])
+def test_compiled_draws_are_those_of_torch(
+    shape: tuple[int, ...], share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need_compiler()
+    mask = torch.rand(shape, generator=torch.Generator().manual_seed(1)) < share
+    for view in (mask, mask.mT.contiguous().mT if mask.ndim > 1 else mask.expand(3, -1)):
+        came, expected = both_draws(view, monkeypatch)
+        assert came.dtype == expected.dtype
+        assert torch.equal(came, expected)
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_compiled_draws_do_not_depend_on_threads(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_compiler()
+    mask = torch.rand(301, 700, generator=torch.Generator().manual_seed(2)) < torch.linspace(0, 0.1, 301)[:, None]
+    with threads(cores):
+        assert torch.equal(*both_draws(mask, monkeypatch))
+
+
+@pytest.mark.parametrize("draw", [0.0, 0.25 - 1e-16, 0.25, 0.5, 0.75, 1 - 2**-53])
+def test_every_share_of_the_draw_falls_to_one_entry(draw: float) -> None:
+    # Four entries are true: the draw's quarter decides.
+    need_compiler()
+    expected = LEGAL[int(draw * 4)]
+    assert native.pick_true(MASK, torch.tensor(draw, dtype=torch.float64)).item() == expected
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_epsilon_is_the_share_of_explored_actions(epsilon: float) -> None:
     torch.manual_seed(1)
@@ -87,9 +129,10 @@ def test_any_batch_shape(batch: tuple[int, ...]) -> None:
         assert MaskedEpsilonGreedy()(state)["action"].shape == batch
 
 
-def test_nothing_is_read_back() -> None:
+@pytest.mark.parametrize("compiled_operators", [False, True])
+def test_nothing_is_read_back(compiled_operators: bool) -> None:
     exploration, state = MaskedEpsilonGreedy(), rows(16)
-    with set_exploration_type(ExplorationType.RANDOM), NoHostReads():
+    with set_exploration_type(ExplorationType.RANDOM), NoHostReads(compiled_operators):
         exploration.anneal(10)
         exploration(state)
 

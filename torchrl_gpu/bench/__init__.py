@@ -9,7 +9,10 @@ from torchrl_gpu.errors import OneLineParser
 # what: (module:function that takes the rest of the command line, what it measures)
 WORDS = {
     "packing": ("torchrl_gpu.bench.packing:main", "PackingEnv against NumPy and against Jumanji's BinPack"),
-    "kernels": ("torchrl_gpu.bench.kernels:main", "z-maps of every backend against the floor that their work implies"),
+    "kernels": (
+        "torchrl_gpu.bench.kernels.command:main",
+        "z-maps of every backend against the floor that their work implies",
+    ),
 }
 
 

@@ -1,26 +1,109 @@
-"""The table of backends."""
+"""The table of backends, and which of them is chosen where."""
 
 from __future__ import annotations
 
+import importlib
+import logging
+import sys
+from collections.abc import Iterator
+
 import pytest
+import torch
 
+from tests.native.compilers import need_compiler
+from torchrl_gpu import native
+from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing import kernels
-from torchrl_gpu.envs.packing.kernels import BACKENDS, available_backends, get_kernels
+from torchrl_gpu.envs.packing.kernels import BACKENDS, Kernels, available_backends, get_kernels
+
+NO_COMPILER = "no C++ compiler: none of c++, g++, clang++ is on the PATH"
 
 
-def test_every_backend_has_every_job() -> None:
-    for name, module in BACKENDS.items():
-        jobs = get_kernels(name)
+@pytest.fixture(autouse=True)
+def chosen_anew() -> Iterator[None]:
+    """The choice of "auto" is remembered for a process: each test makes its own."""
+    kernels._fastest.cache_clear()
+    yield
+    kernels._fastest.cache_clear()
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without one."""
+    monkeypatch.setattr(native, "problem", lambda: NO_COMPILER)
+
+
+def test_every_backend_that_runs_here_has_every_job() -> None:
+    for name, problem in available_backends().items():
+        if problem:
+            continue
+        jobs, module = get_kernels(name), importlib.import_module(BACKENDS[name])
         assert jobs.backend == name
-        assert (jobs.drop_map, jobs.place, jobs.pile_growth) == (module.drop_map, module.place, module.pile_growth)
+        for job in Kernels._fields[1:]:
+            assert getattr(jobs, job) is getattr(module, job)
 
 
-def test_auto_is_a_backend_that_runs_here() -> None:
-    assert available_backends()[get_kernels("auto").backend] == ""
-    assert get_kernels() == get_kernels("eager")
-    assert set(available_backends()) == set(kernels.BACKENDS)
+def test_torch_and_numpy_run_everywhere() -> None:
+    for device in ("cpu", "cuda", "meta"):
+        there = available_backends(torch.device(device))
+        assert list(there) == list(BACKENDS)
+        assert there["eager"] == there["reference"] == ""
+
+
+def test_what_cannot_run_says_why_in_one_line() -> None:
+    on_cuda, on_cpu = available_backends(torch.device("cuda")), available_backends()
+    assert on_cuda["compiled"] == "runs on a CPU only"
+    assert on_cpu["triton"]
+    assert all("\n" not in problem for problem in (*on_cuda.values(), *on_cpu.values()))
+
+
+def test_a_missing_package_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, BACKENDS["triton"], raising=False)
+    assert "triton" in available_backends()["triton"]
+
+
+def test_on_a_cpu_with_a_compiler_the_compiled_one_is_chosen(caplog: pytest.LogCaptureFixture) -> None:
+    need_compiler()
+    with caplog.at_level(logging.WARNING):
+        assert get_kernels() == get_kernels("auto") == get_kernels("compiled")
+        assert PackingEnv(2, device="cpu").kernels.backend == "compiled"
+    assert not caplog.records
+
+
+def test_without_a_compiler_torch_is_chosen_and_said_once(no_compiler: None, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert get_kernels() == get_kernels("eager")
+        assert get_kernels().backend == "eager"
+        assert PackingEnv(2, device="cpu").kernels.backend == "eager"
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert NO_COMPILER in record.getMessage()
+    assert "\n" not in record.getMessage()
+
+
+def test_without_a_compiler_the_compiled_one_is_refused_by_name(no_compiler: None) -> None:
+    assert available_backends()["compiled"] == NO_COMPILER
+    message = f"get_kernels: want a backend that runs on cpu; got 'compiled': {NO_COMPILER}"
+    for refused in (get_kernels, lambda backend: PackingEnv(2, device="cpu", backend=backend)):
+        with pytest.raises(ValueError) as error:
+            refused("compiled")
+        assert str(error.value) == message
+
+
+def test_a_backend_of_another_device_is_refused_by_name() -> None:
+    message = "get_kernels: want a backend that runs on cuda; got 'compiled': runs on a CPU only"
+    with pytest.raises(ValueError) as error:
+        get_kernels("compiled", torch.device("cuda"))
+    assert str(error.value) == message
+
+
+def test_a_device_that_no_backend_was_made_for_runs_torch() -> None:
+    assert get_kernels("auto", torch.device("meta")).backend == "eager"
 
 
 def test_an_unknown_backend_is_named() -> None:
-    with pytest.raises(ValueError, match=r"^get_kernels: backend must be auto or one of eager, .*; got 'cobol'$"):
+    message = "get_kernels: backend must be auto or one of compiled, triton, eager, reference; got 'cobol'"
+    with pytest.raises(ValueError) as error:
         get_kernels("cobol")
+    assert str(error.value) == message

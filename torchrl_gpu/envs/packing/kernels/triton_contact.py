@@ -73,7 +73,7 @@ def first_contact(
             for a in range((p - r + STEP - 1) // STEP):
                 height_row = phase + a * length_y
                 low_row = low + ((a * STEP + r) * COLUMNS + c)
-                for b in tl.range((q - c + STEP - 1) // STEP, loop_unroll_factor=4):
+                for b in tl.range((q - c + STEP - 1) // STEP, loop_unroll_factor=2):
                     height = tl.load(height_row + b)
                     bottom = tl.load(low_row + b * STEP)
                     if PAIRS:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.bench import tiny
-from torchrl_gpu.bench import kernel_rows
+from tests.bench.kernels import tiny
 from torchrl_gpu.bench.drops import unfolded
-from torchrl_gpu.bench.kernel_counts import count
-from torchrl_gpu.bench.kernel_rows import backends, numpy_row, our_row, row_name, step_rows, unfold_row
+from torchrl_gpu.bench.kernels import rows as kernel_rows
+from torchrl_gpu.bench.kernels.counts import count
+from torchrl_gpu.bench.kernels.rows import backends, numpy_row, our_row, row_name, step_rows, unfold_row
 
 CPU = torch.device("cpu")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from torchrl_gpu.bench.kernel_ceilings import Ceilings
-from torchrl_gpu.bench.kernel_report import Section, as_data, duration
+from torchrl_gpu.bench.kernels.ceilings import Ceilings
+from torchrl_gpu.bench.kernels.report import Section, as_data, duration
 from torchrl_gpu.bench.timing import Contestant
 
 CEILINGS = {"cpu": Ceilings(copy=1000.0, add_max={"torch": 100.0, "float32": 200.0, "uint8": 400.0})}

@@ -75,7 +75,7 @@ def _probe(add_max_rate: Callable[[str, int, float], float], dtype: str, threads
 
 
 def _of_cuda(device: torch.device) -> list[Contestant]:
-    from torchrl_gpu.bench import triton_ceiling
+    from torchrl_gpu.bench.kernels import triton_ceiling
 
     rows = machine.ceilings(device)
     rows += [

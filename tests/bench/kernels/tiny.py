@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchrl_gpu.bench import machine
-from torchrl_gpu.bench.kernel_workloads import Workload, pebbles
+from torchrl_gpu.bench.kernels.workloads import Workload, pebbles
 from torchrl_gpu.bench.timing import Contestant
 
 SIDE, RESOLUTION, STEP = 6, 26, 4  # 26 − 6 is a multiple of 4: no placement is flush but on the grid

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.bench import tiny
-from torchrl_gpu.bench import kernel_sweep
-from torchrl_gpu.bench.kernel_ceilings import Ceilings
-from torchrl_gpu.bench.kernel_rows import Backends
+from tests.bench.kernels import tiny
+from torchrl_gpu.bench.kernels import sweep as kernel_sweep
+from torchrl_gpu.bench.kernels.ceilings import Ceilings
+from torchrl_gpu.bench.kernels.rows import Backends
 from torchrl_gpu.bench.timing import Contestant
 
 CPU = torch.device("cpu")

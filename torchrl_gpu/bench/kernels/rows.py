@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.bench.drops import by_numpy, by_unfold
-from torchrl_gpu.bench.kernel_counts import count
-from torchrl_gpu.bench.kernel_workloads import Workload
+from torchrl_gpu.bench.kernels.counts import count
+from torchrl_gpu.bench.kernels.workloads import Workload
 from torchrl_gpu.bench.numpy_packing import drop_by_windows, shapes_of
 from torchrl_gpu.bench.settings import Player, make
 from torchrl_gpu.bench.timing import Contestant

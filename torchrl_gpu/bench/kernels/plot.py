@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from torchrl_gpu.bench.kernel_report import duration
-from torchrl_gpu.bench.kernel_rows import NUMPY, UNFOLD
-from torchrl_gpu.bench.kernel_sweep import AXES
+from torchrl_gpu.bench.kernels.report import duration
+from torchrl_gpu.bench.kernels.rows import NUMPY, UNFOLD
+from torchrl_gpu.bench.kernels.sweep import AXES
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; markers too, for print.
 _STYLES = {

@@ -17,9 +17,13 @@ from typing import Any
 import torch
 
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.bench import kernel_ceilings, kernel_parity, kernel_report, kernel_sweep, machine, parity, report
-from torchrl_gpu.bench.kernel_report import Section
-from torchrl_gpu.bench.kernel_rows import (
+from torchrl_gpu.bench import machine, parity, report
+from torchrl_gpu.bench.kernels import ceilings as kernel_ceilings
+from torchrl_gpu.bench.kernels import parity as kernel_parity
+from torchrl_gpu.bench.kernels import report as kernel_report
+from torchrl_gpu.bench.kernels import sweep as kernel_sweep
+from torchrl_gpu.bench.kernels.report import Section
+from torchrl_gpu.bench.kernels.rows import (
     UNFOLD_ENVS,
     Backends,
     backends,
@@ -29,7 +33,7 @@ from torchrl_gpu.bench.kernel_rows import (
     step_rows,
     unfold_row,
 )
-from torchrl_gpu.bench.kernel_workloads import Workload, boxes, pebbles, procedural
+from torchrl_gpu.bench.kernels.workloads import Workload, boxes, pebbles, procedural
 from torchrl_gpu.bench.settings import irregular
 from torchrl_gpu.bench.timing import measure
 from torchrl_gpu.device import get_device
@@ -225,7 +229,7 @@ def _publish(result: dict[str, Any], args: argparse.Namespace) -> None:
         args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         print(f"Written: {args.output}")
     if args.plot:
-        from torchrl_gpu.bench import kernel_plot
+        from torchrl_gpu.bench.kernels import plot as kernel_plot
 
         args.plot.parent.mkdir(parents=True, exist_ok=True)
         kernel_plot.draw(result, args.plot)

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torchrl_gpu.bench import kernel_parity
-from torchrl_gpu.bench.kernel_ceilings import Ceilings
-from torchrl_gpu.bench.kernel_counts import Work, count
-from torchrl_gpu.bench.kernel_rows import NUMPY, UNFOLD, Backends, numpy_row, our_row, unfold_row
-from torchrl_gpu.bench.kernel_workloads import Workload, boxes, pebbles
+from torchrl_gpu.bench.kernels import parity as kernel_parity
+from torchrl_gpu.bench.kernels.ceilings import Ceilings
+from torchrl_gpu.bench.kernels.counts import Work, count
+from torchrl_gpu.bench.kernels.rows import NUMPY, UNFOLD, Backends, numpy_row, our_row, unfold_row
+from torchrl_gpu.bench.kernels.workloads import Workload, boxes, pebbles
 from torchrl_gpu.bench.timing import Contestant, measure
 
 AXES: dict[str, tuple[int, ...]] = {

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.bench import tiny
+from tests.bench.kernels import tiny
 from torchrl_gpu import bench
-from torchrl_gpu.bench import kernel_ceilings, kernel_parity, kernel_sweep, kernels
+from torchrl_gpu.bench.kernels import ceilings as kernel_ceilings
+from torchrl_gpu.bench.kernels import command
+from torchrl_gpu.bench.kernels import parity as kernel_parity
+from torchrl_gpu.bench.kernels import sweep as kernel_sweep
 from torchrl_gpu.cli import USER_ERROR
 from torchrl_gpu.cli import main as cli_main
 from torchrl_gpu.device import cuda_problem
@@ -24,7 +27,7 @@ TINY += ["--step_envs", "3", "--irregular_step_envs", "1"]
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_ceilings.machine, "ceilings", tiny.ceilings)
     monkeypatch.setattr(kernel_ceilings, "available_backends", lambda device: {"compiled": "no compiler"})
-    monkeypatch.setattr(kernels, "procedural", lambda n, k, **size: tiny.workload(n, k))
+    monkeypatch.setattr(command, "procedural", lambda n, k, **size: tiny.workload(n, k))
     small = {"num_envs": (1, 4), "resolution": (13, 26), "footprint": (3, 6), "visible": (1, 2)}
     monkeypatch.setattr(kernel_sweep, "AXES", small)
 
@@ -36,7 +39,7 @@ def measured(path: Path, *words: str) -> dict[str, Any]:
 
 
 def test_the_command_writes_every_raw_timing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = measured(tmp_path / "new" / "kernels.json")
+    result = measured(tmp_path / "new" / "command.json")
     assert {"device", "cpu", "cores", "torch_threads", "commit"} <= set(result["machine"])
     assert {check["difference"] for check in result["parity"]} == {""}
     ceilings, irregular, mixed, boxes, *steps = result["sections"]
@@ -58,7 +61,7 @@ def test_the_command_writes_every_raw_timing(tmp_path: Path, capsys: pytest.Capt
 
 @pytest.mark.skipif(not cuda_problem(), reason="there is a CUDA device")
 def test_without_a_gpu_its_rows_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = measured(tmp_path / "kernels.json", "--workloads", "boxes")
+    result = measured(tmp_path / "command.json", "--workloads", "boxes")
     (missing,) = result["missing"]
     assert missing.startswith("ours triton: no CUDA device: ")
     boxes = result["sections"][1]
@@ -70,7 +73,7 @@ def test_without_a_gpu_its_rows_say_so(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_sweep_is_written_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     words = ["--workloads", "boxes", "--axes", "num_envs", "visible", "--sweep_envs", "2", "--point_seconds", "0.05"]
-    result = measured(tmp_path / "kernels.json", *words, "--plot", str(tmp_path / "new" / "sweep.png"))
+    result = measured(tmp_path / "command.json", *words, "--plot", str(tmp_path / "new" / "sweep.png"))
     assert {point["axis"] for point in result["sweep"]["points"]} == {"num_envs", "visible"}
     assert (tmp_path / "new" / "sweep.png").stat().st_size > 0
     assert "time for one environment against num_envs, boxes" in " ".join(capsys.readouterr().out.split())
@@ -83,9 +86,9 @@ def test_nothing_is_timed_while_parity_fails(
         raise AssertionError("timed although parity fails")
 
     monkeypatch.setattr(kernel_parity, "_unlike", lambda *args: "z_map differs in 1 of 2 entries")
-    monkeypatch.setattr(kernels, "measure", never)
-    output = tmp_path / "kernels.json"
-    assert kernels.main([*TINY, "--output", str(output)]) == 1
+    monkeypatch.setattr(command, "measure", never)
+    output = tmp_path / "command.json"
+    assert command.main([*TINY, "--output", str(output)]) == 1
     said = capsys.readouterr()
     assert "boxes, ours eager: z_map differs in 1 of 2 entries" in " ".join(said.err.split())
     assert said.out == ""
@@ -95,7 +98,7 @@ def test_nothing_is_timed_while_parity_fails(
 def test_a_missing_matplotlib_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(kernels, "find_spec", lambda name: None)
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
     assert cli_main(["bench", "kernels", "--plot", "a.png"], "torchrl-gpu") == USER_ERROR
     assert "pip install 'torchrl_gpu[plots]'" in capsys.readouterr().err
 

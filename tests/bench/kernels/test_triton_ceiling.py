@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 pytest.importorskip("triton")
-NAME = "torchrl_gpu.bench.triton_ceiling"
+NAME = "torchrl_gpu.bench.kernels.triton_ceiling"
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.bench import tiny
-from torchrl_gpu.bench.kernel_workloads import Pebbles, boxes, pebbles
+from tests.bench.kernels import tiny
+from torchrl_gpu.bench.kernels.workloads import Pebbles, boxes, pebbles
 from torchrl_gpu.envs.packing.types import Bin
 
 BIN = Bin((0.4, 0.4, 0.3), (200, 200), 4)

@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 
 from torchrl_gpu.bench import report
-from torchrl_gpu.bench.kernel_ceilings import Ceilings
-from torchrl_gpu.bench.kernel_rows import NUMPY, UNFOLD, row_name
+from torchrl_gpu.bench.kernels.ceilings import Ceilings
+from torchrl_gpu.bench.kernels.rows import NUMPY, UNFOLD, row_name
 from torchrl_gpu.bench.timing import Contestant
 
 _LEGEND = (

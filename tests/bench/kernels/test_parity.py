@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.bench import tiny
-from torchrl_gpu.bench import kernel_parity
-from torchrl_gpu.bench.kernel_workloads import Workload, boxes, procedural
+from tests.bench.kernels import tiny
+from torchrl_gpu.bench.kernels import parity as kernel_parity
+from torchrl_gpu.bench.kernels.workloads import Workload, boxes, procedural
 from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.envs.packing.kernels import eager
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.bench.drops import unfolded
-from torchrl_gpu.bench.kernel_workloads import Workload
+from torchrl_gpu.bench.kernels.workloads import Workload
 from torchrl_gpu.bench.numpy_packing import drop_by_windows, shapes_of
 from torchrl_gpu.envs.packing.kernels import get_kernels, reference
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 pytest.importorskip("matplotlib")
 
-from torchrl_gpu.bench import kernel_plot
+from torchrl_gpu.bench.kernels import plot as kernel_plot
 
 
 def sweep(points: list[dict[str, Any]]) -> dict[str, Any]:

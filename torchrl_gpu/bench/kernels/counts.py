@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from torchrl_gpu.bench.kernel_workloads import Workload
+from torchrl_gpu.bench.kernels.workloads import Workload
 from torchrl_gpu.envs.packing.geometry import grid_positions
 
 _FLOAT, _MASK, _ID = 4, 1, 8  # bytes of a height, of a legality, of an item id

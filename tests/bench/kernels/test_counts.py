@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.bench import tiny
-from torchrl_gpu.bench.kernel_counts import count
-from torchrl_gpu.bench.kernel_workloads import Workload, boxes, procedural
+from tests.bench.kernels import tiny
+from torchrl_gpu.bench.kernels.counts import count
+from torchrl_gpu.bench.kernels.workloads import Workload, boxes, procedural
 from torchrl_gpu.envs.packing.kernels.reference import item_maps, placements
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.bench import tiny
-from torchrl_gpu.bench import kernel_ceilings
-from torchrl_gpu.bench.kernel_ceilings import Ceilings, again, bounding, contestants, measured, self_timed
+from tests.bench.kernels import tiny
+from torchrl_gpu.bench.kernels import ceilings as kernel_ceilings
+from torchrl_gpu.bench.kernels.ceilings import Ceilings, again, bounding, contestants, measured, self_timed
 from torchrl_gpu.bench.timing import Contestant, measure
 
 CPU = torch.device("cpu")

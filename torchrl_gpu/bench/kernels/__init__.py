@@ -1,0 +1,1 @@
+"""`torchrl-gpu bench kernels`, a module for each part of it; `command` is the command line."""
