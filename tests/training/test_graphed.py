@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.no_host_reads import HostRead, NoHostReads
@@ -387,9 +387,11 @@ def test_an_error_names_the_operator() -> None:
 
 
 def test_an_error_after_an_operator_that_went_well_says_which() -> None:
-    with pytest.raises(RuntimeError, match=r"got aten\.add\.Tensor: the stream is lost"), operator_named():
-        torch.zeros(3) + 1
+    def lose_the_stream(x: Tensor) -> None:
         raise ValueError("the stream is lost\nand more")
+
+    with pytest.raises(RuntimeError, match=r"got aten\.add\.Tensor: the stream is lost"), operator_named():
+        lose_the_stream(torch.zeros(3) + 1)
 
 
 def test_after_a_failed_capture_the_environment_goes_on_as_before() -> None:

@@ -15,14 +15,17 @@ import torch
 import triton
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels import triton_piles
+from torchrl_gpu.envs.packing.kernels import transition, triton_piles
+from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
 from torchrl_gpu.envs.packing.kernels.triton_boxes import MOST_CELLS_X, drop_boxes
 from torchrl_gpu.envs.packing.kernels.triton_solids import drop_solids
 from torchrl_gpu.envs.packing.kernels.triton_wide_boxes import drop_wide_boxes
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 
 if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Kept, Placement
+    from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement
+
+__all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
 
 
 def problem(device: torch.device) -> str:
@@ -50,6 +53,11 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
     placement = type(placement)(*(field.contiguous() for field in placement))
     with _on(heightmap.device):
         return triton_piles.place(heightmap.contiguous(), placement, catalogue)
+
+
+def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
+    """As `transition.advance`."""
+    return transition.advance(state, action, following, catalogue, bin_, place)
 
 
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
