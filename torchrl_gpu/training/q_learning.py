@@ -44,6 +44,7 @@ class QLearning(LightningModule):
         priority_beta: Exponent of the importance weights.
         reward_scale: Factor on rewards in the loss.
         max_grad_norm: Gradients are clipped to this norm; None leaves them.
+        cuda_graphs: Whether a rollout on CUDA is one replay of a graph; see `training.graphed`.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class QLearning(LightningModule):
         priority_beta: float = 0.4,
         reward_scale: float = 1.0,
         max_grad_norm: float | None = 10.0,
+        cuda_graphs: bool = False,
     ) -> None:
         super().__init__()
         counts = {
@@ -86,7 +88,7 @@ class QLearning(LightningModule):
         self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
         self.replay_size, self.warmup_frames, self.prioritized = replay_size, warmup_frames, prioritized
         self.priority_alpha, self.priority_beta = priority_alpha, priority_beta
-        self.reward_scale, self.max_grad_norm = reward_scale, max_grad_norm
+        self.reward_scale, self.max_grad_norm, self.cuda_graphs = reward_scale, max_grad_norm, cuda_graphs
         self.frames = 0
         self._resumed: dict[str, Any] | None = None
 
@@ -124,7 +126,7 @@ class QLearning(LightningModule):
     def on_fit_start(self) -> None:
         """Starts rollouts and replay, or goes on with those of the checkpoint."""
         self.meter = EpisodeMeter(self.env.device)
-        self.rollout = Rollout(self.env, self.env.stored_keys, self.agent.n_steps, self.agent.gamma)
+        self.rollout = Rollout(self.env, self.env.stored_keys, self.agent.n_steps, self.agent.gamma, self.cuda_graphs)
         self.replay = replay_buffer(
             self.replay_size,
             self.batch_size,

@@ -9,8 +9,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu.envs.base import BatchedEnv
-
-Policy = Callable[[TensorDictBase], TensorDictBase]
+from torchrl_gpu.training.graphed import GraphedRollout, Policy, play_steps
 
 
 class Rollout:
@@ -21,9 +20,12 @@ class Rollout:
         keys: Observations to keep; what the environment can make again is left out.
         n_steps: Rewards of one transition.
         gamma: Discount of a step.
+        cuda_graphs: Whether all steps of a call are one replay of a CUDA graph; on a CPU they run one by one.
     """
 
-    def __init__(self, env: BatchedEnv, keys: list[str], n_steps: int, gamma: float) -> None:
+    def __init__(self, env: BatchedEnv, keys: list[str], n_steps: int, gamma: float, cuda_graphs: bool = False) -> None:
+        self.cuda_graphs = cuda_graphs
+        self._graphed: GraphedRollout | None = None
         self.env, self.keys, self.n_steps, self.gamma = env, keys, n_steps, gamma
         self.current: TensorDictBase = env.reset()
         self.pending: TensorDictBase | None = None  # (N, n − 1 or fewer), steps whose return is not complete
@@ -40,24 +42,22 @@ class Rollout:
             Transitions ready for replay, (N·T,) once n − 1 steps are pending (n − 1 fewer of each environment at the
             start), and the raw steps (N, T) with `next` holding reward, done and the observations kept.
         """
-        made = []
-        for _ in range(steps):
-            stepped, self.current = self.env.step_and_maybe_reset(policy(self.current))
-            kept = stepped.select(*self.keys, "action", *[("next", k) for k in self.keys])
-            made.append(
-                kept.update(
-                    {"next": stepped["next"].select("reward", "done", "terminated", "utilization", strict=False)}
-                )
-            )
-        fresh = torch.stack(made, 1)
+        fresh, self.current = self._player(policy, steps)(self.current)
         joined = fresh if self.pending is None else torch.cat([self.pending, fresh], 1)
         self.pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
         return n_step(joined, self.n_steps, self.gamma).flatten(), fresh
 
+    def _player(self, policy: Policy, steps: int) -> Callable[[TensorDictBase], tuple[TensorDictBase, TensorDictBase]]:
+        if not self.cuda_graphs:
+            return lambda current: play_steps(self.env, policy, current, steps, self.keys)
+        if self._graphed is None or (self._graphed.policy, self._graphed.steps) != (policy, steps):
+            self._graphed = GraphedRollout(self.env, policy, steps, self.keys)
+        return self._graphed
+
     def state_dict(self) -> dict[str, object]:
         """Environment and unfinished transitions: tensors and integers only."""
         pending = None if self.pending is None else self.pending.to_dict()
-        return {"env": self.env.state_dict(), "current": self.current.to_dict(), "pending": pending}
+        return {"env": self.env.state_dict(), "current": self.current.clone().to_dict(), "pending": pending}
 
     def load_state_dict(self, state: dict) -> None:
         """Goes on where `state` was saved."""

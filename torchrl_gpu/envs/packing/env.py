@@ -16,6 +16,7 @@ from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, item_source
 from torchrl_gpu.envs.packing.items.source import SortedStream
 from torchrl_gpu.envs.packing.kernels import Kept, get_kernels
+from torchrl_gpu.envs.packing.memory import bytes_per_env, check_fits
 from torchrl_gpu.envs.packing.reward import REWARDS, objective
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 
@@ -91,8 +92,8 @@ class PackingEnv(BatchedEnv):
         self.incremental = incremental
         self.kernels = get_kernels(backend, self.device)
         self.catalogue, self.stream = self._build_items()
-        self._rows = torch.arange(num_envs, device=self.device)
-        self._env_index = self._rows + first_env
+        check_fits(num_envs, self.bytes_per_env, self.device)
+        self._env_index = torch.arange(num_envs, device=self.device) + first_env
         self._slots = torch.arange(visible_items, device=self.device)
         self._sizes = self._item_sizes()
         # A box costs too little for it, and with one slot the only item shown is always a new one.
@@ -116,6 +117,13 @@ class PackingEnv(BatchedEnv):
             [self.catalogue.extent * cell, self.catalogue.height[..., None], volume[..., None]], -1
         ).float()
         return torch.cat([sizes, torch.zeros_like(sizes[:1])])
+
+    @property
+    def bytes_per_env(self) -> int:
+        """Most bytes that one environment takes while it steps."""
+        longest = max(1, min(self.num_items, self.stream.length))
+        shown = {"visible_items": self.visible_items, "num_items": longest, "include": self.include}
+        return bytes_per_env(self.bin, self.catalogue, **shown, backend=self.kernels.backend)  # type: ignore[arg-type]
 
     @property
     def num_orientations(self) -> int:
@@ -182,13 +190,15 @@ class PackingEnv(BatchedEnv):
         n, device = self.num_envs, self.device
         shape = (n, *self.action_shape)
         high = self.bin.size[2] + self.bin.tolerance
-        maps = (n, self.visible_items, self.num_orientations, *self.catalogue.footprint)
+        each = self.visible_items, self.num_orientations
+        # An unbounded spec writes its bounds out: for one environment, and expanded to all.
+        sizes, maps = Unbounded((*each, 4), device), Unbounded((*each, *self.catalogue.footprint), device)
         specs = {
             "box_heightmap": Bounded(0, high, (n, *self.bin.cells), device=device),
             "item_id": Bounded(-1, self.catalogue.num_items - 1, (n, self.visible_items), device, torch.int64),
-            "item_size": Unbounded((n, self.visible_items, self.num_orientations, 4), device=device),
-            "item_top": Unbounded(maps, device=device),
-            "item_bottom": Unbounded(maps, device=device),
+            "item_size": sizes.expand(n, *sizes.shape),
+            "item_top": maps.expand(n, *maps.shape),
+            "item_bottom": maps.expand(n, *maps.shape),
             "z_map": Bounded(0, high, shape, device=device),
             "legal_mask": Binary(self.grid[1], shape, device=device, dtype=torch.bool),
             "action_mask": Binary(self.num_actions, (n, self.num_actions), device=device, dtype=torch.bool),

@@ -8,6 +8,10 @@ reads `width` words per row, from the first-level cache: for so narrow bins shuf
 Kept maps are not read: to make a height again costs less than to load it.
 """
 
+# Arguments of kernels have no types that mypy knows.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# ruff: noqa: RUF005 (kernels know no unpacking)
+
 from __future__ import annotations
 
 import numpy as np
@@ -166,7 +170,7 @@ def drop_boxes_kernel(
     rows = (tl.zeros([T], tl.float32),) * X
     width = tl.where(fits_y, q, 0)
     for j in range(tl.max(width, 0)):
-        under = ()
+        under = rows[:0]
         for x in tl.static_range(X):
             height = tl.load(here + (x * Y + y + j), mask=j < width, other=0.0)
             under = under + (tl.maximum(rows[x], height),)
@@ -176,7 +180,7 @@ def drop_boxes_kernel(
     reach = tl.full([T], 1, tl.int32)
     for k in tl.static_range(LEVELS):
         longer = p >= (2 << k)
-        doubled = ()
+        doubled = rows[:0]
         for x in tl.static_range(X):
             if x + (1 << k) < X:
                 doubled = doubled + (tl.where(longer, tl.maximum(rows[x], rows[x + (1 << k)]), rows[x]),)
@@ -187,7 +191,7 @@ def drop_boxes_kernel(
     second = rows
     for k in tl.static_range(LEVELS):
         shifts = ((p - reach) >> k & 1) == 1
-        shifted = ()
+        shifted = rows[:0]
         for x in tl.static_range(X):
             if x + (1 << k) < X:
                 shifted = shifted + (tl.where(shifts, second[x + (1 << k)], second[x]),)

@@ -1,5 +1,8 @@
 """The heightmap after a placement, and by how much placements would raise it, in Triton."""
 
+# Arguments of kernels have no types that mypy knows.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -27,7 +30,7 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue) -> Tens
     maps = (heightmap, heightmap) if catalogue.top is None else (catalogue.top.contiguous(), _bottom(catalogue))
     out = torch.empty_like(heightmap)
     num_tiles = triton.cdiv(cells, per_bin)
-    if num_envs:
+    if out.numel():
         place_kernel[(triton.cdiv(num_envs, num_bins) * num_tiles,)](
             heightmap,
             *placement,

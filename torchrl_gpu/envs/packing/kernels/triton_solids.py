@@ -5,6 +5,9 @@ is in `triton_contact`. Which orientations share an extent is settled per item o
 groups of V is assumed from the bounds of the catalogue, and only costs time where it is wrong.
 """
 
+# Arguments of kernels have no types that mypy knows.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
 from __future__ import annotations
 
 from collections import Counter
@@ -17,6 +20,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels.triton_boxes import heights_of
 from torchrl_gpu.envs.packing.kernels.triton_contact import counted, first_contact
+from torchrl_gpu.envs.packing.kernels.triton_placements import num_fitting, sharers, touched, variants, work
 from torchrl_gpu.envs.packing.kernels.triton_split import sortable, split
 from torchrl_gpu.envs.packing.kernels.triton_stability import stands
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
 # rule's own pass no longer fit.
 RESULTS_PER_THREAD = {"none": 32, "corners": 16, "support": 8}
 MOST_LANES_PER_THREAD = 16
-MOST_REGISTERS = 176  # per thread, so that 12 warps fit a multiprocessor of Hopper
+MOST_REGISTERS = 200  # per thread: 10 warps on a multiprocessor of Hopper, and nothing in local memory
 _FUSED_SINCE = (9, 0)  # compute capability that adds and maximises pairs of int16 in one instruction
 
 
@@ -68,8 +72,6 @@ def drop_solids(
     num_orientations, (grid_x, grid_y) = catalogue.num_orientations, bin_.grid
     z_map = heightmap.new_empty(num_envs, num_slots, num_orientations, grid_x, grid_y)
     legal = torch.empty_like(z_map, dtype=torch.bool)
-    if not z_map.numel():
-        return z_map, legal
     cut, fused = blocks(catalogue, bin_), _fused(heightmap.device)
     pairs = catalogue.unit is not None and fused is not None
     read = split(heightmap, catalogue, bin_, counted=pairs, ordered=cut.variants > 1)
@@ -168,40 +170,43 @@ def drop_solids_kernel(
     """
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
+    CELLS: tl.constexpr = STEP * STEP * GX * GY
     PARTS: tl.constexpr = 2 if PAIRS else 1  # tiles of single placements in one of pairs
     pid = tl.program_id(0).to(tl.int64)
     tile = (pid % TILES).to(tl.int32)
     group = pid // TILES % (ORIENTATIONS // V)
     slot = pid // (TILES * (ORIENTATIONS // V))
     env = slot // SLOTS
-    index = tl.arange(0, V)
-
-    orientation, variant, p, q = _variants(order, extent, item_id, slot, group, ORIENTATIONS, X, V)
+    source = (item_id + slot, order, extent, bottom, group)
+    orientation, _variant, p, q = variants(source, ORIENTATIONS, X, V)
     out = (slot * ORIENTATIONS + orientation) * (GX * GY)
 
-    x0, x1, y0, y1 = 0, X, 0, Y
+    window = (0, X, 0, Y)
     before = out
     if KEPT:
         held = tl.load(kept_slot + slot)
         before = ((env * SLOTS + tl.maximum(held, 0)) * ORIENTATIONS + orientation) * (GX * GY)
-        rectangle = changed + env * 4
-        x0 = tl.where(held >= 0, tl.load(rectangle), 0).to(tl.int32)
-        y0 = tl.where(held >= 0, tl.load(rectangle + 1), 0).to(tl.int32)
-        x1 = tl.where(held >= 0, tl.load(rectangle + 2), X).to(tl.int32)
-        y1 = tl.where(held >= 0, tl.load(rectangle + 3), Y).to(tl.int32)
+        x0, y0 = tl.load(changed + env * 4), tl.load(changed + env * 4 + 1)
+        x1, y1 = tl.load(changed + env * 4 + 2), tl.load(changed + env * 4 + 3)
+        window = (
+            tl.where(held >= 0, x0, 0).to(tl.int32),
+            tl.where(held >= 0, x1, X).to(tl.int32),
+            tl.where(held >= 0, y0, 0).to(tl.int32),
+            tl.where(held >= 0, y1, Y).to(tl.int32),
+        )
 
     # What needs no work.
-    from_x, to_x = _touched(p, x0, x1, X, STEP, GX)
-    from_y, to_y = _touched(q, y0, y1, Y, STEP, GY)
+    from_x, to_x = touched(p, window[0], window[1], X, STEP, GX)
+    from_y, to_y = touched(q, window[2], window[3], Y, STEP, GY)
     for part in range(PARTS):
         lane = (tile * PARTS + part) * T + tl.arange(0, T)
         gx, gy = (lane // GY)[None, :], (lane % GY)[None, :]
-        touched = (gx >= from_x[:, None]) & (gx < to_x[:, None]) & (gy >= from_y[:, None]) & (gy < to_y[:, None])
-        write = (lane < GX * GY)[None, :] & ~touched
+        works = (gx >= from_x[:, None]) & (gx < to_x[:, None]) & (gy >= from_y[:, None]) & (gy < to_y[:, None])
+        write = (lane < GX * GY)[None, :] & ~works
         z = tl.zeros([V, T], tl.float32) + ceiling
         fine = tl.zeros([V, T], tl.uint8)
         if KEPT:
-            fits = (gx < _num_fitting(p, X, STEP, GX)[:, None]) & (gy < _num_fitting(q, Y, STEP, GY)[:, None])
+            fits = (gx < num_fitting(p, X, STEP, GX)[:, None]) & (gy < num_fitting(q, Y, STEP, GY)[:, None])
             z = tl.load(kept_z + (before[:, None] + lane[None, :]), mask=write & fits, other=ceiling)
             fine = tl.load(kept_legal + (before[:, None] + lane[None, :]), mask=write & fits, other=0)
         tl.store(z_map + (out[:, None] + lane[None, :]), z, mask=write)
@@ -213,95 +218,38 @@ def drop_solids_kernel(
         is_exact = tl.min(tl.load(exact + env * EXACT_TILES + check, mask=check < EXACT_TILES, other=1), 0) > 0
 
     # What does: one extent after the other, which is one only where the sorted orientations come in whole groups.
-    cells: tl.constexpr = STEP * STEP * GX * GY
-    here = heights + env * cells
+    here, there = heights + env * CELLS, counts + env * CELLS
+    into = (z_map, legal, item_height, slot)
     for turn in range(V):
-        low, mine, leads, p_now, q_now = _sharers(
-            turn, order, extent, bottom, item_id, slot, group, ORIENTATIONS, X, V, ROWS * COLUMNS
-        )
+        low, _mine, leads, p_now, q_now = sharers(source, turn, ORIENTATIONS, X, V, ROWS * COLUMNS)
         if leads:
             if is_exact:
                 start = tile * T
-                gx, gy, paired, there = _work(start, p_now, q_now, x0, x1, y0, y1, True, X, Y, STEP, T)
-                if tl.max(there.to(tl.int32), 0) > 0:
+                gx, gy, _paired, there_is = work(start, p_now, q_now, window, True, X, Y, STEP, T)
+                if tl.max(there_is.to(tl.int32), 0) > 0:
                     x, y = tl.minimum(gx * STEP, X - p_now), tl.minimum(gy * STEP, Y - q_now)
                     pairs = first_contact(
-                        counts + env * cells, low, x, y, p_now, q_now, per_unit, True, FUSED, X, Y, STEP, COLUMNS, V, T
+                        there, low, x, y, p_now, q_now, per_unit, True, FUSED, X, Y, STEP, COLUMNS, V, T
                     )
                     for half in range(2):
+                        z = counted(pairs, half) * unit
                         _judge(
-                            counted(pairs, half) * unit,
-                            half,
-                            start,
-                            turn,
-                            x0,
-                            x1,
-                            y0,
-                            y1,
-                            here,
-                            order,
-                            extent,
-                            item_height,
-                            bottom,
-                            item_id,
-                            z_map,
-                            legal,
-                            slot,
-                            group,
-                            limit,
-                            tolerance,
-                            True,
-                            ORIENTATIONS,
-                            X,
-                            Y,
-                            STEP,
-                            ROWS,
-                            COLUMNS,
-                            RULE,
-                            V,
-                            T,
-                        )
+                            z, half, start, turn, source, window, here, into, limit, tolerance,
+                            True, ORIENTATIONS, X, Y, STEP, ROWS, COLUMNS, RULE, V, T,
+                        )  # fmt: skip
             else:
                 for part in range(PARTS):
                     start = (tile * PARTS + part) * T
-                    gx, gy, paired, there = _work(start, p_now, q_now, x0, x1, y0, y1, False, X, Y, STEP, T)
-                    if tl.max(there.to(tl.int32), 0) > 0:
+                    gx, gy, _paired, there_is = work(start, p_now, q_now, window, False, X, Y, STEP, T)
+                    if tl.max(there_is.to(tl.int32), 0) > 0:
                         x, y = tl.minimum(gx * STEP, X - p_now), tl.minimum(gy * STEP, Y - q_now)
                         z = first_contact(
                             here, low, x, y, p_now, q_now, per_unit, False, FUSED, X, Y, STEP, COLUMNS, V, T
                         )
                         _judge(
-                            z,
-                            0,
-                            start,
-                            turn,
-                            x0,
-                            x1,
-                            y0,
-                            y1,
-                            here,
-                            order,
-                            extent,
-                            item_height,
-                            bottom,
-                            item_id,
-                            z_map,
-                            legal,
-                            slot,
-                            group,
-                            limit,
-                            tolerance,
-                            False,
-                            ORIENTATIONS,
-                            X,
-                            Y,
-                            STEP,
-                            ROWS,
-                            COLUMNS,
-                            RULE,
-                            V,
-                            T,
-                        )
+                            z, 0, start, turn, source, window, here, into, limit, tolerance,
+                            False, ORIENTATIONS, X, Y, STEP, ROWS, COLUMNS, RULE, V, T,
+                        )  # fmt: skip
 
 
 @triton.jit
@@ -310,20 +258,10 @@ def _judge(
     half,
     start,
     turn,
-    x0,
-    x1,
-    y0,
-    y1,
+    source,
+    window,
     here,
-    order,
-    extent,
-    item_height,
-    bottom,
-    item_id,
-    z_map,
-    legal,
-    slot,
-    group,
+    into,
     limit,
     tolerance,
     PAIRS: tl.constexpr,
@@ -337,17 +275,15 @@ def _judge(
     V: tl.constexpr,
     T: tl.constexpr,
 ):
-    """Judges and writes the heights z (V, T) of a turn's placements, of pairs the first (half 0) or the second (1).
-
-    What the placements are is worked out again: to keep it through the loop before would cost registers.
-    """
+    """Judges and writes the heights z (V, T) of a turn's placements, of pairs the first (half 0) or the second (1)."""
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
-    low, mine, leads, p, q = _sharers(turn, order, extent, bottom, item_id, slot, group, ORIENTATIONS, X, V, ROWS * COLUMNS)
-    gx, gy, paired, there = _work(start, p, q, x0, x1, y0, y1, PAIRS, X, Y, STEP, T)
-    there = there & ((half == 0) | paired)
-    gx = tl.where(there, gx + half, gx)
-    orientation, variant, each_p, each_q = _variants(order, extent, item_id, slot, group, ORIENTATIONS, X, V)
+    z_map, legal, item_height, slot = into
+    low, mine, _leads, p, q = sharers(source, turn, ORIENTATIONS, X, V, ROWS * COLUMNS)
+    first_gx, gy, paired, there_is = work(start, p, q, window, PAIRS, X, Y, STEP, T)
+    there = there_is & ((half == 0) | paired)
+    gx = tl.where(there, first_gx + half, first_gx)
+    orientation, variant, _p, _q = variants(source, ORIENTATIONS, X, V)
     fine = z + tl.load(item_height + variant)[:, None] <= limit
     if RULE != "none":
         x, y = tl.minimum(gx * STEP, X - p), tl.minimum(gy * STEP, Y - q)
@@ -356,112 +292,3 @@ def _judge(
     write = mine[:, None] & there[None, :]
     tl.store(z_map + at, z, mask=write)
     tl.store(legal + at, fine.to(tl.uint8), mask=write)
-
-
-@triton.jit
-def _variants(order, extent, item_id, slot, group, ORIENTATIONS: tl.constexpr, X: tl.constexpr, V: tl.constexpr):
-    """The V orientations of a group, their rows of the catalogue, and their extents; (V,) each.
-
-    An empty slot has an extent that fits nowhere.
-    """
-    item = tl.load(item_id + slot)
-    row = tl.maximum(item, 0)
-    orientation = group * V + tl.arange(0, V)
-    if V > 1:
-        orientation = tl.load(order + row * ORIENTATIONS + orientation).to(tl.int64)
-    variant = row * ORIENTATIONS + orientation
-    p = tl.where(item >= 0, tl.load(extent + variant * 2), X + 1).to(tl.int32)
-    return orientation, variant, p, tl.load(extent + variant * 2 + 1).to(tl.int32)
-
-
-@triton.jit
-def _sharers(
-    turn,
-    order,
-    extent,
-    bottom,
-    item_id,
-    slot,
-    group,
-    ORIENTATIONS: tl.constexpr,
-    X: tl.constexpr,
-    V: tl.constexpr,
-    CELLS: tl.constexpr,
-):
-    """Which orientations of a group share the extent of the one in `turn`.
-
-    Returns:
-        Pointers to their bottoms, for others to that of the one in turn, (V,); which they are, (V,); whether the one
-        in turn is the first of them; the extent.
-    """
-    index = tl.arange(0, V)
-    orientation, variant, p, q = _variants(order, extent, item_id, slot, group, ORIENTATIONS, X, V)
-    p_now = tl.sum(tl.where(index == turn, p, 0), 0)
-    q_now = tl.sum(tl.where(index == turn, q, 0), 0)
-    mine = (p == p_now) & (q == q_now)
-    leader = tl.sum(tl.where(index == turn, variant, 0), 0)
-    leads = tl.min(tl.where(mine, index, V), 0) == turn
-    return bottom + tl.where(mine, variant, leader) * CELLS, mine, leads, p_now, q_now
-
-
-@triton.jit
-def _work(
-    start,
-    p,
-    q,
-    x0,
-    x1,
-    y0,
-    y1,
-    PAIRS: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
-    STEP: tl.constexpr,
-    T: tl.constexpr,
-):
-    """T of the placements, or pairs of them along x, that fit and touch the cells [x0, x1) × [y0, y1), from `start` on.
-
-    Returns:
-        Placement along x, of a pair the first, and along y; whether there is a second; whether there is a first. (T,)
-    """
-    GX: tl.constexpr = (X + STEP - 1) // STEP
-    GY: tl.constexpr = (Y + STEP - 1) // STEP
-    first_x, last_x = _touched(p, x0, x1, X, STEP, GX)
-    first_y, last_y = _touched(q, y0, y1, Y, STEP, GY)
-    width = last_y - first_y
-    rows = last_x - first_x
-    if PAIRS:
-        # The flush placement begins in another phase than the one before it: it stays single.
-        flush = ((rows > 0) & ((last_x - 1) * STEP > X - p)).to(tl.int32)
-        in_pairs = rows - flush
-        rows = (in_pairs + 1) // 2 + flush
-    lane = start + tl.arange(0, T)
-    there = lane < rows * width
-    lane = tl.where(there, lane, 0)
-    row, column = lane // tl.maximum(width, 1), lane % tl.maximum(width, 1)
-    if PAIRS:
-        alone = (flush > 0) & (row == rows - 1)
-        gx = tl.where(alone, last_x - 1, first_x + 2 * row)
-        paired = ~alone & (2 * row + 1 < in_pairs)
-    else:
-        gx = first_x + row
-        paired = lane < 0
-    return gx, first_y + column, paired, there
-
-
-@triton.jit
-def _num_fitting(extent, CELLS: tl.constexpr, STEP: tl.constexpr, GRID: tl.constexpr):
-    """Placements of a footprint along one axis, the one flush with the wall included."""
-    room = CELLS - extent
-    return tl.where(room >= 0, tl.minimum((tl.maximum(room, 0) + STEP - 1) // STEP + 1, GRID), 0)
-
-
-@triton.jit
-def _touched(extent, start, end, CELLS: tl.constexpr, STEP: tl.constexpr, GRID: tl.constexpr):
-    """The fitting placements along one axis whose footprint meets the cells [start, end): the first, and one past."""
-    first = tl.where(start >= extent, (start - extent) // STEP + 1, 0)
-    fitting = _num_fitting(extent, CELLS, STEP, GRID)
-    last = tl.minimum(fitting, (end + STEP - 1) // STEP)
-    # The last placement may stand flush with the wall, before its place on the grid.
-    last = tl.where(CELLS - extent < end, fitting, last)
-    return first, tl.maximum(last, first)

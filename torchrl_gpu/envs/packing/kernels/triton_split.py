@@ -6,6 +6,9 @@
 - Per item the orientations in the order of their extents, so that those of one extent come together.
 """
 
+# Arguments of kernels have no types that mypy knows.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
 from __future__ import annotations
 
 from typing import NamedTuple

@@ -4,6 +4,9 @@ Counts are compared as integers. Slopes are ratios of integers that differ by fa
 differ at all, and are equal where those are equal, since the division rounds correctly: so the hull test is exact.
 """
 
+# Arguments of kernels have no types that mypy knows.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
 from __future__ import annotations
 
 import triton

@@ -8,6 +8,9 @@ costs four words from the cache, however large the box.
 Kept maps are not read: to make a height again costs as much as to load it.
 """
 
+# Arguments of kernels have no types that mypy knows.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
 from __future__ import annotations
 
 import torch
@@ -128,6 +131,7 @@ def drop_wide_boxes_kernel(
         placed = fits & (x <= X - p) & ((x % STEP == 0) | (x == X - p))
         tl.store(out_z + (x + STEP - 1) // STEP * GY, highest, mask=placed)
         in_block = tl.where(in_block == 0, length - 1, in_block - 1)
+    tl.debug_barrier()  # what follows may read z with another layout of threads
     # From the near end: the maximum from the beginning of each row's block to it.
     in_block = tl.zeros([T], tl.int32)
     for x in range(X):
@@ -138,6 +142,6 @@ def drop_wide_boxes_kernel(
         where = out_z + (first + STEP - 1) // STEP * GY
         tl.store(where, tl.maximum(highest, tl.load(where, mask=placed, other=0.0)), mask=placed)
         in_block = tl.where(in_block == length - 1, 0, in_block + 1)
-    tl.debug_barrier()  # what follows may read z with another layout of threads
+    tl.debug_barrier()
     here = heightmap + env * (X * Y)
     judge(here, out_z, out_legal, gy, p, q, high, there, ceiling, limit, tolerance, RULE, X, Y, STEP)

@@ -1,0 +1,114 @@
+"""Which placements a program of `drop_solids_kernel` works on, as functions inside the kernel.
+
+They are called again after the loop over cells rather than kept through it, where registers are dear.
+"""
+
+# Arguments of kernels have no types that mypy knows.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def variants(source, ORIENTATIONS: tl.constexpr, X: tl.constexpr, V: tl.constexpr):
+    """The V orientations of a group.
+
+    Args:
+        source: Pointer to the item; pointers to the order of orientations, extents and bottoms of the catalogue; the
+            number of the group.
+
+    Returns:
+        Orientations, their rows of the catalogue, and their extents along x and y; (V,) each. An empty slot has an
+        extent that fits nowhere.
+    """
+    item_id, order, extent, _bottom, group = source
+    item = tl.load(item_id)
+    row = tl.maximum(item, 0)
+    orientation = group * V + tl.arange(0, V)
+    if V > 1:
+        orientation = tl.load(order + row * ORIENTATIONS + orientation).to(tl.int64)
+    variant = row * ORIENTATIONS + orientation
+    p = tl.where(item >= 0, tl.load(extent + variant * 2), X + 1).to(tl.int32)
+    return orientation, variant, p, tl.load(extent + variant * 2 + 1).to(tl.int32)
+
+
+@triton.jit
+def sharers(source, turn, ORIENTATIONS: tl.constexpr, X: tl.constexpr, V: tl.constexpr, CELLS: tl.constexpr):
+    """Which orientations of a group share the extent of the one in `turn`.
+
+    Returns:
+        Pointers to their bottoms, for others to that of the one in turn, (V,); which they are, (V,); whether the one
+        in turn is the first of them; the extent.
+    """
+    index = tl.arange(0, V)
+    _orientation, variant, p, q = variants(source, ORIENTATIONS, X, V)
+    p_now = tl.sum(tl.where(index == turn, p, 0), 0)
+    q_now = tl.sum(tl.where(index == turn, q, 0), 0)
+    mine = (p == p_now) & (q == q_now)
+    leader = tl.sum(tl.where(index == turn, variant, 0), 0)
+    leads = tl.min(tl.where(mine, index, V), 0) == turn
+    return source[3] + tl.where(mine, variant, leader) * CELLS, mine, leads, p_now, q_now
+
+
+@triton.jit
+def work(
+    start,
+    p,
+    q,
+    window,
+    PAIRS: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+    T: tl.constexpr,
+):
+    """T of the placements, or pairs of them along x, that fit and touch the cells of a window,
+    x0, x1, y0, y1, from `start` on.
+
+    Returns:
+        Placement along x, of a pair the first, and along y; whether there is a second; whether there is a first. (T,)
+    """
+    GX: tl.constexpr = (X + STEP - 1) // STEP
+    GY: tl.constexpr = (Y + STEP - 1) // STEP
+    first_x, last_x = touched(p, window[0], window[1], X, STEP, GX)
+    first_y, last_y = touched(q, window[2], window[3], Y, STEP, GY)
+    width = last_y - first_y
+    rows = last_x - first_x
+    if PAIRS:
+        # The flush placement begins in another phase than the one before it: it stays single.
+        flush = ((rows > 0) & ((last_x - 1) * STEP > X - p)).to(tl.int32)
+        in_pairs = rows - flush
+        rows = (in_pairs + 1) // 2 + flush
+    lane = start + tl.arange(0, T)
+    there = lane < rows * width
+    lane = tl.where(there, lane, 0)
+    row, column = lane // tl.maximum(width, 1), lane % tl.maximum(width, 1)
+    if PAIRS:
+        alone = (flush > 0) & (row == rows - 1)
+        gx = tl.where(alone, last_x - 1, first_x + 2 * row)
+        paired = ~alone & (2 * row + 1 < in_pairs)
+    else:
+        gx = first_x + row
+        paired = lane < 0
+    return gx, first_y + column, paired, there
+
+
+@triton.jit
+def num_fitting(extent, CELLS: tl.constexpr, STEP: tl.constexpr, GRID: tl.constexpr):
+    """Placements of a footprint along one axis, the one flush with the wall included."""
+    room = CELLS - extent
+    return tl.where(room >= 0, tl.minimum((tl.maximum(room, 0) + STEP - 1) // STEP + 1, GRID), 0)
+
+
+@triton.jit
+def touched(extent, start, end, CELLS: tl.constexpr, STEP: tl.constexpr, GRID: tl.constexpr):
+    """The fitting placements along one axis whose footprint meets the cells [start, end): the first, and one past."""
+    first = tl.where(start >= extent, (start - extent) // STEP + 1, 0)
+    fitting = num_fitting(extent, CELLS, STEP, GRID)
+    last = tl.minimum(fitting, (end + STEP - 1) // STEP)
+    # The last placement may stand flush with the wall, before its place on the grid.
+    last = tl.where(CELLS - extent < end, fitting, last)
+    return first, tl.maximum(last, first)
