@@ -1,4 +1,4 @@
-"""The same results from vectors of every width: the kernels compiled without the widest instructions of this machine."""
+"""The same results from vectors of every width: kernels compiled without the widest instructions of this machine."""
 
 from __future__ import annotations
 

@@ -1,0 +1,330 @@
+"""Parity of the Triton kernels with the reference: on CUDA devices, and on a CPU where Triton interprets them.
+
+Triton decides at import whether it interprets, so the CPU takes part only in a process that was started with
+TRITON_INTERPRET=1; `test_triton.py` starts one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.envs.packing.kernels.test_compiled import changed_by, shown_next
+from tests.envs.packing.kernels.test_eager import some_placement
+from tests.envs.packing.scenes import CELL, Scene, as_solids, bin_of, scene, scene_in
+from tests.tolerances import assert_near
+from torchrl_gpu.envs.packing.kernels import Kept, Placement, get_kernels, reference, triton_kernels
+from torchrl_gpu.envs.packing.types import Catalogue
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # the interpreter wraps integers
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+RULES = ("none", "corners", "support")
+KINDS = ("boxes", "solids", "boxes as solids")
+SEEDS = range(2) if INTERPRETED else range(40)
+
+
+@pytest.fixture(params=["cpu"] if INTERPRETED else [pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Where the kernels run in this process."""
+    return torch.device(request.param)
+
+
+def dropped(s: Scene, device: torch.device, kept: Kept | None = None) -> tuple[Tensor, Tensor]:
+    """z-map and legality, from the device."""
+    there = s.to(device)
+    on_device = kept and Kept(*(field.to(device) for field in kept))
+    z_map, legal = triton_kernels.drop_map(*there, on_device)
+    return z_map.cpu(), legal.cpu()
+
+
+def assert_parity(s: Scene, device: torch.device, kept: Kept | None = None) -> tuple[Tensor, Tensor]:
+    """z and legality of the reference, to the bit."""
+    z_map, legal = reference.drop_map(*s)
+    came_z, came_legal = dropped(s, device, kept)
+    assert torch.equal(came_z, z_map)
+    assert torch.equal(came_legal, legal)
+    return z_map, legal
+
+
+def assert_growth(s: Scene, z_map: Tensor, device: torch.device) -> None:
+    """The growth of the reference but for the order of its sums."""
+    expected = reference.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_)
+    there = s.to(device)
+    growth = triton_kernels.pile_growth(there.heightmap, there.item_id, z_map.to(device), there.catalogue, s.bin_)
+    assert_near(growth.cpu(), expected)
+
+
+def turned_solids(rng: np.random.Generator, cells: tuple[int, int], unit: float | None) -> Catalogue:
+    """Three items in four quarter turns, which share their extents by twos."""
+    p, q = cells
+    top, bottom = torch.zeros(3, 4, max(cells), max(cells)), torch.full((3, 4, max(cells), max(cells)), torch.inf)
+    extent = torch.zeros(3, 4, 2, dtype=torch.int64)
+    for item, shape in enumerate(((p, q), (q, p), (max(1, p - 1), q))):  # the second has them the other way round
+        low = rng.integers(0, 3, shape) * CELL
+        low[0, 0] = 0
+        for turn in range(4):
+            view = torch.from_numpy(np.rot90(low, turn).copy()).float()
+            rows, columns = view.shape
+            bottom[item, turn, :rows, :columns] = view
+            top[item, turn, :rows, :columns] = view + CELL
+            extent[item, turn] = torch.tensor(view.shape)
+    return Catalogue.of_maps(top, bottom, extent, torch.ones(3), unit)
+
+
+@pytest.mark.parametrize("stability", RULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_drop_map_and_growth_agree(kind: str, stability: str, device: torch.device) -> None:
+    for seed in SEEDS:
+        s = scene(seed, kind, stability=stability)
+        z_map, _ = assert_parity(s, device)
+        assert_growth(s, z_map, device)
+
+
+@pytest.mark.parametrize("stability", RULES)
+def test_counted_heights_agree(stability: str, device: torch.device) -> None:
+    # Of three environments one has a height between the counts.
+    for seed in SEEDS:
+        s = scene(seed, "solids", stability=stability, num_envs=3).counted(CELL)
+        s.heightmap[1].view(-1)[seed % s.heightmap[1].numel()] += CELL / 96
+        assert_parity(s, device)
+
+
+@pytest.mark.parametrize("unit", [None, CELL])
+@pytest.mark.parametrize(("cells", "step"), [((11, 7), 4), ((7, 10), 3), ((9, 8), 1)])
+def test_placements_flush_with_the_wall_agree(
+    cells: tuple[int, int], step: int, unit: float | None, device: torch.device
+) -> None:
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        s = scene_in(bin_of(cells, step=step), rng, "solids", num_envs=1, most_items=3, most_visible=2).counted(unit)
+        assert_parity(s, device)
+
+
+@pytest.mark.parametrize("unit", [None, CELL])
+@pytest.mark.parametrize("stability", ["none", "support"])
+def test_orientations_that_share_an_extent_agree(stability: str, unit: float | None, device: torch.device) -> None:
+    for step in (1, 3):
+        rng = np.random.default_rng(step)
+        bin_ = bin_of((8, 7), step=step, stability=stability, levels=6)
+        blocks = torch.from_numpy(rng.integers(0, 3, (2, 8, 7))).float() * CELL
+        s = Scene(blocks, torch.tensor([[0, 2], [1, -1]]), turned_solids(rng, (4, 2), unit), bin_)
+        z_map, _ = assert_parity(s, device)
+        assert_growth(s, z_map, device)
+
+
+@pytest.mark.parametrize("stability", RULES)
+def test_boxes_in_wide_bins_agree(stability: str, device: torch.device) -> None:
+    for step in (1, 3):
+        rng = np.random.default_rng(step)
+        bin_ = bin_of((19, 6), step=step, stability=stability)
+        s = scene_in(bin_, rng, "boxes", num_envs=1, most_items=4, most_orientations=2, most_visible=2)
+        assert_parity(s, device)
+
+
+def test_boxes_of_every_length_agree(device: torch.device) -> None:
+    for cells in ((16, 3), (21, 4)):
+        rng = np.random.default_rng(0)
+        sizes = torch.tensor([[[1 + n, 1 + n % (cells[1] + 1), CELL]] for n in range(cells[0] + 1)]).double()
+        catalogue = Catalogue.of_boxes(sizes, torch.ones(len(sizes)))
+        heights = torch.from_numpy(rng.integers(0, 9, (1, *cells))).float() * CELL
+        assert_parity(Scene(heights, torch.arange(len(sizes))[None], catalogue, bin_of(cells, levels=12)), device)
+
+
+@pytest.mark.parametrize("kind", ["boxes", "solids"])
+def test_wide_items_are_judged_by_their_hull(kind: str, device: torch.device) -> None:
+    # 15×16 cells on three posts whose triangle holds the centre, or, one post moved by a cell, just misses it.
+    box = Catalogue.of_boxes(torch.tensor([[[15, 16, CELL]]], dtype=torch.float64), torch.ones(1))
+    catalogue = as_solids(box, CELL) if kind == "solids" else box
+    heightmap = torch.full((2, 15, 16), CELL)
+    for env, far in enumerate((8, 7)):
+        for cell in ((0, 0), (14, 0), (7, far)):
+            heightmap[env, *cell] = 2 * CELL
+    item_id = torch.zeros(2, 1, dtype=torch.int64)
+    _, legal = assert_parity(Scene(heightmap, item_id, catalogue, bin_of((15, 16), stability="support")), device)
+    assert legal[:, 0, 0, 0, 0].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("kind", ["boxes", "solids"])
+@pytest.mark.parametrize("stability", ["corners", "support"])
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4)])
+def test_every_pattern_of_contact_is_judged_alike(
+    shape: tuple[int, int], stability: str, kind: str, device: torch.device
+) -> None:
+    cells = shape[0] * shape[1]
+    pattern = torch.arange(1, 2**cells)
+    # One window of a long bin for each pattern, a cell apart; higher cells part neighbours, whose windows do not count.
+    some = pattern[:: 16 if INTERPRETED else 1]
+    contact = (some[:, None] >> torch.arange(cells) & 1).view(-1, *shape)
+    box = Catalogue.of_boxes(torch.tensor([[[*shape, CELL]]], dtype=torch.float64), torch.ones(1))
+    catalogue = as_solids(box, CELL) if kind == "solids" else box
+    bin_ = bin_of(shape, stability=stability)
+    item_id = torch.zeros(len(some), 1, dtype=torch.int64)
+    _, legal = dropped(Scene((1 + contact) * CELL, item_id, catalogue, bin_), device)
+    expected = [reference.stands(c, np.ones_like(c), False, stability) for c in contact.bool().numpy()]
+    assert legal[:, 0, 0, 0, 0].tolist() == expected
+    assert 0 < sum(expected) < len(expected)
+
+
+def test_heights_that_a_count_cannot_hold_agree(device: torch.device) -> None:
+    s = scene(3, "solids", num_envs=3).under(size=(1.0, 1.0, 9000.0)).counted(CELL)
+    for env, count in enumerate((16383, 16384, 70_000)):
+        s.heightmap[env].view(-1)[0] = count * CELL
+    assert_parity(s, device)
+
+
+def test_undersides_that_a_count_cannot_hold_agree(device: torch.device) -> None:
+    s = scene(2, "solids").counted(CELL)
+    c = s.catalogue
+    assert c.top is not None
+    assert c.bottom is not None
+    lifted = torch.rand(c.top.shape, generator=torch.Generator().manual_seed(0)) < 0.4
+    lifted[..., 0, 0] = False  # every item touches its own base somewhere
+    high = torch.where(lifted & c.bottom.isfinite(), 70_000 * CELL, 0.0)
+    c = Catalogue.of_maps(c.top + high, c.bottom + high, c.extent, c.volume, CELL)
+    assert_parity(s._replace(catalogue=c), device)
+
+
+def test_rounding_errors_of_a_pile_are_counted_away(device: torch.device) -> None:
+    generator = torch.Generator().manual_seed(0)
+    s = scene(1, "solids").counted(CELL)
+    error = (torch.rand(s.heightmap.shape, generator=generator) - 0.5) * 1e-4 * CELL
+    z_map, legal = reference.drop_map(*s)
+    came = dropped(s._replace(heightmap=(s.heightmap + error).clamp_min(0)), device)
+    assert torch.equal(came[0], z_map)
+    assert torch.equal(came[1], legal)
+
+
+@pytest.mark.parametrize("unit", [None, CELL])
+@pytest.mark.parametrize("kind", ["boxes", "solids"])
+def test_maps_kept_over_several_placements_are_those_made_anew(
+    kind: str, unit: float | None, device: torch.device
+) -> None:
+    for seed in range(4, 6) if INTERPRETED else range(40):
+        s = scene(seed, kind, stability=RULES[seed % 3], num_envs=2).counted(unit)
+        rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+        z_map, legal = reference.drop_map(*s)
+        for _ in range(2):
+            placement = some_placement(s, generator)
+            heightmap = reference.place(s.heightmap, placement, s.catalogue, s.bin_)
+            item_id, slot = shown_next(s, rng)
+            kept = Kept(z_map, legal, slot, changed_by(placement, s, rng))
+            s = s._replace(heightmap=heightmap, item_id=item_id)
+            z_map, legal = assert_parity(s, device, kept)
+
+
+@pytest.mark.parametrize("unit", [None, CELL])
+@pytest.mark.parametrize("step", [1, 2])
+def test_only_what_changed_is_made_anew(step: int, unit: float | None, device: torch.device) -> None:
+    # Maps that are none: what comes back differs from them exactly where a window meets the changed cell.
+    box = as_solids(Catalogue.of_boxes(torch.tensor([[[3, 2, CELL]]], dtype=torch.float64), torch.ones(1)), unit)
+    item_id = torch.zeros(1, 1, dtype=torch.int64)
+    for corner in ((4, 5), (8, 7), (0, 0)):
+        s = Scene(torch.zeros(1, 10, 9), item_id, box, bin_of((10, 9), step=step))
+        nonsense = torch.full((1, 1, 1, *s.bin_.grid), 0.75)
+        changed = torch.tensor([[*corner, corner[0] + 1, corner[1] + 1]])
+        kept = Kept(nonsense, torch.zeros_like(nonsense, dtype=torch.bool), item_id, changed)
+        z_map, legal = dropped(s, device, kept)
+        expected = reference.drop_map(*s)
+        fits = expected[1][0, 0, 0]
+        x, y = (torch.arange(g) * step for g in s.bin_.grid)
+        x, y = x.clamp_max(10 - 3), y.clamp_max(9 - 2)
+        meets = ((x <= corner[0]) & (x + 3 > corner[0]))[:, None] & ((y <= corner[1]) & (y + 2 > corner[1]))
+        assert torch.equal(z_map[0, 0, 0][fits] != 0.75, meets[fits])
+        assert torch.equal(legal[0, 0, 0], fits & meets)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_place_agrees(kind: str, device: torch.device) -> None:
+    for seed in range(4 if INTERPRETED else 40):
+        s = scene(seed, kind, num_envs=5)
+        placement = some_placement(s, torch.Generator().manual_seed(seed))
+        expected = reference.place(s.heightmap, placement, s.catalogue, s.bin_)
+        there = s.to(device)
+        on_device = Placement(*(field.to(device) for field in placement))
+        placed = triton_kernels.place(there.heightmap, on_device, there.catalogue, s.bin_)
+        assert torch.equal(placed.cpu(), expected)
+        assert torch.equal(there.heightmap.cpu(), s.heightmap)
+
+
+def test_bins_of_more_cells_than_a_program_handles_are_placed_in(device: torch.device) -> None:
+    rng = np.random.default_rng(0)
+    for kind in ("boxes", "solids"):
+        s = scene_in(bin_of((40, 33)), rng, kind, num_envs=2, most_items=2, most_orientations=1)
+        placement = some_placement(s, torch.Generator().manual_seed(1))
+        expected = reference.place(s.heightmap, placement, s.catalogue, s.bin_)
+        there = s.to(device)
+        on_device = Placement(*(field.to(device) for field in placement))
+        assert torch.equal(triton_kernels.place(there.heightmap, on_device, there.catalogue, s.bin_).cpu(), expected)
+
+
+def test_memory_that_is_not_contiguous_is_read_right(device: torch.device) -> None:
+    for kind in ("boxes", "solids"):
+        s = scene(1, kind)
+        z_map, legal = reference.drop_map(*s)
+        there = s.to(device)
+        heightmap = there.heightmap.mT.contiguous().mT
+        came = triton_kernels.drop_map(heightmap, there.item_id.mT.contiguous().mT, there.catalogue, s.bin_)
+        assert torch.equal(came[0].cpu(), z_map)
+        assert torch.equal(came[1].cpu(), legal)
+
+
+def test_the_backend_runs_there(device: torch.device) -> None:
+    assert get_kernels("triton", device).drop_map is triton_kernels.drop_map
+
+
+# -- on a CUDA device alone --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED, reason="interpreted kernels run on no CUDA device")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_captured_step_follows_its_inputs(kind: str) -> None:
+    # Captured on one pile, replayed on others: nothing was read by the host and nothing stands still.
+    s = scene(5, kind, stability="support", num_envs=4).counted(CELL).to("cuda")
+    placement = Placement(*(field.cuda() for field in some_placement(scene(5, kind, num_envs=4), _generator(0))))
+    heightmap = s.heightmap.clone()
+
+    def step() -> tuple[Tensor, Tensor, Tensor]:
+        placed = triton_kernels.place(heightmap, placement, s.catalogue, s.bin_)
+        return placed, *triton_kernels.drop_map(placed, s.item_id, s.catalogue, s.bin_)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = step()
+    for seed in range(3):
+        blocks = torch.randint(0, 4, heightmap.shape, generator=_generator(seed)) * CELL
+        heightmap.copy_(blocks)
+        graph.replay()
+        on_cpu = s.to("cpu")
+        placed = reference.place(blocks, Placement(*(f.cpu() for f in placement)), on_cpu.catalogue, s.bin_)
+        expected = placed, *reference.drop_map(placed, on_cpu.item_id, on_cpu.catalogue, s.bin_)
+        for came, wanted in zip(outputs, expected, strict=True):
+            assert torch.equal(came.cpu(), wanted)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED, reason="interpreted kernels run on no CUDA device")
+def test_every_cut_of_the_work_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchrl_gpu.envs.packing.kernels import triton_solids
+
+    s = scene(7, "solids", num_envs=3).counted(CELL)
+    bounds = replace(s.catalogue, unit=CELL)
+    for lanes in (32, 64, 512):
+        for num_warps in (1, 2, 4):
+            cut = triton_solids.Blocks(1, lanes, num_warps)
+            monkeypatch.setattr(triton_solids, "blocks", lambda *_, cut=cut: cut)
+            assert_parity(s._replace(catalogue=bounds), torch.device("cuda"))
+
+
+def _generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
