@@ -137,15 +137,15 @@ def test_boxes_of_every_length_agree(device: torch.device) -> None:
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
 def test_wide_items_are_judged_by_their_hull(kind: str, device: torch.device) -> None:
-    # 15×16 cells on three posts whose triangle holds the centre, or, one post moved by a cell, just misses it.
-    box = Catalogue.of_boxes(torch.tensor([[[15, 16, CELL]]], dtype=torch.float64), torch.ones(1))
-    catalogue = as_solids(box, CELL) if kind == "solids" else box
-    heightmap = torch.full((2, 15, 16), CELL)
-    for env, far in enumerate((8, 7)):
-        for cell in ((0, 0), (14, 0), (7, far)):
+    # 11×12 cells on three posts whose triangle holds the centre, or, one post moved by a cell, just misses it.
+    box = Catalogue.of_boxes(torch.tensor([[[11, 12, CELL]]], dtype=torch.float64), torch.ones(1))
+    catalogue = as_solids(box) if kind == "solids" else box
+    heightmap = torch.full((2, 11, 12), CELL)
+    for env, far in enumerate((6, 5)):
+        for cell in ((0, 0), (10, 0), (5, far)):
             heightmap[env, *cell] = 2 * CELL
     item_id = torch.zeros(2, 1, dtype=torch.int64)
-    _, legal = assert_parity(Scene(heightmap, item_id, catalogue, bin_of((15, 16), stability="support")), device)
+    _, legal = assert_parity(Scene(heightmap, item_id, catalogue, bin_of((11, 12), stability="support")), device)
     assert legal[:, 0, 0, 0, 0].tolist() == [True, False]
 
 
@@ -157,8 +157,7 @@ def test_every_pattern_of_contact_is_judged_alike(
 ) -> None:
     cells = shape[0] * shape[1]
     pattern = torch.arange(1, 2**cells)
-    # One window of a long bin for each pattern, a cell apart; higher cells part neighbours, whose windows do not count.
-    some = pattern[:: 16 if INTERPRETED else 1]
+    some = pattern[:: 61 if INTERPRETED else 1]
     contact = (some[:, None] >> torch.arange(cells) & 1).view(-1, *shape)
     box = Catalogue.of_boxes(torch.tensor([[[*shape, CELL]]], dtype=torch.float64), torch.ones(1))
     catalogue = as_solids(box, CELL) if kind == "solids" else box
@@ -204,7 +203,7 @@ def test_rounding_errors_of_a_pile_are_counted_away(device: torch.device) -> Non
 def test_maps_kept_over_several_placements_are_those_made_anew(
     kind: str, unit: float | None, device: torch.device
 ) -> None:
-    for seed in range(4, 6) if INTERPRETED else range(40):
+    for seed in [4 + (unit is None)] if INTERPRETED else range(40):
         s = scene(seed, kind, stability=RULES[seed % 3], num_envs=2).counted(unit)
         rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
         z_map, legal = reference.drop_map(*s)

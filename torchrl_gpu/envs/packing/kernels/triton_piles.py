@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torchrl_gpu.envs.packing.kernels.triton_placements import num_fitting
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 if TYPE_CHECKING:
@@ -173,10 +174,10 @@ def growth_kernel(
     lane = (pid % TILES).to(tl.int32) * T + tl.arange(0, T)
     item = tl.load(item_id + slot)
     row = tl.maximum(item, 0) * ORIENTATIONS + variant % ORIENTATIONS
-    p, q = tl.load(extent + row * 2).to(tl.int32), tl.load(extent + row * 2 + 1).to(tl.int32)
+    p = tl.where(item >= 0, tl.load(extent + row * 2), X + 1).to(tl.int32)  # an empty slot fits nowhere
+    q = tl.load(extent + row * 2 + 1).to(tl.int32)
     gx, gy = lane // GY, lane % GY
-    fits = (lane < GX * GY) & (item >= 0) & (p <= X) & (q <= Y)
-    fits = fits & (gx * STEP - (X - p) < STEP) & (gy * STEP - (Y - q) < STEP)
+    fits = (gx < num_fitting(p, X, STEP, GX)) & (gy < num_fitting(q, Y, STEP, GY))
     x, y = tl.minimum(gx * STEP, X - p), tl.minimum(gy * STEP, Y - q)
     z = tl.load(z_map + variant * (GX * GY) + lane, mask=fits, other=0.0)
     here = heightmap + slot // SLOTS * (X * Y) + (x * Y + y)

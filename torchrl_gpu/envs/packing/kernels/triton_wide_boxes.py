@@ -128,8 +128,9 @@ def drop_wide_boxes_kernel(
         x = X - 1 - back
         under = tl.maximum(tl.load(near + x * Y, mask=fits, other=0.0), tl.load(far + x * Y, mask=fits, other=0.0))
         highest = tl.where(in_block == length - 1, under, tl.maximum(highest, under))
-        placed = fits & (x <= X - p) & ((x % STEP == 0) | (x == X - p))
-        tl.store(out_z + (x + STEP - 1) // STEP * GY, highest, mask=placed)
+        gx = (x + STEP - 1) // STEP
+        placed = fits & (tl.minimum(gx * STEP, X - p) == x)
+        tl.store(out_z + gx * GY, highest, mask=placed)
         in_block = tl.where(in_block == 0, length - 1, in_block - 1)
     tl.debug_barrier()  # what follows may read z with another layout of threads
     # From the near end: the maximum from the beginning of each row's block to it.
@@ -138,8 +139,9 @@ def drop_wide_boxes_kernel(
         under = tl.maximum(tl.load(near + x * Y, mask=fits, other=0.0), tl.load(far + x * Y, mask=fits, other=0.0))
         highest = tl.where(in_block == 0, under, tl.maximum(highest, under))
         first = x - p + 1
-        placed = fits & (first >= 0) & ((first % STEP == 0) | (first == X - p))
-        where = out_z + (first + STEP - 1) // STEP * GY
+        first_gx = (first + STEP - 1) // STEP
+        placed = fits & (first >= 0) & (tl.minimum(first_gx * STEP, X - p) == first)
+        where = out_z + first_gx * GY
         tl.store(where, tl.maximum(highest, tl.load(where, mask=placed, other=0.0)), mask=placed)
         in_block = tl.where(in_block == length - 1, 0, in_block + 1)
     tl.debug_barrier()

@@ -1,0 +1,34 @@
+"""The Triton backend where there is no GPU: its kernels interpreted, in a process of their own, and its table entry."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchrl_gpu.envs.packing.kernels import get_kernels, triton_kernels
+
+PARITY = Path(__file__).with_name("test_triton_parity.py")
+
+
+def test_interpreted_kernels_agree_with_the_reference(child_environment: dict[str, str]) -> None:
+    # Triton decides at import whether it interprets: not in this process, which other tests need as it is.
+    command = [sys.executable, "-m", "pytest", str(PARITY), "-m", "not gpu", "-q", "-p", "no:cacheprovider"]
+    environment = child_environment | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    child = subprocess.run(
+        command, cwd=PARITY.parents[4], env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert child.returncode == 0, child.stdout + child.stderr
+    assert " passed" in child.stdout
+    assert "skipped" not in child.stdout
+
+
+def test_a_cpu_needs_the_interpreter() -> None:
+    reason = triton_kernels.problem(torch.device("cpu"))
+    assert reason == "runs on CUDA devices, or on a CPU with TRITON_INTERPRET=1; got cpu"
+    assert triton_kernels.problem(torch.device("cuda")) == ""
+    with pytest.raises(ValueError, match="got 'triton': runs on CUDA devices"):
+        get_kernels("triton")

@@ -1,0 +1,167 @@
+"""What the Triton backend launches: without a host read, and compiled ahead of time for GPUs that are not here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+from tests.envs.packing.scenes import CELL, Scene, bin_of, scene_in
+from tests.no_host_reads import NoHostReads
+from torchrl_gpu.envs.packing.kernels import Kept, Placement, triton_contact, triton_kernels, triton_solids
+from torchrl_gpu.envs.packing.types import Catalogue
+
+_TYPES = {
+    torch.float32: "*fp32",
+    torch.int64: "*i64",
+    torch.int32: "*i32",
+    torch.uint8: "*u8",
+}
+
+
+class Launch(NamedTuple):
+    """A kernel and what it was launched with."""
+
+    kernel: Any
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+    def compiled(self, capability: int) -> Any:
+        """The kernel, compiled for a compute capability such as 90, with the types and constants of the launch."""
+        names = list(inspect.signature(self.kernel.fn).parameters)
+        positional, constants = names[: len(self.arguments)], names[len(self.arguments) :]
+        signature = {name: _type_of(value) for name, value in zip(positional, self.arguments, strict=True)}
+        signature |= dict.fromkeys(constants, "constexpr")
+        aligned = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(self.arguments) if isinstance(a, Tensor)}
+        source = ASTSource(self.kernel, signature, {name: self.options[name] for name in constants}, aligned)
+        options = {name: value for name, value in self.options.items() if name not in names}
+        return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return _TYPES[value.dtype]
+    return "fp32" if isinstance(value, float) else "i32"
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """Every launch from here on, in place of the launch itself."""
+    made: list[Launch] = []
+
+    def launcher(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
+        assert all(0 < size < 2**31 for size in grid)
+        return lambda *arguments, **options: made.append(Launch(kernel, arguments, options))
+
+    monkeypatch.setattr(JITFunction, "__getitem__", launcher)
+    return made
+
+
+def some_scene(kind: str, *, cells: tuple[int, int] = (14, 11), step: int = 1, stability: str = "none") -> Scene:
+    """A scene of any kind; "counted" are irregular items with a unit, in four quarter turns."""
+    bin_ = bin_of(cells, step=step, stability=stability)
+    if kind == "counted":
+        extent = torch.tensor([[[6, 5], [5, 6], [6, 5], [5, 6]]] * 2)
+        top = torch.full((2, 4, 6, 6), CELL)
+        catalogue = Catalogue.of_maps(top, torch.zeros_like(top), extent, torch.ones(2), CELL)
+        return Scene(torch.zeros(3, *cells), torch.zeros(3, 2, dtype=torch.int64), catalogue, bin_)
+    return scene_in(bin_, np.random.default_rng(3), kind, num_envs=3)
+
+
+def kept_for(s: Scene) -> Kept:
+    """Maps to keep."""
+    z_map = torch.zeros(*s.item_id.shape, s.catalogue.num_orientations, *s.bin_.grid)
+    return Kept(z_map, z_map > 0, s.item_id, torch.zeros(len(s.heightmap), 4, dtype=torch.int64))
+
+
+def placement_for(s: Scene) -> Placement:
+    """Item 0 at the origin of each bin."""
+    zero = torch.zeros(len(s.heightmap), dtype=torch.int64)
+    return Placement(zero, zero, zero, zero, torch.zeros(len(zero)))
+
+
+@pytest.mark.parametrize("kind", ["boxes", "wide boxes", "solids", "counted"])
+def test_nothing_is_read_by_the_host(kind: str, launches: list[Launch]) -> None:
+    cells = (40, 11) if kind == "wide boxes" else (14, 11)
+    s = some_scene(kind.removeprefix("wide "), cells=cells, step=2, stability="support")
+    kept, placement = kept_for(s), placement_for(s)
+    with NoHostReads():
+        z_map, legal = triton_kernels.drop_map(*s, kept)
+        triton_kernels.drop_map(*s)
+        placed = triton_kernels.place(s.heightmap, placement, s.catalogue, s.bin_)
+        growth = triton_kernels.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_)
+    assert z_map.shape == legal.shape == growth.shape == kept.z_map.shape
+    assert legal.dtype == torch.bool
+    assert placed.shape == s.heightmap.shape
+    assert len(launches) == {"boxes": 4, "wide boxes": 6, "solids": 6, "counted": 6}[kind]
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_maps_without_a_unit_need_no_copy_where_the_grid_is_fine(step: int, launches: list[Launch]) -> None:
+    triton_kernels.drop_map(*some_scene("solids", step=step))
+    assert len(launches) == step  # the heightmap is its own single phase
+
+
+def all_launches(made: list[Launch]) -> Iterator[tuple[str, Launch]]:
+    """A launch of every kernel in its various forms, by name."""
+    for kind, stability, cells in (
+        ("counted", "none", (14, 11)),
+        ("counted", "support", (14, 11)),
+        ("solids", "corners", (14, 11)),
+        ("boxes", "none", (10, 10)),
+        ("boxes", "support", (10, 10)),
+        ("boxes", "corners", (40, 11)),
+    ):
+        s = some_scene(kind, cells=cells, step=1 if kind == "boxes" else 3, stability=stability)
+        triton_kernels.drop_map(*s, kept_for(s) if kind == "counted" else None)
+        if stability == "none":
+            triton_kernels.place(s.heightmap, placement_for(s), s.catalogue, s.bin_)
+            triton_kernels.pile_growth(s.heightmap, s.item_id, kept_for(s).z_map, s.catalogue, s.bin_)
+        yield from ((f"{kind}, {stability}: {launch.kernel.__name__}", launch) for launch in made)
+        made.clear()
+
+
+@pytest.mark.parametrize("capability", [90, 80])
+def test_every_kernel_compiles_and_keeps_to_its_registers(
+    capability: int, launches: list[Launch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    fused = capability >= 90
+    monkeypatch.setattr(triton_solids, "_fused", lambda device: fused or None)
+    seen, spilling = set(), []
+    for name, launch in all_launches(launches):
+        if not fused and launch.kernel.__name__ in seen:
+            continue  # one form of each will do
+        kernel = launch.compiled(capability)
+        sass = kernel.asm["sass"]
+        seen.add(launch.kernel.__name__)
+        if "LDL" in sass or "STL" in sass:
+            spilling.append(name)
+        if launch.options.get("PAIRS"):
+            assert sass.count("VIADDMNMX.S16x2") + sass.count("VIADDMNMX") >= 32, name
+    assert spilling == []
+    assert seen == {
+        "drop_boxes_kernel",
+        "drop_solids_kernel",
+        "drop_wide_boxes_kernel",
+        "growth_kernel",
+        "place_kernel",
+        "split_kernel",
+        "windows_kernel",
+    }
+
+
+def test_counts_and_undersides_cannot_overflow() -> None:
+    most = triton_contact.MOST_COUNTED.value
+    assert most + most + 1 <= 2**15 - 1
+    assert -(most + 1) - (most + 1) >= -(2**15)
