@@ -18,7 +18,7 @@ from triton.runtime.jit import JITFunction
 
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene_in
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.envs.packing.kernels import Kept, Placement, triton_contact, triton_kernels, triton_solids
+from torchrl_gpu.envs.packing.kernels import Kept, Placement, triton_kernels, triton_solids
 from torchrl_gpu.envs.packing.types import Catalogue
 
 _TYPES = {
@@ -68,11 +68,11 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
 
 
 def some_scene(kind: str, *, cells: tuple[int, int] = (14, 11), step: int = 1, stability: str = "none") -> Scene:
-    """A scene of any kind; "counted" are irregular items with a unit, in four quarter turns."""
+    """A scene of any kind; "counted" are irregular items with a unit, their orientations alike by fours."""
     bin_ = bin_of(cells, step=step, stability=stability)
     if kind == "counted":
-        extent = torch.tensor([[[6, 5], [5, 6], [6, 5], [5, 6]]] * 2)
-        top = torch.full((2, 4, 6, 6), CELL)
+        extent = torch.tensor([[[6, 5]] * 4 + [[5, 6]] * 4] * 2)
+        top = torch.full((2, 8, 6, 6), CELL)
         catalogue = Catalogue.of_maps(top, torch.zeros_like(top), extent, torch.ones(2), CELL)
         return Scene(torch.zeros(3, *cells), torch.zeros(3, 2, dtype=torch.int64), catalogue, bin_)
     return scene_in(bin_, np.random.default_rng(3), kind, num_envs=3)
@@ -115,9 +115,9 @@ def test_maps_without_a_unit_need_no_copy_where_the_grid_is_fine(step: int, laun
 def all_launches(made: list[Launch]) -> Iterator[tuple[str, Launch]]:
     """A launch of every kernel in its various forms, by name."""
     for kind, stability, cells in (
-        ("counted", "none", (14, 11)),
-        ("counted", "support", (14, 11)),
-        ("solids", "corners", (14, 11)),
+        ("counted", "none", (200, 200)),
+        ("counted", "support", (200, 200)),
+        ("solids", "corners", (100, 90)),
         ("boxes", "none", (10, 10)),
         ("boxes", "support", (10, 10)),
         ("boxes", "corners", (40, 11)),
@@ -146,9 +146,9 @@ def test_every_kernel_compiles_and_keeps_to_its_registers(
         sass = kernel.asm["sass"]
         seen.add(launch.kernel.__name__)
         if "LDL" in sass or "STL" in sass:
-            spilling.append(name)
-        if launch.options.get("PAIRS"):
-            assert sass.count("VIADDMNMX.S16x2") + sass.count("VIADDMNMX") >= 32, name
+            spilling.append((name, sass.count("LDL"), sass.count("STL"), kernel.metadata.num_warps))
+        if launch.options.get("PAIRS"):  # added and maximised in one instruction
+            assert "VIADDMNMX.S16x2" in sass, name
     assert spilling == []
     assert seen == {
         "drop_boxes_kernel",
@@ -159,9 +159,3 @@ def test_every_kernel_compiles_and_keeps_to_its_registers(
         "split_kernel",
         "windows_kernel",
     }
-
-
-def test_counts_and_undersides_cannot_overflow() -> None:
-    most = triton_contact.MOST_COUNTED.value
-    assert most + most + 1 <= 2**15 - 1
-    assert -(most + 1) - (most + 1) >= -(2**15)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # rule's own pass no longer fit.
 RESULTS_PER_THREAD = {"none": 32, "corners": 16, "support": 8}
 MOST_LANES_PER_THREAD = 16
-MOST_REGISTERS = 200  # per thread: 10 warps on a multiprocessor of Hopper, and nothing in local memory
+MOST_REGISTERS = {"none": 200, "corners": 224, "support": 224}  # 10 or 9 warps on a multiprocessor of Hopper
 _FUSED_SINCE = (9, 0)  # compute capability that adds and maximises pairs of int16 in one instruction
 
 
@@ -113,7 +113,7 @@ def drop_solids(
         KEPT=kept is not None,
         enable_fp_fusion=False,
         num_warps=cut.num_warps,
-        maxnreg=MOST_REGISTERS,
+        maxnreg=MOST_REGISTERS[bin_.stability],
     )
     return z_map, legal
 
