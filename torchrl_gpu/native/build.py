@@ -81,11 +81,12 @@ def compiler() -> tuple[str, ...]:
 
 def _cache_folder() -> Path:
     named = os.environ.get("TORCHRL_GPU_CACHE")
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torchrl_gpu"
-    for folder in (Path(named) if named else home, Path(tempfile.gettempdir()) / f"torchrl_gpu-{os.getuid()}"):
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "torchrl_gpu"
+    for unexpanded in (Path(named) if named else home, Path(tempfile.gettempdir()) / f"torchrl_gpu-{os.getuid()}"):
         try:
+            folder = unexpanded.expanduser()
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError:
+        except (OSError, RuntimeError):  # the latter where there is no home
             continue
         # What lies here is loaded and run: a folder that others may write to is not a cache.
         if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022:
@@ -99,7 +100,8 @@ def _fingerprint(command: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     for source in sorted(_HERE.glob("*.h")) + sorted(_HERE.glob("*.cpp")):
         digest.update(source.read_bytes())
-    for text in (*command, _version(command), _processor(), platform.machine(), repr((_COMMON, _VARIANTS))):
+    flags = os.environ.get("CXXFLAGS", ""), repr((_COMMON, _VARIANTS))
+    for text in (*command, _version(command), *flags, _processor(), platform.machine()):
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:20]
 
@@ -134,7 +136,8 @@ def _compile(command: tuple[str, ...], path: Path) -> None:
 
 
 def _first_error(output: str) -> str:
-    return next((line for line in output.splitlines() if "error" in line), output.strip() or "no reason given")
+    lines = output.strip().splitlines() or ["no reason given"]
+    return next((line for line in lines if "error" in line), lines[0])
 
 
 def _load_error(path: Path) -> str:

@@ -592,7 +592,10 @@ def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> N
             {"include": ("action_mask",)},
             "PackingEnv: include must be one of item_top, item_bottom, z_map; got 'action_mask'",
         ),
-        ({"backend": "fortran"}, "get_kernels: backend must be auto or one of compiled, triton, eager, reference; got 'fortran'"),
+        (
+            {"backend": "fortran"},
+            "get_kernels: backend must be auto or one of compiled, triton, eager, reference; got 'fortran'",
+        ),
         (
             {"orientations": "spin"},
             "orientation_set: want one of fixed, yaw, axis, cube or a step in degrees; got 'spin'",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,8 +132,17 @@ def all_launches(made: list[Launch]) -> Iterator[tuple[str, Launch]]:
         made.clear()
 
 
+def innermost_loops(sass: str) -> list[list[str]]:
+    """The instructions of the loops of a disassembly in which there is no other."""
+    lines = re.sub(r"[\t,]", " ", sass).splitlines()
+    labels = {line.rstrip(": "): i for i, line in enumerate(lines) if line.startswith("L") and line.endswith(":")}
+    ends = [(labels.get(line.split()[-1].rstrip(";"), i), i) for i, line in enumerate(lines) if " BRA " in line]
+    loops = [(start, end) for start, end in ends if start < end]
+    return [lines[start:end] for start, end in loops if not any(start <= other and stop < end for other, stop in loops)]
+
+
 @pytest.mark.parametrize("capability", [90, 80])
-def test_every_kernel_compiles_and_keeps_to_its_registers(
+def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
     capability: int, launches: list[Launch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -145,10 +155,11 @@ def test_every_kernel_compiles_and_keeps_to_its_registers(
         kernel = launch.compiled(capability)
         sass = kernel.asm["sass"]
         seen.add(launch.kernel.__name__)
-        if "LDL" in sass or "STL" in sass:
-            spilling.append((name, sass.count("LDL"), sass.count("STL"), kernel.metadata.num_warps))
+        loops = innermost_loops(sass)
+        if any(" LDL" in line or " STL" in line for loop in loops for line in loop):
+            spilling.append(name)
         if launch.options.get("PAIRS"):  # added and maximised in one instruction
-            assert "VIADDMNMX.S16x2" in sass, name
+            assert any("VIADDMNMX.S16x2" in line for loop in loops for line in loop), name
     assert spilling == []
     assert seen == {
         "drop_boxes_kernel",

@@ -119,11 +119,11 @@ def test_orientations_that_share_an_extent_agree(stability: str, unit: float | N
 
 @pytest.mark.parametrize("stability", RULES)
 def test_boxes_in_wide_bins_agree(stability: str, device: torch.device) -> None:
-    for step in (1, 3):
+    for step in (1, 3):  # with 3 a single cell has no placement flush with the wall: the grid ends before
         rng = np.random.default_rng(step)
-        bin_ = bin_of((19, 6), step=step, stability=stability)
+        bin_ = bin_of((18, 6), step=step, stability=stability)
         s = scene_in(bin_, rng, "boxes", num_envs=1, most_items=4, most_orientations=2, most_visible=2)
-        assert_parity(s, device)
+        assert_parity(s._replace(item_id=torch.tensor([[1, 0, s.catalogue.num_items - 1]])), device)
 
 
 def test_boxes_of_every_length_agree(device: torch.device) -> None:

@@ -120,6 +120,7 @@ def drop_wide_boxes_kernel(
     far = near + (q - reach)
     out_z, out_legal = z_map + line * (GX * GY) + gy, legal + line * (GX * GY) + gy
 
+    last = tl.minimum(X - p, (GX - 1) * STEP)  # a single cell may have no placement flush with the wall
     # From the far end: the maximum from each row to the end of its block.
     length = tl.maximum(p, 1)
     in_block = (X - 1) % length
@@ -129,7 +130,7 @@ def drop_wide_boxes_kernel(
         under = tl.maximum(tl.load(near + x * Y, mask=fits, other=0.0), tl.load(far + x * Y, mask=fits, other=0.0))
         highest = tl.where(in_block == length - 1, under, tl.maximum(highest, under))
         gx = (x + STEP - 1) // STEP
-        placed = fits & (tl.minimum(gx * STEP, X - p) == x)
+        placed = fits & (tl.minimum(gx * STEP, X - p) == x) & (last >= x)
         tl.store(out_z + gx * GY, highest, mask=placed)
         in_block = tl.where(in_block == 0, length - 1, in_block - 1)
     tl.debug_barrier()  # what follows may read z with another layout of threads
@@ -140,7 +141,7 @@ def drop_wide_boxes_kernel(
         highest = tl.where(in_block == 0, under, tl.maximum(highest, under))
         first = x - p + 1
         first_gx = (first + STEP - 1) // STEP
-        placed = fits & (first >= 0) & (tl.minimum(first_gx * STEP, X - p) == first)
+        placed = fits & (first >= 0) & (tl.minimum(first_gx * STEP, X - p) == first) & (last >= first)
         where = out_z + first_gx * GY
         tl.store(where, tl.maximum(highest, tl.load(where, mask=placed, other=0.0)), mask=placed)
         in_block = tl.where(in_block == length - 1, 0, in_block + 1)
