@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,6 +99,8 @@ class Catalogue:
         least: Smallest extent of each orientation, likewise.
         unit: Metres of which every top and bottom is a whole multiple, where there is such a length: kernels may then
             count heights in integers.
+        centre: (M, O, 2) float32, centre of mass along x and y, metres from the corner of the item's own footprint.
+            None for boxes, whose centre is the middle.
     """
 
     extent: Tensor
@@ -108,6 +111,7 @@ class Catalogue:
     top: Tensor | None = None
     bottom: Tensor | None = None
     unit: float | None = None
+    centre: Tensor | None = None
 
     @property
     def flat(self) -> bool:
@@ -131,9 +135,9 @@ class Catalogue:
 
     def to(self, device: torch.device) -> Catalogue:
         """The same catalogue on `device`."""
-        top, bottom = (None if maps is None else maps.to(device) for maps in (self.top, self.bottom))
-        extent, height, volume = self.extent.to(device), self.height.to(device), self.volume.to(device)
-        return replace(self, extent=extent, height=height, volume=volume, top=top, bottom=bottom)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved: dict[str, Any] = {name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
 
     def maps(self, item_id: Tensor, orientation: Tensor) -> tuple[Tensor, Tensor]:
         """Top and bottom of items in orientations.
@@ -167,10 +171,18 @@ class Catalogue:
         return Catalogue(extent, sizes[..., 2].float(), volume.float(), _pairs(extent.amax(0)), _pairs(extent.amin(0)))
 
     @staticmethod
-    def of_maps(top: Tensor, bottom: Tensor, extent: Tensor, volume: Tensor, unit: float | None = None) -> Catalogue:
+    def of_maps(
+        top: Tensor,
+        bottom: Tensor,
+        extent: Tensor,
+        volume: Tensor,
+        unit: float | None = None,
+        centre: Tensor | None = None,
+    ) -> Catalogue:
         """Irregular items from their maps, shapes as in the class."""
         bounds, least = _pairs(extent.amax(0)), _pairs(extent.amin(0))
-        return Catalogue(extent, top.amax((-1, -2)), volume.float(), bounds, least, top, bottom, unit)
+        height = top.amax((-1, -2))
+        return Catalogue(extent, height, volume.float(), bounds, least, top, bottom, unit, centre)
 
 
 def _pairs(extent: Tensor) -> tuple[tuple[int, int], ...]:

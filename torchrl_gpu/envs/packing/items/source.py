@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.envs.streams import draw_bits, draw_integers
 
@@ -145,6 +146,10 @@ class ItemSource(ABC):
             num_items: Most items of an episode.
             num_envs: Environments that will read the stream.
         """
+
+    def solid(self, item: int, bin_: Bin) -> Solid:
+        """The shape of a row of the catalogue that `build` makes for a bin; a source of boxes needs none."""
+        raise NotImplementedError(f"{type(self).__name__} gives no solids")
 
 
 def sorted_by_volume(sequences: Tensor, volume: Tensor) -> Tensor:

@@ -1,0 +1,53 @@
+"""The shape of an item beside its heightmaps: what physics, scenes and plans need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Solid:
+    """A solid in a frame of its own, which the orientations turn; metres.
+
+    Attributes:
+        name: Of the object, or of the file that it came from.
+        parts: Vertices (V, 3) float64 of convex parts; together they fill the solid, and may overlap.
+        vertices: (V, 3) float64, of the surface.
+        faces: (F, 3) int64, triangles, outward by the right hand.
+        centre: (3,) float64, centre of mass at even density.
+        volume: Cubic metres; of the union where parts overlap.
+    """
+
+    name: str
+    parts: tuple[np.ndarray, ...]
+    vertices: np.ndarray
+    faces: np.ndarray
+    centre: np.ndarray
+    volume: float
+
+    @staticmethod
+    def of_box(name: str, size: np.ndarray) -> Solid:
+        """A box (3,) in the first octant, one corner at the origin."""
+        corners = np.stack(np.meshgrid([0.0, 1.0], [0.0, 1.0], [0.0, 1.0], indexing="ij"), -1).reshape(8, 3) * size
+        return Solid(name, (corners,), corners, _BOX_FACES, np.asarray(size) / 2, float(np.prod(size)))
+
+
+# Corner 4a + 2b + c of a box lies at (a, b, c).
+_BOX_FACES = np.array(
+    [
+        [0, 1, 3],
+        [0, 3, 2],
+        [4, 6, 7],
+        [4, 7, 5],
+        [0, 4, 5],
+        [0, 5, 1],
+        [2, 3, 7],
+        [2, 7, 6],
+        [0, 2, 6],
+        [0, 6, 4],
+        [1, 5, 7],
+        [1, 7, 3],
+    ]
+)

@@ -1,0 +1,61 @@
+"""Where packed items are in space: rotations and positions instead of cells."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from torchrl_gpu.envs.packing.env import PackingEnv
+from torchrl_gpu.envs.packing.items.solid import Solid
+from torchrl_gpu.envs.packing.rotations import orientation_set
+
+
+class Pose(NamedTuple):
+    """One packed item. A point p of its solid is at `rotation @ p + position`, metres from the bin's lower corner."""
+
+    item: int
+    rotation: np.ndarray  # (3, 3) float64
+    position: np.ndarray  # (3,) float64, metres
+
+    @property
+    def quaternion(self) -> np.ndarray:
+        """The rotation as (w, x, y, z), w ≥ 0; float64 (4,)."""
+        return quaternion(self.rotation)
+
+
+def solid_of(env: PackingEnv, item: int) -> Solid:
+    """The shape of a row of an environment's catalogue."""
+    if env.catalogue.flat:
+        p, q = env.catalogue.extent[item, 0].tolist()
+        size = np.array([p * env.cell[0], q * env.cell[1], env.catalogue.height[item, 0].item()])
+        return Solid.of_box(f"box-{item}", size)
+    return env.items.solid(item, env.bin)
+
+
+def poses(env: PackingEnv, index: int) -> list[Pose]:
+    """The items in bin `index` of an environment, in the order in which they were packed."""
+    rotations = orientation_set(env.orientations, boxes=env.catalogue.flat)
+    number = int(env.num_packed[index])
+    rows, heights = env.placements[index, :number].tolist(), env.placement_z[index, :number].tolist()
+    found = []
+    for (item, orientation, x, y), z in zip(rows, heights, strict=True):
+        rotation = rotations[orientation]
+        corner = np.array([x * env.cell[0], y * env.cell[1], z])
+        found.append(Pose(item, rotation, corner - (solid_of(env, item).vertices @ rotation.T).min(0)))
+    return found
+
+
+def quaternion(rotation: np.ndarray) -> np.ndarray:
+    """(w, x, y, z) with w ≥ 0 of a rotation matrix (3, 3); float64. Bar-Itzhack 2000: the nearest, if it is noisy."""
+    r = rotation
+    k = np.array(
+        [
+            [r[0, 0] + r[1, 1] + r[2, 2], r[2, 1] - r[1, 2], r[0, 2] - r[2, 0], r[1, 0] - r[0, 1]],
+            [r[2, 1] - r[1, 2], r[0, 0] - r[1, 1] - r[2, 2], r[0, 1] + r[1, 0], r[0, 2] + r[2, 0]],
+            [r[0, 2] - r[2, 0], r[0, 1] + r[1, 0], r[1, 1] - r[0, 0] - r[2, 2], r[1, 2] + r[2, 1]],
+            [r[1, 0] - r[0, 1], r[0, 2] + r[2, 0], r[1, 2] + r[2, 1], r[2, 2] - r[0, 0] - r[1, 1]],
+        ]
+    )
+    found = np.linalg.eigh(k)[1][:, -1]
+    return found if found[0] >= 0 else -found
