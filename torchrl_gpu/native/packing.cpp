@@ -6,6 +6,7 @@
 
 #include "boxes.h"
 #include "ceiling.h"
+#include "growth.h"
 #include "problem.h"
 #include "solids.h"
 #include "stability.h"
@@ -220,35 +221,12 @@ void place(const Problem* problem, const int64_t* item, const int64_t* orientati
 // By how much each placement raises the sum of the heightmap; (N, K, O, Gx, Gy), 0 where the footprint does not fit.
 void pile_growth(const Problem* problem, const float* z_map, float* growth) {
     const Problem& p = *problem;
+    const uint64_t call = ++calls;
     spread(p.envs * p.variants(), p.threads, [&](int64_t task) {
         const int64_t env = task / p.variants(), variant = task % p.variants(), at = task * p.plane();
         const int64_t item = p.item[env * p.slots + variant / p.orientations];
         std::fill(growth + at, growth + at + p.plane(), 0.0f);
-        if (item < 0) return;
-        const Variant v(p, item, variant % p.orientations);
-        const float* heights = p.heightmap + env * p.area();
-        for (int64_t gx = 0; gx < v.x.fitting; gx++)
-            for (int64_t gy = 0; gy < v.y.fitting; gy++) {
-                const float z = z_map[at + gx * p.grid_y + gy];
-                const float* under = heights + v.x.position(gx, p.step) * p.cells_y + v.y.position(gy, p.step);
-                double sum = 0;
-                for (int64_t i = 0; i < v.x.extent; i++) {
-                    const float* h = under + i * p.cells_y;
-                    const float* top = p.top + (v.row * p.rows + i) * p.columns;
-                    const float* bottom = p.bottom + (v.row * p.rows + i) * p.columns;
-                    float raised = 0;
-                    if (p.flat()) {
-                        for (int64_t j = 0; j < v.y.extent; j++) raised += std::max(z + v.height - h[j], 0.0f);
-                    } else {
-                        for (int64_t j = 0; j < v.y.extent; j++)
-                            raised += bottom[j] < std::numeric_limits<float>::infinity()
-                                          ? std::max(z + top[j] - h[j], 0.0f)
-                                          : 0.0f;
-                    }
-                    sum += raised;
-                }
-                growth[at + gx * p.grid_y + gy] = float(sum);
-            }
+        if (item >= 0) grow(p, env, Variant(p, item, variant % p.orientations), z_map + at, growth + at, call);
     });
 }
 

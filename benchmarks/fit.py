@@ -1,0 +1,40 @@
+"""Runs the main job and keeps its table: `python benchmarks/fit.py [--output benchmarks/results/fit.json]`.
+
+The same as `make fit` after the install: `lightning fit` and `lightning test` of packing.yaml, from an empty folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from torchrl_gpu.bench import machine
+
+CONFIG = "packing.yaml"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "fit.json")
+    output = parser.parse_args().output.absolute()
+    result = {"command": "make fit", "machine": machine.describe(torch.device("cpu"))}
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        for words in (["fit"], ["test", "--ckpt_path", "runs/packing/checkpoints/last.ckpt"]):
+            program = [sys.executable, "-m", "torchrl_gpu.cli", words[0], "--config", CONFIG, *words[1:]]
+            subprocess.run(program, cwd=folder, check=True)
+        result["wall_s_after_install"] = time.perf_counter() - started
+        result |= json.loads((Path(folder) / "runs" / "packing" / "evaluation.json").read_text(encoding="utf-8"))
+    output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"Written: {output}")
+
+
+if __name__ == "__main__":
+    main()
