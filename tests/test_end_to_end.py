@@ -206,7 +206,7 @@ WRONG = [
     (["--model.env.bin_size=[0,10,10]"], "Bin: bin_size must be three positive lengths in metres"),
     (["--model.env.num_envs=0"], "PackingEnv: num_envs must be at least 1; got 0"),
     (["--model.env.device=gpu"], "get_device: want auto, cpu, cuda, cuda:N"),
-    (["--model.env.stability=glue"], "stability must be one of none, corners, support; got 'glue'"),
+    (["--model.env.stability=glue"], "stability must be one of none, corners, support, com; got 'glue'"),
     (["--model.env.items.max_side=2"], "CutBoxes: max_side must be at least 2·min_side − 1 = 3; got 2"),
     (["--model.env.include=[]"], "DQN: PlacementScores wants z_map to observe"),
     (["--model.replay_size=4"], "QLearning: replay_size must hold a batch and a rollout, 16 transitions; got 4"),

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.envs.packing.kernels.test_eager import some_placement
-from tests.envs.packing.scenes import CELL, Scene, bin_of, scene, scene_in
+from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, scene, scene_in
 from tests.native.compilers import need_compiler
 from tests.tolerances import assert_near
 from torchrl_gpu import native
@@ -82,7 +82,7 @@ def assert_parity(s: Scene, seed: int) -> None:
 
 @pytest.mark.parametrize("kind", ["boxes", "solids", "boxes as solids"])
 def test_small_bins(kind: str) -> None:
-    for seed, stability in itertools.product(range(8), ("none", "corners", "support")):
+    for seed, stability in itertools.product(range(8), RULES):
         assert_parity(scene(seed, kind, stability=stability).counted(UNITS[seed % 3]), seed)
 
 
@@ -90,7 +90,7 @@ def test_small_bins(kind: str) -> None:
 @pytest.mark.parametrize("width", [7, 8, 9, 15, 16, 17, 31, 33, 65])
 def test_bins_about_as_wide_as_a_vector(width: int, kind: str) -> None:
     for seed, (cells, step) in enumerate(itertools.product([(3, width), (width, 3)], (1, 2, 3))):
-        bin_ = bin_of(cells, step=step, stability=("none", "corners", "support")[seed % 3])
+        bin_ = bin_of(cells, step=step, stability=RULES[seed % len(RULES)])
         rng = np.random.default_rng(seed)
         s = scene_in(bin_, rng, kind, num_envs=1, most_items=2, most_orientations=1, most_visible=2)
         for unit in UNITS if kind != "boxes" else UNITS[:1]:

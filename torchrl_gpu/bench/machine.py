@@ -13,7 +13,7 @@ import torch
 
 from torchrl_gpu.bench.timing import Contestant
 
-_PACKAGES = ("torchrl_gpu", "torch", "torchrl", "tensordict", "numpy", "jumanji", "jax")
+_PACKAGES = ("torchrl_gpu", "torch", "torchrl", "tensordict", "lightning", "numpy", "mujoco", "jumanji", "jax")
 _GIB = 2**30
 
 

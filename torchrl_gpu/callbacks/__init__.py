@@ -1,7 +1,8 @@
 """Lightning callbacks."""
 
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+from torchrl_gpu.callbacks.final_table import FinalTable
 from torchrl_gpu.callbacks.pictures import PackingPictures
 from torchrl_gpu.callbacks.throughput import Throughput
 
-__all__ = ["EpisodeCheckpoint", "PackingPictures", "Throughput"]
+__all__ = ["EpisodeCheckpoint", "FinalTable", "PackingPictures", "Throughput"]

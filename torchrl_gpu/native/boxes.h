@@ -67,7 +67,7 @@ class BoxBin {
     static INLINE Floats highest(const float* a, const float* b) { return higher(L::load(a), L::load(b)); }
 
     Contact contact(const Problem& p, const Variant& v, const float* under, float z) const {
-        return {p, v, under, heights_pitch_, z - p.tolerance};
+        return {p, v, under, heights_pitch_, z - p.gap};
     }
 
     int64_t pitch(int level) const { return level ? pitch_ : heights_pitch_; }
@@ -153,9 +153,9 @@ class BoxBin {
             bool open = false;
             for (int64_t lane = 0; lane < end; lane++) open |= legal[c + lane] && z[c + lane] > p.tolerance;
             if (!open) continue;
-            const Floats level = L::load(z + c) - p.tolerance;
+            const Floats level = L::load(z + c) - p.gap;
             Counts count = {};
-            for (int64_t i = 0; i < v.x.extent; i++) {
+            for (int64_t i = 0; p.rule != 3 && i < v.x.extent; i++) {
                 const float* cell = line + i * heights_pitch_ + c;
                 for (int64_t j = 0; j < v.y.extent; j++) count -= L::load(cell + j) >= level;
             }
@@ -169,6 +169,8 @@ class BoxBin {
                 if (!legal[c + lane] || z[c + lane] <= p.tolerance) continue;
                 if (p.rule == 1)
                     legal[c + lane] = shares.enough(count[lane], corners[lane]);
+                else if (p.rule == 3)
+                    legal[c + lane] = diagonal[lane] || stands(contact(p, v, line + c + lane, z[c + lane]), shares);
                 else
                     legal[c + lane] = count[lane] > shares.half ||
                                       (count[lane] >= 2 &&

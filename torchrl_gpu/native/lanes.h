@@ -88,6 +88,110 @@ INLINE Vector<uint8_t> nearer<uint8_t>(Vector<uint8_t> nearest, Vector<uint8_t> 
 }
 #endif
 
+// level − b and level + b, saturating.
+template <class T>
+INLINE Vector<T> below(Vector<T> level, Vector<T> b) {
+    return level > b ? level - b : Vector<T>{};
+}
+template <class T>
+INLINE Vector<T> above(Vector<T> level, Vector<T> b) {
+    const Vector<T> sum = level + b;
+    return sum < level ? Lanes<T>::all(Lanes<T>::top) : sum;
+}
+
+// Raises two maxima to a number each where height ≤ level.
+template <class T>
+INLINE void raise(Vector<T>& first, Vector<T>& second, Vector<T> height, Vector<T> level, const Vector<T>* numbers) {
+    const Vector<T> a = height <= level ? numbers[0] : Vector<T>{}, b = height <= level ? numbers[1] : Vector<T>{};
+    first = a > first ? a : first;
+    second = b > second ? b : second;
+}
+
+#if defined(__AVX512BW__)
+template <>
+INLINE Vector<uint8_t> below<uint8_t>(Vector<uint8_t> level, Vector<uint8_t> b) {
+    return (Vector<uint8_t>)_mm512_subs_epu8((__m512i)level, (__m512i)b);
+}
+template <>
+INLINE Vector<uint16_t> below<uint16_t>(Vector<uint16_t> level, Vector<uint16_t> b) {
+    return (Vector<uint16_t>)_mm512_subs_epu16((__m512i)level, (__m512i)b);
+}
+template <>
+INLINE void raise<uint8_t>(Vector<uint8_t>& first, Vector<uint8_t>& second, Vector<uint8_t> height,
+                           Vector<uint8_t> level, const Vector<uint8_t>* numbers) {
+    const __mmask64 low = _mm512_cmple_epu8_mask((__m512i)height, (__m512i)level);
+    first = (Vector<uint8_t>)_mm512_mask_max_epu8((__m512i)first, low, (__m512i)first, (__m512i)numbers[0]);
+    second = (Vector<uint8_t>)_mm512_mask_max_epu8((__m512i)second, low, (__m512i)second, (__m512i)numbers[1]);
+}
+template <>
+INLINE void raise<uint16_t>(Vector<uint16_t>& first, Vector<uint16_t>& second, Vector<uint16_t> height,
+                            Vector<uint16_t> level, const Vector<uint16_t>* numbers) {
+    const __mmask32 low = _mm512_cmple_epu16_mask((__m512i)height, (__m512i)level);
+    first = (Vector<uint16_t>)_mm512_mask_max_epu16((__m512i)first, low, (__m512i)first, (__m512i)numbers[0]);
+    second = (Vector<uint16_t>)_mm512_mask_max_epu16((__m512i)second, low, (__m512i)second, (__m512i)numbers[1]);
+}
+template <>
+INLINE void raise<float>(Vector<float>& first, Vector<float>& second, Vector<float> height, Vector<float> level,
+                         const Vector<float>* numbers) {
+    const __mmask16 low = _mm512_cmp_ps_mask((__m512)height, (__m512)level, _CMP_LE_OS);
+    first = (Vector<float>)_mm512_mask_max_ps((__m512)first, low, (__m512)first, (__m512)numbers[0]);
+    second = (Vector<float>)_mm512_mask_max_ps((__m512)second, low, (__m512)second, (__m512)numbers[1]);
+}
+#elif defined(__AVX2__)
+template <>
+INLINE Vector<uint8_t> below<uint8_t>(Vector<uint8_t> level, Vector<uint8_t> b) {
+    return (Vector<uint8_t>)_mm256_subs_epu8((__m256i)level, (__m256i)b);
+}
+template <>
+INLINE Vector<uint16_t> below<uint16_t>(Vector<uint16_t> level, Vector<uint16_t> b) {
+    return (Vector<uint16_t>)_mm256_subs_epu16((__m256i)level, (__m256i)b);
+}
+#endif
+
+// Whether any lane of a vector is not 0.
+template <class V>
+INLINE bool any(V v) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)v, (__m512i)v) != 0;
+#elif defined(__AVX2__)
+    return !_mm256_testz_si256((__m256i)v, (__m256i)v);
+#else
+    uint64_t words[sizeof(V) / 8], some = 0;
+    std::memcpy(words, &v, sizeof v);
+    for (uint64_t word : words) some |= word;
+    return some != 0;
+#endif
+}
+
+// As many numbers as there are lanes of four bytes.
+template <class T>
+INLINE Vector<int32_t> widened(const T* p) {
+    typedef T Few __attribute__((vector_size(VECTOR_BYTES / sizeof(int32_t) * sizeof(T))));
+    Few few;
+    std::memcpy(&few, p, sizeof few);
+    return __builtin_convertvector(few, Vector<int32_t>);
+}
+
+#if defined(__AVX512BW__)  // a compiler may make the above of single bytes
+template <>
+INLINE Vector<int32_t> widened<uint8_t>(const uint8_t* p) {
+    return (Vector<int32_t>)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+template <>
+INLINE Vector<int32_t> widened<uint16_t>(const uint16_t* p) {
+    return (Vector<int32_t>)_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+#elif defined(__AVX2__)
+template <>
+INLINE Vector<int32_t> widened<uint8_t>(const uint8_t* p) {
+    return (Vector<int32_t>)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+}
+template <>
+INLINE Vector<int32_t> widened<uint16_t>(const uint16_t* p) {
+    return (Vector<int32_t>)_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+#endif
+
 // Memory on cache lines that only grows.
 template <class T>
 class Scratch {

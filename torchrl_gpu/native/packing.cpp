@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "balance.h"
 #include "boxes.h"
 #include "ceiling.h"
 #include "growth.h"
@@ -93,8 +94,10 @@ struct Columns {
     }
 };
 
+// Rest heights, what of them is legal, and what stands.
 template <class T>
-void rest_solid(const Problem& p, const Variant& v, SolidBin<T>& bin, Region region, float* z) {
+void drop_solid(const Problem& p, int64_t env, const Variant& v, SolidBin<T>& bin, Region region, float* z,
+                uint8_t* legal) {
     thread_local Columns<T> columns;
     thread_local Scratch<T> turned;
     columns.take(p, v);
@@ -109,16 +112,23 @@ void rest_solid(const Problem& p, const Variant& v, SolidBin<T>& bin, Region reg
             else
                 z[gx * p.grid_y + gy] = 0.0f - w;
         }
+    judge(p, env, v, region, z, legal);
+    if (p.rule != 3) return;
+    if (std::max(v.x.extent, v.y.extent) <= MOST_CELLS_IN_FLOATS)
+        Judge<T, float>(p, v, bin, columns.cells, columns.material, out, pitch, legal).all(region);
+    else
+        Judge<T, int32_t>(p, v, bin, columns.cells, columns.material, out, pitch, legal).all(region);
 }
 
-void rest_solid(const Problem& p, int64_t env, const Variant& v, Region region, uint64_t call, float* z) {
+void drop_solid(const Problem& p, int64_t env, const Variant& v, Region region, uint64_t call, float* z,
+                uint8_t* legal) {
     thread_local SolidBin<uint8_t> bytes;
     thread_local SolidBin<uint16_t> words;
     thread_local SolidBin<float> floats;
-    if (p.count_bytes == 1 && bytes.take(p, env, call)) return rest_solid(p, v, bytes, region, z);
-    if (p.count_bytes == 2 && words.take(p, env, call)) return rest_solid(p, v, words, region, z);
+    if (p.count_bytes == 1 && bytes.take(p, env, call)) return drop_solid(p, env, v, bytes, region, z, legal);
+    if (p.count_bytes == 2 && words.take(p, env, call)) return drop_solid(p, env, v, words, region, z, legal);
     floats.take(p, env, call);
-    rest_solid(p, v, floats, region, z);
+    drop_solid(p, env, v, floats, region, z, legal);
 }
 
 void drop_box(const Problem& p, int64_t env, const Variant& v, uint64_t call, float* z, uint8_t* legal) {
@@ -177,9 +187,7 @@ void drop(const Problem& p, const Maps& maps, int64_t env, int64_t variant, uint
     const Variant v(p, item, orientation);
     if (p.flat()) return drop_box(p, env, v, call, z, legal);  // costs about as much as keeping
     const Region region = outdated(p, maps, env, slot, orientation, v, z, legal);
-    if (region.empty()) return;
-    rest_solid(p, env, v, region, call, z);
-    judge(p, env, v, region, z, legal);
+    if (!region.empty()) drop_solid(p, env, v, region, call, z, legal);
 }
 
 }  // namespace

@@ -78,6 +78,16 @@ class SolidBin {
         if (region.y1 > v.y.on_grid) flush_column(p, v, cells, material, region, out, pitch);
     }
 
+    // What `rest` has read, for who judges its results: turned-about heights under column j of the footprint, from the
+    // first line and the first placement on, lines of the bin being `pitch()` apart; the same along x under row i, for
+    // placements that begin at cell `offset` and further steps behind; whether nothing stands on lines [x, end).
+    const T* column(int64_t j, const Problem& p) const {
+        return tabled_ ? table_.data() + j * p.cells_x * lanes_ : along_y_.from(j);
+    }
+    int64_t pitch() const { return tabled_ ? lanes_ : along_y_.pitch; }
+    const T* row(int64_t i, int64_t offset, int64_t y) const { return along_x_.from(i + offset) + y * along_x_.pitch; }
+    bool bare(int64_t x, int64_t end) const { return filled_[x] == filled_[end]; }
+
    private:
     struct Job {
         const Problem& p;
@@ -164,16 +174,15 @@ class SolidBin {
     // R rows of C vectors of placements stay in registers while all cells of the footprint pass by.
     template <int R, int C>
     __attribute__((noinline)) void block(const Job& job, int64_t g, int64_t x) const {
-        const int64_t pitch = tabled_ ? lanes_ : along_y_.pitch, next = job.p.step * pitch;
+        const int64_t pitch = this->pitch(), next = job.p.step * pitch;
         Vector<T> nearest[R][C];
         for (int r = 0; r < R; r++)
             for (int c = 0; c < C; c++) nearest[r][c] = L::all(L::top);
-        const bool empty = filled_[x] == filled_[x + (R - 1) * job.p.step + job.v.x.extent];  // then the floor it is
+        const bool empty = bare(x, x + (R - 1) * job.p.step + job.v.x.extent);  // then the floor it is
         for (int64_t j = 0; j < (empty ? 0 : job.v.y.extent); j++) {
-            const T* column = tabled_ ? table_.data() + j * job.p.cells_x * lanes_ : along_y_.from(j);
             const T* cell = job.cells + j * job.p.rows;
             const int64_t first = job.material[2 * j], end = job.material[2 * j + 1];
-            const T* window = column + (x + first) * pitch + job.lane;
+            const T* window = column(j, job.p) + (x + first) * pitch + job.lane;
             for (int64_t i = first; i < end; i++, window += pitch) {
                 const Vector<T> b = L::all(cell[i]);
 #pragma GCC unroll 16
@@ -207,12 +216,10 @@ class SolidBin {
     Vector<T> flush_lanes(const Problem& p, const Variant& v, const T* cells, const int16_t* material, int64_t lane,
                           int64_t offset) const {
         Vector<T> nearest[2] = {L::all(L::top), L::all(L::top)};
-        for (int64_t j = 0; j < v.y.extent; j++) {
-            const int64_t line = (v.y.last + j) * along_x_.pitch + lane;
+        for (int64_t j = 0; j < v.y.extent; j++)
             for (int64_t i = material[2 * j]; i < material[2 * j + 1]; i++)
-                nearest[i & 1] = nearer<T>(nearest[i & 1], L::load(along_x_.from(i + offset) + line),
+                nearest[i & 1] = nearer<T>(nearest[i & 1], L::load(row(i, offset, v.y.last + j) + lane),
                                            L::all(cells[j * p.rows + i]));
-        }
         return nearest[1] < nearest[0] ? nearest[1] : nearest[0];
     }
 

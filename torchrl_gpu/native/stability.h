@@ -68,6 +68,14 @@ inline bool centre_in_hull(const Contact& c) {
     return (held[0] || before[0].meets(after[0])) && (held[1] || before[1].meets(after[1]));
 }
 
+// Whether the centre of the footprint lies in the square of a contact cell: of one, two or four around it.
+inline bool centre_in_square(const Contact& c) {
+    bool held = false;
+    for (int64_t i = (c.v.x.extent - 1) / 2; i <= c.v.x.extent / 2; i++)
+        for (int64_t j = (c.v.y.extent - 1) / 2; j <= c.v.y.extent / 2; j++) held |= c.at(i, j);
+    return held;
+}
+
 // What share of the material touches, decided on counts: more than 95, 85 and 50 % of the cells.
 struct Shares {
     int64_t nearly_all, most, half;
@@ -86,6 +94,7 @@ struct Shares {
 };
 
 inline bool stands(const Contact& c, const Shares& shares) {
+    if (c.p.rule == 3) return centre_in_square(c) || centre_in_hull(c);
     const int64_t count = c.count();
     if (c.p.rule == 2) return count > shares.half || (count >= 2 && centre_in_hull(c));
     if (count <= shares.half) return false;
@@ -102,19 +111,21 @@ inline int64_t material_cells(const Problem& p, const Variant& v) {
     return std::max<int64_t>(count, 1);
 }
 
-// Fills `legal` of the placements of `region` of an irregular item from their rest heights; planes are (Gx, Gy).
+// Fills `legal` of the placements of `region` of an irregular item from their rest heights, but for rule 3; planes are
+// (Gx, Gy).
 inline void judge(const Problem& p, int64_t env, const Variant& v, Region region, const float* z, uint8_t* legal) {
     const float limit = p.ceiling + p.tolerance;
     const float* heights = p.heightmap + env * p.area();
-    const Shares shares(p.rule == 0 ? 1 : material_cells(p, v));
+    const bool judged = p.rule == 1 || p.rule == 2;
+    const Shares shares(judged ? material_cells(p, v) : 1);
     for (int64_t gx = region.x0; gx < region.x1; gx++) {
         const float* z_row = z + gx * p.grid_y;
         uint8_t* row = legal + gx * p.grid_y;
         for (int64_t gy = region.y0; gy < region.y1; gy++) row[gy] = z_row[gy] + v.height <= limit;
-        if (p.rule == 0) continue;
+        if (!judged) continue;
         const float* line = heights + v.x.position(gx, p.step) * p.cells_y;
         for (int64_t gy = region.y0; gy < region.y1; gy++)
             if (row[gy] && z_row[gy] > p.tolerance)  // too tall is out, and the floor holds everything
-                row[gy] = stands({p, v, line + v.y.position(gy, p.step), p.cells_y, z_row[gy] - p.tolerance}, shares);
+                row[gy] = stands({p, v, line + v.y.position(gy, p.step), p.cells_y, z_row[gy] - p.gap}, shares);
     }
 }

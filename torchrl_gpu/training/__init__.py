@@ -1,6 +1,7 @@
 """Training as Lightning modules."""
 
+from torchrl_gpu.training.hierarchical import HierarchicalPacking
 from torchrl_gpu.training.packing_data import PackingEpisodes
 from torchrl_gpu.training.q_learning import QLearning
 
-__all__ = ["PackingEpisodes", "QLearning"]
+__all__ = ["HierarchicalPacking", "PackingEpisodes", "QLearning"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +34,12 @@ Capture = Callable[[Body, torch.device], Graph]
 
 
 def play_steps(
-    env: BatchedEnv, policy: Policy, current: TensorDictBase, steps: int, keys: list[str]
+    env: BatchedEnv,
+    policy: Policy,
+    current: TensorDictBase,
+    steps: int,
+    keys: list[str],
+    decisions: Sequence[str] = ("action",),
 ) -> tuple[TensorDictBase, TensorDictBase]:
     """Acts for `steps` steps.
 
@@ -44,6 +49,7 @@ def play_steps(
         current: What `env` shows now, (N,).
         steps: T.
         keys: Observations to keep.
+        decisions: What else to keep of the state acted in: what the policy writes, observations not wanted in `next`.
 
     Returns:
         The steps (N, T) with `next` holding reward, done and the observations kept, and what `env` shows then.
@@ -51,7 +57,7 @@ def play_steps(
     made = []
     for _ in range(steps):
         stepped, current = env.step_and_maybe_reset(policy(current))
-        kept = stepped.select(*keys, "action", *[("next", key) for key in keys])
+        kept = stepped.select(*keys, *decisions, *[("next", key) for key in keys])
         after = stepped["next"].select("reward", "done", "terminated", "utilization", strict=False)
         made.append(kept.update({"next": after}))
     return torch.stack(made, 1), current
@@ -75,16 +81,24 @@ class GraphedRollout:
         policy: Writes `action`; neither it nor the environment may read the device back.
         steps: T.
         keys: Observations to keep.
+        decisions: As in `play_steps`.
         capture: Makes a graph of a function without arguments; None takes `capture_cuda` where the environment is on a
             CUDA device, and no graph elsewhere.
     """
 
     def __init__(
-        self, env: BatchedEnv, policy: Policy, steps: int, keys: list[str], *, capture: Capture | None = None
+        self,
+        env: BatchedEnv,
+        policy: Policy,
+        steps: int,
+        keys: list[str],
+        decisions: Sequence[str] = ("action",),
+        *,
+        capture: Capture | None = None,
     ) -> None:
         if steps < 1:
             raise ValueError(f"GraphedRollout: steps must be at least 1; got {steps}")
-        self.env, self.policy, self.steps, self.keys = env, policy, steps, keys
+        self.env, self.policy, self.steps, self.keys, self.decisions = env, policy, steps, keys, decisions
         self._capture = capture_cuda if capture is None and env.device.type == "cuda" else capture
         self._shown_keys = [*env.full_observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
         self._state: dict[str, Tensor] = {}
@@ -131,7 +145,7 @@ class GraphedRollout:
 
     def _play(self) -> TensorDictBase:
         """T steps, from the rollout's own tensors back into them."""
-        played, after = play_steps(self.env, self.policy, self._showing(), self.steps, self.keys)
+        played, after = play_steps(self.env, self.policy, self._showing(), self.steps, self.keys, self.decisions)
         self._put(self.env._env_state(), {key: after.get(key) for key in self._shown})
         return played
 

@@ -79,7 +79,9 @@ class PackingEpisodes(LightningDataModule):
         """Episodes in environments on the device of the training module's."""
         env = self._trained_env()
         if self.items is None:
-            like = env.like(num_episodes, items=env.items.reseeded(self.seed), seed=self.seed, first_env=0)
+            judge = env.judge if env.catalogue.flat else "com"
+            items = env.items.reseeded(self.seed)
+            like = env.like(num_episodes, items=items, seed=self.seed, first_env=0, judge=judge)
         else:
             longest = max(len(episode) for episode in self.items.episodes)
             like = env.like(self.items.num_sequences, items=self.items, num_items=longest, seed=self.seed, first_env=0)

@@ -3,106 +3,22 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from tensordict import TensorDictBase
-from torch import Tensor
-from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
-from torchrl_gpu.envs.packing.reward import compactness, pyramidality
 from torchrl_gpu.policies.packing import baselines
-
-Policy = Callable[[TensorDictBase], TensorDictBase]
-
-
-@dataclass(frozen=True)
-class Score:
-    """How one policy packed a set of episodes; means over episodes, `_error` their standard error."""
-
-    policy: str
-    utilization: float
-    utilization_error: float
-    num_packed: float
-    num_packed_error: float
-    compactness: float
-    pyramidality: float
-    decision_ms: float
-    num_episodes: int
-
-
-@dataclass(frozen=True)
-class Packings:
-    """Final bins of some episodes, (E,) each on the CPU, and the time that decisions took."""
-
-    utilization: Tensor
-    num_packed: Tensor
-    compactness: Tensor
-    pyramidality: Tensor
-    decision_ms: float
-
-    def scores(self) -> dict[str, float]:
-        """Means by name."""
-        return {name: getattr(self, name).mean().item() for name in asdict(self) if name != "decision_ms"}
-
-    def score(self, policy: str) -> Score:
-        """The table's row."""
-        number = len(self.utilization)
-        return Score(
-            policy,
-            utilization_error=_standard_error(self.utilization),
-            num_packed_error=_standard_error(self.num_packed),
-            decision_ms=self.decision_ms,
-            num_episodes=number,
-            **self.scores(),
-        )
-
-
-def _standard_error(values: Tensor) -> float:
-    return (values.std() / len(values) ** 0.5).item() if len(values) > 1 else 0.0
-
-
-@torch.no_grad()
-def pack(env: PackingEnv, policy: Policy) -> Packings:
-    """Packs one bin in every environment, greedily; the full bins are left in `env.state`.
-
-    A bin that is done gets actions that are not legal, which change nothing, until all are.
-    """
-    env.set_seed(env.seed)
-    observation, seconds, decisions = env.reset(), 0.0, 0
-    done = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
-    with set_exploration_type(ExplorationType.DETERMINISTIC):
-        while not done.all():
-            start = _now(env.device)
-            chosen = policy(observation)
-            seconds += _now(env.device) - start
-            decisions += int((~done).sum())
-            chosen["action"] = torch.where(done, -1, chosen["action"])
-            stepped = env.step(chosen)
-            done |= stepped["next", "done"].squeeze(-1)
-            observation = step_mdp(stepped)
-    state = env.state
-    return Packings(
-        (state.volume / env.bin.volume).cpu(),
-        state.num_packed.float().cpu(),
-        compactness(state.heightmap, state.volume, env.bin).cpu(),
-        pyramidality(state.heightmap, state.volume, env.bin).cpu(),
-        1e3 * seconds / max(decisions, 1),
-    )
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
+from torchrl_gpu.policies.packing.contestants import RULE
+from torchrl_gpu.training.comparison import columns_of, comparison_data, comparison_table
+from torchrl_gpu.training.graphed import Policy
+from torchrl_gpu.training.packings import Packings, Score, pack
 
 
 class PackingSuite:
@@ -125,29 +41,42 @@ class PackingSuite:
         told = ", ".join(f"{key} {value:.3f}" for key, value in scores.items())
         Console().print(f"{name} on {self.env.num_envs} episodes: {told}", soft_wrap=True)
 
-    def compare(self, policy: Policy, folder: Path, name: str = "policy") -> dict[str, float]:
-        """Packs every episode with the policy and with every baseline.
+    def compare(
+        self, policy: Policy, folder: Path, name: str = "policy", others: Mapping[str, Policy] | None = None
+    ) -> dict[str, float]:
+        """Packs every episode with the policy and with the others.
 
         Prints the table, and writes `evaluation.json` and pictures of the policy's bins into `folder`.
+
+        Args:
+            policy: Of the last row.
+            folder: Made if it is not there.
+            name: Of the policy.
+            others: By name; None stands for every baseline.
 
         Returns:
             The policy's scores by name.
         """
-        rows = []
-        for other, baseline in baselines(self.env).items():
-            rows.append(self.play(baseline).score(other))
-        packings = self.play(policy)
-        rows.append(packings.score(name))  # last, so that `env.state` holds its bins
+        others = baselines(self.env) if others is None else others
+        packed = {other: self.play(each) for other, each in others.items() if other != name}
+        packed[name] = self.play(policy)  # last, so that `env.state` holds its bins
+        rows = [packings.score(other) for other, packings in packed.items()]
         folder.mkdir(parents=True, exist_ok=True)
-        _print_whole(table(rows, f"{len(packings.utilization)} episodes"))
-        report = {"episodes": self.describe(), "policies": [asdict(row) for row in rows]}
-        _write_json(folder / "evaluation.json", report)
+        title = f"{self.env.num_envs} episodes"
+        report: dict[str, Any] = {"episodes": self.describe(), "policies": [asdict(row) for row in rows]}
+        if RULE in packed:
+            methods = {other: columns_of(p) | _decision_time(p) for other, p in packed.items()}
+            print_whole(comparison_table(methods, title, RULE))
+            report["comparison"] = comparison_data(methods, RULE)
+        else:
+            print_whole(table(rows, title))
+        write_json(folder / "evaluation.json", report)
         if self.pictures:
-            self.draw(folder, packings)
+            self.draw(folder, packed[name])
         Console().print(
             f"Written: {folder / 'evaluation.json'}" + (", pictures beside it" if self.pictures else ""), soft_wrap=True
         )
-        return packings.scores()
+        return packed[name].scores()
 
     def describe(self) -> dict[str, Any]:
         """What decides the episodes."""
@@ -192,7 +121,7 @@ class PackingSuite:
             for i, name in enumerate(self.names()[: self.env.num_envs])
         ]
         folder.mkdir(parents=True, exist_ok=True)
-        _write_json(folder / "plans.json", plans)
+        write_json(folder / "plans.json", plans)
         Console().print(f"Written: {folder / 'plans.json'}, {len(plans)} plans", soft_wrap=True)
         return plans
 
@@ -229,14 +158,19 @@ def table(rows: list[Score], title: str) -> Table:
     return shown
 
 
-def _print_whole(shown: Table) -> None:
+def _decision_time(packings: Packings) -> dict[str, torch.Tensor]:
+    return {"ms/decision": torch.tensor([packings.decision_ms])}
+
+
+def print_whole(shown: Table) -> None:
     """Prints a table at its own width: rich takes a log for 80 columns and would leave figures out."""
     console = Console()
     width = console.measure(shown, options=console.options.update(max_width=1000)).maximum
     Console(width=max(console.width, width)).print(shown)
 
 
-def _write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any) -> None:
+    """Writes a file whole or not at all."""
     fresh = path.with_suffix(".json-new")
     fresh.write_text(json.dumps(content, indent=2) + "\n")
     fresh.replace(path)

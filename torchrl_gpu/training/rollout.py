@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -21,10 +21,19 @@ class Rollout:
         n_steps: Rewards of one transition.
         gamma: Discount of a step.
         cuda_graphs: Whether all steps of a call are one replay of a CUDA graph; on a CPU they run one by one.
+        decisions: What else to keep of the state acted in, as in `play_steps`.
     """
 
-    def __init__(self, env: BatchedEnv, keys: list[str], n_steps: int, gamma: float, cuda_graphs: bool = False) -> None:
-        self.cuda_graphs = cuda_graphs
+    def __init__(
+        self,
+        env: BatchedEnv,
+        keys: list[str],
+        n_steps: int,
+        gamma: float,
+        cuda_graphs: bool = False,
+        decisions: Sequence[str] = ("action",),
+    ) -> None:
+        self.cuda_graphs, self.decisions = cuda_graphs, tuple(decisions)
         self._graphed: GraphedRollout | None = None
         self.env, self.keys, self.n_steps, self.gamma = env, keys, n_steps, gamma
         self.current: TensorDictBase = env.reset()
@@ -49,9 +58,9 @@ class Rollout:
 
     def _player(self, policy: Policy, steps: int) -> Callable[[TensorDictBase], tuple[TensorDictBase, TensorDictBase]]:
         if not self.cuda_graphs:
-            return lambda current: play_steps(self.env, policy, current, steps, self.keys)
+            return lambda current: play_steps(self.env, policy, current, steps, self.keys, self.decisions)
         if self._graphed is None or (self._graphed.policy, self._graphed.steps) != (policy, steps):
-            self._graphed = GraphedRollout(self.env, policy, steps, self.keys)
+            self._graphed = GraphedRollout(self.env, policy, steps, self.keys, self.decisions)
         return self._graphed
 
     def state_dict(self) -> dict[str, object]:

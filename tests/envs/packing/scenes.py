@@ -11,8 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue
 
+RULES = STABILITY_RULES
 LAW = settings(max_examples=40, deadline=None, derandomize=True, database=None)
 CELL = 0.125
 
@@ -57,7 +58,8 @@ def boxes(rng: np.random.Generator, bin_: Bin, num_items: int, num_orientations:
 
 
 def solids(rng: np.random.Generator, bin_: Bin, num_items: int, num_orientations: int) -> Catalogue:
-    """Random tops and bottoms with holes; the first is as large as the bin, and one orientation is without material."""
+    """Random tops, bottoms with holes and centres of mass; the first is as large as the bin, and one orientation is
+    without material."""
     p, q = bin_.cells
     extent = rng.integers(1, np.array([p, q]) + 1, (num_items, num_orientations, 2))
     extent[0] = p, q
@@ -72,7 +74,16 @@ def solids(rng: np.random.Generator, bin_: Bin, num_items: int, num_orientations
     top = torch.from_numpy(np.where(material, high, 0) * CELL).float()
     bottom = torch.from_numpy(np.where(material, low * CELL, np.inf)).float()
     volume = torch.from_numpy(np.where(material, high - low, 0).sum((-1, -2)).min(-1) * CELL**3)
-    return Catalogue.of_maps(top, bottom, torch.from_numpy(extent), volume)
+    centre = centres(rng.spawn(1)[0], extent)
+    return Catalogue.of_maps(top, bottom, torch.from_numpy(extent), volume, centre=centre)
+
+
+def centres(rng: np.random.Generator, extent: np.ndarray) -> Tensor:
+    """Centres of mass within footprints (M, O, 2) of so many cells, metres: half of them on corners, edges and middles
+    of cells, where it is close whether they are held."""
+    cells = rng.random(extent.shape) * extent
+    cells = np.where(rng.random(extent.shape) < 0.5, (2 * cells).round() / 2, cells)
+    return torch.from_numpy(cells * CELL).float()
 
 
 def as_solids(catalogue: Catalogue, unit: float | None = None) -> Catalogue:
@@ -130,5 +141,5 @@ SCENES = st.builds(
     scene,
     st.integers(0, 2**32 - 1),
     st.sampled_from(KINDS),
-    stability=st.sampled_from(["none", "corners", "support"]),
+    stability=st.sampled_from(RULES),
 )

@@ -40,6 +40,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "irregular": {**IRREGULAR, "visible_items": 2},
     "irregular, on its support": {**COARSER, "orientations": "axis", "stability": "support", "reward": "objective"},
     "irregular, on its corners": {**COARSER, "visible_items": 2, "stability": "corners", "order": "volume"},
+    "irregular, on its balance": {**COARSER, "visible_items": 2, "stability": "com"},
+    "irregular, judged": {**COARSER, "reward": "objective", "judge": "com"},
 }
 
 

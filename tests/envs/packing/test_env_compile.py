@@ -67,7 +67,9 @@ def test_a_compiled_step_is_the_step(setting: str) -> None:
     assert counter.frame_count == 1  # once, and never again
 
 
-@pytest.mark.parametrize("setting", ["corners", "irregular, on its support"])
+@pytest.mark.parametrize(
+    "setting", ["corners", "irregular, on its support", "irregular, on its balance", "irregular, judged"]
+)
 def test_every_rule_and_kind_of_item_is_one_graph(setting: str) -> None:
     env, twin = (packing(setting, backend="eager") for _ in range(2))
     play_both(env, twin, compiled(env, backend="eager"))

@@ -12,6 +12,7 @@ import torch
 
 from tests.envs.packing.settings import packing
 from tests.live_bytes import LiveBytes
+from tests.native.compilers import need_compiler
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import available_backends
 from torchrl_gpu.envs.packing.memory import bytes_per_env, check_fits, free_bytes
@@ -40,6 +41,9 @@ CASES: dict[str, dict[str, Any]] = {
     "irregular, every cell": {**SMALL_SOLIDS, "grid_step": 1},
     "irregular, corners": {"setting": "irregular, on its corners"},
     "irregular, support": {"setting": "irregular, on its support"},
+    "irregular, com": {"setting": "irregular, on its balance"},
+    "irregular, com, every cell": {"setting": "irregular, on its balance", "grid_step": 1},
+    "irregular, judged": {"setting": "irregular, judged"},
     "irregular, support, every cell": {"setting": "irregular, on its support", "grid_step": 1},
 }
 BACKENDS = [
@@ -51,6 +55,7 @@ BACKENDS = [
 
 def estimate(env: PackingEnv, **changes: Any) -> int:
     given = {"visible_items": env.visible_items, "num_items": env.placements.shape[1], "include": env.include}
+    given["judged"] = env.judge == "com"
     return bytes_per_env(env.bin, env.catalogue, **given | {"backend": env.kernels.backend} | changes)
 
 
@@ -88,6 +93,17 @@ def test_the_estimate_is_what_a_step_takes(case: str, backend: str) -> None:
     assert per_env <= estimate(make(2)) <= 2 * per_env
 
 
+def test_a_judge_takes_the_windows_that_it_looks_at() -> None:
+    need_compiler()
+
+    def make(num_envs: int) -> PackingEnv:
+        coarse = {"resolution": 50, "grid_step": 25, "orientations": "fixed", "include": ()}
+        return packing("irregular, judged", num_envs, backend="compiled", **coarse)
+
+    per_env = measured(make)
+    assert estimate(make(2), judged=False) < per_env <= estimate(make(2)) <= 2 * per_env
+
+
 @pytest.mark.parametrize("name", ["rs", "discrete125", "free125"])
 def test_the_protocols_of_the_small_bin(name: str) -> None:
     def make(num_envs: int) -> PackingEnv:
@@ -109,7 +125,7 @@ def test_by_hand() -> None:
 
 
 def test_backends_with_kernels_of_their_own_take_less() -> None:
-    env = packing("three visible", backend="eager")
+    env = packing("three visible", include=(), backend="eager")  # with more to see, what is seen decides
     compiled, triton, eager = (estimate(env, backend=name) for name in ("compiled", "triton", "eager"))
     assert compiled < triton < eager
 

@@ -6,7 +6,11 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
 
+from tests.envs.packing.scenes import LAW, SCENES, Scene
+from tests.native.compilers import need_compiler
+from torchrl_gpu.envs.packing.kernels import balanced, get_kernels
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 
@@ -17,6 +21,9 @@ def test_measures_of_a_bin_by_hand() -> None:
     assert bin_.volume == pytest.approx(0.024)
     assert bin_.cell_area == pytest.approx(0.0004)
     assert bin_.tolerance == pytest.approx(2e-5)
+    assert bin_.com_tolerance == pytest.approx(0.01 + 2e-5)  # half a cell, and what makes up for rounding
+    assert bin_.contact_tolerance == bin_.tolerance
+    assert Bin((0.4, 0.1, 0.3), (20, 10), stability="com").contact_tolerance == pytest.approx(0.005 + 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +38,8 @@ def test_measures_of_a_bin_by_hand() -> None:
         ({"cells": (4,)}, "resolution must give at least one cell along x and y; got (4,)"),
         ({"step": 0}, "grid_step must be from 1 to the bin's 4 cells; got 0"),
         ({"step": 5}, "grid_step must be from 1 to the bin's 4 cells; got 5"),
-        ({"stability": "glue"}, "stability must be one of none, corners, support; got 'glue'"),
+        ({"stability": "glue"}, "stability must be one of none, corners, support, com; got 'glue'"),
+        ({"stability": "com", "cells": (9, 2048)}, "stability com wants at most 2047 cells a side; got (9, 2048)"),
     ],
 )
 def test_bad_bins_say_what_is_wanted_and_what_came(changes: dict[str, object], message: str) -> None:
@@ -82,3 +90,63 @@ def test_a_catalogue_moves_whole(two_boxes: Catalogue, device: torch.device) -> 
         assert tensor.device.type == device.type
     assert moved.bounds == two_boxes.bounds
     assert moved.top is None
+
+
+def test_bounding_boxes_by_hand(two_boxes: Catalogue) -> None:
+    # 1×2 and 2×2 cells of 0.5×0.5 m, 3 m and 1 m high: 2·0.25·3 and 4·0.25·1 m³, whatever the material within.
+    assert two_boxes.box_volume(Bin((2.0, 2.0, 4.0), (4, 4))).tolist() == [1.5, 1.0]
+    hollow = torch.tensor([[[[2.0, 0.0], [0.0, 3.0]]]])
+    catalogue = Catalogue.of_maps(hollow, torch.zeros_like(hollow), torch.tensor([[[2, 2]]]), torch.tensor([0.1]))
+    assert catalogue.box_volume(Bin((2.0, 2.0, 4.0), (4, 4))).tolist() == [3.0]
+
+
+def test_separated_by_hand(two_boxes: Catalogue) -> None:
+    apart = two_boxes.separated()
+    assert (apart.num_items, apart.num_orientations) == (4, 1)
+    assert apart.extent[:, 0].tolist() == [[1, 2], [2, 1], [2, 2], [2, 2]]
+    assert apart.height[:, 0].tolist() == [3, 3, 1, 1]
+    assert apart.volume.tolist() == [6, 6, 4, 4]
+    assert apart.bounds == ((2, 2),)
+    assert apart.least == ((1, 1),)
+    assert apart.flat
+
+
+def separation(scene: Scene, backend: str) -> None:
+    """A catalogue and its separation give the same maps, growth and judgement of every item in every orientation."""
+    heightmap, item_id, catalogue, bin_ = scene
+    if bin_.stability == "com":
+        catalogue = balanced(catalogue, bin_)
+    kernels, num = get_kernels(backend), catalogue.num_orientations
+    variant = torch.where(item_id[..., None] < 0, -1, item_id[..., None] * num + torch.arange(num)).flatten(1)
+    whole = kernels.drop_map(heightmap, item_id, catalogue, bin_)
+    apart = kernels.drop_map(heightmap, variant, catalogue.separated(), bin_)
+    for joined, single in zip(whole, apart, strict=True):
+        assert torch.equal(joined.flatten(1, 2), single[:, :, 0])
+    growth = kernels.pile_growth(heightmap, item_id, whole[0], catalogue, bin_)
+    assert torch.equal(
+        growth.flatten(1, 2),
+        kernels.pile_growth(heightmap, variant, apart[0], catalogue.separated(), bin_)[:, :, 0],
+    )
+
+
+@LAW
+@given(SCENES)
+def test_separated_orientations_rest_where_the_whole_catalogue_says(scene: Scene) -> None:
+    separation(scene, "eager")
+
+
+@LAW
+@given(SCENES)
+def test_so_they_do_by_the_compiled_kernels(scene: Scene) -> None:
+    need_compiler()
+    separation(scene.counted(0.125), "compiled")
+
+
+def test_a_separated_catalogue_shares_the_maps() -> None:
+    top = torch.rand(2, 3, 4, 5)
+    extent = torch.tensor([4, 5]).expand(2, 3, 2)
+    catalogue = Catalogue.of_maps(top, torch.zeros_like(top), extent, torch.ones(2), unit=0.5)
+    apart = catalogue.separated()
+    assert apart.top is not None
+    assert apart.top.data_ptr() == top.data_ptr()
+    assert apart.unit == 0.5

@@ -1,4 +1,4 @@
-"""A second packing environment, one bin in NumPy, built only on the reference's `drop_item` and `place_item`."""
+"""A second packing environment, one bin in NumPy, built only on the reference's work on one item."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import reference
+from torchrl_gpu.envs.packing.kernels.balance import plumb
 
 
 class Twin:
@@ -38,7 +39,12 @@ class Twin:
         for k, item in enumerate(self.visible):
             for o in range(shape[1]):
                 maps = reference.item_maps(self.env.catalogue, item, o)
-                reference.drop_item(self.heights, *maps, self.bin_, self.z_map[k, o], self.legal[k, o])
+                out = self.z_map[k, o], self.legal[k, o]
+                reference.drop_item(self.heights, *maps, self.bin_, *out, self.centre(item, o))
+
+    def centre(self, item: int, orientation: int) -> np.ndarray:
+        """Centre of mass of an item, sixteenths of a cell."""
+        return plumb(self.env.catalogue, self.bin_)[item, orientation].numpy()
 
     @property
     def visible(self) -> list[int]:
@@ -55,10 +61,12 @@ class Twin:
         top, bottom = reference.item_maps(self.env.catalogue, item, int(o))
         x = dict(reference.placements(top.shape[0], self.bin_.cells[0], self.bin_))[int(gx)]
         y = dict(reference.placements(top.shape[1], self.bin_.cells[1], self.bin_))[int(gy)]
-        reference.place_item(self.heights, top, bottom, x, y, self.z_map[k, o, gx, gy])
+        z = self.z_map[k, o, gx, gy]
+        judged = reference.judge_item(self.heights, bottom, x, y, z, self.bin_, self.centre(item, int(o)))
+        self.stable = judged or self.env.judge == "rule"
+        reference.place_item(self.heights, top, bottom, x, y, z)
         self.volume += float(self.env.catalogue.volume[item])
         self.num_packed += 1
-        self.stable = True
         self.look()
         return self.worth() - before, not self.legal.any()
 

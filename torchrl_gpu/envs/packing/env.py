@@ -15,13 +15,13 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, item_source
 from torchrl_gpu.envs.packing.items.source import SortedStream
-from torchrl_gpu.envs.packing.kernels import Kept, get_kernels
+from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement, balanced, get_kernels, judge_placements
 from torchrl_gpu.envs.packing.memory import bytes_per_env, check_fits
-from torchrl_gpu.envs.packing.reward import REWARDS, objective
+from torchrl_gpu.envs.packing.reward import JUDGES, REWARDS, objective
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
-ITEM_ORDERS = ("sequence", "volume")
+ITEM_ORDERS = ("sequence", "volume", "box")
 
 
 class PackingEnv(BatchedEnv):
@@ -35,13 +35,17 @@ class PackingEnv(BatchedEnv):
         bin_size: Length, width and height, metres.
         resolution: Cells along x and y; one number for both.
         grid_step: Cells between neighbouring placements.
-        items: An item source, or "random", "cut", "procedural", or the path of a file of box sequences.
+        items: An item source, or "random", "cut", "procedural", or the path of a file of box sequences, of a mesh file
+            or of a folder of them.
         num_items: Most items of an episode.
         visible_items: K, items to choose from.
         orientations: "fixed", "yaw", "axis", "cube", or a step in degrees; see `rotations.orientation_set`.
-        stability: "none", "corners" (Zhao et al., AAAI 2021) or "support" (GOPT, RA-L 2024).
+        stability: What is legal: "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) or "com" (the
+            centre of mass lies over the contact cells).
         reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
-        order: "sequence" (as the source gives them) or "volume" (largest first).
+        judge: What decides in J whether the last placement stands: "rule" (whatever is legal does) or "com" (by that
+            rule, whatever is legal).
+        order: "sequence" (as the source gives them), "volume" (largest first) or "box" (largest bounding box first).
         include: Which of the large observations `LARGE_KEYS` to return.
         backend: Kernels, "auto" or a name from `kernels.BACKENDS`.
         incremental: Keep the maps of visible items wherever the last placement did not change what lies under them;
@@ -66,6 +70,7 @@ class PackingEnv(BatchedEnv):
         orientations: str | float = "yaw",
         stability: str = "none",
         reward: str = "utilization",
+        judge: str = "rule",
         order: str = "sequence",
         include: Sequence[str] = LARGE_KEYS,
         backend: str = "auto",
@@ -75,6 +80,7 @@ class PackingEnv(BatchedEnv):
         first_env: int = 0,
     ) -> None:
         _check_choice("reward", reward, REWARDS)
+        _check_choice("judge", judge, JUDGES)
         _check_choice("order", order, ITEM_ORDERS)
         for name in include:
             _check_choice("include", name, LARGE_KEYS)
@@ -89,7 +95,7 @@ class PackingEnv(BatchedEnv):
         self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
         self.orientations, self.stability, self.reward, self.order = orientations, stability, reward, order
         self.include, self.backend, self.first_env = tuple(include), backend, first_env
-        self.incremental = incremental
+        self.incremental, self.judge = incremental, judge
         self.kernels = get_kernels(backend, self.device)
         self.catalogue, self.stream = self._build_items()
         check_fits(num_envs, self.bytes_per_env, self.device)
@@ -105,9 +111,12 @@ class PackingEnv(BatchedEnv):
 
     def _build_items(self) -> tuple[Catalogue, ItemStream]:
         catalogue, stream = self.items.build(self.bin, self.orientations, self.num_items, self.num_envs)
-        if self.order == "volume":
-            stream = SortedStream(stream, catalogue.volume)
-        return catalogue.to(self.device), stream.to(self.device)
+        if self.order != "sequence":
+            stream = SortedStream(stream, catalogue.volume if self.order == "volume" else catalogue.box_volume(self.bin))
+        catalogue = catalogue.to(self.device)
+        if "com" in (self.stability, self.judge):
+            catalogue = balanced(catalogue, self.bin)
+        return catalogue, stream.to(self.device)
 
     def _item_sizes(self) -> Tensor:
         """(M + 1, O, 4) float32: sides of each item's bounding box and its volume, metres; the last row is no item."""
@@ -123,7 +132,8 @@ class PackingEnv(BatchedEnv):
         """Most bytes that one environment takes while it steps."""
         longest = max(1, min(self.num_items, self.stream.length))
         shown = {"visible_items": self.visible_items, "num_items": longest, "include": self.include}
-        return bytes_per_env(self.bin, self.catalogue, **shown, backend=self.kernels.backend)  # type: ignore[arg-type]
+        made = {"backend": self.kernels.backend, "judged": self.judge == "com"}
+        return bytes_per_env(self.bin, self.catalogue, **shown, **made)  # type: ignore[arg-type]
 
     @property
     def num_orientations(self) -> int:
@@ -202,6 +212,7 @@ class PackingEnv(BatchedEnv):
             "z_map": Bounded(0, high, shape, device=device),
             "legal_mask": Binary(self.grid[1], shape, device=device, dtype=torch.bool),
             "action_mask": Binary(self.num_actions, (n, self.num_actions), device=device, dtype=torch.bool),
+            "item_mask": Binary(self.visible_items, (n, self.visible_items), device=device, dtype=torch.bool),
             "utilization": Bounded(0, 1 + 1e-4, (n, 1), device=device),
             "num_packed": Unbounded((n, 1), device, torch.int64),
             "step_count": Unbounded((n, 1), device, torch.int64),
@@ -230,7 +241,8 @@ class PackingEnv(BatchedEnv):
         """Adds the sizes, maps and masks of states (B,) that hold `box_heightmap` and `item_id`; in place."""
         item_id = tensordict.get("item_id")
         z_map, legal = self.kernels.drop_map(tensordict.get("box_heightmap"), item_id, self.catalogue, self.bin)
-        made = {"z_map": z_map, "legal_mask": legal, "action_mask": legal.flatten(1)}
+        item_mask = self.kernels.any_legal(legal.flatten(0, 1)).view_as(item_id)
+        made = {"z_map": z_map, "legal_mask": legal, "action_mask": legal.flatten(1), "item_mask": item_mask}
         return tensordict.update(made | {"item_size": self._sizes[item_id]})
 
     # -- a step -----------------------------------------------------------------------------------------------------
@@ -238,8 +250,8 @@ class PackingEnv(BatchedEnv):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         before = self.state
         self.state, legal = self._advanced(tensordict.get("action").reshape(self.num_envs))
-        done = (~legal | ~self.kernels.any_legal(self.state.legal)).unsqueeze(-1)
         out = self._observation()
+        done = ~legal.unsqueeze(-1) | ~out["item_mask"].any(1, keepdim=True)
         out |= {"reward": self._gain(before, legal), "done": done, "terminated": done.clone()}
         out["truncated"] = torch.zeros_like(done)
         return TensorDict(out, batch_size=self.batch_size, device=self.device)
@@ -250,8 +262,19 @@ class PackingEnv(BatchedEnv):
         following = self.stream.items(s.key, s.position[:, None]).squeeze(1)
         moved = self.kernels.advance(s, action, following, self.catalogue, self.bin)
         kept = Kept(s.z_map, s.legal, moved.slot, moved.changed) if self._keeps_maps else None
+        stable = self._judged(s, moved) if self.judge == "com" else moved.state.stable
         z_map, legal = self.kernels.drop_map(moved.state.heightmap, moved.state.item_id, self.catalogue, self.bin, kept)
-        return replace(moved.state, z_map=z_map, legal=legal), moved.legal
+        return replace(moved.state, stable=stable, z_map=z_map, legal=legal), moved.legal
+
+    def _judged(self, before: PackingState, moved: Moved) -> Tensor:
+        """Whether the last placement stands by the rule `com`, (N,) bool; as before where none was made."""
+        made = moved.state.placements
+        at = torch.arange(self.num_envs, device=self.device), before.num_packed.clamp_max(made.shape[1] - 1)
+        item, orientation, x, y = made[at].long().unbind(1)
+        item = torch.where(moved.legal, item, -1)
+        placement = Placement(item, orientation, x, y, moved.state.placement_z[at])
+        stands = judge_placements(before.heightmap, placement, self.catalogue, self.bin)
+        return torch.where(moved.legal, stands, before.stable)
 
     def _gain(self, before: PackingState, legal: Tensor) -> Tensor:
         if self.reward == "utilization":
@@ -271,6 +294,7 @@ class PackingEnv(BatchedEnv):
             "item_size": self._sizes[s.item_id],
             "legal_mask": s.legal,
             "action_mask": s.legal.flatten(1),
+            "item_mask": self.kernels.any_legal(s.legal.flatten(0, 1)).view_as(s.item_id),
             "utilization": (s.volume / self.bin.volume).unsqueeze(-1),
             "num_packed": s.num_packed.unsqueeze(-1),
             "step_count": s.step_count.unsqueeze(-1),

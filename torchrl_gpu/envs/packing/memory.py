@@ -22,6 +22,7 @@ def bytes_per_env(
     num_items: int,
     include: Sequence[str],
     backend: str,
+    judged: bool = False,
 ) -> int:
     """Most bytes that one environment takes at any time of a step, the restart of finished rows included.
 
@@ -40,6 +41,7 @@ def bytes_per_env(
         num_items: T, the most items of an episode.
         include: Which of the large observations are returned.
         backend: Name of the kernels.
+        judged: Whether placements are judged one by one, when they are made.
     """
     s = _Sizes.of(bin_, catalogue, visible_items)
     num_maps = sum(name in include for name in ("item_top", "item_bottom"))
@@ -50,8 +52,9 @@ def bytes_per_env(
 
     specs = 2 * shown_maps + 32 * s.variants  # TorchRL writes out the bounds even of what has none
     held = 3 * observation + (z_map - shown_z) + 20 * num_items + specs + _COUNTERS
-    stepping = heightmap + items + max(_drop_map(backend, s, bin_, catalogue), z_map + legal + making_maps)
-    if backend == "compiled":  # writes each row once
+    judging = 20 * s.footprint // s.variants if judged else 0  # one window: heights, bottoms, indices and contacts
+    stepping = heightmap + items + max(_drop_map(backend, s, bin_, catalogue), z_map + legal + making_maps, judging)
+    if backend in ("compiled", "triton"):  # they write each row once
         choosing = 0
     else:  # walls, their sum with the heights and two results; then fresh rows beside the old and the chosen ones
         choosing = max(3 * z_map + legal, 2 * (z_map + legal + heightmap))
@@ -129,7 +132,7 @@ def _stands(s: _Sizes, bin_: Bin, catalogue: Catalogue) -> int:
     windows = 4 * s.variants * s.cells if bin_.step == 1 else 4 * (s.strips + s.placements)
     bottoms = 0 if catalogue.flat else 4 * s.footprint
     count = 1 if rows * columns <= 127 else 2
-    counters = count + (10 if bin_.stability == "corners" else 31)
+    counters = count + {"corners": 10, "support": 31, "com": 41}[bin_.stability]
     making = 4 * s.placements + _maps(s, catalogue) * (not catalogue.flat)
     return windows + max(making, bottoms + (8 + counters) * s.placements)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from torchrl_gpu.envs.packing.types import Bin
 
 REWARDS = ("utilization", "objective")
+JUDGES = ("rule", "com")  # of whether a placement stands: that it was legal, or the rule `com` whatever the bin's is
 ALPHA, BETA, GAMMA = 0.75, 0.25, 0.25
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-STABILITY_RULES = ("none", "corners", "support")
+STABILITY_RULES = ("none", "corners", "support", "com")
+_MOST_CELLS = 2047  # of a bin with the rule "com": products of offsets in sixteenths of a cell then fit int32
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Bin:
             raise ValueError(f"Bin: grid_step must be from 1 to the bin's {min(self.cells)} cells; got {self.step}")
         if self.stability not in STABILITY_RULES:
             raise ValueError(f"Bin: stability must be one of {', '.join(STABILITY_RULES)}; got {self.stability!r}")
+        if self.stability == "com" and max(self.cells) > _MOST_CELLS:
+            raise ValueError(f"Bin: stability com wants at most {_MOST_CELLS} cells a side; got {self.cells}")
 
     @property
     def cell(self) -> tuple[float, float]:
@@ -63,6 +66,16 @@ class Bin:
         """Heights closer than this, in metres, are the same height: a thousandth of a cell."""
         return 1e-3 * min(self.cell)
 
+    @property
+    def com_tolerance(self) -> float:
+        """A gap up to this, in metres, carries by the rule `com`: half a cell, and `tolerance` for its rounding."""
+        return 0.5 * min(self.cell) + self.tolerance
+
+    @property
+    def contact_tolerance(self) -> float:
+        """The same by the bin's own rule: for the others a gap is none, so `tolerance`."""
+        return self.com_tolerance if self.stability == "com" else self.tolerance
+
 
 @dataclass
 class PackingState:
@@ -74,7 +87,7 @@ class PackingState:
     key: Tensor  # (N,) int64, names the episode's sequence
     episode: Tensor  # (N,) int64, episodes begun
     volume: Tensor  # (N,) float32, cubic metres packed
-    stable: Tensor  # (N,) bool, whether the last placement stands
+    stable: Tensor  # (N,) bool, whether the last placement stands, as the environment's judge says
     num_packed: Tensor  # (N,) int64
     step_count: Tensor  # (N,) int64
     placements: Tensor  # (N, T, 4) int32: item, orientation, x, y in cells, in order of placement
@@ -101,6 +114,8 @@ class Catalogue:
             count heights in integers.
         centre: (M, O, 2) float32, centre of mass along x and y, metres from the corner of the item's own footprint.
             None for boxes, whose centre is the middle.
+        plumb: (M, O, 2) int32, the same in sixteenths of a cell. Made by `kernels.balanced`; None before.
+        steady: (M, O) bool, which items stand on the bare floor by the rule `com`; likewise.
     """
 
     extent: Tensor
@@ -112,6 +127,8 @@ class Catalogue:
     bottom: Tensor | None = None
     unit: float | None = None
     centre: Tensor | None = None
+    plumb: Tensor | None = None
+    steady: Tensor | None = None
 
     @property
     def flat(self) -> bool:
@@ -158,6 +175,24 @@ class Catalogue:
             return top, torch.where(material, 0.0, math.inf)
         top, bottom = self.top[row, orientation], self.bottom[row, orientation]
         return torch.where(absent, 0.0, top), torch.where(absent, math.inf, bottom)
+
+    def box_volume(self, bin_: Bin) -> Tensor:
+        """(M,) float32, cubic metres of each item's bounding box, in the first orientation."""
+        return self.extent[:, 0].prod(1) * self.height[:, 0] * bin_.cell_area
+
+    def separated(self) -> Catalogue:
+        """Each orientation as an item by itself: row item · O + orientation, with one orientation. Shares the maps."""
+        of_orientations = {
+            name: value.flatten(0, 1)[:, None]
+            for name in ("extent", "height", "top", "bottom", "centre", "plumb", "steady")
+            if (value := getattr(self, name)) is not None
+        }
+        bounds, least = (
+            ((choose(p for p, _ in sides), choose(q for _, q in sides)),)
+            for choose, sides in ((max, self.bounds), (min, self.least))
+        )
+        volume = self.volume.repeat_interleave(self.num_orientations)
+        return replace(self, volume=volume, bounds=bounds, least=least, **of_orientations)
 
     @staticmethod
     def of_boxes(sizes: Tensor, volume: Tensor) -> Catalogue:

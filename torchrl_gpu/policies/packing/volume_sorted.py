@@ -24,11 +24,15 @@ class VolumeSorted(TensorDictModuleBase):
     Args:
         env: Gives the volumes.
         inner: Places the item; reads and writes what a policy of an environment with K = 1 does.
+        by: "volume", or "box" for that of the bounding box.
     """
 
-    def __init__(self, env: PackingEnv, inner: TensorDictModuleBase) -> None:
+    def __init__(self, env: PackingEnv, inner: TensorDictModuleBase, by: str = "volume") -> None:
         super().__init__()
-        self.catalogue, self.inner = env.catalogue, inner
+        if by not in ("volume", "box"):
+            raise ValueError(f"VolumeSorted: by must be volume or box; got {by!r}")
+        self.volume = env.catalogue.box_volume(env.bin) if by == "box" else env.catalogue.volume
+        self.inner = inner
         self.in_keys = list(dict.fromkeys(["legal_mask", "item_id", *inner.in_keys]))
         self.out_keys = ["action"]
 
@@ -45,7 +49,7 @@ class VolumeSorted(TensorDictModuleBase):
 
     def _largest(self, item_id: Tensor, legal: Tensor) -> Tensor:
         """Slot (…) of the item to pack."""
-        volume = self.catalogue.volume[item_id.clamp_min(0)]  # (…, K)
+        volume = self.volume[item_id.clamp_min(0)]  # (…, K)
         return torch.where(legal.flatten(-3).any(-1), volume, -1.0).argmax(-1)
 
 

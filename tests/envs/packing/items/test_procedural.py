@@ -7,6 +7,7 @@ import pytest
 
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.envs.packing.items.procedural import SHAPES, bowl, cylinder, hull, l_shape, mug, u_shape
+from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin
 
 SIZE = np.array([40, 40, 40])
@@ -79,6 +80,22 @@ def test_the_catalogue_has_every_object_in_every_orientation() -> None:
     assert not catalogue.flat
     expected = [solid.sum() * 0.008**3 for solid in source.solids(0.008)]
     assert catalogue.volume.tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("orientations", ["axis", 45.0])
+def test_solids_are_what_the_catalogue_was_made_of(orientations: str | float) -> None:
+    source = ProceduralSolids(num_objects=6, max_size=0.08)
+    catalogue, _ = source.build(BIN, orientations, 1, 1)
+    for m in range(6):
+        solid = source.solid(m, BIN)
+        assert solid is source.solid(m, BIN)
+        assert solid.name == f"{SHAPES[m].__name__}-{m}"
+        assert catalogue.volume[m].item() == pytest.approx(solid.volume, rel=1e-5)
+        for o, rotation in enumerate(orientation_set(orientations, boxes=False)[:30]):
+            size = np.ptp(solid.vertices @ rotation.T, 0)
+            p, q = catalogue.extent[m, o].tolist()
+            assert (p, q) == tuple(np.ceil(size[:2] / BIN.cell[0] - 1e-3))
+            assert catalogue.height[m, o].item() == pytest.approx(size[2], abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from trimesh import Trimesh
 
-from torchrl_gpu.envs.packing.items.voxels import heightmaps
+from torchrl_gpu.envs.packing.items.voxels import boxes_of, heightmaps, solid_of
 from torchrl_gpu.envs.packing.rotations import orientation_set, turn
 from torchrl_gpu.envs.packing.types import Bin
 
@@ -84,16 +85,100 @@ def test_bottom_and_top_bound_the_material_in_every_orientation() -> None:
     assert (torch.where(material, catalogue.bottom, torch.inf).amin((-1, -2)) == 0).all()  # it stands on its base
 
 
-def test_other_turns_look_up_the_nearest_voxel() -> None:
+def test_other_turns_hold_every_turned_voxel() -> None:
+    # Points throughout the voxels, turned, lie between bottom and top of their cells; heights are no whole voxels.
+    solid = random_solid(2)
+    rotations = np.stack([turn(0, 0, 0), turn(0, 0, 30), turn(50, 20, 10)])
+    catalogue = heightmaps([solid], rotations, BIN)
+    assert catalogue.unit is None
+    assert catalogue.volume.item() == pytest.approx(solid.sum() * CELL**3)
+    offsets = np.stack(np.meshgrid(*[np.linspace(0.01, 0.99, 4)] * 3, indexing="ij"), -1).reshape(-1, 3)
+    points = (np.argwhere(solid)[:, None] + offsets).reshape(-1, 3) * CELL
+    corners = solid_of("", solid, CELL).vertices
+    for o, rotation in enumerate(rotations):
+        x, y, z = (points @ rotation.T - (corners @ rotation.T).min(0)).T
+        place = o, (x / CELL).astype(int), (y / CELL).astype(int)
+        assert (catalogue.bottom[0].numpy()[place] <= z + 1e-6).all()
+        assert (catalogue.top[0].numpy()[place] >= z - 1e-6).all()
+
+
+def test_a_disc_is_about_as_large_after_any_turn() -> None:
     # A cylinder looks the same after any turn about its axis, but for cells at its rim.
     axis = (np.arange(21) + 0.5) / 21 * 2 - 1
     disc = (axis[:, None] ** 2 + axis**2 <= 0.95)[..., None].repeat(4, 2)
     bin_ = Bin((4.0, 4.0, 4.0), (32, 32))
     catalogue = heightmaps([disc], np.stack([turn(0, 0, 0), turn(0, 0, 30)]), bin_)
     counts = catalogue.bottom[0].isfinite().sum((-1, -2)).tolist()
-    assert counts[1] == pytest.approx(counts[0], rel=0.05)
-    assert catalogue.height.tolist() == [[4 * CELL, 4 * CELL]]
-    assert catalogue.volume.item() == pytest.approx(min(counts) * 4 * CELL**3)  # the least over the orientations
+    rim = 4 * 21  # cells that a circle of 21 cells across passes, at most
+    assert counts[0] < counts[1] < counts[0] + rim
+    assert catalogue.height[0].tolist() == pytest.approx([4 * CELL, 4 * CELL])
+
+
+def test_quarter_turns_are_the_same_by_either_way() -> None:
+    solid = random_solid(3)
+    rotations = orientation_set("yaw", boxes=False)
+    quarter = heightmaps([solid], rotations, BIN)
+    among = heightmaps([solid], np.concatenate([rotations, turn(0, 0, 30)[None]]), BIN)
+    for o in range(4):
+        p, q = quarter.extent[0, o].tolist()
+        assert among.extent[0, o].tolist() == [p, q]
+        for one, other in ((quarter.top, among.top), (quarter.bottom, among.bottom)):
+            assert torch.allclose(one[0, o, :p, :q], other[0, o, :p, :q], atol=1e-6)
+        assert torch.allclose(quarter.centre[0, o], among.centre[0, o], atol=1e-6)
+
+
+def test_centres_by_hand() -> None:
+    # An L of 4 voxels, 2 of them in the column at x = 0: (0.5 + 0.5 + 0.5 + 1.5) / 4 along x. Turned by half about z it
+    # is as far from the other end.
+    solid = np.zeros((3, 2, 4), dtype=bool)
+    solid[0, 0, :3], solid[1, 0, 0] = True, True
+    catalogue = heightmaps([solid], np.stack([turn(0, 0, 0), turn(0, 0, 180)]), BIN)
+    assert (catalogue.centre[0] / CELL).tolist() == [[0.75, 0.5], [1.25, 0.5]]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_centres_are_those_of_the_solid(seed: int) -> None:
+    solid = random_solid(seed)
+    made = solid_of("", solid, CELL)
+    rotations = orientation_set("cube", boxes=False)
+    catalogue = heightmaps([solid], rotations, BIN)
+    for o, rotation in enumerate(rotations):
+        expected = rotation @ made.centre - (made.vertices @ rotation.T).min(0)
+        assert catalogue.centre[0, o].tolist() == pytest.approx(expected[:2].tolist(), abs=1e-6)
+
+
+# -- boxes and surfaces -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_boxes_fill_the_voxels_without_overlap(seed: int) -> None:
+    solid = random_solid(seed, (7, 6, 5))
+    covered = np.zeros(solid.shape, dtype=int)
+    for low, high in boxes_of(solid):
+        covered[tuple(slice(a, b) for a, b in zip(low, high, strict=True))] += 1
+    assert np.array_equal(covered, solid.astype(int))
+
+
+def test_boxes_by_hand() -> None:
+    solid = np.ones((3, 4, 5), dtype=bool)
+    assert boxes_of(solid).tolist() == [[[0, 0, 0], [3, 4, 5]]]
+    solid[1:, :, 2:] = False  # an L
+    assert boxes_of(solid).tolist() == [[[0, 0, 0], [1, 4, 5]], [[1, 0, 0], [3, 4, 2]]]
+    assert boxes_of(np.zeros((2, 2, 2), dtype=bool)).shape == (0, 2, 3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_surfaces_are_closed_and_hold_the_voxels(seed: int) -> None:
+    solid = random_solid(seed)
+    made = solid_of("name", solid, CELL)
+    mesh = Trimesh(made.vertices, made.faces, process=False)
+    counts = np.unique(np.sort(mesh.edges, 1), axis=0, return_counts=True)[1]
+    assert (counts % 2 == 0).all()
+    assert mesh.volume == pytest.approx(made.volume) == pytest.approx(solid.sum() * CELL**3)
+    assert mesh.center_mass == pytest.approx(made.centre)
+    assert sum(np.ptp(part, 0).prod() for part in made.parts) == pytest.approx(made.volume)
+    faces = sum(np.abs(np.diff(np.pad(solid, 1).astype(int), axis=axis)).sum() for axis in range(3))
+    assert len(made.faces) == 2 * faces
 
 
 def test_other_turns_go_the_same_way_as_the_matrix() -> None:

@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.envs.packing.kernels.test_eager import some_placement
-from tests.envs.packing.scenes import CELL, LAW, Scene, as_solids, bin_of, scene, scene_in
+from tests.envs.packing.scenes import CELL, LAW, RULES, Scene, as_solids, bin_of, centres, scene, scene_in
 from tests.native.compilers import need_compiler, threads
 from tests.tolerances import assert_near
 from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels import Kept, Placement, compiled, reference
 from torchrl_gpu.envs.packing.types import Catalogue
 
-RULES = ("none", "corners", "support")
 KINDS = ("boxes", "solids", "boxes as solids")
 # Bins of `scene` are 4 to 7 cells high, so that the unit decides which type holds their heights; None is float32.
 TYPES = {None: None, CELL: torch.uint8, CELL / 64: torch.uint16, CELL / 6000: torch.uint16, CELL / 2**14: None}
@@ -80,7 +79,7 @@ def test_place_agrees(seed: int, kind: str, unit: float | None) -> None:
     assert torch.equal(s.heightmap, before)
 
 
-@pytest.mark.parametrize("stability", ["corners", "support"])
+@pytest.mark.parametrize("stability", RULES[1:])
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
 def test_stability_agrees_where_it_matters(kind: str, stability: str) -> None:
     stands = falls = 0
@@ -91,11 +90,11 @@ def test_stability_agrees_where_it_matters(kind: str, stability: str) -> None:
         above_floor = low_enough & (z_map > 0) & (z_map < s.bin_.size[2])
         stands += int((above_floor & legal).sum())
         falls += int((above_floor & ~legal).sum())
-    assert min(stands, falls) > 50  # both answers occur, off the floor
+    assert min(stands, falls) > 25  # both answers occur, off the floor
 
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
-@pytest.mark.parametrize("stability", ["corners", "support"])
+@pytest.mark.parametrize("stability", RULES[1:])
 @pytest.mark.parametrize("shape", [(3, 3), (2, 5), (3, 4), (1, 6)])
 def test_every_pattern_of_contact_is_judged_alike(shape: tuple[int, int], stability: str, kind: str) -> None:
     cells = shape[0] * shape[1]
@@ -122,6 +121,22 @@ def test_wide_items_are_judged_by_their_hull(kind: str) -> None:
     item_id = torch.zeros(2, 1, dtype=torch.int64)
     _, legal = assert_parity(Scene(heightmap, item_id, catalogue, bin_of((31, 32), stability="support")))
     assert legal[:, 0, 0, 0, 0].tolist() == [True, False]
+
+
+# To more cells than a byte numbers, and than float32 holds the products of.
+@pytest.mark.parametrize("shape", [(254, 3), (256, 2), (300, 5), (520, 1), (2, 256), (4, 300), (130, 120)])
+@pytest.mark.parametrize("unit", [None, CELL, CELL / 64])
+def test_long_items_balance_as_in_the_reference(unit: float | None, shape: tuple[int, int]) -> None:
+    rng = np.random.default_rng(shape[0])
+    posts = torch.from_numpy(rng.random((60, *shape)) < 4 / (shape[0] * shape[1]))
+    heightmap = CELL * (1 + posts + (torch.rand(posts.shape, generator=torch.Generator().manual_seed(0)) < 0.1) / 4)
+    sizes = torch.tensor([[[*shape, CELL]]], dtype=torch.float64).repeat(40, 1, 1)
+    catalogue = as_solids(Catalogue.of_boxes(sizes, torch.ones(40)), unit)
+    catalogue = replace(catalogue, centre=centres(rng, np.array(shape) * np.ones((40, 1, 2))))
+    item_id = torch.arange(60)[:, None] % 40
+    _, legal = assert_parity(Scene(heightmap, item_id, catalogue, bin_of(shape, stability="com")))
+    assert legal.any()
+    assert not legal.all()
 
 
 # -- what counting heights must not change -------------------------------------------------------------------------
@@ -173,7 +188,7 @@ def test_rounding_errors_of_a_pile_are_counted_away() -> None:
     # A height within a thousandth of a count is that count: what comes out is whole again, and is judged alike.
     generator = torch.Generator().manual_seed(0)
     for seed in range(20):
-        s = scene(seed, "solids", stability=RULES[seed % 3]).counted(CELL)
+        s = scene(seed, "solids", stability=RULES[seed % len(RULES)]).counted(CELL)
         error = (torch.rand(s.heightmap.shape, generator=generator) - 0.5) * 1e-4 * CELL
         z_map, legal = reference.drop_map(*s)
         came_z, came_legal = compiled.drop_map((s.heightmap + error).clamp_min(0), *s[1:])
@@ -258,7 +273,7 @@ WIDTHS = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 130)
 def wide_scene(cells: tuple[int, int], step: int, kind: str, seed: int) -> Scene:
     """An item as large as the bin and up to two others."""
     rng = np.random.default_rng(seed)
-    bin_ = bin_of(cells, step=step, stability=RULES[seed % 3])
+    bin_ = bin_of(cells, step=step, stability=RULES[seed % len(RULES)])
     return scene_in(bin_, rng, kind, num_envs=1 + seed % 2, most_items=3, most_orientations=1, most_visible=2)
 
 
@@ -364,7 +379,7 @@ def test_few_bins_with_many_variants_are_shared_out_between_threads() -> None:
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
 def test_strides_do_not_matter(kind: str) -> None:
     for seed in range(8):
-        s = scene(seed, kind, num_envs=4, stability=RULES[seed % 3]).counted(CELL)
+        s = scene(seed, kind, num_envs=4, stability=RULES[seed % len(RULES)]).counted(CELL)
         wanted_z, wanted_legal = assert_parity(s)
         one = s.item_id[:1].expand(4, -1)
         assert_parity(s._replace(item_id=one))
@@ -387,7 +402,7 @@ def test_strides_do_not_matter(kind: str) -> None:
 
 def test_maps_of_a_catalogue_may_be_views() -> None:
     for seed in range(8):
-        s = scene(seed, "solids", stability=RULES[seed % 3])
+        s = scene(seed, "solids", stability=RULES[seed % len(RULES)])
         c = s.catalogue
         turned = replace(c, top=c.top.mT.contiguous().mT, bottom=c.bottom.mT.contiguous().mT)
         placement = some_placement(s, torch.Generator().manual_seed(seed))

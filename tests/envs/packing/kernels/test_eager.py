@@ -7,14 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.envs.packing.scenes import CELL, LAW, Scene, as_solids, bin_of, scene
+from tests.envs.packing.scenes import CELL, LAW, RULES, Scene, as_solids, bin_of, scene
 from tests.tolerances import assert_near
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.envs.packing.kernels import Placement, eager, reference
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
-RULES = ("none", "corners", "support")
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -44,7 +43,7 @@ def test_drop_map_agrees_on_every_device(kind: str, stability: str, device: torc
         assert_same(scene(seed, kind, stability=stability), device)
 
 
-@pytest.mark.parametrize("stability", ["corners", "support"])
+@pytest.mark.parametrize("stability", RULES[1:])
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
 def test_stability_agrees_where_it_matters(kind: str, stability: str) -> None:
     stands = falls = 0
@@ -55,7 +54,7 @@ def test_stability_agrees_where_it_matters(kind: str, stability: str) -> None:
         above_floor = low_enough & (z_map > 0)
         stands += int((above_floor & legal).sum())
         falls += int((above_floor & ~legal).sum())
-    assert min(stands, falls) > 50  # both answers occur, off the floor
+    assert min(stands, falls) > 25  # both answers occur, off the floor
 
 
 @LAW
@@ -137,7 +136,7 @@ SHAPES = [(3, 3), (2, 5), (3, 4), (1, 6)]
 
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
-@pytest.mark.parametrize("stability", ["corners", "support"])
+@pytest.mark.parametrize("stability", RULES[1:])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_pattern_of_contact_is_judged_alike(shape: tuple[int, int], stability: str, kind: str) -> None:
     cells = shape[0] * shape[1]
@@ -164,6 +163,17 @@ def test_wide_items_are_judged_by_their_hull() -> None:
         s = Scene(heightmap, torch.zeros(1, 1, dtype=torch.int64), box, bin_of((31, 32), stability="support"))
         _, legal = assert_same(s)
         assert bool(legal[0, 0, 0, 0, 0]) is expected
+
+
+@pytest.mark.parametrize("stability", ["support", "com"])
+@pytest.mark.parametrize("shape", [(2, 200), (200, 2), (3, 140)])
+def test_items_of_more_cells_than_a_byte_counts_are_judged_alike(shape: tuple[int, int], stability: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    heightmap = CELL * (1 + (torch.rand(30, *shape, generator=generator) < 0.012))
+    box = Catalogue.of_boxes(torch.tensor([[[*shape, CELL]]], dtype=torch.float64), torch.ones(1))
+    item_id = torch.zeros(30, 1, dtype=torch.int64)
+    _, legal = assert_same(Scene(heightmap, item_id, box, bin_of(shape, stability=stability)))
+    assert 5 < legal.sum() < 25
 
 
 def test_a_coarse_grid_uses_the_wall() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.envs.packing.hulls import centre_in_hull
+from tests.envs.packing.hulls import balances, centre_in_hull
 from tests.envs.packing.scenes import CELL, LAW, SCENES, Scene, bin_of, pile, scene
 from torchrl_gpu.envs.packing.kernels import Placement, reference
 from torchrl_gpu.envs.packing.types import Catalogue
@@ -310,6 +311,122 @@ def test_support_is_the_area_or_the_hull_for_every_pattern_of_contact(shape: tup
         assert stands(contact, "support") is expected, contact
         seen.add((sum(bits) / cells > 0.5, held))
     assert seen >= {(False, False), (False, True), (True, True)}
+
+
+# -- what balances ----------------------------------------------------------------------------------------------------
+
+CONTACTS = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**36 - 1), st.integers(0, 2**36 - 1)).map(
+    lambda drawn: picture_of(*drawn)
+)
+CENTRES = st.tuples(st.integers(0, 96), st.integers(0, 96))
+
+
+def picture_of(p: int, q: int, bits: int, others: int) -> np.ndarray:
+    """A (p, q) pattern of contact, a quarter of the cells touching."""
+    return np.array([bits >> i & others >> i & 1 for i in range(p * q)], dtype=bool).reshape(p, q)
+
+
+@LAW
+@given(CONTACTS, CENTRES)
+def test_com_is_the_hull_or_the_square(contact: np.ndarray, centre: tuple[int, int]) -> None:
+    assert reference.holds(contact, np.array(centre)) is balances(contact, centre)
+
+
+@LAW
+@given(CONTACTS, CENTRES)
+def test_com_of_a_mirrored_item_is_the_same(contact: np.ndarray, centre: tuple[int, int]) -> None:
+    held = reference.holds(contact, np.array(centre))
+    p, q = (16 * size for size in contact.shape)
+    assert reference.holds(contact[::-1], np.array([p - centre[0], centre[1]])) is held
+    assert reference.holds(contact[:, ::-1], np.array([centre[0], q - centre[1]])) is held
+    assert reference.holds(contact.T, np.array(centre[::-1])) is held
+
+
+@LAW
+@given(CONTACTS, CONTACTS, CENTRES)
+def test_more_contact_never_makes_an_item_fall(contact: np.ndarray, more: np.ndarray, centre: tuple[int, int]) -> None:
+    both = contact.copy()
+    p, q = (min(sizes) for sizes in zip(contact.shape, more.shape, strict=True))
+    both[:p, :q] |= more[:p, :q]
+    assert reference.holds(both, np.array(centre)) or not reference.holds(contact, np.array(centre))
+
+
+@LAW
+@given(CONTACTS, CENTRES, st.integers(0, 3))
+def test_a_centre_beyond_all_contact_is_not_held(contact: np.ndarray, centre: tuple[int, int], side: int) -> None:
+    cells = np.argwhere(contact)
+    if not len(cells):
+        assert not reference.holds(contact, np.array(centre))
+        return
+    beyond, axis = np.array(centre), side % 2
+    least, most = 16 * cells[:, axis].min(), 16 * cells[:, axis].max() + 16
+    beyond[axis] = least - 1 if side < 2 else most + 1  # the squares end at `least` and `most`
+    assert not reference.holds(contact, beyond)
+
+
+@LAW
+@given(st.integers(1, 6), st.integers(1, 6), CENTRES)
+def test_contact_everywhere_holds_any_centre_above_it(p: int, q: int, centre: tuple[int, int]) -> None:
+    above = np.minimum(centre, [16 * p, 16 * q])
+    assert reference.holds(np.ones((p, q), dtype=bool), above)
+
+
+@pytest.mark.parametrize(
+    ("contact", "centre", "expected"),
+    [
+        ("... ... ...", (24, 24), False),  # nothing
+        ("... .#. ...", (24, 24), True),  # one cell, the centre in its middle …
+        ("... .#. ...", (16, 32), True),  # … at its corner …
+        ("... .#. ...", (15, 24), False),  # … and just beside it
+        ("#.. ... ..#", (24, 24), True),  # two cells, the centre on the line between them …
+        ("#.. ... ..#", (24, 25), False),  # … and a sixteenth beside it
+        ("#.. ... ..#", (40, 48), True),  # at the corner of the second's square
+        ("#.# ... ...", (8, 24), True),  # on the line between two cells …
+        ("#.# ... ...", (9, 24), False),  # … and a sixteenth beside it, where it is in the square of neither
+        ("##. ... ...", (24, 24), False),
+        ("#.. ... #.#", (24, 24), True),  # on the edge of a triangle
+        ("#.. ... #.#", (23, 25), False),  # beyond it
+        ("#.. ... #.#", (25, 23), True),  # within
+    ],
+)
+def test_com_rule_by_hand(contact: str, centre: tuple[int, int], expected: bool) -> None:
+    assert reference.stands(picture(contact), picture(contact), False, "com", np.array(centre)) is expected
+
+
+def on_com(heights: list[list[float]], item: Catalogue, levels: int = 40) -> list[list[bool]]:
+    """Where one item stands on one pile by the rule `com`; cells of 1/8 m."""
+    heightmap = torch.tensor([heights])
+    bin_ = bin_of(tuple(heightmap.shape[1:]), stability="com", levels=levels)
+    return reference.drop_map(heightmap, FIRST, item, bin_)[1][0, 0, 0].tolist()
+
+
+def test_a_box_stands_on_a_pillar_where_its_centre_is_over_it() -> None:
+    # A box of 3×3 cells; a pillar of 2×2 at (3, 3), which reaches from 3 to 5. The box at (x, y) has its centre at
+    # x + 1.5: over the pillar from x = 1.5 to 3.5. Where it does not meet the pillar, at x = 0, it is on the floor.
+    heights = np.zeros((8, 8))
+    heights[3:5, 3:5] = 2
+    came = np.array(on_com(heights.tolist(), one_box(3, 3, CELL)))[:6, :6]
+    over, meets = (np.isin(np.arange(6), cells) for cells in ([2, 3], [1, 2, 3, 4]))
+    assert (came == (over[:, None] & over | ~(meets[:, None] & meets))).all()
+
+
+def test_a_can_on_its_edge_does_not_stand_on_the_floor() -> None:
+    # A wedge of 1×4 cells whose underside rises by an eighth, a cell, from each to the next: it touches with the first.
+    wedge = one_item([[1.0, 1, 1, 1]], [[0.0, CELL, 2 * CELL, 3 * CELL]])
+    floor = [[0.0] * 4]
+    assert on_com(floor, wedge) == [[False] * 4]
+    assert on_com(floor, replace(wedge, centre=torch.tensor([[[CELL / 2, CELL]]]))) == [[True, False, False, False]]
+    for rule in ("none", "corners", "support"):
+        bin_ = bin_of((1, 4), stability=rule)
+        assert reference.drop_map(torch.tensor([floor]), FIRST, wedge, bin_)[1][0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("gap", "expected"), [(0.0, True), (0.5, True), (0.51, False), (1.0, False)])
+def test_a_gap_of_half_a_cell_carries(gap: float, expected: bool) -> None:
+    # Three cells in a row, the centre above the middle; of the posts under the ends the second is lower by the gap.
+    solid = one_item([[1.0, 1, 1]], [[0.0, 0, 0]])
+    for item in (one_box(1, 3, CELL), solid, replace(solid, centre=torch.tensor([[[CELL / 2, 2.5 * CELL]]]))):
+        assert on_com([[1.0, 0, 1 - gap * CELL]], item)[0][0] is expected
 
 
 # -- the scenes that other tests rely on ------------------------------------------------------------------------------

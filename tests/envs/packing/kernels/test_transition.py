@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.envs.packing.scenes import CELL, LAW, Scene, bin_of, scene, scene_in
+from tests.envs.packing.scenes import CELL, LAW, RULES, Scene, bin_of, scene, scene_in
 from tests.native.compilers import need_compiler, threads
 from torchrl_gpu.envs.packing.kernels import Kernels, Moved, compiled, get_kernels, reference, transition
 from torchrl_gpu.envs.packing.types import PackingState
@@ -221,7 +221,7 @@ def test_a_restart_empties_some_bins_and_leaves_the_others(kernels: Kernels, kin
             assert not getattr(after, name)[mask].any(), name
 
 
-@pytest.mark.parametrize("stability", ["none", "corners", "support"])
+@pytest.mark.parametrize("stability", RULES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_maps_of_a_restart_are_those_of_an_empty_bin(kernels: Kernels, kind: str, stability: str) -> None:
     for seed in range(15):

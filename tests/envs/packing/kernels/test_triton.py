@@ -11,15 +11,17 @@ import torch
 
 from torchrl_gpu.envs.packing.kernels import get_kernels, triton_kernels
 
-PARITY = Path(__file__).with_name("test_triton_parity.py")
+HERE = Path(__file__).parent
 
 
-def test_interpreted_kernels_agree_with_the_reference(child_environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("suite", ["parity", "transition"])
+def test_interpreted_kernels_agree_with_the_reference(suite: str, child_environment: dict[str, str]) -> None:
     # Triton decides at import whether it interprets: not in this process, which other tests need as it is.
-    command = [sys.executable, "-m", "pytest", str(PARITY), "-m", "not gpu", "-q", "-p", "no:cacheprovider"]
+    tests = str(HERE / f"test_triton_{suite}.py")
+    command = [sys.executable, "-m", "pytest", tests, "-m", "not gpu", "-q", "-p", "no:cacheprovider"]
     environment = child_environment | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     child = subprocess.run(
-        command, cwd=PARITY.parents[4], env=environment, capture_output=True, text=True, timeout=600, check=False
+        command, cwd=HERE.parents[3], env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     assert child.returncode == 0, child.stdout + child.stderr
     assert " passed" in child.stdout

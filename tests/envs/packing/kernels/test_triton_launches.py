@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +20,8 @@ from triton.runtime.jit import JITFunction
 
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene_in
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.envs.packing.kernels import Kept, Placement, triton_kernels, triton_solids
-from torchrl_gpu.envs.packing.types import Catalogue
+from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement, triton_kernels, triton_solids
+from torchrl_gpu.envs.packing.types import Catalogue, PackingState
 
 _TYPES = {
     torch.float32: "*fp32",
@@ -91,10 +92,40 @@ def placement_for(s: Scene) -> Placement:
     return Placement(zero, zero, zero, zero, torch.zeros(len(zero)))
 
 
+def state_for(s: Scene) -> PackingState:
+    """The packings of a scene, three items long at most."""
+    n, kept, count = len(s.heightmap), kept_for(s), torch.zeros(len(s.heightmap), dtype=torch.int64)
+    counts = dict.fromkeys(("position", "key", "episode", "num_packed", "step_count"), count)
+    rows = {"placements": torch.zeros(n, 3, 4, dtype=torch.int32), "placement_z": torch.zeros(n, 3)}
+    one = {"volume": torch.zeros(n), "stable": count > 0}
+    return PackingState(s.heightmap, s.item_id, **counts, **one, **rows, z_map=kept.z_map, legal=kept.legal)
+
+
+def step(s: Scene) -> tuple[Moved, PackingState]:
+    """The first action of each environment, then a restart of all."""
+    state = state_for(s)
+    moved = triton_kernels.advance(state, state.key, state.key, s.catalogue, s.bin_)
+    return moved, triton_kernels.restart(moved.state, moved.legal, state.key, s.item_id, s.catalogue, s.bin_)
+
+
 @pytest.mark.parametrize("kind", ["boxes", "wide boxes", "solids", "counted"])
-def test_nothing_is_read_by_the_host(kind: str, launches: list[Launch]) -> None:
+def test_an_action_and_a_restart_are_one_launch_each(kind: str, launches: list[Launch]) -> None:
     cells = (40, 11) if kind == "wide boxes" else (14, 11)
-    s = some_scene(kind.removeprefix("wide "), cells=cells, step=2, stability="support")
+    s = some_scene(kind.removeprefix("wide "), cells=cells, step=2)
+    with NoHostReads():
+        moved, begun = step(s)
+    assert [launch.kernel.__name__ for launch in launches] == ["advance_kernel", "restart_kernel"]
+    for state in (moved.state, begun):
+        for field in fields(PackingState):
+            came, given = getattr(state, field.name), getattr(state_for(s), field.name)
+            assert (came.shape, came.dtype) == (given.shape, given.dtype), field.name
+
+
+@pytest.mark.parametrize("stability", ["support", "com"])
+@pytest.mark.parametrize("kind", ["boxes", "wide boxes", "solids", "counted"])
+def test_nothing_is_read_by_the_host(kind: str, stability: str, launches: list[Launch]) -> None:
+    cells = (40, 11) if kind == "wide boxes" else (14, 11)
+    s = some_scene(kind.removeprefix("wide "), cells=cells, step=2, stability=stability)
     kept, placement = kept_for(s), placement_for(s)
     with NoHostReads():
         z_map, legal = triton_kernels.drop_map(*s, kept)
@@ -118,6 +149,9 @@ def all_launches(made: list[Launch]) -> Iterator[tuple[str, Launch]]:
     for kind, stability, cells in (
         ("counted", "none", (200, 200)),
         ("counted", "support", (200, 200)),
+        ("counted", "com", (200, 200)),
+        ("solids", "com", (100, 90)),
+        ("boxes", "com", (10, 10)),
         ("solids", "corners", (100, 90)),
         ("boxes", "none", (10, 10)),
         ("boxes", "support", (10, 10)),
@@ -128,6 +162,7 @@ def all_launches(made: list[Launch]) -> Iterator[tuple[str, Launch]]:
         if stability == "none":
             triton_kernels.place(s.heightmap, placement_for(s), s.catalogue, s.bin_)
             triton_kernels.pile_growth(s.heightmap, s.item_id, kept_for(s).z_map, s.catalogue, s.bin_)
+            step(s)
         yield from ((f"{kind}, {stability}: {launch.kernel.__name__}", launch) for launch in made)
         made.clear()
 
@@ -162,11 +197,13 @@ def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
             assert any("VIADDMNMX.S16x2" in line for loop in loops for line in loop), name
     assert spilling == []
     assert seen == {
+        "advance_kernel",
         "drop_boxes_kernel",
         "drop_solids_kernel",
         "drop_wide_boxes_kernel",
         "growth_kernel",
         "place_kernel",
+        "restart_kernel",
         "split_kernel",
         "windows_kernel",
     }

@@ -16,14 +16,13 @@ from torch import Tensor
 
 from tests.envs.packing.kernels.test_compiled import changed_by, shown_next
 from tests.envs.packing.kernels.test_eager import some_placement
-from tests.envs.packing.scenes import CELL, Scene, as_solids, bin_of, scene, scene_in
+from tests.envs.packing.scenes import CELL, RULES, Scene, as_solids, bin_of, scene, scene_in
 from tests.tolerances import assert_near
 from torchrl_gpu.envs.packing.kernels import Kept, Placement, get_kernels, reference, triton_kernels
 from torchrl_gpu.envs.packing.types import Catalogue
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # the interpreter wraps integers
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-RULES = ("none", "corners", "support")
 KINDS = ("boxes", "solids", "boxes as solids")
 SEEDS = range(2) if INTERPRETED else range(40)
 
@@ -106,7 +105,7 @@ def test_placements_flush_with_the_wall_agree(
 
 
 @pytest.mark.parametrize("unit", [None, CELL])
-@pytest.mark.parametrize("stability", ["none", "support"])
+@pytest.mark.parametrize("stability", ["none", "support", "com"])
 def test_orientations_that_share_an_extent_agree(stability: str, unit: float | None, device: torch.device) -> None:
     for step in (1, 3):
         rng = np.random.default_rng(step)
@@ -150,14 +149,14 @@ def test_wide_items_are_judged_by_their_hull(kind: str, device: torch.device) ->
 
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
-@pytest.mark.parametrize("stability", ["corners", "support"])
+@pytest.mark.parametrize("stability", RULES[1:])
 @pytest.mark.parametrize("shape", [(3, 3), (2, 4)])
 def test_every_pattern_of_contact_is_judged_alike(
     shape: tuple[int, int], stability: str, kind: str, device: torch.device
 ) -> None:
     cells = shape[0] * shape[1]
     pattern = torch.arange(1, 2**cells)
-    some = pattern.flip(0)[:: 61 if INTERPRETED else 1]
+    some = pattern[:: 47 if INTERPRETED else 1]
     contact = (some[:, None] >> torch.arange(cells) & 1).view(-1, *shape)
     box = Catalogue.of_boxes(torch.tensor([[[*shape, CELL]]], dtype=torch.float64), torch.ones(1))
     catalogue = as_solids(box, CELL) if kind == "solids" else box
@@ -203,8 +202,8 @@ def test_rounding_errors_of_a_pile_are_counted_away(device: torch.device) -> Non
 def test_maps_kept_over_several_placements_are_those_made_anew(
     kind: str, unit: float | None, device: torch.device
 ) -> None:
-    for seed in [4 + (unit is None)] if INTERPRETED else range(40):
-        s = scene(seed, kind, stability=RULES[seed % 3], num_envs=2).counted(unit)
+    for seed in [6 + (unit is None)] if INTERPRETED else range(40):
+        s = scene(seed, kind, stability=RULES[seed % len(RULES)], num_envs=2).counted(unit)
         rng, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
         z_map, legal = reference.drop_map(*s)
         for _ in range(2):

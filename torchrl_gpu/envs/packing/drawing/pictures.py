@@ -86,7 +86,8 @@ def _palette(images: list[Image.Image]) -> Image.Image:
     strip = Image.new("RGB", (width, height * count), BACKGROUND)
     for i, image in enumerate(chosen):
         strip.paste(image, (0, i * height))
-    return strip.quantize(256, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    # By coverage: a small item has a colour of its own, which the median cut would give to a larger one.
+    return strip.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
 
 
 def _write(image: Image.Image, path: str | os.PathLike[str], **options: Any) -> Path:

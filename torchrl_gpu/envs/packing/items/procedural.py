@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.items.source import EndlessStream, ItemSource, ItemStream
-from torchrl_gpu.envs.packing.items.voxels import heightmaps
+from torchrl_gpu.envs.packing.items.voxels import heightmaps, solid_of
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
@@ -85,6 +86,7 @@ class ProceduralSolids(ItemSource):
         max_size: Longest side, metres, before scaling.
         scale: Smallest and largest factor on the sides.
         seed: Decides the objects.
+        shapes: Which kinds, by name, such as "bowl"; None stands for all of `SHAPES`.
     """
 
     boxes = False
@@ -96,7 +98,9 @@ class ProceduralSolids(ItemSource):
         max_size: float = 0.14,
         scale: tuple[float, float] = (0.8, 1.2),
         seed: int = 0,
+        shapes: Sequence[str] | None = None,
     ) -> None:
+        self._shapes = _shapes_of(shapes)
         if num_objects < 1:
             raise ValueError(f"ProceduralSolids: num_objects must be at least 1; got {num_objects}")
         if not 0 < min_size <= max_size or not 0 < scale[0] <= scale[1]:
@@ -105,7 +109,12 @@ class ProceduralSolids(ItemSource):
                 f" got {min_size} to {max_size} m, scale {scale}"
             )
         self.num_objects, self.min_size, self.max_size = num_objects, min_size, max_size
-        self.scale, self.seed = scale, seed
+        self.scale, self.seed, self.shapes = scale, seed, shapes
+        self._made: tuple[float, list[Occupancy], dict[int, Solid]] = (0.0, [], {})
+
+    def reseeded(self, seed: int) -> ProceduralSolids:
+        """Other objects of the same kinds and sizes."""
+        return ProceduralSolids(self.num_objects, self.min_size, self.max_size, self.scale, seed, self.shapes)
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
@@ -117,11 +126,32 @@ class ProceduralSolids(ItemSource):
         catalogue = heightmaps(self.solids(bin_.cell[0]), rotations, bin_)
         return catalogue, EndlessStream(catalogue.num_items, num_items)
 
+    def solid(self, item: int, bin_: Bin) -> Solid:
+        """The voxels of a row: boxes of them as its parts, their outer faces as its surface."""
+        cell = bin_.cell[0]
+        if self._made[0] != cell:
+            self._made = cell, self.solids(cell), {}
+        _, voxels, done = self._made
+        if item not in done:
+            shape = self._shapes[item % len(self._shapes)].__name__
+            done[item] = solid_of(f"{shape}-{item}", voxels[item], cell)
+        return done[item]
+
     def solids(self, cell: float) -> list[Occupancy]:
         """The objects as voxels of `cell` metres."""
         rng = np.random.default_rng(self.seed)
         made = []
         for i in range(self.num_objects):
             sides = rng.uniform(self.min_size, self.max_size, 3) * rng.uniform(*self.scale)
-            made.append(SHAPES[i % len(SHAPES)](np.maximum(np.round(sides / cell), 3).astype(int), rng))
+            made.append(self._shapes[i % len(self._shapes)](np.maximum(np.round(sides / cell), 3).astype(int), rng))
         return made
+
+
+def _shapes_of(names: Sequence[str] | None) -> tuple[Shape, ...]:
+    known = {shape.__name__: shape for shape in SHAPES}
+    for name in known if names is None else names:
+        if name not in known:
+            raise ValueError(f"ProceduralSolids: shapes must be among {', '.join(known)}; got {name!r}")
+    if names is not None and not names:
+        raise ValueError("ProceduralSolids: shapes must name at least one kind; got none")
+    return SHAPES if names is None else tuple(known[name] for name in names)

@@ -18,6 +18,7 @@ class Solid:
         faces: (F, 3) int64, triangles, outward by the right hand.
         centre: (3,) float64, centre of mass at even density.
         volume: Cubic metres; of the union where parts overlap.
+        scale: How many times larger than the object that `name` names.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Solid:
     faces: np.ndarray
     centre: np.ndarray
     volume: float
+    scale: float = 1.0
 
     @staticmethod
     def of_box(name: str, size: np.ndarray) -> Solid:

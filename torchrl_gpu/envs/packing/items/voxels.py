@@ -1,10 +1,12 @@
-"""From voxels to the heightmaps of every orientation."""
+"""From voxels to the heightmaps of every orientation, to boxes and to a surface."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
 
+from torchrl_gpu.envs.packing.items.rasterise import Mesh, padded, rasterise, turned_centres
+from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 
@@ -13,32 +15,90 @@ def heightmaps(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Ca
 
     Args:
         solids: (A, B, C) bool each, cubic voxels as long as a cell.
-        rotations: (O, 3, 3).
+        rotations: (O, 3, 3). Turns by π/2 carry voxels to voxels, and heights are whole multiples of a voxel; if there
+            are others, the voxels' surface is turned and rasterised.
         bin_: The bin.
-
-    Returns:
-        A catalogue whose volumes are those of the voxels, the least over the orientations where turning by other than
-        π/2 changes them.
 
     Raises:
         ValueError: A solid is empty, or fits the bin in no orientation.
     """
+    if not all(solid.any() for solid in solids):
+        raise ValueError("heightmaps: want solids with material; got an empty one")
+    quarter = np.isclose(np.abs(rotations), np.round(np.abs(rotations))).all()
+    catalogue = (_of_quarter_turns if quarter else _of_any_turns)(solids, rotations, bin_)
+    _check_fit(catalogue, bin_)
+    return catalogue
+
+
+def boxes_of(voxels: np.ndarray) -> np.ndarray:
+    """Boxes that fill voxels without overlap, few but not the fewest.
+
+    Each starts at the first voxel that is left and grows along z, then y, then x.
+
+    Args:
+        voxels: (A, B, C) bool.
+
+    Returns:
+        (N, 2, 3) int64: the first voxel of each box, and the one past its last.
+    """
+    left = voxels.copy()
+    found: list[tuple[np.ndarray, np.ndarray]] = []
+    place = 0
+    while True:
+        place += int(left.reshape(-1)[place:].argmax())
+        if not left.reshape(-1)[place]:
+            return np.array(found, dtype=np.int64).reshape(-1, 2, 3)
+        low = np.array(np.unravel_index(place, left.shape))
+        high = low + 1
+        for axis in (2, 1, 0):
+            ahead = tuple(slice(a, None if k == axis else b) for k, (a, b) in enumerate(zip(low, high, strict=True)))
+            full = np.atleast_1d(left[ahead].all(tuple(k for k in range(3) if k != axis)))
+            high[axis] = low[axis] + (len(full) if full.all() else int(full.argmin()))
+        left[tuple(slice(a, b) for a, b in zip(low, high, strict=True))] = False
+        found.append((low, high))
+
+
+def corners_of(boxes: np.ndarray) -> np.ndarray:
+    """Corners (N, 8, 3) float64 of boxes (N, 2, 3)."""
+    pick = np.stack(np.meshgrid([0, 1], [0, 1], [0, 1], indexing="ij"), -1).reshape(8, 3)
+    return boxes[:, pick, np.arange(3)].astype(np.float64)
+
+
+def solid_of(name: str, voxels: np.ndarray, cell: float) -> Solid:
+    """Voxels of `cell` metres as a solid: boxes as its parts, their outer faces as its surface."""
+    vertices, faces = _surface(voxels)
+    centre = (np.argwhere(voxels).mean(0) + 0.5) * cell
+    parts = tuple(corners_of(boxes_of(voxels)) * cell)
+    return Solid(name, parts, vertices * cell, faces, centre, float(voxels.sum() * cell**3))
+
+
+def _of_quarter_turns(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Catalogue:
     cell = bin_.cell[0]
     maps = [[_seen(_turned(solid, rotation)) for rotation in rotations] for solid in solids]
     extent = torch.tensor([[view[0].shape for view in views] for views in maps])  # (M, O, 2)
     p, q = extent.amax((0, 1)).tolist()
     top = torch.zeros(*extent.shape[:2], p, q)
     bottom = torch.full_like(top, torch.inf)
-    volume = torch.zeros(len(solids))
     for m, views in enumerate(maps):
         for o, (high, low, _) in enumerate(views):
             rows, columns = high.shape
             top[m, o, :rows, :columns] = torch.from_numpy(high * cell)
             bottom[m, o, :rows, :columns] = torch.from_numpy(low * cell)
-        volume[m] = min(count for *_, count in views) * bin_.cell_area * cell
-    catalogue = Catalogue.of_maps(top, bottom, extent, volume, unit=cell)
-    _check_fit(catalogue, bin_)
-    return catalogue
+    centre = torch.from_numpy(np.array([[view[2] for view in views] for views in maps]) * cell).float()
+    return Catalogue.of_maps(top, bottom, extent, _volumes(solids, bin_), unit=cell, centre=centre)
+
+
+def _of_any_turns(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Catalogue:
+    cell = bin_.cell[0]
+    meshes = [_box_mesh(corners_of(boxes_of(solid)) * cell) for solid in solids]
+    top, bottom, extent = padded(rasterise(meshes, rotations, bin_.cell))
+    centres = [(np.argwhere(solid).mean(0) + 0.5) * cell for solid in solids]
+    centre = turned_centres(centres, [vertices for vertices, _ in meshes], rotations)
+    return Catalogue.of_maps(top, bottom, extent, _volumes(solids, bin_), centre=centre)
+
+
+def _volumes(solids: list[np.ndarray], bin_: Bin) -> torch.Tensor:
+    return torch.tensor([int(solid.sum()) * bin_.cell_area * bin_.cell[0] for solid in solids])
 
 
 def _check_fit(catalogue: Catalogue, bin_: Bin) -> None:
@@ -55,28 +115,40 @@ def _check_fit(catalogue: Catalogue, bin_: Bin) -> None:
 
 
 def _turned(solid: np.ndarray, rotation: np.ndarray) -> np.ndarray:
-    """The voxels of a turned solid: exact for turns by π/2, the nearest voxel looked up otherwise."""
-    size = np.array(solid.shape)
-    if np.isclose(np.abs(rotation), np.round(np.abs(rotation))).all():
-        axes = np.abs(rotation).argmax(1)
-        flipped = [axis for axis in range(3) if rotation[axis, axes[axis]] < 0]
-        return np.flip(solid.transpose(axes), tuple(flipped))
-    new_size = np.ceil(np.abs(rotation) @ size - 1e-9).astype(int)
-    centres = np.stack(np.meshgrid(*[np.arange(n) + 0.5 - n / 2 for n in new_size], indexing="ij"), -1)
-    source = np.floor(centres @ rotation + size / 2).astype(int)  # rotation.T applied to column vectors
-    inside = ((source >= 0) & (source < size)).all(-1)
-    source = np.where(inside[..., None], source, 0)
-    return solid[source[..., 0], source[..., 1], source[..., 2]] & inside
+    """The voxels of a solid after a turn by multiples of π/2."""
+    axes = np.abs(rotation).argmax(1)
+    flipped = [axis for axis in range(3) if rotation[axis, axes[axis]] < 0]
+    return np.flip(solid.transpose(axes), tuple(flipped))
 
 
-def _seen(solid: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-    """Top and bottom over the footprint, in voxels above the base, and the number of voxels."""
-    if not solid.any():
-        raise ValueError("heightmaps: want solids with material; got an empty one")
+def _seen(solid: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Top and bottom over the footprint, in voxels above the base, and the centre of mass (2,) from its corner."""
     for axis in range(3):
         used = np.flatnonzero(solid.any(tuple(a for a in range(3) if a != axis)))
         solid = solid.take(np.arange(used[0], used[-1] + 1), axis)
     material = solid.any(2)
     low = np.where(material, solid.argmax(2), np.inf)
     high = np.where(material, solid.shape[2] - solid[:, :, ::-1].argmax(2), 0)
-    return high.astype(np.float32), low.astype(np.float32), int(solid.sum())
+    return high.astype(np.float32), low.astype(np.float32), np.argwhere(solid)[:, :2].mean(0) + 0.5
+
+
+def _box_mesh(corners: np.ndarray) -> Mesh:
+    """Boxes (N, 8, 3) as one mesh."""
+    faces = Solid.of_box("", np.ones(3)).faces
+    return corners.reshape(-1, 3), (faces + 8 * np.arange(len(corners))[:, None, None]).reshape(-1, 3)
+
+
+def _surface(voxels: np.ndarray) -> Mesh:
+    """Outer faces of voxels of one metre, two triangles each."""
+    padded_voxels = np.pad(voxels, 1)
+    quads: list[np.ndarray] = []
+    for axis in range(3):
+        u, v = np.eye(3)[(axis + 1) % 3], np.eye(3)[(axis + 2) % 3]  # u × v points along the axis
+        step = np.diff(padded_voxels.astype(np.int8), axis=axis)
+        for sign, ring in ((-1, (0 * u, u, u + v, v)), (1, (0 * u, v, u + v, u))):  # upper faces, lower faces
+            # Where the step is, the face lies at the coordinate of the first voxel behind it, padding taken off.
+            face = np.argwhere(step == sign) - (1 - np.eye(3)[axis])
+            quads.append(face[:, None] + np.array(ring))
+    corners = np.concatenate(quads)  # (quads, 4, 3)
+    vertices, index = np.unique(corners.reshape(-1, 3), axis=0, return_inverse=True)
+    return vertices, index.reshape(-1, 4)[:, [[0, 1, 2], [0, 2, 3]]].reshape(-1, 3).astype(np.int64)

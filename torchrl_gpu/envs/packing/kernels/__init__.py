@@ -7,6 +7,9 @@
 - `restart`: the state with some rows begun again.
 - `any_legal`: which environments have a legal placement left.
 
+And the same in torch for every backend: `judge_placements`, which given placements stand by the rule `com`; `balanced`,
+a catalogue with what that rule reads of it.
+
 `reference` (NumPy) is the definition; the others must agree with it.
 """
 
@@ -21,7 +24,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from torchrl_gpu.envs.packing.kernels.balance import balanced, judge_placements
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
+
+__all__ = [
+    "BACKENDS",
+    "Kept",
+    "Kernels",
+    "Moved",
+    "Placement",
+    "available_backends",
+    "balanced",
+    "get_kernels",
+    "judge_placements",
+]
 
 _LOG = logging.getLogger(__name__)
 _CPU = torch.device("cpu")

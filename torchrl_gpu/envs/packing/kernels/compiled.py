@@ -19,6 +19,7 @@ from torch import Tensor
 
 from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels import eager
+from torchrl_gpu.envs.packing.kernels.balance import plumb, standing_height
 from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue, PackingState
 
 if TYPE_CHECKING:
@@ -56,9 +57,11 @@ class _Problem(Structure):
         *((name, c_int64) for name in ("envs", "slots", "orientations", "cells_x", "cells_y", "step")),
         *((name, c_int64) for name in ("grid_x", "grid_y", "rows", "columns")),
         *((name, c_void_p) for name in ("item", "heightmap", "extent", "height", "top", "bottom")),
-        *((name, c_void_p) for name in ("counted", "material")),
+        *((name, c_void_p) for name in ("plumb", "steady", "counted", "material")),
         ("count_bytes", c_int64),
-        *((name, c_float) for name in ("unit", "ceiling", "tolerance")),
+        ("unit", c_float),
+        ("counted_gap", c_int64),
+        *((name, c_float) for name in ("ceiling", "tolerance", "gap")),
         *((name, c_int64) for name in ("rule", "threads")),
     )
 
@@ -130,13 +133,14 @@ def _count(bottom: Tensor, unit: float, dtype: torch.dtype) -> _Counted:
     return _Counted(cells.to(dtype).contiguous(), material.contiguous())
 
 
-def _described(heightmap: Tensor, item_id: Tensor | None, catalogue: Catalogue, bin_: Bin) -> _Problem:
-    """What the C++ side is called with."""
+def _described(
+    heightmap: Tensor, item_id: Tensor | None, catalogue: Catalogue, bin_: Bin, height: Tensor | None = None
+) -> _Problem:
+    """What the C++ side is called with; `height` in place of the catalogue's."""
     counted = _counted(catalogue, bin_.size[2] / catalogue.unit) if catalogue.unit else None
-    held = [
-        None if each is None else each.contiguous()
-        for each in (item_id, heightmap, catalogue.extent, catalogue.height, catalogue.top, catalogue.bottom)
-    ]
+    maps = catalogue.extent, catalogue.height if height is None else height, catalogue.top, catalogue.bottom
+    balance = (plumb(catalogue, bin_), catalogue.steady) if bin_.stability == "com" else (None, None)
+    held = [None if each is None else each.contiguous() for each in (item_id, heightmap, *maps, *balance)]
     described = _Problem(
         len(heightmap),
         1 if item_id is None else item_id.shape[1],
@@ -148,8 +152,10 @@ def _described(heightmap: Tensor, item_id: Tensor | None, catalogue: Catalogue, 
         *(None if each is None else each.data_ptr() for each in held),
         *(None, None, 0) if counted is None else _pointers(counted),
         catalogue.unit or 0.0,
+        int(bin_.contact_tolerance / catalogue.unit) if catalogue.unit else 0,
         bin_.size[2],
         bin_.tolerance,
+        bin_.contact_tolerance,
         STABILITY_RULES.index(bin_.stability),
         torch.get_num_threads(),
     )
@@ -221,7 +227,7 @@ def restart(
     state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> PackingState:
     """As `transition.restart`."""
-    described = _described(state.heightmap, state.item_id, catalogue, bin_)
+    described = _described(state.heightmap, state.item_id, catalogue, bin_, standing_height(catalogue, bin_))
     same = (state.z_map, state.legal, state.position, state.key, state.episode, state.num_packed, state.step_count)
     given = [each.contiguous() for each in (mask, item_id, key, *same, state.volume, state.stable)]
     names = ("heightmap", "item_id", "z_map", "legal", "position", "key", "episode", "num_packed", "step_count")

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.kernels import transition
+from torchrl_gpu.envs.packing.kernels.balance import plumb
 from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 
@@ -44,18 +45,25 @@ def drop_map(
     shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
     z_map = np.full(shape, bin_.size[2], dtype=np.float32)
     legal = np.zeros(shape, dtype=bool)
-    heights = heightmap.cpu().numpy()
+    heights, centre = heightmap.cpu().numpy(), plumb(catalogue, bin_).cpu().numpy()
     for n, k, o in np.ndindex(shape[:3]):
         item = int(item_id[n, k])
         if item >= 0:
-            drop_item(heights[n], *item_maps(catalogue, item, o), bin_, z_map[n, k, o], legal[n, k, o])
+            maps = item_maps(catalogue, item, o)
+            drop_item(heights[n], *maps, bin_, z_map[n, k, o], legal[n, k, o], centre[item, o])
     return torch.from_numpy(z_map).to(heightmap.device), torch.from_numpy(legal).to(heightmap.device)
 
 
 def drop_item(
-    heights: np.ndarray, top: np.ndarray, bottom: np.ndarray, bin_: Bin, z_map: np.ndarray, legal: np.ndarray
+    heights: np.ndarray,
+    top: np.ndarray,
+    bottom: np.ndarray,
+    bin_: Bin,
+    z_map: np.ndarray,
+    legal: np.ndarray,
+    centre: np.ndarray | None = None,
 ) -> None:
-    """Fills `z_map` and `legal` (Gx, Gy) for one item, given its own P×Q maps, on one bin (X, Y)."""
+    """Fills `z_map` and `legal` (Gx, Gy) for one item, given its own P×Q maps, on one bin (X, Y); as in `stands`."""
     p, q = top.shape
     material = np.isfinite(bottom)
     for (gx, x), (gy, y) in _product(placements(p, bin_.cells[0], bin_), placements(q, bin_.cells[1], bin_)):
@@ -63,19 +71,25 @@ def drop_item(
         z = (window - bottom)[material].max(initial=0.0)
         z_map[gx, gy] = z
         tall = z + top.max() > np.float32(bin_.size[2]) + np.float32(bin_.tolerance)
-        contact = window - bottom >= z - np.float32(bin_.tolerance)
-        legal[gx, gy] = not tall and stands(contact, material, z <= bin_.tolerance, bin_.stability)
+        contact = window - bottom >= z - np.float32(bin_.contact_tolerance)
+        legal[gx, gy] = not tall and stands(contact, material, z <= bin_.tolerance, bin_.stability, centre)
 
 
-def stands(contact: np.ndarray, material: np.ndarray, on_floor: bool, rule: str) -> bool:
+def stands(
+    contact: np.ndarray, material: np.ndarray, on_floor: bool, rule: str, centre: np.ndarray | None = None
+) -> bool:
     """Whether an item stands on its contact cells.
 
     Args:
-        contact: (P, Q) bool, cells where the item touches the pile.
+        contact: (P, Q) bool, cells where the item touches the pile or the floor.
         material: (P, Q) bool, cells of the item.
         on_floor: Whether its base is on the floor of the bin.
-        rule: "none", "corners" (Zhao et al., AAAI 2021, as released) or "support" (GOPT, RA-L 2024, as released).
+        rule: "none", "corners" (Zhao et al., AAAI 2021, as released), "support" (GOPT, RA-L 2024, as released) or
+            "com", see `holds`.
+        centre: (2,) integers, centre of mass in sixteenths of a cell; None for the middle. Counts for "com" only.
     """
+    if rule == "com":
+        return holds(contact, centre)
     if rule == "none" or on_floor:
         return True
     share = contact.sum() / max(material.sum(), 1)
@@ -87,8 +101,31 @@ def stands(contact: np.ndarray, material: np.ndarray, on_floor: bool, rule: str)
 
 
 def _centre_in_hull(contact: np.ndarray) -> bool:
-    """Whether the centre of the grid lies in the convex hull of the true cells: no open half plane holds them all."""
-    cells = np.argwhere(contact) - (np.array(contact.shape) - 1) / 2  # (C, 2), from the centre
+    """Whether the centre of the grid lies in the convex hull of the true cells."""
+    return _in_hull(np.argwhere(contact) - (np.array(contact.shape) - 1) / 2)
+
+
+def holds(contact: np.ndarray, centre: np.ndarray | None = None) -> bool:
+    """Whether contact cells hold a centre of mass: it lies in the convex hull of their centres, or in one's square.
+
+    So nothing stands on no contact, on one only what has its centre within the cell, and on two also what has it on
+    the line between them.
+
+    Args:
+        contact: (P, Q) bool.
+        centre: (2,) integers, sixteenths of a cell from the corner of cell (0, 0); None for the middle.
+    """
+    p, q = contact.shape
+    cells = 16 * np.argwhere(contact) + 8 - (np.array([8 * p, 8 * q]) if centre is None else centre)  # (C, 2)
+    if not len(cells) or (np.abs(cells) <= 8).all(1).any():
+        return len(cells) > 0
+    # The hull is that of the first and the last cell of each row.
+    is_first, is_last = (np.diff(cells[:, 0], **end) != 0 for end in ({"prepend": 1 << 20}, {"append": 1 << 20}))
+    return _in_hull(cells[is_first | is_last])
+
+
+def _in_hull(cells: np.ndarray) -> bool:
+    """Whether the origin lies in the convex hull of points (C, 2): no open half plane holds them all."""
     if (cells == 0).all(1).any():
         return True
     for normal in np.concatenate([cells @ [[0, 1], [-1, 0]], cells @ [[0, -1], [1, 0]]]):
@@ -146,6 +183,26 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
             place_item(after, top, bottom, x, y, np.float32(z_map[n, k, o, gx, gy].item()))
             growth[n, k, o, gx, gy] = (after.astype(np.float64) - heights[n]).sum()
     return torch.from_numpy(growth).to(heightmap.device)
+
+
+def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """As `balance.judge_placements`."""
+    heights, centre = heightmap.cpu().numpy(), plumb(catalogue, bin_).cpu().numpy()
+    verdict = np.zeros(len(heights), dtype=bool)
+    for n in range(len(heights)):
+        item, o, x, y = (int(field[n]) for field in placement[:4])
+        if item >= 0:
+            z = np.float32(placement.z[n].item())
+            verdict[n] = judge_item(heights[n], item_maps(catalogue, item, o)[1], x, y, z, bin_, centre[item, o])
+    return torch.from_numpy(verdict).to(heightmap.device)
+
+
+def judge_item(
+    heights: np.ndarray, bottom: np.ndarray, x: int, y: int, z: np.float32, bin_: Bin, centre: np.ndarray | None = None
+) -> bool:
+    """Whether an item (P, Q) at rest at (x, y, z) in one bin (X, Y) stands by the rule `com`; centre as in `holds`."""
+    window = heights[x : x + bottom.shape[0], y : y + bottom.shape[1]]
+    return holds(window - bottom >= z - np.float32(bin_.com_tolerance), centre)
 
 
 def item_maps(catalogue: Catalogue, item: int, orientation: int) -> tuple[np.ndarray, np.ndarray]:

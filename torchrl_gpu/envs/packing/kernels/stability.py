@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import threshold
 
+from torchrl_gpu.envs.packing.kernels.balance import SIXTEENTHS, cells_from, plumb
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
@@ -21,12 +22,14 @@ def stands(
         item: (N, J) int64.
         orientation: (N, J) int64.
         catalogue: The items.
-        bin_: The bin; its rule is "corners" or "support".
+        bin_: The bin; its rule is "corners", "support" or "com".
 
     Returns:
         (N, J, Gx, Gy) bool.
     """
-    contacts = _Contacts(windows, z - bin_.tolerance, item, orientation, catalogue)
+    contacts = _Contacts(windows, z - bin_.contact_tolerance, item, orientation, catalogue)
+    if bin_.stability == "com":
+        return _com(contacts, plumb(catalogue, bin_)[item, orientation])
     supported = _corners(contacts) if bin_.stability == "corners" else _support(contacts)
     return supported | (z <= bin_.tolerance)
 
@@ -99,8 +102,9 @@ def _support(contacts: _Contacts) -> Tensor:
         for j in range(columns):
             contact = contacts.at(i, j)
             count += contact
-            torch.maximum(reach[0], contact * (j + 1), out=reach[0])
-            torch.maximum(reach[1], contact * (columns - j), out=reach[1])
+            wide = contact.to(reach[0].dtype)
+            torch.maximum(reach[0], wide * (j + 1), out=reach[0])
+            torch.maximum(reach[1], wide * (columns - j), out=reach[1])
         for side, furthest in zip(sides, reach, strict=True):
             side.add_row(furthest, i - centre[:, :, 0])
     return (count / contacts.area > 0.50) | ((count >= 2) & sides[0].meet() & sides[1].meet())
@@ -132,3 +136,50 @@ class _Slopes:
     def meet(self) -> Tensor:
         """Whether the hull reaches the centre; slopes are ratios of small integers, their sums 1e-5 apart at least."""
         return self.before + self.after >= -1e-5
+
+
+def _com(contacts: _Contacts, centre: Tensor) -> Tensor:
+    """The centre of mass (N, J, 2), int32 sixteenths of a cell, within the hull or the square of contact cells."""
+    rows, columns = contacts.windows.footprint
+    below = [
+        (cells_from(centre[..., axis], size).abs() <= SIXTEENTHS // 2).to(torch.int8)
+        for axis, size in enumerate((rows, columns))
+    ]  # (N, J, P), (N, J, Q): 1 where the centre is above a row, and a column
+    square = contacts.zeros(4)
+    x, y = centre[..., None, None].unbind(2)  # (N, J, 1, 1)
+    sides = _Reach(contacts.level, y), _Reach(contacts.level, SIXTEENTHS * columns - y)
+    for i in range(rows):
+        reach = contacts.zeros(columns), contacts.zeros(columns)  # as in `_support`
+        for j in range(columns):
+            contact = contacts.at(i, j)
+            square += contact * (below[0][:, :, i] * below[1][:, :, j])[..., None, None]
+            wide = contact.to(reach[0].dtype)
+            torch.maximum(reach[0], wide * (j + 1), out=reach[0])
+            torch.maximum(reach[1], wide * (columns - j), out=reach[1])
+        for side, furthest in zip(sides, reach, strict=True):
+            side.add_row(furthest, SIXTEENTHS * i + SIXTEENTHS // 2 - x)
+    return (square > 0) | (sides[0].held & sides[1].held)
+
+
+class _Reach:
+    """Whether the hull reaches a centre on its row, in integers; rows come in order.
+
+    It does where a contact of that row does, or where the steepest of the contacts before, at `rise` over `run`, and
+    one behind it rise to it. Before there is any, the slope is −1 / 0, below every other and of no use to any.
+    """
+
+    def __init__(self, like: Tensor, centre: Tensor) -> None:
+        self.centre = centre  # (N, J, 1, 1), sixteenths along the row
+        self.rise = torch.full_like(like, -1, dtype=torch.int32)
+        self.run = torch.zeros_like(self.rise)
+        self.held = torch.zeros_like(self.rise, dtype=torch.bool)
+
+    def add_row(self, furthest: Tensor, ahead: Tensor) -> None:
+        """Takes 1 + the furthest contact (N, J, Gx, Gy), 0 for none, of a row `ahead` sixteenths of the centre's."""
+        reach = SIXTEENTHS * furthest.int() - (SIXTEENTHS // 2 + self.centre)
+        there = furthest > 0
+        steeper = there & (ahead < 0) & (reach * self.run > self.rise * -ahead)
+        joined = torch.where(ahead == 0, reach, reach * self.run + self.rise * ahead)
+        self.held |= there & (ahead >= 0) & (joined >= 0)
+        self.rise = torch.where(steeper, reach, self.rise)
+        self.run = torch.where(steeper, -ahead, self.run)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs.base import where_rows
 from torchrl_gpu.envs.packing.geometry import walls
+from torchrl_gpu.envs.packing.kernels.balance import standing_height
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 
 if TYPE_CHECKING:
@@ -119,9 +120,9 @@ def restart(
 
 
 def _empty_bin_maps(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Tensor, Tensor]:
-    """`drop_map` of an empty bin, where everything stands on the floor: no kernel is needed."""
+    """`drop_map` of an empty bin, where everything is on the floor: no kernel is needed."""
     z = walls(item_id, catalogue, bin_)  # (N, K, O, Gx, Gy)
-    height = catalogue.height[item_id.clamp_min(0)][..., None, None]
+    height = standing_height(catalogue, bin_)[item_id.clamp_min(0)][..., None, None]
     return z.nan_to_num(posinf=bin_.size[2]), z + height <= bin_.size[2] + bin_.tolerance
 
 

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels.triton_stability import stands
+from torchrl_gpu.envs.packing.kernels.triton_stability import balances, stands
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 MOST_CELLS_X = 16  # rows that a lane keeps in registers
@@ -57,8 +57,8 @@ def drop_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: B
 
 
 def heights_of(bin_: Bin) -> tuple[float, float, float]:
-    """The bin's height, the highest top that is legal, and the tolerance; metres."""
-    return bin_.size[2], float(np.float32(bin_.size[2]) + np.float32(bin_.tolerance)), bin_.tolerance
+    """The bin's height, the highest top that is legal, and up to which gap a cell carries; metres."""
+    return bin_.size[2], float(np.float32(bin_.size[2]) + np.float32(bin_.tolerance)), bin_.contact_tolerance
 
 
 @triton.jit
@@ -131,7 +131,13 @@ def judge(
         if RULE != "none":
             x = tl.maximum(tl.minimum(gx * STEP, X - p), 0)
             rows, columns = tl.where(fits, p, 0), tl.where(fits, q, 0)
-            held = stands(here, here, x, y, rows, columns, z[None, :], tolerance, RULE, True, X, Y, 1, 0)
+            if RULE == "com":
+                middle_x, middle_y = (8 * rows)[None, :], (8 * columns)[None, :]
+                held = balances(
+                    here, here, x, y, rows, columns, z[None, :], middle_x, middle_y, tolerance, True, X, Y, 1, 0
+                )
+            else:
+                held = stands(here, here, x, y, rows, columns, z[None, :], tolerance, RULE, True, X, Y, 1, 0)
             fine = fine & (tl.max(held.to(tl.int32), 0) > 0)
         tl.store(out_z + gx * GY, tl.zeros_like(z) + ceiling, mask=there & ~fits)
         tl.store(out_legal + gx * GY, fine.to(tl.uint8), mask=there)

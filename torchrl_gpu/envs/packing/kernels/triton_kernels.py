@@ -1,9 +1,10 @@
 """The packing kernels in Triton, for CUDA devices.
 
 One launch makes the z-map, the legality and the stability of every placement: of boxes in small bins, of boxes in
-large ones, or of irregular items; a small one ahead of the latter two prepares what it reads. Nothing is read back and
-how the work is cut follows from shapes alone, so that calls can be captured in a CUDA graph. With `TRITON_INTERPRET=1`
-the same kernels run on a CPU, slowly, for tests.
+large ones, or of irregular items; a small one ahead of the latter two prepares what it reads. The rest of a step is one
+launch for the action and one for the rows that begin again. Nothing is read back and how the work is cut follows from
+shapes alone, so that calls can be captured in a CUDA graph. With `TRITON_INTERPRET=1` the same kernels run on a CPU,
+slowly, for tests.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import torch
 import triton
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels import transition, triton_piles
-from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
+from torchrl_gpu.envs.packing.kernels import triton_piles, triton_transition
+from torchrl_gpu.envs.packing.kernels.transition import any_legal
 from torchrl_gpu.envs.packing.kernels.triton_boxes import MOST_CELLS_X, drop_boxes
 from torchrl_gpu.envs.packing.kernels.triton_solids import drop_solids
 from torchrl_gpu.envs.packing.kernels.triton_wide_boxes import drop_wide_boxes
@@ -57,7 +58,16 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
 
 def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
     """As `transition.advance`."""
-    return transition.advance(state, action, following, catalogue, bin_, place)
+    with _on(action.device):
+        return triton_transition.advance(state, action, following, catalogue, bin_)
+
+
+def restart(
+    state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
+) -> PackingState:
+    """As `transition.restart`."""
+    with _on(mask.device):
+        return triton_transition.restart(state, mask, key, item_id, catalogue, bin_)
 
 
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import triton
@@ -18,21 +18,44 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue
 if TYPE_CHECKING:
     from torchrl_gpu.envs.packing.kernels import Placement
 
-_CELLS = 1024  # per program of `place_kernel`: several small bins, or a part of a large one
+_LANES = 1024  # of a program that copies
 _PLACEMENTS = 128  # per program of `growth_kernel`
+
+
+class Cut(NamedTuple):
+    """How programs share what every environment has as many of, such as cells.
+
+    Attributes:
+        envs: Environments of a program: several small ones, or a part of one.
+        lanes: Elements of each environment that a program works on, a power of two.
+        tiles: Programs that one environment is cut into.
+    """
+
+    envs: int
+    lanes: int
+    tiles: int
+
+
+def cut(elements: int) -> Cut:
+    """The cut of environments of so many elements."""
+    lanes = min(_LANES, triton.next_power_of_2(elements))
+    return Cut(_LANES // lanes, lanes, triton.cdiv(elements, lanes))
+
+
+def maps_of(catalogue: Catalogue) -> tuple[Tensor, Tensor]:
+    """Tops and bottoms, contiguous; where there are none, something in their place that is never read."""
+    if catalogue.top is None or catalogue.bottom is None:
+        return catalogue.extent, catalogue.extent
+    return catalogue.top.contiguous(), catalogue.bottom.contiguous()
 
 
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue) -> Tensor:
     """As `reference.place`; arguments contiguous."""
     num_envs, cells_x, cells_y = heightmap.shape
-    cells = cells_x * cells_y
-    per_bin = min(_CELLS, triton.next_power_of_2(cells))
-    num_bins = _CELLS // per_bin
-    maps = (heightmap, heightmap) if catalogue.top is None else (catalogue.top.contiguous(), _bottom(catalogue))
+    share, maps = cut(cells_x * cells_y), maps_of(catalogue)
     out = torch.empty_like(heightmap)
-    num_tiles = triton.cdiv(cells, per_bin)
     if out.numel():
-        place_kernel[(triton.cdiv(num_envs, num_bins) * num_tiles,)](
+        place_kernel[(triton.cdiv(num_envs, share.envs) * share.tiles,)](
             heightmap,
             *placement,
             catalogue.extent,
@@ -46,18 +69,13 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue) -> Tens
             ROWS=maps[1].shape[-2],
             COLUMNS=maps[1].shape[-1],
             FLAT=catalogue.flat,
-            TILES=num_tiles,
-            BINS=num_bins,
-            CELLS=per_bin,
+            ENVS=share.envs,
+            LANES=share.lanes,
+            TILES=share.tiles,
             enable_fp_fusion=False,
             num_warps=4,
         )
     return out
-
-
-def _bottom(catalogue: Catalogue) -> Tensor:
-    assert catalogue.bottom is not None
-    return catalogue.bottom.contiguous()
 
 
 @triton.jit
@@ -80,43 +98,70 @@ def place_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     FLAT: tl.constexpr,
+    ENVS: tl.constexpr,
+    LANES: tl.constexpr,
     TILES: tl.constexpr,
-    BINS: tl.constexpr,
-    CELLS: tl.constexpr,
 ):
-    """CELLS cells of BINS bins per program: read once, raised where the item is, written once."""
+    """LANES cells of ENVS bins per program: read once, raised where the item is, written once."""
     pid = tl.program_id(0).to(tl.int64)
-    env = pid // TILES * BINS + tl.arange(0, BINS)  # (BINS,)
-    cell = (pid % TILES).to(tl.int32) * CELLS + tl.arange(0, CELLS)  # (CELLS,)
+    env = pid // TILES * ENVS + tl.arange(0, ENVS)
+    cell = (pid % TILES).to(tl.int32) * LANES + tl.arange(0, LANES)
     there = env < num_envs
-    item = tl.load(item_id + env, mask=there, other=-1)
-    turned = tl.load(orientation + env, mask=there, other=0)
-    variant = tl.maximum(item, 0) * ORIENTATIONS + turned
-    p = tl.where(item >= 0, tl.load(extent + variant * 2).to(tl.int32), 0)
-    q = tl.load(extent + variant * 2 + 1).to(tl.int32)
-    first_x = tl.load(at_x + env, mask=there, other=0).to(tl.int32)
-    first_y = tl.load(at_y + env, mask=there, other=0).to(tl.int32)
-    z = tl.load(at_z + env, mask=there, other=0.0)
-
-    i = (cell // Y)[None, :] - first_x[:, None]
-    j = (cell % Y)[None, :] - first_y[:, None]
-    under = (i >= 0) & (i < p[:, None]) & (j >= 0) & (j < q[:, None])
-    if FLAT:
-        raised = (z + tl.load(item_height + variant))[:, None]
-    else:
-        where = (variant * (ROWS * COLUMNS))[:, None] + (i * COLUMNS + j)
-        under = under & (tl.load(bottom + where, mask=under, other=float("inf")) < float("inf"))
-        raised = z[:, None] + tl.load(top + where, mask=under, other=0.0)
     where = (env * (X * Y))[:, None] + cell[None, :]
     inside = there[:, None] & (cell < X * Y)[None, :]
     height = tl.load(heightmap + where, mask=inside, other=0.0)
-    tl.store(out + where, tl.where(under, tl.maximum(height, raised), height), mask=inside)
+    item = tl.load(item_id + env, mask=there, other=-1)
+    variant = tl.maximum(item, 0) * ORIENTATIONS + tl.load(orientation + env, mask=there, other=0)
+    x = tl.load(at_x + env, mask=there, other=0).to(tl.int32)
+    y = tl.load(at_y + env, mask=there, other=0).to(tl.int32)
+    z = tl.load(at_z + env, mask=there, other=0.0)
+    maps = (extent, item_height, top, bottom)
+    height = raised(height, cell, (item, variant, x, y, z), maps, Y, ROWS, COLUMNS, FLAT)
+    tl.store(out + where, height, mask=inside)
+
+
+@triton.jit
+def raised(
+    height,
+    cell,
+    placed,
+    maps,
+    Y: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    FLAT: tl.constexpr,
+):
+    """Cells of some bins after a placement in each.
+
+    Args:
+        height: (E, L), of L cells of each bin.
+        cell: (L,), their numbers.
+        placed: Items, −1 for none, their rows of the catalogue, and x, y and z; (E,) each.
+        maps: Pointers to extents, heights, tops and bottoms of the catalogue.
+
+    Returns:
+        Heights, (E, L).
+    """
+    item, variant, x, y, z = placed
+    extent, item_height, top, bottom = maps
+    p = tl.where(item >= 0, tl.load(extent + variant * 2).to(tl.int32), 0)
+    q = tl.load(extent + variant * 2 + 1).to(tl.int32)
+    i = (cell // Y)[None, :] - x[:, None]
+    j = (cell % Y)[None, :] - y[:, None]
+    under = (i >= 0) & (i < p[:, None]) & (j >= 0) & (j < q[:, None])
+    if FLAT:
+        above = (z + tl.load(item_height + variant))[:, None]
+    else:
+        where = (variant * (ROWS * COLUMNS))[:, None] + (i * COLUMNS + j)
+        under = under & (tl.load(bottom + where, mask=under, other=float("inf")) < float("inf"))
+        above = z[:, None] + tl.load(top + where, mask=under, other=0.0)
+    return tl.where(under, tl.maximum(height, above), height)
 
 
 def growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
     """As `reference.pile_growth`; arguments contiguous."""
     grid = bin_.grid[0] * bin_.grid[1]
-    maps = (heightmap, heightmap) if catalogue.top is None else (catalogue.top.contiguous(), _bottom(catalogue))
+    maps = maps_of(catalogue)
     out = torch.empty_like(z_map)
     num_tiles = triton.cdiv(grid, _PLACEMENTS)
     if out.numel():

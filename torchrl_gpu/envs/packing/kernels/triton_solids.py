@@ -18,11 +18,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torchrl_gpu.envs.packing.kernels.balance import plumb
 from torchrl_gpu.envs.packing.kernels.triton_boxes import heights_of
 from torchrl_gpu.envs.packing.kernels.triton_contact import counted, first_contact
 from torchrl_gpu.envs.packing.kernels.triton_placements import num_fitting, sharers, touched, variants, work
 from torchrl_gpu.envs.packing.kernels.triton_split import sortable, split
-from torchrl_gpu.envs.packing.kernels.triton_stability import stands
+from torchrl_gpu.envs.packing.kernels.triton_stability import balances, stands
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 if TYPE_CHECKING:
@@ -30,9 +31,10 @@ if TYPE_CHECKING:
 
 # Results per thread, by stability rule: the more, the more often what is read is used, until the registers of the
 # rule's own pass no longer fit.
-RESULTS_PER_THREAD = {"none": 32, "corners": 16, "support": 8}
+RESULTS_PER_THREAD = {"none": 32, "corners": 16, "support": 8, "com": 8}
 MOST_LANES_PER_THREAD = 16
-MOST_REGISTERS = {"none": 200, "corners": 224, "support": 224}  # 10 or 9 warps on a multiprocessor of Hopper
+# 10 or 9 warps on a multiprocessor of Hopper
+MOST_REGISTERS = {"none": 200, "corners": 224, "support": 224, "com": 224}
 _FUSED_SINCE = (9, 0)  # compute capability that adds and maximises pairs of int16 in one instruction
 
 
@@ -77,6 +79,7 @@ def drop_solids(
     read = split(heightmap, catalogue, bin_, counted=pairs, ordered=cut.variants > 1)
     rows = grid_x // 2 + 1 if pairs else grid_x  # of pairs, the one with a flush placement apart
     num_tiles = triton.cdiv(rows * grid_y, cut.lanes)
+    centres = plumb(catalogue, bin_).contiguous() if bin_.stability == "com" else read.order  # or any int32: not read
     earlier = (z_map, legal, item_id, item_id) if kept is None else tuple(each.contiguous() for each in kept)
     drop_solids_kernel[(num_envs * num_slots * (num_orientations // cut.variants) * num_tiles,)](
         read.heights,
@@ -87,6 +90,7 @@ def drop_solids(
         catalogue.extent,
         catalogue.height,
         catalogue.bottom.contiguous(),
+        centres,
         earlier[0],
         earlier[1].view(torch.uint8),
         *earlier[2:],
@@ -135,6 +139,7 @@ def drop_solids_kernel(
     extent,
     item_height,
     bottom,
+    centres,
     kept_z,
     kept_legal,
     kept_slot,
@@ -219,7 +224,7 @@ def drop_solids_kernel(
 
     # What does: one extent after the other, which is one only where the sorted orientations come in whole groups.
     here, there = heights + env * CELLS, counts + env * CELLS
-    into = (z_map, legal, item_height, slot)
+    into = (z_map, legal, item_height, centres, slot)
     for turn in range(V):
         low, _mine, leads, p_now, q_now = sharers(source, turn, ORIENTATIONS, X, V, ROWS * COLUMNS)
         if leads:
@@ -278,7 +283,7 @@ def _judge(
     """Judges and writes the heights z (V, T) of a turn's placements, of pairs the first (half 0) or the second (1)."""
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
-    z_map, legal, item_height, slot = into
+    z_map, legal, item_height, centres, slot = into
     low, mine, _leads, p, q = sharers(source, turn, ORIENTATIONS, X, V, ROWS * COLUMNS)
     first_gx, gy, paired, there_is = work(start, p, q, window, PAIRS, X, Y, STEP, T)
     there = there_is & ((half == 0) | paired)
@@ -287,7 +292,13 @@ def _judge(
     fine = z + tl.load(item_height + variant)[:, None] <= limit
     if RULE != "none":
         x, y = tl.minimum(gx * STEP, X - p), tl.minimum(gy * STEP, Y - q)
-        fine = fine & stands(here, low, x, y, p, q, z, tolerance, RULE, False, X, Y, STEP, COLUMNS)
+        if RULE == "com":
+            centre = centres + variant[:, None] * 2
+            mid_x, mid_y = tl.load(centre), tl.load(centre + 1)
+            held = balances(here, low, x, y, p, q, z, mid_x, mid_y, tolerance, False, X, Y, STEP, COLUMNS)
+        else:
+            held = stands(here, low, x, y, p, q, z, tolerance, RULE, False, X, Y, STEP, COLUMNS)
+        fine = fine & held
     at = ((slot * ORIENTATIONS + orientation) * (GX * GY))[:, None] + (gx * GY + gy)[None, :]
     write = mine[:, None] & there[None, :]
     tl.store(z_map + at, z, mask=write)

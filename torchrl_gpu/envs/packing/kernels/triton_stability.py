@@ -1,7 +1,8 @@
 """Which placements stand, inside a Triton kernel: the rules of `reference.stands` on a tile of placements.
 
-Counts are compared as integers. Slopes are ratios of integers that differ by far more than their rounding where they
-differ at all, and are equal where those are equal, since the division rounds correctly: so the hull test is exact.
+Counts are compared as integers, and so is all of "com". Slopes of "support" are ratios of integers that differ by far
+more than their rounding where they differ at all, and are equal where those are equal, since the division rounds
+correctly: so the hull test is exact.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -135,3 +136,67 @@ def _steepest(before, after, rise, there, ahead):
     before = tl.where(there & (ahead <= 0), tl.maximum(before, slope), before)
     after = tl.where(there & (ahead > 0), tl.maximum(after, slope), after)
     return before, after
+
+
+@triton.jit
+def balances(
+    heights,
+    low,
+    x,
+    y,
+    p,
+    q,
+    z,
+    centre_x,
+    centre_y,
+    tolerance,
+    FLAT: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Whether items stand by the rule "com", as `reference.holds`: V items on T placements.
+
+    Args:
+        centre_x: Centre of mass, int32 sixteenths of a cell from the corner of the footprint; (V, 1), for boxes (1, T).
+        centre_y: Likewise along y.
+        tolerance: A gap up to this carries.
+        others: As in `stands`.
+
+    Returns:
+        (V, T) bool.
+    """
+    level = z - tolerance
+    rows, columns = p, q
+    if FLAT:
+        rows, columns = tl.max(p, 0), tl.max(q, 0)
+    right_rise = tl.full(level.shape, -1, tl.int32)  # no slope yet: −1 / 0 is below all, and meets none
+    left_rise = tl.full(level.shape, -1, tl.int32)
+    right_run = tl.zeros(level.shape, tl.int32)
+    left_run = tl.zeros(level.shape, tl.int32)
+    held = tl.zeros(level.shape, tl.int32)  # 1: the hull reaches the centre from its right, 2: from its left
+    for i in range(rows):
+        right = tl.full(level.shape, -32768, tl.int32)
+        left = tl.full(level.shape, 32767, tl.int32)
+        ahead = 16 * i + 8 - centre_x
+        for j in range(columns):
+            contact, _ = _touches(heights, low, x, y, i, j, p, q, level, FLAT, X, Y, STEP, COLUMNS)
+            right = tl.where(contact, tl.maximum(right, j), right)
+            left = tl.where(contact, tl.minimum(left, j), left)
+            square = (tl.abs(ahead) <= 8) & (tl.abs(16 * j + 8 - centre_y) <= 8)
+            held = tl.where(contact & square, 3, held)
+        there = right >= 0
+        right_rise, right_run, right_held = _join(right_rise, right_run, 16 * right + 8 - centre_y, there, ahead)
+        left_rise, left_run, left_held = _join(left_rise, left_run, centre_y - 8 - 16 * left, there, ahead)
+        held = held | right_held.to(tl.int32) | (left_held.to(tl.int32) << 1)
+    return held == 3
+
+
+@triton.jit
+def _join(rise, run, reach, there, ahead):
+    """The steepest contact before the centre's row, rise over run, with one more row, whose furthest contact lies
+    `reach` past the centre; and whether by that one the hull reaches the centre."""
+    joined = tl.where(ahead == 0, reach, reach * run + rise * ahead)
+    steeper = there & (ahead < 0) & (reach * run > rise * -ahead)
+    return tl.where(steeper, reach, rise), tl.where(steeper, -ahead, run), there & (ahead >= 0) & (joined >= 0)

@@ -1,0 +1,78 @@
+"""What the rasteriser must give, one triangle and one cell at a time, and rays that do not know about cells."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from torchrl_gpu.envs.packing.items.segments import EDGE
+
+Maps = tuple[np.ndarray, np.ndarray]
+
+
+def naive_maps(vertices: np.ndarray, faces: np.ndarray, cell: tuple[float, float]) -> Maps:
+    """Top and bottom (P, Q) of a mesh as it lies: −inf and +inf where there is no material.
+
+    Each triangle is cut with each shrunk cell, and the heights of the corners of the cut are taken.
+    """
+    points = (vertices - vertices.min(0)) / np.array([*cell, 1.0])
+    size = points.max(0)
+    p, q = (max(1, math.floor(s - EDGE) + 1) for s in size[:2])
+    top, bottom = np.full((p, q), -np.inf), np.full((p, q), np.inf)
+    for triangle in points[faces]:
+        for i, j in _near(triangle, p, q):
+            heights = _cut(triangle, i, j)
+            if len(heights):
+                top[i, j] = max(top[i, j], heights.max())
+                bottom[i, j] = min(bottom[i, j], heights.min())
+    return top, bottom
+
+
+def _near(triangle: np.ndarray, p: int, q: int) -> list[tuple[int, int]]:
+    low, high = np.floor(triangle[:, :2].min(0)).astype(int), np.floor(triangle[:, :2].max(0)).astype(int)
+    return [
+        (i, j)
+        for i in range(max(low[0] - 1, 0), min(high[0] + 2, p))
+        for j in range(max(low[1] - 1, 0), min(high[1] + 2, q))
+    ]
+
+
+def _cut(polygon: np.ndarray, i: int, j: int) -> np.ndarray:
+    """Heights of the corners of the polygon within a shrunk cell; Sutherland and Hodgman 1974."""
+    for axis, sign, bound in ((0, 1, i + EDGE), (0, -1, i + 1 - EDGE), (1, 1, j + EDGE), (1, -1, j + 1 - EDGE)):
+        distance = sign * (polygon[:, axis] - bound)
+        kept = []
+        for k in range(len(polygon)):
+            a, b, da, db = polygon[k - 1], polygon[k], distance[k - 1], distance[k]
+            if (da < 0) != (db < 0):
+                kept.append(a + da / (da - db) * (b - a))
+            if db >= 0:
+                kept.append(b)
+        if not kept:
+            return np.zeros(0)
+        polygon = np.array(kept)
+    return polygon[:, 2]
+
+
+def cast_rays(vertices: np.ndarray, faces: np.ndarray, xy: np.ndarray) -> Maps:
+    """Highest and lowest hit of vertical lines at (R, 2), (R,) each; −inf and +inf for none. Möller, Trumbore 1997."""
+    a, b, c = (vertices[faces[:, k]] for k in range(3))
+    along, across = b - a, c - a
+    direction = np.array([0.0, 0.0, 1.0])
+    p = np.cross(direction, across)  # (F, 3)
+    det = (along * p).sum(1)
+    usable = np.abs(det) > 1e-14 * np.abs(det).max()  # the others are vertical
+    a, along, across, p, det = (x[usable] for x in (a, along, across, p, det))
+    high, low = np.full(len(xy), -np.inf), np.full(len(xy), np.inf)
+    origin_z = vertices[:, 2].min() - 1.0
+    for r, (x, y) in enumerate(xy):
+        start = np.array([x, y, origin_z]) - a
+        u = (start * p).sum(1) / det
+        q = np.cross(start, along)
+        v = q[:, 2] / det
+        hit = (u >= -1e-9) & (v >= -1e-9) & (u + v <= 1 + 1e-9)
+        if hit.any():
+            z = (across[hit] * q[hit]).sum(1) / det[hit] + origin_z
+            high[r], low[r] = z.max(), z.min()
+    return high, low

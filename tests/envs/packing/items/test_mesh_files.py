@@ -1,0 +1,153 @@
+"""Mesh files, good and bad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trimesh
+
+from tests.envs.packing.items.mesh_writing import arrays, box, exploded, write_obj
+from torchrl_gpu.envs.packing.items.mesh_files import find_meshes, read_groups
+from torchrl_gpu.envs.packing.items.mesh_shapes import MeshShape
+
+L_SHAPE = [arrays(box((0.3, 0.1, 0.1))), arrays(box((0.1, 0.1, 0.3)))]  # overlapping in a cube of 0.1
+URDF_L = (
+    '<robot name="l"><link name="a">'
+    '<collision><origin xyz="0.15 0.05 0.05"/><geometry><box size="0.3 0.1 0.1"/></geometry></collision>'
+    '<collision><origin xyz="0.05 0.05 0.15"/><geometry><box size="0.1 0.1 0.3"/></geometry></collision>'
+    "</link></robot>"
+)
+
+
+def export(suffix: str) -> Callable[[Path], object]:
+    """Writes the L by trimesh."""
+
+    def write(path: Path) -> object:
+        parts = [trimesh.Trimesh(*part, process=False) for part in L_SHAPE]
+        return (trimesh.Scene(parts) if suffix == "glb" else trimesh.util.concatenate(parts)).export(path)
+
+    return write
+
+
+FORMATS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "objects": ("l.obj", lambda path: write_obj(path, L_SHAPE)),
+    "groups": ("l.obj", lambda path: write_obj(path, L_SHAPE, "g")),
+    "vertices split": ("l.OBJ", lambda path: write_obj(path, [exploded(trimesh.Trimesh(*p)) for p in L_SHAPE])),
+    "stl": ("l.stl", export("stl")),
+    "ply": ("l.ply", export("ply")),
+    "glb": ("l.glb", export("glb")),
+    "urdf": ("l.urdf", lambda path: path.write_text(URDF_L)),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_holds_the_same(name: str, tmp_path: Path) -> None:
+    file, write = FORMATS[name]
+    write(tmp_path / file)
+    shape = MeshShape.of(name, read_groups(tmp_path / file, "m"))
+    assert len(shape.parts) == 2
+    assert shape.volume == pytest.approx(0.005, rel=0.01)
+    assert shape.mesh[0].min(0) == pytest.approx([0, 0, 0], abs=1e-7)
+    assert shape.mesh[0].max(0) == pytest.approx([0.3, 0.1, 0.3], abs=1e-7)
+
+
+def test_text_stl(tmp_path: Path) -> None:
+    (tmp_path / "a.stl").write_text(box((1, 1, 1)).export(file_type="stl_ascii"))
+    ((_, faces),) = read_groups(tmp_path / "a.stl", "m")
+    assert len(faces) == 12
+
+
+def test_nodes_of_a_scene_stand_where_it_puts_them(tmp_path: Path) -> None:
+    scene = trimesh.Scene()
+    for x in (0.0, 5.0):
+        scene.add_geometry(box((1, 1, 1)), transform=trimesh.transformations.translation_matrix([x, 0, 0]))
+    scene.export(tmp_path / "two.glb")
+    lowest = sorted(vertices[:, 0].min() for vertices, _ in read_groups(tmp_path / "two.glb", "m"))
+    assert lowest == pytest.approx([0, 5], abs=1e-6)
+
+
+@pytest.mark.parametrize(("unit", "side"), [("m", 30.0), ("cm", 0.3), ("mm", 0.03)])
+def test_units(unit: str, side: float, tmp_path: Path) -> None:
+    box((30, 1, 1)).export(tmp_path / "a.stl")
+    (tmp_path / "a.urdf").write_text(URDF_L)
+    ((vertices, _),) = read_groups(tmp_path / "a.stl", unit)
+    assert np.ptp(vertices, 0)[0] == pytest.approx(side)
+    assert np.ptp(read_groups(tmp_path / "a.urdf", unit)[0][0], 0)[0] == pytest.approx(0.3)  # metres, always
+
+
+def test_faces_of_four_and_other_lines_are_read(tmp_path: Path) -> None:
+    lines = ["mtllib gone.mtl", "o a", "v 0 0 0", "v 1 0 0", "v 1 1 0", "v 0 1 0", "usemtl x", "s 1", "f 1 2 3 4"]
+    (tmp_path / "a.obj").write_text("\n".join(lines))
+    ((_, faces),) = read_groups(tmp_path / "a.obj", "m")
+    assert len(faces) == 2
+
+
+BAD: dict[str, tuple[str, bytes]] = {
+    "text": ("a.ply", b"hello"),
+    "no glb": ("a.glb", b"hello" * 20),
+    "a face without its vertices": ("a.obj", b"v 0 0 0\nv 1 0 0\nv 0 1 0\nf 1 2 9\n"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_cannot_be_read_says_so(kind: str, tmp_path: Path) -> None:
+    name, data = BAD[kind]
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=r"^want a mesh; reading it fails with \w+: .+$"):
+        read_groups(tmp_path / name, "m")
+
+
+@pytest.mark.parametrize(("name", "data"), [("a.obj", b""), ("a.obj", b"hello"), ("a.stl", b""), ("a.stl", b"hello")])
+def test_files_without_triangles_hold_no_groups(name: str, data: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert read_groups(tmp_path / name, "m") == []
+
+
+def test_points_are_no_mesh(tmp_path: Path) -> None:
+    trimesh.PointCloud(np.eye(3)).export(tmp_path / "a.ply")
+    assert read_groups(tmp_path / "a.ply", "m") == []
+
+
+def test_other_suffixes_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("")
+    with pytest.raises(ValueError, match=r"^want a .obj, .stl, .ply, .glb or .urdf file; got '.txt'$"):
+        read_groups(tmp_path / "a.txt", "m")
+
+
+# -- finding ----------------------------------------------------------------------------------------------------------
+
+
+def test_folders_are_searched_in_order_and_files_taken_as_they_are(tmp_path: Path) -> None:
+    for name in ("b/z.stl", "b/a/y.obj", "a.PLY", "notes.txt", ".hidden/x.obj", "c.mtl"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    files = find_meshes([tmp_path])
+    assert [str(path.relative_to(tmp_path)) for path in files] == ["a.PLY", "b/a/y.obj", "b/z.stl"]
+    assert find_meshes([tmp_path / "b/z.stl", tmp_path / "b"]) == [tmp_path / "b/z.stl", tmp_path / "b/a/y.obj"]
+
+
+def test_meshes_of_a_urdf_do_not_count_by_themselves(tmp_path: Path) -> None:
+    for name in ("meshes/seen.stl", "meshes/hull.obj", "meshes/other.obj"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "thing.urdf").write_text(
+        '<robot name="x"><link name="a"><visual><geometry><mesh filename="meshes/seen.stl"/></geometry></visual>'
+        '<collision><geometry><mesh filename="meshes/hull.obj"/></geometry></collision></link></robot>'
+    )
+    assert [path.name for path in find_meshes([tmp_path])] == ["other.obj", "thing.urdf"]
+    (tmp_path / "broken.urdf").write_text("<robot")
+    assert [path.name for path in find_meshes([tmp_path])] == ["broken.urdf", "other.obj", "thing.urdf"]
+
+
+def test_what_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as error:
+        find_meshes([tmp_path / "gone"])
+    assert str(error.value) == f"MeshItems: {tmp_path / 'gone'}: want a mesh file or a folder of them; there is none"
+    with pytest.raises(ValueError) as empty:
+        find_meshes([tmp_path])
+    assert str(empty.value) == (
+        f"MeshItems: {tmp_path}: want a folder with .obj, .stl, .ply, .glb or .urdf files; there are none"
+    )

@@ -1,0 +1,153 @@
+"""Meshes as solids: which are taken, and what they hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.spatial import ConvexHull
+from trimesh import Trimesh, creation
+
+from tests.envs.packing.items.mesh_writing import arrays, box, exploded
+from torchrl_gpu.envs.packing.items.mesh_shapes import MeshShape
+from torchrl_gpu.envs.packing.items.rasterise import Mesh
+
+
+def shape_of(*groups: Mesh) -> MeshShape:
+    """Their solid."""
+    return MeshShape.of("thing.obj", groups)
+
+
+def flipped(mesh: Mesh) -> Mesh:
+    """Inside out."""
+    return mesh[0], mesh[1][:, ::-1]
+
+
+BALL = creation.icosphere(subdivisions=2)
+RING = creation.torus(1.0, 0.3)
+
+
+@pytest.mark.parametrize("made", [BALL, RING, box((1, 2, 3), (4, 5, 6))])
+@pytest.mark.parametrize("split", [False, True])
+def test_one_watertight_solid(made: Trimesh, split: bool) -> None:
+    shape = shape_of(exploded(made) if split else arrays(made))
+    assert len(shape.parts) == 1
+    assert len(shape.mesh[0]) == len(made.vertices)
+    assert shape.volume == pytest.approx(made.volume, rel=1e-9)
+    assert shape.centre == pytest.approx(made.center_mass, abs=1e-9)
+
+
+def test_a_surface_inside_out_is_turned() -> None:
+    shape = shape_of(flipped(arrays(BALL)))
+    assert shape.volume == pytest.approx(BALL.volume)
+    assert Trimesh(*shape.mesh, process=False).volume == pytest.approx(BALL.volume)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_faces_that_disagree_are_turned(seed: int) -> None:
+    vertices, faces = exploded(RING)
+    wrong = np.random.default_rng(seed).random(len(faces)) < 0.4
+    faces[wrong] = faces[wrong, ::-1]
+    shape = shape_of((vertices, faces))
+    assert shape.volume == pytest.approx(RING.volume)
+    assert Trimesh(*shape.mesh, process=False).is_winding_consistent
+
+
+def test_a_union_of_overlapping_parts() -> None:
+    # A cross of two beams 3×1×1 through each other: 5, once as two groups, once as one.
+    beams = [arrays(box((3, 1, 1))), arrays(box((1, 3, 1), (1, -1, 0)))]
+    one = np.concatenate([beams[0][0], beams[1][0]]), np.concatenate([beams[0][1], beams[1][1] + 8])
+    for shape in (shape_of(*beams), shape_of(one)):
+        assert len(shape.parts) == 2
+        assert shape.volume == pytest.approx(5, rel=1e-3)
+        assert shape.centre == pytest.approx([1.5, 0.5, 0.5], abs=0.01)
+        assert sorted(np.ptp(piece, 0).tolist() for piece in shape.pieces) == [[1, 3, 1], [3, 1, 1]]
+
+
+def test_parts_that_share_a_face_stay_apart() -> None:
+    # As a decomposition cuts them: merged vertices would make edges of four faces.
+    halves = [arrays(box((1, 1, 1))), arrays(box((1, 1, 1), (1, 0, 0)))]
+    shape = shape_of(*halves)
+    assert len(shape.pieces) == 2
+    assert shape.volume == pytest.approx(2, rel=1e-3)
+
+
+def test_groups_that_are_open_alone_are_one_surface() -> None:
+    # Each face of the box a group of its own, as some programs write materials.
+    vertices, faces = exploded(box((1, 2, 3)))
+    shape = shape_of(*((vertices, faces[k : k + 2]) for k in range(0, 12, 2)))
+    assert len(shape.parts) == 1
+    assert shape.volume == pytest.approx(6)
+
+
+def test_a_hollow_is_left_out() -> None:
+    shape = shape_of(arrays(box((3, 3, 3))), flipped(arrays(box((1, 1, 1), (1, 1, 1)))))
+    assert shape.volume == pytest.approx(26, rel=1e-3)
+    assert sum(ConvexHull(piece).volume for piece in shape.pieces) == pytest.approx(26, rel=0.05)
+
+
+def test_a_part_inside_out_beside_others_is_no_hollow() -> None:
+    shape = shape_of(arrays(box((3, 3, 3))), flipped(arrays(box((1, 1, 1), (5, 0, 0)))))
+    assert shape.volume == pytest.approx(28, rel=1e-3)
+
+
+# -- pieces -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_convex_solid_is_its_own_piece() -> None:
+    (piece,) = shape_of(arrays(BALL)).pieces
+    assert ConvexHull(piece).volume == pytest.approx(BALL.volume)
+
+
+def test_another_solid_is_cut_into_boxes_that_fill_it() -> None:
+    pieces = shape_of(arrays(RING)).pieces
+    assert len(pieces) > 10
+    assert all(piece.shape == (8, 3) for piece in pieces)
+    assert sum(ConvexHull(piece).volume for piece in pieces) == pytest.approx(RING.volume, rel=0.05)
+    middles = np.array([piece.mean(0) for piece in pieces])
+    assert (np.abs(np.hypot(middles[:, 0], middles[:, 1]) - 1) < 0.35).all()  # nothing in the hole
+
+
+def test_only_the_parts_that_are_not_convex_are_cut() -> None:
+    pieces = shape_of(arrays(RING), arrays(box((1, 1, 1), (0, 0, 2)))).pieces
+    assert sum(np.allclose(np.ptp(piece, 0), 1) for piece in pieces) == 1
+
+
+def test_a_solid_at_a_scale() -> None:
+    shape = shape_of(arrays(box((1, 2, 3), (1, 1, 1))))
+    solid = shape.solid(0.5)
+    assert solid.name == "thing.obj"
+    assert solid.volume == pytest.approx(6 / 8)
+    assert solid.centre == pytest.approx([0.75, 1, 1.25])
+    assert solid.vertices.min(0) == pytest.approx([0.5] * 3)
+    assert solid.parts[0].max(0) == pytest.approx([1, 1.5, 2])
+
+
+# -- refused ----------------------------------------------------------------------------------------------------------
+
+
+VERTICES, FACES = arrays(box((1, 1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("groups", "reason"),
+    [
+        ([], "want triangles; got none"),
+        ([(VERTICES, FACES[:0])], "want triangles; got none"),
+        ([(VERTICES * 0, FACES)], "want triangles with area; got none"),
+        ([(VERTICES, FACES[:-1])], "want a closed surface, or closed parts; got 3 open edges"),
+        ([(VERTICES, FACES), (VERTICES + 5, FACES[:-1])], "want a closed surface, or closed parts; got 3 open edges"),
+        ([(np.where(VERTICES == 1, np.nan, VERTICES), FACES)], "want finite coordinates; got [["),
+        ([(VERTICES + np.inf, FACES)], "want finite coordinates; got [["),
+        ([(VERTICES[:5], FACES)], "want faces of its 5 vertices; got vertex 7"),
+        ([(VERTICES * [1, 1, 0], FACES)], "want a solid; got one of 0 m³ within 1 × 1 × 0 m"),
+    ],
+)
+def test_what_is_no_solid_says_why(groups: list[Mesh], reason: str) -> None:
+    with pytest.raises(ValueError) as error:
+        shape_of(*groups)
+    assert str(error.value).startswith(reason)
+
+
+def test_digests_tell_shapes_apart() -> None:
+    digests = [shape_of(arrays(box((1, 1, z)))).digest for z in (1, 1, 2)]
+    assert digests[0] == digests[1] != digests[2]

@@ -1,0 +1,157 @@
+"""Collision geometry of URDFs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.envs.packing.items.mesh_writing import arrays, box, write_obj
+from torchrl_gpu.envs.packing.items.mesh_files import read_mesh
+from torchrl_gpu.envs.packing.items.mesh_shapes import MeshShape
+from torchrl_gpu.envs.packing.items.rasterise import Mesh
+from torchrl_gpu.envs.packing.items.urdf import referred_meshes, urdf_groups
+
+
+def groups(folder: Path, inside: str) -> list[Mesh]:
+    """Of a robot with such elements."""
+    path = folder / "thing.urdf"
+    path.write_text(f'<?xml version="1.0"?>\n<robot name="thing">{inside}</robot>')
+    return urdf_groups(path, read_mesh)
+
+
+def link(name: str, *geometries: str, origin: str = "") -> str:
+    """A link with collision elements."""
+    collisions = "".join(f"<collision>{origin}<geometry>{g}</geometry></collision>" for g in geometries)
+    return f'<link name="{name}">{collisions}</link>'
+
+
+def bounds(group: Mesh) -> list[list[float]]:
+    """Least and greatest corner."""
+    return [group[0].min(0).round(9).tolist(), group[0].max(0).round(9).tolist()]
+
+
+def test_an_origin_turns_and_moves(tmp_path: Path) -> None:
+    # A quarter turn about z carries a box of 4×2×6 to 2×4×6; then it moves.
+    quarter = f'<origin xyz="1 2 3" rpy="0 0 {np.pi / 2}"/>'
+    (found,) = groups(tmp_path, link("a", '<box size="4 2 6"/>', origin=quarter))
+    assert bounds(found) == [[0, 0, 0], [2, 4, 6]]
+
+
+def test_roll_comes_before_yaw(tmp_path: Path) -> None:
+    # The box lies along z; rolled by −π/2 it lies along y, and yawed along −x.
+    turn = f'<origin rpy="{-np.pi / 2} 0 {np.pi / 2}"/>'
+    (found,) = groups(tmp_path, link("a", '<box size="2 2 10"/>', origin=turn))
+    assert bounds(found) == [[-5, -1, -1], [5, 1, 1]]
+
+
+def test_links_stand_where_their_joints_put_them(tmp_path: Path) -> None:
+    joints = (
+        '<joint name="j"><parent link="a"/><child link="b"/><origin xyz="10 0 0"/></joint>'
+        f'<joint name="k"><parent link="b"/><child link="c"/><origin xyz="0 5 0" rpy="0 0 {np.pi}"/></joint>'
+    )
+    links = [link(name, '<box size="2 2 2"/>', origin='<origin xyz="1 0 0"/>') for name in "abc"]
+    found = groups(tmp_path, joints + "".join(links))
+    assert [bounds(each)[0] for each in found] == [[0, -1, -1], [10, -1, -1], [8, 4, -1]]
+
+
+def test_meshes_are_scaled_and_mirrored(tmp_path: Path) -> None:
+    (tmp_path / "meshes").mkdir()
+    write_obj(tmp_path / "meshes" / "a.obj", [arrays(box((1, 1, 1))), arrays(box((1, 1, 1), (2, 0, 0)))])
+    found = groups(tmp_path, link("a", '<mesh filename="meshes/a.obj" scale="0.5 -1 2"/>'))
+    assert sorted(bounds(each) for each in found) == [[[0, -1, 0], [0.5, 0, 2]], [[1, -1, 0], [1.5, 0, 2]]]
+    assert MeshShape.of("", found[:1]).volume == pytest.approx(1.0)
+    vertices, faces = found[0]
+    assert np.linalg.det(vertices[faces] - vertices.mean(0)).sum() / 6 == pytest.approx(1.0)  # outward after mirroring
+
+
+@pytest.mark.parametrize(
+    ("geometry", "volume"),
+    [
+        ('<box size="1 2 3"/>', 6.0),
+        ('<cylinder radius="0.5" length="2"/>', np.pi / 2),
+        ('<sphere radius="0.5"/>', np.pi / 6),
+    ],
+)
+def test_primitives_hold_all_of_the_shape(geometry: str, volume: float, tmp_path: Path) -> None:
+    (group,) = groups(tmp_path, link("a", geometry))
+    shape = MeshShape.of("", [group])
+    assert volume <= shape.volume * (1 + 1e-9) <= volume * 1.03
+    vertices, faces = group
+    a, b, c = np.moveaxis(vertices[faces], 1, 0)
+    normal = np.cross(b - a, c - a)
+    distance = (normal * a).sum(1) / np.linalg.norm(normal, axis=1)  # of the faces' planes from the middle
+    if "box" not in geometry:
+        assert distance.min() >= 0.5 - 1e-9
+
+
+@pytest.mark.parametrize(
+    "name", ["package://stuff/meshes/a.obj", "model://stuff/meshes/a.obj", "../meshes/a.obj", "file"]
+)
+def test_names_of_meshes(name: str, tmp_path: Path) -> None:
+    for folder in ("stuff/meshes", "stuff/urdf"):
+        (tmp_path / folder).mkdir(parents=True)
+    mesh = write_obj(tmp_path / "stuff/meshes/a.obj", [arrays(box((1, 1, 1)))])
+    name = f"file://{mesh}" if name == "file" else name
+    found = groups(tmp_path / "stuff/urdf", link("a", f'<mesh filename="{name}"/>'))
+    assert bounds(found[0]) == [[0, 0, 0], [1, 1, 1]]
+    assert referred_meshes(tmp_path / "stuff/urdf/thing.urdf") == {mesh.resolve()}
+
+
+BOMB = (
+    '<?xml version="1.0"?><!DOCTYPE robot [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]>'
+    '<robot name="&b;"></robot>'
+)
+FETCH = '<?xml version="1.0"?><!DOCTYPE robot SYSTEM "file:///etc/hostname"><robot name="x"></robot>'
+
+
+@pytest.mark.parametrize("text", [BOMB, FETCH])
+def test_entities_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.urdf").write_text(text)
+    with pytest.raises(ValueError, match=r"^want XML without a DOCTYPE; got one$"):
+        urdf_groups(tmp_path / "a.urdf", read_mesh)
+    assert referred_meshes(tmp_path / "a.urdf") == set()
+
+
+@pytest.mark.parametrize(
+    ("inside", "reason"),
+    [
+        ("", "want links with collision geometry; got none"),
+        (
+            '<link name="a"><visual><geometry><box size="1 1 1"/></geometry></visual></link>',
+            "want links with collision",
+        ),
+        (link("a", '<capsule radius="1"/>'), "want a mesh, box, cylinder or sphere; got capsule"),
+        (link("a", ""), "want a geometry in every collision element; got one without"),
+        (link("a", '<box size="1 1"/>'), "want 3 numbers as size of box; got '1 1'"),
+        (link("a", '<box size="1 1 x"/>'), "want 3 numbers as size of box; got '1 1 x'"),
+        (link("a", '<box size="1 1 nan"/>'), "want 3 numbers as size of box; got '1 1 nan'"),
+        (link("a", '<sphere radius="-1"/>'), "want positive numbers as radius of sphere; got '-1'"),
+        (link("a", '<mesh filename="gone.obj"/>'), "want the mesh 'gone.obj'; there is none at "),
+        (link("a", '<mesh filename=""/>'), "want the mesh ''; there is none at "),
+        (link("a", '<mesh filename="http://x/y.obj"/>'), "want meshes in files beside it; got 'http://x/y.obj'"),
+        (link("a", '<mesh filename="thing.urdf"/>'), "mesh thing.urdf: want a .obj, .stl, .ply, .glb or .urdf file"),
+        (
+            link("a", '<box size="1 1 1"/>')
+            + '<joint name="j" type="fixed"><parent link="b"/><child link="a"/></joint>'
+            + '<joint name="k" type="fixed"><parent link="a"/><child link="b"/></joint>',
+            "want a tree of links; link a is above itself",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(inside: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as error:
+        groups(tmp_path, inside)
+    assert str(error.value).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("<robot", "want a URDF; reading it fails with: "), ("<sdf/>", "want a URDF, whose root is robot; got sdf")],
+)
+def test_other_files_are_refused(text: str, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "a.urdf").write_text(text)
+    with pytest.raises(ValueError) as error:
+        urdf_groups(tmp_path / "a.urdf", read_mesh)
+    assert str(error.value).startswith(reason)

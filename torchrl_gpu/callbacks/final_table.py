@@ -1,0 +1,45 @@
+"""The evaluation table at the end of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+
+class FinalTable(Callback):
+    """When `fit` ends normally, prints and writes what `test` would: the policy beside its baselines, same episodes.
+
+    The first process does it, after the last checkpoint is saved; `trainer.fast_dev_run` leaves it out.
+
+    Args:
+        num_episodes: Of the data module's test episodes; None stands for all.
+    """
+
+    def __init__(self, num_episodes: int | None = None) -> None:
+        if num_episodes is not None and num_episodes < 1:
+            raise ValueError(f"FinalTable: num_episodes must be at least 1; got {num_episodes}")
+        self.num_episodes = num_episodes
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Complains before anything is trained."""
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        if stage == "fit" and not (hasattr(pl_module, "compare") and hasattr(data, "suite")):
+            raise ValueError(
+                "FinalTable: want a module with `compare` and a data module with `suite`, such as HierarchicalPacking"
+                f" and PackingEpisodes; got {type(pl_module).__name__} and {type(data).__name__}"
+            )
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Evaluates. Lightning has moved the module to the CPU by now, but not its environment."""
+        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        if trainer.progress_bar_callback is not None:
+            trainer.progress_bar_callback.teardown(trainer, pl_module, "fit")  # it would draw over the table
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        module: Any = pl_module
+        suite = data.suite(self.num_episodes or data.num_episodes)
+        module.to(suite.env.device).eval()
+        with trainer.precision_plugin.forward_context():
+            module.compare(suite)
+        module.cpu()

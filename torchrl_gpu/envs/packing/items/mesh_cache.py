@@ -1,0 +1,124 @@
+"""Heightmaps that need not be made again: kept in the process, and in a folder where one is given."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import tempfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.items.rasterise import Heightmaps
+from torchrl_gpu.envs.packing.items.segments import EDGE
+
+_LOG = logging.getLogger(__name__)
+_VERSION = 1  # of what the rasteriser gives and of the files; another number makes all be made again
+_MOST_BYTES = 1 << 30
+
+_kept: OrderedDict[tuple[str, str], Heightmaps] = OrderedDict()
+
+
+def cache_key(digest: str, scale: float, rotations: np.ndarray, cell: tuple[float, float]) -> str:
+    """Names the heightmaps of a mesh: its content, its scale, the orientations and the size of a cell decide them."""
+    numbers = np.array([scale, *cell, EDGE, *np.round(rotations, 12).ravel() + 0.0])
+    return hashlib.sha256(f"{_VERSION} {digest} ".encode() + numbers.tobytes()).hexdigest()
+
+
+class MeshCache:
+    """Heightmaps by key.
+
+    What the process keeps is shared by all caches, on the device where it was made, up to a gibibyte.
+
+    Args:
+        folder: Where to keep a file for each key besides; made if it is not there.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        if folder is not None:
+            if folder.exists() and not folder.is_dir():
+                raise ValueError(f"MeshCache: {folder}: want a folder; got a file")
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, key: str, num_orientations: int, device: torch.device) -> Heightmaps | None:
+        """The heightmaps of a key, or None. A file that is not what it should be counts as none, and is reported."""
+        found = _kept.get((key, str(device)))
+        in_file = self.folder is not None and self._path(key).is_file()
+        if found is None:
+            found = self._read(key, num_orientations, device) if in_file else None
+        elif self.folder is not None and not in_file:
+            self._write(key, found)
+        if found is not None:
+            _keep(key, found)  # now the last to go
+        return found
+
+    def put(self, key: str, maps: Heightmaps) -> None:
+        """Keeps heightmaps; a file appears whole or not at all."""
+        _keep(key, maps)
+        if self.folder is not None:
+            self._write(key, maps)
+
+    def _path(self, key: str) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{key}.pt"
+
+    def _write(self, key: str, maps: Heightmaps) -> None:
+        handle, part = tempfile.mkstemp(dir=self.folder, prefix=f".{key[:16]}.", suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                torch.save({"key": key} | {name: value.cpu() for name, value in maps._asdict().items()}, file)
+            os.chmod(part, 0o644)  # mkstemp makes it private
+            os.replace(part, self._path(key))
+        except BaseException:
+            Path(part).unlink(missing_ok=True)
+            raise
+
+    def _read(self, key: str, num_orientations: int, device: torch.device) -> Heightmaps | None:
+        try:
+            held = torch.load(self._path(key), weights_only=True, map_location=device)
+            return _checked(held, key, num_orientations)
+        except Exception as error:  # whatever a broken or foreign file makes the reader raise
+            reason = str(error).strip().split("\n")[0][:200]
+            _LOG.warning("MeshCache: %s: made again: %s", self._path(key), reason)
+            return None
+
+
+def _keep(key: str, maps: Heightmaps) -> None:
+    _kept[key, str(maps.top.device)] = maps
+    _kept.move_to_end((key, str(maps.top.device)))
+    total = sum(_bytes(each) for each in _kept.values())
+    while total > _MOST_BYTES and len(_kept) > 1:
+        total -= _bytes(_kept.popitem(last=False)[1])
+
+
+def _bytes(maps: Heightmaps) -> int:
+    return sum(value.numel() * value.element_size() for value in maps)
+
+
+def _checked(held: Any, key: str, num_orientations: int) -> Heightmaps:
+    """The heightmaps in a file's content; ValueError if they could not be."""
+    if not isinstance(held, dict) or held.get("key") != key:
+        raise ValueError("it has another key")
+    tensors = [held[name] for name in Heightmaps._fields if isinstance(held.get(name), Tensor)]
+    if len(tensors) != len(Heightmaps._fields):
+        raise ValueError("it lacks tensors")
+    top, bottom, extent = tensors
+    if (top.dtype, bottom.dtype, extent.dtype) != (torch.float32, torch.float32, torch.int64):
+        raise ValueError("its tensors have other types")
+    if extent.shape != (num_orientations, 2) or extent.min() < 1:
+        raise ValueError("it has other orientations")
+    if not top.shape == bottom.shape == (num_orientations, *extent.amax(0).tolist()):
+        raise ValueError("its maps have another shape")
+    material = bottom.isfinite()
+    heights = torch.where(material, top - bottom, -top.abs())
+    if not (top.isfinite().all() and (top >= 0).all() and (bottom >= 0).all()):
+        raise ValueError("its heights are not finite or negative")
+    if not torch.where(material, heights >= 0, heights == 0).all():
+        raise ValueError("its tops lie under its bottoms")
+    return Heightmaps(top, bottom, extent)

@@ -1,0 +1,89 @@
+"""Finding and reading mesh files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchrl_gpu.envs.packing.items.rasterise import Mesh
+from torchrl_gpu.envs.packing.items.urdf import URDF, referred_meshes, urdf_groups
+
+MESH_SUFFIXES = (".obj", ".stl", ".ply", ".glb", URDF)
+UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3}
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    ".obj": {"split_objects": True, "split_groups": True, "group_material": False, "skip_materials": True}
+}
+
+
+def find_meshes(paths: Sequence[Path]) -> list[Path]:
+    """The mesh files that files and folders stand for, sorted within a folder.
+
+    Folders are searched with all below them, but for names that begin with a dot. Of a URDF's meshes, which lie about
+    it, none counts by itself.
+
+    Raises:
+        FileNotFoundError: A path does not exist.
+        ValueError: A folder holds no mesh.
+    """
+    found: list[Path] = []
+    for path in paths:
+        if path.is_dir():
+            inside = _inside(path)
+            if not inside:
+                raise ValueError(f"MeshItems: {path}: want a folder with {_wanted()} files; there are none")
+            found += inside
+        elif path.is_file():
+            found.append(path)
+        else:
+            raise FileNotFoundError(f"MeshItems: {path}: want a mesh file or a folder of them; there is none")
+    return list(dict.fromkeys(found))
+
+
+def read_groups(path: Path, unit: str) -> list[Mesh]:
+    """The groups of triangles in a file, metres; each object, group or node is one.
+
+    Args:
+        path: OBJ, STL, PLY, GLB or URDF.
+        unit: Of `UNITS`; a URDF is in metres whatever it says.
+
+    Raises:
+        ValueError: It cannot be read as one of these; the reason alone, without the file.
+    """
+    if path.suffix.lower() == URDF:
+        return urdf_groups(path, read_mesh)
+    return [(vertices * UNITS[unit], faces) for vertices, faces in read_mesh(path)]
+
+
+def read_mesh(path: Path) -> list[Mesh]:
+    """The groups of a mesh file in its own unit. Raises as `read_groups`."""
+    import trimesh
+
+    suffix = path.suffix.lower()
+    if suffix not in MESH_SUFFIXES[:-1]:
+        raise ValueError(f"want a {_wanted()} file; got {suffix or 'no suffix'!r}")
+    try:
+        # From memory: a file that names others, for materials or buffers, does not get them.
+        scene = trimesh.load_scene(
+            io.BytesIO(path.read_bytes()), file_type=suffix[1:], process=False, **_OPTIONS.get(suffix, {})
+        )
+        meshes = [mesh for mesh in scene.dump() if isinstance(mesh, trimesh.Trimesh)]
+    except Exception as error:  # each format's reader fails in its own ways
+        reason = str(error).strip().split("\n")[0] or "no reason given"
+        raise ValueError(f"want a mesh; reading it fails with {type(error).__name__}: {reason}") from error
+    return [(np.array(mesh.vertices, dtype=np.float64), np.array(mesh.faces, dtype=np.int64)) for mesh in meshes]
+
+
+def _inside(folder: Path) -> list[Path]:
+    below = (path for path in folder.rglob("*") if not any(p.startswith(".") for p in path.relative_to(folder).parts))
+    found = sorted(path for path in below if path.is_file() and path.suffix.lower() in MESH_SUFFIXES)
+    parts = {part for path in found if path.suffix.lower() == URDF for part in referred_meshes(path)}
+    return [path for path in found if path.resolve() not in parts]
+
+
+def _wanted() -> str:
+    return ", ".join(MESH_SUFFIXES[:-1]) + f" or {URDF}"

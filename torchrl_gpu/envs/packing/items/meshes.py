@@ -1,0 +1,216 @@
+"""Items from the user's own mesh files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchrl_gpu.device import get_device
+from torchrl_gpu.envs.packing.items.mesh_cache import MeshCache, cache_key
+from torchrl_gpu.envs.packing.items.mesh_files import UNITS, find_meshes, read_groups
+from torchrl_gpu.envs.packing.items.rasterise import Heightmaps, Mesh, padded, rasterise, turned_centres
+from torchrl_gpu.envs.packing.items.solid import Solid
+from torchrl_gpu.envs.packing.items.source import EndlessStream, ItemSource, ItemStream
+from torchrl_gpu.envs.packing.rotations import orientation_set
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+
+if TYPE_CHECKING:
+    from torchrl_gpu.envs.packing.items.mesh_shapes import MeshShape
+
+_LOG = logging.getLogger(__name__)
+
+
+class MeshItem(NamedTuple):
+    """An object at one scale."""
+
+    shape: MeshShape
+    scale: float
+
+
+class MeshItems(ItemSource):
+    """Objects from mesh files: OBJ, STL, PLY, GLB, and the collision geometry of URDFs. Needs the extra `meshes`.
+
+    A file is one object: one closed surface, or a union of closed parts, which may overlap. It keeps the orientation
+    that its file gives it, z up.
+
+    Args:
+        path: A file, a folder, which is searched with all below it, or a list of them.
+        unit: Of the files' coordinates: "m", "cm" or "mm". URDFs are in metres.
+        scale: Smallest and largest factor on the sides, drawn for each item.
+        num_scales: Items made of each object, each with a scale of its own.
+        skip_invalid: Leave out what cannot be used, report it in one logged line and in `skipped`; else it is an error.
+        cache: Folder that keeps the heightmaps from one process to the next.
+        device: Where the heightmaps are made, as in `get_device`.
+        seed: Decides the scales.
+
+    Attributes:
+        items: What the catalogue is made of, in order: all scales of the first object, of the second, ….
+        skipped: (path, reason) of what was left out.
+
+    Raises:
+        FileNotFoundError: There is no such file or folder.
+        ValueError: A folder holds no mesh; a file is no mesh, empty, not finite, not closed or without volume; and,
+            from `build`, an object fits the bin in no orientation.
+        ImportError: The packages of the extra are missing.
+    """
+
+    boxes = False
+
+    def __init__(
+        self,
+        path: str | Path | list[str] | list[Path],
+        unit: str = "m",
+        scale: tuple[float, float] = (0.8, 1.2),
+        num_scales: int = 1,
+        skip_invalid: bool = False,
+        cache: str | Path | None = None,
+        device: str | torch.device = "auto",
+        seed: int = 0,
+    ) -> None:
+        if unit not in UNITS:
+            raise ValueError(f"MeshItems: unit must be one of {', '.join(UNITS)}; got {unit!r}")
+        if not 0 < scale[0] <= scale[1] < np.inf:
+            raise ValueError(f"MeshItems: scales must be positive and in order; got {tuple(scale)}")
+        if num_scales < 1:
+            raise ValueError(f"MeshItems: num_scales must be at least 1; got {num_scales}")
+        self.path, self.unit, self.scale, self.num_scales = path, unit, (scale[0], scale[1]), num_scales
+        self.skip_invalid, self.cache, self.device, self.seed = skip_invalid, cache, get_device(device), seed
+        self.skipped: list[tuple[Path, str]] = []
+        self._cache = MeshCache(None if cache is None else Path(cache).expanduser())
+        self._rows: dict[Bin, list[int]] = {}
+        paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
+        self.items = self._scaled(self._read(find_meshes([each.expanduser() for each in paths])))
+
+    def build(
+        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
+    ) -> tuple[Catalogue, ItemStream]:
+        """One catalogue row for each item that fits the bin; on the source's device."""
+        rotations = orientation_set(orientations, boxes=False)
+        maps = self._heightmaps(rotations, bin_.cell)
+        rows = self._fitting(maps, bin_)
+        if self._rows.setdefault(bin_, rows) != rows:
+            raise ValueError(
+                "MeshItems: want the same items in every environment with this bin, since `solid` tells them by their"
+                " row; got other orientations, in which others fit: make a second MeshItems"
+            )
+        top, bottom, extent = padded([maps[row] for row in rows])
+        items = [self.items[row] for row in rows]
+        centres = turned_centres(
+            [item.shape.centre * item.scale for item in items], [_vertices(item) for item in items], rotations
+        )
+        exact = torch.tensor([item.shape.volume * item.scale**3 for item in items], dtype=torch.float64)
+        volume = torch.minimum(exact, _column_volume(top, bottom, bin_).cpu())
+        catalogue = Catalogue.of_maps(top, bottom, extent, volume, centre=centres)
+        return catalogue.to(self.device), EndlessStream(catalogue.num_items, num_items)
+
+    def solid(self, item: int, bin_: Bin) -> Solid:
+        """The object of a row, in its file's frame but for its unit and scale."""
+        row = self._rows[bin_][item] if bin_ in self._rows else item
+        shape, scale = self.items[row]
+        return shape.solid(scale)
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def _read(self, files: list[Path]) -> list[MeshShape]:
+        shape_of = _shapes()
+        shapes = []
+        for file in files:
+            try:
+                shapes.append(shape_of(str(file), read_groups(file, self.unit)))
+            except ValueError as error:
+                self._refuse(file, str(error))
+        self._report(len(self.skipped), len(files), "files")
+        if not shapes:
+            raise ValueError(f"MeshItems: {self.path}: want a mesh that can be used; got none among {len(files)} files")
+        return shapes
+
+    def _scaled(self, shapes: list[MeshShape]) -> list[MeshItem]:
+        factors = np.random.default_rng(self.seed).uniform(*self.scale, (len(shapes), self.num_scales))
+        return [MeshItem(shape, float(s)) for shape, own in zip(shapes, factors, strict=True) for s in own]
+
+    def _refuse(self, file: str | Path, reason: str) -> None:
+        if not self.skip_invalid:
+            raise ValueError(f"MeshItems: {file}: {reason}")
+        self.skipped.append((Path(file), reason))
+
+    def _report(self, number: int, of: int, what: str) -> None:
+        if number:
+            path, reason = self.skipped[-number]
+            _LOG.warning("MeshItems: skipped %d of %d %s, the first of them %s: %s", number, of, what, path, reason)
+
+    # -- heightmaps -------------------------------------------------------------------------------------------------
+
+    def _heightmaps(self, rotations: np.ndarray, cell: tuple[float, float]) -> list[Heightmaps]:
+        """Those of every item, from the cache where it has them."""
+        keys = [cache_key(item.shape.digest, item.scale, rotations, cell) for item in self.items]
+        found = {key: self._cache.get(key, len(rotations), self.device) for key in dict.fromkeys(keys)}
+        missing = {key: item for key, item in zip(keys, self.items, strict=True) if found[key] is None}
+        meshes = [(_vertices(item), item.shape.mesh[1]) for item in missing.values()]
+        for key, made in zip(missing, rasterise(meshes, rotations, cell, self.device), strict=True):
+            self._cache.put(key, made)
+            found[key] = made
+        return [maps for key in keys if (maps := found[key]) is not None]
+
+    def _fitting(self, maps: list[Heightmaps], bin_: Bin) -> list[int]:
+        """The items that fit the bin in some orientation."""
+        rows, before = [], len(self.skipped)
+        for row, (item, own) in enumerate(zip(self.items, maps, strict=True)):
+            reason = _misfit(own, item, bin_)
+            if not reason:
+                rows.append(row)
+            elif not self.skip_invalid or bin_ not in self._rows:
+                self._refuse(item.shape.name, reason)
+        self._report(len(self.skipped) - before, len(self.items), "items")
+        if not rows:
+            raise ValueError(f"MeshItems: {self.path}: want at least one item that fits the bin; got none")
+        return rows
+
+
+def _shapes() -> Callable[[str, Sequence[Mesh]], MeshShape]:
+    """`MeshShape.of`, which needs packages that a plain install lacks."""
+    try:
+        import trimesh  # noqa: F401
+
+        from torchrl_gpu.envs.packing.items.mesh_shapes import MeshShape
+    except ImportError as error:
+        raise ImportError(f'MeshItems: want the extra that brings it, "torchrl_gpu[meshes]"; {error}') from error
+    return MeshShape.of
+
+
+def _vertices(item: MeshItem) -> np.ndarray:
+    return item.shape.mesh[0] * item.scale
+
+
+def _misfit(maps: Heightmaps, item: MeshItem, bin_: Bin) -> str:
+    """Why an item cannot be packed; empty if it can."""
+    height = maps.top.amax((1, 2))  # (O,)
+    cells = torch.tensor(bin_.cells, device=height.device)
+    if not maps.bottom.isfinite().flatten(1).any(1).all():
+        return f"want an item as thick as a ten-thousandth of a cell; got one at scale {item.scale:.3g} that is not"
+    inside = (maps.extent <= cells).all(-1) & (height <= bin_.size[2] + bin_.tolerance)
+    if inside.any():
+        return ""
+    size = np.ptp(_vertices(item), 0)
+    return (
+        f"want an item that fits the bin of {_metres(bin_.size)} in some orientation; got one of {_metres(size)}"
+        f" at scale {item.scale:.3g}"
+    )
+
+
+def _column_volume(top: Tensor, bottom: Tensor, bin_: Bin) -> Tensor:
+    """What lies between bottom and top, the least over the orientations, (M,) float64 cubic metres.
+
+    An item never counts for more, so that a pile of items cannot hold more than its heights say.
+    """
+    thick = torch.where(bottom.isfinite(), top - bottom, 0.0)
+    return thick.sum((-1, -2), dtype=torch.float64).amin(1) * bin_.cell_area
+
+
+def _metres(size: Iterable[float]) -> str:
+    return " × ".join(f"{s:.3g}" for s in size) + " m"

@@ -1,0 +1,184 @@
+"""Top and bottom of triangle meshes over the cells of their footprints, in every orientation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.items.segments import EDGE, Surfaces, extremes
+
+_BLOCK = {"cpu": 1 << 24, "cuda": 1 << 28}  # cells of maps at a time
+
+Mesh = tuple[np.ndarray, np.ndarray]
+"""Vertices (V, 3) float64 and faces (F, 3) int64, triangles."""
+
+
+class Heightmaps(NamedTuple):
+    """An item in every orientation, above the lowest point of the turned item.
+
+    top: float32 (O, P, Q), metres; 0 where there is no material.
+    bottom: float32 (O, P, Q), metres; +inf where there is no material.
+    extent: int64 (O, 2), cells of the footprint, whose corner is at the least x and y of the turned item.
+    """
+
+    top: Tensor
+    bottom: Tensor
+    extent: Tensor
+
+
+def rasterise(
+    meshes: Sequence[Mesh], rotations: np.ndarray, cell: tuple[float, float], device: torch.device | str = "cpu"
+) -> list[Heightmaps]:
+    """Heightmaps of meshes in every orientation.
+
+    Args:
+        meshes: Vertices (V, 3) in metres and faces (F, 3) of each; finite, every vertex of some face.
+        rotations: (O, 3, 3).
+        cell: Metres per cell along x and y.
+        device: Where to work; the maps stay there.
+
+    Returns:
+        One for each mesh, P and Q as large as its own orientations need. A mesh thinner than `EDGE` cells along x or y
+        has no material there.
+    """
+    device = torch.device(device)
+    found: list[Heightmaps] = []
+    with _one_thread():
+        for block in _blocks(meshes, len(rotations), cell, device):
+            found += _block_maps(_surfaces(block, device), rotations, cell)
+    return found
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Portions that fit the cache are too small for two threads, which on a busy machine wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def padded(maps: Sequence[Heightmaps]) -> tuple[Tensor, Tensor, Tensor]:
+    """Top and bottom (M, O, P, Q) and extent (M, O, 2) of all items together, filled up to the largest."""
+    extent = torch.stack([each.extent for each in maps])
+    p, q = extent.amax((0, 1)).tolist()
+    top = maps[0].top.new_zeros((*extent.shape[:2], p, q))
+    bottom = torch.full_like(top, torch.inf)
+    for m, each in enumerate(maps):
+        rows, columns = each.top.shape[1:]
+        top[m, :, :rows, :columns] = each.top
+        bottom[m, :, :rows, :columns] = each.bottom
+    return top, bottom, extent
+
+
+def turned_centres(centres: Sequence[np.ndarray], vertices: Sequence[np.ndarray], rotations: np.ndarray) -> Tensor:
+    """Points (3,) of items along x and y from the corners of their footprints, float32 (M, O, 2), metres."""
+    sides = rotations[:, :2]  # (O, 2, 3)
+    found = [sides @ point - (sides @ own.T).min(2) for point, own in zip(centres, vertices, strict=True)]
+    return torch.from_numpy(np.stack(found)).float()
+
+
+def _surfaces(meshes: Sequence[Mesh], device: torch.device) -> Surfaces:
+    starts = np.cumsum([0] + [len(vertices) for vertices, _ in meshes])
+    faces = np.concatenate([faces + start for (_, faces), start in zip(meshes, starts, strict=False)])
+    sides = np.sort(faces[:, [0, 1, 1, 2, 2, 0]].reshape(-1, 2), 1)
+    code = np.unique(sides[:, 0] * starts[-1] + sides[:, 1])
+    return Surfaces(
+        _tensor(np.concatenate([vertices for vertices, _ in meshes]).T, device),
+        _tensor(faces.T, device),
+        _tensor(np.stack(np.divmod(code, starts[-1])), device),
+        _tensor(np.repeat(np.arange(len(meshes)), np.diff(starts)), device),
+        len(meshes),
+    )
+
+
+def _tensor(array: np.ndarray, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+
+def _blocks(
+    meshes: Sequence[Mesh], orientations: int, cell: tuple[float, float], device: torch.device
+) -> Iterator[Sequence[Mesh]]:
+    """The meshes in runs whose maps fit the memory."""
+    start, largest = 0, 0.0
+    for end, (vertices, _) in enumerate(meshes):
+        side = float(np.linalg.norm(np.ptp(vertices, 0))) / min(cell) + 2
+        largest = max(largest, side)
+        if end > start and (end + 1 - start) * orientations * largest**2 > _BLOCK[device.type]:
+            yield meshes[start:end]
+            start, largest = end, side
+    if meshes:
+        yield meshes[start:]
+
+
+def _block_maps(surfaces: Surfaces, rotations: np.ndarray, cell: tuple[float, float]) -> list[Heightmaps]:
+    """Heightmaps of some meshes at once."""
+    views: dict[int, _View] = {}
+    for orientation, twin in _twins(rotations, square=abs(cell[0] - cell[1]) < 1e-9 * cell[0]):
+        views[orientation] = _view(surfaces, rotations[orientation], cell)
+        if twin is not None:
+            views[twin] = _from_below(views[orientation])
+    extent = torch.stack([views[o].extent for o in range(len(rotations))], 1)  # (M, O, 2)
+    found = []
+    for m, (p, q) in enumerate(extent.amax(1).tolist()):
+        top = extent.new_zeros((len(rotations), p, q), dtype=torch.float32)
+        bottom = torch.full_like(top, torch.inf)
+        for o, view in views.items():
+            rows, columns = min(p, view.top.shape[1]), min(q, view.top.shape[2])
+            top[o, :rows, :columns] = view.top[m, :rows, :columns].clamp_min(0)
+            bottom[o, :rows, :columns] = view.bottom[m, :rows, :columns]
+        found.append(Heightmaps(top, bottom, extent[m].clone()))
+    return found
+
+
+def _twins(rotations: np.ndarray, square: bool) -> Iterator[tuple[int, int | None]]:
+    """Orientations to look at, each with the one that is the same seen from below, or None; x and y swapped."""
+    swap = np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, -1.0]])
+    index = {_key(rotation): o for o, rotation in enumerate(rotations)} if square else {}
+    seen: set[int] = set()
+    for o, rotation in enumerate(rotations):
+        if o not in seen:
+            twin = index.get(_key(swap @ rotation))
+            seen |= {o} if twin is None else {o, twin}
+            yield o, twin
+
+
+def _key(rotation: np.ndarray) -> bytes:
+    return (np.round(rotation, 9) + 0.0).tobytes()
+
+
+class _View(NamedTuple):
+    """Meshes in one orientation."""
+
+    top: Tensor  # (M, P, Q) float64, metres, −inf where there is no material
+    bottom: Tensor  # (M, P, Q) float64, metres, +inf where there is no material
+    extent: Tensor  # (M, 2) int64
+    height: Tensor  # (M,) float64, metres
+
+
+def _view(surfaces: Surfaces, rotation: np.ndarray, cell: tuple[float, float]) -> _View:
+    device = surfaces.vertices.device
+    points = torch.from_numpy(rotation).to(device) @ surfaces.vertices
+    mesh = surfaces.mesh.expand_as(points)
+    least = points.new_full((3, surfaces.num_meshes), torch.inf).scatter_reduce_(1, mesh, points, "amin")
+    points = points - least[:, surfaces.mesh]
+    points /= torch.tensor([[cell[0]], [cell[1]], [1.0]], dtype=torch.float64, device=device)
+    most = torch.zeros_like(least).scatter_reduce_(1, mesh, points, "amax")
+    extent = ((most[:2] - EDGE).floor() + 1).clamp_min(1).long().T  # (M, 2)
+    p, q = extent.amax(0).tolist()
+    top, bottom = extremes(surfaces._replace(vertices=points), (p, q))
+    return _View(top, bottom, extent, most[2])
+
+
+def _from_below(view: _View) -> _View:
+    """The view after x and y are swapped and z points down."""
+    height = view.height[:, None, None]
+    top, bottom = (height - view.bottom).transpose(1, 2), (height - view.top).transpose(1, 2)
+    return _View(top, bottom, view.extent.flip(1), view.height)

@@ -1,0 +1,165 @@
+"""The highest and the lowest point of triangle meshes over every cell of a grid, with no loop over triangles or cells.
+
+A triangle touches a cell where it meets the cell shrunk by `EDGE` on every side, so that what only touches a border
+does not spill over it. What it cuts from such a cell is a flat polygon, which is highest and lowest at corners; these
+lie on two kinds of segments: edges of the mesh, and the chords in which triangles meet the cell's two borders across x.
+Hence all segments are cut to strips of cells with the same x, then to cells, and the heights at the ends of the pieces
+are all that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+EDGE = 1e-4
+"""What reaches less far into a cell, in cells, does not count: more than coordinates in float32 are off."""
+
+_STEEPEST = 1e18  # stands for 1 / 0: a segment without length is all in the cell that it touches
+_CHUNK = {"cpu": 1 << 17, "cuda": 1 << 24}  # pieces of segments at a time; on a CPU they should keep to its cache
+
+
+class Surfaces(NamedTuple):
+    """Meshes one behind the other."""
+
+    vertices: Tensor  # (3, V) float64
+    faces: Tensor  # (3, F) int64, triangles
+    edges: Tensor  # (2, E) int64, each once
+    mesh: Tensor  # (V,) int64, whose a vertex is
+    num_meshes: int  # M
+
+
+def extremes(surfaces: Surfaces, footprint: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Highest and lowest point over each cell, float64 (M, P, Q); −inf and +inf where there is none.
+
+    Args:
+        surfaces: The meshes, x and y in cells and not negative.
+        footprint: P and Q; every x and y less than `EDGE` beyond them.
+    """
+    points = surfaces.vertices
+    high = points.new_full((surfaces.num_meshes * footprint[0] * footprint[1],), -torch.inf)
+    low = torch.full_like(high, torch.inf)
+    kinds: list[tuple[Tensor, Callable[[Tensor, Tensor], tuple[Tensor, ...]]]]
+    kinds = [(surfaces.faces, _chords), (surfaces.edges, _pieces)]
+    for corners, segments in kinds:
+        for some in corners.split(_portions(points, corners), 1):
+            owner, strip, *ends = segments(points, some)
+            strip += _of(surfaces.mesh[some[0]] * footprint[0], owner)
+            _mark(_Segments(strip * footprint[1], *ends), high, low)
+    return high.view(surfaces.num_meshes, *footprint), low.view(surfaces.num_meshes, *footprint)
+
+
+class _Segments(NamedTuple):
+    """Segments that each lie over one strip of cells with the same x; all (S,).
+
+    first: Index of the strip's first cell in the flattened maps.
+    start_y, end_y: Cells, float64.
+    start_z, end_z: Metres, float64.
+    """
+
+    first: Tensor
+    start_y: Tensor
+    start_z: Tensor
+    end_y: Tensor
+    end_z: Tensor
+
+
+def _portions(points: Tensor, corners: Tensor) -> list[int]:
+    """How many of the triangles or edges (C, F) to take at a time."""
+    flat = _corners(points[:2], corners)
+    cells = 2 * (flat.amax(1) - flat.amin(1) + 2).prod(0)
+    portion = (cells.cumsum(0) / _CHUNK[points.device.type]).long()
+    return torch.unique_consecutive(portion, return_counts=True)[1].tolist()
+
+
+def _corners(points: Tensor, corners: Tensor) -> Tensor:
+    """Coordinates (D, V) at the indices (C, F), (D, C, F)."""
+    index = corners.reshape(1, -1).expand(len(points), -1)
+    return points.gather(1, index).view(len(points), *corners.shape)
+
+
+def _chords(points: Tensor, faces: Tensor) -> tuple[Tensor, ...]:
+    """Where triangles (3, F) meet the borders of strips.
+
+    Returns:
+        For each chord its triangle, its strip, and y and z of its two ends.
+    """
+    order = _corners(points[:1], faces)[0].argsort(0)
+    corners = _corners(points, faces.gather(0, order))  # the second axis by x
+    owner, border = _runs(_border_above(corners[0, 0]), _border_below(corners[0, 2]))
+    strip = border >> 1
+    x = strip.double() + (border & 1).double() * (1 - 2 * EDGE) + EDGE
+    a, b, c = ([_of(coordinate, owner) for coordinate in corner] for corner in corners.unbind(1))
+    near = x <= b[0]
+    before = [torch.where(near, *coordinates) for coordinates in zip(a, b, strict=True)]
+    behind = [torch.where(near, *coordinates) for coordinates in zip(b, c, strict=True)]
+    return owner, strip, *_at(x, a, c), *_at(x, before, behind)
+
+
+def _border_above(x: Tensor) -> Tensor:
+    """The first border at or above x, int64: strip i has borders 2i and 2i + 1, each `EDGE` inside it."""
+    whole = x.floor()
+    rest = x - whole
+    return 2 * whole.long() + (rest > EDGE).long() + (rest > 1 - EDGE).long()
+
+
+def _border_below(x: Tensor) -> Tensor:
+    """The last border at or below x, int64."""
+    whole = x.floor()
+    rest = x - whole
+    return 2 * whole.long() - 1 + (rest >= EDGE).long() + (rest >= 1 - EDGE).long()
+
+
+def _at(x: Tensor, a: Sequence[Tensor], b: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """y and z where segments from a to b, x, y and z (S,) each and a not behind b, pass x (S,)."""
+    share = ((x - a[0]) / (b[0] - a[0]).clamp_min(1e-300)).clamp_(0, 1)
+    return a[1].lerp(b[1], share), a[2].lerp(b[2], share)  # lerp keeps between its ends to the last bit
+
+
+def _pieces(points: Tensor, edges: Tensor) -> tuple[Tensor, ...]:
+    """Edges (2, E) cut to strips; returns as `_chords`."""
+    (ax, bx), (ay, by), (az, bz) = _corners(points, edges)
+    owner, strip = _runs(*_touched(ax, bx))
+    ax, ay, az, by, bz, slope = (_of(t, owner) for t in (ax, ay, az, by, bz, _inverse(bx - ax)))
+    ahead = strip - ax
+    start, end = ((ahead + EDGE) * slope).clamp_(0, 1), ((ahead + (1 - EDGE)) * slope).clamp_(0, 1)
+    return owner, strip, ay.lerp(by, start), az.lerp(bz, start), ay.lerp(by, end), az.lerp(bz, end)
+
+
+def _mark(segments: _Segments, high: Tensor, low: Tensor) -> None:
+    """Cuts segments to cells and raises `high` and lowers `low`, flattened maps, to the ends of the pieces."""
+    owner, row = _runs(*_touched(segments.start_y, segments.end_y))
+    slope = _of(_inverse(segments.end_y - segments.start_y), owner)
+    first, start_y, start_z, end_z = (_of(t, owner) for t in (*segments[:3], segments.end_z))
+    ahead = row - start_y
+    near = start_z.lerp(end_z, ((ahead + EDGE) * slope).clamp_(0, 1))
+    far = start_z.lerp(end_z, ((ahead + (1 - EDGE)) * slope).clamp_(0, 1))
+    cell = first + row
+    high.scatter_reduce_(0, cell, torch.maximum(near, far), "amax")
+    low.scatter_reduce_(0, cell, torch.minimum(near, far), "amin")
+
+
+def _touched(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The first and the last cell, shrunk by `EDGE`, that intervals between a and b meet, int64."""
+    return (torch.minimum(a, b) - (1 - EDGE)).ceil().long(), (torch.maximum(a, b) - EDGE).floor().long()
+
+
+def _inverse(length: Tensor) -> Tensor:
+    return (1 / length).clamp_(-_STEEPEST, _STEEPEST)
+
+
+def _runs(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+    """Each whole number from `first` to `last`, both (S,): whose it is, and the number; an empty run gives none."""
+    count = (last - first + 1).clamp_min_(0)
+    end = count.cumsum(0)
+    total = int(end[-1]) if len(end) else 0
+    owner = torch.repeat_interleave(count, output_size=total)
+    number = torch.arange(total, device=first.device) + _of(first - end + count, owner)
+    return owner, number
+
+
+def _of(values: Tensor, owner: Tensor) -> Tensor:
+    return values.index_select(0, owner)  # several times as fast as indexing

@@ -1,0 +1,177 @@
+"""The collision geometry of a URDF."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from torchrl_gpu.envs.packing.items.rasterise import Mesh
+from torchrl_gpu.envs.packing.rotations import turn
+
+URDF = ".urdf"
+_SECTIONS = 48  # of a cylinder
+
+
+def urdf_groups(path: Path, read_mesh: Callable[[Path], list[Mesh]]) -> list[Mesh]:
+    """Triangles of the collision elements of all links, joints at zero; metres, in the frame of the root link.
+
+    Round primitives become polyhedra about them.
+
+    Args:
+        path: The file.
+        read_mesh: Reads the meshes that it refers to.
+
+    Raises:
+        ValueError: It is no URDF with collision geometry, or refers to what is not there; the reason alone.
+    """
+    robot = _parsed(path)
+    poses = _link_poses(robot)
+    groups: list[Mesh] = []
+    for link in robot.findall("link"):
+        for collision in link.findall("collision"):
+            pose = poses(link.get("name", "")) @ _origin(collision)
+            for vertices, faces in _geometry(collision, path, read_mesh):
+                groups.append((vertices @ pose[:3, :3].T + pose[:3, 3], faces))
+    if not groups:
+        raise ValueError("want links with collision geometry; got none")
+    return groups
+
+
+def referred_meshes(path: Path) -> set[Path]:
+    """Existing files that a URDF refers to as meshes, whether to look at or to collide with; none if it is broken."""
+    try:
+        elements = list(_parsed(path).iter("mesh"))
+    except ValueError:
+        return set()
+    found = set()
+    for element in elements:
+        try:
+            found.add(_resolved(element.get("filename", ""), path).resolve())
+        except ValueError:
+            continue  # reading the URDF will say so, if it matters
+    return found
+
+
+class _NoDoctype(ET.TreeBuilder):
+    """Refuses what could define entities: they can grow without bounds, or fetch other files."""
+
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
+        raise ValueError("want XML without a DOCTYPE; got one")
+
+
+def _parsed(path: Path) -> ET.Element:
+    parser = ET.XMLParser(target=_NoDoctype())
+    try:
+        parser.feed(path.read_bytes())
+        robot = parser.close()
+    except (ET.ParseError, OSError) as error:
+        raise ValueError(f"want a URDF; reading it fails with: {error}") from error
+    if robot.tag != "robot":
+        raise ValueError(f"want a URDF, whose root is robot; got {robot.tag}")
+    return robot
+
+
+def _link_poses(robot: ET.Element) -> Callable[[str], np.ndarray]:
+    """A function from the name of a link to its pose (4, 4) in the root's frame."""
+    above: dict[str, tuple[str, np.ndarray]] = {}
+    for joint in robot.findall("joint"):
+        parent, child = (joint.find(end) for end in ("parent", "child"))
+        if parent is not None and child is not None:
+            above[child.get("link", "")] = parent.get("link", ""), _origin(joint)
+
+    def pose(link: str) -> np.ndarray:
+        found, passed = np.eye(4), {link}
+        while link in above:
+            link, step = above[link]
+            found = step @ found
+            if link in passed:
+                raise ValueError(f"want a tree of links; link {link} is above itself")
+            passed.add(link)
+        return found
+
+    return pose
+
+
+def _origin(element: ET.Element) -> np.ndarray:
+    """The pose (4, 4) that an element's origin gives."""
+    pose = np.eye(4)
+    origin = element.find("origin")
+    if origin is not None:
+        pose[:3, 3] = _numbers(origin, "xyz", 3, "0 0 0")
+        pose[:3, :3] = turn(*np.degrees(_numbers(origin, "rpy", 3, "0 0 0")))
+    return pose
+
+
+def _geometry(collision: ET.Element, path: Path, read_mesh: Callable[[Path], list[Mesh]]) -> list[Mesh]:
+    """Triangles of one collision element in its own frame."""
+    from trimesh import creation
+
+    shape = collision.find("geometry/*")
+    if shape is None:
+        raise ValueError("want a geometry in every collision element; got one without")
+    if shape.tag == "mesh":
+        return _scaled_mesh(shape, path, read_mesh)
+    if shape.tag == "box":
+        made = creation.box(_positive(shape, "size", 3))
+    elif shape.tag == "cylinder":
+        (radius,), (length,) = _positive(shape, "radius", 1), _positive(shape, "length", 1)
+        made = creation.cylinder(radius / math.cos(math.pi / _SECTIONS), length, _SECTIONS)
+    elif shape.tag == "sphere":
+        (radius,) = _positive(shape, "radius", 1)
+        made = creation.icosphere(subdivisions=3)
+        made.vertices *= radius / (made.face_normals * made.triangles_center).sum(1).min()
+    else:
+        raise ValueError(f"want a mesh, box, cylinder or sphere; got {shape.tag}")
+    return [(np.array(made.vertices), np.array(made.faces))]
+
+
+def _scaled_mesh(shape: ET.Element, path: Path, read_mesh: Callable[[Path], list[Mesh]]) -> list[Mesh]:
+    name = shape.get("filename", "")
+    file = _resolved(name, path)
+    scale = np.array(_numbers(shape, "scale", 3, "1 1 1"))
+    try:
+        groups = read_mesh(file)
+    except ValueError as error:
+        raise ValueError(f"mesh {name}: {error}") from error
+    mirrored = scale.prod() < 0
+    return [(vertices * scale, faces[:, ::-1] if mirrored else faces) for vertices, faces in groups]
+
+
+def _resolved(name: str, path: Path) -> Path:
+    """The file that a URDF means by a file name.
+
+    `package://P/F` is F in the nearest folder P beside or above the URDF; other names are relative to the URDF.
+    """
+    scheme, _, rest = name.rpartition("://")
+    if scheme in ("package", "model"):
+        places = [folder / rest for folder in path.resolve().parents]
+    elif scheme in ("", "file"):
+        places = [path.resolve().parent / rest]
+    else:
+        raise ValueError(f"want meshes in files beside it; got {name!r}")
+    for place in places:
+        if rest and place.is_file():
+            return place
+    raise ValueError(f"want the mesh {name!r}; there is none at {places[0]}")
+
+
+def _numbers(element: ET.Element, name: str, count: int, default: str = "") -> list[float]:
+    text = element.get(name, default)
+    try:
+        numbers = [float(word) for word in text.split()]
+    except ValueError:
+        numbers = []
+    if len(numbers) != count or not all(math.isfinite(number) for number in numbers):
+        raise ValueError(f"want {count} numbers as {name} of {element.tag}; got {text!r}")
+    return numbers
+
+
+def _positive(element: ET.Element, name: str, count: int) -> list[float]:
+    numbers = _numbers(element, name, count)
+    if min(numbers) <= 0:
+        raise ValueError(f"want positive numbers as {name} of {element.tag}; got {element.get(name)!r}")
+    return numbers

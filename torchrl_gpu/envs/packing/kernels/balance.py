@@ -1,0 +1,135 @@
+"""The rule `com` on one placement at a time, in torch: what is worked out once, and verdicts on given placements.
+
+Lengths are whole sixteenths of a cell, so that the rule is exact and every backend gives the same answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+
+if TYPE_CHECKING:
+    from torchrl_gpu.envs.packing.kernels import Placement
+
+SIXTEENTHS = 16  # of a cell; a cell's centre is at 8 of them
+
+
+def balanced(catalogue: Catalogue, bin_: Bin) -> Catalogue:
+    """The catalogue with its `plumb` and `steady`, which kernels would otherwise make in each call."""
+    catalogue = replace(catalogue, plumb=plumb(catalogue, bin_))
+    return replace(catalogue, steady=steady(catalogue, bin_))
+
+
+def plumb(catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """Where the centre of mass is above an item's footprint.
+
+    Returns:
+        (M, O, 2) int32, sixteenths of a cell from the footprint's corner, along x and y; within the footprint.
+    """
+    if catalogue.plumb is not None:
+        return catalogue.plumb
+    most = SIXTEENTHS * catalogue.extent
+    if catalogue.centre is None:
+        return (most // 2).int()
+    along = [c * (SIXTEENTHS / cell) for c, cell in zip(catalogue.centre.unbind(-1), bin_.cell, strict=True)]
+    return torch.minimum((torch.stack(along, -1) + 0.5).floor().clamp_min(0).long(), most).int()
+
+
+def steady(catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """Which items stand on the bare floor: (M, O) bool."""
+    if catalogue.steady is not None:
+        return catalogue.steady
+    if catalogue.bottom is None:
+        return torch.ones_like(catalogue.height, dtype=torch.bool)
+    items = zip(catalogue.bottom, plumb(catalogue, bin_), strict=True)  # one at a time: they may be many and large
+    return torch.stack([holds(bottom <= bin_.com_tolerance, centre) for bottom, centre in items])
+
+
+def standing_height(catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """Height of items on the bare floor: (M, O) float32, metres; +inf where by the bin's rule they do not stand."""
+    if bin_.stability != "com":
+        return catalogue.height
+    return torch.where(steady(catalogue, bin_), catalogue.height, torch.inf)
+
+
+def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """Whether given placements stand by the rule `com`, whatever the bin's own rule is.
+
+    Args:
+        heightmap: (N, X, Y) float32, metres, before the placements.
+        placement: One for each environment, at rest.
+        catalogue: The items.
+        bin_: The bin.
+
+    Returns:
+        (N,) bool; False where nothing is placed.
+    """
+    row = placement.item_id.clamp_min(0), placement.orientation
+    bottom = catalogue.maps(*row)[1] if catalogue.bottom is None else catalogue.bottom[row]  # (N, P, Q)
+    under = _windows(heightmap, placement.x, placement.y, bottom.shape[1:])
+    contact = under - bottom >= (placement.z - bin_.com_tolerance)[:, None, None]
+    return holds(contact, plumb(catalogue, bin_)[row]) & (placement.item_id >= 0)
+
+
+def _windows(heightmap: Tensor, x: Tensor, y: Tensor, footprint: torch.Size) -> Tensor:
+    """Heights (N, P, Q) of the cells from (x, y) on, (N,) int64; cells behind the wall repeat the last."""
+    num_envs, cells_x, cells_y = heightmap.shape
+    rows, columns = (torch.arange(size, device=x.device) for size in footprint)
+    at_x = (x[:, None] + rows).clamp_max(cells_x - 1)
+    at_y = (y[:, None] + columns).clamp_max(cells_y - 1)
+    cell = at_x[:, :, None] * cells_y + at_y[:, None, :]
+    return heightmap.flatten(1).gather(1, cell.flatten(1)).view(num_envs, *footprint)
+
+
+def holds(contact: Tensor, centre: Tensor) -> Tensor:
+    """Whether contact cells hold a centre of mass, in the hull of their centres or in the square of one of them.
+
+    Args:
+        contact: (…, P, Q) bool.
+        centre: (…, 2), sixteenths of a cell from the corner of cell (0, 0).
+
+    Returns:
+        (…) bool.
+    """
+    rows, columns = contact.shape[-2:]
+    ahead = cells_from(centre[..., 0], rows)  # (…, P), sixteenths from the centre's row
+    beside = cells_from(centre[..., 1], columns)  # (…, Q)
+    square = (ahead.abs() <= SIXTEENTHS // 2)[..., :, None] & (beside.abs() <= SIXTEENTHS // 2)[..., None, :]
+    # The furthest contact of each row to either side of the centre: 1 + its column, counted from the other side.
+    column = torch.arange(columns, dtype=torch.int32, device=contact.device)
+    furthest = [(contact * way).amax(-1) for way in (column + 1, columns - column)]  # (…, P)
+    reaches = _hull_reaches(furthest[0], ahead, centre[..., 1])
+    reaches &= _hull_reaches(furthest[1], ahead, SIXTEENTHS * columns - centre[..., 1])
+    return reaches | (contact & square).any(-1).any(-1)
+
+
+def cells_from(centre: Tensor, cells: int) -> Tensor:
+    """Where the centres of a line of cells are, seen from `centre` (…): (…, cells)."""
+    return SIXTEENTHS * torch.arange(cells, device=centre.device) + SIXTEENTHS // 2 - centre[..., None]
+
+
+def _hull_reaches(furthest: Tensor, ahead: Tensor, centre: Tensor) -> Tensor:
+    """Whether the hull, on the centre's row, reaches the centre or past it.
+
+    It does where a contact of that row does, or where a line from a contact before it to one behind it: then the
+    largest slopes on both sides sum to at least 0. Slopes are ratios of integers up to 2¹⁵, so in float64 sums that
+    are not 0 are far from it, and those that are 0 come out as 0.
+
+    Args:
+        furthest: (…, P), 1 + the last contact of each row; 0 for none.
+        ahead: (…, P), sixteenths from the centre's row.
+        centre: (…), sixteenths along a row.
+
+    Returns:
+        (…) bool.
+    """
+    reach = SIXTEENTHS * furthest - SIXTEENTHS // 2 - centre[..., None]
+    touches = furthest > 0
+    slope = reach / ahead.abs().clamp_min(1).double()
+    before, after = (torch.where(touches & here, slope, -torch.inf).amax(-1) for here in (ahead < 0, ahead > 0))
+    return (before + after >= 0) | (touches & (ahead == 0) & (reach >= 0)).any(-1)

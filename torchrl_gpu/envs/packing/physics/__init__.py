@@ -1,0 +1,9 @@
+"""Stability by simulation, in MuJoCo, which the extra `physics` brings."""
+
+from __future__ import annotations
+
+from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge, stands_in_physics
+from torchrl_gpu.envs.packing.physics.settle import Settled, settle, settle_cases
+from torchrl_gpu.envs.packing.plan import Plan, plan_of
+
+__all__ = ["PhysicsJudge", "Plan", "Settled", "plan_of", "settle", "settle_cases", "stands_in_physics"]

@@ -1,0 +1,80 @@
+"""Whether the last placement of each bin stands, judged by physics instead of a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.env import PackingEnv
+from torchrl_gpu.envs.packing.physics.scene import FRICTION, load_mujoco, model_of
+from torchrl_gpu.envs.packing.physics.settle import in_threads, judged
+from torchrl_gpu.envs.packing.physics.simulate import distances, run
+from torchrl_gpu.envs.packing.plan import Plan, plan_of
+
+
+def stands_in_physics(
+    env: PackingEnv,
+    indices: Sequence[int],
+    *,
+    seconds: float = 1.0,
+    friction: float = FRICTION,
+    workers: int | None = None,
+) -> np.ndarray:
+    """Whether the last item of each of some bins stays where it was put, while all others are held fast.
+
+    Args:
+        env: A packing environment. Its state is read back to the host.
+        indices: Which of its bins, B of them.
+        seconds, friction: As for `settle`.
+        workers: As for `settle_cases`.
+
+    Returns:
+        (B,) bool; True for an empty bin.
+    """
+    plans = [plan_of(env, index) for index in indices]
+    verdicts = in_threads(lambda plan: _last_stands(plan, seconds, friction), plans, workers, progress=False)
+    return np.array(verdicts, dtype=bool)
+
+
+def _last_stands(plan: Plan, seconds: float, friction: float) -> bool:
+    if not plan.poses:
+        return True
+    last = len(plan.poses) - 1
+    model = model_of(plan, friction=friction, num_fixed=last)
+    data = load_mujoco().MjData(model)
+    passed = run(model, data, seconds)
+    return bool(judged(*distances(data, plan, range(last, last + 1)), passed).stable.all())
+
+
+@final
+class PhysicsJudge:
+    """Judges the placements of a step by physics, on the host: tens of milliseconds for each bin, every step.
+
+    Args:
+        seconds, friction: As for `settle`.
+        workers: As for `settle_cases`.
+    """
+
+    def __init__(self, seconds: float = 1.0, friction: float = FRICTION, workers: int | None = None) -> None:
+        load_mujoco()
+        self.seconds, self.friction, self.workers = seconds, friction, workers
+
+    def __call__(self, env: PackingEnv, placed: Tensor) -> Tensor:
+        """Whether each bin's last placement stands.
+
+        Args:
+            env: N bins, after the step.
+            placed: (N,) bool, the bins that were given an item in this step; others are not simulated.
+
+        Returns:
+            (N,) bool on the device of `placed`; False where nothing was placed.
+        """
+        indices = placed.nonzero().flatten().tolist()
+        stands = torch.zeros_like(placed, device="cpu")
+        options = {"seconds": self.seconds, "friction": self.friction}
+        stands[indices] = torch.from_numpy(stands_in_physics(env, indices, workers=self.workers, **options))
+        return stands.to(placed.device)

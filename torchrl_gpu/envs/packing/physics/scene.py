@@ -1,0 +1,158 @@
+"""A planned packing as a MuJoCo model: a floor, four walls, and each item a body of convex parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from torchrl_gpu.envs.packing.items.solid import Solid
+from torchrl_gpu.envs.packing.plan import Plan
+from torchrl_gpu.envs.packing.poses import Pose, quaternion
+
+MISSING = "physics: want MuJoCo, which an extra brings, pip install 'torchrl_gpu[physics]'; got an install without it"
+
+TIMESTEP_S = 0.004
+FRICTION = 0.5
+DENSITY = 500.0  # kg/m³; that all items have the same matters, which it is does not
+WALL_M = 0.2
+# A contact gives way by hundredths of a millimetre under the weight of a bin, and comes to rest in a few steps.
+CONTACT_TIME_S, CONTACT_DAMPING = 0.01, 1.0
+CONTACT_IMPEDANCE = (0.95, 0.99, 0.001, 0.5, 2.0)
+# What is slower than this for ten steps is put to sleep, until something touches it: a fall from rest is faster.
+SLEEP_M_S = 1e-4
+ARENA_BYTES = 256 << 20  # address space for contacts, not memory: only what they fill is touched
+
+
+def load_mujoco() -> Any:
+    """The module `mujoco`.
+
+    Raises:
+        ModuleNotFoundError: It is not installed; the message names the extra.
+    """
+    try:
+        import mujoco
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(MISSING, name=error.name) from error
+    return mujoco
+
+
+def model_of(plan: Plan, *, friction: float = FRICTION, num_fixed: int = 0, parked: bool = False) -> Any:
+    """The `MjModel` of a packing. Item i is body i + 1; the origin of the body is the item's centre of mass.
+
+    Args:
+        plan: The packing.
+        friction: Coulomb's coefficient between any two things.
+        num_fixed: So many of the first items stay where they are, whatever happens.
+        parked: Every item waits asleep beside the bin, apart from all others, until its position is set.
+    """
+    mj = load_mujoco()
+    spec = mj.MjSpec()
+    _set_options(mj, spec, friction, parked)
+    _add_bin(mj, spec.worldbody, plan.bin_size)
+    meshes: dict[int, list[str]] = {}  # of each solid, by its id
+    for i, (solid, pose) in enumerate(zip(plan.solids, plan.poses, strict=True)):
+        where = centre_of(solid, pose) - (_parking(plan, i) if parked else 0.0)
+        body = spec.worldbody.add_body(pos=where, quat=quaternion(pose.rotation))
+        if i >= num_fixed:
+            body.add_freejoint()
+        if parked:
+            body.sleep = mj.mjtSleepPolicy.mjSLEEP_INIT
+        _add_parts(mj, spec, body, solid, meshes)
+    return _with_true_mass(mj, spec.compile(), plan, num_fixed)
+
+
+def centre_of(solid: Solid, pose: Pose) -> np.ndarray:
+    """Where a posed solid's centre of mass is, metres from the bin's lower corner; float64 (3,)."""
+    return pose.rotation @ solid.centre + pose.position
+
+
+def _parking(plan: Plan, index: int) -> np.ndarray:
+    """How far from its plan item `index` waits: farther from everything than any item is long."""
+    longest = max(float(np.ptp(solid.vertices, axis=0).max()) for solid in plan.solids)
+    return np.array([2.0 * (index + 1) * (longest + max(plan.bin_size) + WALL_M), 0.0, 0.0])
+
+
+def _set_options(mj: Any, spec: Any, friction: float, parked: bool) -> None:
+    option = spec.option
+    option.timestep = TIMESTEP_S
+    option.integrator = mj.mjtIntegrator.mjINT_IMPLICITFAST
+    option.solver = mj.mjtSolver.mjSOL_NEWTON
+    option.jacobian = mj.mjtJacobian.mjJAC_SPARSE
+    option.cone = mj.mjtCone.mjCONE_ELLIPTIC  # items creep along the facets of a pyramid
+    option.iterations = 100
+    option.disableflags |= mj.mjtDisableBit.mjDSBL_AUTORESET
+    if parked:
+        option.enableflags |= mj.mjtEnableBit.mjENBL_SLEEP
+        option.sleep_tolerance = SLEEP_M_S
+    spec.memory = ARENA_BYTES
+    spec.compiler.usethread = False
+    geom = spec.default.geom
+    geom.solref, geom.solimp = (CONTACT_TIME_S, CONTACT_DAMPING), CONTACT_IMPEDANCE
+    geom.condim, geom.friction, geom.density = 3, (friction, 0.0, 0.0), DENSITY
+
+
+def _add_bin(mj: Any, world: Any, size: tuple[float, float, float]) -> None:
+    """A floor without end at height 0, and walls as high as the bin."""
+    length, width, height = size
+    world.add_geom(type=mj.mjtGeom.mjGEOM_PLANE, size=(length, width, 0.1))
+    half = WALL_M / 2
+    for x in (-half, length + half):
+        wall = (half, width / 2 + WALL_M, height / 2)
+        world.add_geom(type=mj.mjtGeom.mjGEOM_BOX, pos=(x, width / 2, height / 2), size=wall)
+    for y in (-half, width + half):
+        wall = (length / 2, half, height / 2)
+        world.add_geom(type=mj.mjtGeom.mjGEOM_BOX, pos=(length / 2, y, height / 2), size=wall)
+
+
+def _add_parts(mj: Any, spec: Any, body: Any, solid: Solid, meshes: dict[int, list[str]]) -> None:
+    """The parts of a solid; those that are no boxes as meshes, which equal items share."""
+    parts = [part for part in solid.parts if has_volume(part)]
+    if not parts:
+        raise ValueError(f"physics: want solids with a part that has volume; got {solid.name!r} without")
+    others = []
+    for part in parts:
+        sides = box_sides(part)
+        if sides is None:
+            others.append(part)
+            continue
+        middle = (part.min(0) + part.max(0)) / 2
+        body.add_geom(type=mj.mjtGeom.mjGEOM_BOX, pos=middle - solid.centre, size=sides / 2)
+    if id(solid) not in meshes:
+        meshes[id(solid)] = [_add_mesh(mj, spec, part - solid.centre) for part in others]
+    for name in meshes[id(solid)]:
+        body.add_geom(type=mj.mjtGeom.mjGEOM_MESH, meshname=name)
+
+
+def _add_mesh(mj: Any, spec: Any, vertices: np.ndarray) -> str:
+    name = f"part-{len(spec.meshes)}"
+    # MuJoCo finds the convex hull.
+    spec.add_mesh(name=name, uservert=vertices.ravel(), inertia=mj.mjtMeshInertia.mjMESH_INERTIA_CONVEX)
+    return name
+
+
+def has_volume(part: np.ndarray) -> bool:
+    """Whether the points (V, 3) do not all lie in one plane."""
+    return len(part) > 3 and bool(np.linalg.svd(part - part.mean(0), compute_uv=False)[-1] > 1e-9)
+
+
+def box_sides(part: np.ndarray) -> np.ndarray | None:
+    """Sides (3,) of a convex part (V, 3) that is a box along the axes of its frame; None for any other."""
+    low, high = part.min(0), part.max(0)
+    if len(part) != 8:
+        return None
+    upper = part > (low + high) / 2
+    exact = np.abs(part - np.where(upper, high, low)) <= 1e-6 * (high - low)
+    corners = {tuple(corner) for corner in upper.tolist()}
+    return high - low if exact.all() and len(corners) == 8 else None
+
+
+def _with_true_mass(mj: Any, model: Any, plan: Plan, num_fixed: int) -> Any:
+    """Masses and centres of the solids: MuJoCo adds up the parts, and counts twice what they share."""
+    for i in range(num_fixed, len(plan.solids)):
+        body, mass = i + 1, DENSITY * plan.solids[i].volume
+        model.body_inertia[body] *= mass / model.body_mass[body]
+        model.body_mass[body] = mass
+        model.body_ipos[body] = 0.0
+    mj.mj_setConst(model, mj.MjData(model))
+    return model

@@ -1,0 +1,143 @@
+"""Stability of a planned packing, measured: how far its items move when they are let go."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from rich.progress import track
+
+from torchrl_gpu.envs.packing.items.solid import Solid
+from torchrl_gpu.envs.packing.physics.scene import FRICTION, centre_of, load_mujoco, model_of
+from torchrl_gpu.envs.packing.physics.simulate import distances, enter, run
+from torchrl_gpu.envs.packing.plan import Plan
+from torchrl_gpu.envs.packing.poses import Pose
+
+MOST_MOVED_M = 0.02
+MOST_TURNED = math.pi / 6
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Settled:
+    """How far the I items of a packing ended from their plans.
+
+    Attributes:
+        moved: (I,) float64, metres between the centres of mass.
+        turned: (I,) float64, radians, 0 to π.
+        stable: (I,) bool: moved by less than 2 cm and turned by less than π/6. Huang et al., RA-L 8(1), 2023.
+        seconds: Physical time that was simulated.
+    """
+
+    moved: np.ndarray
+    turned: np.ndarray
+    stable: np.ndarray
+    seconds: float
+
+    @property
+    def share(self) -> float:
+        """S: the share of stable placements; 1 for an empty bin."""
+        return float(self.stable.mean()) if len(self.stable) else 1.0
+
+
+def settle(
+    solids: Sequence[Solid],
+    poses: Sequence[Pose],
+    bin_size: Sequence[float],
+    *,
+    sequential: bool = True,
+    seconds: float = 1.0,
+    friction: float = FRICTION,
+) -> Settled:
+    """Carries out a planned packing in MuJoCo.
+
+    Args:
+        solids: Shape of each item.
+        poses: Where each is planned to be, in the order of packing.
+        bin_size: Length, width and height, metres.
+        sequential: Items enter one by one, each as planned or, where that is more than a centimetre deep in an item
+            that has moved, above it; each is judged once everything is at rest again, before the next enters. Else
+            all are there at once and are judged at the end: faster, and blind to what falls until others hold it.
+        seconds: Longest physical time of one simulation, of all items or of each that enters; it ends at rest.
+        friction: Coulomb's coefficient between any two things.
+
+    Returns:
+        The same bits for the same plan on the same machine.
+
+    Raises:
+        ModuleNotFoundError: MuJoCo is not installed.
+        ValueError: There are not as many solids as poses, or a number is out of range.
+    """
+    length, width, height = bin_size
+    plan = Plan(tuple(solids), tuple(poses), (length, width, height))
+    _check(plan, seconds, friction)
+    model = model_of(plan, friction=friction, parked=sequential)
+    return _one_by_one(model, plan, seconds) if sequential else _all_at_once(model, plan, seconds)
+
+
+def settle_cases(
+    plans: Iterable[Plan],
+    *,
+    workers: int | None = None,
+    progress: bool = False,
+    sequential: bool = True,
+    seconds: float = 1.0,
+    friction: float = FRICTION,
+) -> list[Settled]:
+    """`settle` for many packings side by side.
+
+    Args:
+        plans: The packings.
+        workers: Threads, which share no lock while MuJoCo runs; None takes one for each processor.
+        progress: Whether to draw a bar.
+        sequential, seconds, friction: As for `settle`.
+    """
+
+    def one(plan: Plan) -> Settled:
+        return settle(*plan, sequential=sequential, seconds=seconds, friction=friction)
+
+    return in_threads(one, list(plans), workers, progress)
+
+
+def in_threads(function: Callable[[Any], T], arguments: Sequence[Any], workers: int | None, progress: bool) -> list[T]:
+    """The function of each argument, in order."""
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        results = pool.map(function, arguments)
+        return list(track(results, "settling", total=len(arguments), disable=not progress))
+
+
+def judged(moved: np.ndarray, turned: np.ndarray, seconds: float) -> Settled:
+    """The verdict on distances from the plan."""
+    return Settled(moved, turned, (moved < MOST_MOVED_M) & (turned < MOST_TURNED), seconds)
+
+
+def _check(plan: Plan, seconds: float, friction: float) -> None:
+    if len(plan.solids) != len(plan.poses):
+        raise ValueError(f"settle: want a solid for each of {len(plan.poses)} poses; got {len(plan.solids)}")
+    if not min(plan.bin_size) > 0:
+        raise ValueError(f"settle: bin_size must be three positive lengths in metres; got {plan.bin_size}")
+    if not seconds > 0 or not friction >= 0:
+        raise ValueError(f"settle: seconds must be positive and friction not negative; got {seconds} and {friction}")
+
+
+def _all_at_once(model: Any, plan: Plan, seconds: float) -> Settled:
+    data = load_mujoco().MjData(model)
+    passed = run(model, data, seconds)
+    return judged(*distances(data, plan, range(len(plan.poses))), passed)
+
+
+def _one_by_one(model: Any, plan: Plan, seconds: float) -> Settled:
+    data = load_mujoco().MjData(model)
+    moved, turned = np.zeros(len(plan.poses)), np.zeros(len(plan.poses))
+    passed = 0.0
+    for i, (solid, pose) in enumerate(zip(plan.solids, plan.poses, strict=True)):
+        enter(model, data, i, centre_of(solid, pose))
+        passed += run(model, data, seconds)
+        moved[i : i + 1], turned[i : i + 1] = distances(data, plan, range(i, i + 1))
+    return judged(moved, turned, passed)

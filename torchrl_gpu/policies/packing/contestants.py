@@ -1,0 +1,69 @@
+"""The rows of the evaluation table of irregular packing."""
+
+from __future__ import annotations
+
+import copy
+from typing import final
+
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.exploration import random_legal
+from torchrl_gpu.policies.packing.heuristics import DeepestBottomLeft
+from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
+from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted
+
+RANDOM, DEEPEST, RULE = "random", "deepest bottom left", "box order + HM"
+WORKER, MANAGER, BOTH = "box order + worker", "manager + HM", "manager + worker"
+
+
+@final
+class RandomItem(TensorDictModuleBase):
+    """A visible item drawn from those that fit, at a placement drawn from its legal ones; 0 where nothing is legal.
+
+    `RandomLegal` draws from the placements of all items at once, and so the small ones, which have more, more often.
+
+    Args:
+        env: Not looked at; as every other policy is made from an environment.
+    """
+
+    def __init__(self, env: PackingEnv) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys = ["legal_mask"], ["action"]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes `action`, of the batch shape of `tensordict`."""
+        legal = tensordict.get("legal_mask").flatten(-3)  # (…, K, O·Gx·Gy)
+        slot = random_legal(legal.any(-1))
+        place = random_legal(legal.take_along_dim(slot[..., None, None], -2).squeeze(-2))
+        return tensordict.set("action", slot * legal.shape[-1] + place)
+
+
+def irregular_contestants(
+    env: PackingEnv, packer: HierarchicalPacker, learned: bool = True
+) -> dict[str, TensorDictModuleBase]:
+    """Policies by name: Huang et al., RA-L 8(1), 2023, Tables I and II, and deepest bottom left.
+
+    Args:
+        env: Shows the largest items, `order="box"`; with one visible item there is no choice, and no manager.
+        packer: Made for `env`; the others share its networks and what it knows of the items.
+        learned: Whether the networks are trained; if not they repeat the rules, and their rows are left out.
+    """
+    policies: dict[str, TensorDictModuleBase] = {
+        RANDOM: RandomItem(env),
+        DEEPEST: VolumeSorted(env, DeepestBottomLeft(env), by="box"),
+        RULE: _with(packer, "box", "growth"),
+    }
+    if learned:
+        policies[WORKER] = _with(packer, "box", "learned")
+    if learned and env.visible_items > 1:
+        policies |= {MANAGER: _with(packer, "learned", "growth"), BOTH: _with(packer, "learned", "learned")}
+    return policies
+
+
+def _with(packer: HierarchicalPacker, items: str, places: str) -> HierarchicalPacker:
+    """The packer with another way to choose; shares all else."""
+    other = copy.copy(packer)
+    other.items, other.places = items, places
+    return other

@@ -1,0 +1,122 @@
+"""What items look like to the networks of the hierarchical packer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_max_pool2d, max_pool2d, pad
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.types import Catalogue
+from torchrl_gpu.policies.packing.features import PlacementFeatures
+
+
+class PlacementPlanes(nn.Module):
+    """The planes that the worker sees: of one item in any of its orientations, over the placement grid.
+
+    Those of `PlacementFeatures`, by how much each placement raises the pile, and top and bottom of the item, its
+    corner at the origin. Made for the items of one environment; holds no weights.
+
+    Args:
+        env: Gives the bin, the items and the kernels.
+    """
+
+    num_planes = PlacementFeatures.num_planes + 3
+
+    def __init__(self, env: PackingEnv) -> None:
+        super().__init__()
+        self.near = PlacementFeatures(env)
+        self.bin, self.kernels, self.catalogue = env.bin, env.kernels, env.catalogue.separated()
+        self.shapes: Tensor
+        self.sizes: Tensor
+        self.register_buffer("shapes", _shapes(self.catalogue, env), persistent=False)
+        self.register_buffer("sizes", _sizes(self.catalogue, env), persistent=False)
+
+    def growth(self, heightmap: Tensor, variant: Tensor, z_map: Tensor) -> Tensor:
+        """By how much each placement raises the pile, (B, J, Gx, Gy) float32, in bin volumes; arguments as below."""
+        metres = self.kernels.pile_growth(heightmap, variant, z_map[:, :, None], self.catalogue, self.bin)
+        return metres[:, :, 0] * (self.bin.cell_area / self.bin.volume)
+
+    def forward(self, heightmap: Tensor, variant: Tensor, z_map: Tensor, legal: Tensor, growth: Tensor) -> Tensor:
+        """Planes of variants.
+
+        Args:
+            heightmap: (B, X, Y) float32, metres.
+            variant: (B, J) int64, item · O + orientation; below 0 for no item.
+            z_map: (B, J, Gx, Gy) float32, metres.
+            legal: (B, J, Gx, Gy) bool.
+            growth: (B, J, Gx, Gy) float32, of `growth`.
+
+        Returns:
+            (B, J, C, Gx, Gy) float32.
+        """
+        row = torch.where(variant < 0, len(self.sizes) - 1, variant)
+        planes = self.near(heightmap, self.sizes[row][:, :, None], z_map[:, :, None], legal[:, :, None])
+        own = self.sizes[row][..., 3] / self.bin.volume  # share of the bin that the item itself takes
+        wasted = ((growth - own[..., None, None]) * 50).clamp(-1, 4)
+        return torch.cat([planes, wasted[:, :, None], self.shapes[row]], 2)
+
+
+class ItemViews(nn.Module):
+    """What the manager sees: six principal views of each item beside the pile.
+
+    Args:
+        env: Gives the bin and the items.
+        cells: V, pixels along each side of a view; it covers the bin's floor.
+    """
+
+    num_views = 7
+
+    def __init__(self, env: PackingEnv, cells: int = 32) -> None:
+        super().__init__()
+        self.cells, self.height = cells, env.bin.size[2]
+        self.views: Tensor
+        self.register_buffer("views", _principal_views(env, cells), persistent=False)
+
+    def forward(self, heightmap: Tensor, item_id: Tensor) -> Tensor:
+        """Views (B, K, 7, V, V) float32, heights in bin heights, of items (B, K) on a pile (B, X, Y), metres."""
+        pile = adaptive_max_pool2d(heightmap[:, None] / self.height, self.cells)  # (B, 1, V, V)
+        row = torch.where(item_id < 0, len(self.views) - 1, item_id)
+        pile = pile[:, None].expand(-1, item_id.shape[1], -1, -1, -1)
+        return torch.cat([self.views[row], pile], 2)
+
+
+def _shapes(catalogue: Catalogue, env: PackingEnv) -> Tensor:
+    """(M + 1, 2, Gx, Gy): top, and bottom upside down, at the resolution of the grid; a last row of none."""
+    item = torch.arange(-1, catalogue.num_items, device=env.device).roll(-1)
+    top, bottom = catalogue.maps(item, torch.zeros_like(item))
+    bottom = torch.where(bottom.isinf(), env.bin.size[2], bottom)
+    pooled = [_on_grid(plane / env.bin.size[2], env) for plane in (top, -bottom)]
+    return torch.stack(pooled, 1)
+
+
+def _on_grid(plane: Tensor, env: PackingEnv) -> Tensor:
+    """The highest cell in each place of the grid, (M, Gx, Gy), of maps (M, P, Q) put into the bin's corner."""
+    p, q = plane.shape[-2:]
+    gx, gy = env.grid
+    step = env.grid_step
+    outside = float(plane.min()) if plane.numel() else 0.0
+    whole = pad(plane, (0, gy * step - q, 0, gx * step - p), value=outside)
+    return max_pool2d(whole[:, None], step)[:, 0]
+
+
+def _sizes(catalogue: Catalogue, env: PackingEnv) -> Tensor:
+    """(M + 1, 4) float32: sides and volume, metres; a last row of zeros."""
+    cell = torch.tensor(env.bin.cell, device=env.device)
+    extent = catalogue.extent[:, 0] * cell
+    sizes = torch.cat([extent, catalogue.height, catalogue.volume[:, None]], 1).float()
+    return torch.cat([sizes, torch.zeros_like(sizes[:1])])
+
+
+def _principal_views(env: PackingEnv, cells: int) -> Tensor:
+    """(M + 1, 6, V, V) float32: tops with each face up, in bin heights; a last row of zeros."""
+    catalogue, _ = env.items.build(env.bin, "axis", 1, 1)
+    catalogue = catalogue.to(env.device)
+    item = torch.arange(catalogue.num_items, device=env.device)[:, None]
+    face = torch.arange(catalogue.num_orientations, device=env.device)
+    top, _ = catalogue.maps(item, face)  # (M, 6, P, Q)
+    p, q = (min(a, b) for a, b in zip(top.shape[-2:], env.bin.cells, strict=True))
+    whole = pad(top[..., :p, :q], (0, env.bin.cells[1] - q, 0, env.bin.cells[0] - p))
+    views = adaptive_max_pool2d(whole / env.bin.size[2], cells)
+    views = views[:, torch.arange(6, device=env.device) % views.shape[1]]
+    return torch.cat([views, torch.zeros_like(views[:1])])

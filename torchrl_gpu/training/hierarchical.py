@@ -1,0 +1,248 @@
+"""The two stages of the hierarchical packer's training as a Lightning module."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, final
+
+import torch
+from lightning.pytorch.cli import OptimizerCallable
+from tensordict import TensorDictBase
+from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
+from torchrl.envs import EnvBase
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.packing.contestants import irregular_contestants
+from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker, PackerNetworks
+from torchrl_gpu.training.episodes import EpisodeMeter
+from torchrl_gpu.training.graphed import Policy
+from torchrl_gpu.training.pile_store import PileStore
+from torchrl_gpu.training.replay import replay_buffer
+from torchrl_gpu.training.replay_run import ReplayRun, check_counts
+from torchrl_gpu.training.rollout import Rollout
+
+_STATE = ["box_heightmap", "item_id", "item_mask", "utilization", "num_packed"]
+_DECISION = ["slot", "variant", "place"]
+
+
+@final
+class HierarchicalPacking(ReplayRun):
+    """Trains the worker under the order of the bounding boxes, then manager and worker together, by Q-learning.
+
+    Huang et al., RA-L 8(1), 2023: stage one with a learning rate of 1e-3; stage two with 1e-4, the manager once in four
+    updates; masks in acting and in bootstrapping; batch 128, Adam. Departs from the paper: returns are summed over
+    `n_steps`, and where that is a whole episode nothing is bootstrapped; exploration is drawn from placements about as
+    good as the best (see `HierarchicalPacker`); until `warmup_frames` the rules alone decide.
+
+    `trainer.max_steps` counts updates; the last `max_steps − worker_updates` are of stage two.
+
+    Args:
+        env: The environment; its reward should be "objective", and several items visible.
+        networks: The weights.
+        optimizer: Makes the optimizer of all weights.
+        worker_updates: Updates of stage one.
+        joint_rate: Learning rate of stage two, over that of stage one.
+        manager_period: Updates of the worker for each of the manager, in stage two.
+        rollout_steps: Steps in every environment per training step.
+        updates_per_step: Updates per training step.
+        batch_size: Transitions per update.
+        replay_size: Transitions kept.
+        warmup_frames: Frames, over all environments, played before the first update.
+        n_steps: Rewards of one return.
+        gamma: Discount of a step.
+        tau: Share of the online weights that the targets take at each update.
+        epsilon: Share of placements drawn at random within the margin.
+        item_epsilon: Share of items drawn at random, from the first frame on.
+        margin: Of the placements that the worker considers, in bin volumes.
+        reward_scale: Factor on rewards in the loss.
+        max_grad_norm: Gradients are clipped to this norm.
+    """
+
+    def __init__(
+        self,
+        env: PackingEnv,
+        networks: PackerNetworks,
+        optimizer: OptimizerCallable = torch.optim.Adam,
+        *,
+        worker_updates: int = 2000,
+        joint_rate: float = 0.1,
+        manager_period: int = 4,
+        rollout_steps: int = 4,
+        updates_per_step: int = 4,
+        batch_size: int = 128,
+        replay_size: int = 20_000,
+        warmup_frames: int = 10_000,
+        n_steps: int = 50,
+        gamma: float = 1.0,
+        tau: float = 0.01,
+        epsilon: float = 0.3,
+        item_epsilon: float = 0.3,
+        margin: float = 0.002,
+        reward_scale: float = 100.0,
+        max_grad_norm: float = 10.0,
+    ) -> None:
+        super().__init__(env, warmup_frames)
+        check_counts(
+            "HierarchicalPacking",
+            rollout_steps=rollout_steps,
+            updates_per_step=updates_per_step,
+            batch_size=batch_size,
+            n_steps=n_steps,
+            manager_period=manager_period,
+        )
+        if replay_size < batch_size + env.num_envs * rollout_steps:
+            raise ValueError(
+                "HierarchicalPacking: replay_size must hold a batch and a rollout,"
+                f" {batch_size + env.num_envs * rollout_steps} transitions; got {replay_size}"
+            )
+        self.networks, self.make_optimizer = networks, optimizer
+        self.bootstraps = n_steps < env.num_items
+        self.targets = copy.deepcopy(networks).requires_grad_(False) if self.bootstraps else None
+        self.worker_updates, self.joint_rate, self.manager_period = worker_updates, joint_rate, manager_period
+        self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
+        self.replay_size, self.n_steps, self.gamma, self.tau = replay_size, n_steps, gamma, tau
+        self.epsilon, self.item_epsilon, self.margin = epsilon, item_epsilon, margin
+        self.reward_scale, self.max_grad_norm = reward_scale, max_grad_norm
+
+    @property
+    def learner_name(self) -> str:
+        """Both."""
+        return "manager + worker"
+
+    def policy_for(self, env: EnvBase) -> HierarchicalPacker:
+        """The greedy policy among the items of an environment."""
+        return self._packer(env)
+
+    def contestants(self, env: EnvBase) -> Mapping[str, Policy]:
+        """The rows of the paper's table; those of the networks only once they are trained."""
+        assert isinstance(env, PackingEnv)
+        return irregular_contestants(env, self._packer(env), learned=self.trained)
+
+    def _packer(self, env: EnvBase, items: str = "learned", places: str = "learned") -> HierarchicalPacker:
+        assert isinstance(env, PackingEnv)
+        return HierarchicalPacker(env, self.networks, items, places, self.margin).to(env.device)
+
+    def configure_optimizers(self) -> Any:
+        """One optimizer of all weights; its learning rate follows the stage."""
+        optimizer = self.make_optimizer(self.networks.parameters())
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+        return optimizer
+
+    # -- fit --------------------------------------------------------------------------------------------------------
+
+    @property
+    def joint(self) -> bool:
+        """Whether stage two has begun."""
+        return self.trainer.global_step >= self.worker_updates
+
+    def on_fit_start(self) -> None:
+        """Makes policies, rollout and replay."""
+        env = self.env
+        assert isinstance(env, PackingEnv)
+        self.meter = EpisodeMeter(env.device)
+        state = [*_STATE, *_DECISION, "action"]
+        self.rollout = Rollout(env, _STATE if self.bootstraps else [], self.n_steps, self.gamma, decisions=state)
+        self.replay = replay_buffer(self.replay_size, self.batch_size, env.device)
+        self.store = PileStore(env)
+        self.rule, self.worker, self.both = (
+            self._packer(env, "box", "growth"),
+            self._packer(env, "box"),
+            self._packer(env),
+        )
+        for packer in (self.rule, self.worker, self.both):
+            packer.epsilon.fill_(self.epsilon)
+            packer.item_epsilon.fill_(self.item_epsilon)
+
+    def on_train_start(self) -> None:
+        """Fills the replay up to `warmup_frames` by the rules alone."""
+        self.go_on()
+        while self.frames < self.warmup_frames or len(self.replay) < self.batch_size:
+            self._play(self.rule)
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        """Plays, then updates."""
+        self._play(self.both if self.joint else self.worker)
+        updates = self.updates_per_step
+        if self.trainer.max_steps > 0:
+            updates = min(updates, self.trainer.max_steps - self.trainer.global_step)
+        losses = torch.stack([self._update() for _ in range(updates)])
+        self.log("train/loss", losses.mean(), prog_bar=True)
+        self.log_dict(
+            {
+                "train/stage": 2.0 if self.joint else 1.0,
+                "train/utilization": self.meter.recent_score,
+                "train/frames": float(self.frames),
+                "train/slope": self.networks.slope.detach(),
+                "train/box_slope": self.networks.box_slope.detach(),
+            }
+        )
+
+    @torch.no_grad()
+    def _play(self, packer: HierarchicalPacker) -> None:
+        with set_exploration_type(ExplorationType.RANDOM):
+            transitions, steps = self.rollout.collect(packer, self.rollout_steps)
+        self.frames += steps.numel()
+        self.meter.count(steps["next"])
+        if len(transitions):
+            self.replay.extend(self.store.packed(transitions))
+
+    def _update(self) -> Tensor:
+        batch = self.store.unpacked(self.replay.sample())
+        step = self.trainer.global_step
+        with_manager = self.joint and step % self.manager_period == 0
+        target = batch["next", "reward"][:, 0] * self.reward_scale
+        if self.bootstraps:
+            target = target + self._later(batch)
+        loss = self.worker_loss(batch, target)
+        if with_manager:
+            loss = loss + self.manager_loss(batch, target)
+        optimizer: Any = self.optimizers()
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * (self.joint_rate if self.joint else 1.0)
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        self.clip_gradients(optimizer, gradient_clip_val=self.max_grad_norm, gradient_clip_algorithm="norm")
+        optimizer.step()
+        self._follow()
+        return loss.detach()
+
+    def worker_loss(self, batch: TensorDictBase, target: Tensor) -> Tensor:
+        """Huber loss of the Q-values of the placements that were chosen; only their orientation is looked at."""
+        scores = self.worker.scores_of(batch["box_heightmap"], batch["variant"][:, None]).flatten(1)
+        value = self.networks.value(self._figures(batch)) + scores.gather(1, batch["place"][:, None])[:, 0]
+        return smooth_l1_loss(value * self.reward_scale, target)
+
+    def manager_loss(self, batch: TensorDictBase, target: Tensor) -> Tensor:
+        """Huber loss of the Q-values of the items that were chosen."""
+        item = batch["item_id"].gather(1, batch["slot"][:, None])
+        value = (
+            self.networks.value(self._figures(batch)).detach()
+            + self.both.item_scores(batch["box_heightmap"], item)[:, 0]
+        )
+        return smooth_l1_loss(value * self.reward_scale, target)
+
+    def _figures(self, state: TensorDictBase) -> Tensor:
+        return self.both.state_figures(*(state[key] for key in _STATE if key != "item_mask"))
+
+    @torch.no_grad()
+    def _later(self, batch: TensorDictBase) -> Tensor:
+        """Discounted value (B,) of the state after the return, by the targets; the online weights choose."""
+        assert self.targets is not None
+        after, packer = batch["next"], self.both if self.joint else self.worker
+        slot = packer.pick(after["box_heightmap"], after["item_id"], after["item_mask"])
+        item = after["item_id"].gather(1, slot[:, None])[:, 0]
+        value = packer.best_advantage(after["box_heightmap"], item, self.targets) + self.targets.value(
+            self._figures(after)
+        )
+        alive = ~after["terminated"][:, 0] & after["item_mask"].any(1)
+        return torch.where(alive, self.gamma ** batch["steps_to_next_obs"][:, 0] * value * self.reward_scale, 0.0)
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        if self.targets is not None:
+            for late, online in zip(self.targets.parameters(), self.networks.parameters(), strict=True):
+                late.lerp_(online, self.tau)

@@ -1,0 +1,158 @@
+"""What every module that trains from replay shares: its environment, exact resume, evaluation."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor
+from torchrl.data import TensorDictReplayBuffer
+from torchrl.envs import EnvBase
+
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.training.episodes import EpisodeMeter
+from torchrl_gpu.training.graphed import Policy
+from torchrl_gpu.training.replay import load_replay, replay_file, save_replay
+from torchrl_gpu.training.rollout import Rollout
+
+
+class ReplayRun(LightningModule):
+    """A Lightning module that plays in an environment and learns from a replay, all on one device.
+
+    A subclass makes `rollout`, `replay` and `meter` in `on_fit_start`, calls `go_on` in `on_train_start`, and counts
+    `frames` as it plays.
+
+    Args:
+        env: The environment.
+        warmup_frames: Frames, over all environments, played before the first update.
+    """
+
+    rollout: Rollout
+    replay: TensorDictReplayBuffer
+    meter: EpisodeMeter
+
+    def __init__(self, env: BatchedEnv, warmup_frames: int) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.__dict__["env"] = env  # not a submodule: its state is saved with the rollout, and only for training
+        self.warmup_frames = warmup_frames
+        self.frames = 0
+        self._resumed: dict[str, Any] | None = None
+
+    @property
+    def env(self) -> BatchedEnv:
+        """The environment that is trained in."""
+        return self.__dict__["env"]
+
+    @abstractmethod
+    def policy_for(self, env: EnvBase) -> Policy:
+        """The greedy policy in an environment: writes `action`."""
+
+    @property
+    @abstractmethod
+    def learner_name(self) -> str:
+        """What learns, in tables."""
+
+    @property
+    def policy_name(self) -> str:
+        """What tables call the policy."""
+        return self.learner_name + ("" if self.trained else " (untrained)")
+
+    @property
+    def trained(self) -> bool:
+        """Whether the weights are those of a run."""
+        return self.frames > 0 or self.trainer.ckpt_path is not None
+
+    def contestants(self, env: EnvBase) -> Mapping[str, Policy] | None:
+        """What the policy is compared with in an environment, by name; None stands for every baseline."""
+        return None
+
+    def setup(self, stage: str) -> None:
+        """Moves the environment to the device that the Trainer chose, each rank to episodes of its own."""
+        device, first = self.trainer.strategy.root_device, self.global_rank * self.env.num_envs
+        if self.env.device != device or (first and stage == "fit"):
+            self.__dict__["env"] = self.env.like(self.env.num_envs, device=device, first_env=first)
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds all that the run needs to go on as if it had never stopped, but the replay: see `save_replay`."""
+        checkpoint["frames"] = self.frames
+        if hasattr(self, "rollout"):
+            checkpoint["rollout"] = self.rollout.state_dict()
+            checkpoint["meter"] = self.meter.state_dict()
+            checkpoint["random"] = random_state(self.env.device)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps what `go_on` will go on with."""
+        self.frames = checkpoint.get("frames", 0)
+        self._resumed = checkpoint if "rollout" in checkpoint else None
+
+    def save_replay(self, checkpoint: Path) -> None:
+        """Writes the replay beside a checkpoint, as `replay_file(checkpoint)`."""
+        save_replay(self.replay, checkpoint)
+
+    def go_on(self) -> None:
+        """Takes what the checkpoint held, where there is one; a missing replay is filled again."""
+        if self._resumed is None:
+            return
+        checkpoint, path = self._resumed, Path(str(self.trainer.ckpt_path))
+        self.rollout.load_state_dict(checkpoint["rollout"])
+        self.meter.load_state_dict(checkpoint["meter"])
+        if not load_replay(self.replay, path):
+            self.warmup_frames += self.frames
+            where = f"{type(self).__name__}: no replay at {replay_file(path)}"
+            rank_zero_info(f"{where}: it is filled again before updates go on")
+        set_random_state(checkpoint["random"], self.env.device)
+        self._resumed = None
+
+    # -- evaluation -------------------------------------------------------------------------------------------------
+
+    def validation_step(self, suite: Any, batch_idx: int) -> None:
+        """Plays the suite's episodes greedily and logs its scores."""
+        scores = suite.play(self.policy_for(suite.env)).scores()
+        if self.trainer.state.fn == "validate":
+            suite.show(self.policy_name, scores)
+        self.log("val/utilization", scores.pop("utilization"), prog_bar=True, batch_size=1)
+        self.log_dict({f"val/{k}": v for k, v in scores.items()}, batch_size=1)
+
+    def test_step(self, suite: Any, batch_idx: int) -> None:
+        """Plays policy and baselines on the same episodes; the suite prints and writes the table."""
+        self.log_dict({f"test/{k}": v for k, v in self.compare(suite).items()}, batch_size=1)
+
+    def compare(self, suite: Any) -> dict[str, float]:
+        """The suite's table of the policy and what it is compared with; the policy's scores by name."""
+        folder, others = Path(self.trainer.default_root_dir), self.contestants(suite.env)
+        scores: dict[str, float] = suite.compare(self.policy_for(suite.env), folder, self.policy_name, others)
+        return scores
+
+    def predict_step(self, suite: Any, batch_idx: int) -> Any:
+        """Plans of every episode; the suite writes them."""
+        return suite.plan(self.policy_for(suite.env), Path(self.trainer.default_root_dir))
+
+
+def check_counts(where: str, **counts: int) -> None:
+    """ValueError unless every count is at least 1."""
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{where}: {name} must be at least 1; got {count}")
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """State of torch's global generators."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+    """Takes what `random_state` gave."""
+    torch.set_rng_state(state["cpu"].cpu())
+    if "cuda" in state and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"].cpu(), device)
