@@ -9,44 +9,14 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor
 
+from tests.training.resuming import differences, everything, last
 from tests.training.tiny import data, fit, module, trainer
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.policies import PlacementScores
 from torchrl_gpu.training.checkpoint import check_checkpoint
 from torchrl_gpu.training.q_learning import QLearning
 from torchrl_gpu.training.replay import replay_file
-
-# What Lightning counts anew when a run is stopped at max_steps in the middle of an epoch, and its own results so far.
-LIGHTNINGS_OWN = ("epoch", "loops", "callbacks")
-
-
-def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
-    """Places at which two trees of tensors and plain values are not the same, bit by bit."""
-    if isinstance(ours, dict):
-        if set(ours) != set(theirs):
-            return [f"{where}: {sorted(set(ours) ^ set(theirs))}"]
-        return [found for key in ours for found in differences(ours[key], theirs[key], f"{where}.{key}")]
-    if isinstance(ours, (list, tuple)):
-        if len(ours) != len(theirs):
-            return [f"{where}: {len(ours)} and {len(theirs)} entries"]
-        pairs = zip(ours, theirs, strict=True)
-        return [found for i, (a, b) in enumerate(pairs) for found in differences(a, b, f"{where}[{i}]")]
-    same = torch.equal(ours, theirs) if isinstance(ours, Tensor) else ours == theirs
-    return [] if same else [where]
-
-
-def everything(checkpoint: Path) -> dict[str, Any]:
-    """All that a run consists of: weights, targets, optimizer, schedule, environment, generators, replay."""
-    content = torch.load(checkpoint, weights_only=True)
-    replay = torch.load(replay_file(checkpoint), weights_only=True)
-    return {key: value for key, value in content.items() if key not in LIGHTNINGS_OWN} | {"replay": replay}
-
-
-def last(folder: Path) -> Path:
-    return folder / "checkpoints" / "last.ckpt"
-
 
 # -- how long it runs --
 
@@ -219,9 +189,10 @@ def test_gradients_are_clipped(tmp_path: Path) -> None:
 
 def test_weights_are_those_of_the_policy(tmp_path: Path) -> None:
     made = module()
-    before = {name: weight.clone() for name, weight in made.policy.state_dict().items()}
+    before = {name: weight.clone() for name, weight in made.policy_for(made.env).state_dict().items()}
     fit(made, tmp_path, 6)
-    assert all(not torch.equal(before[name], weight) for name, weight in made.policy.state_dict().items())
+    after = made.policy_for(made.env).state_dict()
+    assert all(not torch.equal(before[name], weight) for name, weight in after.items())
 
 
 def test_names_for_tables(tmp_path: Path) -> None:

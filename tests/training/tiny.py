@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
@@ -13,6 +13,9 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.policies import DQN, PlacementScores
 from torchrl_gpu.training import PackingEpisodes, QLearning
+from torchrl_gpu.training.replay_run import ReplayRun
+
+Run = TypeVar("Run", bound=ReplayRun)
 
 STEPS = {"rollout_steps": 2, "updates_per_step": 2}  # of a training step
 
@@ -63,7 +66,7 @@ def trainer(folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: A
 
 
 def fit(
-    module: QLearning,
+    module: Run,
     folder: Path,
     max_steps: int = 6,
     *callbacks: Callback,
@@ -71,7 +74,7 @@ def fit(
     data_module: PackingEpisodes | None = None,
     seed: int = 1,
     **changes: Any,
-) -> QLearning:
+) -> Run:
     """The module after a run from a seed, or after what follows a checkpoint."""
     seed_everything(seed, verbose=False)
     runner = trainer(folder, max_steps, *callbacks, **changes)

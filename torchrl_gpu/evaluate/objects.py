@@ -13,7 +13,7 @@ from torchrl_gpu.envs.packing.kernels import balanced
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 HARD_SHAPES = ("bowl", "mug", "l_shape", "u_shape")
-HARD_SCALE = 1.2
+HARD_SCALE = 1.1
 UNSEEN_SEED = 1_000_003  # that of PackingEpisodes, which training never uses
 
 
@@ -25,7 +25,7 @@ def easy(items: ItemSource, seed: int) -> ItemSource:
 
 
 def hard(items: ItemSource, seed: int, shapes: Sequence[str] = HARD_SHAPES) -> ItemSource:
-    """Concave objects alone, with sides a fifth longer than those trained on."""
+    """Concave objects alone, with sides a tenth longer than those trained on."""
     if not isinstance(items, ProceduralSolids):
         raise ValueError(f"evaluate: the set hard wants a config with ProceduralSolids; got {type(items).__name__}")
     smallest, largest = HARD_SCALE * items.min_size, HARD_SCALE * items.max_size

@@ -1,4 +1,4 @@
-"""`torchrl-gpu evaluate packing_irregular`: one table for each set of objects and setting, every method on the same cases.
+"""`torchrl-gpu evaluate packing_irregular`: a table for each set of objects and setting, all methods on the same cases.
 
 Options that are not listed go to the config, as in `lightning test`.
 """
@@ -6,6 +6,7 @@ Options that are not listed go to the config, as in `lightning test`.
 from __future__ import annotations
 
 import argparse
+import inspect
 import itertools
 import json
 import time
@@ -82,8 +83,8 @@ def main(argv: list[str]) -> None:
     started, device = time.perf_counter(), get_device(args.device)
     keep_freed_memory()
     cli = _built(args, device, rest)
-    module = _loaded(cli, args.ckpt_path)
-    result = _described(args, cli, device)
+    module, checkpoint = _loaded(cli, args.ckpt_path)
+    result = _described(args, cli, device) | {"checkpoint": checkpoint}
     for table in _tables(args, module, result["notes"]):
         result["tables"].append(table)
         result["elapsed_s"] = time.perf_counter() - started
@@ -142,14 +143,17 @@ def _built(args: argparse.Namespace, device: torch.device, rest: list[str]) -> P
     return build("test", resolve_configs(words))
 
 
-def _loaded(cli: PackageCLI, ckpt_path: str | None) -> HierarchicalPacking:
-    """The module with the checkpoint's weights."""
+def _loaded(cli: PackageCLI, ckpt_path: str | None) -> tuple[HierarchicalPacking, dict[str, Any] | None]:
+    """The module with the checkpoint's weights, and where in training it was saved."""
     module = cli.model
     if not isinstance(module, HierarchicalPacking):
         raise ValueError(f"{WHERE}: want a config whose model is HierarchicalPacking; got {type(module).__name__}")
-    if ckpt_path is not None:
-        module.load_state_dict(read_archive(Path(ckpt_path), "checkpoint")["state_dict"])
-    return module.eval()
+    module.eval()
+    if ckpt_path is None:
+        return module, None
+    saved = read_archive(Path(ckpt_path), "checkpoint")
+    module.load_state_dict(saved["state_dict"])
+    return module, {"path": ckpt_path} | {name: saved.get(name) for name in ("global_step", "frames")}
 
 
 # -- tables ---------------------------------------------------------------------------------------------------------
@@ -198,7 +202,7 @@ def _note(line: str, notes: list[str]) -> None:
 
 
 def _table(
-    args: argparse.Namespace, module: HierarchicalPacking, name: str, items: ItemSource, setting: Setting
+    args: argparse.Namespace, module: HierarchicalPacking, name: str, items: Remembered, setting: Setting
 ) -> dict[str, Any]:
     """Packs, prints, and returns what is to be written."""
     with progress(name) as say:
@@ -214,14 +218,14 @@ def _table(
     print_whole(comparison_table(methods, title, RULE))
     if agreement:
         print_whole(agreement_table(agreement))
-    objects = {"set": name, "objects": _plain(vars(getattr(items, "source", items)))}
-    data = {"title": title, **objects, "episodes": PackingSuite(env).describe(), "num_cases": args.cases}
-    data |= {"setting": {"K": setting.visible, **setting.changes()}, "batch": env.num_envs}
+    episodes = PackingSuite(env).describe() | {"items": type(items.source).__name__}
+    data = {"title": title, "set": name, "objects": _arguments_of(items.source), "episodes": episodes}
+    data |= {"setting": {"K": setting.visible, **setting.changes()}, "cases": args.cases, "batch": env.num_envs}
     return data | {"reference": RULE, "methods": comparison_data(methods, RULE), "agreement": agreement}
 
 
 def _environment(
-    args: argparse.Namespace, module: HierarchicalPacking, items: ItemSource, setting: Setting
+    args: argparse.Namespace, module: HierarchicalPacking, items: Remembered, setting: Setting
 ) -> PackingEnv:
     batch = min(args.cases, args.batch or _BATCH[module.env.device.type])
     fixed = {"items": items, "seed": args.seed, "first_env": 0, "order": "box", "judge": "com"}
@@ -278,7 +282,12 @@ def _described(args: argparse.Namespace, cli: PackageCLI, device: torch.device) 
     }
 
 
+def _arguments_of(source: ItemSource) -> dict[str, Any]:
+    """What an item source was made with."""
+    names = list(inspect.signature(type(source)).parameters)
+    return _plain({name: getattr(source, name) for name in names})
+
+
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as JSON takes them; private ones are left out."""
-    plain = {k: v if isinstance(v, int | float | str | list | tuple | None) else str(v) for k, v in values.items()}
-    return {k: v for k, v in plain.items() if not k.startswith("_")}
+    """Arguments as JSON takes them."""
+    return {k: v if isinstance(v, int | float | str | list | tuple | None) else str(v) for k, v in values.items()}

@@ -91,7 +91,7 @@ def _cell(column: str, values: Columns, against: Mapping[str, Estimate]) -> str:
 def _text(figure: Estimate, column: str, sign: str = "") -> str:
     form = _FORMATS.get(column, ".3f")
     error = "" if figure.error is None else f" ± {figure.error:{form}}"
-    return f"{figure.mean:{sign}{form}}{error}"
+    return f"{figure.mean:{sign}z{form}}{error}"
 
 
 def comparison_data(methods: Mapping[str, Columns], reference: str) -> list[dict[str, Any]]:

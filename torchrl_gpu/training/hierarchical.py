@@ -61,6 +61,10 @@ class HierarchicalPacking(ReplayRun):
         max_grad_norm: Gradients are clipped to this norm.
     """
 
+    rule: HierarchicalPacker
+    worker: HierarchicalPacker
+    both: HierarchicalPacker
+
     def __init__(
         self,
         env: PackingEnv,
@@ -148,11 +152,8 @@ class HierarchicalPacking(ReplayRun):
         self.rollout = Rollout(env, _STATE if self.bootstraps else [], self.n_steps, self.gamma, decisions=state)
         self.replay = replay_buffer(self.replay_size, self.batch_size, env.device)
         self.store = PileStore(env)
-        self.rule, self.worker, self.both = (
-            self._packer(env, "box", "growth"),
-            self._packer(env, "box"),
-            self._packer(env),
-        )
+        rule, worker, both = self._packer(env, "box", "growth"), self._packer(env, "box"), self._packer(env)
+        self.__dict__ |= {"rule": rule, "worker": worker, "both": both}  # no submodules: weights are saved once
         for packer in (self.rule, self.worker, self.both):
             packer.epsilon.fill_(self.epsilon)
             packer.item_epsilon.fill_(self.item_epsilon)

@@ -92,12 +92,12 @@ def _shapes(catalogue: Catalogue, env: PackingEnv) -> Tensor:
 
 def _on_grid(plane: Tensor, env: PackingEnv) -> Tensor:
     """The highest cell in each place of the grid, (M, Gx, Gy), of maps (M, P, Q) put into the bin's corner."""
-    p, q = plane.shape[-2:]
-    gx, gy = env.grid
-    step = env.grid_step
+    (gx, gy), step = env.grid, env.grid_step
     outside = float(plane.min()) if plane.numel() else 0.0
-    whole = pad(plane, (0, gy * step - q, 0, gx * step - p), value=outside)
-    return max_pool2d(whole[:, None], step)[:, 0]
+    plane = plane[:, : gx * step, : gy * step]
+    whole = pad(plane, (0, -plane.shape[2] % step, 0, -plane.shape[1] % step), value=outside)
+    pooled = max_pool2d(whole[:, None], step)[:, 0]
+    return pad(pooled, (0, gy - pooled.shape[2], 0, gx - pooled.shape[1]), value=outside)
 
 
 def _sizes(catalogue: Catalogue, env: PackingEnv) -> Tensor:

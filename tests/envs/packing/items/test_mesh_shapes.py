@@ -107,6 +107,16 @@ def test_another_solid_is_cut_into_boxes_that_fill_it() -> None:
     assert (np.abs(np.hypot(middles[:, 0], middles[:, 1]) - 1) < 0.35).all()  # nothing in the hole
 
 
+def test_thin_walls_have_no_holes() -> None:
+    # A tube of 1 across with walls of 0.025, thinner than 1/32: boxes stand all around.
+    pieces = shape_of(arrays(creation.annulus(0.475, 0.5, 1.0, sections=48))).pieces
+    angles = np.linspace(0, 2 * np.pi, 720, endpoint=False)
+    wall = 0.4875 * np.stack([np.cos(angles), np.sin(angles)], 1)
+    low, high = (np.array([extreme(piece, 0) for piece in pieces])[:, :2] for extreme in (np.min, np.max))
+    gap = np.maximum(np.maximum(low - wall[:, None], wall[:, None] - high), 0).max(2).min(1)  # to the nearest box
+    assert gap.max() < 1e-3  # the coarsest voxels would leave gaps of 5e-3
+
+
 def test_only_the_parts_that_are_not_convex_are_cut() -> None:
     pieces = shape_of(arrays(RING), arrays(box((1, 1, 1), (0, 0, 2)))).pieces
     assert sum(np.allclose(np.ptp(piece, 0), 1) for piece in pieces) == 1

@@ -18,6 +18,7 @@ from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.items.voxels import boxes_of, corners_of
 
 _MERGE = 1e-6  # of the longest side: vertices closer than this are one
+_VOXELS = 32, 96  # along the longest side of what is cut into boxes, fewest and most
 _CONVEX = 0.97  # a part that fills so much of its convex hull is taken for it
 
 
@@ -71,17 +72,17 @@ class MeshShape:
     def pieces(self) -> tuple[np.ndarray, ...]:
         """Vertices (V, 3) of convex pieces that together fill the solid.
 
-        A convex part is a piece; another is cut into boxes of voxels, 32 along its longest side. With hollows all of
-        the solid is.
+        A convex part is a piece; another is cut into boxes of voxels. With hollows all of the solid is.
         """
         if any(_moments(part)[0] < 0 for part in self.parts):
             vertices, faces = self.mesh
-            return tuple(_boxes(vertices[faces]))
+            return tuple(_boxes(vertices[faces], self.volume))
         pieces: list[np.ndarray] = []
         for vertices, faces in self.parts:
             hull = _hull(vertices)
-            convex = _moments((vertices, faces))[0] >= _CONVEX * hull.volume
-            pieces += [vertices[hull.vertices]] if convex else _boxes(vertices[faces])
+            volume = _moments((vertices, faces))[0]
+            convex = volume >= _CONVEX * hull.volume
+            pieces += [vertices[hull.vertices]] if convex else _boxes(vertices[faces], volume)
         return tuple(pieces)
 
     def solid(self, scale: float) -> Solid:
@@ -220,8 +221,12 @@ def _hull(vertices: np.ndarray) -> ConvexHull:
         return ConvexHull(vertices, qhull_options="QJ")  # of a sliver: joggled until it has volume
 
 
-def _boxes(triangles: np.ndarray) -> list[np.ndarray]:
-    occupied, corner, side = voxelised(triangles)
+def _boxes(triangles: np.ndarray, volume: float) -> list[np.ndarray]:
+    """Corners of boxes that fill what triangles (F, 3, 3) enclose, of voxels no larger than walls are thick."""
+    areas = np.linalg.norm(np.cross(triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0]), axis=1) / 2
+    wall = 2 * volume / areas.sum()
+    longest = np.ptp(triangles.reshape(-1, 3), 0).max()
+    occupied, corner, side = voxelised(triangles, int(np.clip(1.5 * longest / wall, *_VOXELS)))
     return [corner + side * box for box in corners_of(boxes_of(occupied))]
 
 

@@ -19,8 +19,6 @@ WALL_M = 0.2
 # A contact gives way by hundredths of a millimetre under the weight of a bin, and comes to rest in a few steps.
 CONTACT_TIME_S, CONTACT_DAMPING = 0.01, 1.0
 CONTACT_IMPEDANCE = (0.95, 0.99, 0.001, 0.5, 2.0)
-# What is slower than this for ten steps is put to sleep, until something touches it: a fall from rest is faster.
-SLEEP_M_S = 1e-4
 ARENA_BYTES = 256 << 20  # address space for contacts, not memory: only what they fill is touched
 
 
@@ -84,7 +82,7 @@ def _set_options(mj: Any, spec: Any, friction: float, parked: bool) -> None:
     option.disableflags |= mj.mjtDisableBit.mjDSBL_AUTORESET
     if parked:
         option.enableflags |= mj.mjtEnableBit.mjENBL_SLEEP
-        option.sleep_tolerance = SLEEP_M_S
+        option.sleep_tolerance = 0.0  # what has entered stays awake
     spec.memory = ARENA_BYTES
     spec.compiler.usethread = False
     geom = spec.default.geom

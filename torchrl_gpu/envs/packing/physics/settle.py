@@ -13,8 +13,8 @@ import numpy as np
 from rich.progress import track
 
 from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.physics.scene import FRICTION, centre_of, load_mujoco, model_of
-from torchrl_gpu.envs.packing.physics.simulate import distances, enter, run
+from torchrl_gpu.envs.packing.physics.scene import FRICTION, load_mujoco, model_of
+from torchrl_gpu.envs.packing.physics.simulate import distances, let_in, run
 from torchrl_gpu.envs.packing.plan import Plan
 from torchrl_gpu.envs.packing.poses import Pose
 
@@ -61,10 +61,10 @@ def settle(
         solids: Shape of each item.
         poses: Where each is planned to be, in the order of packing.
         bin_size: Length, width and height, metres.
-        sequential: Items enter one by one, each as planned or, where that is more than a centimetre deep in an item
-            that has moved, above it; each is judged once everything is at rest again, before the next enters. Else
-            all are there at once and are judged at the end: faster, and blind to what falls until others hold it.
-        seconds: Longest physical time of one simulation, of all items or of each that enters; it ends at rest.
+        sequential: Each placement is judged by itself, in order: all before it start again from their plans, free to
+            move, and it ends where it comes to rest. Else all items are let go at once, and judged when all are at
+            rest: faster, but blind to what falls until later items hold it.
+        seconds: Longest physical time of one simulation, of all items or of each placement; it ends at rest.
         friction: Coulomb's coefficient between any two things.
 
     Returns:
@@ -136,8 +136,8 @@ def _one_by_one(model: Any, plan: Plan, seconds: float) -> Settled:
     data = load_mujoco().MjData(model)
     moved, turned = np.zeros(len(plan.poses)), np.zeros(len(plan.poses))
     passed = 0.0
-    for i, (solid, pose) in enumerate(zip(plan.solids, plan.poses, strict=True)):
-        enter(model, data, i, centre_of(solid, pose))
-        passed += run(model, data, seconds)
+    for i in range(len(plan.poses)):
+        let_in(data, plan, i + 1)
+        passed += run(model, data, seconds, slice(i + 1, i + 2))
         moved[i : i + 1], turned[i : i + 1] = distances(data, plan, range(i, i + 1))
     return judged(moved, turned, passed)

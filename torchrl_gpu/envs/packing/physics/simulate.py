@@ -13,40 +13,29 @@ from torchrl_gpu.envs.packing.poses import quaternion
 
 # At rest is what in this time moved by less than a tenth of a millimetre and turned by less than a ninth of a degree.
 WINDOW_S, REST_M, REST_TURN = 0.1, 1e-4, 2e-3
-DEEP_M = 0.01
 
 
-def run(model: Any, data: Any, seconds: float) -> float:
-    """Simulates until everything is at rest, or for `seconds`; returns the time that passed."""
+def run(model: Any, data: Any, seconds: float, watched: slice = slice(1, None)) -> float:
+    """Simulates until the watched bodies are at rest, or for `seconds`; returns the time that passed."""
     mj = load_mujoco()
     steps = max(1, round(WINDOW_S / model.opt.timestep))
     windows = max(1, math.ceil(seconds / WINDOW_S - 1e-9))
     mj.mj_kinematics(model, data)
     for window in range(windows):
-        places, turns = data.xpos.copy(), data.xquat.copy()
+        places, turns = data.xpos[watched].copy(), data.xquat[watched].copy()
         mj.mj_step(model, data, steps)
-        shift, turn = np.linalg.norm(data.xpos - places, axis=1), angle_between(data.xquat, turns)
-        if shift.max() < REST_M and turn.max() < REST_TURN:
+        shift, turn = np.linalg.norm(data.xpos[watched] - places, axis=1), angle_between(data.xquat[watched], turns)
+        if shift.max(initial=0.0) < REST_M and turn.max(initial=0.0) < REST_TURN:
             return (window + 1) * WINDOW_S
     return windows * WINDOW_S
 
 
-def enter(model: Any, data: Any, item: int, planned: np.ndarray) -> None:
-    """Puts a waiting item where it is planned, or above, if it would be deep inside of what has moved there."""
-    mj = load_mujoco()
-    place = data.qpos[7 * item : 7 * item + 3]
-    place[:] = planned
-    mj.mj_fwdPosition(model, data)
-    while (overlap := _overlap(model, data, item + 1)) > DEEP_M:
-        place[2] += overlap
-        mj.mj_fwdPosition(model, data)
-
-
-def _overlap(model: Any, data: Any, body: int) -> float:
-    """How deep a body is in another item, metres."""
-    bodies = model.geom_bodyid[data.contact.geom]  # (C, 2)
-    with_other = (bodies == body).any(1) & (bodies > 0).all(1)
-    return -float(data.contact.dist[with_other].min(initial=0.0))
+def let_in(data: Any, plan: Plan, number: int) -> None:
+    """Puts the first `number` items where they are planned, without motion; the others wait on."""
+    for i, (solid, pose) in enumerate(zip(plan.solids[:number], plan.poses[:number], strict=True)):
+        data.qpos[7 * i : 7 * i + 7] = *centre_of(solid, pose), *quaternion(pose.rotation)
+    data.qvel[: 6 * number] = 0.0
+    data.qacc_warmstart[: 6 * number] = 0.0
 
 
 def distances(data: Any, plan: Plan, items: range) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,124 @@
+"""The rows of the evaluation table of irregular packing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import ProceduralSolids
+from torchrl_gpu.policies.packing import DeepestBottomLeft, HierarchicalPacker, PackerNetworks, VolumeSorted
+from torchrl_gpu.policies.packing.contestants import (
+    BOTH,
+    DEEPEST,
+    MANAGER,
+    RANDOM,
+    RULE,
+    WORKER,
+    RandomItem,
+    irregular_contestants,
+)
+
+
+def solids_env(visible: int = 3) -> PackingEnv:
+    """Four bins, eight solids of an episode, the largest first."""
+    return PackingEnv(
+        4,
+        bin_size=(0.24, 0.24, 0.24),
+        resolution=24,
+        grid_step=3,
+        items=ProceduralSolids(12),
+        num_items=8,
+        visible_items=visible,
+        orientations="cube",
+        order="box",
+        include=["z_map"],
+        device="cpu",
+        seed=3,
+    )
+
+
+@pytest.fixture(scope="module")
+def networks() -> PackerNetworks:
+    """Untrained, small."""
+    torch.manual_seed(0)
+    return PackerNetworks(channels=(8, 4))
+
+
+# -- random items --
+
+
+def test_items_are_drawn_before_places() -> None:
+    legal = torch.zeros(4000, 2, 1, 2, 5, dtype=torch.bool)
+    legal[:, 0, 0, 0, 0] = True  # one place for the first item, nine for the second
+    legal[:, 1] = True
+    legal[:, 1, 0, 1, 4] = False
+    torch.manual_seed(0)
+    action = RandomItem(solids_env())(TensorDict({"legal_mask": legal}, [4000]))["action"]
+    slot, place = action // 10, action % 10
+    assert legal.flatten(1).gather(1, action[:, None]).all()
+    assert abs((slot == 0).float().mean() - 0.5) < 0.04  # five standard errors
+    counts = place[slot == 1].bincount(minlength=10)
+    assert counts[9] == 0
+    assert ((counts[:9] - 2000 / 9).abs() < 75).all()
+
+
+def test_only_items_that_fit_are_drawn() -> None:
+    legal = torch.zeros(50, 3, 1, 2, 2, dtype=torch.bool)
+    legal[:, 2, 0, 1, 0] = True
+    action = RandomItem(solids_env())(TensorDict({"legal_mask": legal}, [50]))["action"]
+    assert (action == 2 * 4 + 2).all()
+
+
+def test_where_nothing_fits_the_action_is_0() -> None:
+    legal = torch.zeros(3, 2, 1, 2, 2, dtype=torch.bool)
+    assert (RandomItem(solids_env())(TensorDict({"legal_mask": legal}, [3]))["action"] == 0).all()
+
+
+# -- box order --
+
+
+def test_the_largest_bounding_box_goes_first() -> None:
+    env = solids_env()
+    shown = env.reset()
+    largest = env.catalogue.box_volume(env.bin)[shown["item_id"]].argmax(1)
+    action = VolumeSorted(env, DeepestBottomLeft(env), by="box")(shown)["action"]
+    assert torch.equal(action // (env.num_actions // env.visible_items), largest)
+
+
+def test_an_unknown_order() -> None:
+    env = solids_env()
+    with pytest.raises(ValueError, match="VolumeSorted: by must be volume or box; got 'weight'"):
+        VolumeSorted(env, DeepestBottomLeft(env), by="weight")
+
+
+# -- rows --
+
+
+def test_rows(networks: PackerNetworks) -> None:
+    env = solids_env()
+    packer = HierarchicalPacker(env, networks)
+    assert list(irregular_contestants(env, packer)) == [RANDOM, DEEPEST, RULE, WORKER, MANAGER, BOTH]
+    assert list(irregular_contestants(env, packer, learned=False)) == [RANDOM, DEEPEST, RULE]
+
+
+def test_with_one_visible_item_there_is_no_manager(networks: PackerNetworks) -> None:
+    env = solids_env(1)
+    assert list(irregular_contestants(env, HierarchicalPacker(env, networks))) == [RANDOM, DEEPEST, RULE, WORKER]
+
+
+def test_each_row_chooses_as_it_says(networks: PackerNetworks) -> None:
+    env = solids_env()
+    packer = HierarchicalPacker(env, networks)
+    rows, shown = irregular_contestants(env, packer), env.reset()
+    for name, items, places in (
+        (RULE, "box", "growth"),
+        (WORKER, "box", "learned"),
+        (MANAGER, "learned", "growth"),
+        (BOTH, "learned", "learned"),
+    ):
+        made = HierarchicalPacker(env, networks, items, places)
+        assert torch.equal(rows[name](shown.clone())["action"], made(shown.clone())["action"])
+        assert rows[name].networks is networks
+    assert (packer.items, packer.places) == ("learned", "learned")

@@ -1,0 +1,51 @@
+"""A hierarchical packing run that takes a second: 3 bins of 20×20 cells, 4 items, a manager of a few hundred weights."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.policies.packing.packer_scenes import narrow, solids_env
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.packing import PackerNetworks
+from torchrl_gpu.policies.packing.views import ItemViews
+from torchrl_gpu.training import HierarchicalPacking
+
+
+def short_env(num_envs: int = 3, **changes: Any) -> PackingEnv:
+    """Episodes of at most four items, three of them in sight."""
+    return solids_env(num_envs, **{"num_items": 4, "visible_items": 3, **changes})
+
+
+def tiny_networks() -> PackerNetworks:
+    """A narrow worker, and a manager that is no ResNet: a checkpoint of that has eleven million weights."""
+    networks = narrow()
+    torch.manual_seed(5)
+    layers = [
+        nn.Conv2d(ItemViews.num_views, 4, 3, 2),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 1),
+    ]
+    networks.manager = nn.Sequential(*layers, nn.Flatten(0))
+    return networks
+
+
+def module(*, env: dict[str, Any] | None = None, **changes: Any) -> HierarchicalPacking:
+    """A module that is small in every respect; `env` changes the arguments of the environment."""
+    arguments: dict[str, Any] = {
+        "worker_updates": 4,
+        "manager_period": 2,
+        "rollout_steps": 2,
+        "updates_per_step": 2,
+        "batch_size": 6,
+        "replay_size": 90,
+        "warmup_frames": 18,
+        "n_steps": 4,
+    }
+    adam = partial(torch.optim.Adam, lr=1e-3)
+    return HierarchicalPacking(short_env(**(env or {})), tiny_networks(), adam, **arguments | changes)
