@@ -25,8 +25,21 @@ UPDATES = ["--model.batch_size=8", "--model.replay_size=200", "--model.warmup_fr
 EPISODES = ["--data.steps_per_epoch=2", "--data.num_episodes=3", "--data.num_val_episodes=2"]
 # What makes each shipped config a matter of seconds; one that is missing here is not tested, so that is an error.
 SMALL = {
-    "packing.yaml": ["--model.env.num_envs=4", "--model.env.items.pool=16"],
+    "packing.yaml": [*NETWORK, "--model.env.num_envs=4", "--model.env.items.pool=16"],
+    "packing_irregular.yaml": [
+        "--model.env.num_envs=3",
+        "--model.env.resolution=20",  # cells of 20 mm
+        "--model.env.orientations=yaw",
+        "--model.env.num_items=6",
+        "--model.env.visible_items=3",
+        "--model.env.items.num_objects=12",
+        "--model.networks.channels=[16,8]",
+        "--model.n_steps=6",
+        "--model.worker_updates=1",
+        "--data.pictures=false",  # of solids they take longer than the run
+    ],
     "packing_orders.yaml": [
+        *NETWORK,
         "--model.env.num_envs=2",
         "--model.env.num_items=6",
         "--model.env.resolution=[30,20]",  # cells of 40 mm
@@ -43,7 +56,7 @@ ORDERS = {  # millimetres: one order that fits with ease, one in which a turned 
 
 def small(name: str, max_steps: int = 6) -> list[str]:
     """Command line of a shipped config in small."""
-    return ["--config", name, *SMALL[name], *NETWORK, *UPDATES, *EPISODES, f"--trainer.max_steps={max_steps}"]
+    return ["--config", name, *SMALL[name], *UPDATES, *EPISODES, f"--trainer.max_steps={max_steps}"]
 
 
 def write_orders(path: Path) -> None:
@@ -139,6 +152,23 @@ def test_a_seed_decides_a_run(checkpoint: str, tmp_path: Path) -> None:
 
 
 # -- every shipped config --
+
+
+def test_irregular_items_from_fit_to_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    args, run = small("packing_irregular.yaml", max_steps=4), tmp_path / "runs" / "packing_irregular"
+    assert cli.main(["fit", *args]) is None
+    checkpoint = ["--ckpt_path", str(run / "checkpoints" / "last.ckpt")]
+    assert torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 4
+    capsys.readouterr()
+    assert cli.main(["test", *args, *checkpoint]) is None
+    shown = capsys.readouterr().out
+    rows = json.loads((run / "evaluation.json").read_text())["policies"]
+    assert "manager + worker" in {row["policy"] for row in rows}
+    assert all(row["policy"] in shown and row["num_episodes"] == 3 for row in rows)
+    assert all(0 < row["utilization"] < 1 for row in rows)
 
 
 @pytest.mark.parametrize("name", configs.names())

@@ -11,7 +11,6 @@ from lightning.pytorch import Callback
 
 from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.training import QLearning
 from torchrl_gpu.training.replay import replay_file
 
 
@@ -103,7 +102,7 @@ def test_what_is_interrupted_leaves_the_old_one(tmp_path: Path, monkeypatch: pyt
 
     writers = {
         "checkpoint": "lightning.pytorch.Trainer.save_checkpoint",
-        "replay": f"{QLearning.__module__}.save_replay",
+        "replay": "torchrl_gpu.training.replay_run.save_replay",
     }
     monkeypatch.setattr(writers[moment], interrupted)
     with pytest.raises(OSError, match="no space left"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
+import pytest
 import torch
 from tensordict import TensorDictBase
 
@@ -24,7 +27,7 @@ def test_the_share_that_stands_by_hand() -> None:
     packings = Packings(one, one, one, one, 1.0, 1.0, stands)
     assert packings.stability is not None
     assert packings.stability.tolist() == [0.75, 0.0, 1.0]  # an empty bin stands
-    assert packings.score("someone").stability == (0.75 + 0 + 1) / 3
+    assert packings.score("someone").stability == pytest.approx((0.75 + 0 + 1) / 3)
 
 
 def test_every_placement_has_the_verdict_of_its_step() -> None:
@@ -39,7 +42,7 @@ def test_every_placement_has_the_verdict_of_its_step() -> None:
     verdicts.append((env.num_packed.clone(), env.state.stable.clone()))
     assert packings.stands is not None
     assert torch.equal((packings.stands >= 0).sum(1).float(), packings.num_packed)
-    for step, ((before, _), (after, stable)) in enumerate(zip(verdicts, verdicts[1:], strict=False)):
+    for step, ((before, _), (after, stable)) in enumerate(itertools.pairwise(verdicts)):
         expected = torch.where(after > before, stable.to(torch.int8), -1)
         assert torch.equal(packings.stands[:, step], expected)
     assert {0, 1} <= set(packings.stands.unique().tolist())

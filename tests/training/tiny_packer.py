@@ -1,4 +1,4 @@
-"""A hierarchical packing run that takes a second: 3 bins of 20×20 cells, 4 items, a manager of a few hundred weights."""
+"""A hierarchical packing run that takes a second: 3 bins of 20×20 cells, episodes of 4 items, a small manager."""
 
 from __future__ import annotations
 
@@ -24,14 +24,10 @@ def tiny_networks() -> PackerNetworks:
     """A narrow worker, and a manager that is no ResNet: a checkpoint of that has eleven million weights."""
     networks = narrow()
     torch.manual_seed(5)
-    layers = [
-        nn.Conv2d(ItemViews.num_views, 4, 3, 2),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(4, 1),
-    ]
-    networks.manager = nn.Sequential(*layers, nn.Flatten(0))
+    seen = nn.Conv2d(ItemViews.num_views, 4, 3, 2)
+    networks.manager = nn.Sequential(
+        seen, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 1), nn.Flatten(0)
+    )
     return networks
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -132,6 +133,20 @@ def test_the_best_advantage_is_chosen_by_one_and_told_by_the_other() -> None:
     told = packer(env, targets).scores_of(state["box_heightmap"], chosen["variant"][:, None]).flatten(1)
     expected = told.gather(1, chosen["place"][:, None])[:, 0]
     assert_near(policy.best_advantage(state["box_heightmap"], item, targets), expected)
+
+
+def test_figures_of_a_state_by_hand() -> None:
+    # A bin of 8×7 cells and 8 m. A pile of 2 m on 14 of the 56 cells: in bin heights mean 1/16, highest 1/4, deviation
+    # √(14·(3/16)² + 42·(1/16)²) / √55. Two of three slots hold boxes, of 1×2×4 and 2×2×2 cells.
+    env = ENVS["boxes"](1)
+    heightmap = torch.zeros(1, 8, 7)
+    heightmap[:, :2] = 2.0
+    sides = torch.cat([env.catalogue.extent[:, 0], env.catalogue.height[:, :1].long()], 1).tolist()
+    item_id = torch.tensor([[sides.index([1, 2, 4]), sides.index([2, 2, 2]), -1]])
+    found = packer(env).state_figures(heightmap, item_id, torch.tensor([[0.25]]), torch.tensor([[5]]))
+    deviation, box = math.sqrt((14 * (3 / 16) ** 2 + 42 / 16**2) / 55), 8 / 448
+    wanted = [1 / 16, 1 / 4, deviation, 0.25, 0.1, 2 / 3, 2 * box, 2 * box, 10 * box, 0.0]
+    assert_near(found, torch.tensor([wanted]))
 
 
 # -- untrained it is the rules ----------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.tolerances import assert_near
-from torchrl_gpu.policies.packing.networks import PlacementUNet, ViewResNet
+from torchrl_gpu.policies.packing.networks import PlacementUNet, StateValue, ViewResNet
 
 NARROW = [16, 8]
 
@@ -157,3 +157,17 @@ def test_encoders_that_there_are_not(encoder: str) -> None:
         PlacementUNet(4, encoder)
     wanted = "resnet18, resnet34, resnet50, resnet101, resnet152"
     assert str(error.value) == f"PlacementUNet: encoder must be one of {wanted}; got {encoder!r}"
+
+
+# -- the value of a state ---------------------------------------------------------------------------------------------
+
+
+def test_the_value_of_a_state_starts_at_zero_and_learns_with_every_weight() -> None:
+    network, figures = StateValue(), maps(6, StateValue.num_figures)
+    assert torch.equal(network(figures), torch.zeros(6))
+    values = stirred(network)(figures)
+    assert values.unique().numel() == 6
+    values.square().sum().backward()
+    assert idle(network) == []
+    with torch.autocast("cpu", torch.bfloat16):
+        assert network(figures).dtype == torch.float32

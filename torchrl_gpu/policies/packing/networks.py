@@ -102,7 +102,7 @@ class StateValue(nn.Module):
 
     def forward(self, figures: Tensor) -> Tensor:
         """Values (B,) float32 of figures (B, 10) float32."""
-        return self.net(figures)[:, 0]
+        return self.net(figures)[:, 0].float()
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:

@@ -73,6 +73,20 @@ def test_the_seed_decides_the_objects() -> None:
     assert not all(np.array_equal(a, b) for a, b in zip(first, other, strict=True))
 
 
+def test_some_shapes_alone() -> None:
+    source = ProceduralSolids(4, shapes=["mug", "hull"]).reseeded(5)
+    assert [source.solid(i, BIN).name for i in range(4)] == ["mug-0", "hull-1", "mug-2", "hull-3"]
+    assert source.reseeded(6).shapes == ["mug", "hull"]
+    every = ProceduralSolids(6, shapes=[shape.__name__ for shape in SHAPES]).solids(0.01)
+    assert all(np.array_equal(a, b) for a, b in zip(every, ProceduralSolids(6).solids(0.01), strict=True))
+
+
+@pytest.mark.parametrize(("shapes", "message"), [(["cup"], "shapes must be among bowl"), ([], "at least one kind")])
+def test_shapes_that_there_are_not(shapes: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=f"ProceduralSolids: shapes must .*{message.removeprefix('shapes must ')}"):
+        ProceduralSolids(shapes=shapes)
+
+
 def test_the_catalogue_has_every_object_in_every_orientation() -> None:
     source = ProceduralSolids(num_objects=7)
     catalogue, stream = source.build(BIN, "axis", 12, 3)

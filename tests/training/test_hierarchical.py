@@ -1,0 +1,406 @@
+"""Both stages under Lightning's Trainer: returns, losses and targets, what learns when, that a run resumes exactly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from tests.no_host_reads import NoHostReads
+from tests.tolerances import assert_near
+from tests.training.resuming import differences, everything, last
+from tests.training.tiny import data, fit, trainer
+from tests.training.tiny_packer import module, short_env, tiny_networks
+from torchrl_gpu.callbacks import EpisodeCheckpoint
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.packing import HierarchicalPacker
+from torchrl_gpu.training import HierarchicalPacking
+from torchrl_gpu.training.checkpoint import check_checkpoint
+from torchrl_gpu.training.rollout import Rollout
+
+# -- returns ----------------------------------------------------------------------------------------------------------
+
+
+def objective_of(heightmap: Tensor, utilization: Tensor, env: PackingEnv) -> Tensor:
+    """J = 0.75 C + 0.25 P + 0.25 S of bins (…, X, Y) and (…,); 0 for an empty bin, and whatever was placed stands."""
+    volume, area = utilization * env.bin.volume, env.bin_size[0] * env.bin_size[1]
+    compact = volume / (heightmap.amax((-1, -2)) * area)
+    pyramid = volume / (heightmap.mean((-1, -2)) * area)
+    return torch.where(utilization > 0, 0.75 * compact + 0.25 * pyramid + 0.25, 0.0)
+
+
+def test_the_return_of_a_whole_episode_is_what_j_still_gains() -> None:
+    env, twin = short_env(), short_env()
+    first, second = (HierarchicalPacker(each, tiny_networks(), "box", "growth") for each in (env, twin))
+    rollout = Rollout(env, [], env.num_items, 1.0, decisions=["box_heightmap", "utilization", "action"])
+    transitions, _ = rollout.collect(first, 20)
+    transitions = transitions.unflatten(0, (3, 17))  # three steps are pending
+    played = twin.rollout(20, second, break_when_any_done=False)
+    worth = objective_of(played["box_heightmap"], played["utilization"][..., 0], twin)  # (3, 20)
+    end = objective_of(played["next", "box_heightmap"], played["next", "utilization"][..., 0], twin)
+    done, checked = played["next", "done"][..., 0], 0
+    for n in range(3):
+        for t in range(17):
+            over = t + int(done[n, t:].int().argmax())
+            assert transitions["next", "reward"][n, t].item() == pytest.approx(
+                float(end[n, over] - worth[n, t]), abs=1e-5
+            )
+            assert transitions["steps_to_next_obs"][n, t].item() == over - t + 1
+            checked += over > t
+    assert checked > 15
+
+
+def test_what_is_learned_from_is_what_was_played(tmp_path: Path) -> None:
+    made = fit(module(), tmp_path, 6)
+    kept = made.replay.storage[:]
+    heights, used = made.store.unpacked(kept.clone())["box_heightmap"], kept["utilization"][:, 0]
+    assert kept["box_heightmap"].dtype == torch.uint8
+    assert used.count_nonzero() > 10
+    # J of the state and the return give J of the full bin, which lies between 0.25 and 1.25.
+    total = objective_of(heights, used, made.env) + kept["next", "reward"][:, 0]
+    assert ((total > 0.25) & (total < 1.25)).all()
+    o, (gx, gy) = made.env.num_orientations, made.env.grid
+    item, orientation = kept["variant"] // o, kept["variant"] % o
+    assert torch.equal(item, kept["item_id"].gather(1, kept["slot"][:, None])[:, 0])
+    assert torch.equal(((kept["slot"] * o + orientation) * gx * gy) + kept["place"], kept["action"])
+    assert kept["item_mask"].gather(1, kept["slot"][:, None]).all()
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------
+
+
+def huber(value: Tensor, target: Tensor) -> Tensor:
+    """Mean over the batch of d²/2 where |d| < 1, else |d| − 1/2."""
+    error = (value - target).abs()
+    return torch.where(error < 1, error**2 / 2, error - 0.5).mean()
+
+
+def batch_of(made: HierarchicalPacking, number: int = 5) -> tuple[TensorDictBase, Tensor]:
+    """Transitions of the replay, and targets near their returns."""
+    batch = made.store.unpacked(made.replay.storage[:number].clone())
+    target = made.reward_scale * batch["next", "reward"][:, 0]
+    return batch, target + torch.linspace(-2, 2, number)
+
+
+def state_values(made: HierarchicalPacking, state: TensorDictBase) -> Tensor:
+    figures = made.both.state_figures(
+        *(state[key] for key in ("box_heightmap", "item_id", "utilization", "num_packed"))
+    )
+    return made.networks.value(figures)
+
+
+def test_the_workers_loss_one_placement_at_a_time(tmp_path: Path) -> None:
+    made = fit(module(reward_scale=10.0), tmp_path, 6)
+    batch, target = batch_of(made)
+    values, planes = [], made.worker.planes
+    for row, base in zip(batch, state_values(made, batch), strict=True):
+        heightmap, variant = row["box_heightmap"][None], row["variant"][None, None]
+        z_map, legal = (m[:, :, 0] for m in planes.kernels.drop_map(heightmap, variant, planes.catalogue, planes.bin))
+        growth = planes.growth(heightmap, variant, z_map)
+        score = made.networks.worker(planes(heightmap, variant, z_map, legal, growth)[0]).flatten()[row["place"]]
+        assert legal.flatten()[row["place"]]
+        values.append(base + score - made.networks.slope * growth.flatten()[row["place"]])
+    assert_near(made.worker_loss(batch, target), huber(10 * torch.stack(values), target))
+
+
+def test_the_managers_loss_one_item_at_a_time(tmp_path: Path) -> None:
+    made = fit(module(reward_scale=10.0), tmp_path, 8)
+    batch, target = batch_of(made)
+    box, values = made.env.catalogue.box_volume(made.env.bin) / made.env.bin.volume, []
+    for row, base in zip(batch, state_values(made, batch), strict=True):
+        item = row["item_id"][row["slot"]]
+        score = made.networks.manager(made.both.views(row["box_heightmap"][None], item[None, None])[0])[0]
+        values.append(base + score + made.networks.box_slope * box[item])
+    assert_near(made.manager_loss(batch, target), huber(10 * torch.stack(values), target))
+
+
+@pytest.mark.parametrize("loss", ["worker_loss", "manager_loss"])
+def test_each_loss_teaches_its_own_weights(tmp_path: Path, loss: str) -> None:
+    made = fit(module(), tmp_path, 8)
+    made.networks.zero_grad()
+    getattr(made, loss)(*batch_of(made)).backward()
+    taught = {name.split(".")[0] for name, weight in made.networks.named_parameters() if weight.grad is not None}
+    assert taught == ({"worker", "slope", "value"} if loss == "worker_loss" else {"manager", "box_slope"})
+    weights = [weight for name, weight in made.networks.named_parameters() if name.split(".")[0] in taught]
+    assert all(weight.grad is not None and weight.grad.any() for weight in weights)
+
+
+# -- stages -----------------------------------------------------------------------------------------------------------
+
+
+class Watched:
+    """What each update of a run did: its number, its learning rate and which weights it changed."""
+
+    def __init__(self, made: HierarchicalPacking) -> None:
+        self.made, self.update = made, made._update
+        self.rates: list[float] = []
+        self.changed: list[set[str]] = []
+        self.players: list[tuple[str, str]] = []
+        play = made._play
+        made._update = self.watch  # type: ignore[method-assign]
+        made._play = lambda packer: (self.players.append((packer.items, packer.places)), play(packer))[1]  # type: ignore[method-assign, assignment]
+
+    def watch(self) -> Tensor:
+        """An update, seen from outside."""
+        assert self.made.trainer.global_step == len(self.rates)
+        before = {name: weight.clone() for name, weight in self.made.networks.state_dict().items()}
+        loss = self.update()
+        after = self.made.networks.state_dict()
+        self.changed.append({name.split(".")[0] for name in after if not torch.equal(before[name], after[name])})
+        self.rates.append(self.made.optimizers().param_groups[0]["lr"])  # type: ignore[union-attr]
+        return loss
+
+
+@pytest.mark.parametrize("changes", [{}, {"n_steps": 2}], ids=["whole episodes", "bootstrapped"])
+def test_what_learns_when(tmp_path: Path, changes: dict[str, Any]) -> None:
+    made = module(worker_updates=5, manager_period=3, joint_rate=0.25, **changes)
+    seen = Watched(made)
+    fit(made, tmp_path, 14)
+    assert seen.rates == [1e-3] * 5 + [0.25e-3] * 9
+    alone, both = {"worker", "slope", "value"}, {"worker", "slope", "value", "manager", "box_slope"}
+    assert seen.changed == [both if step in (6, 9, 12) else alone for step in range(14)]
+    # 2 updates a training step: before the updates 0, 2 and 4 the worker plays, from then on both; before that the
+    # rules fill the replay, 6 frames at a time.
+    learned = seen.players[-7:]
+    assert learned == [("box", "learned")] * 3 + [("learned", "learned")] * 4
+    assert set(seen.players[:-7]) == {("box", "growth")}
+
+
+def test_frames_by_hand(tmp_path: Path) -> None:
+    # 3 environments and 2 steps at a time are 6 frames; 18 of warm-up take 3 times. A return has 4 rewards, so that the
+    # first 3 steps of each environment are pending: 9 fewer transitions than frames. One more time before 2 updates.
+    made = fit(module(), tmp_path, 6)
+    assert made.frames == 18 + 3 * 6
+    assert len(made.replay) == made.frames - 9
+
+
+@pytest.mark.parametrize("max_steps", [1, 5, 6])
+def test_max_steps_counts_updates_and_is_met_exactly(tmp_path: Path, max_steps: int) -> None:
+    made = fit(module(), tmp_path, max_steps)
+    state = made.optimizers().optimizer.state  # type: ignore[union-attr]
+    assert made.trainer.global_step == max_steps
+    assert state[made.networks.slope]["step"] == max_steps
+    managed = state[made.networks.box_slope]["step"] if made.networks.box_slope in state else 0
+    assert managed == (1 if max_steps > 4 else 0)  # update 4 is the first of stage two
+
+
+def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
+    made = module(n_steps=2, env={"backend": "eager"}, worker_updates=0, manager_period=1)
+    fit(made, tmp_path, 2)
+    batch = made.store.unpacked(made.replay.storage[:6].clone())
+    target = torch.zeros(6)
+    with NoHostReads():
+        made._later(batch)
+        (made.worker_loss(batch, target) + made.manager_loss(batch, target)).backward()
+        made._follow()
+
+
+def test_every_figure_is_logged(tmp_path: Path) -> None:
+    metrics = fit(module(), tmp_path, 6).trainer.callback_metrics
+    wanted = {f"train/{name}" for name in ("loss", "stage", "utilization", "frames", "slope", "box_slope")}
+    wanted |= {f"val/{name}" for name in ("utilization", "num_packed", "compactness", "pyramidality")}
+    assert wanted <= set(metrics)
+    assert all(value.isfinite() for value in metrics.values())
+    assert metrics["train/stage"] == 2
+    assert 0 < metrics["val/utilization"] <= 1
+
+
+# -- bootstrapped targets ---------------------------------------------------------------------------------------------
+
+
+class NaiveTargets:
+    """Checks the target of every update of a run, one transition at a time."""
+
+    def __init__(self, made: HierarchicalPacking) -> None:
+        self.made, self.loss = made, made.worker_loss
+        self.ended, self.going_on = 0, 0
+        made.worker_loss = self.checked  # type: ignore[method-assign]
+
+    def checked(self, batch: TensorDictBase, target: Tensor) -> Tensor:
+        """The loss, once its target has been found right."""
+        with torch.no_grad():
+            wanted = torch.stack([self.target(row) for row in batch])
+        assert_near(target, wanted)
+        return self.loss(batch, target)
+
+    def target(self, row: TensorDictBase) -> Tensor:
+        """Reward, and unless the episode is over what the targets say of the choice of the online weights."""
+        made, after, reward = self.made, row["next"], row["next", "reward"][0]
+        if after["terminated"].item():
+            self.ended += 1
+            return made.reward_scale * reward
+        self.going_on += 1
+        assert made.targets is not None
+        shown = made.env.restore(after.select("box_heightmap", "item_id").unsqueeze(0))
+        items = "learned" if made.trainer.global_step >= made.worker_updates else "box"
+        online = HierarchicalPacker(made.env, made.networks, items, margin=made.margin)
+        late = HierarchicalPacker(made.env, made.targets, margin=made.margin)
+        chosen = online(shown)
+        advantage = late.scores_of(shown["box_heightmap"], chosen["variant"][:, None]).flatten()[chosen["place"]]
+        figures = online.state_figures(
+            *(after[None][key] for key in ("box_heightmap", "item_id", "utilization", "num_packed"))
+        )
+        value = (advantage + made.targets.value(figures))[0]
+        return made.reward_scale * (reward + made.gamma ** int(row["steps_to_next_obs"]) * value)
+
+
+@pytest.mark.parametrize("n_steps", [1, 2])
+def test_bootstrapped_targets_agree_with_the_naive_twin(tmp_path: Path, n_steps: int) -> None:
+    made = module(n_steps=n_steps, gamma=0.9, tau=0.3, reward_scale=10.0)
+    twin = NaiveTargets(made)
+    fit(made, tmp_path, 8)
+    assert twin.ended + twin.going_on == 8 * 6
+    assert min(twin.ended, twin.going_on) > 5
+
+
+def test_targets_follow_by_tau(tmp_path: Path) -> None:
+    made = module(n_steps=2, tau=0.25)
+    expected, update = {name: weight.clone() for name, weight in made.networks.state_dict().items()}, made._update
+
+    def followed() -> Tensor:
+        loss = update()
+        for name, weight in made.networks.state_dict().items():
+            expected[name] += 0.25 * (weight - expected[name])
+        return loss
+
+    made._update = followed  # type: ignore[method-assign]
+    fit(made, tmp_path, 6)
+    assert made.targets is not None
+    for name, weight in made.targets.state_dict().items():
+        assert_near(weight, expected[name])
+    assert differences(made.targets.state_dict(), made.networks.state_dict()) != []
+
+
+def test_whole_episodes_need_no_targets(tmp_path: Path) -> None:
+    whole, cut = module(n_steps=4), module(n_steps=3)
+    assert whole.targets is None
+    assert cut.targets is not None
+    assert "box_heightmap" not in fit(whole, tmp_path, 1).replay.storage[:]["next"].keys()  # noqa: SIM118
+    assert "box_heightmap" in fit(cut, tmp_path, 1).replay.storage[:]["next"].keys()  # noqa: SIM118
+
+
+# -- it repeats itself, and it resumes exactly ------------------------------------------------------------------------
+
+
+def test_same_seed_same_run(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        fit(module(), tmp_path / name, 6, EpisodeCheckpoint(), seed=seed)
+    first, second, other = (everything(last(tmp_path / name)) for name in "abc")
+    assert differences(first, second) == []
+    assert differences(first["state_dict"], other["state_dict"]) != []
+
+
+@pytest.mark.parametrize("n_steps", [4, 2], ids=["whole episodes", "bootstrapped"])
+@pytest.mark.parametrize("stop", [2, 7])  # in stage one; in stage two, in the middle of an epoch and of a period
+def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, n_steps: int, stop: int) -> None:
+    changes: dict[str, Any] = {"n_steps": n_steps, "updates_per_step": 1}
+    fit(module(**changes), tmp_path / "whole", 10, EpisodeCheckpoint())
+    fit(module(**changes), tmp_path / "half", stop, EpisodeCheckpoint())
+    other = module(**changes, env={"seed": 11})  # as a new process would: another generator, another first episode
+    fit(other, tmp_path / "rest", 10, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)
+    whole, rest = everything(last(tmp_path / "whole")), everything(last(tmp_path / "rest"))
+    assert {"state_dict", "optimizer_states", "rollout", "meter", "random", "replay", "frames"} <= set(whole)
+    assert differences(whole, rest) == []
+    assert differences(whole, everything(last(tmp_path / "half"))) != []
+
+
+def test_without_its_replay_a_resumed_run_fills_it_again(tmp_path: Path) -> None:
+    fit(module(), tmp_path / "half", 6, EpisodeCheckpoint(save_replay=False))
+    made = module()
+    seen = Watched(made)
+    seen.rates = [0.0] * 6
+    fit(made, tmp_path / "rest", 8, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"))
+    assert made.trainer.global_step == 8
+    assert made.frames == 36 + 18 + 6  # of the first half, of another warm-up, of one training step
+    assert len(made.replay) == 18 + 6  # the unfinished returns had been saved, so that none is lost
+
+
+@pytest.mark.parametrize("n_steps", [4, 2])
+def test_a_checkpoint_holds_each_weight_once(tmp_path: Path, n_steps: int) -> None:
+    made = fit(module(n_steps=n_steps), tmp_path, 2, EpisodeCheckpoint())
+    content = torch.load(last(tmp_path), weights_only=True)
+    networks = ["networks", "targets"] if n_steps == 2 else ["networks"]
+    names = [f"{prefix}.{name}" for prefix in networks for name in made.networks.state_dict()]
+    assert sorted(content["state_dict"]) == sorted(names)
+    check_checkpoint(last(tmp_path), module(n_steps=n_steps))
+
+
+# -- what it is told --------------------------------------------------------------------------------------------------
+
+
+def test_acting_explores_and_evaluation_does_not(tmp_path: Path) -> None:
+    made = fit(module(epsilon=0.7, item_epsilon=0.4), tmp_path, 2)
+    for packer in (made.rule, made.worker, made.both):
+        assert packer.epsilon == pytest.approx(0.7)
+        assert packer.item_epsilon == pytest.approx(0.4)
+    greedy = made.policy_for(made.env)
+    assert (greedy.items, greedy.places, greedy.margin) == ("learned", "learned", made.margin)
+    state = made.env.reset()
+    with set_exploration_type(ExplorationType.RANDOM):
+        drawn = [greedy(state.clone())["action"] for _ in range(5)]
+    assert all(torch.equal(action, drawn[0]) for action in drawn)
+
+
+def test_rewards_are_scaled_in_the_loss_and_nowhere_else(tmp_path: Path) -> None:
+    made, seen = module(reward_scale=1000.0), []
+    loss = made.worker_loss
+
+    def spied(batch: TensorDictBase, target: Tensor) -> Tensor:
+        seen.append((target, batch["next", "reward"][:, 0]))
+        return loss(batch, target)
+
+    made.worker_loss = spied  # type: ignore[method-assign]
+    fit(made, tmp_path, 4)
+    assert 0 < made.replay.storage[:]["next", "reward"].max() < 1.25
+    for target, reward in seen:
+        assert torch.equal(target, 1000 * reward)
+
+
+def test_gradients_are_clipped(tmp_path: Path) -> None:
+    made = module(reward_scale=1000.0, max_grad_norm=1e-3)
+    made.make_optimizer = lambda weights: torch.optim.SGD(weights, lr=1.0)  # type: ignore[assignment]
+    before = [weight.detach().clone() for weight in made.networks.parameters()]
+    fit(made, tmp_path, 1)
+    moved = [(a - b).flatten() for a, b in zip(made.networks.parameters(), before, strict=True)]
+    assert torch.cat(moved).norm().item() == pytest.approx(1e-3, rel=0.01)
+
+
+def test_mixed_precision(tmp_path: Path) -> None:
+    exact, mixed = (fit(module(n_steps=2), tmp_path, 8, precision=p) for p in ("32-true", "bf16-mixed"))
+    assert all(weight.dtype == torch.float32 and weight.isfinite().all() for weight in mixed.parameters())
+    assert differences(exact.networks.state_dict(), mixed.networks.state_dict()) != []
+    assert mixed.replay.storage[:]["next", "reward"].dtype == torch.float32
+
+
+def test_names_for_tables(tmp_path: Path) -> None:
+    made = module()
+    made.trainer = trainer(tmp_path)
+    assert made.policy_name == "manager + worker (untrained)"
+    assert fit(made, tmp_path, 2).policy_name == "manager + worker"
+
+
+def test_it_tests_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = fit(module(), tmp_path, 2)
+    trainer(tmp_path).test(made, datamodule=data(), verbose=False)
+    assert "manager + worker" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rollout_steps": 0}, "rollout_steps must be at least 1; got 0"),
+        ({"updates_per_step": 0}, "updates_per_step must be at least 1; got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
+        ({"n_steps": 0}, "n_steps must be at least 1; got 0"),
+        ({"manager_period": 0}, "manager_period must be at least 1; got 0"),
+        ({"replay_size": 11}, "replay_size must hold a batch and a rollout, 12 transitions; got 11"),
+    ],
+)
+def test_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=f"HierarchicalPacking: .*{message}"):
+        module(**wrong)
