@@ -22,8 +22,8 @@ TRAINER_WORDS = {
 # word: (module:function that takes the rest of the command line, what it does)
 OWN_WORDS = {
     "doctor": ("torchrl_gpu.doctor:main", "print what this machine can do, and why not where it cannot"),
-    "evaluate": ("torchrl_gpu.evaluate:main", "print the tables of published evaluations, with ours in them"),
     "bench": ("torchrl_gpu.bench:main", "measure, side by side with others, parity first"),
+    "evaluate": ("torchrl_gpu.evaluate:main", "print the tables of published evaluations, with ours in them"),
 }
 
 USER_ERROR = 2

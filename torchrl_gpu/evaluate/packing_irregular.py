@@ -219,7 +219,7 @@ def _table(
     if agreement:
         print_whole(agreement_table(agreement))
     episodes = PackingSuite(env).describe() | {"items": type(items.source).__name__}
-    data = {"title": title, "set": name, "objects": _arguments_of(items.source), "episodes": episodes}
+    data: dict[str, Any] = {"title": title, "set": name, "objects": _arguments_of(items.source), "episodes": episodes}
     data |= {"setting": {"K": setting.visible, **setting.changes()}, "cases": args.cases, "batch": env.num_envs}
     return data | {"reference": RULE, "methods": comparison_data(methods, RULE), "agreement": agreement}
 

@@ -112,7 +112,9 @@ class PackingEnv(BatchedEnv):
     def _build_items(self) -> tuple[Catalogue, ItemStream]:
         catalogue, stream = self.items.build(self.bin, self.orientations, self.num_items, self.num_envs)
         if self.order != "sequence":
-            stream = SortedStream(stream, catalogue.volume if self.order == "volume" else catalogue.box_volume(self.bin))
+            stream = SortedStream(
+                stream, catalogue.volume if self.order == "volume" else catalogue.box_volume(self.bin)
+            )
         catalogue = catalogue.to(self.device)
         if "com" in (self.stability, self.judge):
             catalogue = balanced(catalogue, self.bin)
