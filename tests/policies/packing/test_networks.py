@@ -133,6 +133,16 @@ def test_weights_and_images_are_channels_last(network: nn.Module, images: Tensor
     assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in kernels)
 
 
+def test_the_u_net_sees_maps_of_whole_steps() -> None:
+    network, seen = PlacementUNet(3, channels=[8] * 3), []
+    network.net.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    images = maps(2, 3, 13, 6)
+    network(images)
+    assert seen[0].shape == (2, 3, 16, 8)
+    assert torch.equal(seen[0][:, :, :13, :6], images)
+    assert seen[0].count_nonzero() == images.numel()
+
+
 def test_scores_are_float32_under_mixed_precision(network: nn.Module, images: Tensor) -> None:
     stirred(network)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):

@@ -43,7 +43,7 @@ class RandomItem(TensorDictModuleBase):
 def irregular_contestants(
     env: PackingEnv, packer: HierarchicalPacker, learned: bool = True
 ) -> dict[str, TensorDictModuleBase]:
-    """Policies by name: Huang et al., RA-L 8(1), 2023, Tables I and II, and deepest bottom left.
+    """Policies by name: those that Huang et al., RA-L 8(1), 2023, compare, and deepest bottom left.
 
     Args:
         env: Shows the largest items, `order="box"`; with one visible item there is no choice, and no manager.
