@@ -102,7 +102,8 @@ def test_the_workers_loss_one_placement_at_a_time(tmp_path: Path) -> None:
         heightmap, variant = row["box_heightmap"][None], row["variant"][None, None]
         z_map, legal = (m[:, :, 0] for m in planes.kernels.drop_map(heightmap, variant, planes.catalogue, planes.bin))
         growth = planes.growth(heightmap, variant, z_map)
-        score = made.networks.worker(planes(heightmap, variant, z_map, legal, growth)[0]).flatten()[row["place"]]
+        seen = planes(heightmap, variant, z_map, legal, growth)[0]
+        score = (made.networks.worker(seen) + made.networks.linear(seen)[:, 0]).flatten()[row["place"]]
         assert legal.flatten()[row["place"]]
         values.append(base + score - made.networks.slope * growth.flatten()[row["place"]])
     assert_near(made.worker_loss(batch, target), huber(10 * torch.stack(values), target))
@@ -114,9 +115,17 @@ def test_the_managers_loss_one_item_at_a_time(tmp_path: Path) -> None:
     box, values = made.env.catalogue.box_volume(made.env.bin) / made.env.bin.volume, []
     for row, base in zip(batch, state_values(made, batch), strict=True):
         item = row["item_id"][row["slot"]]
-        score = made.networks.manager(made.both.views(row["box_heightmap"][None], item[None, None])[0])[0]
-        values.append(base + score + made.networks.box_slope * box[item])
+        views = made.both.views(row["box_heightmap"][None], item[None, None])
+        values.append(base + made.networks.score_items(views, box[item][None, None])[0, 0])
     assert_near(made.manager_loss(batch, target), huber(10 * torch.stack(values), target))
+
+
+MANAGERS = {"manager", "box_slope"}
+
+
+def workers(made: HierarchicalPacking) -> set[str]:
+    """Parts of the networks whose weights are not the manager's."""
+    return {name.split(".")[0] for name, _ in made.networks.named_parameters()} - MANAGERS
 
 
 @pytest.mark.parametrize("loss", ["worker_loss", "manager_loss"])
@@ -125,7 +134,7 @@ def test_each_loss_teaches_its_own_weights(tmp_path: Path, loss: str) -> None:
     made.networks.zero_grad()
     getattr(made, loss)(*batch_of(made)).backward()
     taught = {name.split(".")[0] for name, weight in made.networks.named_parameters() if weight.grad is not None}
-    assert taught == ({"worker", "slope", "value"} if loss == "worker_loss" else {"manager", "box_slope"})
+    assert taught == ({"worker", "linear", "slope", "value"} if loss == "worker_loss" else {"manager", "box_slope"})
     weights = [weight for name, weight in made.networks.named_parameters() if name.split(".")[0] in taught]
     assert all(weight.grad is not None and weight.grad.any() for weight in weights)
 
@@ -162,7 +171,8 @@ def test_what_learns_when(tmp_path: Path, changes: dict[str, Any]) -> None:
     seen = Watched(made)
     fit(made, tmp_path, 14)
     assert seen.rates == [1e-3] * 5 + [0.25e-3] * 9
-    alone, both = {"worker", "slope", "value"}, {"worker", "slope", "value", "manager", "box_slope"}
+    alone = {"worker", "linear", "slope", "value"}
+    both = {*alone, "manager", "box_slope"}
     assert seen.changed == [both if step in (6, 9, 12) else alone for step in range(14)]
     # 2 updates a training step: before the updates 0, 2 and 4 the worker plays, from then on both; before that the
     # rules fill the replay, 6 frames at a time.

@@ -118,7 +118,7 @@ def _trained(seed: int) -> PackerNetworks:
     with torch.no_grad():
         for weight in networks.parameters():
             weight.add_(torch.empty_like(weight).normal_(0, 0.05, generator=generator))
-        networks.slope.fill_(200.0)  # as much as the rest adds, within a margin of a few cells
+        networks.slope.fill_(3.0)
         networks.box_slope.fill_(-2.0)
     return networks
 

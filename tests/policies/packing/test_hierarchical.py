@@ -58,8 +58,8 @@ class NaivePacker:
         box = volume / self.env.bin.volume
         if self.packer.items == "box":
             return round(box, 6)  # equal boxes are equal
-        image = self.packer.views(row["box_heightmap"][None], item[None, None])[0]
-        return float(self.networks.manager(image)) + float(self.networks.box_slope) * box
+        views = self.packer.views(row["box_heightmap"][None], item[None, None])
+        return float(self.networks.score_items(views, torch.tensor([[box]])))
 
     def placements(self, row: TensorDictBase, slot: int) -> dict[int, float]:
         """Scores of the item's placements within the margin, by action."""
@@ -71,18 +71,17 @@ class NaivePacker:
         near = {a: g for a, g in all_growth.items() if g <= min(all_growth.values()) + self.packer.margin}
         if self.packer.places == "growth":
             return {action: -grown for action, grown in near.items()}
-        maps = self.worker_maps(row, slot)
-        slope = float(self.networks.slope)
-        return {action: float(maps[action - slot * per_item]) - slope * grown for action, grown in near.items()}
+        scores = self.worker_scores(row, slot)
+        return {action: float(scores[action - slot * per_item]) for action in near}
 
-    def worker_maps(self, row: TensorDictBase, slot: int) -> Tensor:
-        """What the worker adds, for one orientation at a time, (O·Gx·Gy,)."""
+    def worker_scores(self, row: TensorDictBase, slot: int) -> Tensor:
+        """Of one orientation at a time, (O·Gx·Gy,)."""
         heightmap, planes, made = row["box_heightmap"][None], self.packer.planes, []
         for orientation in range(self.env.num_orientations):
             variant = row["item_id"][slot, None, None] * self.env.num_orientations + orientation
             z_map, legal = (row[key][None, slot, orientation, None] for key in ("z_map", "legal_mask"))
             growth = planes.growth(heightmap, variant, z_map)
-            made.append(self.networks.worker(planes(heightmap, variant, z_map, legal, growth)[0]))
+            made.append(self.networks.score_places(planes(heightmap, variant, z_map, legal, growth), growth))
         return torch.cat(made).flatten()
 
 
@@ -133,6 +132,18 @@ def test_the_best_advantage_is_chosen_by_one_and_told_by_the_other() -> None:
     told = packer(env, targets).scores_of(state["box_heightmap"], chosen["variant"][:, None]).flatten(1)
     expected = told.gather(1, chosen["place"][:, None])[:, 0]
     assert_near(policy.best_advantage(state["box_heightmap"], item, targets), expected)
+
+
+@torch.no_grad()
+def test_scores_are_the_rules_and_what_the_networks_add() -> None:
+    networks, generator = trained(), torch.Generator().manual_seed(3)
+    planes, growth = (torch.rand(shape, generator=generator) for shape in ((2, 3, 18, 5, 6), (2, 3, 5, 6)))
+    added = [networks.worker(image[None]) + networks.linear(image[None])[:, 0] for image in planes.flatten(0, 1)]
+    scores = networks.score_places(planes, growth)
+    assert_near(scores, torch.cat(added).view(2, 3, 5, 6) - networks.slope * growth)
+    views, box = (torch.rand(shape, generator=generator) for shape in ((2, 3, 7, 8, 8), (2, 3)))
+    added = [networks.manager(image[None]) for image in views.flatten(0, 1)]
+    assert_near(networks.score_items(views, box), torch.cat(added).view(2, 3) + networks.box_slope * box)
 
 
 def test_figures_of_a_state_by_hand() -> None:
