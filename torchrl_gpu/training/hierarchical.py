@@ -55,7 +55,7 @@ class HierarchicalPacking(ReplayRun):
         gamma: Discount of a step.
         tau: Share of the online weights that the targets take at each update.
         epsilon: Share of placements drawn at random within the margin.
-        item_epsilon: Share of items drawn at random, from the first frame on.
+        item_epsilon: Share of items drawn at random, in stage two.
         margin: Of the placements that the worker considers, in bin volumes.
         reward_scale: Factor on rewards in the loss.
         max_grad_norm: Gradients are clipped to this norm.
@@ -125,9 +125,9 @@ class HierarchicalPacking(ReplayRun):
         assert isinstance(env, PackingEnv)
         return irregular_contestants(env, self._packer(env), learned=self.trained)
 
-    def _packer(self, env: EnvBase, items: str = "learned", places: str = "learned") -> HierarchicalPacker:
+    def _packer(self, env: EnvBase) -> HierarchicalPacker:
         assert isinstance(env, PackingEnv)
-        return HierarchicalPacker(env, self.networks, items, places, self.margin).to(env.device)
+        return HierarchicalPacker(env, self.networks, margin=self.margin).to(env.device)
 
     def configure_optimizers(self) -> Any:
         """One optimizer of all weights; its learning rate follows the stage."""
@@ -152,11 +152,11 @@ class HierarchicalPacking(ReplayRun):
         self.rollout = Rollout(env, _STATE if self.bootstraps else [], self.n_steps, self.gamma, decisions=state)
         self.replay = replay_buffer(self.replay_size, self.batch_size, env.device)
         self.store = PileStore(env)
-        rule, worker, both = self._packer(env, "box", "growth"), self._packer(env, "box"), self._packer(env)
+        both = self._packer(env)
+        both.epsilon.fill_(self.epsilon)
+        both.item_epsilon.fill_(self.item_epsilon)
+        rule, worker = both.choosing("box", "growth"), both.choosing("box", "learned")
         self.__dict__ |= {"rule": rule, "worker": worker, "both": both}  # no submodules: weights are saved once
-        for packer in (self.rule, self.worker, self.both):
-            packer.epsilon.fill_(self.epsilon)
-            packer.item_epsilon.fill_(self.item_epsilon)
 
     def on_train_start(self) -> None:
         """Fills the replay up to `warmup_frames` by the rules alone."""

@@ -373,6 +373,23 @@ def test_the_keys_that_it_reads_and_writes() -> None:
     assert set(written.keys()) == set(policy.in_keys) | set(policy.out_keys)
 
 
+@torch.no_grad()
+def test_the_same_packer_by_other_words() -> None:
+    env, state = solids_env(), random_states(solids_env(), 4)
+    policy = packer(env)
+    for items, places in (("box", "growth"), ("box", "learned"), ("learned", "growth")):
+        other = policy.choosing(items, places)
+        assert torch.equal(
+            other(state.clone())["action"], packer(env, items=items, places=places)(state.clone())["action"]
+        )
+        assert other.planes is policy.planes
+        assert (policy.items, policy.places) == ("learned", "learned")
+    policy.epsilon.fill_(0.5)
+    assert other.epsilon == 0.5
+    with pytest.raises(ValueError, match="items must be one of learned, box, random; got 'most'"):
+        policy.choosing("most", "growth")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import final
 
 from tensordict import TensorDictBase
@@ -53,17 +52,10 @@ def irregular_contestants(
     policies: dict[str, TensorDictModuleBase] = {
         RANDOM: RandomItem(env),
         DEEPEST: VolumeSorted(env, DeepestBottomLeft(env), by="box"),
-        RULE: _with(packer, "box", "growth"),
+        RULE: packer.choosing("box", "growth"),
     }
     if learned:
-        policies[WORKER] = _with(packer, "box", "learned")
+        policies[WORKER] = packer.choosing("box", "learned")
     if learned and env.visible_items > 1:
-        policies |= {MANAGER: _with(packer, "learned", "growth"), BOTH: _with(packer, "learned", "learned")}
+        policies |= {MANAGER: packer.choosing("learned", "growth"), BOTH: packer.choosing("learned", "learned")}
     return policies
-
-
-def _with(packer: HierarchicalPacker, items: str, places: str) -> HierarchicalPacker:
-    """The packer with another way to choose; shares all else."""
-    other = copy.copy(packer)
-    other.items, other.places = items, places
-    return other

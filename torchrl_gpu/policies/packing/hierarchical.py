@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, final
@@ -113,9 +114,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         view_cells: int = 32,
     ) -> None:
         super().__init__()
-        for name, word, words in (("items", items, PICKS), ("places", places, PLACES)):
-            if word not in words:
-                raise ValueError(f"HierarchicalPacker: {name} must be one of {', '.join(words)}; got {word!r}")
+        _check_words(items, places)
         if margin < 0:
             raise ValueError(f"HierarchicalPacker: margin must be at least 0; got {margin}")
         if "z_map" not in env.include:
@@ -138,6 +137,13 @@ class HierarchicalPacker(TensorDictModuleBase):
         volume = env.catalogue.volume / env.bin.volume
         self.register_buffer("volume", torch.cat([volume, volume.new_zeros(1)]).float(), persistent=False)
         self.height = env.bin.size[2]
+
+    def choosing(self, items: str, places: str) -> HierarchicalPacker:
+        """The same packer by other words; weights, maps of the items and epsilons are shared."""
+        _check_words(items, places)
+        other = copy.copy(self)
+        other.items, other.places = items, places
+        return other
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes `action`, `slot`, `variant` and `place`, each of the batch shape of `tensordict`."""
@@ -219,3 +225,9 @@ class HierarchicalPacker(TensorDictModuleBase):
             return best
         explore = torch.rand(best.shape, device=best.device) < epsilon
         return torch.where(explore, random_legal(allowed), best)
+
+
+def _check_words(items: str, places: str) -> None:
+    for name, word, words in (("items", items, PICKS), ("places", places, PLACES)):
+        if word not in words:
+            raise ValueError(f"HierarchicalPacker: {name} must be one of {', '.join(words)}; got {word!r}")
