@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -126,6 +127,13 @@ class HierarchicalPacking(ReplayRun):
         return irregular_contestants(env, self._packer(env), learned=self.trained)
 
     def _packer(self, env: EnvBase) -> HierarchicalPacker:
+        """Made once for the environment that was asked for last: the maps of its items take seconds."""
+        made = self.__dict__.get("_made")
+        if made is None or made[0]() is not env:
+            made = self.__dict__["_made"] = weakref.ref(env), self._new_packer(env)  # no submodule, as below
+        return made[1]
+
+    def _new_packer(self, env: EnvBase) -> HierarchicalPacker:
         assert isinstance(env, PackingEnv)
         return HierarchicalPacker(env, self.networks, margin=self.margin).to(env.device)
 
@@ -152,7 +160,7 @@ class HierarchicalPacking(ReplayRun):
         self.rollout = Rollout(env, _STATE if self.bootstraps else [], self.n_steps, self.gamma, decisions=state)
         self.replay = replay_buffer(self.replay_size, self.batch_size, env.device)
         self.store = PileStore(env)
-        both = self._packer(env)
+        both = self._new_packer(env)
         both.epsilon.fill_(self.epsilon)
         both.item_epsilon.fill_(self.item_epsilon)
         rule, worker = both.choosing("box", "growth"), both.choosing("box", "learned")

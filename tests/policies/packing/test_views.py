@@ -196,6 +196,12 @@ def test_a_pixel_is_the_highest_cell_in_it() -> None:
     assert views[:, 6].tolist() == [[[1.25, 1.75], [3.25, 3.75]], [[5.25, 5.75], [7.25, 7.75]]]
 
 
+def test_an_environment_that_turns_items_every_way_has_the_views_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = tripod_env(orientations="cube")
+    monkeypatch.setattr(env.items, "build", None)
+    assert torch.equal(ItemViews(env, 4).views, ItemViews(tripod_env(), 4).views)
+
+
 def test_views_may_be_finer_than_the_bin() -> None:
     fine, exact = views_of(tripod_env(), 8), views_of(tripod_env(), 4)
     assert torch.equal(fine, exact.repeat_interleave(2, 3).repeat_interleave(2, 4))

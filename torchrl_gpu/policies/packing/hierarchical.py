@@ -44,7 +44,8 @@ class PackerNetworks(nn.Module):
     score of the planes, which a few thousand transitions teach already) to heightmap minimisation
     (Wang & Hauser, ICRA 2019), the manager to the largest bounding box first. Scores are advantages: what an item or a
     placement adds to the value of the state, which is learned beside them (Wang et al. 2016) and needed in training
-    alone. Q-values, the sums, are of the reward `objective`: what J the packing will still gain.
+    alone. Q-values, the sums, are of the reward `objective`: what J the packing will still gain. On CUDA the networks
+    run in bfloat16 whatever the Trainer's precision: of placements about as good it may choose another than a CPU does.
 
     Args:
         encoder: Of the worker's U-Net.

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_max_pool2d, max_pool2d, pad
 
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Catalogue
 from torchrl_gpu.policies.packing.features import PlacementFeatures
 
@@ -110,13 +111,24 @@ def _sizes(catalogue: Catalogue, env: PackingEnv) -> Tensor:
 
 def _principal_views(env: PackingEnv, cells: int) -> Tensor:
     """(M + 1, 6, V, V) float32: tops with each face up, in bin heights; a last row of zeros."""
-    catalogue, _ = env.items.build(env.bin, "axis", 1, 1)
-    catalogue = catalogue.to(env.device)
+    catalogue, faces = env.catalogue, _faces(env)
+    if len(faces) != 6:
+        catalogue, _ = env.items.build(env.bin, "axis", 1, 1)
+        catalogue = catalogue.to(env.device)
+        faces = [view % catalogue.num_orientations for view in range(6)]
     item = torch.arange(catalogue.num_items, device=env.device)[:, None]
-    face = torch.arange(catalogue.num_orientations, device=env.device)
-    top, _ = catalogue.maps(item, face)  # (M, 6, P, Q)
+    top, _ = catalogue.maps(item, torch.tensor(faces, device=env.device))  # (M, 6, P, Q)
     p, q = (min(a, b) for a, b in zip(top.shape[-2:], env.bin.cells, strict=True))
     whole = pad(top[..., :p, :q], (0, env.bin.cells[1] - q, 0, env.bin.cells[0] - p))
     views = adaptive_max_pool2d(whole / env.bin.size[2], cells)
-    views = views[:, torch.arange(6, device=env.device) % views.shape[1]]
     return torch.cat([views, torch.zeros_like(views[:1])])
+
+
+def _faces(env: PackingEnv) -> list[int]:
+    """The first orientations of an environment that turn another face straight up."""
+    up = orientation_set(env.orientations, boxes=env.catalogue.flat)[:, 2].round(6) + 0.0
+    first: dict[tuple[float, ...], int] = {}
+    for orientation, face in enumerate(up.tolist()):
+        if max(map(abs, face)) == 1:
+            first.setdefault(tuple(face), orientation)
+    return list(first.values())
