@@ -58,6 +58,7 @@ class HierarchicalPacking(ReplayRun):
         epsilon: Share of placements drawn at random within the margin.
         item_epsilon: Share of items drawn at random, in stage two.
         margin: Of the placements that the worker considers, in bin volumes.
+        shortlist: Orientations that it considers, see `HierarchicalPacker`; None for all.
         reward_scale: Factor on rewards in the loss.
         max_grad_norm: Gradients are clipped to this norm.
     """
@@ -86,6 +87,7 @@ class HierarchicalPacking(ReplayRun):
         epsilon: float = 0.3,
         item_epsilon: float = 0.3,
         margin: float = 0.002,
+        shortlist: int | None = None,
         reward_scale: float = 100.0,
         max_grad_norm: float = 10.0,
     ) -> None:
@@ -109,7 +111,7 @@ class HierarchicalPacking(ReplayRun):
         self.worker_updates, self.joint_rate, self.manager_period = worker_updates, joint_rate, manager_period
         self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
         self.replay_size, self.n_steps, self.gamma, self.tau = replay_size, n_steps, gamma, tau
-        self.epsilon, self.item_epsilon, self.margin = epsilon, item_epsilon, margin
+        self.epsilon, self.item_epsilon, self.margin, self.shortlist = epsilon, item_epsilon, margin, shortlist
         self.reward_scale, self.max_grad_norm = reward_scale, max_grad_norm
 
     @property
@@ -135,7 +137,7 @@ class HierarchicalPacking(ReplayRun):
 
     def _new_packer(self, env: EnvBase) -> HierarchicalPacker:
         assert isinstance(env, PackingEnv)
-        return HierarchicalPacker(env, self.networks, margin=self.margin).to(env.device)
+        return HierarchicalPacker(env, self.networks, margin=self.margin, shortlist=self.shortlist).to(env.device)
 
     def configure_optimizers(self) -> Any:
         """One optimizer of all weights; its learning rate follows the stage."""

@@ -374,6 +374,23 @@ def test_the_keys_that_it_reads_and_writes() -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("places", PLACES)
+def test_a_shortlist_leaves_out_only_orientations_that_raise_the_pile_more(places: str) -> None:
+    env, state = solids_env(), random_states(solids_env(), 4)
+    whole, none_left_out = packer(env, places=places), packer(env, places=places, shortlist=env.num_orientations)
+    assert torch.equal(whole(state.clone())["action"], none_left_out(state.clone())["action"])
+    one = packer(env, places=places, shortlist=1, margin=1.0)(state.clone())
+    least = packer(env, places="growth")(state.clone())
+    assert torch.equal(one["slot"], least["slot"])
+    assert torch.equal(one["variant"], least["variant"])
+    per_map = env.grid[0] * env.grid[1]
+    orientation = one["variant"] % env.num_orientations
+    assert torch.equal(one["action"], (one["slot"] * env.num_orientations + orientation) * per_map + one["place"])
+    with pytest.raises(ValueError, match="shortlist must be at least 1, or None; got 0"):
+        packer(env, shortlist=0)
+
+
+@torch.no_grad()
 def test_the_same_packer_by_other_words() -> None:
     env, state = solids_env(), random_states(solids_env(), 4)
     policy = packer(env)

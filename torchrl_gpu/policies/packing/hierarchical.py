@@ -103,6 +103,8 @@ class HierarchicalPacker(TensorDictModuleBase):
         places: Who places it: "learned" or "growth" (heightmap minimisation).
         margin: In bin volumes.
         view_cells: Pixels along each side of the manager's views.
+        shortlist: Orientations that are looked at, those that raise the pile least; None for all. The margin leaves few
+            of the others anyway.
     """
 
     def __init__(
@@ -113,6 +115,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         places: str = "learned",
         margin: float = 0.002,
         view_cells: int = 32,
+        shortlist: int | None = None,
     ) -> None:
         super().__init__()
         _check_words(items, places)
@@ -122,7 +125,10 @@ class HierarchicalPacker(TensorDictModuleBase):
             raise ValueError(
                 f"HierarchicalPacker: want an environment that includes z_map; got one of {list(env.include)}"
             )
+        if shortlist is not None and shortlist < 1:
+            raise ValueError(f"HierarchicalPacker: shortlist must be at least 1, or None; got {shortlist}")
         self.networks, self.items, self.places, self.margin = networks, items, places, margin
+        self.shortlist = shortlist
         self.planes, self.views = PlacementPlanes(env), ItemViews(env, view_cells)
         self.in_keys = ["box_heightmap", "item_id", "item_mask", "z_map", "legal_mask"]
         self.out_keys = ["action", "slot", "variant", "place"]
@@ -183,6 +189,8 @@ class HierarchicalPacker(TensorDictModuleBase):
         """Places `item` (B,) that is in `slot` (B,), given its maps (B, O, Gx, Gy)."""
         variants = self._variants(item)
         growth = self.planes.growth(heightmap, variants, z_map)
+        looked_at = self._looked_at(growth, legal)  # (B, J)
+        variants, z_map, legal, growth = (_rows(value, looked_at) for value in (variants, z_map, legal, growth))
         if self.places == "growth":
             scores = -growth
         else:
@@ -191,8 +199,18 @@ class HierarchicalPacker(TensorDictModuleBase):
         best = torch.where(near, scores.flatten(1), -torch.inf).argmax(1)
         best = self._explored(best, near, self.epsilon)
         per_map = legal[0, 0].numel()
-        variant = variants.gather(1, (best // per_map)[:, None])[:, 0]
-        return Chosen(slot, variant, best % per_map, slot * self.num_orientations * per_map + best)
+        turned = (best // per_map)[:, None]
+        variant, orientation = variants.gather(1, turned)[:, 0], looked_at.gather(1, turned)[:, 0]
+        place = best % per_map
+        return Chosen(slot, variant, place, (slot * self.num_orientations + orientation) * per_map + place)
+
+    def _looked_at(self, growth: Tensor, legal: Tensor) -> Tensor:
+        """The orientations (B, J) int64 that come into question, those with the least growth, in their own order."""
+        every = torch.arange(self.num_orientations, device=growth.device).expand(len(growth), -1)
+        if self.shortlist is None or self.shortlist >= self.num_orientations:
+            return every
+        least = torch.where(legal, growth, torch.inf).amin((2, 3))
+        return least.sort(1, stable=True).indices[:, : self.shortlist].sort(1).values
 
     def scores_of(self, heightmap: Tensor, variants: Tensor) -> Tensor:
         """Advantages (B, J, Gx, Gy) float32 of variants (B, J) on piles (B, X, Y) whose maps are not at hand."""
@@ -226,6 +244,11 @@ class HierarchicalPacker(TensorDictModuleBase):
             return best
         explore = torch.rand(best.shape, device=best.device) < epsilon
         return torch.where(explore, random_legal(allowed), best)
+
+
+def _rows(value: Tensor, index: Tensor) -> Tensor:
+    """Entries `index` (B, J) of `value` (B, O, …) along its second axis."""
+    return value.gather(1, index[(..., *[None] * (value.ndim - 2))].expand(-1, -1, *value.shape[2:]))
 
 
 def _check_words(items: str, places: str) -> None:
