@@ -210,7 +210,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         if self.shortlist is None or self.shortlist >= self.num_orientations:
             return every
         least = torch.where(legal, growth, torch.inf).amin((2, 3))
-        return least.sort(1, stable=True).indices[:, : self.shortlist].sort(1).values
+        return least.sort(dim=1, stable=True).indices[:, : self.shortlist].sort(1).values
 
     def scores_of(self, heightmap: Tensor, variants: Tensor) -> Tensor:
         """Advantages (B, J, Gx, Gy) float32 of variants (B, J) on piles (B, X, Y) whose maps are not at hand."""
