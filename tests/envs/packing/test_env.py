@@ -103,6 +103,7 @@ def test_constructor_arguments_can_be_read_back() -> None:
         "orientations": "axis",
         "stability": "corners",
         "reward": "objective",
+        "objective_weights": (0.5, 0.25, 0.0),
         "judge": "com",
         "order": "volume",
         "include": ("z_map",),
@@ -246,6 +247,13 @@ def test_gains_in_utilization_sum_to_the_last(setting: str) -> None:
         episodes += int(step["next", "done"].sum())
         total = torch.where(step["next", "done"], 0.0, total)
     assert episodes >= 6
+
+
+def test_the_objective_with_other_weights_by_hand() -> None:
+    # One box as above: C = 1/4, P = 1, S = 1.
+    for weights, gain in (((1, 0, 0), 0.25), ((0, 1, 0), 1), ((0, 0, 1), 1), ((1, 2, 3), 5.25)):
+        env = unit_boxes(reward="objective", objective_weights=weights)
+        assert act(env, env.reset(), 0, 0)["reward"].flatten().tolist() == [gain, gain]
 
 
 def test_gains_in_the_objective_telescope_to_it() -> None:
@@ -668,6 +676,14 @@ def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> N
         ({"grid_step": 11}, "Bin: grid_step must be from 1 to the bin's 10 cells; got 11"),
         ({"stability": "glue"}, "Bin: stability must be one of none, corners, support, com; got 'glue'"),
         ({"judge": "jury"}, "PackingEnv: judge must be one of rule, com; got 'jury'"),
+        (
+            {"objective_weights": (1.0, -1.0, 0.0)},
+            "PackingEnv: objective_weights must be three finite numbers from 0 on; got (1.0, -1.0, 0.0)",
+        ),
+        (
+            {"objective_weights": (1.0, 1.0)},
+            "PackingEnv: objective_weights must be three finite numbers from 0 on; got (1.0, 1.0)",
+        ),
         ({"reward": "fame"}, "PackingEnv: reward must be one of utilization, objective; got 'fame'"),
         ({"order": "weight"}, "PackingEnv: order must be one of sequence, volume, box; got 'weight'"),
         (

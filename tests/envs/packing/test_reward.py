@@ -32,6 +32,14 @@ def test_objective_by_hand() -> None:
     assert objective(HEIGHTS, VOLUME, ~stable, BIN).tolist() == pytest.approx([filled, 0.25])
 
 
+def test_objective_with_other_weights() -> None:
+    stable = torch.tensor([True, False])
+    parts = compactness(HEIGHTS, VOLUME, BIN), pyramidality(HEIGHTS, VOLUME, BIN), stable.float()
+    for index in range(3):
+        alone = tuple(2.0 if i == index else 0.0 for i in range(3))
+        assert objective(HEIGHTS, VOLUME, stable, BIN, alone).tolist() == pytest.approx((2 * parts[index]).tolist())
+
+
 def test_a_full_bin_is_worth_all_three_weights() -> None:
     full = torch.full((1, 4, 2), 10.0)
     best = objective(full, torch.tensor([80.0]), torch.tensor([True]), BIN)

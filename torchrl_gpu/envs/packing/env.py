@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -17,7 +18,7 @@ from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, item_source
 from torchrl_gpu.envs.packing.items.source import SortedStream
 from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement, balanced, get_kernels, judge_placements
 from torchrl_gpu.envs.packing.memory import bytes_per_env, check_fits
-from torchrl_gpu.envs.packing.reward import JUDGES, REWARDS, objective
+from torchrl_gpu.envs.packing.reward import JUDGES, REWARDS, WEIGHTS, objective
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
@@ -45,6 +46,7 @@ class PackingEnv(BatchedEnv):
         reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
         judge: What decides in J whether the last placement stands: "rule" (whatever is legal does) or "com" (by that
             rule, whatever is legal).
+        objective_weights: α, β and γ of J: of compactness, pyramidality and stability.
         order: "sequence" (as the source gives them), "volume" (largest first) or "box" (largest bounding box first).
         include: Which of the large observations `LARGE_KEYS` to return.
         backend: Kernels, "auto" or a name from `kernels.BACKENDS`.
@@ -71,6 +73,7 @@ class PackingEnv(BatchedEnv):
         stability: str = "none",
         reward: str = "utilization",
         judge: str = "rule",
+        objective_weights: tuple[float, float, float] = WEIGHTS,
         order: str = "sequence",
         include: Sequence[str] = LARGE_KEYS,
         backend: str = "auto",
@@ -96,6 +99,11 @@ class PackingEnv(BatchedEnv):
         self.orientations, self.stability, self.reward, self.order = orientations, stability, reward, order
         self.include, self.backend, self.first_env = tuple(include), backend, first_env
         self.incremental, self.judge = incremental, judge
+        if len(objective_weights) != 3 or not all(0 <= weight < math.inf for weight in objective_weights):
+            raise ValueError(
+                f"PackingEnv: objective_weights must be three finite numbers from 0 on; got {objective_weights}"
+            )
+        self.objective_weights = tuple(float(weight) for weight in objective_weights)
         self.kernels = get_kernels(backend, self.device)
         self.catalogue, self.stream = self._build_items()
         check_fits(num_envs, self.bytes_per_env, self.device)
@@ -282,7 +290,10 @@ class PackingEnv(BatchedEnv):
         if self.reward == "utilization":
             gain = (self.state.volume - before.volume) / self.bin.volume
         else:
-            after, former = (objective(s.heightmap, s.volume, s.stable, self.bin) for s in (self.state, before))
+            weights: Any = self.objective_weights
+            after, former = (
+                objective(s.heightmap, s.volume, s.stable, self.bin, weights) for s in (self.state, before)
+            )
             gain = after - former
         return torch.where(legal, gain, 0.0).unsqueeze(-1)
 

@@ -9,7 +9,7 @@ from torchrl_gpu.envs.packing.types import Bin
 
 REWARDS = ("utilization", "objective")
 JUDGES = ("rule", "com")  # of whether a placement stands: that it was legal, or the rule `com` whatever the bin's is
-ALPHA, BETA, GAMMA = 0.75, 0.25, 0.25
+WEIGHTS = ALPHA, BETA, GAMMA = 0.75, 0.25, 0.25
 
 
 def compactness(heightmap: Tensor, volume: Tensor, bin_: Bin) -> Tensor:
@@ -31,7 +31,9 @@ def pyramidality(heightmap: Tensor, volume: Tensor, bin_: Bin) -> Tensor:
     return _ratio(volume, heightmap.sum((1, 2)) * bin_.cell_area)
 
 
-def objective(heightmap: Tensor, volume: Tensor, stable: Tensor, bin_: Bin) -> Tensor:
+def objective(
+    heightmap: Tensor, volume: Tensor, stable: Tensor, bin_: Bin, weights: tuple[float, float, float] = WEIGHTS
+) -> Tensor:
     """J = αC + βP + γS with S = 1 where the last placement stands.
 
     Args:
@@ -39,12 +41,14 @@ def objective(heightmap: Tensor, volume: Tensor, stable: Tensor, bin_: Bin) -> T
         volume: (N,) float32, cubic metres packed.
         stable: (N,) bool.
         bin_: The bin.
+        weights: α, β and γ; the paper's by default.
 
     Returns:
         (N,) float32. Eqs. 1–4, α = 0.75, β = 0.25, γ = 0.25.
     """
-    filled = ALPHA * compactness(heightmap, volume, bin_) + BETA * pyramidality(heightmap, volume, bin_)
-    return filled + GAMMA * stable.float()
+    alpha, beta, gamma = weights
+    filled = alpha * compactness(heightmap, volume, bin_) + beta * pyramidality(heightmap, volume, bin_)
+    return filled + gamma * stable.float()
 
 
 def _ratio(volume: Tensor, room: Tensor) -> Tensor:
