@@ -58,7 +58,7 @@ class PackerNetworks(nn.Module):
         self,
         encoder: str = "resnet18",
         channels: Sequence[int] = (64, 32, 16),
-        slope: float = 0.5,
+        slope: float = 0.2,
         box_slope: float = 0.5,
     ) -> None:
         super().__init__()
