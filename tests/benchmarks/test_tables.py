@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ def test_the_pages_show_the_committed_results(tables) -> None:  # type: ignore[n
 def test_another_figure_is_noticed_and_mended(tables, tmp_path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
     page = tmp_path / "page.md"
     whole = tables.PAGES[0].read_text()
-    page.write_text(whole.replace("| NumPy, windows | 184 |", "| NumPy, windows | 185 |"))
+    page.write_text(re.sub(r"(\| NumPy, windows \|) [\d,]+ \|", r"\1 7 |", whole, count=1))
     assert page.read_text() != whole
     monkeypatch.setattr(tables, "PAGES", (page,))
     assert tables.main(["--check"]) == 1
