@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-
-from torchrl_gpu.errors import OneLineParser
+from torchrl_gpu import words
 
 # what: (module:function that takes the rest of the command line, what it evaluates)
 WORDS = {
@@ -17,9 +15,4 @@ WORDS = {
 
 def main(argv: list[str]) -> None:
     """Runs one evaluation."""
-    listed = "; ".join(f"{word}: {says}" for word, (_, says) in WORDS.items())
-    parser = OneLineParser(prog="torchrl-gpu evaluate", description=f"{__doc__} {listed}.")
-    parser.add_argument("what", choices=WORDS)
-    what = parser.parse_args(argv[:1]).what
-    module, _, name = WORDS[what][0].partition(":")
-    getattr(importlib.import_module(module), name)(argv[1:])
+    words.run("torchrl-gpu evaluate", __doc__, WORDS, argv)
