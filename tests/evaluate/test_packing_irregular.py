@@ -13,7 +13,7 @@ import torch
 
 from torchrl_gpu import cli
 from torchrl_gpu.lightning_cli import build
-from torchrl_gpu.policies.packing.contestants import BOTH, DEEPEST, MANAGER, RANDOM, RULE, WORKER
+from torchrl_gpu.policies.packing.contestants import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
 from torchrl_gpu.training.comparison import paired
 
 SMALL = [
@@ -73,7 +73,7 @@ def test_every_row(
     result = evaluate("--ckpt_path", checkpoint, "--timed=1")
     shown = capsys.readouterr().out
     rows = rows_of(result)
-    assert list(rows) == [RANDOM, DEEPEST, RULE, WORKER, MANAGER, BOTH]
+    assert list(rows) == [RANDOM, DEEPEST, RULE, LESS_WASTE, WORKER, MANAGER, BOTH]
     assert "easy: K = 3 of 8 objects, 24 orientations, 24×24 cells, 3 cases" in shown
     assert "…" not in shown
     assert all(name in shown for name in [*rows, *FIGURES, "objects/s", "ms/object"])
@@ -115,7 +115,7 @@ def test_the_same_seed_is_the_same_table(evaluate: Callable[..., dict[str, Any]]
 
 def test_without_a_checkpoint(evaluate: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     result = evaluate()
-    assert list(rows_of(result)) == [RANDOM, DEEPEST, RULE]
+    assert list(rows_of(result)) == [RANDOM, DEEPEST, RULE, LESS_WASTE]
     assert len(result["notes"]) == 1
     assert "No --ckpt_path: the rows of the learned methods are left out; untrained networks repeat the rules.\n" in (
         capsys.readouterr().out
@@ -127,7 +127,7 @@ def test_no_choice(
 ) -> None:
     result = evaluate("--ckpt_path", checkpoint, "--visible", "0", "8", "--model.env.num_items=30")
     assert list(rows_of(result)) == [RANDOM, DEEPEST, RULE, WORKER]
-    assert list(rows_of(result, 1)) == [RANDOM, DEEPEST, RULE, WORKER, MANAGER, BOTH]
+    assert list(rows_of(result, 1)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, WORKER, MANAGER, BOTH]
     assert [table["setting"]["K"] for table in result["tables"]] == [0, 8]
     shown = capsys.readouterr().out
     assert shown.count("K = 0: one object is shown, in box order") == 1

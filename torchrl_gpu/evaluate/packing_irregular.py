@@ -34,6 +34,7 @@ from torchrl_gpu.lightning_cli import PackageCLI, build
 from torchrl_gpu.policies.packing.contestants import (
     BOTH,
     DEEPEST,
+    LESS_WASTE,
     MANAGER,
     RANDOM,
     RULE,
@@ -47,7 +48,8 @@ from torchrl_gpu.training.comparison import comparison_data, comparison_table
 from torchrl_gpu.training.packing_suite import PackingSuite, print_whole, write_json
 
 WHERE = "torchrl-gpu evaluate packing_irregular"
-METHODS = {"random": RANDOM, "dbl": DEEPEST, "hm": RULE, "worker": WORKER, "manager": MANAGER, "both": BOTH}
+METHODS = {"random": RANDOM, "dbl": DEEPEST, "hm": RULE, "waste": LESS_WASTE}
+METHODS |= {"worker": WORKER, "manager": MANAGER, "both": BOTH}
 UNTRAINED = "No --ckpt_path: the rows of the learned methods are left out; untrained networks repeat the rules."
 NO_CHOICE = "K = 0: one object is shown, in box order, and the bin is done when it fits nowhere; no manager."
 _BATCH = {"cpu": 16, "cuda": 64}

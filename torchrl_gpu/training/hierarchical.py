@@ -26,7 +26,7 @@ from torchrl_gpu.training.replay_run import ReplayRun, check_counts
 from torchrl_gpu.training.rollout import Rollout
 
 _STATE = ["box_heightmap", "item_id", "item_mask", "utilization", "num_packed"]
-_DECISION = ["slot", "variant", "place"]
+_DECISION = ["slot", "variant", "place", "least", "candidates", "waste"]
 
 
 @final
@@ -46,6 +46,7 @@ class HierarchicalPacking(ReplayRun):
         optimizer: Makes the optimizer of all weights.
         worker_updates: Updates of stage one.
         joint_rate: Learning rate of stage two, over that of stage one.
+        deep_rate: Learning rate of U-Net and ResNet, over that of the other weights.
         manager_period: Updates of the worker for each of the manager, in stage two.
         rollout_steps: Steps in every environment per training step.
         updates_per_step: Updates per training step.
@@ -59,6 +60,7 @@ class HierarchicalPacking(ReplayRun):
         item_epsilon: Share of items drawn at random, in stage two.
         margin: Of the placements that the worker considers, in bin volumes.
         shortlist: Orientations that it considers, see `HierarchicalPacker`; None for all.
+        item_shortlist: Items that the manager considers, likewise.
         reward_scale: Factor on rewards in the loss.
         max_grad_norm: Gradients are clipped to this norm.
     """
@@ -75,6 +77,7 @@ class HierarchicalPacking(ReplayRun):
         *,
         worker_updates: int = 2000,
         joint_rate: float = 0.1,
+        deep_rate: float = 0.1,
         manager_period: int = 4,
         rollout_steps: int = 4,
         updates_per_step: int = 4,
@@ -88,6 +91,7 @@ class HierarchicalPacking(ReplayRun):
         item_epsilon: float = 0.3,
         margin: float = 0.002,
         shortlist: int | None = None,
+        item_shortlist: int | None = None,
         reward_scale: float = 100.0,
         max_grad_norm: float = 10.0,
     ) -> None:
@@ -108,10 +112,12 @@ class HierarchicalPacking(ReplayRun):
         self.networks, self.make_optimizer = networks, optimizer
         self.bootstraps = n_steps < env.num_items
         self.targets = copy.deepcopy(networks).requires_grad_(False) if self.bootstraps else None
-        self.worker_updates, self.joint_rate, self.manager_period = worker_updates, joint_rate, manager_period
+        self.worker_updates, self.manager_period = worker_updates, manager_period
+        self.joint_rate, self.deep_rate = joint_rate, deep_rate
         self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
         self.replay_size, self.n_steps, self.gamma, self.tau = replay_size, n_steps, gamma, tau
-        self.epsilon, self.item_epsilon, self.margin, self.shortlist = epsilon, item_epsilon, margin, shortlist
+        self.epsilon, self.item_epsilon, self.margin = epsilon, item_epsilon, margin
+        self.shortlist, self.item_shortlist = shortlist, item_shortlist
         self.reward_scale, self.max_grad_norm = reward_scale, max_grad_norm
 
     @property
@@ -137,13 +143,17 @@ class HierarchicalPacking(ReplayRun):
 
     def _new_packer(self, env: EnvBase) -> HierarchicalPacker:
         assert isinstance(env, PackingEnv)
-        return HierarchicalPacker(env, self.networks, margin=self.margin, shortlist=self.shortlist).to(env.device)
+        looked_at = {"shortlist": self.shortlist, "item_shortlist": self.item_shortlist}
+        return HierarchicalPacker(env, self.networks, margin=self.margin, **looked_at).to(env.device)
 
     def configure_optimizers(self) -> Any:
-        """One optimizer of all weights; its learning rate follows the stage."""
-        optimizer = self.make_optimizer(self.networks.parameters())
-        for group in optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"])
+        """One optimizer of two groups, the few weights and the deep ones; its learning rates follow the stage."""
+        deep = self.networks.deep()
+        ids = {id(weight) for weight in deep}
+        few = [weight for weight in self.networks.parameters() if id(weight) not in ids]
+        optimizer = self.make_optimizer([{"params": few}, {"params": deep}])
+        for group, factor in zip(optimizer.param_groups, (1.0, self.deep_rate), strict=True):
+            group.setdefault("initial_lr", group["lr"] * factor)
         return optimizer
 
     # -- fit --------------------------------------------------------------------------------------------------------
@@ -189,6 +199,7 @@ class HierarchicalPacking(ReplayRun):
                 "train/frames": float(self.frames),
                 "train/slope": self.networks.slope.detach(),
                 "train/box_slope": self.networks.box_slope.detach(),
+                "train/waste_slope": self.networks.waste_slope.detach(),
             }
         )
 
@@ -222,19 +233,25 @@ class HierarchicalPacking(ReplayRun):
         return loss.detach()
 
     def worker_loss(self, batch: TensorDictBase, target: Tensor) -> Tensor:
-        """Huber loss of the Q-values of the placements that were chosen; only their orientation is looked at."""
+        """Huber loss of the Q-values of the placements that were chosen; only their orientation is looked at.
+
+        The rule's part is centred: what a placement grows beyond the least is the worker's doing, the rest the state's.
+        """
         scores = self.worker.scores_of(batch["box_heightmap"], batch["variant"][:, None]).flatten(1)
-        value = self.networks.value(self._figures(batch)) + scores.gather(1, batch["place"][:, None])[:, 0]
-        return smooth_l1_loss(value * self.reward_scale, target)
+        advantage = scores.gather(1, batch["place"][:, None])[:, 0] + self.networks.slope * batch["least"]
+        return smooth_l1_loss((self.networks.value(self._figures(batch)) + advantage) * self.reward_scale, target)
 
     def manager_loss(self, batch: TensorDictBase, target: Tensor) -> Tensor:
-        """Huber loss of the Q-values of the items that were chosen."""
-        item = batch["item_id"].gather(1, batch["slot"][:, None])
-        value = (
-            self.networks.value(self._figures(batch)).detach()
-            + self.both.item_scores(batch["box_heightmap"], item)[:, 0]
-        )
-        return smooth_l1_loss(value * self.reward_scale, target)
+        """Huber loss of the Q-values of the items that the manager chose, over the mean of those it chose from."""
+        candidates, known = batch["candidates"], ~batch["waste"].isinf().any(1)
+        allowed = batch["item_mask"].gather(1, candidates) & known[:, None]
+        item, waste = batch["item_id"].gather(1, candidates), torch.where(allowed, batch["waste"], 0.0)
+        scores = self.both.item_scores(batch["box_heightmap"], item, waste)
+        mean = (scores * allowed).sum(1) / allowed.sum(1).clamp_min(1)
+        advantage = (scores * (candidates == batch["slot"][:, None])).sum(1) - mean
+        value = self.networks.value(self._figures(batch)).detach() + advantage
+        each = smooth_l1_loss(value * self.reward_scale, target, reduction="none")
+        return (each * known).sum() / known.sum().clamp_min(1)
 
     def _figures(self, state: TensorDictBase) -> Tensor:
         return self.both.state_figures(*(state[key] for key in _STATE if key != "item_mask"))
@@ -244,7 +261,7 @@ class HierarchicalPacking(ReplayRun):
         """Discounted value (B,) of the state after the return, by the targets; the online weights choose."""
         assert self.targets is not None
         after, packer = batch["next"], self.both if self.joint else self.worker
-        slot = packer.pick(after["box_heightmap"], after["item_id"], after["item_mask"])
+        slot = packer.pick(after["box_heightmap"], after["item_id"], after["item_mask"]).slot
         item = after["item_id"].gather(1, slot[:, None])[:, 0]
         value = packer.best_advantage(after["box_heightmap"], item, self.targets) + self.targets.value(
             self._figures(after)

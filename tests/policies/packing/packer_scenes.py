@@ -120,6 +120,7 @@ def _trained(seed: int) -> PackerNetworks:
             weight.add_(torch.empty_like(weight).normal_(0, 0.05, generator=generator))
         networks.slope.fill_(3.0)
         networks.box_slope.fill_(-2.0)
+        networks.waste_slope.fill_(1.5)
     return networks
 
 

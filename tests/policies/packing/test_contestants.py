@@ -12,6 +12,7 @@ from torchrl_gpu.policies.packing import DeepestBottomLeft, HierarchicalPacker, 
 from torchrl_gpu.policies.packing.contestants import (
     BOTH,
     DEEPEST,
+    LESS_WASTE,
     MANAGER,
     RANDOM,
     RULE,
@@ -99,8 +100,8 @@ def test_an_unknown_order() -> None:
 def test_rows(networks: PackerNetworks) -> None:
     env = solids_env()
     packer = HierarchicalPacker(env, networks)
-    assert list(irregular_contestants(env, packer)) == [RANDOM, DEEPEST, RULE, WORKER, MANAGER, BOTH]
-    assert list(irregular_contestants(env, packer, learned=False)) == [RANDOM, DEEPEST, RULE]
+    assert list(irregular_contestants(env, packer)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, WORKER, MANAGER, BOTH]
+    assert list(irregular_contestants(env, packer, learned=False)) == [RANDOM, DEEPEST, RULE, LESS_WASTE]
 
 
 def test_with_one_visible_item_there_is_no_manager(networks: PackerNetworks) -> None:
@@ -114,6 +115,7 @@ def test_each_row_chooses_as_it_says(networks: PackerNetworks) -> None:
     rows, shown = irregular_contestants(env, packer), env.reset()
     for name, items, places in (
         (RULE, "box", "growth"),
+        (LESS_WASTE, "waste", "growth"),
         (WORKER, "box", "learned"),
         (MANAGER, "learned", "growth"),
         (BOTH, "learned", "learned"),

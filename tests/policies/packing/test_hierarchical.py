@@ -58,16 +58,24 @@ class NaivePacker:
         box = volume / self.env.bin.volume
         if self.packer.items == "box":
             return round(box, 6)  # equal boxes are equal
+        waste = min(self.growth(row, k).values()) - float(self.env.catalogue.volume[item] / self.env.bin.volume)
+        if self.packer.items == "waste":
+            return round(box - 0.5 * waste, 6)
         views = self.packer.views(row["box_heightmap"][None], item[None, None])
-        return float(self.networks.score_items(views, torch.tensor([[box]])))
+        return float(self.networks.score_items(views, torch.tensor([[box]]), torch.tensor([[waste]])))
 
-    def placements(self, row: TensorDictBase, slot: int) -> dict[int, float]:
-        """Scores of the item's placements within the margin, by action."""
-        per_item, all_growth = row["legal_mask"][0].numel(), {}
+    def growth(self, row: TensorDictBase, slot: int) -> dict[int, float]:
+        """By how much each placement of an item raises the pile, in bin volumes, by action."""
+        per_item, found = row["legal_mask"][0].numel(), {}
         for candidate in naive.candidates(self.env, row):
             if candidate.action // per_item == slot:
                 grown = (candidate.after.astype(np.float64) - candidate.before).sum() * self.env.bin.cell_area
-                all_growth[candidate.action] = grown / self.env.bin.volume
+                found[candidate.action] = grown / self.env.bin.volume
+        return found
+
+    def placements(self, row: TensorDictBase, slot: int) -> dict[int, float]:
+        """Scores of the item's placements within the margin, by action."""
+        per_item, all_growth = row["legal_mask"][0].numel(), self.growth(row, slot)
         near = {a: g for a, g in all_growth.items() if g <= min(all_growth.values()) + self.packer.margin}
         if self.packer.places == "growth":
             return {action: -grown for action, grown in near.items()}
@@ -130,7 +138,7 @@ def test_the_best_advantage_is_chosen_by_one_and_told_by_the_other() -> None:
     row = torch.arange(4)
     item = state["item_id"][row, chosen["slot"]]
     told = packer(env, targets).scores_of(state["box_heightmap"], chosen["variant"][:, None]).flatten(1)
-    expected = told.gather(1, chosen["place"][:, None])[:, 0]
+    expected = told.gather(1, chosen["place"][:, None])[:, 0] + targets.slope * chosen["least"]
     assert_near(policy.best_advantage(state["box_heightmap"], item, targets), expected)
 
 
@@ -140,10 +148,11 @@ def test_scores_are_the_rules_and_what_the_networks_add() -> None:
     planes, growth = (torch.rand(shape, generator=generator) for shape in ((2, 3, 18, 5, 6), (2, 3, 5, 6)))
     added = [networks.worker(image[None]) + networks.linear(image[None])[:, 0] for image in planes.flatten(0, 1)]
     scores = networks.score_places(planes, growth)
-    assert_near(scores, torch.cat(added).view(2, 3, 5, 6) - networks.slope * growth)
-    views, box = (torch.rand(shape, generator=generator) for shape in ((2, 3, 7, 8, 8), (2, 3)))
+    assert_near(scores, torch.cat(added).view(2, 3, 5, 6) / 100 - networks.slope * growth)  # in points of J
+    views, box, waste = (torch.rand(shape, generator=generator) for shape in ((2, 3, 7, 8, 8), (2, 3), (2, 3)))
     added = [networks.manager(image[None]) for image in views.flatten(0, 1)]
-    assert_near(networks.score_items(views, box), torch.cat(added).view(2, 3) + networks.box_slope * box)
+    rule = networks.box_slope * box - networks.waste_slope * waste
+    assert_near(networks.score_items(views, box, waste), torch.cat(added).view(2, 3) / 100 + rule)
 
 
 def test_figures_of_a_state_by_hand() -> None:
@@ -403,14 +412,14 @@ def test_the_same_packer_by_other_words() -> None:
         assert (policy.items, policy.places) == ("learned", "learned")
     policy.epsilon.fill_(0.5)
     assert other.epsilon == 0.5
-    with pytest.raises(ValueError, match="items must be one of learned, box, random; got 'most'"):
+    with pytest.raises(ValueError, match="items must be one of learned, waste, box, random; got 'most'"):
         policy.choosing("most", "growth")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"items": "largest"}, "items must be one of learned, box, random; got 'largest'"),
+        ({"items": "largest"}, "items must be one of learned, waste, box, random; got 'largest'"),
         ({"places": "box"}, "places must be one of learned, growth; got 'box'"),
         ({"margin": -0.1}, "margin must be at least 0; got -0.1"),
     ],

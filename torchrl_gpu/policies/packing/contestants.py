@@ -14,6 +14,7 @@ from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
 from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted
 
 RANDOM, DEEPEST, RULE = "random", "deepest bottom left", "box order + HM"
+LESS_WASTE = "least waste + HM"
 WORKER, MANAGER, BOTH = "box order + worker", "manager + HM", "manager + worker"
 
 
@@ -54,6 +55,8 @@ def irregular_contestants(
         DEEPEST: VolumeSorted(env, DeepestBottomLeft(env), by="box"),
         RULE: packer.choosing("box", "growth"),
     }
+    if env.visible_items > 1:
+        policies[LESS_WASTE] = packer.choosing("waste", "growth")
     if learned:
         policies[WORKER] = packer.choosing("box", "learned")
     if learned and env.visible_items > 1:

@@ -19,17 +19,28 @@ from torchrl_gpu.policies.packing.networks import PlacementUNet, StateValue, Vie
 from torchrl_gpu.policies.packing.views import ItemViews, PlacementPlanes
 
 _IMAGES = 192  # maps that go through the U-Net at once: bounds its memory whatever the batch
-PICKS = ("learned", "box", "random")
+POINT = 0.01  # J; networks answer in points: what an item or a placement adds is about a tenth of one
+WASTE_WEIGHT = 0.5  # of wasted volume against that of the bounding box, in the rule "waste"
+PICKS = ("learned", "waste", "box", "random")
 PLACES = ("learned", "growth")
 
 
 class Chosen(NamedTuple):
-    """One decision for each bin, (B,) int64 each."""
+    """One decision for each bin, (B,) int64 where nothing else is said."""
 
     slot: Tensor  # which visible item
     variant: Tensor  # item · O + orientation
     place: Tensor  # gx · Gy + gy
     action: Tensor  # index of the environment's action
+    least: Tensor  # (B,) float32: growth of the pile by the item's best placement, in bin volumes
+
+
+class Picked(NamedTuple):
+    """What came into question, and what was picked."""
+
+    slot: Tensor  # (B,) int64, which visible item
+    candidates: Tensor  # (B, J) int64, slots
+    waste: Tensor  # (B, J) float32, bin volumes, see `HierarchicalPacker.waste`; infinite where it was not looked at
 
 
 def _narrow(images: Tensor) -> AbstractContextManager[object]:
@@ -42,16 +53,18 @@ class PackerNetworks(nn.Module):
 
     Both networks answer for what they add to a simple rule, and start at zero: the worker (a U-Net beside a linear
     score of the planes, which a few thousand transitions teach already) to heightmap minimisation
-    (Wang & Hauser, ICRA 2019), the manager to the largest bounding box first. Scores are advantages: what an item or a
-    placement adds to the value of the state, which is learned beside them (Wang et al. 2016) and needed in training
-    alone. Q-values, the sums, are of the reward `objective`: what J the packing will still gain. On CUDA the networks
-    run in bfloat16 whatever the Trainer's precision: of placements about as good it may choose another than a CPU does.
+    (Wang & Hauser, ICRA 2019), the manager to the largest bounding box first, less what volume the item's best
+    placement would waste. Scores are advantages: what an item or a placement adds to the value of the state, which is
+    learned beside them (Wang et al. 2016) and needed in training alone. Q-values, the sums, are of the reward
+    `objective`: what J the packing will still gain. On CUDA the networks run in bfloat16 whatever the Trainer's
+    precision: of placements about as good it may choose another than a CPU does.
 
     Args:
         encoder: Of the worker's U-Net.
         channels: Of its decoder.
         slope: J that is lost for each bin volume by which the pile grows, at first; then learned.
         box_slope: J gained for each bin volume of the bounding box of the item that the manager picks, likewise.
+        waste_slope: J lost for each bin volume that its best placement wastes, likewise.
     """
 
     def __init__(
@@ -60,6 +73,7 @@ class PackerNetworks(nn.Module):
         channels: Sequence[int] = (64, 32, 16),
         slope: float = 0.2,
         box_slope: float = 0.5,
+        waste_slope: float = 0.25,
     ) -> None:
         super().__init__()
         self.worker = PlacementUNet(PlacementPlanes.num_planes, encoder, channels)
@@ -69,20 +83,25 @@ class PackerNetworks(nn.Module):
         self.value = StateValue()
         self.slope = nn.Parameter(torch.tensor(float(slope)))
         self.box_slope = nn.Parameter(torch.tensor(float(box_slope)))
+        self.waste_slope = nn.Parameter(torch.tensor(float(waste_slope)))
+
+    def deep(self) -> list[nn.Parameter]:
+        """Weights of U-Net and ResNet; the others are few."""
+        return [*self.worker.parameters(), *self.manager.parameters()]
 
     def score_places(self, planes: Tensor, growth: Tensor) -> Tensor:
         """Advantages (B, J, Gx, Gy) float32 of planes (B, J, C, Gx, Gy) and growth (B, J, Gx, Gy)."""
         images = planes.flatten(0, 1)
         with _narrow(images):
             scores = torch.cat([self.worker(part) + self.linear(part)[:, 0] for part in images.split(_IMAGES)])
-        return scores.float().view(growth.shape) - self.slope * growth
+        return POINT * scores.float().view(growth.shape) - self.slope * growth
 
-    def score_items(self, views: Tensor, box: Tensor) -> Tensor:
-        """Advantages (B, K) float32 of views (B, K, C, V, V) and bounding boxes (B, K), in bin volumes."""
+    def score_items(self, views: Tensor, box: Tensor, waste: Tensor) -> Tensor:
+        """Advantages (B, K) float32 of views (B, K, C, V, V), bounding boxes and waste (B, K), in bin volumes."""
         images = views.flatten(0, 1)
         with _narrow(images):
             scores = torch.cat([self.manager(part) for part in images.split(_IMAGES)])
-        return scores.view(box.shape) + self.box_slope * box
+        return POINT * scores.view(box.shape) + self.box_slope * box - self.waste_slope * waste
 
 
 @final
@@ -99,12 +118,14 @@ class HierarchicalPacker(TensorDictModuleBase):
     Args:
         env: Gives the bin, the items and the kernels.
         networks: The weights.
-        items: Who picks the item: "learned", "box" (the largest bounding box that fits) or "random".
+        items: Who picks the item: "learned", "box" (the largest bounding box that fits), "waste" (the largest, less
+            half of the volume that its best placement wastes) or "random".
         places: Who places it: "learned" or "growth" (heightmap minimisation).
         margin: In bin volumes.
         view_cells: Pixels along each side of the manager's views.
         shortlist: Orientations that are looked at, those that raise the pile least; None for all. The margin leaves few
             of the others anyway.
+        item_shortlist: Items that the manager looks at, the largest of those that fit; None for all.
     """
 
     def __init__(
@@ -116,6 +137,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         margin: float = 0.002,
         view_cells: int = 32,
         shortlist: int | None = None,
+        item_shortlist: int | None = None,
     ) -> None:
         super().__init__()
         _check_words(items, places)
@@ -125,13 +147,14 @@ class HierarchicalPacker(TensorDictModuleBase):
             raise ValueError(
                 f"HierarchicalPacker: want an environment that includes z_map; got one of {list(env.include)}"
             )
-        if shortlist is not None and shortlist < 1:
-            raise ValueError(f"HierarchicalPacker: shortlist must be at least 1, or None; got {shortlist}")
+        for name, number in (("shortlist", shortlist), ("item_shortlist", item_shortlist)):
+            if number is not None and number < 1:
+                raise ValueError(f"HierarchicalPacker: {name} must be at least 1, or None; got {number}")
         self.networks, self.items, self.places, self.margin = networks, items, places, margin
-        self.shortlist = shortlist
+        self.shortlist, self.item_shortlist = shortlist, item_shortlist
         self.planes, self.views = PlacementPlanes(env), ItemViews(env, view_cells)
         self.in_keys = ["box_heightmap", "item_id", "item_mask", "z_map", "legal_mask"]
-        self.out_keys = ["action", "slot", "variant", "place"]
+        self.out_keys = ["action", "slot", "variant", "place", "least", "candidates", "waste"]
         self.num_orientations = env.num_orientations
         self.epsilon: Tensor
         self.item_epsilon: Tensor
@@ -153,30 +176,64 @@ class HierarchicalPacker(TensorDictModuleBase):
         return other
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes `action`, `slot`, `variant` and `place`, each of the batch shape of `tensordict`."""
+        """Writes the fields of `Chosen` and `Picked`, each behind the batch shape of `tensordict`."""
         shape = tensordict.get("item_id").shape[:-1]
         heightmap, item_id, item_mask, z_map, legal = (
             tensordict.get(key).reshape(-1, *tensordict.get(key).shape[len(shape) :]) for key in self.in_keys
         )
-        slot = self.pick(heightmap, item_id, item_mask)
-        row = torch.arange(len(slot), device=slot.device)
+        picked = self.pick(heightmap, item_id, item_mask, (z_map, legal))
+        row, slot = torch.arange(len(item_id), device=item_id.device), picked.slot
         chosen = self.put(heightmap, item_id[row, slot], slot, z_map[row, slot], legal[row, slot])
-        return tensordict.update({name: value.view(shape) for name, value in chosen._asdict().items()})
+        written = chosen._asdict() | picked._asdict()
+        return tensordict.update({name: value.view((*shape, *value.shape[1:])) for name, value in written.items()})
 
-    def pick(self, heightmap: Tensor, item_id: Tensor, item_mask: Tensor) -> Tensor:
-        """Slots (B,) int64 of the items to pack, of `item_id` (B, K) with `item_mask` (B, K)."""
+    def pick(
+        self, heightmap: Tensor, item_id: Tensor, item_mask: Tensor, maps: tuple[Tensor, Tensor] | None = None
+    ) -> Picked:
+        """The item to pack next.
+
+        Args:
+            heightmap: (B, X, Y) float32, metres.
+            item_id: (B, K) int64.
+            item_mask: (B, K) bool, those that fit.
+            maps: z-maps and legal placements (B, K, O, Gx, Gy); made again where they are not at hand.
+        """
+        box = torch.where(item_mask, self.box[item_id], -torch.inf)
+        number = min(self.item_shortlist or box.shape[1], box.shape[1])
+        candidates = box.sort(dim=1, descending=True, stable=True).indices[:, :number]
+        unseen = box.new_full(candidates.shape, torch.inf)
         if self.items == "random":
-            return random_legal(item_mask)
-        scores = self.item_scores(heightmap, item_id)
-        best = torch.where(item_mask, scores, -torch.inf).argmax(1)
-        return self._explored(best, item_mask, self.item_epsilon) if self.items == "learned" else best
+            return Picked(random_legal(item_mask), candidates, unseen)
+        if self.items == "box":
+            return Picked(candidates[:, 0], candidates, unseen)
+        item, allowed = item_id.gather(1, candidates), item_mask.gather(1, candidates)
+        looked_at = None if maps is None else (_rows(maps[0], candidates), _rows(maps[1], candidates))
+        waste = torch.where(allowed, self.waste(heightmap, item, looked_at), 0.0)
+        best = torch.where(allowed, self.item_scores(heightmap, item, waste), -torch.inf).argmax(1)
+        if self.items == "learned":
+            best = self._explored(best, allowed, self.item_epsilon)
+        return Picked(candidates.gather(1, best[:, None])[:, 0], candidates, waste)
 
-    def item_scores(self, heightmap: Tensor, item_id: Tensor) -> Tensor:
-        """Scores (B, K) float32 of items on a pile (B, X, Y), metres."""
+    def waste(self, heightmap: Tensor, item: Tensor, maps: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """What volume the best placement of items (B, J) would close off, (B, J), in bin volumes; arguments of `pick`.
+
+        It is by how much the pile grows, less the volume of the item; infinite where the item fits nowhere.
+        """
+        variants = self._variants(item)  # (B, J, O)
+        if maps is None:
+            z_map, legal, growth = self._maps(heightmap, variants.flatten(1))
+        else:
+            z_map, legal = maps[0].flatten(1, 2), maps[1].flatten(1, 2)
+            growth = self.planes.growth(heightmap, variants.flatten(1), z_map)
+        least = torch.where(legal, growth, torch.inf).amin((2, 3)).view_as(variants).amin(2)
+        return least - self.volume[item]
+
+    def item_scores(self, heightmap: Tensor, item_id: Tensor, waste: Tensor) -> Tensor:
+        """Scores (B, J) float32 of items that would waste (B, J) bin volumes, on piles (B, X, Y), metres."""
         box = self.box[item_id]  # −1 is the last, of no volume
-        if self.items != "learned":
-            return box
-        return self.networks.score_items(self.views(heightmap, item_id), box)
+        if self.items == "waste":
+            return box - WASTE_WEIGHT * waste
+        return self.networks.score_items(self.views(heightmap, item_id), box, waste)
 
     def state_figures(self, heightmap: Tensor, item_id: Tensor, utilization: Tensor, num_packed: Tensor) -> Tensor:
         """Figures (B, 10) float32 for `StateValue`: of piles (B, X, Y), visible items (B, K), what is packed (B, 1)."""
@@ -189,6 +246,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         """Places `item` (B,) that is in `slot` (B,), given its maps (B, O, Gx, Gy)."""
         variants = self._variants(item)
         growth = self.planes.growth(heightmap, variants, z_map)
+        least = torch.where(legal, growth, torch.inf).amin((1, 2, 3))
         looked_at = self._looked_at(growth, legal)  # (B, J)
         variants, z_map, legal, growth = (_rows(value, looked_at) for value in (variants, z_map, legal, growth))
         if self.places == "growth":
@@ -202,7 +260,8 @@ class HierarchicalPacker(TensorDictModuleBase):
         turned = (best // per_map)[:, None]
         variant, orientation = variants.gather(1, turned)[:, 0], looked_at.gather(1, turned)[:, 0]
         place = best % per_map
-        return Chosen(slot, variant, place, (slot * self.num_orientations + orientation) * per_map + place)
+        action = (slot * self.num_orientations + orientation) * per_map + place
+        return Chosen(slot, variant, place, action, least)
 
     def _looked_at(self, growth: Tensor, legal: Tensor) -> Tensor:
         """The orientations (B, J) int64 that come into question, those with the least growth, in their own order."""
@@ -218,17 +277,21 @@ class HierarchicalPacker(TensorDictModuleBase):
         return self.networks.score_places(self.planes(heightmap, variants, z_map, legal, growth), growth)
 
     def best_advantage(self, heightmap: Tensor, item: Tensor, targets: PackerNetworks) -> Tensor:
-        """Advantage (B,) by `targets` of the placement that this packer chooses for `item` (B,) on piles (B, X, Y)."""
+        """Advantage (B,) by `targets` of the placement that this packer chooses for `item` (B,) on piles (B, X, Y).
+
+        Over that of a placement by heightmap minimisation, as far as `slope` tells.
+        """
         variants = self._variants(item)
         z_map, legal, growth = self._maps(heightmap, variants)
         planes = self.planes(heightmap, variants, z_map, legal, growth)
         scores, near = self.networks.score_places(planes, growth), self._near(growth, legal)
         best = torch.where(near, scores, -torch.inf).flatten(1).argmax(1, keepdim=True)
-        return targets.score_places(planes, growth).flatten(1).gather(1, best)[:, 0]
+        least = torch.where(legal, growth, torch.inf).amin((1, 2, 3))
+        return targets.score_places(planes, growth).flatten(1).gather(1, best)[:, 0] + targets.slope * least
 
     def _variants(self, item: Tensor) -> Tensor:
         orientation = torch.arange(self.num_orientations, device=item.device)
-        return torch.where(item[:, None] < 0, -1, item[:, None] * self.num_orientations + orientation)
+        return torch.where(item[..., None] < 0, -1, item[..., None] * self.num_orientations + orientation)
 
     def _maps(self, heightmap: Tensor, variants: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         planes = self.planes
