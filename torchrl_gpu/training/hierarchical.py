@@ -143,8 +143,10 @@ class HierarchicalPacking(ReplayRun):
 
     def _new_packer(self, env: EnvBase) -> HierarchicalPacker:
         assert isinstance(env, PackingEnv)
-        looked_at = {"shortlist": self.shortlist, "item_shortlist": self.item_shortlist}
-        return HierarchicalPacker(env, self.networks, margin=self.margin, **looked_at).to(env.device)
+        packer = HierarchicalPacker(
+            env, self.networks, margin=self.margin, shortlist=self.shortlist, item_shortlist=self.item_shortlist
+        )
+        return packer.to(env.device)
 
     def configure_optimizers(self) -> Any:
         """One optimizer of two groups, the few weights and the deep ones; its learning rates follow the stage."""
