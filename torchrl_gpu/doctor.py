@@ -15,6 +15,7 @@ from typing import NamedTuple
 from torchrl_gpu.errors import OneLineParser
 
 _PACKAGES = ("torch", "torchrl", "tensordict", "lightning", "jsonargparse", "numpy")
+_STREAMING = {"av": "stream", "cv2": "stream", "aiohttp": "stream", "aiortc": "webrtc"}  # module: extra
 _GIB = 2**30
 
 
@@ -124,10 +125,29 @@ def _triton() -> Finding:
 
 
 def _codecs() -> list[Finding]:
-    return [
-        Finding("streaming", name, False, "not probed: this version has no streaming package yet")
-        for name in ("NVJPEG", "NVENC")
+    """What encodes a frame here, and the packages of the extras `stream` and `webrtc`."""
+    from torchrl_gpu.device import get_device
+
+    probes = importlib.import_module("torchrl_gpu.streaming.probes")
+    problems = {
+        "JPEG on GPU": probes.nvjpeg_problem(get_device()),
+        "H.264 by NVENC": probes.nvenc_problem(),
+        "H.264 by x264": probes.x264_problem(),
+    }
+    encoders = [
+        Finding("streaming", name, not problem, problem or "has encoded a frame") for name, problem in problems.items()
     ]
+    return [*encoders, *(_module(name, extra) for name, extra in _STREAMING.items())]
+
+
+def _module(name: str, extra: str) -> Finding:
+    """Whether a module imports: what is installed may still miss a library of the system."""
+    try:
+        return Finding("streaming", name, True, str(importlib.import_module(name).__version__))
+    except ModuleNotFoundError:
+        return Finding("streaming", name, False, f"not installed; pip install 'torchrl_gpu[{extra}]' brings it")
+    except ImportError as error:
+        return Finding("streaming", name, False, " ".join(str(error).split()))
 
 
 def _memory_gib() -> float:

@@ -1,0 +1,227 @@
+"""JPEG and H.264 of frames, by the pipeline and by others: `python benchmarks/frame_pipeline.py [--output FILE]`.
+
+Every file is decoded and compared with its frame first; where one is further from it than it may be, nothing is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import av
+import cv2
+import numpy as np
+import torch
+from PIL import Image
+from rich.table import Table
+
+from torchrl_gpu.bench import machine, report
+from torchrl_gpu.bench.timing import Contestant, measure
+from torchrl_gpu.streaming.codecs import open_codec
+from torchrl_gpu.streaming.pipeline import GpuFramePipeline
+
+SIZES = ((640, 480), (1280, 720))
+QUALITY, BITRATE = 80, 8_000_000
+NUM_FRAMES = 64
+BATCHES = (1, 8, 64)
+PSNR = {"JPEG": 33.0, "H.264": 30.0}  # at least, decibels
+Decode: TypeAlias = Callable[[Iterable[bytes]], list[np.ndarray]]
+PACKAGES = ("av", "opencv-python-headless", "torchvision", "torchcodec", "pillow")
+
+
+class Row(NamedTuple):
+    """Something that encodes frames."""
+
+    name: str
+    encode: Callable[[int, int], list[bytes]]  # the frames from one number up to another
+    per_call: int = 1
+    notes: str = ""
+
+
+def main() -> int:
+    """Prints the tables and writes the JSON; 1 where a decoded frame is wrong."""
+    args = _arguments()
+    started = time.perf_counter()
+    pipe = GpuFramePipeline(args.device)
+    result: dict[str, Any] = {"benchmark": "frame_pipeline", "machine": machine.describe(pipe.device)}
+    result["machine"]["versions"] |= {name: _version(name) for name in PACKAGES}
+    result["machine"] |= {"opencv_threads": cv2.getNumThreads(), "missing": pipe.problems}
+    result |= {"quality": QUALITY, "bitrate": BITRATE, "sections": [], "parity": []}
+    for width, height in SIZES:
+        frames = scene(width, height)
+        kinds = {"JPEG": (jpeg_rows(pipe, frames), decode_jpegs), "H.264": (h264_rows(pipe, frames), decode_h264)}
+        for kind, (rows, decode) in kinds.items():
+            checks = [check(row, frames, decode, kind) for row in rows]
+            if failed := [each for each in checks if each["difference"]]:
+                report.refuse(failed, "a file that shows another picture may be made at any speed")
+                return 1
+            result["parity"] += checks
+            result["sections"].append(timed(f"{kind} {width}×{height}", rows, args))
+    result |= {"elapsed_s": time.perf_counter() - started} | machine.gpu_use(pipe.device)
+    for section in result["sections"]:
+        report.wide_console().print(_table(section))
+    report.wide_console().print(report.machine_line(result), markup=False)
+    if args.output:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        print(f"Written: {args.output}")
+    return 0
+
+
+def scene(width: int, height: int) -> np.ndarray:
+    """What a camera of a simulator may see: (NUM_FRAMES, H, W, 3) RGB, shaded ground, grain, boxes that move."""
+    y, x = np.mgrid[0:height, 0:width]
+    grain = np.random.default_rng(0).normal(0, 2, (height, width, 1))
+    ground = np.stack([90 + 80 * y / height, 100 + 60 * x / width, 120 + 30 * np.sin((x + y) / 60)], -1) + grain
+    frames = np.repeat(ground.astype(np.uint8)[None], NUM_FRAMES, 0)
+    for number, frame in enumerate(frames):
+        for box in range(24):
+            side = 20 + 4 * (box % 8)
+            left, top = (box * 197 + 3 * number) % (width - side), (box * 113 + (box % 3) * number) % (height - side)
+            frame[top : top + side, left : left + side] = (box * 37 % 256, box * 91 % 256, box * 59 % 256)
+    return frames
+
+
+def jpeg_rows(pipe: GpuFramePipeline, frames: np.ndarray) -> list[Row]:
+    """The CPU path, others on the CPU, and where there is NVJPEG: batches that lie on the GPU."""
+    tensors = torch.from_numpy(frames)
+    rows = [
+        Row("OpenCV", lambda a, b: [pipe.encode_jpeg_numpy(frame, QUALITY) for frame in frames[a:b]]),
+        Row("OpenCV, tensor", lambda a, b: [pipe.encode_jpeg(frame, QUALITY) for frame in tensors[a:b]]),
+        Row("Pillow", lambda a, b: [_by_pillow(frame) for frame in frames[a:b]]),
+    ]
+    if pipe.has_cuda:
+        there = tensors.to(pipe.device)
+        copying = GpuFramePipeline("cpu", "x264")
+        rows.append(Row("GPU to host, OpenCV", lambda a, b: copying.encode_jpeg_batch(there[a:b], QUALITY)))
+    if pipe.has_nvjpeg:
+        batch = Row("", lambda a, b: pipe.encode_jpeg_batch(there[a:b], QUALITY), notes="4:4:4")
+        rows += [batch._replace(name=f"NVJPEG, batches of {count}", per_call=count) for count in BATCHES]
+    return rows
+
+
+def h264_rows(pipe: GpuFramePipeline, frames: np.ndarray) -> list[Row]:
+    """Streams, each with an encoder of its own."""
+    words = ["x264", *(["nvenc"] if pipe.has_nvenc else [])]
+    rows = [Row(word, _stream(GpuFramePipeline("cpu", word), frames)) for word in words]
+    return [*rows, Row("x264, colours by swscale", _by_swscale(frames))]
+
+
+def check(row: Row, frames: np.ndarray, decode: Decode, kind: str) -> dict[str, Any]:
+    """Size of the files of eight batches and their least likeness to the frames; `difference` if that is too little."""
+    files = [file for i in range(8) for file in row.encode(*_span(i, row.per_call))]
+    shown = [frames[k] for i in range(8) for k in range(*_span(i, row.per_call))]
+    decoded = decode(files)
+    if [each.shape for each in decoded] != [each.shape for each in shown]:
+        return {"setting": row.name, "difference": f"{len(decoded)} pictures of {len(shown)}, or of another size"}
+    least = min(map(_psnr, decoded, shown))
+    found = "" if least >= PSNR[kind] else f"{least:.1f} dB, want {PSNR[kind]:.0f}"
+    kib = sum(map(len, files)) / len(files) / 1024
+    return {"setting": f"{row.name} {shown[0].shape}", "psnr_db": least, "kib": kib, "difference": found}
+
+
+def timed(title: str, rows: list[Row], args: argparse.Namespace) -> dict[str, Any]:
+    """Rates of rows that take turns, and their ratios to the first."""
+    contestants = [Contestant(row.name, _work(row), row.per_call, notes=row.notes) for row in rows]
+    with report.progress(title) as on_row:
+        measure(contestants, args.seconds, args.repetitions, on_row=on_row)
+    bars = {"first": contestants[0].rate}
+    section = report.section(title, "frames/s", contestants, bars)
+    for row in section["rows"]:
+        row["ms_per_frame"] = 1000 / row["rate"]
+    return section
+
+
+def decode_jpegs(files: Iterable[bytes]) -> list[np.ndarray]:
+    """RGB."""
+    return [cv2.imdecode(np.frombuffer(file, np.uint8), cv2.IMREAD_COLOR)[..., ::-1] for file in files]
+
+
+def decode_h264(packets: Iterable[bytes]) -> list[np.ndarray]:
+    """RGB."""
+    context = av.CodecContext.create("h264", "r")
+    units = context.parse(b"".join(packets)) + context.parse(None)
+    decoded = [frame for unit in units for frame in context.decode(unit)] + context.decode(None)
+    return [frame.to_ndarray(format="rgb24") for frame in decoded]
+
+
+def _work(row: Row) -> Callable[[int], None]:
+    """Encodes the frames in turn, going on where the last call stopped."""
+    done = [0]
+
+    def run(calls: int) -> None:
+        for _ in range(calls):
+            row.encode(*_span(done[0], row.per_call))
+            done[0] += 1
+
+    return run
+
+
+def _span(number: int, count: int) -> tuple[int, int]:
+    start = number * count % NUM_FRAMES
+    return start, start + count
+
+
+def _stream(pipe: GpuFramePipeline, frames: np.ndarray) -> Callable[[int, int], list[bytes]]:
+    return lambda a, b: [pipe.encode_h264(frame, BITRATE) for frame in frames[a:b]]
+
+
+def _by_swscale(frames: np.ndarray) -> Callable[[int, int], list[bytes]]:
+    """The same encoder, fed as PyAV's documentation does."""
+    context = open_codec("x264", frames.shape[2], frames.shape[1], fps=30.0, bitrate=BITRATE)
+    numbers: Iterator[int] = iter(range(1 << 62))
+
+    def encode(frame: np.ndarray) -> bytes:
+        picture = av.VideoFrame.from_ndarray(frame, format="rgb24").reformat(format="yuv420p")
+        picture.pts = next(numbers)
+        return b"".join(map(bytes, context.encode(picture)))
+
+    return lambda a, b: [encode(frame) for frame in frames[a:b]]
+
+
+def _by_pillow(frame: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(frame).save(file, "JPEG", quality=QUALITY)
+    return file.getvalue()
+
+
+def _psnr(one: np.ndarray, other: np.ndarray) -> float:
+    error = float(np.square(one.astype(np.float32) - other).mean())
+    return 10 * float(np.log10(255**2 / max(error, 1e-12)))
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _table(section: dict[str, Any]) -> Table:
+    table = Table(title=f"{section['title']}, frames/s", title_justify="left")
+    for heading in ("", "median", "range", "ms a frame", f"× {section['rows'][0]['name']}"):
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    for row in section["rows"]:
+        span = "–".join(map(report.number, row["range"]))
+        ratio = report.number(row["ratios"]["first"])
+        table.add_row(row["name"], report.number(row["rate"]), span, f"{row['ms_per_frame']:.3f}", ratio)
+    return table
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each row, over all repetitions")
+    parser.add_argument("--repetitions", type=int, default=9, help="turns; the median and the range are shown")
+    parser.add_argument("--output", type=Path, help="JSON with every raw timing")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,351 @@
+"""The paths of the server, and who may walk them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import sys
+from http.cookies import SimpleCookie
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import WSServerHandshakeError
+
+import torchrl_gpu.streaming
+from tests.streaming.pictures import decode_jpeg, psnr, scene
+from tests.streaming.viewers import address, producing, run, server, session, until, viewer
+from torchrl_gpu.streaming import routes
+from torchrl_gpu.streaming.server import StreamServer
+
+GUARDED = ("ws", "stream.mjpg", "snapshot.jpg", "metrics", "streams", "nothing/here")
+
+
+async def get(
+    stream_server: StreamServer, path: str, token: str | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, header and body of an answer; redirections are not followed."""
+    async with session(token) as client:
+        there = address(stream_server, path)
+        async with client.get(there, headers=headers, allow_redirects=False) as answer:
+            return answer.status, dict(answer.headers), await answer.read()
+
+
+async def post(
+    stream_server: StreamServer, path: str, body: bytes, token: str | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    there = address(stream_server, path)
+    async with session(token) as client, client.post(there, data=body, headers=headers) as answer:
+        return answer.status, dict(answer.headers), await answer.read()
+
+
+def test_the_page_runs_nothing_but_its_own_script() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        status, headers, body = await get(stream_server, "")
+        assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+        assert b"<html" in body
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'sha256-" in policy
+        assert f"ws://127.0.0.1:{stream_server.port}" in policy
+        assert "unsafe" not in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["Cache-Control"] == "no-store"
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_without_a_token_there_is_only_the_page() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        for path in GUARDED:
+            status, headers, body = await get(stream_server, path)
+            assert (status, json.loads(body)["message"]) == (401, "want a token"), path
+            assert headers["WWW-Authenticate"].startswith("Bearer")
+        assert (await post(stream_server, "webrtc/offer", b"{}"))[0] == 401
+        for path in ("", "healthz"):
+            assert (await get(stream_server, path))[0] == 200
+
+    with server(token="drive") as stream_server:
+        run(inner(stream_server))
+
+
+@pytest.mark.parametrize(("token", "role"), [("drive", "control"), ("look", "view")])
+def test_a_token_in_the_address_becomes_a_session(token: str, role: str) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        status, headers, _ = await get(stream_server, f"?token={token}&stream=best")
+        assert (status, headers["Location"]) == (303, "/?stream=best")
+        cookie = SimpleCookie(headers["Set-Cookie"])[f"torchrl_gpu_{stream_server.port}"]
+        assert cookie["httponly"]
+        assert cookie["samesite"] == "Strict"
+        assert not cookie["secure"]
+        assert token not in headers["Set-Cookie"]
+        async with session() as client:
+            async with client.get(address(stream_server, f"?token={token}")) as answer:
+                assert (answer.status, answer.url.query_string) == (200, "")
+            async with client.get(address(stream_server, "streams")) as answer:
+                assert answer.status == 200
+            async with client.ws_connect(address(stream_server, "ws")) as connection:
+                assert (await connection.receive_json())["role"] == role
+
+    with server(token="drive", view_token="look") as stream_server:
+        run(inner(stream_server))
+
+
+def test_the_page_logs_in() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        async with session() as client:
+            async with client.post(address(stream_server, "login"), json={"token": "look"}) as answer:
+                assert (answer.status, await answer.json()) == (200, {"role": "view"})
+            async with client.get(address(stream_server, "streams")) as answer:
+                assert answer.status == 200
+        for body, status in (
+            (b'{"token": "other"}', 401),
+            (b'{"token": 7}', 401),
+            (b"{}", 401),
+            (b"[]", 400),
+            (b"nonsense", 400),
+            (b"\xff\xfe", 400),
+            (b"[" * 60_000, 400),
+            (b" " * 70_000, 413),
+        ):
+            assert (await post(stream_server, "login", body))[0] == status, body[:20]
+
+    with server(token="drive", view_token="look") as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_bearer_and_a_query_open_every_path() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        assert (await get(stream_server, "streams", "drive"))[0] == 200
+        assert (await get(stream_server, "metrics?token=drive"))[0] == 200
+        assert (await get(stream_server, "nothing/here", "drive"))[0] == 404
+        assert (await get(stream_server, "streams", Authorization="Basic drive"))[0] == 401
+
+    with server(token="drive") as stream_server:
+        run(inner(stream_server))
+
+
+def test_wrong_tokens_end_in_a_wait_which_a_session_passes() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        async with session() as known:
+            async with known.get(address(stream_server, "?token=drive")):
+                pass
+            for _ in range(5):
+                assert (await get(stream_server, "streams", "guess"))[0] == 401
+            status, headers, _ = await get(stream_server, "streams", "drive")
+            assert status == 429
+            assert 0 < int(headers["Retry-After"]) <= 60
+            assert (await post(stream_server, "login", b'{"token": "drive"}'))[0] == 429
+            assert (await get(stream_server, "?token=drive"))[0] == 429
+            assert (await get(stream_server, "streams"))[0] == 401, "no token is no wrong token"
+            async with known.get(address(stream_server, "metrics")) as answer:
+                assert answer.status == 200
+                text = await answer.text()
+            assert "torchrl_gpu_stream_failed_tokens_total 5\n" in text
+            assert 'refused_total{reason="failures"} 3\n' in text
+
+    with server(token="drive") as stream_server:
+        run(inner(stream_server))
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1"])
+def test_pages_of_other_origins_may_not_connect(origin: str) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        for token in (None, "drive"):
+            with pytest.raises(WSServerHandshakeError) as error:
+                async with viewer(stream_server, token, origin=origin):
+                    pass
+            assert error.value.status == 403
+        assert (await post(stream_server, "login", b'{"token": "drive"}', Origin=origin))[0] == 403
+        assert (await post(stream_server, "webrtc/offer", b"{}", "drive", Origin=origin))[0] == 403
+
+    with server(token="drive") as stream_server:
+        run(inner(stream_server))
+
+
+def test_our_own_page_and_allowed_ones_may() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        for origin in (address(stream_server).rstrip("/"), "https://lab.example"):
+            async with viewer(stream_server, origin=origin) as guest:
+                await guest.quiet()
+
+    with server(allowed_origins=["https://lab.example"]) as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_name_that_was_turned_to_this_machine_is_refused() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        for path in ("", "healthz", "streams"):
+            assert (await get(stream_server, path, Host=f"evil.example:{stream_server.port}"))[0] == 403
+            assert (await get(stream_server, path, Host="localhost:9999"))[0] == 200, "as through a tunnel"
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_snapshot() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        assert (await get(stream_server, "snapshot.jpg"))[0] == 404
+        stream_server.declare("main")
+        status, headers, _ = await get(stream_server, "snapshot.jpg")
+        assert (status, headers["Retry-After"]) == (503, "1")
+        with producing(stream_server):
+            status, headers, body = await get(stream_server, "snapshot.jpg?stream=main")
+        assert (status, headers["Content-Type"]) == (200, "image/jpeg")
+        assert psnr(decode_jpeg(body), scene()) > 28
+        about = json.loads(headers["X-Frame"])
+        assert about["meta"]["step"] >= 0
+        assert about["captured"] <= about["sent"]
+        status, headers, again = await get(stream_server, "snapshot.jpg")
+        assert (status, again) == (200, body), "the source stands still: its last frame"
+        assert json.loads(headers["X-Frame"])["meta"]["step"] >= about["meta"]["step"]
+        assert stream_server.watchers() == 0
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_metrics_count_what_happens() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        async with viewer(stream_server) as guest:
+            await guest.watch()
+            with producing(stream_server):
+                for _ in range(4):
+                    await guest.picture()
+            await guest.quiet()
+            _, _, body = await get(stream_server, "metrics")
+        lines = dict(line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
+        counted = {name.removeprefix("torchrl_gpu_stream_"): float(value) for name, value in lines.items()}
+        assert counted['clients{transport="websocket"}'] == 1
+        assert counted['watchers{stream="main",codec="jpeg"}'] == 1
+        assert counted['frames_published_total{stream="main"}'] >= 4
+        assert counted['frames_encoded_total{stream="main",codec="jpeg"}'] >= 4
+        assert counted['frames_sent_total{codec="jpeg",transport="websocket"}'] >= 4
+        sent, made = (
+            'sent_bytes_total{codec="jpeg",transport="websocket"}',
+            'encoded_bytes_total{stream="main",codec="jpeg"}',
+        )
+        assert counted[sent] > 4 * 1000 < counted[made]
+        assert counted['encode_seconds_total{stream="main",codec="jpeg"}'] > 0
+        assert counted["ack_seconds_count"] >= 4
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_an_offer_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        status, _, body = await post(stream_server, "webrtc/offer", b'{"sdp": "", "type": "offer"}')
+        assert (status, "torchrl_gpu[webrtc]" in json.loads(body)["message"]) == (501, True)
+
+    monkeypatch.setitem(sys.modules, "aiortc", None)
+    monkeypatch.delitem(sys.modules, "torchrl_gpu.streaming.webrtc", raising=False)
+    monkeypatch.delattr(torchrl_gpu.streaming, "webrtc", raising=False)
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_an_offer_is_answered_within_the_limit_of_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back = []
+
+    class Webrtc:
+        @staticmethod
+        async def answer(state: Any, fields: dict[str, Any], on_close: Any) -> dict[str, Any]:
+            if fields.get("sdp") is None:
+                raise ValueError("webrtc: want an sdp; got none")
+            given_back.append(on_close)
+            return {"sdp": fields["sdp"], "type": "answer", "id": "1"}
+
+    async def inner(stream_server: StreamServer) -> None:
+        for _ in range(3):
+            status, _, body = await post(stream_server, "webrtc/offer", b"{}")
+            assert (status, json.loads(body)["message"]) == (400, "webrtc: want an sdp; got none")
+        for status in (200, 200, 503):
+            assert (await post(stream_server, "webrtc/offer", b'{"sdp": "v=0"}'))[0] == status
+        given_back[0]()
+        given_back[0]()
+        for status in (200, 503):
+            assert (await post(stream_server, "webrtc/offer", b'{"sdp": "v=0"}'))[0] == status
+
+    monkeypatch.setitem(sys.modules, "torchrl_gpu.streaming.webrtc", Webrtc)
+    monkeypatch.setattr(torchrl_gpu.streaming, "webrtc", Webrtc, raising=False)
+    with server(max_clients=2) as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
+        writer.write(b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf")
+        assert (await reader.readline()).split()[1] == b"408"
+        writer.close()
+
+    monkeypatch.setattr(routes, "_BODY_TIMEOUT", 0.05)
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def certificate(folder: Path) -> tuple[str, str]:
+    """Files of a certificate that this machine has signed for itself, and of its key."""
+    x509 = pytest.importorskip("cryptography.x509")
+    import datetime
+    import ipaddress
+
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "torchrl_gpu test")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
+    signed = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    files = folder / "certificate.pem", folder / "key.pem"
+    files[0].write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return str(files[0]), str(files[1])
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_tls(isolation: str, tmp_path: Path) -> None:
+    import ssl
+
+    files = certificate(tmp_path)
+    trusting = ssl.create_default_context(cafile=files[0])
+
+    async def inner(stream_server: StreamServer) -> None:
+        assert stream_server.url.startswith("https://")
+        async with session(connector=aiohttp.TCPConnector(ssl=trusting)) as client:
+            async with client.get(address(stream_server, "?token=drive"), allow_redirects=False) as answer:
+                assert answer.status == 303
+                assert SimpleCookie(answer.headers["Set-Cookie"])[f"torchrl_gpu_{stream_server.port}"]["secure"]
+            async with client.ws_connect(address(stream_server, "ws?token=drive")) as connection:
+                assert (await connection.receive_json())["role"] == "control"
+        with socket.create_connection(("127.0.0.1", stream_server.port)) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            plain.settimeout(10)
+            assert not plain.recv(4096).startswith(b"HTTP/1.1 200")
+
+    with server(tls=files, token="drive", isolation=isolation) as stream_server:
+        run(inner(stream_server))
+
+
+def test_head_asks_for_no_stream() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        async with session() as client:
+            for path, status in (("", 200), ("healthz", 200), ("stream.mjpg", 405), ("snapshot.jpg", 405), ("ws", 405)):
+                async with client.head(address(stream_server, path)) as answer:
+                    assert answer.status == status, path
+        await until(lambda: stream_server.watchers() == 0)
+
+    with server() as stream_server:
+        run(inner(stream_server))

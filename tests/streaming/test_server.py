@@ -1,0 +1,432 @@
+"""One contract for a server, in a thread and in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene
+from tests.streaming.viewers import address, producing, run, server, session, until, viewer
+from torchrl_gpu.streaming.hub import Hub
+from torchrl_gpu.streaming.protocol import Command
+from torchrl_gpu.streaming.server import StreamServer
+
+
+@pytest.fixture(params=["thread", "process"])
+def started(request: pytest.FixtureRequest) -> Iterator[StreamServer]:
+    """A server, at either place."""
+    with server(isolation=request.param) as stream_server:
+        stream_server.declare("main")
+        yield stream_server
+
+
+def test_from_publish_to_picture(started: StreamServer) -> None:
+    async def inner() -> None:
+        assert not started.wanted()
+        async with viewer(started) as guest:
+            await guest.watch()
+            await until(started.wanted)
+            begin = time.time()
+            started.publish(scene(), meta={"step": 7, "return": 0.5, "bad": float("nan")})
+            header, payload = await guest.picture()
+            assert psnr(decode_jpeg(payload), scene()) > 28
+            assert header["meta"] == {"step": 7, "return": 0.5, "bad": None}
+            assert (header["stream"], header["width"], header["height"]) == ("main", 160, 120)
+            assert begin - 1 <= header["captured"] <= header["sent"] <= time.time() + 1
+        await until(lambda: not started.wanted())
+        assert started.watchers() == 0
+
+    run(inner())
+
+
+def test_bgr_and_batches(started: StreamServer) -> None:
+    async def inner() -> None:
+        async with viewer(started) as guest:
+            await guest.watch()
+            await until(started.wanted)
+            started.publish(np.stack([scene(), scene(shift=3)])[..., ::-1], bgr=True)
+            _, payload = await guest.picture()
+            assert psnr(decode_jpeg(payload), np.concatenate([scene(), scene(shift=3)], 1)) > 28
+
+    run(inner())
+
+
+def test_frames_may_grow_and_shrink(started: StreamServer) -> None:
+    async def inner() -> None:
+        async with viewer(started) as guest:
+            await guest.watch()
+            for height, width in ((40, 60), (200, 320), (41, 61), (400, 640)):
+                await until(started.wanted)
+                started.publish(scene(height, width))
+                header, payload = await guest.picture()
+                assert (header["height"], header["width"]) == (height, width)
+                assert psnr(decode_jpeg(payload), scene(height, width)) > 25
+
+    run(inner())
+
+
+def test_h264_from_the_first_picture_on(started: StreamServer) -> None:
+    async def inner() -> None:
+        async with viewer(started) as guest:
+            await guest.watch(codec="h264")
+            with producing(started):
+                pictures = [await guest.picture() for _ in range(5)]
+            assert pictures[0][0]["key"]
+            assert all(header["codec"] == "h264" for header, _ in pictures)
+            assert psnr(decode_h264([payload for _, payload in pictures])[-1], scene()) > 28
+
+    run(inner())
+
+
+def test_streams_are_apart(started: StreamServer) -> None:
+    async def inner() -> None:
+        started.declare("worst", "The worst environment")
+        assert not started.wanted("best"), "asking declares it"
+        async with viewer(started) as guest:
+            while {"worst", "best"} > {each["name"] for each in (await guest.text("streams"))["streams"]}:
+                pass
+            await guest.watch("worst")
+            await until(lambda: started.wanted("worst"))
+            assert not started.wanted("best")
+            assert [started.watchers(name) for name in (None, "worst", "best")] == [1, 1, 0]
+            started.publish(scene(20, 30), "worst")
+            assert (await guest.picture())[0]["stream"] == "worst"
+            await guest.watch("best")
+            await until(lambda: started.wanted("best"))
+            await until(lambda: not started.wanted("worst"))
+            started.publish(scene(40, 30), "best")
+            assert (await guest.picture())[0]["height"] == 40
+        async with session() as client, client.get(address(started, "streams")) as answer:
+            listed = {each["name"]: each for each in await answer.json()}
+            assert listed["worst"]["title"] == "The worst environment"
+            assert (listed["best"]["height"], listed["best"]["published"]) == (40, 1)
+
+    run(inner())
+
+
+def test_frames_that_nobody_watches_are_counted(started: StreamServer) -> None:
+    async def inner() -> None:
+        for _ in range(3):
+            started.publish(scene(20, 30))
+        async with session() as client, client.get(address(started, "streams")) as answer:
+            (facts,) = await answer.json()
+            assert (facts["published"], facts["width"], facts["watchers"]) == (3, 30, 0)
+        async with session() as client, client.get(address(started, "metrics")) as answer:
+            text = await answer.text()
+            assert 'torchrl_gpu_stream_frames_published_total{stream="main"} 3\n' in text
+            assert "frames_encoded_total{" not in text
+
+    run(inner())
+
+
+def test_commands_and_state(started: StreamServer) -> None:
+    async def inner() -> None:
+        started.state(paused=False, commands=["pause", "reset"])
+        started.declare("main")
+        async with viewer(started) as guest:
+            await guest.watch()
+            await guest.say("command", name="pause")
+            await guest.say("command", name="speed", value=2.5)
+            commands: list[Command] = []
+            await until(lambda: len(commands.__iadd__(started.commands())) == 2)
+            assert commands == [Command("pause", None, "main"), Command("speed", 2.5, "main")]
+            assert started.commands() == []
+            started.state(paused=True)
+            while (state := (await guest.text("state"))["state"]) != {"paused": True, "commands": ["pause", "reset"]}:
+                assert state["paused"] is False, "the state from before the greeting"
+        async with viewer(started) as guest:
+            assert (await guest.text("hello"))["state"] == {"paused": True, "commands": ["pause", "reset"]}
+
+    run(inner())
+
+
+def test_replay_of_what_came_before_the_end_of_the_episode(started: StreamServer) -> None:
+    async def inner() -> None:
+        async with viewer(started) as guest:
+            await guest.watch()
+            for step in range(6):
+                await until(started.wanted)
+                started.publish(scene(), meta={"step": step})
+                await guest.picture()
+                if step == 3:
+                    started.end_episode(meta={"return": 0.75})
+            await guest.say("replay")
+            pictures = []
+            while not pictures or pictures[-1]["meta"]["step"] < 3:
+                header, payload = await guest.picture()
+                assert decode_jpeg(payload).shape == scene().shape
+                pictures.append(header)
+            assert all(header["replay"] for header in pictures)
+            assert pictures[-1]["meta"] == {"step": 3, "return": 0.75}
+            await until(started.wanted)
+            started.publish(scene(), meta={"step": 6})
+            header, _ = await guest.picture()
+            assert (header["replay"], header["meta"]["step"]) == (False, 6)
+
+    run(inner())
+
+
+def test_what_is_wrong_is_said_at_the_border(started: StreamServer) -> None:
+    with pytest.raises(ValueError, match="want uint8 pixels"):
+        started.publish(scene().astype(np.float32))
+    with pytest.raises(ValueError, match="as metadata"):
+        started.publish(scene(), meta={"a": scene()})
+    with pytest.raises(ValueError, match="characters as a stream"):
+        started.declare("")
+    with pytest.raises(ValueError, match="of state"):
+        started.state(a=list(range(999)))
+
+
+def test_stop_ends_viewers_and_may_come_again(started: StreamServer) -> None:
+    async def inner() -> None:
+        async with viewer(started) as guest:
+            await guest.watch()
+            await until(started.watchers)
+            code, _ = await asyncio.gather(guest.end(), asyncio.to_thread(started.stop))
+            assert code == 1001
+        started.stop()
+        assert (started.wanted(), started.watchers(), started.commands()) == (False, 0, [])
+        started.publish(scene())
+        started.end_episode()
+        started.declare("main")
+        started.state(a=1)
+
+    run(inner())
+
+
+def test_a_server_starts_again(started: StreamServer) -> None:
+    started.stop()
+    assert started.start() is started
+    assert started.start() is started
+
+    async def inner() -> None:
+        async with session() as client, client.get(address(started, "healthz")) as answer:
+            assert (answer.status, await answer.text()) == (200, "ok\n")
+
+    run(inner())
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_port_in_use_is_passed_over(isolation: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        with pytest.raises(ValueError, match=f"want a free port from {port} to {port}; got all in use"):
+            server(port=port, isolation=isolation).start()
+        with server(port=port, port_tries=20, isolation=isolation) as second:
+            assert port < second.port < port + 20
+            assert second.url == f"http://127.0.0.1:{second.port}/"
+
+
+def test_a_port_may_be_taken_again_at_once() -> None:
+    with server() as first:
+        port = first.port
+
+        async def inner() -> None:
+            async with viewer(first) as guest:
+                await guest.quiet()
+
+        run(inner())
+    with server(port=port) as again:
+        assert again.port == port
+
+
+def test_addresses_to_print() -> None:
+    assert server(port=81, token="a b&c").url == "http://127.0.0.1:81/?token=a%20b%26c"
+    assert server(port=81, host="::1").url == "http://[::1]:81/"
+    assert server(port=81, host="0.0.0.0", token="a").url == f"http://{socket.gethostname()}:81/?token=a"
+    assert server(port=81, tls=("a", "b")).url == "https://127.0.0.1:81/"
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_hosts_and_certificates_that_cannot_be_used(isolation: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"want an address of this machine; got '203\.0\.113\.7'"):
+        server(host="203.0.113.7", token="a", isolation=isolation).start()
+    files = str(tmp_path / "certificate.pem"), str(tmp_path / "key.pem")
+    with pytest.raises(ValueError, match="want the files of a certificate and its key"):
+        server(tls=files, isolation=isolation).start()
+
+
+def test_an_exception_of_the_server_surfaces_in_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream_server = server().start()
+    hub: Hub = stream_server._link.hub  # type: ignore[union-attr]
+    monkeypatch.setattr(hub, "tick", lambda: 1 / 0)
+    wait_for_end()
+    with pytest.raises(RuntimeError, match="it failed while it ran: ZeroDivisionError: division by zero"):
+        stream_server.stop()
+    stream_server.stop()
+    assert not stream_server.wanted()
+
+
+def test_what_fails_on_the_loop_surfaces_too_and_does_not_end_it() -> None:
+    async def inner() -> None:
+        async with session() as client, client.get(address(stream_server, "healthz")) as answer:
+            assert answer.status == 200
+
+    stream_server = server().start()
+    hub: Hub = stream_server._link.hub  # type: ignore[union-attr]
+    hub.call(divide)
+    run(inner())
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        stream_server.stop()
+
+
+def divide() -> float:
+    return 1 / 0
+
+
+def wait_for_end() -> None:
+    """Waits until the server's thread has ended."""
+    for thread in threading.enumerate():
+        if thread.name == "torchrl_gpu stream server":
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def test_the_programs_own_exception_is_the_one_to_be_seen() -> None:
+    def program() -> None:
+        with server() as stream_server:
+            stream_server._link._error = RuntimeError("of the server")  # type: ignore[union-attr]
+            raise KeyError("of the program")
+
+    with pytest.raises(KeyError):
+        program()
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_it_stops_with_the_interpreter(isolation: str, child_environment: dict[str, str]) -> None:
+    code = f"""
+import numpy as np
+from torchrl_gpu.streaming import StreamServer
+server = StreamServer(port=0, isolation="{isolation}").start()
+server.publish(np.zeros((4, 6, 3), np.uint8))
+print(server.port, getattr(getattr(server._link, "_process", None), "pid", 0))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, env=child_environment, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    port, pid = map(int, done.stdout.split())
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port)).close()
+    if pid:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_nothing_forks_and_torch_is_not_loaded(isolation: str, child_environment: dict[str, str]) -> None:
+    code = f"""
+import os, sys
+os.register_at_fork(before=lambda: print("forked"))
+from torchrl_gpu.streaming import StreamServer
+with StreamServer(port=0, isolation="{isolation}") as server:
+    server.stop()
+    server.start()
+print([name for name in ("torch", "lightning", "multiprocessing") if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=child_environment, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_importing_the_package_needs_no_extra(child_environment: dict[str, str]) -> None:
+    code = """
+import sys
+for name in ("aiohttp", "av", "cv2"):
+    sys.modules[name] = None
+import torchrl_gpu.streaming
+try:
+    torchrl_gpu.streaming.StreamServer()
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=child_environment, check=True, timeout=60
+    )
+    assert "want aiohttp, which an extra brings, pip install 'torchrl_gpu[stream]'" in done.stdout
+
+
+def test_publishing_threads_do_not_disturb_each_other(started: StreamServer) -> None:
+    async def inner() -> None:
+        async with viewer(started) as guest:
+            await guest.watch()
+            frames = [np.full((60, 80, 3), shade, np.uint8) for shade in (40, 120, 200)]
+            with (
+                producing(started, frame=frames[0]),
+                producing(started, frame=frames[1]),
+                producing(started, frame=frames[2]),
+            ):
+                shades = [decode_jpeg((await guest.picture())[1]) for _ in range(30)]
+            assert all(int(np.ptp(shade)) <= 4 for shade in shades), "a picture of two frames"
+
+    run(inner())
+
+
+def test_a_program_may_publish_while_it_stops(started: StreamServer) -> None:
+    async def inner() -> None:
+        async with viewer(started) as guest:
+            await guest.watch()
+            with producing(started), producing(started):
+                await guest.picture()
+                await asyncio.gather(guest.end(), asyncio.to_thread(started.stop))
+
+    run(inner())
+
+
+def tokens_in(text: str) -> list[str]:
+    return [token for token in ("drive-secret", "look-secret", "wrong-secret") if token in text]
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_tokens_are_nowhere_in_the_log(
+    isolation: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        async with session() as client:
+            for token in ("drive-secret", "look-secret", "wrong-secret"):
+                async with client.get(address(stream_server, "", f"?token={token}"), allow_redirects=False):
+                    pass
+                async with client.get(address(stream_server, "streams"), headers={"Authorization": f"Bearer {token}"}):
+                    pass
+                async with client.post(address(stream_server, "login"), json={"token": token}):
+                    pass
+                async with client.get(address(stream_server, f"%00{token}")):
+                    pass
+                with socket.create_connection(("127.0.0.1", stream_server.port), 10) as connection:
+                    connection.sendall(f"GET /?token={token}\xff\x00 HTTP/1.1\r\n\r\n".encode("latin-1"))
+                    await asyncio.to_thread(connection.recv, 100)
+        listing = Path(f"/proc/{stream_server._link._process.pid}/cmdline") if isolation == "process" else None  # type: ignore[union-attr]
+        if listing is not None and listing.exists():
+            assert tokens_in(listing.read_text()) == []
+
+    caplog.set_level("DEBUG")
+    with server(token="drive-secret", view_token="look-secret", isolation=isolation) as stream_server:
+        run(inner(stream_server))
+    out, error = capfd.readouterr()
+    assert tokens_in(out + error + caplog.text) == []
+    assert tokens_in(repr(stream_server)) == []
+
+
+def test_a_state_is_json(started: StreamServer) -> None:
+    async def inner() -> None:
+        started.state(name="a", value=np.float32(0.5), odd=float("inf"))
+        async with session() as client, client.get(address(started, "streams")) as answer:
+            json.loads(await answer.text())
+        async with viewer(started) as guest:
+            hello: dict[str, Any] = await guest.text("hello")
+            assert hello["state"] == {"name": "a", "value": 0.5, "odd": None}
+
+    run(inner())

@@ -1,0 +1,49 @@
+"""What a server may be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from torchrl_gpu.streaming.server import StreamServer
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ({"host": ""}, "a host to listen at"),
+        ({"host": "0.0.0.0"}, "a token to listen beyond this machine"),
+        ({"host": "::"}, "a token to listen beyond this machine"),
+        ({"host": "gpu-node"}, "a token to listen beyond this machine"),
+        ({"port": 70_000}, "a port of 0"),
+        ({"token": ""}, "token to be None or at least one character"),
+        ({"view_token": "look"}, "a token where there is a view_token"),
+        ({"token": "a", "view_token": "a"}, "view_token to differ from token"),
+        ({"max_clients": 0}, "max_clients of at least 1"),
+        ({"port_tries": 0}, "port_tries of at least 1"),
+        ({"jpeg_quality": 0}, "a quality of 1 to 100"),
+        ({"fps": 0}, "fps of 0.1 to 1000"),
+        ({"replay_seconds": -1}, "replay_seconds of 0 to 600"),
+        ({"heartbeat": 0}, "a heartbeat of 0.05 to 600 seconds"),
+        ({"tls": "certificate.pem"}, "tls to be the files"),
+        ({"isolation": "container"}, "isolation to be thread or process"),
+        ({"isolation": "process", "pipeline": object()}, "no pipeline with isolation 'process'"),
+    ],
+)
+def test_what_it_may_not_be(arguments: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(ValueError, match="StreamServer: want ") as error:
+        StreamServer(**arguments)
+    assert wanted in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_loopback_needs_no_token(host: str) -> None:
+    StreamServer(host=host)
+
+
+def test_no_error_shows_a_token() -> None:
+    with pytest.raises(ValueError) as error:
+        StreamServer(host="0.0.0.0", token="secret-word", view_token="secret-word")
+    assert "secret-word" not in str(error.value)

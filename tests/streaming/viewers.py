@@ -1,0 +1,159 @@
+"""Producers and viewers for tests of the server, over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+import numpy as np
+
+from tests.streaming.pictures import scene
+from torchrl_gpu.streaming.frames import Codec, Encoded
+from torchrl_gpu.streaming.protocol import read_picture
+from torchrl_gpu.streaming.server import StreamServer
+
+TIMEOUT = 20.0
+Result = TypeVar("Result")
+
+
+def server(**arguments: Any) -> StreamServer:
+    """A server at a free port of loopback, not started."""
+    return StreamServer(**{"port": 0, "fps": 1000.0, **arguments})
+
+
+def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """What a coroutine returns; fails if it takes too long."""
+    return asyncio.run(asyncio.wait_for(coroutine, 3 * TIMEOUT))
+
+
+async def until(condition: Callable[[], object], what: str = "") -> None:
+    """Waits for a condition."""
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
+        assert time.monotonic() < deadline, f"never came: {what or condition}"
+        await asyncio.sleep(0.001)
+
+
+def encoded(seq: int, size: int = 8, *, key: bool = True, codec: Codec = "jpeg", captured: float = 0.0) -> Encoded:
+    """A picture of so many bytes."""
+    return Encoded("main", codec, bytes(size), key, seq, captured, 4, 2)
+
+
+def address(server: StreamServer, path: str = "", query: str = "") -> str:
+    """An address of a server, without its token."""
+    scheme, host, *_ = urlsplit(server.url)
+    return f"{scheme}://{host}/{path}{query}"
+
+
+@contextlib.contextmanager
+def producing(server: StreamServer, stream: str = "main", frame: np.ndarray | None = None) -> Iterator[list[int]]:
+    """Publishes from a thread whenever somebody waits, step by step; gives the steps so far."""
+    steps: list[int] = []
+    errors: list[Exception] = []
+    stop = threading.Event()
+    picture = scene() if frame is None else frame
+
+    def produce() -> None:
+        while not stop.wait(0.001) and not errors:
+            try:
+                if server.wanted(stream):
+                    server.publish(picture, stream, {"step": len(steps)})
+                    steps.append(len(steps))
+            except Exception as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    try:
+        yield steps
+    finally:
+        stop.set()
+        thread.join()
+        assert not errors, errors
+
+
+@contextlib.asynccontextmanager
+async def session(token: str | None = None, **arguments: Any) -> AsyncIterator[aiohttp.ClientSession]:
+    """A client without cookies of others, with a token as its bearer if one is given."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    jar = aiohttp.CookieJar(unsafe=True)  # which is what aiohttp calls one that takes cookies of addresses
+    async with aiohttp.ClientSession(headers=headers, cookie_jar=jar, **arguments) as client:
+        yield client
+
+
+class Viewer:
+    """A viewer on a WebSocket that does only what it is told to."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.socket = socket
+        self.texts: list[dict[str, Any]] = []
+        self.closed_with: int | None = None
+
+    async def say(self, kind: str, **fields: Any) -> None:
+        """Sends a message."""
+        await self.socket.send_json({"type": kind, **fields})
+
+    async def watch(self, stream: str = "main", codec: Codec = "jpeg", fps: float | None = None) -> None:
+        """Asks for a stream."""
+        await self.say("watch", stream=stream, codec=codec, fps=fps)
+
+    async def picture(self, *, ack: bool = True) -> tuple[dict[str, Any], bytes]:
+        """The next picture; texts that come before are kept."""
+        header, payload = await self._next(lambda message: isinstance(message, tuple))
+        if ack:
+            await self.say("ack", seq=header["seq"])
+        return header, payload
+
+    async def text(self, kind: str) -> dict[str, Any]:
+        """The next text of a type; pictures that come before are acknowledged and lost."""
+        for i, text in enumerate(self.texts):
+            if text["type"] == kind:
+                return self.texts.pop(i)
+        message = await self._next(lambda message: isinstance(message, dict) and message["type"] == kind)
+        self.texts.remove(message)
+        return message
+
+    async def quiet(self) -> None:
+        """Waits until the server has heard all that was said; pictures that are on their way stay there."""
+        marker = float(np.random.default_rng().integers(1 << 40))
+        await self.say("ping", t=marker)
+        while (await self.text("pong"))["t"] != marker:
+            pass
+
+    async def end(self) -> int:
+        """The code with which the server closes."""
+        with contextlib.suppress(EOFError):
+            await self._next(lambda message: False)
+        assert self.closed_with is not None
+        return self.closed_with
+
+    async def _next(self, fits: Callable[[Any], bool]) -> Any:
+        while True:
+            message = await self.socket.receive(TIMEOUT)
+            if message.type is aiohttp.WSMsgType.BINARY:
+                found: Any = read_picture(message.data)
+            elif message.type is aiohttp.WSMsgType.TEXT:
+                found = message.json()
+                self.texts.append(found)
+            else:
+                self.closed_with = self.socket.close_code
+                raise EOFError(f"the server closed: {message}")
+            if fits(found):
+                return found
+            if isinstance(found, tuple):
+                await self.say("ack", seq=found[0]["seq"])
+
+
+@contextlib.asynccontextmanager
+async def viewer(server: StreamServer, token: str | None = None, **arguments: Any) -> AsyncIterator[Viewer]:
+    """A connected viewer that has been greeted; its greeting is the first of its texts."""
+    async with session(token) as client, client.ws_connect(address(server, "ws"), **arguments) as socket:
+        guest = Viewer(socket)
+        await guest._next(lambda message: isinstance(message, dict) and message["type"] == "hello")
+        yield guest

@@ -1,0 +1,21 @@
+"""Pictures of what runs: encoded where they lie, served to browsers. Loads neither torch nor the extra's packages."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchrl_gpu.streaming.mp4 import Mp4Writer
+    from torchrl_gpu.streaming.pipeline import GpuFramePipeline
+    from torchrl_gpu.streaming.protocol import Command
+    from torchrl_gpu.streaming.server import StreamServer
+
+_HOMES = {"Command": "protocol", "GpuFramePipeline": "pipeline", "Mp4Writer": "mp4", "StreamServer": "server"}
+__all__ = ["Command", "GpuFramePipeline", "Mp4Writer", "StreamServer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,25 @@
+"""The packages that the extras bring, loaded by whoever needs them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_PACKAGES = {"av": "PyAV", "cv2": "OpenCV"}
+
+
+def load(module: str, extra: str = "stream") -> Any:
+    """A module of an optional package.
+
+    Raises:
+        ModuleNotFoundError: It is not installed; the message names the extra.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = _PACKAGES.get(module.partition(".")[0], module)
+        raise ModuleNotFoundError(
+            f"streaming: want {package}, which an extra brings, pip install 'torchrl_gpu[{extra}]'; "
+            f"got an install without it ({error})",
+            name=error.name,
+        ) from error

@@ -1,0 +1,155 @@
+"""JPEG on the GPU: NVJPEG, through torchcodec where it is installed, through torchvision otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+# Planar pictures (3, H, W) and a quality in; files out, (bytes,) uint8, on the same device.
+Backend: TypeAlias = Callable[[list[Tensor], int], list[Tensor]]
+_START, _END = b"\xff\xd8", b"\xff\xd9"
+_DEPRECATED = "The image decoding and encoding capabilities of TorchVision are deprecated"
+_PROBE_SIDE = 256  # NVJPEG has refused pictures of a few pixels
+
+
+class NvJpeg:
+    """JPEG files, 4:4:4, of frames that lie on one CUDA device.
+
+    NVJPEG gave torn pictures where several threads or streams used it at once, so one thread of the process encodes, on
+    a stream beside the caller's; it begins when what the caller had queued on its stream is done, and holds the frames
+    until their files are on the host.
+
+    Args:
+        device: Where the frames lie.
+        backends: What may encode, by name, the first that does; those of this module by default.
+
+    Attributes:
+        backend: The name of what encodes.
+
+    Raises:
+        RuntimeError: None has encoded a picture here; the message says why.
+    """
+
+    def __init__(self, device: torch.device, backends: dict[str, Backend] | None = None) -> None:
+        self.device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        problems = []
+        for name, backend in (_backends(device) if backends is None else backends).items():
+            self.backend, self._encode = name, backend
+            problem = self._probe()
+            if not problem:
+                return
+            problems.append(f"{name}: {problem}")
+        raise RuntimeError("; ".join(problems) or f"want a CUDA device; got {device}")
+
+    def encode(self, frames: Tensor | Sequence[Tensor], quality: int, *, bgr: bool = False) -> list[bytes]:
+        """The files of frames, in their order, made in one call.
+
+        Args:
+            frames: B×H×W×3 uint8 in any strides, or a sequence of H×W×3 whose sizes may differ.
+            quality: 1 to 100.
+            bgr: Whether the channels are blue, green, red.
+
+        Raises:
+            RuntimeError: NVJPEG or the device fails.
+        """
+        if not len(frames):
+            return []
+        ready = self._mark()
+        return _encoder_thread().submit(self._work, frames, ready, quality, bgr).result()
+
+    def _mark(self) -> Any:
+        """An event behind everything that the calling thread has queued so far."""
+        if self._stream is None:
+            return None
+        event = torch.cuda.Event(blocking=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def _work(self, frames: Tensor | Sequence[Tensor], ready: Any, quality: int, bgr: bool) -> list[bytes]:
+        """In the encoder thread. The host waits, since NVJPEG reads on a stream of its own that waits for nobody."""
+        with self._beside(), torch.no_grad():
+            if ready is not None:
+                ready.synchronize()
+            planes = planar(frames, self.device, bgr=bgr)
+            if self._stream is not None:
+                self._stream.synchronize()
+            return _to_host(self._encode(planes, quality))
+
+    def _beside(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def _probe(self) -> str:
+        """Why the backend encodes nothing, empty if it has just encoded a picture."""
+        ramp = torch.arange(_PROBE_SIDE, dtype=torch.uint8, device=self.device)
+        frame = ramp[:, None, None].expand(_PROBE_SIDE, _PROBE_SIDE, 3)
+        try:
+            (file,) = self.encode([frame], 80)
+        except (RuntimeError, ImportError, OSError, AttributeError) as error:
+            return " ".join(str(error).split()) or type(error).__name__
+        return "" if file.startswith(_START) and file.endswith(_END) else "what it gives is no JPEG file"
+
+
+def planar(frames: Tensor | Sequence[Tensor], device: torch.device, *, bgr: bool = False) -> list[Tensor]:
+    """Frames as NVJPEG takes them: on the device, (3, H, W), contiguous, RGB."""
+    if isinstance(frames, Tensor):
+        planes = frames.to(device).permute(0, 3, 1, 2)
+        return list((planes.flip(1) if bgr else planes).contiguous().unbind(0))
+    return [planar(frame[None], device, bgr=bgr)[0] for frame in frames]
+
+
+def _to_host(files: list[Tensor]) -> list[bytes]:
+    """Files on the host, fetched in one copy."""
+    data = torch.cat(files).cpu().numpy().tobytes()
+    ends = torch.tensor([len(file) for file in files]).cumsum(0).tolist()
+    return [data[end - len(file) : end] for end, file in zip(ends, files, strict=True)]
+
+
+@functools.cache
+def _encoder_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="nvjpeg")
+
+
+def _backends(device: torch.device) -> dict[str, Backend]:
+    return {"torchcodec": torchcodec, "torchvision": torchvision} if device.type == "cuda" else {}
+
+
+def torchcodec(planes: list[Tensor], quality: int) -> list[Tensor]:
+    """By torchcodec, from 0.16."""
+    encoder = importlib.import_module("torchcodec.encoders").JpegEncoder
+    return [encoder(picture).to_tensor(quality=quality) for picture in planes]
+
+
+def torchvision(planes: list[Tensor], quality: int) -> list[Tensor]:
+    """By torchvision, whose encoder is deprecated from 0.29 on."""
+    io = importlib.import_module("torchvision.io")
+    _silence_deprecation()
+    files: list[Tensor] = io.encode_jpeg(planes, quality)
+    _wait_for_default_stream(file.device for file in files)
+    return files
+
+
+def _silence_deprecation() -> None:
+    """Hides the one warning that every call repeats: torchcodec, which it asks for, has been tried by then.
+
+    `catch_warnings` is no way, since other threads warn meanwhile; and filters may have been reset since the last call.
+    """
+    if not any(getattr(text, "pattern", text) == _DEPRECATED for _, text, *_ in warnings.filters):
+        warnings.filterwarnings("ignore", _DEPRECATED, DeprecationWarning, r"torchvision\.io\.image")
+
+
+def _wait_for_default_stream(devices: Iterable[torch.device]) -> None:
+    """torchvision copies the files on the device's default stream, and tells the caller's stream nothing of it."""
+    for device in set(devices):
+        if device.type == "cuda":
+            event = torch.cuda.Event(blocking=True)
+            event.record(torch.cuda.default_stream(device))
+            event.synchronize()

@@ -1,0 +1,92 @@
+"""One stream as the program sees it, where the server runs in another process."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+from torchrl_gpu.streaming.frames import Layout, copy_pixels
+from torchrl_gpu.streaming.pace import Pace
+from torchrl_gpu.streaming.shared import (
+    DEMAND_AT,
+    HEIGHT,
+    INTERVAL,
+    PUBLISHED,
+    WIDTH,
+    Board,
+    SharedFrames,
+    SharedMemory,
+)
+
+
+class Outlet:
+    """Counts frames, knows from the board whether one is wanted, and lays it where the server finds it.
+
+    Args:
+        name: Of the stream.
+        index: Its place on the board.
+        board: The board.
+    """
+
+    def __init__(self, name: str, index: int, board: Board) -> None:
+        self.name = name
+        self.index = index
+        self.pace = Pace()
+        self.layout = Layout()
+        self._board = board
+        self._published = 0
+        self._frames: SharedFrames | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def count(self, frame: Any) -> None:
+        """Notes that a frame was published.
+
+        Raises:
+            ValueError: It is no picture.
+        """
+        self.layout.see(frame)
+        self._published += 1
+        self._board.set(self.index, PUBLISHED, self._published)
+        self._board.set(self.index, HEIGHT, self.layout.shape[0])
+        self._board.set(self.index, WIDTH, self.layout.shape[1])
+
+    def is_due(self, now: float) -> bool:
+        """Whether somebody waits for a frame at this moment of the monotonic clock."""
+        self.pace.interval = self._board.get(self.index, INTERVAL)
+        return now >= self._board.get(self.index, DEMAND_AT) and now >= self.pace.at
+
+    def lay(self, frame: Any, shape: tuple[int, int, int]) -> tuple[str, int] | None:
+        """Copies a frame of the host into shared memory. Any thread may; they take turns.
+
+        Returns:
+            The file of the memory, and the version of the frame; None after `close`.
+        """
+        with self._lock:
+            if self._closed:
+                return None
+            frames = self._room_for(math.prod(shape))
+            version = frames.begin()
+            copy_pixels(frame, shape, frames.pixels(version, shape))
+            frames.commit(version)
+            return frames.memory.path, version
+
+    def close(self) -> None:
+        """Removes the memory."""
+        with self._lock:
+            self._closed = True
+            self._release()
+
+    def _room_for(self, size: int) -> SharedFrames:
+        """The memory, made anew where frames have grown."""
+        if self._frames is None or self._frames.capacity < size:
+            self._release()
+            self._frames = SharedFrames(SharedMemory(size=SharedFrames.bytes_for(size)))
+        return self._frames
+
+    def _release(self) -> None:
+        if self._frames is not None:
+            self._frames.memory.unlink()
+            self._frames.memory.close()
+            self._frames = None

@@ -1,0 +1,52 @@
+"""Rates: one that is kept by whoever comes a little early or late, and one that is not to be exceeded."""
+
+from __future__ import annotations
+
+import math
+
+
+class Pace:
+    """A grid in time, one slot an interval; whoever comes half an interval early still gets the slot.
+
+    Without that half, a producer whose period is the interval would lose every frame that comes a moment early.
+
+    Args:
+        interval: Seconds between two slots.
+    """
+
+    def __init__(self, interval: float = 0.0) -> None:
+        self.interval = interval
+        self._slot = -math.inf
+
+    @property
+    def at(self) -> float:
+        """From when on the next slot may be taken."""
+        return self._slot + self.interval / 2
+
+    def advance(self, now: float) -> None:
+        """Takes the slot of this moment; whoever is late by more than half an interval begins a new grid."""
+        due = self._slot + self.interval
+        self._slot = due if now - due <= self.interval / 2 else now
+
+
+class Budget:
+    """How often somebody may do something.
+
+    Args:
+        rate: Times per second in the long run.
+        burst: Times at once.
+    """
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate, self._burst = rate, burst
+        self._left = burst
+        self._at = -math.inf
+
+    def spend(self, now: float) -> bool:
+        """Takes one at a moment of the monotonic clock; false if there is none left."""
+        self._left = min(self._burst, self._left + (now - self._at) * self._rate)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True

@@ -1,0 +1,171 @@
+"""A server in a process of its own, as the program sees it: frames go out through shared memory, commands come in."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torchrl_gpu.streaming.ferry import Ferry
+from torchrl_gpu.streaming.frames import check_state, clean_meta
+from torchrl_gpu.streaming.hub import MOST_COMMANDS
+from torchrl_gpu.streaming.lines import Speaker, hear
+from torchrl_gpu.streaming.outlet import Outlet
+from torchrl_gpu.streaming.protocol import Command
+from torchrl_gpu.streaming.settings import Settings
+from torchrl_gpu.streaming.shared import WATCHERS, Board, SharedMemory
+from torchrl_gpu.streaming.streams import check_name
+
+_START_TIMEOUT = 60.0
+_STOP_TIMEOUT = 10.0
+_ROOT = Path(__file__).parents[2]
+
+
+class ProcessLink:
+    """Starts a server in a process of its own, a fresh interpreter that loads neither torch nor the program.
+
+    Args:
+        settings: What the server was told. It goes through a pipe, where no list of processes shows the tokens.
+
+    Raises:
+        ValueError: As `Service` raises it.
+        RuntimeError: The process ends before it serves.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.port = 0
+        self._board = Board(SharedMemory(size=Board.SIZE))
+        self._board.forget_demand()
+        self._outlets: dict[str, Outlet] = {}
+        self._commands: deque[Command] = deque(maxlen=MOST_COMMANDS)
+        self._lock = threading.Lock()
+        self._problem: str | None = None
+        self._kind: str | None = None
+        self._told = threading.Event()
+        self._process = _spawn()
+        assert self._process.stdin is not None
+        self._speaker = Speaker(os.dup(self._process.stdin.fileno()))
+        self._process.stdin.close()
+        self._ferry = Ferry(self._speaker)
+        self._speaker.say("begin", settings=dataclasses.asdict(settings), board=self._board.memory.path)
+        self._reader = threading.Thread(target=self._listen, name="torchrl_gpu stream commands", daemon=True)
+        self._reader.start()
+        self._await_start()
+
+    def publish(self, frame: Any, stream: str, meta: Mapping[str, Any] | None, *, bgr: bool) -> None:
+        """As `StreamServer.publish`."""
+        outlet, clean = self._outlet(stream), clean_meta(meta)
+        outlet.count(frame)
+        now = time.monotonic()
+        if outlet.is_due(now):
+            outlet.pace.advance(now)
+            self._ferry.carry(outlet, frame, clean, bgr=bgr)
+
+    def wanted(self, stream: str) -> bool:
+        """As `StreamServer.wanted`."""
+        return self._outlet(stream).is_due(time.monotonic())
+
+    def watchers(self, stream: str | None) -> int:
+        """As `StreamServer.watchers`."""
+        outlets = [each for each in self._outlets.values() if stream in (None, each.name)]
+        return sum(int(self._board.get(each.index, WATCHERS)) for each in outlets)
+
+    def declare(self, stream: str, title: str | None) -> None:
+        """As `StreamServer.declare`."""
+        self._declare(stream, title)
+
+    def end_episode(self, stream: str, meta: Mapping[str, Any] | None) -> None:
+        """As `StreamServer.end_episode`."""
+        self._outlet(stream)
+        self._speaker.say("end_episode", stream=stream, meta=clean_meta(meta), captured=time.time())
+
+    def commands(self) -> list[Command]:
+        """As `StreamServer.commands`."""
+        commands = []
+        while self._commands:
+            commands.append(self._commands.popleft())
+        return commands
+
+    def state(self, values: Mapping[str, Any]) -> None:
+        """As `StreamServer.state`."""
+        self._speaker.say("state", values=check_state(values))
+
+    def stop(self) -> RuntimeError | None:
+        """Ends the process; what went wrong in it, if anything did."""
+        self._ferry.stop()
+        self._speaker.close()
+        try:
+            self._process.wait(_STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._problem = self._problem or f"its process does not end within {_STOP_TIMEOUT:g} s"
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        for outlet in self._outlets.values():
+            outlet.close()
+        self._board.memory.unlink()
+        return None if self._problem is None else RuntimeError(self._problem)
+
+    def _outlet(self, name: str) -> Outlet:
+        return self._outlets.get(name) or self._declare(name, None)
+
+    def _declare(self, name: str, title: str | None) -> Outlet:
+        with self._lock:
+            outlet = self._outlets.get(name)
+            if outlet is None:
+                check_name(name, len(self._outlets))
+                outlet = Outlet(name, len(self._outlets), self._board)
+                self._outlets[name] = outlet
+            self._speaker.say("declare", stream=name, title=title, index=outlet.index)
+        return outlet
+
+    def _await_start(self) -> None:
+        if not self._told.wait(_START_TIMEOUT):
+            self._problem = f"its process does not serve within {_START_TIMEOUT:g} s"
+        if self._problem is not None:
+            self.stop()
+            if self._kind == "ValueError":
+                raise ValueError(self._problem)
+            raise RuntimeError(f"StreamServer: it does not start: {self._problem}")
+
+    def _listen(self) -> None:
+        """Hears the process until it ends."""
+        assert self._process.stdout is not None
+        ended = False
+        for line in self._process.stdout:
+            op, fields = hear(line)
+            if op == "serves":
+                self.port = fields["port"]
+                self._told.set()
+            elif op == "command":
+                self._commands.append(Command(**fields))
+            elif op == "ended":
+                ended = True
+                self._kind, self._problem = fields["kind"], fields["message"]
+        if not ended:
+            self._problem = self._problem or "its process died"
+        with contextlib.suppress(ValueError):
+            self._board.forget_demand()
+        self._told.set()
+
+
+def _spawn() -> subprocess.Popen[bytes]:
+    """A fresh interpreter: what has threads must not fork, and one that runs the program's main module loads torch."""
+    path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "torchrl_gpu.streaming.child"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": path},
+        start_new_session=True,  # Ctrl-C is the program's to answer
+    )

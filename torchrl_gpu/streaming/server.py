@@ -1,0 +1,224 @@
+"""Frames in, viewers out: what a program that has pictures talks to."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+from urllib.parse import quote
+
+from torchrl_gpu.streaming.extras import load
+from torchrl_gpu.streaming.frames import Scalar
+from torchrl_gpu.streaming.protocol import Command
+from torchrl_gpu.streaming.settings import Settings
+
+if TYPE_CHECKING:
+    from torchrl_gpu.streaming.pipeline import GpuFramePipeline
+
+_ANYWHERE = ("0.0.0.0", "::")
+
+
+class Link(Protocol):
+    """A running server, in a thread or in a process of its own, as the program reaches it."""
+
+    port: int
+
+    def publish(self, frame: Any, stream: str, meta: Mapping[str, Any] | None, *, bgr: bool) -> None: ...
+    def wanted(self, stream: str) -> bool: ...
+    def watchers(self, stream: str | None) -> int: ...
+    def declare(self, stream: str, title: str | None) -> None: ...
+    def end_episode(self, stream: str, meta: Mapping[str, Any] | None) -> None: ...
+    def commands(self) -> list[Command]: ...
+    def state(self, values: Mapping[str, Any]) -> None: ...
+    def stop(self) -> RuntimeError | None: ...
+
+
+class StreamServer:
+    """Shows pictures to browsers, beside a program that goes on without waiting for them.
+
+    Whoever opens `url` sees the streams. With nobody watching, publishing costs microseconds and nothing is copied or
+    encoded. A viewer gets the newest picture whenever it has painted the one before the last: a slow one sees
+    fewer pictures, not older ones, and costs the others nothing. Before `start` and after `stop` nothing happens.
+
+    Args:
+        host: Address to listen at; beyond this machine ("0.0.0.0") a token is needed.
+        port: TCP port; 0 for any that is free.
+        token: Gives control. None: everyone on this machine has it.
+        view_token: Lets watch, but not command.
+        max_clients: Viewers at once; more are sent away.
+        tls: Files of a certificate chain and its key, PEM.
+        isolation: "thread" beside the program, or "process": a process of its own, fed through shared memory, whose
+            encoding does not compete for the interpreter.
+        jpeg_quality: 1 to 100.
+        fps: The largest rate of a stream, frames per second.
+        replay_seconds: How far instant replay reaches back.
+        heartbeat: Seconds between signs of life; viewers without one are dropped within two.
+        port_tries: Ports from `port` on that are tried where one is in use.
+        allowed_origins: Pages of other hosts that may connect or show the page in a frame: "https://lab.example".
+        pipeline: A `GpuFramePipeline` that makes the JPEGs of isolation "thread".
+
+    Raises:
+        ValueError: An argument is something else, or there is no token for a host beyond this machine.
+        ModuleNotFoundError: The extra `stream` is not installed.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 8080,
+        token: str | None = None,
+        view_token: str | None = None,
+        *,
+        max_clients: int = 64,
+        tls: tuple[str, str] | None = None,
+        isolation: Literal["thread", "process"] = "thread",
+        jpeg_quality: int = 80,
+        fps: float = 30.0,
+        replay_seconds: float = 10.0,
+        heartbeat: float = 5.0,
+        port_tries: int = 1,
+        allowed_origins: Sequence[str] = (),
+        pipeline: GpuFramePipeline | None = None,
+    ) -> None:
+        if isolation not in ("thread", "process"):
+            raise ValueError(f"StreamServer: want isolation to be thread or process; got {isolation!r}")
+        if pipeline is not None and isolation == "process":
+            raise ValueError("StreamServer: want no pipeline with isolation 'process', which has its own; got one")
+        self.settings = Settings(
+            host,
+            port,
+            token,
+            view_token,
+            max_clients=max_clients,
+            tls=tls,
+            jpeg_quality=jpeg_quality,
+            fps=fps,
+            replay_seconds=replay_seconds,
+            heartbeat=heartbeat,
+            port_tries=port_tries,
+            allowed_origins=tuple(allowed_origins),
+        )
+        for module in ("aiohttp", "cv2", "av"):
+            load(module)
+        self.isolation = isolation
+        self._pipeline = pipeline
+        self._link: Link | None = None
+        self._owner = os.getpid()
+
+    def start(self) -> StreamServer:
+        """Listens and serves; does nothing where it does already.
+
+        Raises:
+            ValueError: No port that may be tried is free, or the host or the certificate cannot be used.
+        """
+        if self._link is None:
+            self._owner = os.getpid()
+            self._link = self._open()
+            atexit.register(self._stop_quietly)
+        return self
+
+    def stop(self) -> None:
+        """Closes every connection and gives the port back; does nothing where it is stopped.
+
+        Raises:
+            RuntimeError: The server, or its encoder, failed while it ran.
+        """
+        link, self._link = self._link, None
+        if link is None or os.getpid() != self._owner:
+            return
+        atexit.unregister(self._stop_quietly)
+        error = link.stop()
+        if error is not None:
+            raise RuntimeError(f"StreamServer: it failed while it ran: {error}") from error
+
+    def __enter__(self) -> StreamServer:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.stop()
+        else:  # the program's own error is the one to be seen
+            self._stop_quietly()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens at; before `start`, the one that was asked for."""
+        return self.settings.port if self._link is None else self._link.port
+
+    @property
+    def url(self) -> str:
+        """What to open in a browser. It carries the token: for a terminal, not for a log that others read."""
+        host = socket.gethostname() if self.settings.host in _ANYWHERE else self.settings.host
+        host = f"[{host}]" if ":" in host else host
+        query = f"?token={quote(self.settings.token, safe='')}" if self.settings.token else ""
+        return f"{'https' if self.settings.tls else 'http'}://{host}:{self.port}/{query}"
+
+    def publish(
+        self, frame: Any, stream: str = "main", meta: Mapping[str, Any] | None = None, *, bgr: bool = False
+    ) -> None:
+        """Shows a frame to whoever watches; never waits for them.
+
+        Args:
+            frame: H×W×3 uint8, or a batch N×H×W×3, which is tiled into a grid: NumPy or torch, on any device, in any
+                strides. It may be overwritten as soon as this returns.
+            stream: Where it belongs.
+            meta: JSON scalars that are shown beside it, such as step, episode, return, utilization, policy_version.
+            bgr: Whether the channels are blue, green, red.
+
+        Raises:
+            ValueError: The frame, the name or the metadata is something else.
+        """
+        if self._link is not None:
+            self._link.publish(frame, stream, meta, bgr=bgr)
+
+    def wanted(self, stream: str = "main") -> bool:
+        """Whether somebody waits for a frame of this stream now; ask before rendering. Takes about a microsecond."""
+        return self._link is not None and self._link.wanted(stream)
+
+    def watchers(self, stream: str | None = None) -> int:
+        """How many watch a stream, or all of them."""
+        return 0 if self._link is None else self._link.watchers(stream)
+
+    def declare(self, stream: str, title: str | None = None) -> None:
+        """Names a stream before its first frame, so that viewers can choose it.
+
+        Raises:
+            ValueError: The name is not 1 to 64 characters, or there are 64 streams already.
+        """
+        if self._link is not None:
+            self._link.declare(stream, title)
+
+    def end_episode(self, stream: str = "main", meta: Mapping[str, Any] | None = None) -> None:
+        """Marks the end of an episode: instant replay shows what came before.
+
+        Args:
+            stream: Whose episode.
+            meta: JSON scalars that are shown with its last picture.
+        """
+        if self._link is not None:
+            self._link.end_episode(stream, meta)
+
+    def commands(self) -> list[Command]:
+        """What viewers with control have asked for since the last call, oldest first; at most 256 are kept."""
+        return [] if self._link is None else self._link.commands()
+
+    def state(self, **values: Scalar | Sequence[Scalar]) -> None:
+        """Shows values beside the picture; those of earlier calls stay. Lists are of JSON scalars."""
+        if self._link is not None:
+            self._link.state(values)
+
+    def _open(self) -> Link:
+        if self.isolation == "process":
+            from torchrl_gpu.streaming.process import ProcessLink
+
+            return ProcessLink(self.settings)
+        from torchrl_gpu.streaming.thread import ThreadLink
+
+        return ThreadLink(self.settings, self._pipeline)
+
+    def _stop_quietly(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self.stop()

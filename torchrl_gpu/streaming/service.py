@@ -1,0 +1,173 @@
+"""The server proper, which lives on an event loop: in a thread beside training, or in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
+
+from torchrl_gpu.streaming.app_state import AppState
+from torchrl_gpu.streaming.encoding import Encoding
+from torchrl_gpu.streaming.hub import Hub
+from torchrl_gpu.streaming.routes import make_app
+from torchrl_gpu.streaming.settings import Settings
+
+_LOG = logging.getLogger(__name__)
+_BACKLOG = 128
+_HANDSHAKE_TIMEOUT = 10.0
+_SHUTDOWN_TIMEOUT = 1.0
+_PEERS_FAULTS = (HttpProcessingError, PayloadEncodingError, OSError)
+
+
+class Service:
+    """Listens from the moment it is made, and serves while `run` runs.
+
+    Args:
+        settings: What the server was told.
+        hub: Its streams.
+        pipeline: What makes JPEGs, if not OpenCV.
+
+    Raises:
+        ValueError: No port that may be tried is free, or the host or the certificate cannot be used.
+    """
+
+    def __init__(self, settings: Settings, hub: Hub, pipeline: Any = None) -> None:
+        self.settings = settings
+        self.hub = hub
+        self._tls = tls_context(settings.tls)
+        self._encoding = Encoding(hub, settings.jpeg_quality, pipeline)
+        self._socket = listen(settings.host, settings.port, settings.port_tries)
+        self.port: int = self._socket.getsockname()[1]
+        self._stopping: asyncio.Event | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def error(self) -> BaseException | None:
+        """The first thing that went wrong, if anything did: beside requests, each of which fails for itself."""
+        return self._error or self._encoding.error
+
+    async def run(self, started: Callable[[], None]) -> None:
+        """Serves until `stop`; calls `started` as soon as it does."""
+        self._stopping = asyncio.Event()
+        asyncio.get_running_loop().set_exception_handler(self._note)
+        self.hub.attach(asyncio.get_running_loop())
+        state = AppState(self.settings, self.hub, self.port)
+        # Addresses may carry tokens, so that no request is ever logged.
+        runner = web.AppRunner(
+            make_app(state),
+            access_log=None,
+            logger=_request_log(),
+            keepalive_timeout=state.doorstep.patience,
+            shutdown_timeout=_SHUTDOWN_TIMEOUT,
+            handler_cancellation=True,  # who leaves is no viewer any more, even if nothing is sent that would show it
+        )
+        await runner.setup()
+        self._encoding.start()
+        try:
+            await self._listen(runner, state, started)
+        finally:
+            self.hub.attach(None)
+            await state.close()
+            await runner.cleanup()
+            self._encoding.stop()
+
+    def stop(self) -> None:
+        """Has `run` end. Any thread may."""
+        if self._stopping is not None:
+            self.hub.call(self._stopping.set)
+
+    def close(self) -> None:
+        """Gives the port back, where `run` never ran."""
+        self._socket.close()
+
+    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Keeps what went wrong on the loop; peers that break off, or speak no TLS, are nothing of the kind."""
+        error = context.get("exception")
+        if isinstance(error, OSError):
+            _LOG.debug("%s: %s", context["message"], error)
+            return
+        _LOG.error("%s", context["message"], exc_info=error)
+        if isinstance(error, Exception) and self._error is None:
+            self._error = error
+
+    async def _listen(self, runner: web.AppRunner, state: AppState, started: Callable[[], None]) -> None:
+        assert runner.server is not None
+        assert self._stopping is not None
+        server = await asyncio.get_running_loop().create_server(
+            state.doorstep.protect(runner.server),
+            sock=self._socket,
+            backlog=_BACKLOG,
+            ssl=self._tls,
+            ssl_handshake_timeout=_HANDSHAKE_TIMEOUT if self._tls else None,
+        )
+        try:
+            started()
+            await self.hub.tick_until(self._stopping)
+        finally:
+            with contextlib.suppress(OSError):  # a process that was forked meanwhile may hold it open
+                self._socket.shutdown(socket.SHUT_RDWR)
+            server.close()
+
+
+def _request_log() -> logging.Logger:
+    """The log of requests that failed by our fault; the peers' faults would fill it, and show what they sent."""
+    log = logging.getLogger(f"{__name__}.requests")
+    if not log.filters:
+        log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _PEERS_FAULTS)))
+    return log
+
+
+def listen(host: str, port: int, tries: int) -> socket.socket:
+    """A socket that listens at the first free port from `port` on.
+
+    Raises:
+        ValueError: None is free, or the host is none of this machine's.
+    """
+    ports = [port] if port == 0 else range(port, min(port + tries, 65_536))
+    for each in ports:
+        try:
+            return _bind(host, each)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise ValueError(f"StreamServer: want an address of this machine; got {host!r}: {error}") from None
+    raise ValueError(f"StreamServer: want a free port from {ports[0]} to {ports[-1]}; got all in use")
+
+
+def tls_context(files: tuple[str, str] | None) -> ssl.SSLContext | None:
+    """What TLS needs, from the files of a certificate and its key.
+
+    Raises:
+        ValueError: They cannot be read as such.
+    """
+    if files is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(*files)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"StreamServer: want the files of a certificate and its key; got {files!r}: {error}") from None
+    return context
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+        0
+    ]
+    listener = socket.socket(family, kind, number)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
