@@ -24,6 +24,8 @@ OWN_WORDS = {
     "doctor": ("torchrl_gpu.doctor:main", "print what this machine can do, and why not where it cannot"),
     "bench": ("torchrl_gpu.bench:main", "measure, side by side with others, parity first"),
     "evaluate": ("torchrl_gpu.evaluate:main", "print the tables of published evaluations, with ours in them"),
+    "play": ("torchrl_gpu.play:main", "show in the browser how a policy packs"),
+    "serve": ("torchrl_gpu.play:serve", "the same as a service: one port, until SIGTERM"),
 }
 
 USER_ERROR = 2

@@ -1,0 +1,60 @@
+"""A server without sockets: who watches is set from outside, what is published is kept."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+
+class FakeServer:
+    """As much of a `StreamServer` as producers use; the last one made stands in `FakeServer.last`."""
+
+    last: ClassVar[FakeServer | None] = None
+
+    def __init__(self, watched: tuple[str, ...] = (), **arguments: Any) -> None:
+        FakeServer.last = self
+        self.watched, self.arguments = set(watched), arguments
+        self.url, self.running, self.asked = "http://127.0.0.1:8080/", False, 0
+        self.declared: dict[str, str | None] = {}
+        self.published: list[tuple[str, np.ndarray, dict[str, Any]]] = []
+        self.ended: list[tuple[str, dict[str, Any]]] = []
+        self.shown: dict[str, Any] = {}
+        self.pending: list[Any] = []
+
+    def start(self) -> None:
+        self.running = True
+
+    def stop(self) -> None:
+        self.running = False
+
+    def declare(self, stream: str, title: str | None = None) -> None:
+        self.declared[stream] = title
+
+    def watchers(self, stream: str | None = None) -> int:
+        self.asked += 1
+        return len(self.watched) if stream is None else int(stream in self.watched)
+
+    def wanted(self, stream: str = "main") -> bool:
+        return stream in self.watched
+
+    def publish(
+        self, frame: Any, stream: str = "main", meta: dict[str, Any] | None = None, *, bgr: bool = False
+    ) -> None:
+        picture = frame.cpu().numpy() if isinstance(frame, torch.Tensor) else frame
+        self.published.append((stream, np.array(picture), dict(meta or {})))
+
+    def end_episode(self, stream: str = "main", meta: dict[str, Any] | None = None) -> None:
+        self.ended.append((stream, dict(meta or {})))
+
+    def state(self, **values: Any) -> None:
+        self.shown |= values
+
+    def commands(self) -> list[Any]:
+        drained, self.pending = self.pending, []
+        return drained
+
+    def metas(self, stream: str) -> list[dict[str, Any]]:
+        """Meta data of the pictures of one stream, in order."""
+        return [meta for name, _, meta in self.published if name == stream]

@@ -1,0 +1,130 @@
+"""What is drawn is what somebody watches, with figures that are true of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.callbacks.fake_server import FakeServer
+from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, choose
+
+NAMES = ("env2", "worst", "best", "grid")
+
+
+class Counted:
+    """Five environments whose pictures hold their number, and which count what is asked of them."""
+
+    num_envs = 5
+
+    def __init__(self) -> None:
+        self.step, self.episode = torch.tensor([9, 4, 6, 1, 5]), torch.tensor([1, 1, 1, 1, 2])
+        self.reached = torch.tensor([0.5, 0.2, 0.3, 0.0, 0.9])
+        self.asked, self.drawn = 0, []
+
+    def figures(self) -> dict[str, Tensor]:
+        self.asked += 1
+        return {"step": self.step, "episode": self.episode, "return": self.reached}
+
+    def pictures(self, index: Sequence[int], width: int, height: int) -> np.ndarray:
+        self.drawn.append(list(index))
+        return np.stack([np.full((height, width, 3), each, np.uint8) for each in index])
+
+
+@pytest.fixture
+def view() -> Counted:
+    return Counted()
+
+
+@pytest.fixture
+def server() -> FakeServer:
+    return FakeServer()
+
+
+def test_nothing_is_asked_for_nobody(view: Counted, server: FakeServer) -> None:
+    assert EnvStreams(server, view, NAMES, 32, 24).publish() == 0
+    assert (view.asked, view.drawn, server.published) == (0, [], [])
+    assert server.declared == {"env2": "Environment 2", "worst": "The worst", "best": "The best", "grid": "Several"}
+
+
+def test_only_what_is_watched_is_drawn(view: Counted, server: FakeServer) -> None:
+    server.watched = {"env2", "best"}
+    assert EnvStreams(server, view, NAMES, 32, 24).publish(policy_version=70) == 2
+    # The mean of the steps is 5: environments 0, 2 and 4 are that far, with returns of 0.5, 0.3 and 0.9.
+    (first, one, meta), (second, other, best) = server.published
+    assert (first, second) == ("env2", "best")
+    assert one.shape == (24, 32, 3)
+    assert (one == 2).all()
+    assert (other == 4).all()
+    assert meta == {"env": 2, "episode_step": 6, "episode": 1, "return": pytest.approx(0.3), "policy_version": 70}
+    assert best == {"env": 4, "episode_step": 5, "episode": 2, "return": pytest.approx(0.9), "policy_version": 70}
+    assert view.asked == 1
+
+
+def test_the_worst_of_those_that_are_far_enough() -> None:
+    figures = {"step": np.array([9, 4, 6, 1, 5.0]), "return": np.array([0.5, 0.2, 0.3, 0.0, 0.9])}
+    assert choose("worst", figures) == 2
+    assert choose("best", figures) == 4
+    assert choose("env3", figures) == 3
+
+
+def test_a_stream_stays_with_an_environment_until_its_episode_ends(view: Counted, server: FakeServer) -> None:
+    server.watched = {"worst"}
+    streams = EnvStreams(server, view, NAMES, 32, 24)
+    streams.publish()
+    view.reached[2] = 5.0  # no longer the worst
+    streams.publish()
+    assert [meta["env"] for meta in server.metas("worst")] == [2, 2]
+    assert server.ended == []
+    view.episode[2], view.step[2] = 2, 0
+    streams.publish()
+    assert server.ended == [("worst", {"env": 2, "episode_step": 6, "episode": 1, "return": 5.0})]
+    assert server.metas("worst")[-1]["env"] == 1  # the mean of the steps is 3.8 now
+
+
+def test_a_numbered_stream_marks_the_end_of_episodes(view: Counted, server: FakeServer) -> None:
+    server.watched = {"env2"}
+    streams = EnvStreams(server, view, NAMES, 32, 24)
+    streams.publish()
+    view.episode[4] += 1  # of another one
+    streams.publish()
+    assert server.ended == []
+    view.episode[2] += 1
+    streams.publish()
+    assert [(name, meta["episode_step"]) for name, meta in server.ended] == [("env2", 6)]
+
+
+def test_nothing_is_drawn_twice_at_one_version(view: Counted, server: FakeServer) -> None:
+    server.watched = {"env2"}
+    streams = EnvStreams(server, view, NAMES, 32, 24)
+    assert [streams.publish(version=7), streams.publish(version=7)] == [1, 0]
+    server.watched = {"env2", "best"}
+    assert [streams.publish(version=7), streams.publish(version=8)] == [1, 2]
+    assert view.drawn == [[2], [4], [2], [4]]
+
+
+def test_a_grid_by_hand(view: Counted, server: FakeServer) -> None:
+    server.watched = {"grid"}
+    EnvStreams(server, view, ("grid",), 33, 24).publish()
+    ((_, frames, meta),) = server.published
+    assert frames.shape == (5, 8, 11, 3)  # 3 by 3 places, of a third of the size
+    assert [int(frame.max()) for frame in frames] == [0, 1, 2, 3, 4]
+    assert meta == {"env": "0–4", "return": pytest.approx(0.38), "episode": 6}
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ((), "want one name or more"),
+        (("env0", "env0"), "each once; got \\['env0', 'env0'\\]"),
+        (("env0", "median"), "got 'median'"),
+        (("env",), "got 'env'"),
+        (("env5",), "want environments below 5; got 'env5'"),
+    ],
+)
+def test_names_that_cannot_work(names: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_names(names, 5)

@@ -1,0 +1,285 @@
+"""A run that is watched is the run that it would have been, and costs what it says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import socket
+import threading
+import urllib.error
+import urllib.request
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import CSVLogger
+from PIL import Image
+
+from tests.callbacks.fake_server import FakeServer
+from tests.training.tiny import fit, module
+from torchrl_gpu import cli
+from torchrl_gpu.callbacks import FrameStream, frame_stream
+from torchrl_gpu.training.replay_run import random_state
+
+pytest.importorskip("cv2")
+
+WATCHED = ("env0", "worst", "best", "grid")
+
+
+@pytest.fixture
+def watched_by(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """Makes every server one that is watched so; the callback itself is real."""
+
+    def choose(*streams: str) -> None:
+        monkeypatch.setattr(frame_stream, "make_server", lambda **arguments: FakeServer(streams, **arguments))
+
+    return choose
+
+
+def small(**changes: Any) -> FrameStream:
+    return FrameStream(**{"width": 48, "height": 36, "most_share": 1.0, **changes})
+
+
+def server() -> FakeServer:
+    assert FakeServer.last is not None
+    return FakeServer.last
+
+
+# -- what is shown --
+
+
+def test_every_picture_says_what_it_shows(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+    watched_by(*WATCHED)
+    made = fit(module(), tmp_path, 12, small(), enable_checkpointing=False)
+    served = server()
+    assert list(served.declared) == list(WATCHED)
+    for name in ("env0", "worst", "best"):
+        metas = served.metas(name)
+        assert len(metas) == 6  # 12 updates, 2 a training step
+        assert [meta["step"] for meta in metas] == [2, 4, 6, 8, 10, 12]
+        assert all(meta["policy_version"] == meta["step"] for meta in metas)
+        for meta in metas:
+            assert {"env", "episode", "episode_step", "return", "utilization"} <= meta.keys()
+            assert meta["return"] == pytest.approx(meta["utilization"], abs=1e-6)  # what this run is rewarded for
+    last = served.metas("env0")[-1]
+    assert last["episode_step"] == int(made.env.state.step_count[0])
+    assert last["episode"] == int(made.env.state.episode[0])
+    assert len({picture.tobytes() for name, picture, _ in served.published if name == "env0"}) > 1
+    grids = [picture for name, picture, _ in served.published if name == "grid"]
+    assert grids[0].shape == (8, 12, 16, 3)
+
+
+def test_ends_of_episodes_are_marked(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+    watched_by("env0")
+    fit(module(), tmp_path, 60, small(streams=("env0",)), enable_checkpointing=False)
+    metas = server().metas("env0")
+    changes = sum(a["episode"] != b["episode"] for a, b in pairwise(metas))
+    assert len(server().ended) == changes > 0
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_arguments_reach_the_server(tmp_path: Path, watched_by, isolation: str) -> None:  # type: ignore[no-untyped-def]
+    watched_by()
+    tls = ("cert.pem", "key.pem")
+    stream = small(port=7, host="0.0.0.0", token="a", view_token="b", fps=5.0, isolation=isolation, tls=tls)
+    fit(module(), tmp_path, 2, stream, enable_checkpointing=False)
+    given = server().arguments
+    assert given["isolation"] == isolation
+    assert (given["port"], given["host"], given["token"], given["view_token"]) == (7, "0.0.0.0", "a", "b")
+    assert (given["fps"], given["tls"], given["max_clients"], given["allowed_origins"]) == (5.0, tls, 64, ())
+
+
+# -- what it costs --
+
+
+@pytest.mark.parametrize("streams", [(), WATCHED], ids=["unwatched", "watched"])
+def test_the_same_run_with_and_without(tmp_path: Path, watched_by, streams: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
+    watched_by(*streams)
+    states = []
+    for callbacks in ((), (small(record=str(tmp_path / "films"), record_every_n_episodes=3),)):
+        made = fit(module(), tmp_path, 16, *callbacks, enable_checkpointing=False)
+        states.append((made.state_dict(), made.env.state_dict(), random_state(made.env.device)))
+    for without, watched in zip(*states, strict=True):
+        assert without.keys() == watched.keys()
+        assert all(torch.equal(without[key], watched[key]) for key in without)
+    assert len(server().published) == len(streams) * 8
+    assert list((tmp_path / "films").glob("*.mp4"))
+
+
+def test_nobody_watches_and_nothing_is_drawn(tmp_path: Path, watched_by, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    def drawn(*args: object, **kwargs: object) -> None:
+        raise AssertionError("drawn for nobody")
+
+    watched_by()
+    for name in ("figures", "pictures"):
+        monkeypatch.setattr(f"torchrl_gpu.envs.packing.viewable.ViewablePacking.{name}", drawn)
+    fit(module(), tmp_path, 12, small(), enable_checkpointing=False)
+    assert server().asked == 6  # once a hook
+
+
+def test_drawing_keeps_to_its_share(tmp_path: Path, watched_by, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    watched_by("env0")
+    monkeypatch.setattr("torchrl_gpu.callbacks.overhead.Allowance.allows", lambda self, now: False)
+    fit(module(), tmp_path, 8, small(), enable_checkpointing=False)
+    assert server().published == []
+
+
+def test_its_cost_is_logged_and_printed(tmp_path: Path, watched_by, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    watched_by("env0")
+    logger = CSVLogger(tmp_path)
+    stream = small(log_every_n_steps=2)
+    fit(module(), tmp_path, 12, stream, enable_checkpointing=False, logger=logger)
+    with (Path(logger.log_dir) / "metrics.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["stream/hook_us"]]
+    assert [int(row["step"]) for row in rows] == [6, 10]  # updates after the 3rd and the 5th of 6 training steps
+    assert all(float(row["stream/hook_us"]) > 0 and 0 < float(row["stream/share"]) < 1 for row in rows)
+    assert stream.cost["hook_us"] > 0
+    said = capsys.readouterr().out
+    assert re.search(r"FrameStream: watch at http://127\.0\.0\.1:8080/\n", said)
+    assert re.search(r"FrameStream: [\d.]+ µs a hook, [\d.]+% of the time\n", said)
+
+
+# -- films --
+
+
+def test_films_of_chosen_episodes(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+    av = pytest.importorskip("av")
+    watched_by()
+    folder = tmp_path / "films"
+    made = fit(module(), tmp_path, 40, small(record=str(folder), record_every_n_episodes=5), enable_checkpointing=False)
+    begun = int(made.env.state.episode.sum())
+    films = sorted(folder.iterdir())
+    numbers = [int(re.fullmatch(r"episode-(\d{9})\.mp4", film.name)[1]) for film in films]  # type: ignore[index]
+    assert numbers == sorted(set(numbers))
+    assert begun // 5 >= len(films) >= 2
+    assert numbers[-1] <= begun
+    for film in films:
+        with av.open(str(film)) as opened:
+            shown = [frame.to_ndarray(format="rgb24") for frame in opened.decode(video=0)]
+        assert shown[0].shape == (36, 48, 3)
+        assert len(shown) >= 2 + 6  # the empty bin, at least one box, and 1.5 s of the end
+        assert (shown[0] != shown[-1]).any()
+
+
+# -- begin and end --
+
+
+class Failing(Callback):
+    """Fails in the middle."""
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx == 2:
+            raise RuntimeError("broken")
+
+
+def test_it_stops_with_the_run(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+    watched_by()
+    stream = small()
+    fit(module(), tmp_path, 2, stream, enable_checkpointing=False)
+    assert not server().running
+    assert stream.url is None
+
+
+def test_it_stops_on_an_error(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+    watched_by()
+    with pytest.raises(RuntimeError, match="broken"):
+        fit(module(), tmp_path, 8, small(), Failing(), enable_checkpointing=False)
+    assert not server().running
+    assert server().declared  # it had begun
+
+
+def test_only_the_first_process_serves(watched_by) -> None:  # type: ignore[no-untyped-def]
+    watched_by()
+    FakeServer.last = None
+    stream, second = small(), type("Trainer", (), {"is_global_zero": False, "global_step": 1})()
+    made = module()
+    stream.setup(second, made, "fit")
+    stream.on_fit_start(second, made)
+    stream.on_train_start(second, made)
+    stream.on_train_batch_end(second, made, None, None, 0)
+    stream.on_train_end(second, made)
+    stream.teardown(second, made, "fit")
+    assert FakeServer.last is None
+
+
+# -- what cannot work is said before anything runs --
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"streams": ["median"]}, "streams: want env0, env1, …, worst, best or grid; got 'median'"),
+        ({"width": 8}, "FrameStream: width and height must be at least 16; got 8 and 36"),
+        ({"most_share": 0.0}, "FrameStream: most_share must lie in (0, 1]; got 0.0"),
+        ({"log_every_n_steps": 0}, "FrameStream: log_every_n_steps must be at least 1; got 0"),
+        ({"record": "films", "record_every_n_episodes": 0}, "record_every_n_episodes must be at least 1; got 0"),
+    ],
+)
+def test_arguments_that_cannot_work(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        small(**wrong)
+
+
+def test_an_environment_that_is_not_there(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+    watched_by()
+    with pytest.raises(ValueError, match="want environments below 8; got 'env8'"):
+        fit(module(), tmp_path, 2, small(streams=("env8",)), enable_checkpointing=False)
+
+
+def test_a_module_without_an_environment(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "tiny.yaml"
+    config.write_text(
+        "model: {class_path: tests.standins.TinyModule, init_args: {env: {class_path: tests.standins.TinyEnv}}}\n"
+        "data: {class_path: tests.standins.TinyData}\n"
+        "trainer: {accelerator: cpu, max_steps: 1, logger: false, enable_progress_bar: false}\n"
+    )
+    args = ["--config", str(config), "--trainer.callbacks+=torchrl_gpu.callbacks.FrameStream"]
+    assert cli.main(["fit", *args, f"--trainer.default_root_dir={tmp_path}"]) == 2
+    assert "viewable: want an environment with `figures` and `pictures`" in capfd.readouterr().err
+
+
+# -- with the server itself --
+
+
+class Visitor(Callback):
+    """Looks at a stream while the run goes on, which ends when it has seen a picture."""
+
+    def __init__(self, stream: FrameStream) -> None:
+        self.stream, self.seen = stream, b""
+        self.thread = threading.Thread(target=self.look, daemon=True)
+
+    def look(self) -> None:
+        for _ in range(20):
+            try:
+                with urllib.request.urlopen(f"{self.stream.url}snapshot.jpg?stream=best", timeout=60) as answer:
+                    self.seen = answer.read()
+                return
+            except urllib.error.HTTPError as error:
+                if error.code != 503:  # no frame within the server's own patience
+                    raise
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        self.thread.start()
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        trainer.should_stop = not self.thread.is_alive()
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_visitor_sees_the_run(tmp_path: Path, isolation: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("aiohttp")
+    pytest.importorskip("av")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        stream = small(port=port, isolation=isolation)
+        visitor = Visitor(stream)
+        fit(module(), tmp_path, 1_000_000, stream, visitor, enable_checkpointing=False, min_epochs=0)
+    with Image.open(io.BytesIO(visitor.seen)) as picture:
+        assert picture.size == (48, 36)
+    found = re.search(r"watch at http://127\.0\.0\.1:(\d+)/", capsys.readouterr().out)
+    assert found
+    assert port < int(found[1]) < port + 50  # the next one that was free

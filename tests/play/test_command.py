@@ -1,0 +1,101 @@
+"""The words `play` and `serve`, as a process: an address is printed, pictures come, SIGTERM ends it cleanly."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from tests.test_end_to_end import small
+from torchrl_gpu import cli
+
+pytest.importorskip("aiohttp")
+pytest.importorskip("cv2")
+pytest.importorskip("av")
+
+JPEG = b"\xff\xd8\xff"
+
+
+@pytest.fixture
+def serving(child_environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """`torchrl-gpu serve` of a heuristic, at any port, with a token from the environment."""
+    words = [sys.executable, "-m", "torchrl_gpu.cli", "serve", *small("packing.yaml"), "--port", "0", "--speed", "50"]
+    process = subprocess.Popen(
+        words,
+        env=child_environment | {"TORCHRL_GPU_TOKEN": "sesame"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def get(url: str, tries: int = 10) -> bytes:
+    request = urllib.request.Request(url, headers={"Authorization": "Bearer sesame"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.read()
+    except urllib.error.HTTPError as error:
+        if error.code != 503 or tries == 1:  # no frame within the server's own patience
+            raise
+        return get(url, tries - 1)
+
+
+def test_served_until_it_is_told_to_end(serving: subprocess.Popen[str]) -> None:
+    assert serving.stdout is not None
+    said = next(line for line in serving.stdout if "http" in line)
+    found = re.fullmatch(r"serve: heightmap minimisation at (http://127\.0\.0\.1:\d+/)\?token=sesame\n", said)
+    assert found, said
+    pictures = {get(f"{found[1]}snapshot.jpg?stream=env0") for _ in range(5)}
+    assert all(picture.startswith(JPEG) for picture in pictures)
+    assert len(pictures) > 1  # the bin fills while it is looked at
+    assert [each["name"] for each in json.loads(get(f"{found[1]}streams"))] == ["env0"]
+    serving.send_signal(signal.SIGTERM)
+    _, errors = serving.communicate(timeout=30)
+    assert serving.returncode == 0
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--host", "0.0.0.0"], "want a token to listen beyond this machine; got none for host '0.0.0.0'"),
+        (["--speed", "0"], "torchrl-gpu play: --speed must be above 0; got 0.0"),
+        (["--num_envs", "0"], "torchrl-gpu play: --num_envs must be at least 1; got 0"),
+        (["--streams", "env3"], "streams: want environments below 1; got 'env3'"),
+        (["--ckpt_path", "no.ckpt"], "checkpoint no.ckpt: want an existing file; got none there"),
+        (["--portt", "3"], "want a known option"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line(
+    args: list[str], message: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHRL_GPU_TOKEN", raising=False)
+    assert cli.main(["play", *small("packing.yaml"), *args], "torchrl-gpu") == 2
+    (said,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert message in said
+
+
+def test_serve_wants_its_port_and_no_other(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert cli.main(["serve", *small("packing.yaml"), "--port", port], "torchrl-gpu") == 2
+    assert f"want a free port from {port} to {port}; got all in use" in capfd.readouterr().err
+
+
+def test_help_says_what_viewers_can_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["serve", "--help"], "torchrl-gpu") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "pause, resume, step, reset, slower, faster" in said
+    assert "TORCHRL_GPU_TOKEN" in said

@@ -1,0 +1,83 @@
+"""Films of whole episodes, every step of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.viewable import Viewable, viewable
+from torchrl_gpu.training.graphed import Policy
+from torchrl_gpu.training.player import Player
+
+HOLD_S = 1.5  # for which the end of the episode stays
+UNSEEN_ENV = 1 << 24  # number of an environment that no run trains in
+MOST_STEPS = 10_000
+
+
+class Films:
+    """Plays an episode whenever another `every` have begun in training, and writes it as MP4.
+
+    The episode is the greedy policy's, in an environment of its own, and the same every time, so that films show what
+    has been learned in between.
+
+    Args:
+        folder: Made if it is not there.
+        every: Episodes, over all environments, between films.
+        fps: Steps shown a second.
+        width, height: Pixels.
+    """
+
+    def __init__(self, folder: str | Path, every: int, fps: float, width: int, height: int) -> None:
+        if every < 1:
+            raise ValueError(f"FrameStream: record_every_n_episodes must be at least 1; got {every}")
+        self.folder, self.every, self.fps, self.width, self.height = Path(folder), every, fps, width, height
+        self._crossed: int | None = None
+        self._env: BatchedEnv | None = None
+
+    def due(self, view: Viewable) -> int | None:
+        """How many episodes have begun, where that has just passed a multiple of `every`. Reads the device."""
+        begun = int(view.figures()["episode"].sum())
+        crossed, self._crossed = self._crossed, begun // self.every
+        return begun if crossed is not None and self._crossed > crossed else None
+
+    def write(self, module: Any, begun: int) -> Path:
+        """The film of one episode of the module's policy as it is now: `episode-BEGUN.mp4`."""
+        if self._env is None:
+            self._env = module.env.like(1, first_env=UNSEEN_ENV)
+        path = self.folder / f"episode-{begun:09d}.mp4"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_film(self._env, module.policy_for(self._env), path, self.fps, self.width, self.height)
+        return path
+
+
+def write_film(env: BatchedEnv, policy: Policy, path: Path, fps: float, width: int, height: int) -> int:
+    """The first episode of environment 0 as MP4, from its reset to its end; the number of its steps.
+
+    Args:
+        env: Starts from its seed.
+        policy: Writes `action`.
+        path: Overwritten.
+        fps: Steps shown a second.
+        width, height: Pixels.
+    """
+    from torchrl_gpu.streaming.mp4 import Mp4Writer  # brings PyAV, which runs without films do without
+
+    player, view, steps = Player(env, policy), viewable(env), 0
+    with Mp4Writer(path, fps) as film:
+        film.write(_picture(view, width, height))
+        done = False
+        while not done and steps < MOST_STEPS:
+            done, steps = bool(player.step()[0]), steps + 1
+            picture = _picture(view, width, height)
+            for _ in range(1 + round(HOLD_S * fps) * done):
+                film.write(picture)
+    return steps
+
+
+def _picture(view: Viewable, width: int, height: int) -> np.ndarray:
+    picture = view.pictures([0], width, height)[0]
+    return picture.cpu().numpy() if isinstance(picture, torch.Tensor) else picture

@@ -1,0 +1,178 @@
+"""A run to watch live in the browser."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names
+from torchrl_gpu.callbacks.films import Films
+from torchrl_gpu.callbacks.overhead import Allowance, HookClock
+from torchrl_gpu.envs.viewable import Viewable, viewable
+
+PORT_TRIES = 50
+FILM_FPS = 4.0
+
+
+class FrameStream(Callback):
+    """Serves pictures of the environments that the run trains in, and prints the address to open.
+
+    Pictures show the environments as they stand after a training step, with the updates made as `step` and
+    `policy_version`, and of the episode shown `episode`, `episode_step`, `return` and `utilization`, if any.
+    Nothing is drawn, copied or read back while nobody watches; while somebody does, drawing keeps to its share of the
+    time. Neither changes what is learned: a seed gives the same run with and without this callback.
+
+    The first process serves, in any module with an `env` that `torchrl_gpu.envs.viewable` takes. What the hooks took
+    goes to the logger as `stream/hook_us` and `stream/share`, and is printed at the end.
+
+    Args:
+        port: The next free one is taken where it is not; 0 takes any.
+        host: Address to serve on. Off loopback a token is needed.
+        token: Lets viewers in, and control.
+        view_token: Lets viewers in, to watch only.
+        streams: What can be watched: "env0", "env1", …, "worst", "best", "grid"; see `EnvStreams`.
+        fps: Most pictures a second.
+        width, height: Pixels.
+        most_share: Of the time that drawing may take, in (0, 1]; 1 draws whenever a picture is due.
+        record: Folder for films; None writes none.
+        record_every_n_episodes: Episodes, over all environments, between films; see `Films`.
+        isolation: "thread" serves from a thread of this process, "process" from a process of its own.
+        tls: Certificate and key file, to serve https.
+        max_clients: Viewers at a time.
+        allowed_origins: Pages that may show this one in a frame, or connect: "https://lab.example".
+        log_every_n_steps: Training steps between two readings of the cost.
+    """
+
+    def __init__(
+        self,
+        port: int = 8080,
+        host: str = "127.0.0.1",
+        token: str | None = None,
+        streams: Sequence[str] = ("env0", "worst", "best", "grid"),
+        *,
+        view_token: str | None = None,
+        fps: float = 30.0,
+        width: int = 640,
+        height: int = 480,
+        most_share: float = 0.02,
+        record: str | None = None,
+        record_every_n_episodes: int = 1000,
+        isolation: str = "thread",
+        tls: tuple[str, str] | None = None,
+        max_clients: int = 64,
+        allowed_origins: Sequence[str] = (),
+        log_every_n_steps: int = 100,
+    ) -> None:
+        check_names(streams)
+        if min(width, height) < 16:
+            raise ValueError(f"FrameStream: width and height must be at least 16; got {width} and {height}")
+        if not 0 < most_share <= 1:
+            raise ValueError(f"FrameStream: most_share must lie in (0, 1]; got {most_share}")
+        if log_every_n_steps < 1:
+            raise ValueError(f"FrameStream: log_every_n_steps must be at least 1; got {log_every_n_steps}")
+        self.streams, self.width, self.height, self.most_share = tuple(streams), width, height, most_share
+        self.log_every_n_steps = log_every_n_steps
+        self.films = None if record is None else Films(record, record_every_n_episodes, FILM_FPS, width, height)
+        self._serving = {"port": port, "host": host, "token": token, "view_token": view_token, "fps": fps, "tls": tls}
+        self._serving |= {"isolation": isolation, "max_clients": max_clients, "allowed_origins": tuple(allowed_origins)}
+        self.server: Any = None
+        self.cost: dict[str, float] = {}  # of the last run, see `HookClock.totals`
+        self._view: Viewable | None = None
+
+    @property
+    def url(self) -> str | None:
+        """Address of the page, with the token where there is one; None while nothing is served."""
+        return None if self.server is None else self.server.url
+
+    # -- begin and end ----------------------------------------------------------------------------------------------
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Complains before anything is trained."""
+        if stage != "fit":
+            return
+        env = getattr(pl_module, "env", None)
+        view = viewable(env)
+        check_names(self.streams, view.num_envs)
+        if self.films is not None and not (hasattr(pl_module, "policy_for") and hasattr(env, "like")):
+            raise ValueError(
+                "FrameStream: record wants a module with `policy_for` and an environment with `like`;"
+                f" got {type(pl_module).__name__} and {type(env).__name__}"
+            )
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts to serve. The module has moved its environment to its device by now."""
+        if not trainer.is_global_zero:
+            return
+        self._view = viewable(pl_module.env)
+        self.server = make_server(**self._serving)
+        self.server.start()
+        self._streams = EnvStreams(self.server, self._view, self.streams, self.width, self.height)
+        self._allowance = Allowance(self.most_share)
+        self.server.state(run=type(pl_module).__name__)
+        print(f"FrameStream: watch at {self.server.url}", flush=True)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the clock."""
+        self._clock = HookClock(time.perf_counter())
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Says what it has cost."""
+        if self.server is not None:
+            cost = self.cost = self._clock.totals(time.perf_counter())
+            print(f"FrameStream: {cost['hook_us']:.1f} µs a hook, {cost['share']:.2%} of the time", flush=True)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Stops."""
+        self._stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Stops: Lightning tears nothing down after an error."""
+        self._stop()
+
+    def _stop(self) -> None:
+        server, self.server = self.server, None
+        try:
+            if server is not None:
+                server.stop()
+        except RuntimeError as error:  # it failed on its way; what was trained is as good as without it
+            rank_zero_warn(str(error))
+
+    # -- pictures ---------------------------------------------------------------------------------------------------
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+        """Shows what somebody wants to see."""
+        if self.server is None:
+            return
+        begin = time.perf_counter()
+        if self.server.watchers() and self._allowance.allows(begin):
+            self._streams.publish(step=trainer.global_step, policy_version=trainer.global_step)
+            self._allowance.spend(time.perf_counter() - begin)
+        if self.films is not None:
+            self._record(pl_module)
+        if self._clock.calls >= self.log_every_n_steps:
+            self._log(trainer)
+        self._clock.add(time.perf_counter() - begin)
+
+    def _log(self, trainer: Trainer) -> None:
+        """Straight to the loggers: `pl_module.log` takes longer than all the hooks that it would tell of."""
+        cost = self._clock.figures(time.perf_counter())
+        for logger in trainer.loggers:
+            logger.log_metrics({f"stream/{name}": value for name, value in cost.items()}, trainer.global_step)
+
+    def _record(self, pl_module: Any) -> None:
+        assert self.films is not None
+        assert self._view is not None
+        begun = self.films.due(self._view)
+        if begun is not None:
+            self.films.write(pl_module, begun)
+
+
+def make_server(**arguments: Any) -> Any:
+    """A `StreamServer` that takes the next free port."""
+    from torchrl_gpu.streaming import StreamServer  # brings aiohttp, which runs without a stream do without
+
+    return StreamServer(port_tries=PORT_TRIES, **arguments)

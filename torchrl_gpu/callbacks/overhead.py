@@ -1,0 +1,60 @@
+"""What a callback costs the run, counted and kept within bounds."""
+
+from __future__ import annotations
+
+
+class Allowance:
+    """A share of the time that may be spent, saved up to a burst.
+
+    Args:
+        share: Of the time, in (0, 1].
+        burst_s: Seconds that can be saved up; there from the start.
+    """
+
+    def __init__(self, share: float, burst_s: float = 0.25) -> None:
+        self.share, self.burst_s = share, burst_s
+        self._left_s = burst_s
+        self._at: float | None = None
+
+    def allows(self, now: float) -> bool:
+        """Whether anything is left at a time in seconds, which never runs back."""
+        if self._at is not None:
+            self._left_s = min(self.burst_s, self._left_s + self.share * (now - self._at))
+        self._at = now
+        return self._left_s > 0.0
+
+    def spend(self, seconds: float) -> None:
+        """Takes away what was spent; it may be more than is left, which then takes its time to come back."""
+        self._left_s -= seconds
+
+
+class HookClock:
+    """Time in the hooks of a callback since it was last asked.
+
+    Args:
+        now: Seconds.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.calls, self.seconds, self.since = 0, 0.0, now
+        self.all_calls, self.all_seconds, self.begun = 0, 0.0, now
+
+    def add(self, seconds: float) -> None:
+        """Counts a hook."""
+        self.calls += 1
+        self.seconds += seconds
+
+    def figures(self, now: float) -> dict[str, float]:
+        """`hook_us` (mean of a hook) and `share` (of the time, 0 to 1) since the last call; starts anew."""
+        found = _figures(self.calls, self.seconds, now - self.since)
+        self.all_calls, self.all_seconds = self.all_calls + self.calls, self.all_seconds + self.seconds
+        self.calls, self.seconds, self.since = 0, 0.0, now
+        return found
+
+    def totals(self, now: float) -> dict[str, float]:
+        """The same since the beginning."""
+        return _figures(self.all_calls + self.calls, self.all_seconds + self.seconds, now - self.begun)
+
+
+def _figures(calls: int, seconds: float, wall_s: float) -> dict[str, float]:
+    return {"hook_us": 1e6 * seconds / max(calls, 1), "share": seconds / max(wall_s, 1e-9)}

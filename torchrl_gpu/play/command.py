@@ -1,0 +1,108 @@
+"""The words `torchrl-gpu play` and `torchrl-gpu serve`: options, a server, and a show until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torchrl_gpu.allocator import keep_freed_memory
+from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names
+from torchrl_gpu.envs.viewable import viewable
+from torchrl_gpu.errors import OneLineParser
+from torchrl_gpu.play.cast import Cast, cast
+from torchrl_gpu.play.show import COMMANDS, Show
+from torchrl_gpu.streaming import StreamServer
+from torchrl_gpu.training.player import Player
+
+TOKEN_VARIABLES = {"token": "TORCHRL_GPU_TOKEN", "view_token": "TORCHRL_GPU_VIEW_TOKEN"}
+
+
+def run(word: str, argv: list[str], port_tries: int) -> None:
+    """Plays until an interrupt or SIGTERM, then closes every connection and returns.
+
+    Args:
+        word: "play" or "serve".
+        argv: What follows it.
+        port_tries: Ports from the one that was asked for on.
+    """
+    args, rest = _parser(word).parse_known_args(argv)
+    _check(word, args)
+    names = args.streams or _streams(args.num_envs)
+    check_names(names, args.num_envs)
+    keep_freed_memory()
+    server = StreamServer(port_tries=port_tries, **_serving(args))  # complains before anything is built
+    played = cast(rest, args.ckpt_path, args.policy, args.num_envs)
+    view = viewable(played.env)
+    view.pictures([0], args.width, args.height)  # the first one takes longest: not while somebody waits for it
+    with _told_to_stop() as stop, server:
+        streams = EnvStreams(server, view, names, args.width, args.height)
+        show = Show(Player(played.env, played.policy), server, streams, args.speed, _figures(played))
+        server.state(policy=played.name)
+        print(f"{word}: {played.name} at {server.url}", flush=True)
+        show.run(stop)
+
+
+def _parser(word: str) -> argparse.ArgumentParser:
+    does = f"A policy packs live in the browser. Viewers with control can {', '.join(COMMANDS)}."
+    more = "Other options go to the config, as in `lightning test`. Tokens may also stand in the environment variables "
+    more += f"{' and '.join(TOKEN_VARIABLES.values())}, where no list of processes shows them."
+    parser = OneLineParser(prog=f"torchrl-gpu {word}", description=does, epilog=more, allow_abbrev=False)
+    add = parser.add_argument
+    add("--ckpt_path", help="checkpoint of a run of the config; without it a heuristic plays")
+    add("--policy", help="who plays: a name from the table of `lightning test`")
+    add("--num_envs", type=int, default=1, help="episodes side by side")
+    add("--speed", type=float, default=2.0, help="steps a second")
+    add("--streams", nargs="+", help="env0, env1, …, worst, best, grid")
+    add("--width", type=int, default=640, help="pixels")
+    add("--height", type=int, default=480, help="pixels")
+    add("--fps", type=float, default=30.0, help="most pictures a second")
+    add("--host", default="127.0.0.1", help="address to listen at; beyond this machine a token is needed")
+    add("--port", type=int, default=8080, help="0 for any that is free")
+    add("--token", default=os.environ.get(TOKEN_VARIABLES["token"]), help="lets viewers in, and control")
+    add("--view_token", default=os.environ.get(TOKEN_VARIABLES["view_token"]), help="lets viewers in, to watch only")
+    add("--tls", nargs=2, metavar=("CERT", "KEY"), help="PEM files, to serve https")
+    add("--max_clients", type=int, default=64, help="viewers at once")
+    add("--allowed_origins", nargs="+", default=(), help="pages that may show this one in a frame")
+    add("--isolation", choices=("thread", "process"), default="thread", help="where the server runs")
+    return parser
+
+
+def _check(word: str, args: argparse.Namespace) -> None:
+    for name, least in (("num_envs", 1), ("width", 16), ("height", 16)):
+        if getattr(args, name) < least:
+            raise ValueError(f"torchrl-gpu {word}: --{name} must be at least {least}; got {getattr(args, name)}")
+    if not args.speed > 0:
+        raise ValueError(f"torchrl-gpu {word}: --speed must be above 0; got {args.speed}")
+
+
+def _serving(args: argparse.Namespace) -> dict[str, Any]:
+    names = ("host", "port", "token", "view_token", "fps", "max_clients", "allowed_origins", "isolation")
+    return {name: getattr(args, name) for name in names} | {"tls": tuple(args.tls) if args.tls else None}
+
+
+def _streams(num_envs: int) -> list[str]:
+    return ["env0"] if num_envs == 1 else ["env0", "worst", "best", "grid"]
+
+
+def _figures(played: Cast) -> dict[str, Any]:
+    return {} if played.version is None else {"policy_version": played.version}
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[threading.Event]:
+    """An event that an interrupt or SIGTERM sets, so that the program ends as if it had come to its end."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # signals go to the main thread only
+        yield stop
+        return
+    before = {each: signal.signal(each, lambda *_: stop.set()) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,98 @@
+"""Playing for viewers: a step now and then, while somebody watches, and what they ask for in between."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from torchrl_gpu.callbacks.env_streams import EnvStreams
+from torchrl_gpu.training.player import Player
+
+COMMANDS = ("pause", "resume", "step", "reset", "slower", "faster")
+SLOWEST, FASTEST = 0.1, 1000.0  # steps a second
+HOLD_S = 1.5  # for which a full bin stays
+POLL_S = 0.02
+
+
+class Show:
+    """Steps a player at a given speed, and publishes what it shows. While nobody watches, it stands still.
+
+    Viewers with control send `pause`, `resume`, `step` (one, and then pause), `reset` (to the next episode), `slower`,
+    `faster`, and `speed` with steps a second as its value.
+
+    Args:
+        player: What plays.
+        server: A started `StreamServer`, or what looks like one.
+        streams: Of the player's environment, on that server.
+        speed: Steps a second.
+        figures: More of them for every picture, such as `policy_version`.
+        now: Seconds of a clock that never runs back.
+    """
+
+    def __init__(
+        self,
+        player: Player,
+        server: Any,
+        streams: EnvStreams,
+        speed: float = 2.0,
+        figures: dict[str, Any] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.player, self.server, self.streams, self.figures, self.now = player, server, streams, figures or {}, now
+        self.speed, self.paused, self.version, self.steps = _within(speed), False, 0, 0
+        self._next = 0.0
+        self._tell()
+
+    def run(self, stop: threading.Event) -> None:
+        """Plays until `stop` is set."""
+        while not stop.is_set():
+            self.turn()
+            stop.wait(POLL_S)
+
+    def turn(self) -> None:
+        """Does what was asked for, makes a step if one is due, and publishes what is wanted."""
+        for command in self.server.commands():
+            self.obey(command.name, command.value)
+        if not self.server.watchers():
+            return
+        if not self.paused and self.now() >= self._next:
+            self._step()
+        self.streams.publish(self.version, step=self.steps, **self.figures)
+
+    def obey(self, name: str, value: Any = None) -> None:
+        """Does what a viewer asks for; what it cannot be is passed over."""
+        if name in ("pause", "resume"):
+            self.paused = name == "pause"
+        elif name == "step":
+            self.paused = True
+            self._step()
+        elif name == "reset":
+            self.player.skip()
+            self._shown_next()
+        elif name in ("slower", "faster"):
+            self.speed = _within(self.speed * (0.5 if name == "slower" else 2.0))
+            self._next = self.now()
+        elif name == "speed" and isinstance(value, int | float) and value > 0:
+            self.speed = _within(value)
+            self._next = self.now()
+        self._tell()
+
+    def _step(self) -> None:
+        done = self.player.step()
+        self.steps += 1
+        self._shown_next()
+        if bool(done.all()):
+            self._next += HOLD_S
+
+    def _shown_next(self) -> None:
+        self.version += 1
+        self._next = self.now() + 1.0 / self.speed
+
+    def _tell(self) -> None:
+        self.server.state(paused=self.paused, speed=self.speed, commands=list(COMMANDS))
+
+
+def _within(speed: float) -> float:
+    return float(min(max(speed, SLOWEST), FASTEST))

@@ -1,0 +1,79 @@
+"""Episodes played a step at a time, to be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
+
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.training.graphed import Policy
+from torchrl_gpu.training.replay_run import random_state, set_random_state
+
+
+class Player:
+    """Steps an environment with a policy, greedily; what has finished stays to be seen until the next step.
+
+    What the policy draws comes from a generator state of its own: torch's are left as they were.
+
+    Args:
+        env: The environment; its rows start again one by one.
+        policy: Writes `action`. A module acts in eval mode and is then put back.
+        seed: Decides what the policy draws.
+    """
+
+    def __init__(self, env: BatchedEnv, policy: Policy, seed: int = 0) -> None:
+        self.env, self.policy = env, policy
+        self._random = {name: _seeded(name, seed) for name in random_state(env.device)}
+        self.restart()
+
+    def restart(self) -> None:
+        """Goes back to the first episodes of the environment's seed."""
+        self.env.set_seed(self.env.seed)
+        self._current: TensorDictBase = self.env.reset()
+        self.done: Tensor = self._current["done"].reshape(self.env.num_envs)  # (N,) bool, since the last step
+
+    def skip(self) -> None:
+        """Leaves the episodes that are running for the next ones."""
+        self._current = self.env.maybe_reset(self._current.set("done", torch.ones_like(self._current["done"])))
+        self.done = torch.zeros_like(self.done)
+
+    @torch.no_grad()
+    def step(self) -> Tensor:
+        """A step of every environment, after the restart of those that are done; which are done now, (N,) bool."""
+        with self._kept(), _eval_mode(self.policy), set_exploration_type(ExplorationType.DETERMINISTIC):
+            set_random_state(self._random, self.env.device)
+            stepped = self.env.step(self.policy(self.env.maybe_reset(self._current)))
+            self._random = random_state(self.env.device)
+        self._current = step_mdp(stepped)
+        self.done = stepped["next", "done"].reshape(self.env.num_envs)
+        return self.done
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """Puts torch's generators back."""
+        before = random_state(self.env.device)
+        try:
+            yield
+        finally:
+            set_random_state(before, self.env.device)
+
+
+def _seeded(device: str, seed: int) -> Tensor:
+    return torch.Generator(device).manual_seed(seed).get_state()
+
+
+@contextmanager
+def _eval_mode(policy: Policy) -> Iterator[None]:
+    training = [each for each in policy.modules() if each.training] if isinstance(policy, nn.Module) else []
+    for each in training:
+        each.training = False
+    try:
+        yield
+    finally:
+        for each in training:
+            each.training = True
