@@ -104,22 +104,24 @@ def check(mesh: tuple[np.ndarray, np.ndarray], maps: Heightmaps, rotations: np.n
         found["holes"] += int((met & ~material).sum())
         found["low"] += int((met & (top < high - TOLERANCE)).sum())
         found["high"] += int((met & (bottom > low + TOLERANCE)).sum())
-        beyond = (top > _grown(high) + cell / 2) | (bottom < -_grown(-low) - cell / 2)
+        beyond = (top > grown(high) + cell / 2) | (bottom < -grown(-low) - cell / 2)
         found["beyond"] += int((material & beyond).sum())
     return found
 
 
-def ray_extremes(triangles: np.ndarray, cells: tuple[int, int], cell: float) -> tuple[np.ndarray, np.ndarray]:
+def ray_extremes(
+    triangles: np.ndarray, cells: tuple[int, int], cell: float, rays: int = RAYS
+) -> tuple[np.ndarray, np.ndarray]:
     """Highest and lowest point (P, Q) of triangles (F, 3, 3), in the first octant, that rays in each cell meet."""
-    across = np.array([cell / RAYS, cell / RAYS, 1.0])
-    hits = crossings(triangles / across, RAYS * cells[0], RAYS * cells[1])
+    across = np.array([cell / rays, cell / rays, 1.0])
+    hits = crossings(triangles / across, rays * cells[0], rays * cells[1])
     high, low = np.full(cells, -np.inf), np.full(cells, np.inf)
-    np.maximum.at(high, (hits.x // RAYS, hits.y // RAYS), hits.z)
-    np.minimum.at(low, (hits.x // RAYS, hits.y // RAYS), hits.z)
+    np.maximum.at(high, (hits.x // rays, hits.y // rays), hits.z)
+    np.minimum.at(low, (hits.x // rays, hits.y // rays), hits.z)
     return high, low
 
 
-def _grown(high: np.ndarray) -> np.ndarray:
+def grown(high: np.ndarray) -> np.ndarray:
     """The highest of each cell and its neighbours."""
     wide = np.pad(high, 1, constant_values=-np.inf)
     shifts = itertools.product(range(3), repeat=2)

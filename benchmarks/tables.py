@@ -1,7 +1,8 @@
 """Writes the tables of the documentation from the results of the benchmarks: `python benchmarks/tables.py [--check]`.
 
 A table stands between `<!-- table: RESULT / SECTION -->` and `<!-- end -->`, RESULT being a file of `results/` without
-its suffix and SECTION the beginning of the title of one of its sections.
+its suffix and SECTION the beginning of the title of one of its sections, or one of the words `policies`, `targets`
+(figures beside what they must reach), `browser`, `webrtc` and `how fast` (of several results).
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-PAGES = (HERE.parent / "docs" / "performance.md", HERE.parent / "README.md")
+PAGES = (
+    HERE.parent / "docs" / "performance.md",
+    HERE.parent / "docs" / "streaming.md",
+    HERE.parent / "docs" / "environments" / "meshes.md",
+    HERE.parent / "docs" / "environments" / "packing_irregular.md",
+    HERE.parent / "docs" / "environments" / "physics.md",
+    HERE.parent / "README.md",
+)
+MISSING = "*Not measured yet.*\n"
 MARKED = re.compile(r"(<!-- table: (?P<result>\w+) / (?P<section>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 RATIOS = {
     "numpy_loop": "× NumPy, loop",
@@ -21,7 +30,38 @@ RATIOS = {
     "torch_unfold": "× unfold",
     "ours_eager": "× ours eager",
     "jumanji_best": "× Jumanji's best",
+    "first": "× first row",
 }
+FASTEST = (  # result, section, row, its name in the README, ratios that are shown
+    (
+        "packing",
+        "bpp10",
+        "ours, 1024",
+        "bpp10 environment steps/s, 1,024 environments",
+        {"numpy_loop": "a NumPy loop", "jumanji_best": "Jumanji BinPack's best batch"},
+    ),
+    (
+        "kernels",
+        "irregular:",
+        "ours compiled, 64",
+        "z-maps/s of irregular items, 200×200 cells, 24 orientations",
+        {"numpy_windows": "NumPy windows", "torch_unfold": "torch `unfold`"},
+    ),
+    (
+        "packing_irregular",
+        "irregular, whole steps",
+        "ours, 1",
+        "environment steps/s with 20 visible irregular objects",
+        {"numpy_windows": "NumPy windows"},
+    ),
+)
+COMPARED = {
+    "C": ".3f",
+    "P": ".3f",
+    "S com": ".2f",
+    "S physics": ".2f",
+    "objects": ".2f",
+}  # columns, how they are written
 SHARES = {"float32": "% f32", "uint16": "% u16", "uint8": "% u8"}
 
 
@@ -42,11 +82,22 @@ def main(argv: list[str]) -> int:
 
 
 def _filled(found: re.Match[str]) -> str:
-    result = json.loads((HERE / "results" / f"{found['result']}.json").read_text(encoding="utf-8"))
-    if found["section"] == "policies":
-        return found[1] + _policies(result["policies"]) + found[4]
+    path = HERE / "results" / f"{found['result']}.json"
+    if not path.is_file():
+        return found[1] + MISSING + found[4]
+    result = json.loads(path.read_text(encoding="utf-8"))
+    words = {
+        "policies": lambda: _policies(result["policies"]),
+        "targets": lambda: _targets(result["rows"]),
+        "browser": lambda: _painted(result["rows"]),
+        "webrtc": lambda: _connections(result["webrtc"]),
+        "how fast": _how_fast,
+        "comparison": lambda: _comparison(result["tables"][0]),
+    }
+    if found["section"] in words:
+        return found[1] + words[found["section"]]() + found[4]
     (section, *_) = [each for each in result["sections"] if each["title"].startswith(found["section"])]
-    return found[1] + _rates(section) + found[4]
+    return found[1] + (_listed(section) if "columns" in section else _rates(section)) + found[4]
 
 
 def _rates(section: dict[str, Any]) -> str:
@@ -60,6 +111,43 @@ def _rates(section: dict[str, Any]) -> str:
         cells += [_percent(row.get("shares_of_add_max", {}).get(key)) for key in shares]
         lines.append(cells)
     lines += [[each["name"], each["reason"].split(":")[0]] for each in section.get("missing", [])]
+    return _table(lines)
+
+
+def _listed(section: dict[str, Any]) -> str:
+    """The columns that a section names, of its rows."""
+    keys = section["columns"]
+    return _table([list(keys.values()), *([_figure(row[key]) for key in keys] for row in section["rows"])])
+
+
+def _how_fast() -> str:
+    """Rows of several results beside what they are compared with."""
+    results = {name: json.loads((HERE / "results" / f"{name}.json").read_text("utf-8")) for name, *_ in FASTEST}
+    cores = {result["machine"]["cores"] for result in results.values()}
+    lines = [[f"{'/'.join(map(str, sorted(cores)))} CPU cores", "ours", "against"]]
+    for name, title, row_name, words, others in FASTEST:
+        (section, *_) = [each for each in results[name]["sections"] if each["title"].startswith(title)]
+        (row,) = [each for each in section["rows"] if each["name"] == row_name]
+        against = ", ".join(f"{_ratio(row['ratios'][key])}× {other}" for key, other in others.items())
+        lines.append([words, _rate(row["rate"]), against])
+    return _table(lines)
+
+
+def _comparison(table: dict[str, Any]) -> str:
+    """Methods on the same cases: means, and in brackets the difference from the reference with its standard error."""
+    keys = [key for key in COMPARED if all(key in each["columns"] for each in table["methods"])]
+    lines = [["method", *keys]]
+    for each in table["methods"]:
+        cells = [each["method"]]
+        for key in keys:
+            form = COMPARED[key]
+            cell = f"{each['columns'][key]['mean']:{form}}"
+            if key in each["difference"]:
+                told = each["difference"][key]
+                star = " *" if told["beyond_two_errors"] else ""
+                cell += f" ({told['mean']:+{form}} ± {told['error']:{form}}{star})"
+            cells.append(cell)
+        lines.append(cells)
     return _table(lines)
 
 
@@ -81,10 +169,40 @@ def _policies(policies: list[dict[str, Any]]) -> str:
     return _table(lines)
 
 
+def _targets(rows: list[dict[str, Any]]) -> str:
+    lines = [["", "measured", "wanted", ""]]
+    for row in rows:
+        bound = f"{'≥' if row['least'] else '≤'} {row['target']:g} {row['unit']}"
+        value = f"{row['value']:.3g} {row['unit']}"
+        lines.append([row["what"], value if row["met"] else f"**{value}**, missed", bound, row["notes"]])
+    return _table(lines)
+
+
+def _painted(rows: list[dict[str, Any]]) -> str:
+    lines = [["transport", "picture", "pictures/s", "age when painted, ms", "p95", "first picture, ms"]]
+    for row in rows:
+        size, age = f"{row['width']}×{row['height']}", row["age_ms"]
+        ages = [f"{age['median']:.0f}", f"{age['p95']:.0f}"]
+        lines.append([row["transport"], size, f"{row['painted_fps']:.1f}", *ages, f"{row['first_picture_ms']:.0f}"])
+    return _table(lines)
+
+
+def _connections(webrtc: dict[str, Any]) -> str:
+    lines = [["WebRTC", "median", "most"]]
+    named = {"offer_to_picture_ms": "offer to picture, ms", "late_offer_to_picture_ms": "the same, joining late, ms"}
+    for key, name in named.items():
+        lines.append([name, f"{webrtc[key]['median']:.0f}", f"{webrtc[key]['most']:.0f}"])
+    return _table([*lines, ["cost of four viewers, × that of one", f"{webrtc['cost_of_four']:.2f}", ""]])
+
+
 def _table(lines: list[list[str]]) -> str:
     width = len(lines[0])
     rows = ["| " + " | ".join(line + [""] * (width - len(line))) + " |" for line in lines]
     return "\n".join([rows[0], "|" + "---|" * width, *rows[1:]]) + "\n"
+
+
+def _figure(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
 def _rate(value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -33,3 +34,80 @@ def test_another_figure_is_noticed_and_mended(tables, tmp_path, monkeypatch, cap
     assert "not up to date: page.md" in capsys.readouterr().err
     assert tables.main([]) == 0
     assert page.read_text() == whole
+
+
+def test_figures_beside_what_they_must_reach(tables, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    rows = [
+        {"what": "rate", "value": 29.97, "unit": "1/s", "target": 29.5, "least": True, "notes": "of two", "met": True},
+        {"what": "hook", "value": 7.125, "unit": "µs", "target": 5.0, "least": False, "notes": "", "met": False},
+    ]
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "streaming.json").write_text(json.dumps({"rows": rows}))
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table: streaming / targets -->\nold\n<!-- end -->\n")
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    monkeypatch.setattr(tables, "PAGES", (page,))
+    assert tables.main([]) == 0
+    assert page.read_text().splitlines()[3:5] == [
+        "| rate | 30 1/s | ≥ 29.5 1/s | of two |",
+        "| hook | **7.12 µs**, missed | ≤ 5 µs |  |",
+    ]
+
+
+def test_what_is_not_measured_yet_says_so(tables, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table: nothing / targets -->\n<!-- end -->\n")
+    monkeypatch.setattr(tables, "PAGES", (page,))
+    assert tables.main([]) == 0
+    assert "*Not measured yet.*" in page.read_text()
+
+
+def test_methods_beside_their_reference(tables, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    def column(mean: float) -> dict[str, float]:
+        return {"mean": mean, "error": 0.5}
+
+    rule = {"method": "rule", "columns": {"C": column(0.5), "objects": column(40)}, "difference": {}}
+    better = {
+        "C": {"mean": 0.0104, "error": 0.005, "beyond_two_errors": True},
+        "objects": {"mean": -0.25, "error": 0.2, "beyond_two_errors": False},
+    }
+    learned = {"method": "learned", "columns": {"C": column(0.5104), "objects": column(39.75)}, "difference": better}
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "packer.json").write_text(json.dumps({"tables": [{"methods": [rule, learned]}]}))
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table: packer / comparison -->\n<!-- end -->\n")
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    monkeypatch.setattr(tables, "PAGES", (page,))
+    assert tables.main([]) == 0
+    assert page.read_text().splitlines()[1:5] == [
+        "| method | C | objects |",
+        "|---|---|---|",
+        "| rule | 0.500 | 40.00 |",
+        "| learned | 0.510 (+0.010 ± 0.005 *) | 39.75 (-0.25 ± 0.20) |",
+    ]
+
+
+def test_columns_that_a_section_names(tables, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    rows = [{"file": "a.obj", "cells": 111112, "past": 0.06437, "scale": 1.0}]
+    section = {
+        "title": "heightmaps",
+        "columns": {"file": "file", "cells": "cells checked", "past": "past"},
+        "rows": rows,
+    }
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "meshes.json").write_text(json.dumps({"sections": [section]}))
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table: meshes / heightmaps -->\n<!-- end -->\n")
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    monkeypatch.setattr(tables, "PAGES", (page,))
+    assert tables.main([]) == 0
+    header, _, row = page.read_text().splitlines()[1:4]
+    assert (header, row) == ("| file | cells checked | past |", "| a.obj | 111,112 | 0.0644 |")
+
+
+def test_the_readme_compares_what_the_results_hold(tables) -> None:  # type: ignore[no-untyped-def]
+    sections = json.loads((ROOT / "benchmarks" / "results" / "packing.json").read_text())["sections"]
+    section = next(each for each in sections if each["title"].startswith("bpp10"))
+    (row,) = [each for each in section["rows"] if each["name"] == "ours, 1024"]
+    line = (ROOT / "README.md").read_text().split("<!-- table: packing / how fast -->")[1].splitlines()[3]
+    assert f"| {row['rate']:,.0f} | {row['ratios']['numpy_loop']:.0f}× a NumPy loop" in line

@@ -349,6 +349,13 @@ def test_steps_must_be_positive() -> None:
         graphed(env, DeepestBottomLeft(env), steps=0)
 
 
+def test_an_environment_that_reads_the_host_is_refused() -> None:
+    pytest.importorskip("mujoco")
+    env = tiny_env(judge="physics")
+    with pytest.raises(ValueError, match=r"never make the host wait, .*; got one that does: .*judge='physics'"):
+        graphed(env, DeepestBottomLeft(env))
+
+
 class InARollout(Rollout):
     """A rollout that plays through a `GraphedRollout`."""
 

@@ -37,6 +37,11 @@ def test_frames_by_hand(tmp_path: Path) -> None:
     assert len(made.replay) == (3 + 3 - 1) * 16
 
 
+def test_training_where_nothing_is_legal_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"QLearning: want .*; got skip_unplaceable=True, which is for evaluation"):
+        fit(module(env={"skip_unplaceable": True}), tmp_path, 1)
+
+
 def test_updates_wait_for_a_batch(tmp_path: Path) -> None:
     made = fit(module(warmup_frames=0, batch_size=40, agent={"n_steps": 4}, rollout_steps=1), tmp_path, 2)
     # chunks of 8 transitions, none before 4 steps: 5 chunks make a batch, and another comes before the updates

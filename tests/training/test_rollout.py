@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data import MultiStep
 
+from tests.envs.packing.settings import assert_same
 from tests.no_host_reads import NoHostReads
+from tests.policies.packing.packer_scenes import solids_env
 from tests.tolerances import assert_near
 from tests.training.tiny import packing_env
 from torchrl_gpu.policies.packing import DeepestBottomLeft
+from torchrl_gpu.training.pile_store import PileStore
 from torchrl_gpu.training.rollout import Rollout, n_step
 
 
@@ -159,6 +162,53 @@ def test_a_state_can_be_saved_as_plain_tensors(tmp_path: Path) -> None:
     other, _ = rollout()
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert (other.collect(policy, 5)[0] == wanted).all()
+
+
+# -- packed heightmaps --
+
+
+def solid_rollouts(n_steps: int, seed: int = 0) -> tuple[Rollout, Rollout, PileStore, DeepestBottomLeft]:
+    """One as it is and one that packs, of environments that go the same way; a policy that draws nothing."""
+    plain, packs = (solids_env(seed=seed) for _ in range(2))
+    store, arguments = PileStore(packs), (["box_heightmap", "item_id"], n_steps, 1.0)
+    assert store.dtype == torch.uint8
+    return Rollout(plain, *arguments), Rollout(packs, *arguments, store=store), store, DeepestBottomLeft(plain)
+
+
+@pytest.mark.parametrize("n_steps", [1, 4, 30])
+def test_transitions_of_packed_steps_are_packed_transitions(n_steps: int) -> None:
+    plain, packs, store, policy = solid_rollouts(n_steps)
+    made = 0
+    for steps in (3, 1, 6, 25):
+        wanted, raw = plain.collect(policy, steps)
+        came, seen = packs.collect(policy, steps)
+        assert_same(came, store.packed(wanted))
+        assert_same(seen, raw)
+        made += len(came)
+    assert made > 10
+
+
+def test_pending_heightmaps_take_a_quarter_of_a_checkpoint(tmp_path: Path) -> None:
+    plain, packs, _, policy = solid_rollouts(30)
+    for name, rollout in (("plain", plain), ("packs", packs)):
+        rollout.collect(policy, 29)
+        torch.save(rollout.state_dict()["pending"], tmp_path / name)
+    heightmaps = 2 * plain.pending["box_heightmap"].nbytes
+    saved = (tmp_path / "plain").stat().st_size - (tmp_path / "packs").stat().st_size
+    assert saved == pytest.approx(0.75 * heightmaps, rel=0.01)
+
+
+@pytest.mark.parametrize("saved_by", ["the same", "one without a store"])
+def test_packed_steps_go_on_where_they_were_saved(saved_by: str) -> None:
+    plain, packs, _, policy = solid_rollouts(6)
+    for rollout in (plain, packs):
+        rollout.collect(policy, 4)
+    state = (packs if saved_by == "the same" else plain).state_dict()
+    _, other, _, _ = solid_rollouts(6, seed=5)
+    other.collect(policy, 2)
+    other.load_state_dict(state)
+    for _ in range(3):
+        assert_same(other.collect(policy, 4)[0], packs.collect(policy, 4)[0])
 
 
 def test_nothing_is_read_back() -> None:

@@ -25,6 +25,9 @@ class BatchedEnv(EnvBase):
     A subclass gives `_observe_reset(mask)`: restart the rows of `mask`, return the observation of all rows.
     """
 
+    reads_host = ""
+    """What in a step reads the device back after all, so that no CUDA graph can hold it; empty where nothing does."""
+
     def __new__(cls, *args: Any, **kwargs: Any) -> BatchedEnv:
         # EnvBase makes __new__ a class method, which hides the constructor's arguments from jsonargparse.
         return super().__new__(*args, **kwargs)

@@ -51,7 +51,7 @@ WHERE = "torchrl-gpu evaluate packing_irregular"
 METHODS = {"random": RANDOM, "dbl": DEEPEST, "hm": RULE, "waste": LESS_WASTE}
 METHODS |= {"worker": WORKER, "manager": MANAGER, "both": BOTH}
 UNTRAINED = "No --ckpt_path: the rows of the learned methods are left out; untrained networks repeat the rules."
-NO_CHOICE = "K = 0: one object is shown, in box order, and the bin is done when it fits nowhere; no manager."
+NO_CHOICE = "K = 0: one object is shown, in box order, and passed over if it fits nowhere; no manager."
 _BATCH = {"cpu": 16, "cuda": 64}
 
 
@@ -60,7 +60,7 @@ class Setting:
     """What a table is about, besides its objects.
 
     Attributes:
-        visible: K; 0 for no choice.
+        visible: K; 0 for no choice: one object at a time, passed over where it fits nowhere.
         orientations: As in PackingEnv.
         resolution: Likewise.
     """
@@ -73,6 +73,7 @@ class Setting:
         """Arguments of the environment."""
         return {
             "visible_items": max(1, self.visible),
+            "skip_unplaceable": self.visible == 0,
             "orientations": self.orientations,
             "resolution": self.resolution,
         }

@@ -98,6 +98,11 @@ class GraphedRollout:
     ) -> None:
         if steps < 1:
             raise ValueError(f"GraphedRollout: steps must be at least 1; got {steps}")
+        if env.reads_host:
+            raise ValueError(
+                "GraphedRollout: want an environment whose steps never make the host wait, so that a CUDA graph can"
+                f" hold them; got one that does: {env.reads_host}"
+            )
         self.env, self.policy, self.steps, self.keys, self.decisions = env, policy, steps, keys, decisions
         self._capture = capture_cuda if capture is None and env.device.type == "cuda" else capture
         self._shown_keys = [*env.full_observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]

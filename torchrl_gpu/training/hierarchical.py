@@ -171,9 +171,10 @@ class HierarchicalPacking(ReplayRun):
         assert isinstance(env, PackingEnv)
         self.meter = EpisodeMeter(env.device)
         state = [*_STATE, *_DECISION, "action"]
-        self.rollout = Rollout(env, _STATE if self.bootstraps else [], self.n_steps, self.gamma, decisions=state)
-        self.replay = replay_buffer(self.replay_size, self.batch_size, env.device)
         self.store = PileStore(env)
+        kept = _STATE if self.bootstraps else []
+        self.rollout = Rollout(env, kept, self.n_steps, self.gamma, decisions=state, store=self.store)
+        self.replay = replay_buffer(self.replay_size, self.batch_size, env.device)
         both = self._new_packer(env)
         both.epsilon.fill_(self.epsilon)
         both.item_epsilon.fill_(self.item_epsilon)
@@ -212,7 +213,7 @@ class HierarchicalPacking(ReplayRun):
         self.frames += steps.numel()
         self.meter.count(steps["next"])
         if len(transitions):
-            self.replay.extend(self.store.packed(transitions))
+            self.replay.extend(transitions)
 
     def _update(self) -> Tensor:
         batch = self.store.unpacked(self.replay.sample())

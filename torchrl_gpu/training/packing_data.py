@@ -79,7 +79,7 @@ class PackingEpisodes(LightningDataModule):
         """Episodes in environments on the device of the training module's."""
         env = self._trained_env()
         if self.items is None:
-            judge = env.judge if env.catalogue.flat else "com"
+            judge = "rule" if env.catalogue.flat and env.judge == "rule" else "com"
             items = env.items.reseeded(self.seed)
             like = env.like(num_episodes, items=items, seed=self.seed, first_env=0, judge=judge)
         else:

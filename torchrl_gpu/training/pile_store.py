@@ -27,9 +27,9 @@ class PileStore:
             self.unit, self.dtype = None, torch.float32
 
     def packed(self, transitions: TensorDictBase) -> TensorDictBase:
-        """The same transitions with packed heightmaps; in place."""
+        """The same transitions with packed heightmaps; in place. Those that are packed already stay so."""
         for part in self._parts(transitions):
-            if self.unit is not None:
+            if self.unit is not None and part[_KEY].is_floating_point():
                 part[_KEY] = (part[_KEY] / self.unit).round().to(self.dtype)
         return transitions
 

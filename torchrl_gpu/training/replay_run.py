@@ -73,7 +73,16 @@ class ReplayRun(LightningModule):
         return None
 
     def setup(self, stage: str) -> None:
-        """Moves the environment to the device that the Trainer chose, each rank to episodes of its own."""
+        """Moves the environment to the device that the Trainer chose, each rank to episodes of its own.
+
+        Raises:
+            ValueError: It would train in states in which nothing is legal.
+        """
+        if stage == "fit" and getattr(self.env, "skip_unplaceable", False):
+            raise ValueError(
+                f"{type(self).__name__}: want an environment whose episodes end where nothing is legal; got"
+                " skip_unplaceable=True, which is for evaluation"
+            )
         device, first = self.trainer.strategy.root_device, self.global_rank * self.env.num_envs
         if self.env.device != device or (first and stage == "fit"):
             self.__dict__["env"] = self.env.like(self.env.num_envs, device=device, first_env=first)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -10,6 +11,9 @@ from torch import Tensor
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.training.graphed import GraphedRollout, Policy, play_steps
+
+if TYPE_CHECKING:
+    from torchrl_gpu.training.pile_store import PileStore
 
 
 class Rollout:
@@ -22,6 +26,7 @@ class Rollout:
         gamma: Discount of a step.
         cuda_graphs: Whether all steps of a call are one replay of a CUDA graph; on a CPU they run one by one.
         decisions: What else to keep of the state acted in, as in `play_steps`.
+        store: Packs the heightmaps of transitions as soon as they are played; None leaves them as they are.
     """
 
     def __init__(
@@ -32,8 +37,9 @@ class Rollout:
         gamma: float,
         cuda_graphs: bool = False,
         decisions: Sequence[str] = ("action",),
+        store: PileStore | None = None,
     ) -> None:
-        self.cuda_graphs, self.decisions = cuda_graphs, tuple(decisions)
+        self.cuda_graphs, self.decisions, self.store = cuda_graphs, tuple(decisions), store
         self._graphed: GraphedRollout | None = None
         self.env, self.keys, self.n_steps, self.gamma = env, keys, n_steps, gamma
         self.current: TensorDictBase = env.reset()
@@ -48,11 +54,13 @@ class Rollout:
             steps: T.
 
         Returns:
-            Transitions ready for replay, (N·T,) once n − 1 steps are pending (n − 1 fewer of each environment at the
-            start), and the raw steps (N, T) with `next` holding reward, done and the observations kept.
+            Transitions ready for replay, packed by `store`, (N·T,) once n − 1 steps are pending (n − 1 fewer of each
+            environment at the start), and the raw steps (N, T) with `next` holding reward, done and the observations
+            kept.
         """
         fresh, self.current = self._player(policy, steps)(self.current)
-        joined = fresh if self.pending is None else torch.cat([self.pending, fresh], 1)
+        kept = self._packed(fresh)
+        joined = kept if self.pending is None else torch.cat([self.pending, kept], 1)
         self.pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
         return n_step(joined, self.n_steps, self.gamma).flatten(), fresh
 
@@ -62,6 +70,9 @@ class Rollout:
         if self._graphed is None or (self._graphed.policy, self._graphed.steps) != (policy, steps):
             self._graphed = GraphedRollout(self.env, policy, steps, self.keys, self.decisions)
         return self._graphed
+
+    def _packed(self, steps: TensorDictBase) -> TensorDictBase:
+        return steps if self.store is None else self.store.packed(steps.copy())
 
     def state_dict(self) -> dict[str, object]:
         """Environment and unfinished transitions: tensors and integers only."""
@@ -75,7 +86,7 @@ class Rollout:
         self.current = TensorDict(state["current"], batch_size=[n]).to(device)
         pending = state["pending"]
         size = None if pending is None else pending["action"].shape[:2]
-        self.pending = None if pending is None else TensorDict(pending, batch_size=size).to(device)
+        self.pending = None if pending is None else self._packed(TensorDict(pending, batch_size=size).to(device))
 
 
 def n_step(steps: TensorDictBase, n: int, gamma: float) -> TensorDictBase:

@@ -42,6 +42,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "irregular, on its corners": {**COARSER, "visible_items": 2, "stability": "corners", "order": "volume"},
     "irregular, on its balance": {**COARSER, "visible_items": 2, "stability": "com"},
     "irregular, judged": {**COARSER, "reward": "objective", "judge": "com"},
+    "passing over": {"num_items": 16, "reward": "objective", "skip_unplaceable": True},
+    "irregular, passing over": {**COARSER, "num_items": 14, "visible_items": 2, "skip_unplaceable": True},
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,7 @@ def test_constructor_arguments_can_be_read_back() -> None:
         "reward": "objective",
         "objective_weights": (0.5, 0.25, 0.0),
         "judge": "com",
+        "skip_unplaceable": True,
         "order": "volume",
         "include": ("z_map",),
         "backend": "eager",
@@ -404,6 +406,66 @@ def test_a_stability_rule_takes_placements_away(stability: str) -> None:
     assert fewer > 100
 
 
+@pytest.fixture
+def slabs(tmp_path: Path) -> Callable[..., PackingEnv]:
+    """A bin of 4×4 cells, 2 high, and boxes of 4×4 cells in this order: 1, 2, 2, 1 and 2 high."""
+    path = tmp_path / "slabs.npy"
+    np.save(path, np.array([[[4, 4, height] for height in (1, 2, 2, 1, 2)]]))
+
+    def make(**changes: Any) -> PackingEnv:
+        arguments = {"bin_size": (4.0, 4.0, 2.0), "resolution": 4, "items": str(path), "orientations": "fixed"}
+        return PackingEnv(1, device="cpu", seed=0, **arguments | changes)
+
+    return make
+
+
+def test_passing_over_by_hand(slabs: Callable[..., PackingEnv]) -> None:
+    # The first and the fourth fill the bin; the second and the third do not fit between them, nor does the last.
+    env = slabs(skip_unplaceable=True)
+    current, told = env.reset(), []
+    for action in (0, 0, -1, 0, 7):  # what does not fit is passed over by any action
+        current = env.step(current.set("action", torch.tensor([action])))["next"]
+        told.append([current[name].item() for name in ("num_packed", "step_count", "reward", "done")])
+        current = current.exclude("reward")
+    assert told == [[1, 1, 0.5, False], [1, 2, 0, False], [1, 3, 0, False], [2, 4, 0.5, False], [2, 5, 0, True]]
+    assert env.placement_z[0, :2].tolist() == [0, 1]
+    again = env.step(current.set("action", torch.tensor([-1])))["next"]
+    assert again["done"].item()
+    assert again["num_packed"].item() == 2
+
+
+def test_without_passing_over_the_first_that_does_not_fit_ends_it(slabs: Callable[..., PackingEnv]) -> None:
+    env = slabs()
+    step = env.step(env.reset().set("action", torch.tensor([0])))["next"]
+    assert step["done"].item()
+    assert step["num_packed"].item() == 1
+
+
+def test_while_anything_fits_an_illegal_action_ends_the_episode_as_ever(slabs: Callable[..., PackingEnv]) -> None:
+    env = slabs(skip_unplaceable=True, visible_items=3)
+    first = env.reset()
+    step = env.step(first.clone().set("action", torch.tensor([-1])))["next"]
+    assert step["done"].item()
+    assert torch.equal(step["item_id"], first["item_id"])
+
+
+def test_one_at_a_time_passed_over_is_the_first_that_fits_of_all() -> None:
+    # What no longer fits never will without a stability rule: so all at once, the first that fits, are the same bins.
+    setting = {"setting": "irregular, passing over", "num_envs": 5}
+    shown = {name: packing(**setting, visible_items=k) for name, k in (("one", 1), ("all", 14))}
+    placed = {}
+    for name, env in shown.items():
+        current = env.reset()
+        for _ in range(15):
+            first = current["action_mask"].int().argmax(1)  # of the first item that fits, as the slot counts most
+            current = env.step(current.set("action", first))["next"].exclude("reward")
+        assert current["done"].all()
+        placed[name] = env.placements, env.num_packed
+    for one, every in zip(*placed.values(), strict=True):
+        assert torch.equal(one, every)
+    assert (placed["one"][1] < 14).any()
+
+
 def test_by_volume_the_largest_comes_first() -> None:
     plain, ordered = (packing(num_envs=6, items=CutBoxes(pool=8), order=order) for order in ("sequence", "volume"))
     for env in (plain, ordered):
@@ -675,7 +737,7 @@ def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> N
         ({"grid_step": 0}, "Bin: grid_step must be from 1 to the bin's 10 cells; got 0"),
         ({"grid_step": 11}, "Bin: grid_step must be from 1 to the bin's 10 cells; got 11"),
         ({"stability": "glue"}, "Bin: stability must be one of none, corners, support, com; got 'glue'"),
-        ({"judge": "jury"}, "PackingEnv: judge must be one of rule, com; got 'jury'"),
+        ({"judge": "jury"}, "PackingEnv: judge must be one of rule, com, physics; got 'jury'"),
         (
             {"objective_weights": (1.0, -1.0, 0.0)},
             "PackingEnv: objective_weights must be three finite numbers from 0 on; got (1.0, -1.0, 0.0)",

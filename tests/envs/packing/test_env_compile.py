@@ -68,11 +68,25 @@ def test_a_compiled_step_is_the_step(setting: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", ["corners", "irregular, on its support", "irregular, on its balance", "irregular, judged"]
+    "setting",
+    [
+        "corners",
+        "irregular, on its support",
+        "irregular, on its balance",
+        "irregular, judged",
+        "irregular, passing over",
+    ],
 )
 def test_every_rule_and_kind_of_item_is_one_graph(setting: str) -> None:
     env, twin = (packing(setting, backend="eager") for _ in range(2))
     play_both(env, twin, compiled(env, backend="eager"))
+
+
+def test_a_simulation_on_the_host_is_refused_by_its_name() -> None:
+    pytest.importorskip("mujoco")
+    env = packing("objective", judge="physics", backend="eager")
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException, match="judge='physics' reads the device back"):
+        play(env, compiled(env, backend="eager"), env.reset(), 0)
 
 
 class Reading(PackingEnv):

@@ -78,6 +78,7 @@ EXACT: dict[str, dict[str, Any]] = {  # the irregular settings with cells of 1/2
     "irregular, on its corners": COARSE,
     "irregular, on its balance": COARSE,
     "irregular, judged": COARSE,
+    "irregular, passing over": COARSE,
 }
 
 

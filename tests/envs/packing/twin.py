@@ -53,6 +53,10 @@ class Twin:
 
     def step(self, action: int) -> tuple[float, bool]:
         """Reward and whether the episode is over."""
+        if self.env.skip_unplaceable and self.waiting and not self.legal.any():
+            self.waiting.pop(0)
+            self.look()
+            return 0.0, not self.waiting
         if not 0 <= action < self.legal.size or not self.legal.flat[action]:
             return 0.0, True
         before = self.worth()
@@ -68,7 +72,8 @@ class Twin:
         self.volume += float(self.env.catalogue.volume[item])
         self.num_packed += 1
         self.look()
-        return self.worth() - before, not self.legal.any()
+        over = not self.waiting if self.env.skip_unplaceable else not self.legal.any()
+        return self.worth() - before, over
 
     def worth(self) -> float:
         """What the reward is the gain of."""

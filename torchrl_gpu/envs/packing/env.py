@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -17,12 +17,17 @@ from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, item_source
 from torchrl_gpu.envs.packing.items.source import SortedStream
 from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement, balanced, get_kernels, judge_placements
+from torchrl_gpu.envs.packing.kernels.transition import passed_over
 from torchrl_gpu.envs.packing.memory import bytes_per_env, check_fits
 from torchrl_gpu.envs.packing.reward import JUDGES, REWARDS, WEIGHTS, objective
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 
+if TYPE_CHECKING:
+    from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
+
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
 ITEM_ORDERS = ("sequence", "volume", "box")
+_SIMULATES = "PackingEnv with judge='physics' reads the device back and simulates on the host"
 
 
 class PackingEnv(BatchedEnv):
@@ -44,9 +49,14 @@ class PackingEnv(BatchedEnv):
         stability: What is legal: "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) or "com" (the
             centre of mass lies over the contact cells).
         reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
-        judge: What decides in J whether the last placement stands: "rule" (whatever is legal does) or "com" (by that
-            rule, whatever is legal).
+        judge: What decides in J whether the last placement stands: "rule" (whatever is legal does), "com" (by that
+            rule, whatever is legal) or "physics" (MuJoCo drops it; needs the extra `physics`). The last one reads the
+            device back and simulates on the host in every step, see `physics.PhysicsJudge`: no CUDA graph can hold it,
+            and `torch.compile` stops at it.
         objective_weights: α, β and γ of J: of compactness, pyramidality and stability.
+        skip_unplaceable: Whether an episode goes on where no visible item fits: the next step, whatever its action,
+            passes over the first of them for the reward 0, and the episode ends when nothing is left to show. Until
+            then such states have no legal action, so that this is for evaluation, not for training.
         order: "sequence" (as the source gives them), "volume" (largest first) or "box" (largest bounding box first).
         include: Which of the large observations `LARGE_KEYS` to return.
         backend: Kernels, "auto" or a name from `kernels.BACKENDS`.
@@ -74,6 +84,7 @@ class PackingEnv(BatchedEnv):
         reward: str = "utilization",
         judge: str = "rule",
         objective_weights: tuple[float, float, float] = WEIGHTS,
+        skip_unplaceable: bool = False,
         order: str = "sequence",
         include: Sequence[str] = LARGE_KEYS,
         backend: str = "auto",
@@ -98,12 +109,14 @@ class PackingEnv(BatchedEnv):
         self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
         self.orientations, self.stability, self.reward, self.order = orientations, stability, reward, order
         self.include, self.backend, self.first_env = tuple(include), backend, first_env
-        self.incremental, self.judge = incremental, judge
+        self.incremental, self.judge, self.skip_unplaceable = incremental, judge, skip_unplaceable
         if len(objective_weights) != 3 or not all(0 <= weight < math.inf for weight in objective_weights):
             raise ValueError(
                 f"PackingEnv: objective_weights must be three finite numbers from 0 on; got {objective_weights}"
             )
         self.objective_weights = tuple(float(weight) for weight in objective_weights)
+        self._physics = _physics_judge() if judge == "physics" else None
+        self.reads_host = "" if self._physics is None else _SIMULATES
         self.kernels = get_kernels(backend, self.device)
         self.catalogue, self.stream = self._build_items()
         check_fits(num_envs, self.bytes_per_env, self.device)
@@ -258,19 +271,37 @@ class PackingEnv(BatchedEnv):
     # -- a step -----------------------------------------------------------------------------------------------------
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        before = self.state
-        self.state, legal = self._advanced(tensordict.get("action").reshape(self.num_envs))
+        before, stuck = self.state, self._stuck()
+        self.state, legal = self._advanced(tensordict.get("action").reshape(self.num_envs), stuck)
+        if self._physics is not None:
+            self.state.stable = self._simulated(before, legal)
         out = self._observation()
-        done = ~legal.unsqueeze(-1) | ~out["item_mask"].any(1, keepdim=True)
+        done = self._done(out["item_mask"], legal, stuck)
         out |= {"reward": self._gain(before, legal), "done": done, "terminated": done.clone()}
         out["truncated"] = torch.zeros_like(done)
         return TensorDict(out, batch_size=self.batch_size, device=self.device)
 
-    def _advanced(self, action: Tensor) -> tuple[PackingState, Tensor]:
+    def _done(self, item_mask: Tensor, legal: Tensor, stuck: Tensor | None) -> Tensor:
+        """Which episodes are over after a step, (N, 1) bool."""
+        if stuck is None:
+            done = ~legal | ~item_mask.any(1)
+        else:
+            done = ~(legal | stuck) | (self.state.item_id[:, 0] < 0)
+        return done.unsqueeze(-1)
+
+    def _stuck(self) -> Tensor | None:
+        """Where the step passes over an item, (N,) bool; None where the environment never does."""
+        if not self.skip_unplaceable:
+            return None
+        return (self.state.item_id[:, 0] >= 0) & ~self.kernels.any_legal(self.state.legal)
+
+    def _advanced(self, action: Tensor, stuck: Tensor | None) -> tuple[PackingState, Tensor]:
         """The state after an action, maps included, and whether the action was legal, (N,) bool."""
         s = self.state
         following = self.stream.items(s.key, s.position[:, None]).squeeze(1)
         moved = self.kernels.advance(s, action, following, self.catalogue, self.bin)
+        if stuck is not None:
+            moved = passed_over(moved, stuck, following)
         kept = Kept(s.z_map, s.legal, moved.slot, moved.changed) if self._keeps_maps else None
         stable = self._judged(s, moved) if self.judge == "com" else moved.state.stable
         z_map, legal = self.kernels.drop_map(moved.state.heightmap, moved.state.item_id, self.catalogue, self.bin, kept)
@@ -285,6 +316,12 @@ class PackingEnv(BatchedEnv):
         placement = Placement(item, orientation, x, y, moved.state.placement_z[at])
         stands = judge_placements(before.heightmap, placement, self.catalogue, self.bin)
         return torch.where(moved.legal, stands, before.stable)
+
+    @torch.compiler.disable(reason=_SIMULATES)
+    def _simulated(self, before: PackingState, legal: Tensor) -> Tensor:
+        """Whether the last placement stands in MuJoCo, (N,) bool; as before where none was made. Reads the device."""
+        assert self._physics is not None
+        return torch.where(legal, self._physics(self, legal), before.stable)
 
     def _gain(self, before: PackingState, legal: Tensor) -> Tensor:
         if self.reward == "utilization":
@@ -335,6 +372,13 @@ class PackingEnv(BatchedEnv):
 
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
         self.state = PackingState(**state)
+
+
+def _physics_judge() -> PhysicsJudge:
+    """Imported late: the module needs this one, and MuJoCo."""
+    from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
+
+    return PhysicsJudge()
 
 
 def _check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:

@@ -8,7 +8,8 @@ from torch import Tensor
 from torchrl_gpu.envs.packing.types import Bin
 
 REWARDS = ("utilization", "objective")
-JUDGES = ("rule", "com")  # of whether a placement stands: that it was legal, or the rule `com` whatever the bin's is
+# Of whether a placement stands: that it was legal, the rule `com` whatever the bin's is, or a simulation on the host.
+JUDGES = ("rule", "com", "physics")
 WEIGHTS = ALPHA, BETA, GAMMA = 0.75, 0.25, 0.25
 
 

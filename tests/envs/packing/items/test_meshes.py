@@ -225,6 +225,19 @@ def test_an_object_too_large_for_the_bin_is_named(folder: Path) -> None:
     )
 
 
+def test_an_object_in_millimetres_is_named_before_its_heightmaps_fill_the_memory(folder: Path) -> None:
+    large = folder / "a_crate.stl"
+    box((600.0, 400.0, 320.0)).export(large)
+    source = MeshItems(folder, scale=TRUE)
+    with pytest.raises(
+        ValueError, match=rf"^MeshItems: {large}: want an item that fits .*; got one of 600 × 400 × 320 m"
+    ):
+        source.build(BIN, "cube", 1, 1)
+    kept = MeshItems(folder, scale=TRUE, skip_invalid=True)
+    assert kept.build(BIN, "cube", 1, 1)[0].num_items == 3
+    assert [path for path, _ in kept.skipped] == [large]
+
+
 def test_what_cannot_be_used_is_skipped_and_reported(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     bad, large = folder / "0_bad.ply", folder / "a_large.stl"
     bad.write_text("hello")

@@ -231,6 +231,7 @@ ROLLOUTS: dict[str, dict[str, Any]] = {
     "oblong": {"visible_items": 2},
     "irregular": {**_FEW_CELLS, "grid_step": 3, "orientations": "yaw"},
     "irregular, on its corners": {**_FEW_CELLS, "orientations": "fixed"},
+    "irregular, passing over": {**_FEW_CELLS, "orientations": "fixed", "num_items": 8},
 }
 
 

@@ -1,10 +1,14 @@
-"""The last placement of each bin, judged with what lies below held fast."""
+"""The last placement of each bin, judged with what lies below held fast; by itself and inside the environment."""
 
 from __future__ import annotations
+
+import sys
+from typing import Any
 
 import pytest
 import torch
 
+from tests.envs.packing.settings import assert_same, legal_action, packing, play
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.envs.packing.physics import PhysicsJudge, stands_in_physics
@@ -12,17 +16,15 @@ from torchrl_gpu.envs.packing.physics import PhysicsJudge, stands_in_physics
 pytest.importorskip("mujoco")
 
 
+def empty_bins(number: int, **changes: Any) -> PackingEnv:
+    """Bins of 6 cells a side, 5 cm each, for cubes of 3 cells."""
+    size = {"bin_size": (0.3, 0.3, 0.3), "resolution": 6, "items": RandomBoxes(3, 3), "orientations": "fixed"}
+    return PackingEnv(number, **size | changes, device="cpu", seed=0)
+
+
 def bins(second: list[int]) -> PackingEnv:
-    """Bins of 6 cells a side, 5 cm each, with a cube of 3 cells in the corner and another at some x."""
-    env = PackingEnv(
-        len(second),
-        bin_size=(0.3, 0.3, 0.3),
-        resolution=6,
-        items=RandomBoxes(3, 3),
-        orientations="fixed",
-        device="cpu",
-        seed=0,
-    )
+    """With a cube in the corner and another at some x."""
+    env = empty_bins(len(second))
     current = env.reset()
     for gx in ([0] * len(second), second):
         step = env.step(current.set("action", torch.tensor(gx) * env.grid[1]))
@@ -49,3 +51,63 @@ def test_only_bins_that_were_given_an_item_are_judged() -> None:
     assert stands.dtype == torch.bool
     assert stands.tolist() == [True, False, False, False]
     assert not PhysicsJudge()(env, torch.zeros(4, dtype=torch.bool)).any()
+
+
+# -- in the environment ------------------------------------------------------------------------------------------------
+
+
+def test_a_tower_that_falls_is_worth_no_stability_by_hand() -> None:
+    # The second cube stands on the first, or hangs over its edge by two thirds and falls; 27 of 216 cells each.
+    #   J = 0.75 · 1/4 + 0.25 · 1 + 0.25 S                      after the first: C = 27 / (36·3), P = 1
+    #   J = 0.75 · 1/4 + 0.25 · 1 + 0.25                        on top of it: C = 54 / (36·6), P = 54 / (9·6)
+    #   J = 0.75 · 1/4 + 0.25 · 54 / (6·3 + 9·6) + 0.25 S       over the edge, where 6 cells are 3 high and 9 are 6
+    env = empty_bins(2, reward="objective", judge="physics")
+    first = env.step(env.reset().set("action", torch.tensor([0, 0])))["next"]
+    assert first["reward"].flatten().tolist() == pytest.approx([0.1875 + 0.5] * 2)
+    second = env.step(first.exclude("reward").set("action", torch.tensor([0, 2 * 6])))["next"]
+    assert env.state.stable.tolist() == [True, False]
+    assert second["reward"].flatten().tolist() == pytest.approx([0, 0.25 * (54 / 72 - 1) - 0.25], abs=1e-6)
+
+
+def test_the_environment_says_what_the_judge_says() -> None:
+    env = packing("irregular, judged", num_envs=3, judge="physics")
+    plain, judge = env.like(3, judge="rule"), PhysicsJudge()
+    generator, current, other, verdicts = torch.Generator().manual_seed(0), env.reset(), plain.reset(), []
+    stands = torch.zeros(3, dtype=torch.bool)
+    for turn in range(8):
+        action = legal_action(current["action_mask"], generator)
+        if turn == 5:
+            action[1] = -1
+        legal = current["action_mask"].gather(1, action.clamp_min(0)[:, None])[:, 0] & (action >= 0)
+        seen, mine = (e.step(c.set("action", action))["next"] for e, c in ((env, current), (plain, other)))
+        stands = torch.where(legal, judge(plain, legal), stands)
+        assert torch.equal(env.state.stable, stands)
+        assert_same(seen.exclude("reward"), mine.exclude("reward"))
+        current, other = env.maybe_reset(seen.exclude("reward")), plain.maybe_reset(mine.exclude("reward"))
+        verdicts += stands[legal].tolist()
+        stands = stands & ~seen["done"][:, 0]
+    assert True in verdicts
+    assert False in verdicts
+
+
+def test_a_saved_environment_goes_on_bit_by_bit() -> None:
+    env, other = (packing("irregular, judged", num_envs=2, judge="physics", seed=seed) for seed in (0, 9))
+    _, current = play(env, 3)
+    saved, start = env.state_dict(), current.clone()
+    expected, _ = play(env, 5, seed=1, start=current)
+    play(other, 2)
+    other.load_state_dict(saved)
+    came, _ = play(other, 5, seed=1, start=start)
+    for first, second in zip(expected, came, strict=True):
+        assert_same(first, second)
+
+
+def test_without_mujoco_it_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mujoco", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'torchrl_gpu\[physics\]'"):
+        empty_bins(1, judge="physics")
+
+
+def test_only_this_judge_says_that_it_reads_the_host() -> None:
+    assert "judge='physics'" in empty_bins(1, judge="physics").reads_host
+    assert [empty_bins(1, judge=judge).reads_host for judge in ("rule", "com")] == ["", ""]

@@ -92,7 +92,7 @@ class MeshItems(ItemSource):
     ) -> tuple[Catalogue, ItemStream]:
         """One catalogue row for each item that fits the bin; on the source's device."""
         rotations = orientation_set(orientations, boxes=False)
-        maps = self._heightmaps(rotations, bin_.cell)
+        maps = self._heightmaps(rotations, bin_)
         rows = self._fitting(maps, bin_)
         if self._rows.setdefault(bin_, rows) != rows:
             raise ValueError(
@@ -146,22 +146,25 @@ class MeshItems(ItemSource):
 
     # -- heightmaps -------------------------------------------------------------------------------------------------
 
-    def _heightmaps(self, rotations: np.ndarray, cell: tuple[float, float]) -> list[Heightmaps]:
-        """Those of every item, from the cache where it has them."""
-        keys = [cache_key(item.shape.digest, item.scale, rotations, cell) for item in self.items]
-        found = {key: self._cache.get(key, len(rotations), self.device) for key in dict.fromkeys(keys)}
-        missing = {key: item for key, item in zip(keys, self.items, strict=True) if found[key] is None}
+    def _heightmaps(self, rotations: np.ndarray, bin_: Bin) -> dict[int, Heightmaps]:
+        """Those of every item by its number, from the cache where it has them; without what is plainly too large."""
+        near = [row for row, item in enumerate(self.items) if not _too_large(item, rotations, bin_)]
+        keys = {
+            row: cache_key(self.items[row].shape.digest, self.items[row].scale, rotations, bin_.cell) for row in near
+        }
+        found = {key: self._cache.get(key, len(rotations), self.device) for key in dict.fromkeys(keys.values())}
+        missing = {key: self.items[row] for row, key in keys.items() if found[key] is None}
         meshes = [(_vertices(item), item.shape.mesh[1]) for item in missing.values()]
-        for key, made in zip(missing, rasterise(meshes, rotations, cell, self.device), strict=True):
+        for key, made in zip(missing, rasterise(meshes, rotations, bin_.cell, self.device), strict=True):
             self._cache.put(key, made)
             found[key] = made
-        return [maps for key in keys if (maps := found[key]) is not None]
+        return {row: maps for row, key in keys.items() if (maps := found[key]) is not None}
 
-    def _fitting(self, maps: list[Heightmaps], bin_: Bin) -> list[int]:
+    def _fitting(self, maps: dict[int, Heightmaps], bin_: Bin) -> list[int]:
         """The items that fit the bin in some orientation."""
         rows, before = [], len(self.skipped)
-        for row, (item, own) in enumerate(zip(self.items, maps, strict=True)):
-            reason = _misfit(own, item, bin_)
+        for row, item in enumerate(self.items):
+            reason = _misfit(maps.get(row), item, bin_)
             if not reason:
                 rows.append(row)
             elif not self.skip_invalid or bin_ not in self._rows:
@@ -187,15 +190,25 @@ def _vertices(item: MeshItem) -> np.ndarray:
     return item.shape.mesh[0] * item.scale
 
 
-def _misfit(maps: Heightmaps, item: MeshItem, bin_: Bin) -> str:
-    """Why an item cannot be packed; empty if it can."""
-    height = maps.top.amax((1, 2))  # (O,)
-    cells = torch.tensor(bin_.cells, device=height.device)
-    if not maps.bottom.isfinite().flatten(1).any(1).all():
-        return f"want an item as thick as a ten-thousandth of a cell; got one at scale {item.scale:.3g} that is not"
-    inside = (maps.extent <= cells).all(-1) & (height <= bin_.size[2] + bin_.tolerance)
-    if inside.any():
-        return ""
+def _too_large(item: MeshItem, rotations: np.ndarray, bin_: Bin) -> bool:
+    """Whether an item is larger than the bin by a cell in every orientation.
+
+    In millimetres that are taken for metres its heightmaps would fill any memory.
+    """
+    room, vertices = np.array(bin_.size) + max(bin_.cell), _vertices(item)
+    return not any((np.ptp(vertices @ rotation.T, 0) <= room).all() for rotation in rotations)
+
+
+def _misfit(maps: Heightmaps | None, item: MeshItem, bin_: Bin) -> str:
+    """Why an item cannot be packed; empty if it can. Without heightmaps it is too large."""
+    if maps is not None:
+        height = maps.top.amax((1, 2))  # (O,)
+        cells = torch.tensor(bin_.cells, device=height.device)
+        if not maps.bottom.isfinite().flatten(1).any(1).all():
+            return f"want an item as thick as a ten-thousandth of a cell; got one at scale {item.scale:.3g} that is not"
+        inside = (maps.extent <= cells).all(-1) & (height <= bin_.size[2] + bin_.tolerance)
+        if inside.any():
+            return ""
     size = np.ptp(_vertices(item), 0)
     return (
         f"want an item that fits the bin of {_metres(bin_.size)} in some orientation; got one of {_metres(size)}"

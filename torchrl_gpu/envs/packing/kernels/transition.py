@@ -59,6 +59,23 @@ def advance(
     return Moved(after, legal, torch.where(before < len(slots), before, -1), changed)
 
 
+def passed_over(moved: Moved, stuck: Tensor, following: Tensor) -> Moved:
+    """What an action did, but that the first visible item of some environments made room for the next one.
+
+    Args:
+        moved: From `advance`.
+        stuck: (N,) bool, environments in which nothing was legal, and so nothing was placed.
+        following: As in `advance`.
+    """
+    state = moved.state
+    no_slot = torch.full_like(moved.slot[:, :1], -1)
+    item_id = torch.cat([state.item_id[:, 1:], following[:, None]], 1)
+    return moved._replace(
+        state=replace(state, item_id=where_rows(stuck, item_id, state.item_id), position=state.position + stuck),
+        slot=where_rows(stuck, torch.cat([moved.slot[:, 1:], no_slot], 1), moved.slot),
+    )
+
+
 def _decode(state: PackingState, action: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Placement, Tensor, Tensor]:
     """The placement, with item −1 where it is not legal; the slot of the item, (N,); whether it is legal, (N,)."""
     from torchrl_gpu.envs.packing.kernels import Placement
