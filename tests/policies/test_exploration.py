@@ -10,7 +10,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from tests.native.compilers import need_compiler, threads
 from tests.no_host_reads import NoHostReads
 from torchrl_gpu import native
-from torchrl_gpu.policies.exploration import MaskedEpsilonGreedy, random_legal
+from torchrl_gpu.policies.exploration import MaskedEpsilonGreedy, UniformEpsilonGreedy, random_legal
 
 MASK = torch.tensor([True, False, True, True, False, True, False])
 LEGAL = MASK.nonzero().squeeze(1).tolist()
@@ -141,3 +141,50 @@ def test_nothing_is_read_back(compiled_operators: bool) -> None:
 def test_a_schedule_that_is_none_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="MaskedEpsilonGreedy: want 0 <= end <= start <= 1 and at least 1 frame; got"):
         MaskedEpsilonGreedy(**wrong)  # type: ignore[arg-type]
+
+
+# -- continuous actions --
+
+LOW, HIGH = torch.tensor([-1.0, 2.0]), torch.tensor([1.0, 6.0])
+
+
+def uniform(epsilon: float = 1.0) -> UniformEpsilonGreedy:
+    return UniformEpsilonGreedy(LOW, HIGH, start=epsilon, end=0.0)
+
+
+def test_random_actions_are_uniform_within_their_bounds() -> None:
+    torch.manual_seed(0)
+    with set_exploration_type(ExplorationType.RANDOM):
+        action = uniform()(TensorDict({"action": torch.zeros(40_000, 2)}, [40_000]))["action"]
+    share = (action - LOW) / (HIGH - LOW)
+    for axis in (0, 1):
+        counts = torch.histc(share[:, axis], bins=10, min=0.0, max=1.0)
+        assert counts.sum() == 40_000
+        assert chi_square(counts) < 27.88  # 9 degrees of freedom, p = 0.001
+
+
+def test_an_action_is_random_in_all_its_numbers_or_in_none() -> None:
+    torch.manual_seed(0)
+    with set_exploration_type(ExplorationType.RANDOM):
+        action = uniform(0.3)(TensorDict({"action": torch.full((5_000, 4, 2), 9.0)}, [5_000, 4]))["action"]
+    explored = action != 9.0
+    assert torch.equal(explored[..., 0], explored[..., 1])
+    assert explored.float().mean().item() == pytest.approx(0.3, abs=0.02)
+
+
+def test_continuous_actions_are_left_alone_without_exploring() -> None:
+    state = TensorDict({"action": torch.full((3, 2), 9.0)}, [3])
+    assert (uniform()(state)["action"] == 9).all()
+
+
+def test_no_continuous_action_is_read_back() -> None:
+    exploration, state = uniform(), TensorDict({"action": torch.zeros(3, 2)}, [3])
+    with set_exploration_type(ExplorationType.RANDOM), NoHostReads():
+        exploration(state)
+
+
+def test_bounds_travel_with_the_weights() -> None:
+    fresh = UniformEpsilonGreedy(torch.zeros(2), torch.ones(2))
+    fresh.load_state_dict(uniform().state_dict())
+    assert torch.equal(fresh.low, LOW)
+    assert torch.equal(fresh.high, HIGH)

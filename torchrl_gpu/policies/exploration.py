@@ -1,8 +1,9 @@
-"""Exploration that is drawn on the device and knows the action mask."""
+"""Exploration that is drawn on the device, and knows the action mask or the bounds."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from abc import abstractmethod
+from typing import ClassVar, final
 
 import torch
 from tensordict import TensorDictBase
@@ -13,11 +14,8 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 from torchrl_gpu import native
 
 
-class MaskedEpsilonGreedy(TensorDictModuleBase):
-    """Replaces actions, with probability epsilon, by one drawn uniformly from the legal ones.
-
-    TorchRL's `EGreedyModule` draws masked actions by `torch.multinomial`, which reads the device back; this one draws
-    a number for each row and looks it up in a running count of the mask. It acts under `ExplorationType.RANDOM` only.
+class EpsilonGreedy(TensorDictModuleBase):
+    """Replaces actions, with probability epsilon, by random ones; under `ExplorationType.RANDOM` only.
 
     Args:
         start: Epsilon at the first frame.
@@ -25,14 +23,14 @@ class MaskedEpsilonGreedy(TensorDictModuleBase):
         frames: Frames, over all environments, of the linear decay.
     """
 
-    in_keys: ClassVar = ["action", "action_mask"]
     out_keys: ClassVar = ["action"]
+    continuous: ClassVar[bool] = False
 
     def __init__(self, start: float = 1.0, end: float = 0.05, frames: int = 100_000) -> None:
         super().__init__()
         if not (0 <= end <= start <= 1) or frames < 1:
             raise ValueError(
-                "MaskedEpsilonGreedy: want 0 <= end <= start <= 1 and at least 1 frame;"
+                f"{type(self).__name__}: want 0 <= end <= start <= 1 and at least 1 frame;"
                 f" got start {start}, end {end}, {frames} frames"
             )
         self.start, self.end, self.frames = start, end, frames
@@ -45,12 +43,59 @@ class MaskedEpsilonGreedy(TensorDictModuleBase):
         self.epsilon.fill_(self.start + (self.end - self.start) * done)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes `action` (…,) int64."""
+        """Writes `action`, in the shape and dtype that it has."""
         if exploration_type() is not ExplorationType.RANDOM:
             return tensordict
-        action, mask = tensordict.get("action"), tensordict.get("action_mask")
-        explore = torch.rand(action.shape, device=action.device) < self.epsilon
-        return tensordict.set("action", torch.where(explore, random_legal(mask), action))
+        action = tensordict.get("action")
+        rows = action[..., :1] if self.continuous else action
+        explore = torch.rand(rows.shape, device=action.device) < self.epsilon
+        return tensordict.set("action", torch.where(explore, self.random_action(tensordict), action))
+
+    @abstractmethod
+    def random_action(self, tensordict: TensorDictBase) -> Tensor:
+        """A random action for every row, as `action`."""
+
+
+@final
+class MaskedEpsilonGreedy(EpsilonGreedy):
+    """Epsilon-greedy over indices: random actions are drawn uniformly from the legal ones, `action_mask` (…, A) bool.
+
+    TorchRL's `EGreedyModule` draws masked actions by `torch.multinomial`, which reads the device back; this one draws
+    a number for each row and looks it up in a running count of the mask.
+    """
+
+    in_keys: ClassVar = ["action", "action_mask"]
+
+    def random_action(self, tensordict: TensorDictBase) -> Tensor:
+        """(…,) int64."""
+        return random_legal(tensordict.get("action_mask"))
+
+
+@final
+class UniformEpsilonGreedy(EpsilonGreedy):
+    """Epsilon-greedy over continuous actions: random ones are drawn uniformly within bounds.
+
+    Args:
+        low: Smallest action, (D,).
+        high: Largest action, (D,).
+        start: Epsilon at the first frame.
+        end: Epsilon from `frames` on.
+        frames: Frames, over all environments, of the linear decay.
+    """
+
+    in_keys: ClassVar = ["action"]
+    continuous: ClassVar[bool] = True
+
+    def __init__(self, low: Tensor, high: Tensor, start: float = 1.0, end: float = 0.05, frames: int = 100_000) -> None:
+        super().__init__(start, end, frames)
+        self.low: Tensor
+        self.high: Tensor
+        self.register_buffer("low", low.clone())
+        self.register_buffer("high", high.clone())
+
+    def random_action(self, tensordict: TensorDictBase) -> Tensor:
+        """(…, D)."""
+        return self.low + torch.rand_like(tensordict.get("action")) * (self.high - self.low)
 
 
 def random_legal(mask: Tensor) -> Tensor:

@@ -12,13 +12,13 @@ from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.policies.agents.dqn import DQN
+from torchrl_gpu.policies.agents.base import Agent
 from torchrl_gpu.training.episodes import EpisodeMeter
 from torchrl_gpu.training.replay import replay_buffer
 from torchrl_gpu.training.replay_run import ReplayRun, check_counts
 from torchrl_gpu.training.rollout import Rollout
 
-AgentFactory = Callable[[EnvBase], DQN]
+AgentFactory = Callable[[EnvBase], Agent]
 
 
 class QLearning(ReplayRun):

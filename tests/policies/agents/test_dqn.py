@@ -34,7 +34,8 @@ class Spec:
 
     def __init__(self, *keys: str) -> None:
         self.observation_spec = Composite({key: Unbounded(()) for key in keys})
-        self.action_spec = Categorical(3)
+        self.full_action_spec = Composite(action=Categorical(3))
+        self.action_keys, self.batch_size = ["action"], torch.Size([])
 
 
 ONLINE = [[1.5, 5.0, 0.0], [5.0, 9.0, 7.0], [4.0, 1.0, 0.0]]

@@ -1,5 +1,11 @@
 """Agents: each one final class that knows how to act, how wrong it was, and how its targets follow."""
 
+from torchrl_gpu.policies.agents.ac_iqn import ACIQN
+from torchrl_gpu.policies.agents.base import Agent
+from torchrl_gpu.policies.agents.ddpg import DDPG
 from torchrl_gpu.policies.agents.dqn import DQN
+from torchrl_gpu.policies.agents.iqn import IQN
+from torchrl_gpu.policies.agents.rainbow import Rainbow
+from torchrl_gpu.policies.agents.sac import SAC
 
-__all__ = ["DQN"]
+__all__ = ["ACIQN", "DDPG", "DQN", "IQN", "SAC", "Agent", "Rainbow"]

@@ -60,15 +60,20 @@ class PlacementScores(nn.Module):
             z_map.reshape(legal.shape),
             legal,
         )
-        return self._scores(planes, legal.flatten(1)).view(*batch, -1)
+        return self.dueling(self.maps(planes), legal.flatten(1)).view(*batch, -1)
 
-    def _scores(self, planes: Tensor, legal: Tensor) -> Tensor:
-        num, variants = planes.shape[:2]
-        maps = relu(self.stem(planes.flatten(0, 1)))  # (B·J, C, Gx, Gy)
+    def maps(self, planes: Tensor) -> Tensor:
+        """Maps (B·J, C, Gx, Gy) of planes (B, J, P, Gx, Gy)."""
+        maps = relu(self.stem(planes.flatten(0, 1)))
         for block in self.blocks:
             maps = block(maps)
+        return maps
+
+    def dueling(self, maps: Tensor, legal: Tensor) -> Tensor:
+        """Q-values (B, A) float32 of maps (B·J, C, Gx, Gy) under legal actions (B, A)."""
+        num = len(legal)
         advantage = self.advantage(maps).reshape(num, -1).float()
-        value = self.value(_pooled(maps).unflatten(0, (num, variants)).mean(1)).float()  # (B, 1)
+        value = self.value(pooled(maps).unflatten(0, (num, -1)).mean(1)).float()  # (B, 1)
         count = legal.sum(1, keepdim=True).clamp_min(1)
         mean = torch.where(legal, advantage, 0.0).sum(1, keepdim=True) / count
         return value + advantage - mean
@@ -84,10 +89,10 @@ class _Block(nn.Module):
         self.out = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, maps: Tensor) -> Tensor:
-        told = self.near(maps) + self.far(_pooled(maps))[..., None, None]
+        told = self.near(maps) + self.far(pooled(maps))[..., None, None]
         return relu(maps + self.out(relu(told)))
 
 
-def _pooled(maps: Tensor) -> Tensor:
+def pooled(maps: Tensor) -> Tensor:
     """Mean and maximum over the map, (B, 2·C)."""
     return torch.cat([maps.mean((-2, -1)), maps.amax((-2, -1))], -1)

@@ -1,0 +1,51 @@
+"""What is AC-IQN's own: the level of risk that its actor learns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.policies.navigation_spaces import NavigationSpec, make, transitions
+
+
+class TwoOutcomes(torch.nn.Module):
+    """Quantiles of a gamble: action a > 0 stakes a, won by the upper half of all τ at 3 to 1 and lost by the lower."""
+
+    in_keys = ("observation",)
+
+    def __init__(self, env: object) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, observation: torch.Tensor, action: torch.Tensor, taus: torch.Tensor) -> torch.Tensor:
+        return action.mean(-1, keepdim=True) * torch.where(taus < 0.5, -1.0, 3.0) + self.weight
+
+
+@pytest.mark.parametrize(("cvar", "gambles"), [(1.0, True), (0.4, False)])
+def test_a_careful_actor_learns_not_to_gamble(cvar: float, gambles: bool) -> None:
+    # The gamble is worth +1 times the stake in the mean, −1 times it in the worst 40 %.
+    agent, batch = make("ACIQN", critic=TwoOutcomes, cvar=cvar, num_taus=32), transitions("ACIQN", 32)
+    optimizer = torch.optim.Adam(agent.parameter_groups["actor"], lr=1e-2)
+    for _ in range(60):
+        optimizer.zero_grad()
+        agent.losses(batch)["actor"].backward()
+        optimizer.step()
+    action = agent.policy(batch.exclude("action"))["action"]
+    assert (action > 0.3).all() if gambles else (action < -0.3).all()
+
+
+def test_a_level_by_a_clearance_that_is_not_observed() -> None:
+    spec = NavigationSpec(num_actions=None, flat=True)
+    del spec.observation_spec["clearance"]
+    with pytest.raises(
+        ValueError, match="ACIQN: an adaptive cvar wants clearance to observe; NavigationSpec gives only"
+    ):
+        make("ACIQN", spec=spec, cvar="adaptive")
+
+
+@pytest.mark.parametrize("wrong", [{"num_taus": 0}, {"kappa": 0.0}])
+def test_a_number_of_taus_that_is_none(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="ACIQN: want num_taus of at least 1 and a kappa above 0; got"):
+        make("ACIQN", **wrong)

@@ -1,0 +1,434 @@
+"""What training modules and the wrapper rely on, for every agent: one suite, over states and transitions made up."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from tests.no_host_reads import NoHostReads
+from tests.policies.navigation_spaces import (
+    AGENTS,
+    CONTINUOUS,
+    DISCRETE,
+    gradients,
+    make,
+    spec_for,
+    states,
+    transitions,
+)
+from tests.tolerances import assert_near
+from torchrl_gpu.policies import Agent
+
+each_agent = pytest.mark.parametrize("name", AGENTS)
+EXPLORE = ExplorationType.RANDOM
+
+
+def losses_of(agent: Agent, batch: TensorDict, seed: int = 3) -> dict[str, Tensor]:
+    """Losses whose random numbers come from a seed."""
+    torch.manual_seed(seed)
+    return agent.losses(batch)
+
+
+def backward(agent: Agent, loss: Tensor) -> None:
+    agent.zero_grad()
+    loss.backward()
+
+
+def row_states(name: str, *batch: int) -> TensorDict:
+    return states(*batch, num_actions=25 if name in DISCRETE else None)
+
+
+def updated(agent: Agent, batch: TensorDict, optimizer: torch.optim.Optimizer, number: int = 1) -> None:
+    """One whole update."""
+    optimizer.zero_grad(set_to_none=False)
+    agent.loss(batch)["loss"].backward()
+    optimizer.step()
+    agent.follow(number)
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+@each_agent
+def test_there_is_a_loss_for_each_group_of_weights(name: str) -> None:
+    agent, batch = make(name), transitions(name, 16)
+    losses = agent.losses(batch)
+    assert list(losses) == list(agent.parameter_groups)
+    assert all(loss.shape == () and loss.requires_grad for loss in losses.values())
+    assert batch["td_error"].shape == (16, 1)
+    assert (batch["td_error"] >= 0).all()
+    assert not batch["td_error"].requires_grad
+
+
+@each_agent
+def test_each_loss_reaches_its_own_weights_and_all_of_them(name: str) -> None:
+    agent, batch = make(name), transitions(name, 32)
+    for trained in agent.parameter_groups:
+        backward(agent, losses_of(agent, batch)[trained])
+        for group, slopes in gradients(agent).items():
+            reached = [slope is not None and bool(slope.any()) for slope in slopes]
+            assert all(reached) if group == trained else not any(reached), (trained, group)
+
+
+@each_agent
+def test_one_backward_pass_over_the_sum_is_as_good(name: str) -> None:
+    agent, batch = make(name), transitions(name, 16)
+    alone = {}
+    for group in agent.parameter_groups:
+        backward(agent, losses_of(agent, batch)[group])
+        alone[group] = gradients(agent)[group]
+    torch.manual_seed(3)
+    together = agent.loss(batch)
+    assert together["loss"].item() == pytest.approx(sum(together[group].item() for group in alone), rel=1e-6)
+    backward(agent, together["loss"])
+    for group, slopes in gradients(agent).items():
+        for slope, expected in zip(slopes, alone[group], strict=True):
+            assert_near(slope, expected)
+
+
+@each_agent
+def test_targets_get_no_gradients_and_are_not_trained(name: str) -> None:
+    agent = make(name)
+    agent.loss(transitions(name, 8))["loss"].backward()
+    trained = {id(weight) for weight in agent.parameters_to_train}
+    assert all(id(weight) in trained for weight in agent.parameters() if weight.requires_grad)
+    assert all(weight.grad is None for weight in agent.parameters() if id(weight) not in trained)
+
+
+@each_agent
+def test_environments_by_robots_lose_what_they_lose_one_by_one(name: str) -> None:
+    agent, flat = make(name), transitions(name, 12)
+    shaped = flat.clone().reshape(4, 3)
+    expected, came = losses_of(agent, flat), losses_of(agent, shaped)
+    for group, loss in expected.items():
+        assert_near(came[group], loss)
+    assert shaped["td_error"].shape == (4, 3, 1)
+    assert_near(shaped["td_error"].flatten(), flat["td_error"].flatten())
+
+
+@each_agent
+def test_an_old_error_is_replaced(name: str) -> None:
+    agent, batch = make(name), transitions(name, 8, td_error=torch.full((8, 1), -7.0))
+    agent.losses(batch)
+    assert (batch["td_error"] >= 0).all()
+
+
+@each_agent
+def test_rows_of_no_weight_do_not_count(name: str) -> None:
+    agent, batch = make(name), transitions(name, 16, priority_weight=(torch.arange(16) % 2).float())
+    expected = losses_of(agent, batch)
+    batch["next", "reward"] = batch["next", "reward"] + 100 * (1 - batch["priority_weight"])[:, None]
+    batch["observation"] = batch["observation"] * (1 + 3 * (1 - batch["priority_weight"])[:, None])
+    for group, loss in losses_of(agent, batch).items():
+        assert_near(loss, expected[group])
+
+
+def other_ending(batch: TensorDict, rows: Tensor) -> TensorDict:
+    """The same transitions, with other last observations in some rows."""
+    changed = batch.clone()
+    seen = changed["next", "observation"]
+    changed["next", "observation"] = torch.where(rows, seen.flip(0) + 30, seen)
+    return changed
+
+
+@each_agent
+def test_nothing_follows_the_end(name: str) -> None:
+    agent, batch = make(name), transitions(name, 32)
+    expected = losses_of(agent, batch)
+    changed = losses_of(agent, other_ending(batch, batch["next", "terminated"]))
+    for group, loss in expected.items():
+        assert_near(changed[group], loss)
+
+
+@each_agent
+@pytest.mark.parametrize("compat", [False, True])
+def test_what_was_cut_off_goes_on_from_its_true_last_observation(name: str, compat: bool) -> None:
+    agent, batch = make(name, upstream_compat=compat), transitions(name, 32)
+    cut = batch["next", "truncated"]
+    assert cut.any()
+    losses_of(agent, batch)
+    changed = other_ending(batch, cut)
+    losses_of(agent, changed)
+    moved = (changed["td_error"] - batch["td_error"]).abs() > 1e-4
+    assert not moved[~cut].any()
+    assert moved[cut].any() is torch.tensor(compat) or bool(moved[cut].all()) is not compat
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_a_last_state_without_legal_actions_does_no_harm(name: str) -> None:
+    agent, batch = make(name), transitions(name, 16)
+    expected = losses_of(agent, batch)
+    ended = batch["next", "terminated"]
+    assert ended.any()
+    batch["next", "action_mask"] = batch["next", "action_mask"] & ~ended
+    for group, loss in losses_of(agent, batch).items():
+        assert_near(loss, expected[group])
+
+
+# -- acting ------------------------------------------------------------------------------------------------------------
+
+
+@each_agent
+@pytest.mark.parametrize("batch", [(), (12,), (4, 3), (2, 2, 3)])
+def test_any_batch_shape(name: str, batch: tuple[int, ...]) -> None:
+    agent, flat = make(name), row_states(name, 12)
+    seen = flat[0] if batch == () else flat.reshape(batch)
+    action = agent.policy(seen.clone())["action"]
+    expected = agent.policy(flat.clone())["action"]
+    assert action.shape == (batch if name in DISCRETE else (*batch, 2))
+    rows = action.reshape(-1, *expected.shape[1:])
+    assert_near(rows.float(), expected[: len(rows)].float())
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_exploring_is_legal_and_reaches_every_legal_action(name: str) -> None:
+    agent, seen = make(name, epsilon_start=1.0), row_states(name, 400)
+    seen["action_mask"] = seen["action_mask"][:1].expand(400, -1)
+    with set_exploration_type(EXPLORE):
+        chosen = agent.acting(seen)["action"]
+    assert set(chosen.tolist()) == set(seen["action_mask"][0].nonzero().flatten().tolist())
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_actions_stay_within_their_bounds(name: str) -> None:
+    agent = make(name, spec=spec_for(name, bounds=(-2.0, 5.0)), epsilon_start=0.5)
+    with torch.no_grad():
+        for weight in agent.parameters_to_train:
+            weight.mul_(4)
+    with set_exploration_type(EXPLORE):
+        action = agent.acting(row_states(name, 500))["action"]
+    assert action.min() < -1.5
+    assert action.max() > 4.5
+    assert (action >= -2).all()
+    assert (action <= 5).all()
+
+
+@each_agent
+def test_epsilon_falls_with_the_frames(name: str) -> None:
+    agent = make(name, epsilon_start=0.6, epsilon_end=0.1, epsilon_frames=100)
+    agent.anneal(50)
+    assert agent.exploration.epsilon.item() == pytest.approx(0.35)
+
+
+# -- the device --------------------------------------------------------------------------------------------------------
+
+
+@each_agent
+@pytest.mark.parametrize("compat", [False, True])
+def test_nothing_is_read_back(name: str, compat: bool) -> None:
+    agent, batch = make(name, upstream_compat=compat), transitions(name, 8)
+    seen = row_states(name, 4, 3)
+    for tau in (0.1, None):
+        other = make(name, upstream_compat=compat, tau=tau, target_period=1)
+        with NoHostReads():
+            other.loss(batch)["loss"].backward()
+            other.follow(1)
+    with NoHostReads():
+        agent.policy(seen.clone())
+        agent.anneal(10)
+        with set_exploration_type(EXPLORE):
+            agent.acting(seen)
+
+
+@each_agent
+def test_gradients_stay_where_they_are(name: str) -> None:
+    # Graphs replay at fixed addresses; optimizers that can be captured want a gradient for every weight.
+    agent, batch = make(name), transitions(name, 16)
+    optimizer = torch.optim.Adam(agent.parameters_to_train, lr=1e-3, foreach=True)
+    updated(agent, batch, optimizer)
+    weights = agent.parameters_to_train
+    where = [(weight.data_ptr(), weight.grad.data_ptr()) for weight in weights]  # type: ignore[union-attr]
+    updated(agent, batch, optimizer, 2)
+    assert [(weight.data_ptr(), weight.grad.data_ptr()) for weight in agent.parameters_to_train] == where  # type: ignore[union-attr]
+
+
+# tensordict asks torch about a switch that is going away
+@pytest.mark.filterwarnings("ignore:torch._dynamo.config.inline_inbuilt_nn_modules is deprecated:FutureWarning")
+@each_agent
+def test_losses_compile_to_one_graph(name: str) -> None:
+    agent, batch = make(name), transitions(name, 8)
+    expected = losses_of(agent, batch)
+    torch.compiler.reset()
+    torch.manual_seed(3)
+    came = torch.compile(lambda rows: agent.losses(rows), fullgraph=True, dynamic=False, backend="eager")(batch)
+    for group, loss in expected.items():
+        assert_near(came[group], loss)
+
+
+@each_agent
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast(name: str, dtype: torch.dtype) -> None:
+    agent, batch = make(name), transitions(name, 32)
+    exact = losses_of(agent, batch)
+    with torch.autocast("cpu", dtype=dtype):
+        action = agent.policy(row_states(name, 5))["action"]
+        losses = losses_of(agent, batch)
+    assert action.dtype == (torch.int64 if name in DISCRETE else torch.float32)
+    for group, loss in losses.items():
+        assert loss.dtype == torch.float32
+        assert loss.item() == pytest.approx(exact[group].item(), rel=0.1, abs=0.1)
+    sum(losses.values()).backward()  # type: ignore[union-attr]
+    for slopes in gradients(agent).values():
+        assert all(slope is not None and slope.isfinite().all() for slope in slopes)
+
+
+@each_agent
+@pytest.mark.parametrize("what", ["loses", "decides"])
+def test_under_one_autocast_it_sees_the_weights_of_the_last_step(name: str, what: str) -> None:
+    # Autocast keeps weights that it has cast, and does not see that an optimizer has changed them.
+    def after_a_step(renew: bool) -> Tensor:
+        agent, batch = make(name), transitions(name, 16)
+        optimizer = torch.optim.SGD(agent.parameters_to_train, lr=0.05)
+        key = "action_value" if name in DISCRETE else "action"
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.manual_seed(3)
+            agent.loss(batch)["loss"].backward()
+            optimizer.step()
+            if what == "decides":
+                agent.follow(1)
+            if renew:
+                torch.clear_autocast_cache()
+            if what == "loses":
+                return torch.stack(list(losses_of(agent, batch).values()))
+            return agent.policy(row_states(name, 5))[key]
+
+    assert torch.equal(after_a_step(renew=False), after_a_step(renew=True))
+
+
+# -- targets and checkpoints -------------------------------------------------------------------------------------------
+
+
+def target_weights(agent: Agent) -> list[Tensor]:
+    """Weights that follow, in the order of their names; noise, atoms and bounds do not."""
+    fixed = ("epsilon", "support", "low", "high")
+    names = [name for name in agent.state_dict() if "target" in name and not name.endswith((*fixed, "size", "device"))]
+    return [value.clone() for name in names if isinstance(value := agent.state_dict()[name], Tensor)]
+
+
+def add_one(agent: Agent) -> None:
+    """Moves what is trained away from its targets."""
+    with torch.no_grad():
+        for weight in agent.parameters_to_train:
+            weight.add_(1.0)
+
+
+def moved(agent: Agent, before: list[Tensor]) -> set[float]:
+    """By how much target weights have moved, rounded."""
+    return {round((now - then).mean().item(), 4) for now, then in zip(target_weights(agent), before, strict=True)}
+
+
+@each_agent
+def test_hard_targets_move_every_so_many_updates(name: str) -> None:
+    agent = make(name, tau=None, target_period=3)
+    agent.follow(3)
+    before, came = target_weights(agent), []
+    add_one(agent)
+    for update in (4, 5, 6):
+        agent.follow(update)
+        came.append(moved(agent, before))
+    assert came == [{0.0}, {0.0}, {1.0}]
+
+
+@each_agent
+def test_soft_targets_take_their_share(name: str) -> None:
+    agent = make(name, tau=0.25)
+    for update in range(100):
+        agent.follow(update)
+    before = target_weights(agent)
+    add_one(agent)
+    agent.follow(1)
+    assert moved(agent, before) == {0.25}
+    agent.follow(2)
+    assert moved(agent, before) == {0.4375}  # 1 − 0.75²
+
+
+@each_agent
+@pytest.mark.parametrize("compat", [False, True])
+def test_a_saved_agent_goes_on_as_it_would_have(name: str, compat: bool) -> None:
+    agent, batch = make(name, upstream_compat=compat), transitions(name, 16)
+    updated(agent, batch, torch.optim.SGD(agent.parameters_to_train, lr=0.01))
+    agent.anneal(40)
+    file = io.BytesIO()
+    torch.save(agent.state_dict(), file)
+    file.seek(0)
+    other = make(name, seed=9, upstream_compat=compat)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert other.exploration.epsilon == agent.exploration.epsilon
+    for group, loss in losses_of(agent, batch).items():
+        assert torch.equal(loss, losses_of(other, batch)[group])
+    for made in (agent, other):
+        torch.manual_seed(4)
+        with set_exploration_type(EXPLORE):
+            batch[made.name if made is agent else "other"] = made.acting(row_states(name, 16))["action"]
+    assert torch.equal(batch[agent.name], batch["other"])
+
+
+@each_agent
+def test_what_explores_is_not_saved_twice(name: str) -> None:
+    agent = make(name)
+    with set_exploration_type(EXPLORE):
+        agent.acting(row_states(name, 2))
+    assert sum(key.endswith("epsilon") and "exploration" in key for key in agent.state_dict()) == 1
+    assert agent.acting is agent.acting
+
+
+# -- learning ----------------------------------------------------------------------------------------------------------
+
+
+def one_step_game(name: str, number: int) -> TensorDict:
+    """Transitions that end at once, with reward 1 − 2·|a − 0.4|², or 1 for action 2 alone of four."""
+    batch = transitions(name, number)
+    if name in DISCRETE:
+        batch["action"] = torch.randint(4, (number,))
+        batch["action_mask"] = batch["next", "action_mask"] = torch.ones(number, 4, dtype=torch.bool)
+        reward = (batch["action"] == 2).float()[:, None]
+    else:
+        reward = 1 - 2 * (batch["action"] - 0.4).square().sum(-1, keepdim=True)
+    batch["next"].update({"reward": reward, "terminated": torch.ones(number, 1, dtype=torch.bool)})
+    return batch
+
+
+@each_agent
+def test_a_game_of_one_step_is_learnt(name: str) -> None:
+    atoms = {"v_min": -1.0, "v_max": 2.0} if name == "Rainbow" else {}
+    agent = make(name, spec=spec_for(name, num_actions=4 if name in DISCRETE else None), tau=0.05, **atoms)
+    optimizer = torch.optim.Adam(agent.parameters_to_train, lr=2e-3)
+    for update, batch in enumerate(one_step_game(name, 32 * 280).split(32), 1):
+        updated(agent, batch, optimizer, update)
+    action = agent.policy(one_step_game(name, 100))["action"]
+    if name in DISCRETE:
+        assert (action == 2).float().mean() > 0.95
+    else:
+        assert (action - 0.4).abs().mean() < 0.15
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+@each_agent
+def test_an_action_of_the_other_kind(name: str) -> None:
+    wrong = spec_for(name, num_actions=None if name in DISCRETE else 25)
+    with pytest.raises(ValueError, match=r"want a (discrete|continuous) action; that of NavigationSpec is"):
+        make(name, spec=wrong)
+
+
+@each_agent
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"gamma": 0.0}, "want 0 < gamma <= 1 and n_steps >= 1; got gamma 0.0"),
+        ({"n_steps": 0}, "want 0 < gamma <= 1 and n_steps >= 1; got"),
+        ({"tau": 1.5}, "want 0 < tau <= 1, or None with a target_period of at least 1; got tau 1.5"),
+        ({"tau": None, "target_period": 0}, "want 0 < tau <= 1, or None with a target_period of at least 1; got"),
+        ({"epsilon_end": 2.0}, "want 0 <= end <= start <= 1"),
+    ],
+)
+def test_a_setting_that_makes_no_sense(name: str, wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(name, **wrong)

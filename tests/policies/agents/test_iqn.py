@@ -1,0 +1,53 @@
+"""What is IQN's own: the τ that decisions are made by, and its published defects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.policies.navigation_spaces import NavigationSpec, make, states
+from tests.tolerances import assert_near
+
+
+def test_decisions_are_repeatable_but_for_the_published_ones() -> None:
+    seen = states(200)
+    for compat in (False, True):
+        agent = make("IQN", upstream_compat=compat)
+        one, again = (agent.policy(seen.clone())["action_value"] for _ in range(2))
+        assert torch.equal(one, again) is not compat
+
+
+def test_random_taus_give_the_same_scores_in_the_mean() -> None:
+    seen = states(20).exclude("action_mask")
+    even: Any = make("IQN", acting_taus=512)
+    random: Any = make("IQN", acting_taus=8192, upstream_compat=True)
+    expected, came = (agent.scores(seen.clone())["action_value"] for agent in (even, random))
+    assert (came - expected).abs().max() < 0.02 * expected.std()
+
+
+def test_the_score_at_a_level_is_the_mean_of_the_quantiles_below_it() -> None:
+    agent: Any = make("IQN", cvar=0.25, acting_taus=64)
+    seen = states(5)
+    taus = 0.25 * (torch.arange(64) + 0.5) / 64
+    quantiles = agent.scores.network(seen["observation"], seen["object_mask"], taus)
+    assert_near(agent.scores(seen)["action_value"], quantiles.mean(-2))
+
+
+@pytest.mark.parametrize("wrong", [{"num_taus": 0}, {"acting_taus": 0}, {"kappa": 0.0}])
+def test_a_number_of_taus_that_is_none(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="IQN: want num_taus and acting_taus of at least 1 and a kappa above 0; got"):
+        make("IQN", **wrong)
+
+
+def test_a_level_of_risk_that_is_none() -> None:
+    with pytest.raises(ValueError, match="RiskLevel: want 0 < cvar <= 1"):
+        make("IQN", cvar=0.0)
+
+
+def test_a_level_by_a_clearance_that_is_not_observed() -> None:
+    spec = NavigationSpec(flat=True)
+    del spec.observation_spec["clearance"]
+    with pytest.raises(ValueError, match="IQN: an adaptive cvar wants clearance to observe; NavigationSpec gives only"):
+        make("IQN", spec=spec, cvar="adaptive")

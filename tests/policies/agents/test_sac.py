@@ -1,0 +1,80 @@
+"""What is SAC's own: the price of entropy, and its published defects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from tests.policies.navigation_spaces import make, states, transitions
+from tests.tolerances import assert_near
+
+
+def test_the_price_of_entropy_is_fixed_or_learnt() -> None:
+    fixed: Any = make("SAC", alpha=0.5)
+    assert list(fixed.parameter_groups) == ["critic", "actor"]
+    assert fixed.log_alpha.exp().item() == pytest.approx(0.5)
+    assert "log_alpha" in fixed.state_dict()
+    learnt: Any = make("SAC", target_entropy=-2.0)
+    assert list(learnt.parameter_groups) == ["critic", "actor", "alpha"]
+    assert learnt.parameter_groups["alpha"] == [learnt.log_alpha]
+
+
+@pytest.mark.parametrize(("wanted", "rises"), [(50.0, True), (-50.0, False)])
+def test_the_price_rises_where_there_is_too_little_entropy(wanted: float, rises: bool) -> None:
+    agent: Any = make("SAC", target_entropy=wanted)
+    agent.losses(transitions("SAC", 32))["alpha"].backward()
+    assert (agent.log_alpha.grad < 0).item() is rises  # descent moves against the slope
+
+
+def test_a_higher_price_makes_the_actor_more_random() -> None:
+    spread = []
+    for alpha in (1e-3, 3.0):
+        agent, batch = make("SAC", alpha=alpha), transitions("SAC", 64)
+        optimizer = torch.optim.Adam(agent.parameter_groups["actor"], lr=3e-3)
+        for _ in range(60):
+            optimizer.zero_grad()
+            agent.losses(batch)["actor"].backward()
+            optimizer.step()
+        policy: Any = agent.policy
+        spread.append(policy.network(batch["observation"], batch["object_mask"])[1].mean().item())
+    assert spread[1] > spread[0] + 0.3
+
+
+def test_the_published_next_action_is_that_of_a_target_actor() -> None:
+    errors = {}
+    for compat in (False, True):
+        agent: Any = make("SAC", upstream_compat=compat)
+        batch = transitions("SAC", 32)
+        torch.manual_seed(0)
+        agent.losses(batch)
+        before = batch["td_error"].clone()
+        with torch.no_grad():
+            agent.policy.network.head.out.bias.add_(1.0)  # of the online actor alone
+        torch.manual_seed(0)
+        agent.losses(batch)
+        errors[compat] = torch.equal(before, batch["td_error"])
+    assert errors == {False: False, True: True}
+
+
+def test_the_published_squashing() -> None:
+    agent: Any = make("SAC", upstream_compat=True)
+    assert agent.policy.squash.kind == "atan"
+    assert agent.policy.tanh_density
+    assert make("SAC").policy.squash.kind == "tanh"  # type: ignore[union-attr]
+
+
+def test_actions_are_drawn_anew_for_every_robot() -> None:
+    agent, seen = make("SAC"), states(1, num_actions=None).expand(4, 3).clone()
+    with set_exploration_type(ExplorationType.RANDOM):
+        action = agent.acting(seen.clone())["action"]
+    assert len(action.reshape(-1, 2).unique(dim=0)) == 12
+    greedy = agent.policy(seen)["action"]
+    assert_near(greedy, greedy[:1, :1].expand(4, 3, 2))
+
+
+def test_a_price_that_is_none() -> None:
+    with pytest.raises(ValueError, match="SAC: alpha must be above 0; got 0"):
+        make("SAC", alpha=0.0)

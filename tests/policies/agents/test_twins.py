@@ -1,0 +1,141 @@
+"""Every agent against a naive twin that looks at one sample, one quantile, one atom at a time."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from tests.policies.agents import naive
+from tests.policies.navigation_spaces import CONTINUOUS, DISCRETE, make, spec_for, states, transitions
+from torchrl_gpu.policies import Agent, PolicyWrapper
+
+NUM = 24  # transitions
+
+
+def target_copy(agent: Any, name: str, like: torch.nn.Module) -> torch.nn.Module:
+    """A network with the target weights that a loss of TorchRL keeps for it."""
+    made = copy.deepcopy(like)
+    with torch.no_grad():
+        getattr(agent.objective, f"target_{name}_network_params").data.to_module(made)
+    return made
+
+
+def naive_losses(agent: Any, batch: TensorDict, seed: int, **changes: Any) -> list[tuple[float, ...]]:
+    """Losses and error of each transition; random numbers from `seed`, in the agent's order."""
+    torch.manual_seed(seed)
+    num = len(batch)
+    if agent.name == "DQN":
+        target = target_copy(agent, "value", agent.policy)[0].module  # type: ignore[index]
+        return [naive.dqn(agent, target, sample, **changes) for sample in batch]
+    if agent.name == "Rainbow":
+        with set_exploration_type(ExplorationType.RANDOM):
+            return [naive.rainbow(agent, sample, **changes) for sample in batch]
+    if agent.name == "DDPG":
+        actor, critic = (
+            target_copy(agent, "actor", agent.policy),
+            target_copy(agent, "value", agent.objective.value_network),
+        )
+        return [naive.ddpg(agent, (actor.module, critic.module), sample) for sample in batch]
+    if agent.name == "SAC":
+        draws = [torch.randn(num, 2) for _ in range(2)]
+        return [naive.sac(agent, *row) for row in zip(batch, *draws, strict=True)]
+    draws = [torch.rand(num, agent.num_taus) for _ in range(2 if agent.name == "IQN" else 3)]
+    twin = naive.iqn if agent.name == "IQN" else naive.ac_iqn
+    return [twin(agent, *row, **changes) for row in zip(batch, *draws, strict=True)]
+
+
+def assert_same_losses(agent: Agent, batch: TensorDict, **changes: Any) -> None:
+    """Losses, errors, and weights of priorities."""
+    batch["priority_weight"] = torch.linspace(0, 1, len(batch))
+    with torch.no_grad():
+        expected = torch.tensor(naive_losses(agent, batch, 5, **changes), dtype=torch.float64)
+    torch.manual_seed(5)
+    losses = agent.losses(batch)
+    weight = batch["priority_weight"].double() / batch["priority_weight"].sum()
+    assert list(losses) == list(agent.parameter_groups)
+    for name, wanted in zip(losses, (expected[:, :-1] * weight[:, None]).sum(0), strict=True):
+        assert losses[name].item() == pytest.approx(wanted.item(), rel=2e-4, abs=2e-5), name
+    assert batch["td_error"].flatten().tolist() == pytest.approx(expected[:, -1].tolist(), rel=2e-4, abs=2e-4)
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+@pytest.mark.parametrize("compat", [False, True])
+@pytest.mark.parametrize("name", [*DISCRETE, *CONTINUOUS])
+def test_losses(name: str, compat: bool, version: str) -> None:
+    agent = make(name, spec=spec_for(name, version=version), upstream_compat=compat, gamma=0.9)
+    assert_same_losses(agent, transitions(name, NUM, version=version))
+
+
+@pytest.mark.parametrize("squash", ["tanh", "atan"])
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_losses_by_squashing(name: str, squash: str) -> None:
+    assert_same_losses(make(name, squash=squash), transitions(name, NUM))
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_losses_without_the_double(name: str) -> None:
+    assert_same_losses(make(name, double=False), transitions(name, NUM), double=False)
+
+
+def test_a_careful_learner_bootstraps_from_what_it_would_do() -> None:
+    careful, neutral = make("IQN", cvar=0.1), make("IQN")
+    assert_same_losses(careful, transitions("IQN", NUM), level=0.1)
+    torch.manual_seed(0)
+    other = careful.losses(transitions("IQN", NUM))["value"]
+    torch.manual_seed(0)
+    assert other != neutral.losses(transitions("IQN", NUM))["value"]
+
+
+def test_a_careful_actor_climbs_low_quantiles() -> None:
+    assert_same_losses(make("ACIQN", cvar=0.3), transitions("ACIQN", NUM), level=0.3)
+
+
+def test_an_adaptive_actor_climbs_what_its_clearance_allows() -> None:
+    agent, batch = make("ACIQN", cvar="adaptive", cvar_distance=8.0), transitions("ACIQN", NUM)
+    batch["clearance"] = torch.full((NUM, 1), 2.0)
+    assert_same_losses(agent, batch, level=0.25)
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+@pytest.mark.parametrize("name", DISCRETE)
+def test_greedy_indices(name: str, version: str) -> None:
+    agent = make(name, spec=spec_for(name, version=version))
+    seen = states(NUM, version=version)
+    chosen = PolicyWrapper(agent, flat=True).eval()(seen.clone())["action"]
+    for state, action in zip(seen, chosen.tolist(), strict=True):
+        assert_best(action, naive.scores(agent, state), state["action_mask"])
+
+
+def assert_best(action: int, scores: list[float], mask: Tensor) -> None:
+    """Legal, and no legal action has a score that is larger by more than what adding up in another order makes."""
+    assert mask[action]
+    assert scores[action] == pytest.approx(scores[naive.best(scores, mask)], abs=1e-5)
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+@pytest.mark.parametrize("squash", ["tanh", "atan"])
+@pytest.mark.parametrize("name", CONTINUOUS)
+def test_greedy_actions(name: str, squash: str, version: str) -> None:
+    agent = make(name, spec=spec_for(name, version=version), squash=squash)
+    seen = states(NUM, version=version, num_actions=None).exclude("active")
+    chosen = PolicyWrapper(agent, flat=True).eval()(seen.clone())["action"]
+    for state, action in zip(seen, chosen.tolist(), strict=True):
+        assert action == pytest.approx(naive.decided(agent, state), abs=1e-5)
+
+
+@pytest.mark.parametrize("cvar", [0.25, "adaptive"])
+def test_greedy_indices_at_risk(cvar: Any) -> None:
+    agent, seen = make("IQN"), states(NUM)
+    seen["clearance"] = seen["clearance"] / 8  # up to 2.5 m
+    careful = PolicyWrapper(agent, flat=True, cvar=cvar).eval()(seen.clone())["action"]
+    neutral = PolicyWrapper(agent, flat=True).eval()(seen.clone())["action"]
+    assert not torch.equal(careful, neutral)
+    for state, action in zip(seen, careful.tolist(), strict=True):
+        level = min(1.0, state["clearance"].item() / 10) if cvar == "adaptive" else cvar
+        assert_best(action, naive.scores(agent, state, level), state["action_mask"])

@@ -1,0 +1,247 @@
+"""One wrapper for every agent: any batch, in a group or at the root, greedy or exploring, saved, compiled."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from tests.no_host_reads import NoHostReads
+from tests.policies.navigation_spaces import AGENTS, CONTINUOUS, DISCRETE, grouped, make, spec_for, states
+from tests.tolerances import assert_near
+from tests.training.tiny import dqn, packing_env
+from torchrl_gpu.policies import IQN, Agent, PolicyWrapper
+
+each_agent = pytest.mark.parametrize("name", AGENTS)
+EXPLORE, GREEDY = ExplorationType.RANDOM, ExplorationType.DETERMINISTIC
+
+
+def seen_by(name: str, *batch: int, **changes: Any) -> TensorDict:
+    return states(*batch, num_actions=25 if name in DISCRETE else None, **changes)
+
+
+def actions(wrapper: PolicyWrapper, seen: TensorDict, mode: ExplorationType = GREEDY) -> Tensor:
+    with set_exploration_type(mode):
+        return wrapper(grouped(seen.clone()))["robots", "action"]
+
+
+# -- batches and groups --
+
+
+@each_agent
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_all_robots_of_all_environments_in_one_pass(name: str, version: str) -> None:
+    agent = make(name, spec=spec_for(name, version=version))
+    wrapper, seen = PolicyWrapper(agent).eval(), seen_by(name, 4, 3, version=version)
+    came = actions(wrapper, seen)
+    assert came.shape == ((4, 3) if name in DISCRETE else (4, 3, 2))
+    for n in range(4):
+        for r in range(3):
+            alone = wrapper(TensorDict({"robots": seen[n, r]}, []))["robots", "action"]
+            assert_near(alone.float(), came[n, r].float())
+
+
+@each_agent
+@pytest.mark.parametrize("batch", [(), (1,), (5,), (2, 3, 4)])
+def test_any_batch_at_the_root(name: str, batch: tuple[int, ...]) -> None:
+    wrapper, seen = PolicyWrapper(make(name, spec=spec_for(name, flat=True))).eval(), seen_by(name, *batch)
+    action = wrapper(seen.clone())["action"]
+    assert action.shape == (batch if name in DISCRETE else (*batch, 2))
+    assert torch.equal(action, PolicyWrapper(make(name), flat=True).eval()(seen.clone())["action"])
+
+
+@each_agent
+def test_a_batch_that_a_cpu_takes_in_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapper, seen = PolicyWrapper(make(name)).eval(), seen_by(name, 50, 3)
+    expected = actions(wrapper, seen)
+    monkeypatch.setattr("torchrl_gpu.policies.wrapper._BLOCK", 16)
+    came = actions(wrapper, seen)
+    assert came.shape == expected.shape
+    assert_near(came.float(), expected.float())
+    explored = actions(wrapper.train(), seen, EXPLORE)
+    assert explored.shape == expected.shape
+    if name in DISCRETE:
+        assert seen["action_mask"].gather(-1, explored[..., None]).all()
+
+
+def test_keys() -> None:
+    wrapper = PolicyWrapper(make("IQN", cvar="adaptive"))
+    assert set(wrapper.in_keys) == {
+        ("robots", key) for key in ("observation", "object_mask", "clearance", "action_mask")
+    }
+    assert wrapper.out_keys == [("robots", "action")]
+    assert PolicyWrapper(make("DDPG"), flat=True).in_keys == ["observation", "object_mask"]
+
+
+@each_agent
+def test_nothing_but_the_action_is_written(name: str) -> None:
+    seen = grouped(seen_by(name, 4, 3))
+    before = set(seen.keys(True, True))
+    PolicyWrapper(make(name)).eval()(seen)
+    assert set(seen.keys(True, True)) - before == {("robots", "action")}
+    assert seen.batch_size == (4,)
+
+
+def test_a_group_with_the_batch_of_the_environments() -> None:
+    seen = seen_by("DQN", 4, 3)
+    narrow = TensorDict({"robots": TensorDict(seen.to_dict(), [4])}, [4])
+    wrapper = PolicyWrapper(make("DQN")).eval()
+    assert torch.equal(wrapper(narrow)["robots", "action"], actions(wrapper, seen))
+
+
+# -- masks --
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+@pytest.mark.parametrize("epsilon", [0.0, 1.0])
+def test_illegal_actions_are_never_chosen(name: str, epsilon: float) -> None:
+    wrapper, seen = PolicyWrapper(make(name, epsilon_start=epsilon, epsilon_end=0.0)), seen_by(name, 40, 5)
+    chosen = actions(wrapper, seen, EXPLORE)
+    assert seen["action_mask"].gather(-1, chosen[..., None]).all()
+
+
+@pytest.mark.parametrize("name", CONTINUOUS)
+@pytest.mark.parametrize("mode", [EXPLORE, GREEDY])
+def test_robots_that_take_no_part_do_nothing(name: str, mode: ExplorationType) -> None:
+    wrapper, seen = PolicyWrapper(make(name, epsilon_start=0.5, epsilon_end=0.0)), seen_by(name, 10, 5)
+    chosen, active = actions(wrapper, seen, mode), seen["active"][..., 0]
+    assert (chosen[~active] == 0).all()
+    assert (chosen[active] != 0).all()
+
+
+# -- exploring --
+
+
+@each_agent
+def test_it_is_greedy_in_evaluation_mode_whatever_the_exploration_type(name: str) -> None:
+    wrapper, seen = PolicyWrapper(make(name, epsilon_start=1.0)), seen_by(name, 10, 5)
+    greedy = actions(wrapper, seen)
+    assert torch.equal(actions(wrapper.eval(), seen, EXPLORE), greedy)
+    assert not torch.equal(actions(wrapper.train(), seen, EXPLORE), greedy)
+
+
+@pytest.mark.parametrize("name", ["Rainbow", "SAC"])
+def test_noise_of_its_own_is_exploration_too(name: str) -> None:
+    wrapper, seen = PolicyWrapper(make(name)), seen_by(name, 10, 5)
+    assert not torch.equal(actions(wrapper, seen, EXPLORE), actions(wrapper, seen))
+
+
+def test_the_published_sac_samples_when_it_is_greedy() -> None:
+    wrapper, seen = PolicyWrapper(make("SAC", upstream_compat=True)).eval(), seen_by("SAC", 10, 5)
+    assert not torch.equal(actions(wrapper, seen), actions(wrapper, seen))
+
+
+@pytest.mark.parametrize("name", ["DQN", "IQN", "DDPG", "ACIQN"])  # greedy actions of the others are random too
+def test_epsilon_is_the_share_of_random_actions(name: str) -> None:
+    wrapper = PolicyWrapper(make(name, epsilon_start=0.3, epsilon_end=0.3))
+    seen = seen_by(name, 1).expand(5_000).exclude("active")
+    if name in DISCRETE:
+        seen["action_mask"] = torch.ones(5_000, 25, dtype=torch.bool)
+    seen = seen.reshape(1000, 5)
+    differs = actions(wrapper, seen, EXPLORE) != actions(wrapper, seen)
+    share = differs.float().mean().item() * 25 / 24 if name in DISCRETE else differs[..., 0].float().mean().item()
+    assert share == pytest.approx(0.3, abs=0.03)
+
+
+def test_epsilon_is_shared_with_the_agent() -> None:
+    agent = make("DQN", epsilon_start=1.0, epsilon_end=0.0, epsilon_frames=10)
+    wrapper, seen = PolicyWrapper(agent), seen_by("DQN", 10, 5)
+    agent.anneal(10)
+    assert torch.equal(actions(wrapper, seen, EXPLORE), actions(wrapper, seen))
+
+
+# -- risk --
+
+
+def test_a_level_of_risk_is_for_an_iqn() -> None:
+    with pytest.raises(ValueError, match="PolicyWrapper: cvar is for an IQN, whose actions depend on it; got a ACIQN"):
+        PolicyWrapper(make("ACIQN"), cvar=0.5)
+
+
+def test_the_adaptive_level_is_that_of_each_robot() -> None:
+    agent, seen = make("IQN"), seen_by("IQN", 20, 3)
+    seen["clearance"] = torch.where(torch.arange(60).view(20, 3, 1) % 2 == 0, 15.0, 1.0)
+    adaptive, neutral, careful = (
+        actions(PolicyWrapper(agent, cvar=level).eval(), seen) for level in ("adaptive", 1.0, 0.1)
+    )
+    far = seen["clearance"][..., 0] > 10
+    assert torch.equal(adaptive, torch.where(far, neutral, careful))
+    assert not torch.equal(neutral, careful)
+
+
+def test_the_agents_own_level_holds_where_none_is_given() -> None:
+    seen = seen_by("IQN", 20, 3)
+    own = actions(PolicyWrapper(make("IQN", cvar=0.1)).eval(), seen)
+    assert torch.equal(own, actions(PolicyWrapper(make("IQN"), cvar=0.1).eval(), seen))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5000])
+def test_quantiles_computed_part_by_part_are_those_at_once(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent, seen = make("IQN"), seen_by("IQN", rows)
+    assert isinstance(agent, IQN)
+    scores = agent.scores(seen.clone())["action_value"]
+    monkeypatch.setattr("torchrl_gpu.policies.agents.iqn._AT_ONCE", {"cpu": 1 << 30})
+    assert_near(scores, agent.scores(seen.clone())["action_value"])
+
+
+# -- saved, compiled, on the device --
+
+
+@each_agent
+def test_a_saved_policy_acts_as_before(name: str) -> None:
+    wrapper, seen = PolicyWrapper(make(name, epsilon_start=0.4)), seen_by(name, 6, 3)
+    file = io.BytesIO()
+    torch.save(wrapper.state_dict(), file)
+    file.seek(0)
+    other = PolicyWrapper(make(name, seed=5, epsilon_start=0.9))
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(actions(other, seen), actions(wrapper, seen))
+    assert other.exploration.epsilon == torch.tensor(0.4)
+    assert not [key for key in wrapper.state_dict() if "target" in key or "critic" in key]
+
+
+@each_agent
+@pytest.mark.parametrize("mode", [EXPLORE, GREEDY])
+def test_nothing_is_read_back(name: str, mode: ExplorationType) -> None:
+    wrapper, seen = PolicyWrapper(make(name)), seen_by(name, 4, 3)
+    with NoHostReads():
+        actions(wrapper, seen, mode)
+        actions(wrapper.eval(), seen, mode)
+
+
+def compiled(wrapper: PolicyWrapper) -> Any:
+    torch.compiler.reset()
+    return torch.compile(wrapper, fullgraph=True, dynamic=False, backend="eager")
+
+
+@each_agent
+def test_it_compiles_to_one_graph(name: str) -> None:
+    wrapper, seen = PolicyWrapper(make(name)).eval(), seen_by(name, 4, 3)
+    came = compiled(wrapper)(grouped(seen.clone()))["robots", "action"]
+    assert torch.equal(came, actions(wrapper, seen))
+    with set_exploration_type(EXPLORE):
+        compiled(wrapper.train())(grouped(seen.clone()))
+
+
+def test_an_adaptive_level_compiles_to_one_graph() -> None:
+    wrapper, seen = PolicyWrapper(make("IQN"), cvar="adaptive").eval(), seen_by("IQN", 4, 3)
+    assert torch.equal(compiled(wrapper)(grouped(seen.clone()))["robots", "action"], actions(wrapper, seen))
+
+
+# -- other environments --
+
+
+def test_a_packer() -> None:
+    env = packing_env(6, visible_items=2)
+    agent: Agent = dqn(env, epsilon_start=0.0, epsilon_end=0.0)
+    wrapper = PolicyWrapper(agent).eval()
+    with torch.no_grad():
+        played = env.rollout(5, wrapper, break_when_any_done=False)
+        greedy = agent.policy(played[:, -1].clone())["action"]
+    assert played["action_mask"].gather(-1, played["action"][..., None]).any()
+    assert torch.equal(played[:, -1]["action"], greedy)

@@ -1,0 +1,21 @@
+"""Networks, by what they look at."""
+
+from torchrl_gpu.policies.networks.navigation import (
+    NavigationActor,
+    NavigationAtoms,
+    NavigationCritic,
+    NavigationGaussian,
+    NavigationQuantileCritic,
+    NavigationQuantiles,
+    NavigationScores,
+)
+
+__all__ = [
+    "NavigationActor",
+    "NavigationAtoms",
+    "NavigationCritic",
+    "NavigationGaussian",
+    "NavigationQuantileCritic",
+    "NavigationQuantiles",
+    "NavigationScores",
+]

@@ -1,0 +1,89 @@
+"""What a robot sees, as features: one encoder for each version of the navigation environment."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import relu
+from torchrl.envs import EnvBase
+
+from torchrl_gpu.policies.spaces import AgentSpace
+
+# Largest usual size of each kind of entry: metres, metres per second, radians per second, newtons.
+_GOAL, _DISTANCE, _SPEED, _RADIUS, _TURN, _THRUST = 40.0, 20.0, 4.0, 4.0, 1.0, 1000.0
+
+
+@final
+class UnicycleEncoder(nn.Module):
+    """312 features of what a unicycle sees, 39 numbers: itself and its goal, five static and five moving objects.
+
+    Args:
+        normalised: Whether the numbers are divided by their usual size first.
+    """
+
+    in_keys: ClassVar = ["observation"]
+    num_inputs, num_features, num_hidden = 39, 312, 156
+
+    def __init__(self, normalised: bool = True) -> None:
+        super().__init__()
+        self.robot, self.static, self.moving = nn.Linear(4, 32), nn.Linear(15, 120), nn.Linear(20, 160)
+        sizes = [_GOAL] * 2 + [_SPEED] * 2 + [_DISTANCE, _DISTANCE, _RADIUS] * 5
+        sizes += [_DISTANCE, _DISTANCE, _SPEED, _SPEED] * 5
+        self.size: Tensor
+        self.register_buffer("size", _sizes(sizes, normalised), persistent=False)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Features (…, 312) of observations (…, 39)."""
+        parts = (observation.to(self.size.dtype) / self.size).split([4, 15, 20], -1)
+        encoders = (self.robot, self.static, self.moving)
+        return relu(torch.cat([encode(part) for encode, part in zip(encoders, parts, strict=True)], -1))
+
+
+@final
+class VesselEncoder(nn.Module):
+    """256 features of what a vessel sees, 32 numbers: itself and its goal, and up to five objects behind one encoder.
+
+    Args:
+        normalised: Whether the numbers are divided by their usual size first; forces are 1000 times the others.
+    """
+
+    in_keys: ClassVar = ["observation", "object_mask"]
+    num_inputs, num_features, num_hidden = 32, 256, 128
+
+    def __init__(self, normalised: bool = True) -> None:
+        super().__init__()
+        self.robot, self.object = nn.Linear(7, 56), nn.Linear(5, 40)
+        sizes = [_GOAL] * 2 + [_SPEED] * 2 + [_TURN, _THRUST, _THRUST]
+        sizes += [_DISTANCE, _DISTANCE, _SPEED, _SPEED, _RADIUS] * 5
+        self.size: Tensor
+        self.register_buffer("size", _sizes(sizes, normalised), persistent=False)
+
+    def forward(self, observation: Tensor, object_mask: Tensor) -> Tensor:
+        """Features (…, 256) of observations (…, 32), with `object_mask` (…, 5) bool: the objects that are there."""
+        robot, objects = (observation.to(self.size.dtype) / self.size).split([7, 25], -1)
+        seen = relu(self.object(objects.unflatten(-1, (5, 5))))  # (…, 5, 40)
+        seen = torch.where(object_mask[..., None], seen, 0.0)
+        return torch.cat([relu(self.robot(robot)), seen.flatten(-2)], -1)
+
+
+Encoder = UnicycleEncoder | VesselEncoder
+
+
+def encoder_of(env: EnvBase, normalised: bool = True) -> Encoder:
+    """The encoder of an environment, told by the length of its `observation`.
+
+    Raises:
+        ValueError: There is none for it.
+    """
+    space = AgentSpace.of(env)
+    size = space.size_of("observation")
+    for encoder in (UnicycleEncoder, VesselEncoder):
+        if size == encoder.num_inputs:
+            return encoder(normalised)
+    raise ValueError(f"encoder_of: want observations of 39 or 32 numbers; those of {space.where} have {size}")
+
+
+def _sizes(sizes: list[float], normalised: bool) -> Tensor:
+    return torch.tensor(sizes) if normalised else torch.ones(len(sizes))

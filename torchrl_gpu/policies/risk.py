@@ -1,0 +1,58 @@
+"""How careful a distributional agent is: the level of its conditional value at risk."""
+
+from __future__ import annotations
+
+from typing import Literal, final
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+
+from torchrl_gpu.policies.spaces import AgentSpace
+
+Risk = float | Literal["adaptive"]
+
+
+@final
+class RiskLevel(nn.Module):
+    """Level φ of the conditional value at risk: quantiles are taken from [0, φ], so 1 is neutral and 0 sees the worst.
+
+    Dabney, Ostrovski, Silver, Munos, "Implicit Quantile Networks", ICML 2018, section 3.1. Adaptive: φ = min(1,
+    clearance / distance), as in Lin et al., "Robust Unmanned Surface Vehicle Navigation with Distributional
+    Reinforcement Learning", IROS 2023.
+
+    Args:
+        cvar: φ, or "adaptive".
+        distance: Clearance from which on the adaptive level is 1, metres.
+    """
+
+    def __init__(self, cvar: Risk = 1.0, distance: float = 10.0) -> None:
+        super().__init__()
+        self.adaptive = cvar == "adaptive"
+        if not (self.adaptive or (isinstance(cvar, float | int) and 0 < cvar <= 1)) or distance <= 0:
+            raise ValueError(
+                f'RiskLevel: want 0 < cvar <= 1 or "adaptive", and a distance above 0; got {cvar!r}, {distance}'
+            )
+        self.in_keys = ["clearance"] if self.adaptive else []
+        self.cvar, self.distance = cvar, distance
+        self.level: Tensor
+        self.register_buffer("level", torch.tensor(1.0 if cvar == "adaptive" else float(cvar)))
+
+    def forward(self, tensordict: TensorDictBase) -> Tensor:
+        """Level of each row, (…, 1), or one for all, ()."""
+        if not self.adaptive:
+            return self.level
+        return (tensordict.get("clearance") / self.distance).clamp(0, 1).to(self.level.dtype)
+
+    def check(self, agent: str, space: AgentSpace) -> RiskLevel:
+        """Itself; ValueError unless what it looks at is observed."""
+        if missing := [key for key in self.in_keys if key not in space.observations]:
+            raise ValueError(
+                f"{agent}: an adaptive cvar wants {missing[0]} to observe; {space.where} gives only {space.given}"
+            )
+        return self
+
+
+def midpoints(number: int) -> Tensor:
+    """The middles of `number` equal shares of [0, 1], (U,) float32."""
+    return (torch.arange(number) + 0.5) / number
