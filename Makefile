@@ -7,6 +7,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 CONFIG := packing.yaml
+PYTEST_ARGS := -n auto --maxprocesses=4 --dist loadfile
 CKPT := runs/packing/checkpoints/last.ckpt
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
