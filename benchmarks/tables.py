@@ -61,6 +61,7 @@ COMPARED = {
     "S com": ".2f",
     "S physics": ".2f",
     "objects": ".2f",
+    "ms/object": ".0f",
 }  # columns, how they are written
 SHARES = {"float32": "% f32", "uint16": "% u16", "uint8": "% u8"}
 

@@ -119,10 +119,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_unknown_word(error_of: Run) -> None:
-    assert (
-        error_of(word="fitt")
-        == "torchrl-gpu: want one of the words fit, validate, test, predict, doctor, bench, evaluate, play, serve; got 'fitt'"
-    )
+    words = "fit, validate, test, predict, doctor, bench, evaluate, play, serve"
+    assert error_of(word="fitt") == f"torchrl-gpu: want one of the words {words}; got 'fitt'"
     assert error_of(word="doctor", program="lightning").startswith("lightning: want one of the words fit, ")
 
 

@@ -1,5 +1,6 @@
 """Batched environments whose state never leaves the device."""
 
+from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.packing.env import PackingEnv
 
-__all__ = ["PackingEnv"]
+__all__ = ["MarineNavEnv", "PackingEnv"]

@@ -1,0 +1,128 @@
+"""Worlds keep the distances that make them valid, are many, and come from their seed alone."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.marine.generator import Worlds, generate
+from torchrl_gpu.envs.marine.levels import PAPER, Level
+from torchrl_gpu.envs.marine.types import CRAFTS, FAR, QUIRKS
+
+NONE: frozenset[str] = frozenset()
+LEVELS = {"v2": PAPER["v2"], "v3": (*PAPER["v3"], Level(6_000_000, 4, 6, 6, 35.0))}
+POOL = 60
+
+
+def worlds(version: str, seed: int = 0, pool: int = POOL, quirks: frozenset[str] = NONE) -> Worlds:
+    return generate(CRAFTS[version], LEVELS[version], pool, seed, quirks)
+
+
+def there(places: Tensor) -> Tensor:
+    """(P, K) bool: places that are on the map."""
+    return places[..., 0] < FAR / 2
+
+
+def between(a: Tensor, b: Tensor) -> Tensor:
+    """Distances (P, K, L), infinite where one of the two is not there."""
+    distance = torch.cdist(a, b)
+    return distance.masked_fill(~(there(a)[:, :, None] & there(b)[:, None]), torch.inf)
+
+
+def others(distance: Tensor) -> Tensor:
+    """Without those of each to itself."""
+    return distance + torch.diag(torch.full((distance.shape[1],), torch.inf)).nan_to_num(0.0, posinf=torch.inf)
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_every_level_has_what_it_asks_for(version: str) -> None:
+    made, rows = worlds(version), torch.tensor([level[1:4] for level in LEVELS[version]])
+    counts = torch.stack([there(made.start).sum(1), there(made.core).sum(1), there(made.obstacle).sum(1)], 1)
+    assert len(made) == POOL * len(rows)
+    assert torch.equal(counts, rows.repeat_interleave(POOL, 0))
+    assert torch.equal(counts, torch.stack([made.num_robots, made.num_cores, made.num_obstacles], 1))
+    assert torch.equal(there(made.goal), there(made.start))
+    assert torch.equal(made.circulation != 0, there(made.core))
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_distances_are_kept(version: str) -> None:
+    made, craft = worlds(version), CRAFTS[version]
+    ends = torch.cat([made.start, made.goal], 1)
+    least = torch.tensor([level.min_distance for level in LEVELS[version]]).repeat_interleave(POOL)
+    way = (made.goal - made.start).norm(dim=-1).masked_fill(~there(made.start), torch.inf)
+    assert (way.amin(1) >= least).all()
+    assert others(between(made.start, made.start)).amin() > craft.clear_radius
+    assert others(between(made.goal, made.goal)).amin() > craft.clear_radius
+    assert between(made.core, ends).amin() > craft.clear_radius + 0.5
+    assert between(made.obstacle, ends).amin() > craft.clear_radius + 1
+    assert between(made.obstacle, made.core).amin() > 1.5
+    assert others(between(made.obstacle, made.obstacle)).amin() > 2
+    for places, margin in ((ends, 2.0), (made.core, 0.5), (made.obstacle, 5.0)):
+        inside = places[there(places)]
+        assert (inside >= margin).all()
+        assert (inside <= craft.side - margin).all()
+
+
+@pytest.mark.parametrize("version", ["v2", "v3"])
+def test_neighbouring_cores_are_mild_to_each_other(version: str) -> None:
+    made, (slow, fast) = worlds(version), CRAFTS[version].edge_speed
+    edge = made.circulation.abs() / 0.5
+    present = edge[there(made.core)]
+    assert present.min() >= slow - 1e-9
+    assert present.max() <= fast + 1e-9
+    distance, strength = others(between(made.core, made.core)), made.circulation.abs()
+    like = made.circulation[:, :, None] * made.circulation[:, None] > 0
+    a, b = strength[:, :, None], strength[:, None]
+    assert (distance >= a + b)[like].all()  # at 1 m/s each
+    unlike = ~like & distance.isfinite()
+    brought = torch.maximum(a, b) / (distance - 1)  # m/s at the edge of the weaker one
+    assert (brought <= 0.8 * torch.minimum(a, b) / 0.5 + 1e-9)[unlike].all()
+    assert (distance > 1).all()
+    assert unlike.any()
+
+
+def test_headings_and_speeds_fill_their_ranges() -> None:
+    made = worlds("v2", pool=200)
+    heading, speed = made.heading[there(made.start)], made.speed[there(made.start)]
+    assert 0 <= heading.min() < 0.1
+    assert 6.2 < heading.max() < 6.2832
+    assert 0 <= speed.min() < 0.05
+    assert 1.95 < speed.max() < 2
+    assert (made.speed[~there(made.start)] == 0).all()
+
+
+def test_a_seed_decides_every_world_and_their_number_none() -> None:
+    few, many, other = (worlds("v2", seed, pool) for seed, pool in ((3, 10), (3, 25), (4, 10)))
+    for field in fields(Worlds):
+        some, more = getattr(few, field.name).split(10), getattr(many, field.name).split(25)
+        assert all(torch.equal(a, b[:10]) for a, b in zip(some, more, strict=True)), field.name
+    assert not torch.equal(few.start, other.start)
+    assert few.start.flatten(1).unique(dim=0).shape[0] == len(few)
+
+
+def test_what_did_not_fit_may_be_left_out() -> None:
+    crowded = (Level(0, 4, 90, 40, 45.0),)
+    made = generate(CRAFTS["v2"], crowded, 20, 0, frozenset(["fewer_objects"]))
+    assert (made.num_cores < 90).any()
+    assert torch.equal(made.num_cores, there(made.core).sum(1))
+    full = generate(CRAFTS["v2"], (Level(0, 7, 8, 10, 40.0),), 20, 0, frozenset(["fewer_objects"]))
+    strict = generate(CRAFTS["v2"], (Level(0, 7, 8, 10, 40.0),), 20, 0, NONE)
+    assert torch.equal(full.start, strict.start)  # where all fits, nothing is drawn again
+
+
+@pytest.mark.parametrize("level", [Level(0, 1, 0, 0, 66.0), Level(0, 200, 0, 0, 10.0)])
+def test_a_level_without_room_is_refused(level: Level, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchrl_gpu.envs.marine.generator.MOST_ROUNDS", 2)
+    with pytest.raises(ValueError, match=f"fit a map of 50 m; got {level.robots} robots"):
+        generate(CRAFTS["v2"], (level,), 2, 0, NONE)
+
+
+def test_released_worlds_may_let_unlike_cores_lie_in_each_other() -> None:
+    level = (Level(0, 1, 12, 0, 10.0),)
+    made = generate(CRAFTS["v2"], level, 400, 0, frozenset(QUIRKS))
+    assert others(between(made.core, made.core)).amin() < 1
+    assert others(between(*[generate(CRAFTS["v2"], level, 400, 0, NONE).core] * 2)).amin() > 1

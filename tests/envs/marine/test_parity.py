@@ -1,0 +1,104 @@
+"""A hundred steps of the environment in float64 beside the reference, which plays each world by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.envs.marine.reference import World
+from tests.envs.marine.settings import SETTINGS, acted, marine, robots_of, some_action
+from tests.envs.marine.worlds import noise_of, vector_of, world_of
+from torchrl_gpu.envs import MarineNavEnv
+from torchrl_gpu.envs.marine.types import PLACE
+
+NEAR = 1e-9  # metres, after a hundred actions of ten substeps
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_hundred_steps_are_those_of_the_reference(setting: str) -> None:
+    env = marine(setting, num_envs=6, dtype="float64")
+    begin_everywhere(env)
+    ends = play_both(env, 100)
+    assert ends["arrived"] + ends["collided"] >= 3
+
+
+@pytest.mark.parametrize("setting", ["v2", "v2, as released", "v3", "v3, as released"])
+def test_so_are_the_ends_by_time_and_by_a_collision(setting: str) -> None:
+    env = marine(setting, num_envs=6, dtype="float64", max_steps=45, end_on_collision=True)
+    ends = play_both(env, 50)
+    assert ends["truncated"] >= 3
+    assert ends["over"] == 6
+
+
+def test_every_kind_of_end_is_compared() -> None:
+    ends = play_both(marine("v2", num_envs=12, dtype="float64", seed=1), 100)
+    assert min(ends["arrived"], ends["collided"]) >= 3
+
+
+def begin_everywhere(env: MarineNavEnv) -> None:
+    """Gives environments of a curriculum one level each."""
+    if len(env.levels) > 1:
+        env.assign_levels([i % len(env.levels) for i in range(env.num_envs)])
+
+
+def play_both(env: MarineNavEnv, steps: int) -> dict[str, int]:
+    """Compares every step until each world's episode is over; how many robots ended how, and how many episodes did."""
+    generator = torch.Generator().manual_seed(0)
+    current = env.reset()
+    worlds = [world_of(env, n) for n in range(env.num_envs)]
+    if env._noise(env.state.key, env.state.step_count) is None:
+        for n, world in enumerate(worlds):
+            compare_views(env, current, n, world.look())
+    over = [False] * env.num_envs
+    ends = dict.fromkeys(("arrived", "collided", "truncated", "over"), 0)
+    for _ in range(steps):
+        action = some_action(env, current, generator)
+        noise = env._noise(env.state.key, env.state.step_count + 1) if env.version == "v3" else None
+        step = env.step(acted(env, current, action))
+        for n, world in enumerate(worlds):
+            if not over[n]:
+                result = world.step(list(action[n].numpy()), noise_of(env, world, n, noise))
+                compare(env, step["next"], n, world, result)
+                over[n] = result["done"]
+                ends["truncated"] += sum(result["truncated"])
+        current = step["next"].exclude("reward", ("robots", "reward"))
+    robots = [robot for world in worlds for robot in world.robots]
+    ends["arrived"], ends["collided"] = sum(r.arrived for r in robots), sum(r.collided for r in robots)
+    return ends | {"over": sum(over)}
+
+
+def compare(env: MarineNavEnv, seen: Any, n: int, world: World, result: dict[str, Any]) -> None:
+    """Everything that one world shows after a step."""
+    got = {key: value[n] for key, value in robots_of(env, seen).items()}
+    for i, robot in enumerate(world.robots):
+        if robot.present:
+            assert np.abs(env.state.motion[PLACE, i, n].numpy() - robot.place).max() < NEAR
+        assert got["reward"][i, 0] == pytest.approx(result["rewards"][i], abs=NEAR)
+        assert got["energy"][i, 0] == pytest.approx(robot.energy, rel=1e-12)
+        flags = {"active": robot.active, "arrived": robot.arrived, "collided": robot.collided}
+        if not env.flat:
+            flags |= {key: result[key][i] for key in ("terminated", "truncated")}
+            flags["done"] = flags["terminated"] or flags["truncated"]
+        assert {key: bool(got[key][i, 0]) for key in flags} == flags
+    root = {"done": "done", "terminated": "all_terminated", "truncated": "all_truncated", "success": "success"}
+    assert {key: bool(seen[key][n]) for key in root} == {key: result[name] for key, name in root.items()}
+    assert int(seen["step_count"][n]) == world.steps
+    compare_views(env, seen, n, result["seen"])
+
+
+def compare_views(env: MarineNavEnv, seen: Any, n: int, views: list[Any]) -> None:
+    """What every robot of a world sees; nothing where it takes no part."""
+    got = robots_of(env, seen)
+    for i, view in enumerate(views):
+        observation, mask = got["observation"][n, i], got["object_mask"][n, i]
+        if view is None:
+            assert not observation.any()
+            assert not mask.any()
+            continue
+        vector, there = vector_of(env, view)
+        assert mask.tolist() == there
+        assert np.abs(observation.numpy() - vector).max() < 1e-8
+        assert got["clearance"][n, i, 0] == pytest.approx(view.clearance, abs=1e-8)

@@ -1,0 +1,100 @@
+"""Rewards and ends by hand, one robot of every fate beside the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.marine.reward import RULE_REWARD, Outcome, distance, judge
+from torchrl_gpu.envs.marine.types import CRAFTS, PLACE, MarineState, Scene
+
+LATE, EARLY = torch.tensor([True]), torch.tensor([False])
+
+
+def column(*values: Any) -> Tensor:
+    return torch.tensor(values)[:, None]
+
+
+def before(active: Tensor, place: Tensor) -> MarineState:
+    """A state of which only places and activity count."""
+    none = torch.empty(0)
+    motion = torch.zeros(8, *active.shape)
+    motion[PLACE] = place
+    fields = {name: none for name in MarineState.__dataclass_fields__}
+    flags = {"exists": torch.ones_like(active), "arrived": torch.zeros_like(active), "collided": ~active}
+    return MarineState(**fields | flags | {"motion": motion, "active": active})
+
+
+def outcome(cut: Tensor = EARLY, end_on_collision: bool = False, cut_is_end: bool = False, **how: Any) -> Outcome:
+    """Five robots: one goes on, one arrives, one collides, one does both, one has collided before. Goals at (0, 0)."""
+    active = column(True, True, True, True, False)
+    place = torch.stack((column(10.0, 3.0, 10.0, 3.0, 10.0), torch.zeros(5, 1)))
+    start = before(active, place)
+    motion = start.motion.clone()
+    motion[PLACE, :4] = place[:, :4] - torch.tensor([1.5, 0.0])[:, None, None]
+    none = torch.empty(2, 0, 1, 1)
+    scene = Scene(torch.zeros(2, 5, 1), none, none[0], none[:, :, 0], none[0, :, 0])
+    assert distance(start.motion, scene)[:, 0].tolist() == [10, 3, 10, 3, 10]
+    return judge(
+        start,
+        motion,
+        scene,
+        CRAFTS["v2"],
+        touches=column(False, False, True, True, True),
+        turn=how.get("turn"),
+        cut=cut,
+        end_on_collision=end_on_collision,
+        cut_is_end=cut_is_end,
+    )
+
+
+def rows(flags: Tensor) -> list[bool]:
+    return flags[:, 0].tolist()
+
+
+def test_what_each_one_gets() -> None:
+    # 1.5 m nearer and −1 for the time; +100 for arriving, −50 for colliding, which goes before arriving.
+    result = outcome()
+    assert result.reward[:, 0].tolist() == [0.5, 100.5, -49.5, -49.5, 0]
+    assert rows(result.arrived) == [False, True, False, False, False]
+    assert rows(result.collided) == [False, False, True, True, True]
+    assert rows(result.active) == [True, False, False, False, False]
+    assert rows(result.terminated) == [False, True, True, True, True]
+    assert not result.truncated.any()
+    assert not result.over
+    assert not result.cut
+    assert not result.decided
+
+
+def test_the_time_limit_goes_before_everything() -> None:
+    result = outcome(cut=LATE)
+    assert result.reward[:, 0].tolist() == [0.5, 0.5, 0.5, 0.5, 0]
+    assert not result.arrived.any()
+    assert rows(result.collided) == [False, False, False, False, True]
+    assert rows(result.truncated) == [True, True, True, True, False]
+    assert rows(result.terminated) == [False, False, False, False, True]
+    assert (result.over, result.cut, result.decided) == (True, True, False)
+
+
+def test_it_may_be_reported_as_an_end() -> None:
+    result = outcome(cut=LATE, cut_is_end=True)
+    assert rows(result.terminated) == [True] * 5
+    assert (result.over, result.cut, result.decided) == (True, True, True)
+    assert outcome(cut_is_end=True).terminated.sum() == 4
+
+
+def test_a_collision_may_end_it_for_all() -> None:
+    result = outcome(end_on_collision=True)
+    assert (result.over, result.cut, result.decided) == (True, False, True)
+    assert rows(result.truncated) == [True, False, False, False, False]
+    assert rows(result.terminated) == [False, True, True, True, True]
+
+
+def test_a_turn_that_a_rule_asks_for_costs_by_its_angle() -> None:
+    turn = column(0.5, 0.0, 1.0, 0.0, 2.0)
+    difference = outcome(turn=turn).reward - outcome().reward
+    assert RULE_REWARD == -0.1
+    assert difference[:, 0].tolist() == pytest.approx([-0.05, 0, -0.1, 0, 0], abs=1e-5)

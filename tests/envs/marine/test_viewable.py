@@ -1,0 +1,48 @@
+"""Worlds to watch: figures and pictures, which change nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.envs.marine.settings import acted, homing_action, marine, play
+from torchrl_gpu.envs.marine.viewable import ViewableMarine
+from torchrl_gpu.envs.viewable import Viewable, viewable
+
+
+@pytest.mark.parametrize("setting", ["v2", "v3, curriculum"])
+def test_figures_are_those_of_the_running_episode(setting: str) -> None:
+    env = marine(setting, num_envs=4)
+    shown = viewable(env)
+    assert isinstance(shown, Viewable)
+    assert shown.num_envs == 4
+    seen, _ = play(env, 7)
+    figures = shown.figures()
+    assert {value.shape for value in figures.values()} == {(4,)}
+    assert figures["step"].tolist() == [7] * 4
+    assert figures["episode"].tolist() == [1] * 4
+    robots = seen[0]["robots", "active"].sum(1)[:, 0]
+    expected = sum(step["next", "robots", "reward"].sum((1, 2)) for step in seen) / robots
+    assert torch.allclose(figures["return"], expected, atol=1e-4)
+    assert torch.equal(figures["active"] + figures["arrived"] + figures["collided"], robots)
+
+
+def test_pictures_change_nothing_and_join_the_places_seen() -> None:
+    env, twin = marine("v2", num_envs=3, max_steps=20), marine("v2", num_envs=3, max_steps=20)
+    shown = ViewableMarine(env)
+    current = env.reset()
+    first = shown.pictures([0, 2], 120, 90)
+    assert first.shape == (2, 90, 120, 3)
+    assert first.dtype == np.uint8
+    for _ in range(10):
+        current = env.step_and_maybe_reset(acted(env, current, homing_action(env, current)))[1]
+    later, fresh = shown.pictures([0], 120, 90), ViewableMarine(env).pictures([0], 120, 90)
+    assert (later != fresh).any()  # the trail
+    for _ in range(10):  # into the next episode, which has none yet
+        current = env.step_and_maybe_reset(acted(env, current, homing_action(env, current)))[1]
+    assert np.array_equal(shown.pictures([0], 120, 90), ViewableMarine(env).pictures([0], 120, 90))
+    again = twin.reset()
+    for _ in range(20):
+        again = twin.step_and_maybe_reset(acted(twin, again, homing_action(twin, again)))[1]
+    assert all(torch.equal(value, twin.state_dict()[key]) for key, value in env.state_dict().items())

@@ -1,0 +1,70 @@
+"""The rules of the road that v3 asks for: who must turn to starboard, and by how much."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+LEAST_SPEED = 0.5  # m/s: what is slower counts as standing still
+HEAD_ON_LENGTH, HEAD_ON_HALF_WIDTH = 17.0, 4.5  # m, of the zone ahead of the other
+CROSSING_AHEAD, CROSSING_ASIDE = (-9.0, 12.0), (-17.0, 0.0)  # m, of the zone to the other's port side
+CORNER = (12.0, -7.0)  # m: in front, that zone ends at the line from the other to this point
+MARGIN = 1.0  # m, kept from the other's hull
+
+
+def starboard_turn(velocity: Tensor, objects: Tensor, radius: float) -> Tensor:
+    """By how much a robot should turn to starboard for the nearest object that a rule makes it give way to.
+
+    Seen from the object along its course, a robot gives way where it comes head on or crosses from the object's port
+    side. It should then head past the object's circle, widened by its own radius.
+
+    Args:
+        velocity: Own, over ground, m/s, in the robot's frame, (R, 2, N).
+        objects: x, y, vx, vy, r in the robot's frame, nearest first, (R, K, 5, N).
+        radius: Own, metres.
+
+    Returns:
+        Radians, (R, N), from 0, where no rule applies, to π.
+    """
+    x, y, vx, vy, r = objects.unbind(2)  # (R, K, N)
+    own_x, own_y = velocity.unsqueeze(2).unbind(1)  # (R, 1, N)
+    speed = _norm(vx, vy)
+    cos, sin = vx / speed.clamp_min(LEAST_SPEED), vy / speed.clamp_min(LEAST_SPEED)
+    ahead, aside = -(cos * x + sin * y), sin * x - cos * y
+    along, across = cos * own_x + sin * own_y, cos * own_y - sin * own_x
+    meets = _head_on(ahead, aside, along, across) | _crossing(ahead, aside, along, across)
+    distance, wide = _norm(x, y), r + MARGIN
+    moving = (speed >= LEAST_SPEED) & (_norm(own_x, own_y) >= LEAST_SPEED)
+    tangent = (distance * distance - wide * wide).clamp_min(0).sqrt()
+    bearing = torch.atan2(own_x * y - own_y * x, own_x * x + own_y * y)  # from the own course
+    turn = bearing + torch.atan2(wide, tangent) + (radius / tangent).atan()
+    turn = (turn + math.pi).remainder(2 * math.pi) - math.pi
+    return _first_positive(torch.where(meets & moving & (distance >= wide), turn, 0.0))
+
+
+def _norm(x: Tensor, y: Tensor) -> Tensor:
+    return (x * x + y * y).sqrt()
+
+
+def _head_on(ahead: Tensor, aside: Tensor, along: Tensor, across: Tensor) -> Tensor:
+    """Before the other, and within 45° of its opposite course."""
+    here = (ahead >= 0) & (ahead <= HEAD_ON_LENGTH) & (aside.abs() <= HEAD_ON_HALF_WIDTH)
+    return here & (across.abs() < -along)
+
+
+def _crossing(ahead: Tensor, aside: Tensor, along: Tensor, across: Tensor) -> Tensor:
+    """On the other's port side, and within 45° of a course straight across."""
+    beside = (aside >= CROSSING_ASIDE[0]) & (aside <= CROSSING_ASIDE[1])
+    here = beside & (ahead >= CROSSING_AHEAD[0]) & (ahead <= CROSSING_AHEAD[1])
+    in_front = aside - CORNER[1] > CORNER[1] / CORNER[0] * (ahead - CORNER[0])
+    return here & ~in_front & (across >= along.abs())
+
+
+def _first_positive(values: Tensor) -> Tensor:
+    """Along dimension 1, the first value above 0; 0 where there is none."""
+    first = torch.zeros_like(values[:, 0])
+    for value in reversed(values.unbind(1)):
+        first = torch.where(value > 0, value, first)
+    return first

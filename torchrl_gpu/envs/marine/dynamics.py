@@ -1,0 +1,173 @@
+"""How a robot moves during one action: a unicycle (v2) or a vessel with two thrusters (v3), in moving water."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.marine.currents import flow
+from torchrl_gpu.envs.marine.layout import settled
+from torchrl_gpu.envs.marine.types import DT, HEADING, SPEED, SUBSTEPS, THRUST, Scene
+
+MAX_SPEED = 2.0  # m/s through the water
+ACCELERATION = 0.4  # m/s²
+TURN = math.pi / 6  # rad/s
+DRAG = ACCELERATION / MAX_SPEED  # 1/s
+
+MASS, YAW_INERTIA = 400.0, 450.0  # kg, kg m²
+ADDED_SURGE, ADDED_YAW = 20.0, 980.0  # X_u̇ and −N_ṙ
+LINEAR_DRAG, QUADRATIC_DRAG = 100.0, 150.0  # of surge and of sway
+LINEAR_YAW_DRAG, QUADRATIC_YAW_DRAG = 980.0, 950.0
+THRUST_ARM = 1.25  # m, from the centre line to a thruster
+LEAST_THRUST, MOST_THRUST = -500.0, 1000.0  # N
+THRUST_RATE = 1000.0  # N/s, of a full command
+THRUST_LEVELS = (0.0, -0.5, -1.0, 0.5, 1.0)  # of `THRUST_RATE`: the discrete commands of one thruster
+
+
+class Unicycle:
+    """The robots of v2: forward acceleration and rate of turn, linear drag through the water.
+
+    Speed and heading do not depend on where the robot is, so that all substeps of both are worked out at once:
+    u' = clip(u + (a − k u) dt, 0, 2) is a + of a geometric series towards a/k that, once clipped, stays so.
+
+    Args:
+        like: Gives dtype and device.
+        lagged: Whether the velocity that is observed is the one before the last substep.
+    """
+
+    def __init__(self, like: Tensor, lagged: bool = False) -> None:
+        step = torch.arange(SUBSTEPS + 1, dtype=like.dtype, device=like.device).view(-1, 1, 1)
+        self.kept, self.time, self.lagged = (1 - DRAG * DT) ** step, step * DT, lagged
+        signs = torch.tensor([-1.0, 0.0, 1.0], dtype=like.dtype, device=like.device)
+        self.signs = torch.stack((signs.repeat_interleave(3), signs.repeat(3)))  # (2, 9)
+
+    def move(self, motion: Tensor, action: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        """One action.
+
+        Args:
+            motion: (8, R, N), rows as in `types`.
+            action: 3·i + j, int64 (R, N): acceleration i and turn j of −1, 0, 1 times their largest; any other number
+                does nothing.
+            scene: The cores count.
+
+        Returns:
+            Motion after it, and the energy that it took: 0, 1 or 2, (R, N).
+        """
+        push, turn = _looked_up(self.signs, action, idle=4)
+        limit = push * MAX_SPEED
+        speed = (limit + (motion[SPEED] - limit) * self.kept).clamp(0, MAX_SPEED)  # (11, R, N)
+        heading = motion[HEADING] + turn * TURN * self.time
+        own_x, own_y = speed * heading.cos(), speed * heading.sin()
+        x, y, _, _, _, drift_x, drift_y, _ = motion
+        vx = vy = x
+        for k in range(SUBSTEPS):
+            vx, vy = own_x[k] + drift_x, own_y[k] + drift_y
+            x, y = x + vx * DT, y + vy * DT
+            drift_x, drift_y = flow(x, y, scene.core, scene.circulation)
+        if not self.lagged:
+            vx, vy = own_x[SUBSTEPS] + drift_x, own_y[SUBSTEPS] + drift_y
+        last = heading[SUBSTEPS].remainder(2 * math.pi)
+        return torch.stack((x, y, last, vx, vy, drift_x, drift_y, speed[SUBSTEPS])), push.abs() + turn.abs()
+
+    def start(self, place: Tensor, heading: Tensor, speed: Tensor, scene: Scene, still: bool) -> Tensor:
+        """Motion of robots that set out, (8, R, N).
+
+        Args:
+            place: (2, R, N).
+            heading: (R, N).
+            speed: (R, N).
+            scene: The cores count.
+            still: Whether the first velocity leaves the current out.
+        """
+        drift = torch.stack(flow(place[0], place[1], scene.core, scene.circulation))
+        own = speed * torch.stack((heading.cos(), heading.sin()))
+        return torch.cat((place, heading[None], own if still else own + drift, drift, speed[None]))
+
+
+class Vessel:
+    """The robots of v3: WAM-V 16 with two fixed thrusters, three degrees of freedom (Fossen 2011, chapter 6).
+
+    x north, y east, yaw clockwise; M ν̇_r = −C_RB ν − (C_A + D + D_n) ν_r + τ, with ν_r relative to the water.
+
+    Args:
+        like: Gives dtype and device.
+        lagged: Whether the velocity that is observed is the one before the last substep.
+        yaw_drag: Whether turning has its quadratic drag.
+    """
+
+    def __init__(self, like: Tensor, lagged: bool = False, yaw_drag: bool = True) -> None:
+        self.lagged, self.yaw_drag = lagged, QUADRATIC_YAW_DRAG if yaw_drag else 0.0
+        levels = torch.tensor(THRUST_LEVELS, dtype=like.dtype, device=like.device)
+        self.commands = torch.stack((levels.repeat_interleave(5), levels.repeat(5)))  # (2, 25)
+
+    def move(self, motion: Tensor, action: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        """One action.
+
+        Args:
+            motion: (13, R, N), rows as in `types`.
+            action: Commands of both thrusters in [−1, 1], (2, R, N); or 5·i + j, int64 (R, N): level i of the left one
+                and j of the right one, where any other number does nothing.
+            scene: The cores count.
+
+        Returns:
+            Motion after it, and the energy that it took, N s, (R, N).
+        """
+        if action.is_floating_point():
+            command = action.to(motion.dtype).nan_to_num(0.0).clamp(-1, 1)
+        else:
+            command = _looked_up(self.commands, action, idle=0)
+        thrust = (motion[THRUST] + command * (THRUST_RATE * DT * SUBSTEPS)).clamp(LEAST_THRUST, MOST_THRUST)
+        force, torque = thrust[0] + thrust[1], (thrust[0] - thrust[1]) * THRUST_ARM
+        x, y, heading, vx, vy, drift_x, drift_y, seen_yaw, wx, wy, yaw, _, _ = motion
+        for _ in range(SUBSTEPS):
+            vx, vy, seen_yaw = wx + drift_x, wy + drift_y, yaw
+            x, y, heading = x + vx * DT, y + vy * DT, heading + yaw * DT
+            wx, wy, yaw = self._accelerated(vx, vy, wx, wy, yaw, heading, force, torque)
+            drift_x, drift_y = flow(x, y, scene.core, scene.circulation)
+        if not self.lagged:
+            vx, vy, seen_yaw = wx + drift_x, wy + drift_y, yaw
+        heading = heading.remainder(2 * math.pi)
+        rows = torch.stack((x, y, heading, vx, vy, drift_x, drift_y, seen_yaw, wx, wy, yaw))
+        return torch.cat((rows, thrust)), thrust.abs().sum(0) * (DT * SUBSTEPS)
+
+    def start(self, place: Tensor, heading: Tensor, speed: Tensor, scene: Scene, still: bool) -> Tensor:
+        """Motion of robots that set out at rest through the water, (13, R, N); as for `Unicycle.start`."""
+        drift = torch.stack(flow(place[0], place[1], scene.core, scene.circulation))
+        rest = torch.zeros_like(place)
+        none = torch.zeros_like(heading)[None]
+        return torch.cat((place, heading[None], rest if still else drift, drift, none, rest, none, rest))
+
+    def _accelerated(
+        self, vx: Tensor, vy: Tensor, wx: Tensor, wy: Tensor, r: Tensor, *loads: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """One substep of the equation above.
+
+        Args:
+            vx, vy: Velocity over ground, frame of the map, (R, N).
+            wx, wy: Through the water.
+            r: Yaw rate.
+            loads: Heading, force ahead and torque.
+
+        Returns:
+            Velocity through the water, frame of the map, and yaw rate.
+        """
+        heading, force, torque = loads
+        cos, sin = heading.cos(), heading.sin()
+        u, v = cos * vx + sin * vy, cos * vy - sin * vx
+        u_r, v_r = cos * wx + sin * wy, cos * wy - sin * wx
+        surge = MASS * r * v - (LINEAR_DRAG + QUADRATIC_DRAG * u_r.abs()) * u_r + force
+        sway = (ADDED_SURGE * u_r - MASS * u) * r - (LINEAR_DRAG + QUADRATIC_DRAG * v_r.abs()) * v_r
+        yaw = torque - ADDED_SURGE * u_r * v_r - (LINEAR_YAW_DRAG + self.yaw_drag * r.abs()) * r
+        u_r = u_r + surge * (DT / (MASS - ADDED_SURGE))
+        v_r = v_r + sway * (DT / MASS)
+        r = r + yaw * (DT / (YAW_INERTIA + ADDED_YAW))
+        return cos * u_r - sin * v_r, sin * u_r + cos * v_r, r
+
+
+def _looked_up(table: Tensor, action: Tensor, idle: int) -> Tensor:
+    """Columns of a table (2, A) for actions (R, N), (2, R, N); that of `idle` for an action that does not exist."""
+    known = (action >= 0) & (action < table.shape[1])
+    column = torch.where(known, action, idle)
+    return settled(table.index_select(1, column.flatten()).view(2, *action.shape))

@@ -1,0 +1,375 @@
+"""Many robots crossing a square of sea, batched, on the device."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Sequence
+from dataclasses import fields, replace
+from typing import Any, cast
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv
+from torchrl_gpu.envs.marine.colregs import starboard_turn
+from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
+from torchrl_gpu.envs.marine.generator import generate
+from torchrl_gpu.envs.marine.layout import flags, settled
+from torchrl_gpu.envs.marine.levels import Sizes, chosen_levels
+from torchrl_gpu.envs.marine.noise import draw_noise, radius_factors
+from torchrl_gpu.envs.marine.pool import Pool
+from torchrl_gpu.envs.marine.reward import Outcome, judge
+from torchrl_gpu.envs.marine.sensors import Sight, object_mask, observation, see_v2, see_v3
+from torchrl_gpu.envs.marine.specs import GROUP, make_specs
+from torchrl_gpu.envs.marine.types import CRAFTS, QUIRKS, MarineState, Scene
+from torchrl_gpu.envs.streams import draw_bits, draw_integers
+
+ACTIONS = {"v2": ("discrete",), "v3": ("continuous", "discrete")}  # the published one first
+_DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_NOISE_STREAM = 1  # place in the stream of an episode, after the number of its world
+
+
+class MarineNavEnv(BatchedEnv):
+    """Worlds in which robots cross a square of sea, each to its own goal, past currents, obstacles and each other.
+
+    Keys, physics and rewards are those of `docs/environments/marine.md`. Robots are the nested group "robots", padded
+    to the most of any level; those that a world does not have, or that have arrived or collided, are not `active`.
+
+    Args:
+        num_envs: N, worlds side by side.
+        version: "v2" (unicycles in currents; Lin et al., ICRA 2024) or "v3" (vessels with two thrusters; RA-L 2025).
+        robots, cores, obstacles: How many of each; by default 5, 6, 6 (v2) and 5, 0, 4 (v3).
+        min_distance: Least distance between a start and its goal, metres; 40 by default.
+        curriculum: Instead of these four, rows (from step, robots, cores, obstacles, min_distance), or a word of
+            `levels.CURRICULA`; `set_level` goes from one row to the next.
+        max_steps: Actions after which an episode is cut off.
+        actions: "discrete" (9 in v2, 25 in v3), "continuous" (v3: two thrusters in [−1, 1]), or "auto": what the
+            version was published with.
+        upstream_compat: Do as the released code does where that is not what it means: all of `types.QUIRKS`, or those
+            named.
+        end_on_collision: Whether the first collision ends the episode for all, as in the papers' evaluations.
+        sensor_noise: v3: whether sensors have errors.
+        pool: Worlds drawn at construction for each level; episodes pick from them.
+        in_order: Whether environment i plays the world i of its level, then i + N, …, instead of any.
+        flat: With one robot, its keys without the group.
+        dtype: "float32", or "float64" for comparisons.
+        device: As in `get_device`.
+        seed: Decides the worlds and every episode; None draws one from torch's global generator.
+        first_env: Number of the first environment, so that ranks or shards see different episodes.
+
+    An action that does not exist, or of a robot that is not active, does nothing.
+    """
+
+    def __init__(
+        self,
+        num_envs: int = 64,
+        *,
+        version: str = "v2",
+        robots: int | None = None,
+        cores: int | None = None,
+        obstacles: int | None = None,
+        min_distance: float | None = None,
+        curriculum: str | Sequence[Sequence[float]] | None = None,
+        max_steps: int = 1000,
+        actions: str = "auto",
+        upstream_compat: bool | Sequence[str] = False,
+        end_on_collision: bool = False,
+        sensor_noise: bool = True,
+        pool: int = 2048,
+        in_order: bool = False,
+        flat: bool = False,
+        dtype: str | torch.dtype = "float32",
+        device: str | torch.device = "auto",
+        seed: int | None = None,
+        first_env: int = 0,
+    ) -> None:
+        _check_choice("version", version, CRAFTS)
+        _check_choice("actions", actions, ("auto", *ACTIONS[version]))
+        single = robots, cores, obstacles, min_distance
+        self.levels = chosen_levels(version, single, curriculum)
+        self.quirks, self.sizes, self.craft = _quirks(upstream_compat), Sizes.of(self.levels), CRAFTS[version]
+        if min(max_steps, pool) < 1:
+            raise ValueError(f"MarineNavEnv: max_steps and pool must be at least 1; got {max_steps} and {pool}")
+        if flat and self.sizes.robots > 1:
+            raise ValueError(f"MarineNavEnv: flat wants one robot; got {self.sizes.robots}")
+        super().__init__(num_envs, device, seed)
+        self.version, self.curriculum, self.max_steps = version, curriculum, max_steps
+        self.robots, self.cores, self.obstacles, self.min_distance = single
+        self.actions = ACTIONS[version][0] if actions == "auto" else actions
+        self.upstream_compat, self.end_on_collision = upstream_compat, end_on_collision
+        self.sensor_noise, self.pool, self.in_order, self.flat = sensor_noise, pool, in_order, flat
+        self.dtype, self.first_env = _dtype(dtype), first_env
+        self.group_map = {GROUP: [f"robot_{i}" for i in range(self.num_robots)]}
+        self._build()
+        self.state = self._blank_state()
+
+    # -- what the environment is made of ---------------------------------------------------------------------------
+
+    @property
+    def num_robots(self) -> int:
+        """R, to which every world is padded."""
+        return self.sizes.robots
+
+    @property
+    def num_actions(self) -> int:
+        """A, discrete actions of a robot; 0 where they are continuous."""
+        return self.craft.num_actions if self.actions == "discrete" else 0
+
+    @property
+    def scene(self) -> Scene:
+        """Goals, cores and obstacles as they stand."""
+        return Scene.split(self.state.scene, self.sizes)
+
+    def level_at(self, step: int) -> int:
+        """Row of the curriculum for a count of environment steps."""
+        return max(0, sum(level.from_step <= step for level in self.levels) - 1)
+
+    def set_level(self, step: int) -> None:
+        """Lets episodes that begin from now on be of the level for a count of environment steps."""
+        self.state.next_level.fill_(self.level_at(step))
+
+    def assign_levels(self, levels: Sequence[int]) -> None:
+        """Gives every environment a row of the curriculum of its own, (N,), for the episodes that begin from now on."""
+        if len(levels) != self.num_envs or not all(0 <= level < len(self.levels) for level in levels):
+            raise ValueError(
+                f"MarineNavEnv.assign_levels: want {self.num_envs} rows below {len(self.levels)}; got {list(levels)}"
+            )
+        self.state.next_level.copy_(torch.tensor(levels))
+
+    def _build(self) -> None:
+        """All that stays the same for the life of the environment."""
+        like = torch.empty(0, dtype=self.dtype, device=self.device)
+        lagged, yaw_drag = "lagged_velocity" in self.quirks, "no_yaw_drag" not in self.quirks
+        self.model = Unicycle(like, lagged) if self.version == "v2" else Vessel(like, lagged, yaw_drag)
+        self._radius_factors = radius_factors(self.dtype, self.device)
+        self._env_index = torch.arange(self.num_envs, device=self.device) + self.first_env
+        self._robot_index = torch.arange(self.num_robots, device=self.device)[:, None, None]
+        self._idle = (torch.arange(self.num_actions, device=self.device) == self.craft.idle).to(self.dtype)
+        self._make_pool()
+        shape = {"discrete": bool(self.num_actions), "flat": self.flat, "dtype": self.dtype, "device": self.device}
+        specs = make_specs(self.craft, self.num_envs, self.num_robots, **cast(Any, shape))
+        self.observation_spec, self.action_spec, self.reward_spec, self.done_spec = specs
+
+    def _make_pool(self) -> None:
+        """Draws the worlds of `self.seed`."""
+        worlds = generate(self.craft, self.levels, self.pool, self.seed, self.quirks)
+        like = torch.empty(0, dtype=self.dtype, device=self.device)
+        stream = torch.full((len(worlds),), self.seed, device=self.device)
+        self._pool_seed = self.seed
+
+        def look(motion: Tensor, scene: Scene, there: Tensor) -> Sight:
+            number = torch.arange(len(worlds), device=self.device)
+            return self._look(motion, scene, there, draw_bits(stream, number), torch.zeros_like(number))
+
+        self._pool = Pool(worlds, self.model, look, like, "still_start" in self.quirks)
+
+    def _blank_state(self) -> MarineState:
+        """Before the first reset: the first world of the pool everywhere, and nobody in it."""
+        n, device = self.num_envs, self.device
+        number = torch.zeros(n, dtype=torch.int64, device=device)
+        begun = self._pool.begin(number)
+        nobody = torch.zeros(self.num_robots, n, dtype=torch.bool, device=device)
+        nothing = torch.zeros(self.num_robots, n, dtype=self.dtype, device=device)
+        return MarineState(
+            scene=begun.scene,
+            motion=begun.motion,
+            exists=nobody,
+            active=nobody.clone(),
+            arrived=nobody.clone(),
+            collided=nobody.clone(),
+            energy=nothing,
+            score=nothing.clone(),
+            observation=torch.zeros_like(begun.observation),
+            object_mask=torch.zeros_like(begun.object_mask),
+            clearance=begun.clearance,
+            step_count=number,
+            episode=number.clone(),
+            level=number.clone(),
+            next_level=number.clone(),
+            key=number.clone(),
+        )
+
+    def like(self, num_envs: int, **changes: Any) -> MarineNavEnv:
+        """An environment with the same constructor arguments, but for `changes`."""
+        names = inspect.signature(MarineNavEnv.__init__).parameters
+        arguments = {name: getattr(self, name) for name in names if name not in ("self", "num_envs")}
+        return MarineNavEnv(num_envs, **arguments | changes)
+
+    @property
+    def stored_keys(self) -> list[Any]:
+        """Observations that replay must keep."""
+        names = ["observation", "object_mask", "active", "clearance"]
+        return names if self.flat else [(GROUP, name) for name in names]
+
+    # -- a step -----------------------------------------------------------------------------------------------------
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        s, scene = self.state, self.scene
+        there = s.active.to(self.dtype)
+        moved, energy = self.model.move(s.motion, self._actions(tensordict), scene)
+        motion = torch.lerp(s.motion, moved, there)  # who takes no part stays where it was
+        sight = self._look(motion, scene, there, s.key, s.step_count + 1)
+        outcome = self._judge(motion, scene, sight)
+        self.state = replace(
+            s,
+            motion=motion,
+            active=outcome.active,
+            arrived=outcome.arrived,
+            collided=outcome.collided,
+            energy=s.energy + energy * there,
+            score=s.score + outcome.reward,
+            observation=observation(sight),
+            object_mask=object_mask(sight),
+            clearance=torch.lerp(s.clearance, sight.clearance, there),
+            step_count=s.step_count + 1,
+        )
+        return self._result(outcome)
+
+    def _actions(self, tensordict: TensorDictBase) -> Tensor:
+        """(R, N) int64, or (2, R, N) where they are continuous."""
+        action = tensordict.get("action" if self.flat else (GROUP, "action"))
+        if self.num_actions:
+            return settled(action.reshape(self.num_envs, self.num_robots).t())
+        return settled(action.reshape(self.num_envs, self.num_robots, 2).permute(2, 1, 0))
+
+    def _look(self, motion: Tensor, scene: Scene, there: Tensor, key: Tensor, step: Tensor) -> Sight:
+        """What robots see, with the noise of a step of the streams `key` (N,)."""
+        if self.version == "v2":
+            return see_v2(motion, scene, there, self.craft)
+        return see_v3(motion, scene, there, self.craft, self._noise(key, step))
+
+    def _noise(self, key: Tensor, step: Tensor) -> Tensor | None:
+        """Errors of the sensors in a step (N,) of the streams `key` (N,), as `noise.draw_noise`; v3."""
+        if not self.sensor_noise:
+            return None
+        streams = draw_bits(draw_bits(key, torch.full_like(key, _NOISE_STREAM)), self._robot_index)  # (R, 1, N)
+        return draw_noise(streams, step, self.sizes.obstacles + self.sizes.robots, self._radius_factors)
+
+    def _judge(self, motion: Tensor, scene: Scene, sight: Sight) -> Outcome:
+        turn = None
+        if self.version == "v3":
+            turn = starboard_turn(sight.own[:, 2:4], sight.objects[0], self.craft.radius)
+        counted = self.state.step_count + (0 if "late_limit" in self.quirks else 1)
+        return judge(
+            self.state,
+            motion,
+            scene,
+            self.craft,
+            touches=sight.touches,
+            turn=turn,
+            cut=counted >= self.max_steps,
+            end_on_collision=self.end_on_collision,
+            cut_is_end="terminal_limit" in self.quirks,
+        )
+
+    def _result(self, outcome: Outcome) -> TensorDictBase:
+        """The tensordict of a step."""
+        robots, root = self._observed()
+        robots["reward"] = _by_env(outcome.reward)
+        root |= {"done": outcome.over, "terminated": outcome.decided, "truncated": outcome.cut}
+        if not self.flat:
+            robots |= {"terminated": _by_env(outcome.terminated), "truncated": _by_env(outcome.truncated)}
+            robots["done"] = robots["terminated"] | robots["truncated"]
+        return TensorDict(self._nested(robots, root), batch_size=self.batch_size, device=self.device)
+
+    # -- observations and resets ------------------------------------------------------------------------------------
+
+    def _observed(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """What is seen of the robots, (N, R, …), and of the worlds, (N,)."""
+        s = self.state
+        robots = {"observation": s.observation, "object_mask": flags(s.object_mask)}
+        for name in ("active", "arrived", "collided", "clearance", "energy"):
+            robots[name] = _by_env(getattr(s, name))
+        if self.num_actions:
+            robots["action_mask"] = flags(torch.maximum(robots["active"].to(self.dtype), self._idle))
+        success = (s.arrived | ~s.exists).all(0)
+        return robots, {"step_count": s.step_count, "level": s.level, "success": success}
+
+    def _nested(self, robots: dict[str, Tensor], root: dict[str, Tensor]) -> dict[str, Any]:
+        """Keys as they are shown: the robots in their group, or the one robot without it."""
+        out: dict[str, Any] = {name: value.unsqueeze(-1) for name, value in root.items()}
+        if self.flat:
+            return out | {name: value.squeeze(1) for name, value in robots.items()}
+        size = self.num_envs, self.num_robots
+        out[GROUP] = TensorDict(cast(dict[str, Any], robots), batch_size=size, device=self.device)
+        return out
+
+    def _started(self, observation: dict[str, Any]) -> TensorDict:
+        out = super()._started(observation)
+        if not self.flat:
+            for key in DONE_KEYS:
+                none = torch.zeros(self.num_envs, self.num_robots, 1, dtype=torch.bool, device=self.device)
+                out[GROUP].set(key, none)
+        return out
+
+    def _observe_reset(self, mask: Tensor) -> dict[str, Any]:
+        s = self.state
+        key = draw_bits(draw_bits(torch.full_like(s.episode, self.seed), self._env_index), s.episode)
+        begun = self._pool.begin(self._world(key) * mask)  # rows that go on all look up the same world: it costs less
+        share, kept, exists = mask.to(self.dtype), ~mask, begun.exists & mask
+        by_env = share.view(-1, 1, 1)
+        self.state = MarineState(
+            scene=torch.lerp(s.scene, begun.scene, share),
+            motion=torch.lerp(s.motion, begun.motion, share),
+            exists=s.exists & kept | exists,
+            active=s.active & kept | exists,
+            arrived=s.arrived & kept,
+            collided=s.collided & kept,
+            energy=s.energy * (1 - share),
+            score=s.score * (1 - share),
+            observation=torch.lerp(s.observation, begun.observation, by_env),
+            object_mask=torch.lerp(s.object_mask, begun.object_mask, by_env),
+            clearance=torch.lerp(s.clearance, begun.clearance, share),
+            step_count=s.step_count * kept,
+            episode=s.episode + mask,
+            level=torch.where(mask, s.next_level, s.level),
+            next_level=s.next_level,
+            key=torch.where(mask, key, s.key),
+        )
+        return self._nested(*self._observed())
+
+    def _world(self, key: Tensor) -> Tensor:
+        """Numbers in the pool, (N,), of the episodes `key` that begin."""
+        if self.in_order:
+            picked = (self._env_index + self.num_envs * self.state.episode) % self.pool
+        else:
+            picked = draw_integers(key, torch.zeros_like(key), self.pool)
+        return self.state.next_level * self.pool + picked
+
+    def _restart_streams(self) -> None:
+        self.state.episode = torch.zeros_like(self.state.episode)
+        if self.seed != self._pool_seed:
+            self._make_pool()
+
+    def _env_state(self) -> dict[str, Tensor]:
+        return {field.name: getattr(self.state, field.name) for field in fields(MarineState)}
+
+    def _set_env_state(self, state: dict[str, Tensor]) -> None:
+        self.state = MarineState(**state)
+        if self.seed != self._pool_seed:
+            self._make_pool()
+
+
+def _by_env(rows: Tensor) -> Tensor:
+    """(N, R, 1), of (R, N)."""
+    return rows.t().unsqueeze(-1)
+
+
+def _check_choice(argument: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"MarineNavEnv: {argument} must be one of {', '.join(choices)}; got {value!r}")
+
+
+def _dtype(word: str | torch.dtype) -> torch.dtype:
+    name = str(word).removeprefix("torch.")
+    _check_choice("dtype", name, _DTYPES)
+    return _DTYPES[name]
+
+
+def _quirks(upstream_compat: bool | Sequence[str]) -> frozenset[str]:
+    if isinstance(upstream_compat, bool):
+        return frozenset(QUIRKS if upstream_compat else ())
+    for name in upstream_compat:
+        _check_choice("upstream_compat", name, QUIRKS)
+    return frozenset(upstream_compat)

@@ -1,0 +1,235 @@
+"""Worlds by rejection: where robots set out and want to go, where the water turns, where obstacles lie.
+
+Drawn by counter on the CPU in float64, with sums, products and square roots alone: a seed gives the same worlds on
+every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.marine.levels import Level, Sizes
+from torchrl_gpu.envs.marine.types import CORE_RADIUS, FAR, OBSTACLE_RADIUS, Craft
+from torchrl_gpu.envs.streams import draw_bits
+
+DRAWS = 500  # candidates for each kind of object
+MOST_ROUNDS = 100  # worlds drawn for a place in the pool
+START_MARGIN, OBSTACLE_MARGIN = 2.0, 5.0  # m from the edge of the map
+MOST_RELATIVE_SPEED = 1.0  # m/s, of two like currents where they meet
+MOST_SHARE = 0.8  # of a core's own edge speed that an unlike neighbour may bring to it
+MAX_START_SPEED = 2.0  # m/s, v2
+_ROBOTS, _CORES, _OBSTACLES, _HEADINGS, _SPEEDS, _ROUNDS = (i << 20 for i in range(6))
+
+
+@dataclass
+class Worlds:
+    """P worlds, float64; what is not there is `FAR` away, cores and robots have no strength and no speed there.
+
+    Attributes:
+        start, goal: (P, R, 2), metres.
+        heading: (P, R), radians in [0, 2π).
+        speed: (P, R), m/s through the water; v2.
+        core: (P, C, 2), metres.
+        circulation: (P, C), over 2π, m²/s; positive where it turns clockwise.
+        obstacle: (P, M, 2), metres.
+        num_robots, num_cores, num_obstacles: (P,) int64.
+    """
+
+    start: Tensor
+    goal: Tensor
+    heading: Tensor
+    speed: Tensor
+    core: Tensor
+    circulation: Tensor
+    obstacle: Tensor
+    num_robots: Tensor
+    num_cores: Tensor
+    num_obstacles: Tensor
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@lru_cache(maxsize=4)
+def generate(craft: Craft, levels: tuple[Level, ...], pool: int, seed: int, quirks: frozenset[str]) -> Worlds:
+    """`pool` worlds of each level, level after level.
+
+    Args:
+        craft: Sizes and distances.
+        levels: Of the curriculum.
+        pool: Worlds of a level.
+        seed: Decides them all.
+        quirks: "fewer_objects" leaves worlds as they are for which `DRAWS` candidates did not suffice, instead of
+            drawing others; "touching_cores" lets unlike cores lie in each other.
+
+    Raises:
+        ValueError: A level has no room for what it asks for.
+    """
+    number = torch.arange(len(levels) * pool)
+    level = number // pool
+    key = draw_bits(draw_bits(torch.full_like(number, seed), level), number % pool)
+    worlds = _draw(craft, levels, level, key, quirks)
+    if "fewer_objects" in quirks:
+        return worlds
+    for attempt in range(1, MOST_ROUNDS):
+        short = _short(worlds, levels, level)
+        if not len(short):
+            return worlds
+        again = draw_bits(key[short], torch.tensor(_ROUNDS + attempt))
+        fresh = _draw(craft, levels, level[short], again, quirks)
+        for field in fields(Worlds):
+            getattr(worlds, field.name)[short] = getattr(fresh, field.name)
+    if len(short := _short(worlds, levels, level)):
+        wanted = levels[int(level[short[0]])]
+        raise ValueError(
+            f"MarineNavEnv: want levels that fit a map of {craft.side:g} m; got {wanted.robots} robots, {wanted.cores}"
+            f" cores and {wanted.obstacles} obstacles with goals {wanted.min_distance:g} m off or more, for which"
+            f" {MOST_ROUNDS} trials found no room"
+        )
+    return worlds
+
+
+def _short(worlds: Worlds, levels: tuple[Level, ...], level: Tensor) -> Tensor:
+    """Numbers of the worlds that lack something."""
+    made = torch.stack((worlds.num_robots, worlds.num_cores, worlds.num_obstacles), 1)
+    return (made < _wanted(levels)[level]).any(1).nonzero().squeeze(1)
+
+
+def _wanted(levels: tuple[Level, ...]) -> Tensor:
+    return torch.tensor([tuple(level[1:4]) for level in levels])
+
+
+def _draw(craft: Craft, levels: tuple[Level, ...], level: Tensor, key: Tensor, quirks: frozenset[str]) -> Worlds:
+    """One world for each key (P,), of the level (P,)."""
+    sizes, wanted = Sizes.of(levels), _wanted(levels)[level]
+    least = torch.tensor([each.min_distance for each in levels], dtype=torch.float64)[level]
+    start, goal, robots = _place_robots(craft, key, wanted[:, 0], least, sizes.robots)
+    core, circulation, cores = _place_cores(craft, key, wanted[:, 1], sizes.cores, start, goal, quirks)
+    obstacle, obstacles = _place_obstacles(craft, key, wanted[:, 2], sizes.obstacles, start, goal, core)
+    heading = _uniform(key, _HEADINGS, sizes.robots) * (2 * math.pi)
+    speed = _uniform(key, _SPEEDS, sizes.robots) * MAX_START_SPEED
+    there = torch.arange(sizes.robots) < robots[:, None]
+    return Worlds(start, goal, heading, speed * there, core, circulation, obstacle, robots, cores, obstacles)
+
+
+def _place_robots(craft: Craft, key: Tensor, wanted: Tensor, least: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Starts and goals (P, R, 2), and how many robots found a place (P,)."""
+    start, goal = _nowhere(key, most), _nowhere(key, most)
+
+    def candidate(world: Tensor, attempt: int) -> tuple[Tensor, ...]:
+        drawn = START_MARGIN + (craft.side - 2 * START_MARGIN) * _uniform(key[world], _ROBOTS + 4 * attempt, 4)
+        begin, end = drawn[:, None, :2], drawn[:, None, 2:]
+        far = _distance(begin, end).squeeze(1) >= least[world]
+        clear = [_distance(a, b).amin(1) > craft.clear_radius for a, b in ((start[world], begin), (goal[world], end))]
+        return far & clear[0] & clear[1], begin.squeeze(1), end.squeeze(1)
+
+    return start, goal, _fill(wanted, candidate, (start, goal))
+
+
+def _place_cores(
+    craft: Craft, key: Tensor, wanted: Tensor, most: int, start: Tensor, goal: Tensor, quirks: frozenset[str]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Places (P, C, 2) and circulations (P, C), and how many cores found a place (P,)."""
+    core, circulation = _nowhere(key, most), torch.zeros(len(key), most, dtype=torch.float64)
+    slow, fast = craft.edge_speed
+
+    def candidate(world: Tensor, attempt: int) -> tuple[Tensor, ...]:
+        drawn = _uniform(key[world], _CORES + 4 * attempt, 4)
+        place = (drawn[:, :2] * craft.side)[:, None]
+        strength = CORE_RADIUS * (slow + (fast - slow) * drawn[:, 2:3])  # (W, 1)
+        strength = torch.where(drawn[:, 3:] < 0.5, strength, -strength)
+        inside = ((place >= CORE_RADIUS) & (place <= craft.side - CORE_RADIUS)).all(2).squeeze(1)
+        clear = _clear_of_robots(place, start[world], goal[world], CORE_RADIUS + craft.clear_radius)
+        apart = _distance(core[world], place)
+        side_by_side = _may_neighbour(apart, circulation[world], strength, "touching_cores" in quirks).all(1)
+        return inside & clear & side_by_side, place.squeeze(1), strength.squeeze(1)
+
+    return core, circulation, _fill(wanted, candidate, (core, circulation))
+
+
+def _may_neighbour(apart: Tensor, first: Tensor, second: Tensor, touching: bool) -> Tensor:
+    """Which pairs of cores may lie so far apart, (W, C) bool.
+
+    Where like cores meet, their currents run against each other: neither may be faster there than allowed. Of unlike
+    cores, the stronger may bring no more than a share of the weaker one's own edge speed to its edge.
+
+    Args:
+        apart: Metres, (W, C).
+        first, second: Circulations over 2π, (W, C) and (W, 1).
+        touching: Whether unlike cores may lie in each other.
+    """
+    a, b = first.abs(), second.abs()
+    gap = apart - 2 * CORE_RADIUS
+    mild = torch.maximum(a, b) <= MOST_SHARE * torch.minimum(a, b) / CORE_RADIUS * gap
+    unlike = torch.where(gap > 0, mild, torch.full_like(mild, touching))
+    missing = a == 0
+    return missing | torch.where(first * second > 0, apart >= (a + b) / MOST_RELATIVE_SPEED, unlike)
+
+
+def _place_obstacles(
+    craft: Craft, key: Tensor, wanted: Tensor, most: int, start: Tensor, goal: Tensor, core: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Places (P, M, 2), and how many obstacles found one (P,)."""
+    obstacle = _nowhere(key, most)
+
+    def candidate(world: Tensor, attempt: int) -> tuple[Tensor, ...]:
+        drawn = _uniform(key[world], _OBSTACLES + 2 * attempt, 2)
+        place = (OBSTACLE_MARGIN + (craft.side - 2 * OBSTACLE_MARGIN) * drawn)[:, None]
+        clear = _clear_of_robots(place, start[world], goal[world], OBSTACLE_RADIUS + craft.clear_radius)
+        from_cores = (_distance(core[world], place) > CORE_RADIUS + OBSTACLE_RADIUS).all(1)
+        from_others = (_distance(obstacle[world], place) > 2 * OBSTACLE_RADIUS).all(1)
+        return clear & from_cores & from_others, place.squeeze(1)
+
+    return obstacle, _fill(wanted, candidate, (obstacle,))
+
+
+def _fill(wanted: Tensor, candidate: Callable[[Tensor, int], tuple[Tensor, ...]], into: tuple[Tensor, ...]) -> Tensor:
+    """Takes candidates, one for each unfinished world at a time, until every world has what it wants or is given up.
+
+    Args:
+        wanted: (P,) int64.
+        candidate: For worlds (W,) and the number of the attempt: whether each fits, (W,) bool, and its values, (W, …).
+        into: Where the values of those that fit go, (P, most, …), in place.
+
+    Returns:
+        How many each world has, (P,) int64.
+    """
+    count = torch.zeros_like(wanted)
+    world = (wanted > 0).nonzero().squeeze(1)
+    for attempt in range(DRAWS):
+        if not len(world):
+            break
+        fits, *values = candidate(world, attempt)
+        taken = world[fits]
+        for array, value in zip(into, values, strict=True):
+            array[taken, count[taken]] = value[fits]
+        count[taken] += 1
+        world = world[count[world] < wanted[world]]
+    return count
+
+
+def _clear_of_robots(place: Tensor, start: Tensor, goal: Tensor, radius: float) -> Tensor:
+    """Whether a place (W, 1, 2) is further than `radius` from every start and goal (W, R, 2); (W,) bool."""
+    return (_distance(torch.cat((start, goal), 1), place) > radius).all(1)
+
+
+def _distance(a: Tensor, b: Tensor) -> Tensor:
+    """(W, K), between places (W, K, 2) and (W, 1, 2)."""
+    x, y = (a - b).unbind(-1)
+    return (x * x + y * y).sqrt()
+
+
+def _nowhere(key: Tensor, most: int) -> Tensor:
+    """Places for `most` objects in each world, all of them far away."""
+    return torch.full((len(key), most, 2), FAR, dtype=torch.float64)
+
+
+def _uniform(key: Tensor, place: int, count: int) -> Tensor:
+    """Numbers in [0, 1) from `place` on in the streams `key` (W,): float64 (W, count)."""
+    return draw_bits(key[:, None], torch.arange(place, place + count)).double() * 2.0**-32

@@ -1,0 +1,88 @@
+"""What an action earns, and how it ends."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from torchrl_gpu.envs.marine.types import GOAL_RADIUS, PLACE, Craft, MarineState, Scene
+
+RULE_REWARD = -0.1  # v3, per radian of a turn to starboard that a rule asks for
+
+
+class Outcome(NamedTuple):
+    """What an action did.
+
+    Attributes:
+        reward: (R, N), 0 for robots that took no part.
+        arrived, collided: (R, N) bool, with this action or before.
+        active: (R, N) bool, robots that have neither arrived nor collided.
+        terminated, truncated: (R, N) bool; false for robots that do not exist.
+        over: (N,) bool, the episode is.
+        cut: (N,) bool, by its time.
+        decided: (N,) bool, by what robots did.
+    """
+
+    reward: Tensor
+    arrived: Tensor
+    collided: Tensor
+    active: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    over: Tensor
+    cut: Tensor
+    decided: Tensor
+
+
+def distance(motion: Tensor, scene: Scene) -> Tensor:
+    """From every robot to its goal, metres, (R, N)."""
+    x, y = scene.goal - motion[PLACE]
+    return (x * x + y * y).sqrt()
+
+
+def judge(
+    before: MarineState,
+    motion: Tensor,
+    scene: Scene,
+    craft: Craft,
+    *,
+    touches: Tensor,
+    turn: Tensor | None,
+    cut: Tensor,
+    end_on_collision: bool,
+    cut_is_end: bool,
+) -> Outcome:
+    """Rewards and ends of an action.
+
+    The time limit goes before a collision, and a collision before an arrival.
+
+    Args:
+        before: State before the action.
+        motion: After it, (…, R, N).
+        scene: The goals count.
+        craft: Rewards and radii.
+        touches: (R, N) bool, robots that meet something.
+        turn: Radians to starboard that a rule asks for, (R, N); None where no rule counts.
+        cut: (N,) bool, the time is up.
+        end_on_collision: Whether a collision ends the episode for all.
+        cut_is_end: Whether the time limit is reported as an end of the task, too.
+    """
+    there, counts = before.active, before.active & ~cut
+    far = distance(motion, scene)
+    crash = counts & touches
+    home = counts & ~touches & (far <= GOAL_RADIUS)
+    reward = craft.step_reward + distance(before.motion, scene) - far
+    if turn is not None:
+        reward = reward + RULE_REWARD * turn
+    reward = reward + crash * craft.collision_reward + home * craft.goal_reward
+    arrived, collided, active = before.arrived | home, before.collided | crash, there & ~crash & ~home
+    decided = ~active.any(0)
+    if end_on_collision:
+        decided = decided | collided.any(0)
+    over = cut | decided
+    truncated = active & over
+    terminated = arrived | collided
+    if cut_is_end:
+        terminated, decided = terminated | (active & cut), decided | cut
+    return Outcome(reward * there, arrived, collided, active, terminated, truncated, over, cut, decided)

@@ -1,0 +1,275 @@
+"""Pictures of a world seen from above: water, obstacles, robots with their goals and trails.
+
+Drawn on the host: a picture is small, and what is in it is a few hundred numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu.envs.marine.currents import flow
+from torchrl_gpu.envs.marine.env import MarineNavEnv
+from torchrl_gpu.envs.marine.types import CORE_RADIUS, FAR, GOAL_RADIUS, HEADING, PLACE
+from torchrl_gpu.envs.packing.drawing.palette import item_colors
+from torchrl_gpu.envs.packing.drawing.pictures import save_gif, save_png
+
+__all__ = ["Snapshot", "draw", "film", "render", "save_gif", "save_png", "snapshot"]
+
+SUPERSAMPLE = 2
+MARGIN = 1.5  # m around the map
+CALM, FAST = np.array([236.0, 242.0, 247.0]), np.array([120.0, 170.0, 210.0])  # sRGB of still and of quick water
+FAST_SPEED = 3.0  # m/s that `FAST` stands for
+SAND, FRAME, STREAK, OBSTACLE, EDGE, CRASH = "#f3f4f6", "#8b97a5", "#ffffff", "#5f6b78", "#26303b", "#d0342c"
+STREAK_SPACING, STREAK_POINTS, STREAK_STEP = 2.5, 12, 0.16  # m, points of a line, m
+HULLS = {"v2": (1.6, 1.0), "v3": (5.0, 2.5)}  # m; that of v2 is drawn larger than it is
+TRAIL_WIDTH = 0.22  # m
+
+Polygon = list[tuple[float, float]]
+Place = Sequence[float] | np.ndarray
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One world at one moment, on the host.
+
+    Attributes:
+        version: "v2" or "v3".
+        side: Of the map, metres.
+        place: (R, 2), metres.
+        heading: (R,), radians.
+        goal: (R, 2), metres.
+        exists, arrived, collided: (R,) bool.
+        core: (C, 3): place, and circulation over 2π.
+        obstacle: (M, 3): place and radius.
+    """
+
+    version: str
+    side: float
+    place: np.ndarray
+    heading: np.ndarray
+    goal: np.ndarray
+    exists: np.ndarray
+    arrived: np.ndarray
+    collided: np.ndarray
+    core: np.ndarray
+    obstacle: np.ndarray
+
+
+def snapshot(env: MarineNavEnv, index: int) -> Snapshot:
+    """The world of one environment; reads the device."""
+    s, scene = env.state, env.scene
+    cores = torch.cat((scene.core[:, :, 0, index], scene.circulation[None, :, 0, index]))
+    obstacles = torch.cat((scene.obstacle[..., index], scene.obstacle_radius[None, :, index]))
+    exists, arrived, collided = (part[:, index].cpu().numpy() for part in (s.exists, s.arrived, s.collided))
+    return Snapshot(
+        version=env.version,
+        side=env.craft.side,
+        place=_host(s.motion[PLACE, :, index].t()),
+        heading=_host(s.motion[HEADING, :, index]),
+        goal=_host(scene.goal[..., index].t()),
+        exists=exists,
+        arrived=arrived,
+        collided=collided,
+        core=_there(_host(cores.t())),
+        obstacle=_there(_host(obstacles.t())),
+    )
+
+
+def render(env: MarineNavEnv, index: int | Sequence[int] = 0, *, width: int = 640, height: int = 640) -> Tensor:
+    """Worlds of an environment as they stand.
+
+    Args:
+        env: Looked at.
+        index: One of its environments, or several.
+        width, height: Pixels.
+
+    Returns:
+        uint8 on the CPU, (H, W, 3) for one index, else (B, H, W, 3).
+    """
+    several = [index] if isinstance(index, int) else index
+    pictures = torch.from_numpy(np.stack([draw(snapshot(env, i), width=width, height=height) for i in several]))
+    return pictures[0] if isinstance(index, int) else pictures
+
+
+def film(
+    env: MarineNavEnv,
+    policy: Callable[[TensorDictBase], TensorDictBase],
+    *,
+    index: int = 0,
+    steps: int = 300,
+    width: int = 480,
+    height: int = 480,
+) -> Tensor:
+    """One episode of a policy, a frame for each step with the trails up to it.
+
+    Args:
+        env: Reset, and played until the episode of `index` is over.
+        policy: Writes the actions.
+        index: Which environment to show.
+        steps: Most steps.
+        width, height: Pixels.
+
+    Returns:
+        uint8 on the CPU, (T, H, W, 3).
+    """
+    current = env.reset()
+    seen = [snapshot(env, index)]
+    for _ in range(steps):
+        current = env.step(policy(current))["next"].exclude("reward", ("robots", "reward"))
+        seen.append(snapshot(env, index))
+        if current["done"][index]:
+            break
+    trail = np.stack([each.place for each in seen])  # (T, R, 2)
+    frames = [draw(each, trail[: t + 1], width=width, height=height) for t, each in enumerate(seen)]
+    return torch.from_numpy(np.stack(frames))
+
+
+def draw(world: Snapshot, trail: np.ndarray | None = None, *, width: int = 640, height: int = 640) -> np.ndarray:
+    """A picture of one world.
+
+    Args:
+        world: What to draw.
+        trail: Places that its robots have been, (T, R, 2); None draws none.
+        width, height: Pixels.
+
+    Returns:
+        uint8 (H, W, 3), RGB.
+    """
+    chart = Chart(world.version, world.side, width * SUPERSAMPLE, height * SUPERSAMPLE)
+    image = _water(chart, world.core.tobytes()).copy()
+    pen = ImageDraw.Draw(image)
+    for x, y, radius in world.obstacle:
+        _disc(pen, chart, (x, y), radius, fill=OBSTACLE)
+    colors = _colors(len(world.place))
+    for i in np.flatnonzero(world.exists).tolist():
+        _goal(pen, chart, world.goal[i], colors[i], bool(world.arrived[i]))
+        if trail is not None and len(trail) > 1:
+            pen.line(chart.pixels(trail[:, i]), fill=colors[i], width=chart.length(TRAIL_WIDTH), joint="curve")
+            _disc(pen, chart, trail[0, i], 2 * TRAIL_WIDTH, fill=colors[i])
+    for i in np.flatnonzero(world.exists & ~world.arrived).tolist():
+        _robot(pen, chart, world, i, colors[i])
+    return np.asarray(image.resize((width, height), Image.Resampling.LANCZOS))
+
+
+@dataclass(frozen=True)
+class Chart:
+    """From metres to pixels. North is up: x in v3, whose yaw is clockwise, and y in v2."""
+
+    version: str
+    side: float
+    width: int
+    height: int
+
+    @property
+    def scale(self) -> float:
+        """Pixels per metre."""
+        return min(self.width, self.height) / (self.side + 2 * MARGIN)
+
+    def pixels(self, place: np.ndarray) -> Polygon:
+        """Of places (K, 2)."""
+        east, north = (place[:, 1], place[:, 0]) if self.version == "v3" else (place[:, 0], place[:, 1])
+        middle = self.side / 2
+        x = self.width / 2 + (east - middle) * self.scale
+        y = self.height / 2 - (north - middle) * self.scale
+        return list(zip(x.tolist(), y.tolist(), strict=True))
+
+    def length(self, metres: float) -> int:
+        """Whole pixels, at least one."""
+        return max(1, round(metres * self.scale))
+
+
+@lru_cache(maxsize=16)
+def _water(chart: Chart, cores: bytes) -> Image.Image:
+    """The map with its currents: the bluer, the quicker, and streaks along the flow. Kept, since frames share it."""
+    core = np.frombuffer(cores).reshape(-1, 3)
+    image = Image.new("RGB", (chart.width, chart.height), SAND)
+    cells = 160
+    axis = (np.arange(cells) + 0.5) * chart.side / cells
+    speed = np.linalg.norm(_flow(core, np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)), axis=1)
+    share = np.clip(speed / FAST_SPEED, 0, 1).reshape(cells, cells, 1) ** 0.7
+    grid = (CALM + (FAST - CALM) * share).astype(np.uint8)
+    grid = grid[::-1] if chart.version == "v3" else grid.transpose(1, 0, 2)[::-1]
+    (left, low), (right, high) = chart.pixels(np.array([[0.0, 0.0], [chart.side, chart.side]]))
+    box = round(left), round(high), round(right), round(low)
+    sea = Image.fromarray(np.ascontiguousarray(grid)).resize(
+        (box[2] - box[0], box[3] - box[1]), Image.Resampling.BICUBIC
+    )
+    image.paste(sea, box[:2])
+    pen = ImageDraw.Draw(image)
+    if len(core):
+        for line in _streaks(core, chart.side):
+            pen.line(chart.pixels(line), fill=STREAK, width=chart.length(0.09), joint="curve")
+            _disc(pen, chart, (line[-1, 0], line[-1, 1]), 0.13, fill=STREAK)
+    for x, y, _ in core:
+        _disc(pen, chart, (x, y), CORE_RADIUS, outline=FRAME, width=chart.length(0.12))
+    pen.rectangle(box, outline=FRAME, width=chart.length(0.1))
+    return image
+
+
+def _streaks(core: np.ndarray, side: float) -> np.ndarray:
+    """Short lines along the flow that end in its direction, longer where it is quicker: (K, points, 2)."""
+    axis = np.arange(STREAK_SPACING / 2, side, STREAK_SPACING)
+    at = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+    points = [at]
+    for _ in range(STREAK_POINTS - 1):
+        velocity = _flow(core, at)
+        at = at + velocity * (STREAK_STEP / np.maximum(np.linalg.norm(velocity, axis=1, keepdims=True), 1.0))
+        points.append(at)
+    return np.stack(points, 1)
+
+
+def _flow(core: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """Velocity of the water at places (K, 2), m/s, (K, 2)."""
+    x, y = torch.from_numpy(place.T.copy()).unsqueeze(-1)  # (K, 1)
+    at, circulation = torch.from_numpy(core[:, :2].T.copy()), torch.from_numpy(core[:, 2].copy())
+    return torch.cat(flow(x, y, at[:, :, None, None], circulation[:, None, None]), 1).numpy()
+
+
+def _goal(pen: ImageDraw.ImageDraw, chart: Chart, goal: np.ndarray, color: str, reached: bool) -> None:
+    """A ring of the radius that counts; full once the robot has arrived."""
+    _disc(pen, chart, goal, GOAL_RADIUS, outline=color, fill=color if reached else None, width=chart.length(0.25))
+    _disc(pen, chart, goal, 0.35, fill=SAND if reached else color)
+
+
+def _robot(pen: ImageDraw.ImageDraw, chart: Chart, world: Snapshot, i: int, color: str) -> None:
+    """A hull with its bow ahead; crossed out where it has collided."""
+    length, beam = HULLS[world.version]
+    outline = np.array([[0.5, 0.0], [0.15, 0.5], [-0.5, 0.5], [-0.5, -0.5], [0.15, -0.5]]) * (length, beam)
+    cos, sin = math.cos(world.heading[i]), math.sin(world.heading[i])
+    turned = outline @ np.array([[cos, sin], [-sin, cos]]) + world.place[i]
+    crash = bool(world.collided[i])
+    edge, width = (CRASH, 0.4) if crash else (EDGE, 0.12)
+    pen.polygon(chart.pixels(turned), fill=color, outline=edge, width=chart.length(width))
+    for side in (1, -1) if crash else ():
+        reach = np.array([1, side]) * 0.6 * length
+        pen.line(chart.pixels(world.place[i] + np.stack((-reach, reach))), fill=CRASH, width=chart.length(0.4))
+
+
+def _disc(
+    pen: ImageDraw.ImageDraw, chart: Chart, place: Sequence[float] | np.ndarray, radius: float, **how: object
+) -> None:
+    (x, y), size = chart.pixels(np.asarray(place, dtype=np.float64)[None])[0], radius * chart.scale
+    pen.ellipse((x - size, y - size, x + size, y + size), **how)  # type: ignore[arg-type]
+
+
+def _colors(count: int) -> list[str]:
+    rgb = (item_colors(torch.arange(count)) * 190).round().to(torch.uint8)  # darker than items: the sea is bright
+    return ["#{:02x}{:02x}{:02x}".format(*row) for row in rgb.tolist()]
+
+
+def _host(part: Tensor) -> np.ndarray:
+    return part.detach().double().cpu().numpy().copy()
+
+
+def _there(rows: np.ndarray) -> np.ndarray:
+    """Rows of what is not far away."""
+    return np.ascontiguousarray(rows[rows[:, 0] < FAR / 2])
