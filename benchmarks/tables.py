@@ -94,6 +94,7 @@ def _filled(found: re.Match[str]) -> str:
         "webrtc": lambda: _connections(result["webrtc"]),
         "how fast": _how_fast,
         "comparison": lambda: _comparison(result["tables"][0]),
+        "agreement": lambda: _agreement(result["tables"][0]["agreement"]),
     }
     if found["section"] in words:
         return found[1] + words[found["section"]]() + found[4]
@@ -149,6 +150,14 @@ def _comparison(table: dict[str, Any]) -> str:
                 cell += f" ({told['mean']:+{form}} ± {told['error']:{form}}{star})"
             cells.append(cell)
         lines.append(cells)
+    return _table(lines)
+
+
+def _agreement(methods: list[dict[str, Any]]) -> str:
+    """Verdicts of the rule `com` beside those of physics."""
+    keys = ("placements", "both_hold", "only_com_holds", "only_physics_holds", "none_holds")
+    lines = [["method", "agree", *(key.replace("_", " ") for key in keys)]]
+    lines += [[each["method"], f"{each['share']:.0%}", *(str(each[key]) for key in keys)] for each in methods]
     return _table(lines)
 
 

@@ -111,3 +111,16 @@ def test_the_readme_compares_what_the_results_hold(tables) -> None:  # type: ign
     (row,) = [each for each in section["rows"] if each["name"] == "ours, 1024"]
     line = (ROOT / "README.md").read_text().split("<!-- table: packing / how fast -->")[1].splitlines()[3]
     assert f"| {row['rate']:,.0f} | {row['ratios']['numpy_loop']:.0f}× a NumPy loop" in line
+
+
+def test_verdicts_of_rule_and_physics(tables, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    counts = {"placements": 65, "both_hold": 16, "only_com_holds": 6, "only_physics_holds": 9, "none_holds": 34}
+    method = {"method": "random", "share": 50 / 65, **counts}
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "com.json").write_text(json.dumps({"tables": [{"agreement": [method]}]}))
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table: com / agreement -->\n<!-- end -->\n")
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    monkeypatch.setattr(tables, "PAGES", (page,))
+    assert tables.main([]) == 0
+    assert page.read_text().splitlines()[3] == "| random | 77% | 65 | 16 | 6 | 9 | 34 |"
