@@ -199,6 +199,7 @@ def main() -> int:
         "sections": [],
     }
     for name, changes in chosen.items():
+        torch._dynamo.reset()  # else the settings together exceed the graphs that one function may have
         rows = list(contestants(name, changes, args, device))
         with report.progress(name) as say:
             measure(rows, args.seconds, args.repetitions, on_row=say)
