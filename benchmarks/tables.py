@@ -17,6 +17,7 @@ HERE = Path(__file__).parent
 PAGES = (
     HERE.parent / "docs" / "performance.md",
     HERE.parent / "docs" / "streaming.md",
+    HERE.parent / "docs" / "environments" / "marine.md",
     HERE.parent / "docs" / "environments" / "meshes.md",
     HERE.parent / "docs" / "environments" / "packing_irregular.md",
     HERE.parent / "docs" / "environments" / "physics.md",
@@ -31,6 +32,8 @@ RATIOS = {
     "ours_eager": "× ours eager",
     "jumanji_best": "× Jumanji's best",
     "first": "× first row",
+    "reference": "× reference",
+    "vmas_best": "× VMAS at its best batch",
 }
 FASTEST = (  # result, section, row, its name in the README, ratios that are shown
     (
