@@ -1,7 +1,7 @@
 """Draws pictures of the documentation: `python docs/images/make.py [--folder FOLDER] [--packer CHECKPOINT]`.
 
-solids.png; with the checkpoint of a run of packing_irregular.yaml packer.png instead. kernels.png is drawn by
-`torchrl-gpu bench kernels --plot`, packing.gif by `lightning test --config packing.yaml`.
+solids.png and marine.gif; with the checkpoint of a run of packing_irregular.yaml packer.png instead. kernels.png is
+drawn by `torchrl-gpu bench kernels --plot`, packing.gif by `lightning test --config packing.yaml`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import argparse
 from pathlib import Path
 
 import torch
+from tensordict import TensorDictBase
 
 from torchrl_gpu.cli import resolve_configs
-from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs import MarineNavEnv, PackingEnv
+from torchrl_gpu.envs.marine.viewer import film
 from torchrl_gpu.envs.packing.items import ProceduralSolids
-from torchrl_gpu.envs.packing.viewer import contact_sheet, render, save_png
+from torchrl_gpu.envs.packing.viewer import contact_sheet, render, save_gif, save_png
 from torchrl_gpu.evaluate.objects import UNSEEN_SEED, easy
 from torchrl_gpu.lightning_cli import build
 from torchrl_gpu.policies.packing import HeightmapMinimization
@@ -41,6 +43,42 @@ def solids(folder: Path) -> None:
     save_png(contact_sheet(render(env, range(4), width=480, height=360), columns=2), folder / "solids.png")
 
 
+def marine(folder: Path) -> None:
+    """Of 64 worlds the one in which most robots arrive with least energy."""
+
+    def worlds() -> MarineNavEnv:
+        return MarineNavEnv(64, device="cpu", seed=2, pool=64, in_order=True)
+
+    env = worlds()
+    current = env.reset()
+    for _ in range(120):
+        current = env.step(steered(current))["next"].exclude(("robots", "reward"))
+    robots = current["robots"]
+    best = (1000 * robots["arrived"] - robots["energy"]).sum(1).flatten().argmax()
+    frames = film(worlds(), steered, index=int(best), steps=120, width=420, height=420)
+    save_gif(frames[::2], folder / "marine.gif", fps=8)
+
+
+def steered(shown: TensorDictBase) -> TensorDictBase:
+    """Goals attract, what is near repels and turns aside: the action whose turn points along their sum."""
+    seen, mask = shown["robots", "observation"], shown["robots", "object_mask"]
+    goal = torch.nn.functional.normalize(seen[..., :2], dim=-1)
+    still, moving = seen[..., 4:19].unflatten(-1, (5, 3)), seen[..., 19:].unflatten(-1, (5, 4))
+    place = torch.cat([still[..., :2], moving[..., :2] + moving[..., 2:]], -2)  # where it is in a second
+    radius = torch.cat([still[..., 2], torch.full_like(moving[..., 0], 0.8)], -1)
+    distance = place.norm(dim=-1).clamp_min(0.1)
+    gap = (distance - radius - 0.8).clamp_min(0.3)
+    gain = torch.tensor([1.0] * 5 + [1.5] * 5)
+    weight = torch.where(mask & (gap < 6), gain / gap**2, 0.0)[..., None]
+    away = -place / distance[..., None]
+    aside = torch.stack([-away[..., 1], away[..., 0]], -1)
+    pull = goal + (weight * (0.6 * away + 0.8 * aside)).sum(-2) - 0.25 * (seen[..., 2:4] - 1.5 * goal)
+    bearing = torch.atan2(pull[..., 1], pull[..., 0])
+    turn = 1 + (bearing > 0.1).long() - (bearing < -0.1).long()
+    shown["robots", "action"] = 3 * torch.where(bearing.abs() > 1.2, 0, 2) + turn
+    return shown
+
+
 def packer(folder: Path, checkpoint: Path) -> None:
     """The first three evaluation cases: above by box order and heightmap minimisation, below by manager and worker."""
     words = ["--config", "packing_irregular.yaml", f"--ckpt_path={checkpoint}", "--trainer.logger=false"]
@@ -64,5 +102,6 @@ if __name__ == "__main__":
     asked = parser.parse_args()
     if asked.packer is None:
         solids(asked.folder)
+        marine(asked.folder)
     else:
         packer(asked.folder, asked.packer)
