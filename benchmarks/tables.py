@@ -92,7 +92,7 @@ def _filled(found: re.Match[str]) -> str:
     result = json.loads(path.read_text(encoding="utf-8"))
     words = {
         "policies": lambda: _policies(result["policies"]),
-        "targets": lambda: _targets(result["rows"]),
+        "targets": lambda: targets(result["rows"]),
         "browser": lambda: _painted(result["rows"]),
         "webrtc": lambda: _connections(result["webrtc"]),
         "how fast": _how_fast,
@@ -102,7 +102,7 @@ def _filled(found: re.Match[str]) -> str:
     if found["section"] in words:
         return found[1] + words[found["section"]]() + found[4]
     (section, *_) = [each for each in result["sections"] if each["title"].startswith(found["section"])]
-    return found[1] + (_listed(section) if "columns" in section else _rates(section)) + found[4]
+    return found[1] + (listed(section) if "columns" in section else _rates(section)) + found[4]
 
 
 def _rates(section: dict[str, Any]) -> str:
@@ -119,7 +119,7 @@ def _rates(section: dict[str, Any]) -> str:
     return _table(lines)
 
 
-def _listed(section: dict[str, Any]) -> str:
+def listed(section: dict[str, Any]) -> str:
     """The columns that a section names, of its rows."""
     keys = section["columns"]
     return _table([list(keys.values()), *([_figure(row[key]) for key in keys] for row in section["rows"])])
@@ -182,7 +182,7 @@ def _policies(policies: list[dict[str, Any]]) -> str:
     return _table(lines)
 
 
-def _targets(rows: list[dict[str, Any]]) -> str:
+def targets(rows: list[dict[str, Any]]) -> str:
     lines = [["", "measured", "wanted", ""]]
     for row in rows:
         bound = f"{'≥' if row['least'] else '≤'} {row['target']:g} {row['unit']}"

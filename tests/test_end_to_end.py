@@ -171,8 +171,8 @@ def test_irregular_items_from_fit_to_test(
     assert all(0 < row["utilization"] < 1 for row in rows)
 
 
-@pytest.mark.parametrize("name", configs.names())
-def test_every_shipped_config_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", [name for name in configs.names() if name.startswith("packing")])
+def test_every_shipped_packing_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_orders(tmp_path / "orders.json")
     assert cli.main(["fit", *small(name, max_steps=2)]) is None

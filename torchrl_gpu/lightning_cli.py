@@ -23,6 +23,7 @@ _NOISE = ("💡 Tip:", "TPU available:", "Seed set to")  # the seed stands in th
 _NO_NEWS = (
     ".*does not have many workers",  # rollouts are made inside the training step: the loader only counts
     "Your `IterableDataset` has `__len__` defined",  # which would matter with more than one worker
+    "Precision .* is not supported by the model summary",  # of which the size is of no interest here
     ".*isinstance\\(treespec, LeafSpec\\)` is deprecated",  # lightning 2.6 calls torch's older name
 )
 

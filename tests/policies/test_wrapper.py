@@ -12,7 +12,16 @@ from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.no_host_reads import NoHostReads
-from tests.policies.navigation_spaces import AGENTS, CONTINUOUS, DISCRETE, grouped, make, spec_for, states
+from tests.policies.navigation_spaces import (
+    AGENTS,
+    CONTINUOUS,
+    DISCRETE,
+    grouped,
+    make,
+    networks_for,
+    spec_for,
+    states,
+)
 from tests.tolerances import assert_near
 from tests.training.tiny import dqn, packing_env
 from torchrl_gpu.policies import IQN, Agent, PolicyWrapper
@@ -185,8 +194,28 @@ def test_quantiles_computed_part_by_part_are_those_at_once(rows: int, monkeypatc
     agent, seen = make("IQN"), seen_by("IQN", rows)
     assert isinstance(agent, IQN)
     scores = agent.scores(seen.clone())["action_value"]
-    monkeypatch.setattr("torchrl_gpu.policies.agents.iqn._AT_ONCE", {"cpu": 1 << 30})
+    monkeypatch.setattr("torchrl_gpu.policies.networks.taus._AT_ONCE", {"cpu": 1 << 30})
     assert_near(scores, agent.scores(seen.clone())["action_value"])
+
+
+class OnlyForward(torch.nn.Module):
+    """A network without a way of its own to means."""
+
+    def __init__(self, network: Any) -> None:
+        super().__init__()
+        self.network, self.in_keys = network, network.in_keys
+        self.num_atoms = getattr(network, "num_atoms", None)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.network(*inputs)
+
+
+@pytest.mark.parametrize("name", ["Rainbow", "IQN"])
+def test_a_network_without_means_decides_alike(name: str) -> None:
+    seen = seen_by(name, 40, 5)
+    plain = make(name, network=lambda env: OnlyForward(networks_for(name)["network"](env)))
+    scores = [agent.policy(seen.clone())["action_value"] for agent in (make(name), plain)]
+    assert_near(*scores)
 
 
 # -- saved, compiled, on the device --

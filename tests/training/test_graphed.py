@@ -298,6 +298,41 @@ def test_the_exploration_type_counts(capture: Any) -> None:
     assert (actions[0] != actions[1]).any()
 
 
+SCORED = ("action", "chosen_action_value")
+
+
+def scored(env: PackingEnv, policy: Policy, capture: Any) -> GraphedRollout:
+    return GraphedRollout(env, policy, STEPS, env.stored_keys, SCORED, capture=capture)
+
+
+def test_under_autocast_weights_count(capture: Any) -> None:
+    # Autocast keeps weights that it has cast: a graph that read those would not see later ones.
+    env, twin = tiny_env(), tiny_env()
+    agent, other = explorer(env), explorer(twin)
+    play, ours, theirs = scored(env, agent.policy, capture), env.reset(), twin.reset()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        agent.policy(ours.clone())
+        for _ in range(3):
+            played, ours = play(ours)
+            with torch.no_grad():
+                wanted, theirs = play_steps(twin, other.policy, theirs, STEPS, twin.stored_keys, SCORED)
+                assert_same(played, wanted)
+                for weight in [*agent.policy.parameters(), *other.policy.parameters()]:
+                    weight.mul_(-1.5)
+            torch.clear_autocast_cache()
+
+
+def test_autocast_counts(capture: Any) -> None:
+    env, twin = tiny_env(), tiny_env()
+    play, policy = scored(env, explorer(env).policy, capture), explorer(twin).policy
+    ours, theirs = env.reset(), twin.reset()
+    for enabled in (False, True, False):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled), torch.no_grad():
+            played, ours = play(ours)
+            wanted, theirs = play_steps(twin, policy, theirs, STEPS, twin.stored_keys, SCORED)
+            assert_same(played, wanted)
+
+
 def test_a_graph_is_made_again_only_where_what_is_fixed_changed() -> None:
     env, made = tiny_env(), []
 

@@ -1,4 +1,4 @@
-"""The clock of training, and the episodes of evaluation."""
+"""The episodes of evaluation."""
 
 from __future__ import annotations
 
@@ -13,29 +13,7 @@ from lightning.pytorch import LightningModule
 from tests.training.tiny import data, module, packing_env, trainer
 from torchrl_gpu.envs.packing.items import CutBoxes
 from torchrl_gpu.training import PackingEpisodes
-from torchrl_gpu.training.packing_data import Ticks
 from torchrl_gpu.training.packing_suite import PackingSuite
-
-# -- ticks --
-
-
-def test_an_epoch_of_ticks() -> None:
-    ticks = Ticks(3)
-    assert len(ticks) == 3
-    assert [list(ticks) for _ in range(2)] == [[1, 2, 3], [1, 2, 3]]
-
-
-@pytest.mark.parametrize("stop", [1, 2, 3])
-def test_ticks_go_on_in_the_middle_of_an_epoch(stop: int) -> None:
-    ticks, fresh = iter(started := Ticks(3)), Ticks(3)
-    for _ in range(stop):
-        next(ticks)
-    fresh.load_state_dict(started.state_dict())
-    assert list(fresh) == [1, 2, 3][stop:]
-    assert list(fresh) == [1, 2, 3]
-
-
-# -- episodes --
 
 
 def connected(episodes: PackingEpisodes, env: dict[str, Any] | None = None) -> PackingEpisodes:

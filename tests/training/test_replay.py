@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,23 @@ class NaiveReplay:
         self.priority = [0.0] * capacity
         self.cursor, self.size, self.largest = 0, 0, 1.0
 
-    def extend(self, number: int) -> None:
+    def extend(self, number: int) -> list[int]:
+        places = []
         for _ in range(number):
+            places.append(self.cursor)
             self.priority[self.cursor] = self.largest
             self.cursor = (self.cursor + 1) % self.capacity
             self.size = min(self.size + 1, self.capacity)
+        return places
+
+    def leave_out(self, index: list[int], rows: list[bool]) -> None:
+        for i, row in zip(index, rows, strict=True):
+            if row:
+                self.priority[i] = 0.0
+
+    def empty(self) -> None:
+        self.priority = [0.0] * self.capacity
+        self.cursor, self.size, self.largest = 0, 0, 1.0
 
     def update(self, index: list[int], error: list[float]) -> None:
         for i, e in zip(index, error, strict=True):
@@ -63,31 +76,56 @@ def prioritized(capacity: int = 10, batch_size: int = 4, **changes: float) -> Te
     return replay_buffer(capacity, batch_size, CPU, prioritized=True, **changes)  # type: ignore[arg-type]
 
 
-@settings(max_examples=30, deadline=None)
+def sampled(replay: TensorDictReplayBuffer, seed: int) -> tuple[TensorDict, list[float]]:
+    """A batch, and the random numbers in [0, 1) that it came from."""
+    torch.manual_seed(seed)
+    share = torch.rand(4, dtype=torch.float64).tolist()
+    torch.manual_seed(seed)
+    return replay.sample(), share
+
+
+OPERATIONS = ["extend", "leave_out", "sample", "update", "reload", "empty"]
+
+
+@pytest.mark.parametrize("exponents", [{"alpha": 0.7, "beta": 0.5}, {"alpha": 0.0, "beta": 0.0}], ids=str)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 1000),
-    operations=st.lists(st.tuples(st.sampled_from(["extend", "sample", "update"]), st.integers(1, 9)), max_size=12),
+    operations=st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(1, 9)), max_size=14),
 )
-def test_same_operations_as_the_naive_twin(seed: int, operations: list[tuple[str, int]]) -> None:
-    ours, twin = prioritized(alpha=0.7, beta=0.5), NaiveReplay(10, alpha=0.7, beta=0.5)
+def test_same_operations_as_the_naive_twin(
+    exponents: dict[str, float], seed: int, operations: list[tuple[str, int]]
+) -> None:
+    ours, twin = prioritized(**exponents), NaiveReplay(10, **exponents)
     generator, added = np.random.default_rng(seed), 0
-    for operation, number in [("extend", 3), *operations]:
-        if operation == "extend":
-            ours.extend(transitions(added, number))
-            twin.extend(number)
+    for operation, number in [("extend", 3), *operations, ("sample", 1)]:
+        if operation == "empty":
+            ours.empty()
+            twin.empty()
+        if operation in ("extend", "empty"):
+            index = ours.extend(transitions(added, number))
+            assert index.tolist() == twin.extend(number)
             added += number
-            continue
-        torch.manual_seed(seed)
-        share = torch.rand(4, dtype=torch.float64).tolist()
-        torch.manual_seed(seed)
-        batch = ours.sample()
-        index, weight = twin.sample(share)
-        assert batch["index"].tolist() == index
-        assert batch["priority_weight"].tolist() == pytest.approx(weight, rel=1e-5)
-        if operation == "update":
-            error = {i: float(generator.random() * 3) for i in set(index)}  # one transition has one error
-            ours.update_priority(batch["index"], torch.tensor([[error[i]] for i in index], dtype=torch.float64))
-            twin.update(index, [error[i] for i in index])
+        elif operation == "leave_out":
+            index = torch.from_numpy(generator.permutation(twin.size)[:number])
+            rows = torch.from_numpy(generator.random(len(index)) < 0.5)
+            others = [twin.priority[i] for i in range(twin.size) if i not in index[rows].tolist()]
+            if any(others):  # else there is nothing left to draw
+                ours.sampler.leave_out(index, rows)
+                twin.leave_out(index.tolist(), rows.tolist())
+        elif operation == "reload":
+            state = {name: value.clone() for name, value in ours.sampler.state_dict().items()}
+            ours.sampler.update_priority(torch.arange(10), torch.rand(10))  # another's
+            ours.sampler.load_state_dict(state)
+        else:
+            batch, share = sampled(ours, seed)
+            index, weight = twin.sample(share)
+            assert batch["index"].tolist() == index
+            assert batch["priority_weight"].tolist() == pytest.approx(weight, rel=1e-5)
+            if operation == "update":
+                error = {i: float(generator.random() * 3) for i in set(index)}  # one transition has one error
+                ours.update_priority(batch["index"], torch.tensor([[error[i]] for i in index], dtype=torch.float64))
+                twin.update(index, [error[i] for i in index])
     sampler = ours.sampler
     assert sampler.priority.tolist() == pytest.approx(twin.priority)
     assert sampler.largest.item() == pytest.approx(twin.largest)
@@ -136,17 +174,139 @@ def test_the_ring_wraps_around() -> None:
     assert torch.equal(batch["obs"], batch["next", "obs"] - 0.5)
 
 
+@pytest.mark.parametrize("is_masked", [False, True])
 @pytest.mark.parametrize("is_prioritized", [False, True])
-def test_nothing_is_read_back(is_prioritized: bool) -> None:
-    replay = replay_buffer(32, 8, CPU, prioritized=is_prioritized)
+def test_nothing_is_read_back(is_prioritized: bool, is_masked: bool) -> None:
+    replay = replay_buffer(32, 8, CPU, prioritized=is_prioritized, masked=is_masked)
     replay.extend(transitions(0, 20))  # the first write allocates
     more = [transitions(20 + 5 * i, 5) for i in range(6)]
     with NoHostReads():
         for chunk in more:
-            replay.extend(chunk)
+            index = replay.extend(chunk)
+            if is_masked:
+                replay.sampler.leave_out(index, chunk["next", "done"])
             batch = replay.sample()
             if is_prioritized:
                 replay.update_priority(batch["index"], batch["obs"])
+
+
+# -- transitions that are left out --
+
+BOTH = pytest.mark.parametrize("is_prioritized", [False, True], ids=["uniform", "prioritized"])
+
+
+def masked(is_prioritized: bool, capacity: int = 10, batch_size: int = 64) -> TensorDictReplayBuffer:
+    return replay_buffer(capacity, batch_size, CPU, prioritized=is_prioritized, masked=True)
+
+
+def drawn(replay: TensorDictReplayBuffer, batches: int = 20) -> set[float]:
+    """Which transitions some batches hold."""
+    return set(torch.cat([replay.sample()["obs"] for _ in range(batches)]).flatten().tolist())
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [(6,), (6, 1)], ids=str)
+def test_what_is_left_out_is_never_drawn(is_prioritized: bool, shape: tuple[int, ...]) -> None:
+    replay = masked(is_prioritized)
+    index = replay.extend(transitions(0, 6))
+    rows = torch.tensor([1, 0, 0, 1, 0, 1]).bool()  # the first and the last are the ends of the sums
+    replay.sampler.leave_out(index, rows.reshape(shape))
+    assert drawn(replay, 200) == {1.0, 2.0, 4.0}
+    assert torch.equal(replay.storage[:6]["obs"], transitions(0, 6)["obs"])  # though it is there
+
+
+@pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
+def test_what_is_left_out_is_not_drawn_by_the_least_or_largest_number(
+    monkeypatch: pytest.MonkeyPatch, number: float
+) -> None:
+    replay = masked(False, batch_size=4)
+    index = replay.extend(transitions(0, 8))
+    replay.sampler.leave_out(index, torch.tensor([1, 0, 1, 0, 0, 1, 0, 1]).bool())
+    monkeypatch.setattr(torch, "rand", lambda size, **kind: torch.full((size,), number, **kind))
+    assert drawn(replay, 1) <= {1.0, 3.0, 4.0, 6.0}
+
+
+@BOTH
+def test_nothing_left_out_changes_nothing(is_prioritized: bool) -> None:
+    replay, other = masked(is_prioritized), masked(is_prioritized)
+    index = replay.extend(transitions(0, 6))
+    other.extend(transitions(0, 6))
+    replay.sampler.leave_out(index, torch.zeros(6, dtype=torch.bool))
+    assert (sampled(replay, 3)[0] == sampled(other, 3)[0]).all()
+
+
+def test_the_rest_is_equally_likely() -> None:
+    torch.manual_seed(0)
+    replay = masked(False, capacity=12, batch_size=32)
+    index = replay.extend(transitions(0, 9))  # three places stay empty
+    replay.sampler.leave_out(index, torch.arange(9) % 3 == 0)
+    batches = [replay.sample() for _ in range(500)]
+    share = torch.bincount(torch.cat([batch["index"] for batch in batches]), minlength=12) / (500 * 32)
+    assert share[[0, 3, 6, 9, 10, 11]].sum() == 0
+    assert (share[[1, 2, 4, 5, 7, 8]] - 1 / 6).abs().max() < 0.005  # stratified: less noise than independent draws
+    assert all((batch["priority_weight"] == 1).all() for batch in batches)
+
+
+def test_priorities_change_of_what_was_drawn_alone() -> None:
+    replay = masked(True, batch_size=4)
+    index = replay.extend(transitions(0, 8))
+    rows = torch.arange(8) < 3
+    replay.sampler.leave_out(index, rows)
+    for i in range(20):
+        before, batch = replay.sampler.priority.clone(), sampled(replay, i)[0]
+        replay.update_priority(batch["index"], torch.full((4, 1), 2.0 + i))
+        was_drawn = torch.zeros(10).index_fill(0, batch["index"], 1).bool()
+        assert torch.equal(replay.sampler.priority[~was_drawn], before[~was_drawn])
+        assert (replay.sampler.priority[was_drawn] == (2.0 + i + 1e-3) ** 0.6).all()
+    assert (replay.sampler.priority[:3] == 0).all()
+    assert drawn(replay) == {3.0, 4.0, 5.0, 6.0, 7.0}
+
+
+@BOTH
+def test_a_place_that_was_left_out_is_drawn_when_it_is_written_again(is_prioritized: bool) -> None:
+    replay = masked(is_prioritized, capacity=5)
+    index = replay.extend(transitions(0, 5))
+    replay.sampler.leave_out(index, torch.tensor([1, 1, 0, 1, 0]).bool())
+    assert drawn(replay) == {2.0, 4.0}
+    index = replay.extend(transitions(5, 2))  # takes the places 0 and 1
+    assert drawn(replay) == {2.0, 4.0, 5.0, 6.0}
+    replay.sampler.leave_out(index, torch.tensor([False, True]))
+    assert drawn(replay) == {2.0, 4.0, 5.0}
+
+
+CHANGES: dict[str, Callable[[TensorDictReplayBuffer], object]] = {
+    "extend": lambda replay: replay.extend(transitions(8, 2)),
+    "add": lambda replay: replay.add(transitions(8, 1)[0]),
+    "leave_out": lambda replay: replay.sampler.leave_out(torch.tensor([4, 5]), torch.tensor([True, False])),
+    "update_priority": lambda replay: replay.update_priority(torch.tensor([1, 6]), torch.tensor([9.0, 3.0])),
+    "load_state_dict": lambda replay: replay.sampler.load_state_dict(
+        {"priority": torch.arange(10.0), "largest": torch.tensor(9.0)}
+    ),
+    "empty": lambda replay: (replay.empty(), replay.extend(transitions(0, 4))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_sums_are_those_of_the_priorities_as_they_are(change: str) -> None:
+    replay = masked(True, batch_size=8)
+    replay.extend(transitions(0, 8))
+    sampled(replay, 0)  # makes the sums
+    CHANGES[change](replay)
+    other = DevicePrioritySampler(10)
+    other.load_state_dict(replay.sampler.state_dict())
+    torch.manual_seed(7)
+    ours, _ = replay.sampler.sample(replay.storage, 8)
+    torch.manual_seed(7)
+    assert torch.equal(ours, other.sample(replay.storage, 8)[0])
+
+
+def test_sums_are_made_once_for_many_batches() -> None:
+    replay = masked(False)
+    replay.extend(transitions(0, 8))
+    replay.sample()
+    sums = replay.sampler._sums
+    replay.sample()
+    assert replay.sampler._sums is sums
 
 
 # -- beside a checkpoint --
@@ -181,6 +341,28 @@ def test_a_replay_goes_on_as_if_it_had_never_been_saved(tmp_path: Path, is_prior
     assert len(loaded) == min(number, 10)
     for ours, wanted in zip(go_on(loaded), go_on(saved), strict=True):
         assert (ours == wanted).all()
+
+
+@BOTH
+def test_what_is_left_out_stays_left_out_in_a_loaded_replay(tmp_path: Path, is_prioritized: bool) -> None:
+    saved, loaded = masked(is_prioritized), masked(is_prioritized)
+    index = saved.extend(transitions(0, 7))
+    saved.sampler.leave_out(index, torch.arange(7) % 2 == 0)
+    save_replay(saved, tmp_path / "x.ckpt")
+    load_replay(loaded, tmp_path / "x.ckpt")
+    assert (sampled(loaded, 1)[0] == sampled(saved, 1)[0]).all()
+    assert drawn(loaded) == {1.0, 3.0, 5.0}
+
+
+def test_a_prioritized_replay_becomes_a_uniform_one_without_what_is_left_out(tmp_path: Path) -> None:
+    saved, loaded = masked(True), masked(False)
+    index = saved.extend(transitions(0, 6))
+    saved.update_priority(index, torch.arange(6.0))
+    saved.sampler.leave_out(index, torch.arange(6) == 2)
+    save_replay(saved, tmp_path / "x.ckpt")
+    load_replay(loaded, tmp_path / "x.ckpt")
+    loaded.extend(transitions(6, 1))
+    assert loaded.sampler.priority.tolist() == [1, 1, 0, 1, 1, 1, 1, 0, 0, 0]
 
 
 def test_only_what_is_filled_is_written(tmp_path: Path) -> None:
@@ -281,13 +463,14 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
 @pytest.mark.gpu
 def test_on_a_gpu_nothing_is_read_back_either() -> None:
     device = torch.device("cuda")
-    replay = replay_buffer(32, 8, device, prioritized=True)
+    replay = replay_buffer(32, 8, device, prioritized=True, masked=True)
     replay.extend(transitions(0, 20).to(device))
     more = [transitions(20 + 5 * i, 5).to(device) for i in range(6)]
     torch.cuda.set_sync_debug_mode("error")
     try:
         for chunk in more:
-            replay.extend(chunk)
+            index = replay.extend(chunk)
+            replay.sampler.leave_out(index, chunk["next", "done"])
             batch = replay.sample()
             replay.update_priority(batch["index"], batch["obs"])
     finally:

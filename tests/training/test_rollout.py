@@ -1,24 +1,32 @@
-"""Rollouts and n-step returns: by hand, against TorchRL's `MultiStep`, and in pieces as in one."""
+"""Rollouts and n-step returns: by hand, against TorchRL's `MultiStep`, of one robot each, and in pieces as in one."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
 from torchrl.data import MultiStep
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from tests.envs.marine.settings import acted, homing_action
 from tests.envs.packing.settings import assert_same
 from tests.no_host_reads import NoHostReads
 from tests.policies.packing.packer_scenes import solids_env
 from tests.tolerances import assert_near
+from tests.training.crossing_worlds import IDLE, marine_env
 from tests.training.tiny import packing_env
+from torchrl_gpu.envs import MarineNavEnv
+from torchrl_gpu.policies import IQN, NavigationQuantiles, PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft
+from torchrl_gpu.training.graphed import Policy
 from torchrl_gpu.training.pile_store import PileStore
-from torchrl_gpu.training.rollout import Rollout, n_step
+from torchrl_gpu.training.rollout import Rollout, lanes, n_step
 
 
 def steps_of(reward: torch.Tensor, done: torch.Tensor) -> TensorDict:
@@ -162,6 +170,211 @@ def test_a_state_can_be_saved_as_plain_tensors(tmp_path: Path) -> None:
     other, _ = rollout()
     other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
     assert (other.collect(policy, 5)[0] == wanted).all()
+
+
+# -- robots --
+
+ROBOTS, KEPT = 4, [("robots", "observation"), ("robots", "active")]
+ROWS = [(0, 2, 2, 0, 6.0), (1, ROBOTS, 2, 3, 9.0)]  # the first has two robots less, whose lanes stay empty
+
+
+def robots_env(seed: int = 4) -> MarineNavEnv:
+    """Three worlds that soon end: by arrivals, by collisions and by time."""
+    rows = {"curriculum": ROWS, "robots": None, "cores": None, "obstacles": None, "min_distance": None}
+    env = marine_env(3, **rows, pool=16, max_steps=20, seed=seed)
+    env.assign_levels([0, 1, 1])
+    return env
+
+
+def under_way(env: MarineNavEnv) -> Policy:
+    """Full ahead towards the goal, and nothing for those that take no part."""
+
+    def policy(seen: TensorDictBase) -> TensorDictBase:
+        active = seen["robots", "active"].squeeze(-1)
+        return acted(env, seen, torch.where(active, homing_action(env, seen), IDLE))
+
+    return policy
+
+
+def robots_rollout(n_steps: int = 3, seed: int = 4) -> tuple[Rollout, Policy]:
+    """Of each robot by itself, with a policy that draws nothing."""
+    env = robots_env(seed)
+    return Rollout(env, KEPT, n_steps, 0.9, group=("robots",)), under_way(env)
+
+
+class Moment(NamedTuple):
+    """What one action of one robot was, and came to."""
+
+    seen: Tensor
+    active: bool
+    action: int
+    reward: float
+    after: Tensor
+    done: bool
+    terminated: bool
+    episode: int
+
+
+def diary(steps: int) -> list[list[list[Moment]]]:
+    """Moments of every robot of every world, by step, of the environment alone."""
+    env = robots_env()
+    policy, seen, made = under_way(env), env.reset(), []
+    for _ in range(steps):
+        episode, stepped = env.state.episode.tolist(), env.step(policy(seen))
+        now, after = stepped["robots"].clone(), stepped["next", "robots"].clone()
+        made.append(
+            [
+                [
+                    Moment(
+                        now["observation"][i, r],
+                        bool(now["active"][i, r]),
+                        int(now["action"][i, r]),
+                        float(after["reward"][i, r]),
+                        after["observation"][i, r],
+                        bool(after["done"][i, r]),
+                        bool(after["terminated"][i, r]),
+                        episode[i],
+                    )
+                    for r in range(env.num_robots)
+                ]
+                for i in range(env.num_envs)
+            ]
+        )
+        seen = env.maybe_reset(env.step_mdp(stepped))
+    return [[[made[t][i][r] for t in range(steps)] for r in range(env.num_robots)] for i in range(env.num_envs)]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_returns_of_robots_against_a_loop_over_one_at_a_time(n: int) -> None:
+    steps, told = 60, {"robot over": 0, "cut off": 0, "left out": 0}
+    made, policy = robots_rollout(n)
+    transitions = made.collect(policy, steps)[0].unflatten(0, (3, ROBOTS, steps - n + 1))
+    for i, robots in enumerate(diary(steps)):
+        for r, moments in enumerate(robots):
+            for t in range(steps - n + 1):
+                ours, first, total, m = transitions[i, r, t], moments[t], 0.0, 0
+                assert bool(ours["active"]) is first.active
+                if not first.active:  # who takes no part is told by this alone
+                    told["left out"] += 1
+                    continue
+                while True:
+                    last = moments[t + m]
+                    total, m = total + 0.9**m * last.reward, m + 1
+                    if last.done or m == n:
+                        break
+                assert last.episode == first.episode
+                assert all(moment.active for moment in moments[t : t + m])
+                told["robot over"] += last.terminated
+                told["cut off"] += last.done and not last.terminated
+                assert torch.equal(ours["observation"], first.seen)
+                assert int(ours["action"]) == first.action
+                assert ours["next", "reward"].item() == pytest.approx(total, abs=1e-5)
+                assert int(ours["steps_to_next_obs"]) == m
+                assert torch.equal(ours["next", "observation"], last.after)
+                assert bool(ours["next", "done"]) is last.done
+                assert bool(ours["next", "terminated"]) is last.terminated
+    assert min(told.values()) > 5, told
+
+
+def test_the_worlds_of_these_tests_hold_every_end() -> None:
+    made, policy = robots_rollout()
+    _, steps = made.collect(policy, 45)
+    after = steps["next", "robots"]
+    ends = after["done"] & steps["robots", "active"]
+    for how in ("arrived", "collided"):
+        assert (ends & after[how]).any()
+    assert (ends & ~after["arrived"] & ~after["collided"]).any()
+    late = after["done"] & ~steps["next", "done"].unsqueeze(2)  # while the others of the world went on
+    assert late.any()
+
+
+def test_lanes_by_hand() -> None:
+    # One environment, two robots, three steps; robot r sees 10 r + t, and half more in `next`.
+    seen = torch.tensor([[[0.0, 10], [1, 11], [2, 12]]]).unsqueeze(-1)  # (N, T, R, 1)
+    steps = TensorDict(
+        {"robots": {"obs": seen}, "next": {"robots": {"obs": seen + 0.5}, "done": seen[:, :, 0] > 5}}, [1, 3]
+    )
+    steps["robots"].batch_size = steps["next", "robots"].batch_size = [1, 3, 2]
+    out = lanes(steps, ("robots",))
+    assert out.batch_size == (2, 3)
+    assert out["obs"][..., 0].tolist() == [[0, 1, 2], [10, 11, 12]]
+    assert out["next", "obs"][..., 0].tolist() == [[0.5, 1.5, 2.5], [10.5, 11.5, 12.5]]
+    assert set(out["next"].keys()) == {"obs"}  # what the world as a whole came to is no robot's
+
+
+def test_what_is_kept_of_robots() -> None:
+    made, policy = robots_rollout(n_steps=3)
+    transitions, steps = made.collect(policy, 5)
+    assert transitions.batch_size == (3 * ROBOTS * 3,)  # two steps of each lane are pending
+    assert made.collect(policy, 5)[0].batch_size == (3 * ROBOTS * 5,)
+    assert set(transitions.keys()) == {"observation", "active", "action", "next", "steps_to_next_obs"}
+    assert set(transitions["next"].keys()) == {
+        "observation",
+        "active",
+        "reward",
+        "done",
+        "terminated",
+        "arrived",
+        "collided",
+    }
+    assert transitions["next", "reward"].shape == transitions["active"].shape == (3 * ROBOTS * 3, 1)
+    assert transitions["observation"].shape == (3 * ROBOTS * 3, 39)
+    assert steps.batch_size == (3, 5)
+    assert steps["next", "robots", "collided"].shape == (3, 5, ROBOTS, 1)
+    assert steps["next", "done"].shape == steps["next", "success"].shape == (3, 5, 1)
+
+
+def test_robots_take_part_as_long_as_they_are_under_way() -> None:
+    made, policy = robots_rollout(n_steps=1)
+    transitions = made.collect(policy, 45)[0].unflatten(0, (3, ROBOTS, 45))
+    active, after = transitions["active"].squeeze(-1), transitions["next"]
+    assert not active[0, 2:].any()  # robots that the first row does not have
+    assert active[1:].any(2).all()
+    assert not after["reward"].squeeze(-1)[~active].any()
+    under_way = after["active"].squeeze(-1)
+    assert not under_way[~active].any()  # nobody comes back before the next episode
+    gone = active & ~under_way
+    assert (after["terminated"].squeeze(-1) | ~gone).all()
+
+
+def robot_transitions(chunks: list[int], n_steps: int) -> TensorDictBase:
+    """(N·R, T) transitions of a run in chunks of so many steps."""
+    made, policy = robots_rollout(n_steps)
+    parts = [made.collect(policy, steps)[0] for steps in chunks]
+    return torch.cat([part.unflatten(0, (3 * ROBOTS, len(part) // (3 * ROBOTS))) for part in parts if len(part)], 1)
+
+
+@pytest.mark.parametrize("chunks", [[1] * 20, [2, 1, 7, 10]], ids=str)
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_pieces_of_robots_are_as_one_long_rollout(chunks: list[int], n_steps: int) -> None:
+    whole, pieces = robot_transitions([20], n_steps), robot_transitions(chunks, n_steps)
+    assert whole.shape == (3 * ROBOTS, 20 - n_steps + 1)
+    assert_same(whole, pieces)
+
+
+@pytest.mark.parametrize("before", [0, 1, 4])
+def test_robots_go_on_where_their_state_was_saved(tmp_path: Path, before: int) -> None:
+    made, policy = robots_rollout(n_steps=4)
+    if before:
+        made.collect(policy, before)
+    torch.save(made.state_dict(), tmp_path / "state.pt")
+    wanted = [made.collect(policy, 6) for _ in range(2)]
+    other, policy = robots_rollout(n_steps=4, seed=99)
+    other.collect(policy, 3)
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for transitions, steps in wanted:
+        ours = other.collect(policy, 6)
+        assert_same(ours[0], transitions)
+        assert_same(ours[1], steps)
+
+
+def test_nothing_of_robots_is_read_back() -> None:
+    env = robots_env()
+    agent = IQN(env, network=NavigationQuantiles, acting_taus=2)
+    made, policy = Rollout(env, KEPT, 3, 0.9, group=("robots",)), PolicyWrapper(agent)
+    with NoHostReads(), set_exploration_type(ExplorationType.RANDOM):
+        for _ in range(3):
+            made.collect(policy, 5)
 
 
 # -- packed heightmaps --

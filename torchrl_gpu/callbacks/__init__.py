@@ -3,7 +3,15 @@
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.callbacks.final_table import FinalTable
 from torchrl_gpu.callbacks.frame_stream import FrameStream
+from torchrl_gpu.callbacks.navigation_pictures import NavigationPictures
 from torchrl_gpu.callbacks.pictures import PackingPictures
 from torchrl_gpu.callbacks.throughput import Throughput
 
-__all__ = ["EpisodeCheckpoint", "FinalTable", "FrameStream", "PackingPictures", "Throughput"]
+__all__ = [
+    "EpisodeCheckpoint",
+    "FinalTable",
+    "FrameStream",
+    "NavigationPictures",
+    "PackingPictures",
+    "Throughput",
+]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -12,29 +14,31 @@ class EpisodeMeter:
 
     Args:
         device: Where the steps are.
+        names: What is told of an episode when it ends.
         memory: Share of the old mean that stays after a batch of steps in which episodes finished.
     """
 
-    def __init__(self, device: torch.device, memory: float = 0.9) -> None:
+    def __init__(self, device: torch.device, names: Sequence[str] = ("utilization",), memory: float = 0.9) -> None:
         self.memory = memory
         self.finished = torch.zeros((), dtype=torch.int64, device=device)
-        self.recent_score = torch.zeros((), device=device)
+        self.recent = {name: torch.zeros((), device=device) for name in names}
 
     def count(self, steps: TensorDictBase) -> None:
-        """Takes steps (…,) with `done` (…, 1) and `utilization` (…, 1), which at the end of an episode is its score."""
+        """Takes steps (…,) with `done` (…, 1) and each of the names (…, 1), which at the end of an episode is its."""
         done = steps["done"]
         number = done.sum()
-        mean = torch.where(done, steps["utilization"], 0.0).sum() / number.clamp_min(1)
         memory = torch.where(self.finished > 0, self.memory, 0.0)
-        blended = memory * self.recent_score + (1 - memory) * mean
-        self.recent_score = torch.where(number > 0, blended, self.recent_score)
+        for name, recent in self.recent.items():
+            mean = torch.where(done, steps[name].float(), 0.0).sum() / number.clamp_min(1)
+            self.recent[name] = torch.where(number > 0, memory * recent + (1 - memory) * mean, recent)
         self.finished = self.finished + number
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Both counts."""
-        return {"finished": self.finished, "recent_score": self.recent_score}
+        """The count and the recent means."""
+        return {"finished": self.finished, **{f"recent_{name}": value for name, value in self.recent.items()}}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Takes what `state_dict` gave."""
-        self.finished = state["finished"].to(self.finished.device)
-        self.recent_score = state["recent_score"].to(self.recent_score.device)
+        device = self.finished.device
+        self.finished = state["finished"].to(device)
+        self.recent = {name: state[f"recent_{name}"].to(device) for name in self.recent}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchrl.envs.utils import exploration_type
@@ -17,8 +17,15 @@ from torchrl_gpu.envs.base import BatchedEnv
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
+OUTCOMES: tuple[NestedKey, ...] = ("reward", "done", "terminated", "utilization", "success", "arrived", "collided")
+"""What a step leads to, as far as an environment tells it."""
+
 Body = Callable[[], TensorDictBase]
 
+_WANTED = (
+    "GraphedRollout: want an environment and a policy whose steps never make the host wait, so that a CUDA graph can"
+    " hold them"
+)
 _WARM_UPS = 3  # the first loads libraries and compiles kernels, later ones settle what is chosen by timing
 
 
@@ -38,8 +45,9 @@ def play_steps(
     policy: Policy,
     current: TensorDictBase,
     steps: int,
-    keys: list[str],
-    decisions: Sequence[str] = ("action",),
+    keys: Sequence[NestedKey],
+    decisions: Sequence[NestedKey] = ("action",),
+    outcomes: Sequence[NestedKey] = OUTCOMES,
 ) -> tuple[TensorDictBase, TensorDictBase]:
     """Acts for `steps` steps.
 
@@ -50,16 +58,17 @@ def play_steps(
         steps: T.
         keys: Observations to keep.
         decisions: What else to keep of the state acted in: what the policy writes, observations not wanted in `next`.
+        outcomes: What to keep of `next`, where it is there.
 
     Returns:
-        The steps (N, T) with `next` holding reward, done and the observations kept, and what `env` shows then.
+        The steps (N, T) with `next` holding the outcomes and the observations kept, and what `env` shows then.
     """
     made = []
     for _ in range(steps):
         stepped, current = env.step_and_maybe_reset(policy(current))
-        kept = stepped.select(*keys, *decisions, *[("next", key) for key in keys])
-        after = stepped["next"].select("reward", "done", "terminated", "utilization", strict=False)
-        made.append(kept.update({"next": after}))
+        kept = stepped.select(*keys, *decisions)
+        kept["next"] = stepped["next"].select(*keys, *outcomes, strict=False)
+        made.append(kept)
     return torch.stack(made, 1), current
 
 
@@ -74,14 +83,14 @@ class GraphedRollout:
     replay moves on.
 
     The graph is made at the first call, and again where what is fixed in it has changed: the environment's seed, the
-    exploration type, the policy's training mode. On other devices the same steps run one by one.
+    exploration type, the policy's training mode, autocast. On other devices the same steps run one by one.
 
     Args:
         env: The environment.
         policy: Writes `action`; neither it nor the environment may read the device back.
         steps: T.
         keys: Observations to keep.
-        decisions: As in `play_steps`.
+        decisions, outcomes: As in `play_steps`.
         capture: Makes a graph of a function without arguments; None takes `capture_cuda` where the environment is on a
             CUDA device, and no graph elsewhere.
     """
@@ -91,8 +100,9 @@ class GraphedRollout:
         env: BatchedEnv,
         policy: Policy,
         steps: int,
-        keys: list[str],
-        decisions: Sequence[str] = ("action",),
+        keys: Sequence[NestedKey],
+        decisions: Sequence[NestedKey] = ("action",),
+        outcomes: Sequence[NestedKey] = OUTCOMES,
         *,
         capture: Capture | None = None,
     ) -> None:
@@ -103,7 +113,8 @@ class GraphedRollout:
                 "GraphedRollout: want an environment whose steps never make the host wait, so that a CUDA graph can"
                 f" hold them; got one that does: {env.reads_host}"
             )
-        self.env, self.policy, self.steps, self.keys, self.decisions = env, policy, steps, keys, decisions
+        self.env, self.policy, self.steps = env, policy, steps
+        self._kept = list(keys), tuple(decisions), tuple(outcomes)
         self._capture = capture_cuda if capture is None and env.device.type == "cuda" else capture
         self._shown_keys = [*env.full_observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
         self._state: dict[str, Tensor] = {}
@@ -150,17 +161,18 @@ class GraphedRollout:
 
     def _play(self) -> TensorDictBase:
         """T steps, from the rollout's own tensors back into them."""
-        played, after = play_steps(self.env, self.policy, self._showing(), self.steps, self.keys, self.decisions)
+        played, after = play_steps(self.env, self.policy, self._showing(), self.steps, *self._kept)
         self._put(self.env._env_state(), {key: after.get(key) for key in self._shown})
         return played
 
     def _graph_for_now(self, capture: Capture) -> Graph:
-        fixed = self.env.seed, exploration_type(), getattr(self.policy, "training", None)
+        fixed = self.env.seed, exploration_type(), getattr(self.policy, "training", None), casts(self.env.device)
         if self._graph is None or self._fixed != fixed:
             self._graph = None  # its memory is free before the next one takes as much
             state, shown = _copies(self._state), _copies(self._shown)
             try:
-                self._graph, self._fixed = capture(self._play, self.env.device), fixed
+                with uncached_casts(self.env.device):
+                    self._graph, self._fixed = capture(self._play, self.env.device), fixed
             finally:
                 self._put(state, shown)  # as if nothing had been played
         return self._graph
@@ -180,17 +192,28 @@ def _write(values: dict[Any, Tensor], into: dict[Any, Tensor]) -> None:
 # -- graphs --
 
 
-def capture_cuda(body: Body, device: torch.device) -> Graph:
+def casts(device: torch.device) -> tuple[bool, torch.dtype]:
+    """Whether autocast is on, and what it casts to."""
+    return torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+
+
+def uncached_casts(device: torch.device) -> torch.autocast:
+    """Autocast as it is, but without its cache: a graph would go on with weights that were cast before it was made."""
+    enabled, dtype = casts(device)
+    return torch.autocast(device.type, dtype, enabled, cache_enabled=False)
+
+
+def capture_cuda(body: Body, device: torch.device, wanted: str = _WANTED) -> Graph:
     """A CUDA graph of `body`, which is run a few times before; the generator of the device is left as it was.
 
     Raises:
-        RuntimeError: `body` does what no graph can hold; the message names the operator.
+        RuntimeError: `body` does what no graph can hold; the message says what is `wanted` and names the operator.
     """
     graph, random = torch.cuda.CUDAGraph(), torch.cuda.get_rng_state(device)
     try:
         with torch.cuda.device(device):
             _warm_up(body)
-            with operator_named(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with operator_named(wanted), torch.cuda.graph(graph, capture_error_mode="thread_local"):
                 result = body()
     finally:
         torch.cuda.set_rng_state(random, device)
@@ -207,8 +230,11 @@ def _warm_up(body: Body) -> None:
 
 
 @contextmanager
-def operator_named() -> Iterator[None]:
+def operator_named(wanted: str = _WANTED) -> Iterator[None]:
     """Turns what is raised during a capture into an error that names the operator at which it happened.
+
+    Args:
+        wanted: The first two parts of the message.
 
     Raises:
         RuntimeError: Something was raised.
@@ -220,10 +246,7 @@ def operator_named() -> Iterator[None]:
     except Exception as error:
         cause = last.error or error  # the end of a broken capture raises, too, and says less
         said = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
-        raise RuntimeError(
-            "GraphedRollout: want an environment and a policy whose steps never make the host wait, so that a CUDA"
-            f" graph can hold them; got {last.name}: {said}"
-        ) from error
+        raise RuntimeError(f"{wanted}; got {last.name}: {said}") from error
 
 
 class _LastOperator(TorchDispatchMode):

@@ -198,7 +198,7 @@ class HierarchicalPacking(ReplayRun):
         self.log_dict(
             {
                 "train/stage": 2.0 if self.joint else 1.0,
-                "train/utilization": self.meter.recent_score,
+                "train/utilization": self.meter.recent["utilization"],
                 "train/frames": float(self.frames),
                 "train/slope": self.networks.slope.detach(),
                 "train/box_slope": self.networks.box_slope.detach(),

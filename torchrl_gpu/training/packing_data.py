@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,33 +10,7 @@ from lightning.pytorch import LightningDataModule
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
 from torchrl_gpu.training.packing_suite import PackingSuite
-
-
-class Ticks:
-    """Counts training steps; an epoch is `length` of them. Resumes in the middle of an epoch.
-
-    Experience is made inside the training step, so the loader has nothing to give but the time.
-    """
-
-    def __init__(self, length: int) -> None:
-        self.length, self.done = length, 0
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __iter__(self) -> Iterator[int]:
-        while self.done < self.length:
-            self.done += 1
-            yield self.done
-        self.done = 0
-
-    def state_dict(self) -> dict[str, int]:
-        """Ticks of this epoch so far."""
-        return {"done": self.done}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on in the middle of an epoch."""
-        self.done = state["done"]
+from torchrl_gpu.training.ticks import Ticks, once
 
 
 class PackingEpisodes(LightningDataModule):
@@ -102,20 +75,16 @@ class PackingEpisodes(LightningDataModule):
 
     def val_dataloader(self) -> Any:
         """One batch: the suite of validation."""
-        return _whole(self.suite(self.num_val_episodes))
+        return once(self.suite(self.num_val_episodes))
 
     def test_dataloader(self) -> Any:
         """One batch: the suite of `test`."""
-        return _whole(self.suite(self.num_episodes))
+        return once(self.suite(self.num_episodes))
 
     def predict_dataloader(self) -> Any:
         """One batch: the suite of `predict`."""
-        return _whole(self.suite(self.num_episodes))
+        return once(self.suite(self.num_episodes))
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Suites are on their device already."""
         return batch
-
-
-def _whole(suite: PackingSuite) -> Any:
-    return torch.utils.data.DataLoader([suite], batch_size=None, num_workers=0)  # type: ignore[arg-type]

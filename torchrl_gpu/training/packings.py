@@ -92,17 +92,17 @@ def pack(env: PackingEnv, policy: Policy) -> Packings:
     A bin that is done gets actions that are not legal, which change nothing, until all are. What a policy draws comes
     from torch's generator, seeded for these episodes and then put back: the same packings every time.
     """
-    begin = _now(env.device)
+    begin = now(env.device)
     env.set_seed(env.seed)
     observation, seconds, decisions = env.reset(), 0.0, 0
     done = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
     stands: list[Tensor] = []
-    seeded = _seeded(env.seed + env.first_env, env.device)
-    with seeded, set_exploration_type(ExplorationType.DETERMINISTIC):
+    seeding = seeded(env.seed + env.first_env, env.device)
+    with seeding, set_exploration_type(ExplorationType.DETERMINISTIC):
         while not done.all():
-            start = _now(env.device)
+            start = now(env.device)
             chosen = policy(observation)
-            seconds += _now(env.device) - start
+            seconds += now(env.device) - start
             decisions += int((~done).sum())
             chosen["action"] = torch.where(done, -1, chosen["action"])
             before = env.num_packed.clone()
@@ -117,19 +117,21 @@ def pack(env: PackingEnv, policy: Policy) -> Packings:
         compactness(state.heightmap, state.volume, env.bin).cpu(),
         pyramidality(state.heightmap, state.volume, env.bin).cpu(),
         1e3 * seconds / max(decisions, 1),
-        _now(env.device) - begin,
+        now(env.device) - begin,
         torch.stack(stands, 1).cpu() if env.judge == "com" else None,
     )
 
 
 @contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Torch's generators begin from a seed, and are put back in the end."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
 
 
-def _now(device: torch.device) -> float:
+def now(device: torch.device) -> float:
+    """Seconds of a clock, once all that was asked of the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()

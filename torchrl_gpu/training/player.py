@@ -45,7 +45,7 @@ class Player:
     @torch.no_grad()
     def step(self) -> Tensor:
         """A step of every environment, after the restart of those that are done; which are done now, (N,) bool."""
-        with self._kept(), _eval_mode(self.policy), set_exploration_type(ExplorationType.DETERMINISTIC):
+        with self._kept(), eval_mode(self.policy), set_exploration_type(ExplorationType.DETERMINISTIC):
             set_random_state(self._random, self.env.device)
             stepped = self.env.step(self.policy(self.env.maybe_reset(self._current)))
             self._random = random_state(self.env.device)
@@ -68,7 +68,8 @@ def _seeded(device: str, seed: int) -> Tensor:
 
 
 @contextmanager
-def _eval_mode(policy: Policy) -> Iterator[None]:
+def eval_mode(policy: Policy) -> Iterator[None]:
+    """A module acts as it does when it does not learn, and is then put back."""
     training = [each for each in policy.modules() if each.training] if isinstance(policy, nn.Module) else []
     for each in training:
         each.training = False

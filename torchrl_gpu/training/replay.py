@@ -42,12 +42,16 @@ class DevicePrioritySampler(Sampler):
         self.alpha, self.beta, self.eps = alpha, beta, eps
         self.priority = torch.zeros(capacity, device=device, dtype=torch.float64)
         self.largest = torch.ones((), device=device, dtype=torch.float64)
+        self._sums: Tensor | None = None  # of the priorities as they are
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict]:
         """Indices (B,) int64, and `priority_weight` (B,) float32, at most 1."""
-        sums = self.priority.cumsum(0)
+        if self._sums is None:
+            self._sums = self.priority.cumsum(0)
+        sums = self._sums
         share = torch.rand(batch_size, device=sums.device, dtype=sums.dtype)
         spot = (torch.arange(batch_size, device=sums.device) + share) / batch_size * sums[-1]
+        spot = torch.minimum(spot, sums[-1].nextafter(sums[-1] - 1))  # rounded up to the total, it would lie behind it
         index = torch.searchsorted(sums, spot, right=True).clamp_max(len(storage) - 1)
         chance = self.priority[index] / sums[-1]
         weight = (len(storage) * chance).clamp_min(1e-12) ** -self.beta
@@ -55,7 +59,13 @@ class DevicePrioritySampler(Sampler):
 
     def extend(self, index: Any) -> None:
         """New transitions get the largest priority so far."""
+        self._sums = None
         self.priority[torch.as_tensor(index, device=self.priority.device)] = self.largest
+
+    def leave_out(self, index: Tensor, rows: Tensor) -> None:
+        """Never draws those of the transitions `index` (B,) for which `rows`, bool (B,) or (B, 1), is true."""
+        self._sums = None
+        self.priority[index] = torch.where(rows.reshape(-1), 0.0, self.priority[index])
 
     def add(self, index: Any) -> None:
         """As `extend`, for one."""
@@ -63,11 +73,13 @@ class DevicePrioritySampler(Sampler):
 
     def update_priority(self, index: Any, priority: Any, **kwargs: Any) -> None:
         """Takes new errors (B,) or (B, 1)."""
+        self._sums = None
         value = (priority.reshape(-1).double() + self.eps) ** self.alpha
         self.priority[index] = value
         self.largest = torch.maximum(self.largest, value.max())
 
     def _empty(self) -> None:
+        self._sums = None
         self.priority.zero_()
         self.largest.fill_(1.0)
 
@@ -76,9 +88,13 @@ class DevicePrioritySampler(Sampler):
         return {"priority": self.priority, "largest": self.largest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes priorities."""
-        self.priority.copy_(state_dict["priority"])
-        self.largest.copy_(state_dict["largest"])
+        """Takes priorities; where `alpha` is 0, only which transitions are left out."""
+        priority, largest = state_dict["priority"], state_dict["largest"]
+        if not self.alpha:  # equally likely, whatever drew before
+            priority, largest = priority > 0, torch.ones_like(largest)
+        self._sums = None
+        self.priority.copy_(priority)
+        self.largest.copy_(largest)
 
     def dumps(self, path: str | Path) -> None:
         """Not used: see `save_replay`."""
@@ -97,9 +113,21 @@ def replay_buffer(
     prioritized: bool = False,
     alpha: float = 0.6,
     beta: float = 0.4,
+    masked: bool = False,
 ) -> TensorDictReplayBuffer:
-    """A `TensorDictReplayBuffer` whose storage, indices and priorities are on `device`."""
-    sampler = DevicePrioritySampler(capacity, alpha, beta, device=device) if prioritized else RandomSampler()
+    """A `TensorDictReplayBuffer` whose storage, indices and priorities are on `device`.
+
+    Args:
+        capacity: Transitions kept.
+        batch_size: Transitions of a sample.
+        device: Of everything.
+        prioritized: Whether it draws by `td_error`; otherwise all are equally likely.
+        alpha, beta: As in `DevicePrioritySampler`.
+        masked: Whether transitions can be left out by `sampler.leave_out`.
+    """
+    sampler: Sampler = RandomSampler()
+    if prioritized or masked:
+        sampler = DevicePrioritySampler(capacity, *((alpha, beta) if prioritized else (0.0, 0.0)), device=device)
     return TensorDictReplayBuffer(
         storage=LazyTensorStorage(capacity, device=device, compilable=True),  # else each write reads its cursor back
         sampler=sampler,

@@ -127,7 +127,8 @@ class ReplayRun(LightningModule):
         scores = suite.play(self.policy_for(suite.env)).scores()
         if self.trainer.state.fn == "validate":
             suite.show(self.policy_name, scores)
-        self.log("val/utilization", scores.pop("utilization"), prog_bar=True, batch_size=1)
+        headline: str = suite.headline
+        self.log(f"val/{headline}", scores.pop(headline), prog_bar=True, batch_size=1)
         self.log_dict({f"val/{k}": v for k, v in scores.items()}, batch_size=1)
 
     def test_step(self, suite: Any, batch_idx: int) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torch import Tensor
 
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.training.graphed import GraphedRollout, Policy, play_steps
+from torchrl_gpu.training.graphed import OUTCOMES, GraphedRollout, Policy, play_steps
 
 if TYPE_CHECKING:
     from torchrl_gpu.training.pile_store import PileStore
@@ -27,23 +27,28 @@ class Rollout:
         cuda_graphs: Whether all steps of a call are one replay of a CUDA graph; on a CPU they run one by one.
         decisions: What else to keep of the state acted in, as in `play_steps`.
         store: Packs the heightmaps of transitions as soon as they are played; None leaves them as they are.
+        group: Where the environment keeps its robots: transitions are then those of one robot each, their entries at
+            the root; `decisions` are the robots'.
     """
 
     def __init__(
         self,
         env: BatchedEnv,
-        keys: list[str],
+        keys: Sequence[NestedKey],
         n_steps: int,
         gamma: float,
         cuda_graphs: bool = False,
         decisions: Sequence[str] = ("action",),
         store: PileStore | None = None,
+        group: tuple[str, ...] = (),
     ) -> None:
-        self.cuda_graphs, self.decisions, self.store = cuda_graphs, tuple(decisions), store
+        self.cuda_graphs, self.store, self.group = cuda_graphs, store, group
         self._graphed: GraphedRollout | None = None
-        self.env, self.keys, self.n_steps, self.gamma = env, keys, n_steps, gamma
+        self.env, self.n_steps, self.gamma = env, n_steps, gamma
+        own = [(*group, name) for name in OUTCOMES] if group else []
+        self._kept = list(keys), [unravel_key((*group, name)) for name in decisions], [*OUTCOMES, *own]
         self.current: TensorDictBase = env.reset()
-        self.pending: TensorDictBase | None = None  # (N, n − 1 or fewer), steps whose return is not complete
+        self.pending: TensorDictBase | None = None  # (lanes, n − 1 or fewer), steps whose return is not complete
 
     @torch.no_grad()
     def collect(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
@@ -54,21 +59,21 @@ class Rollout:
             steps: T.
 
         Returns:
-            Transitions ready for replay, packed by `store`, (N·T,) once n − 1 steps are pending (n − 1 fewer of each
-            environment at the start), and the raw steps (N, T) with `next` holding reward, done and the observations
-            kept.
+            Transitions ready for replay, packed by `store`, (N·T,), or (N·R·T,) of R robots, once n − 1 steps are
+            pending (n − 1 fewer of each lane at the start), and the raw steps (N, T) with `next` holding reward, done
+            and the observations kept.
         """
         fresh, self.current = self._player(policy, steps)(self.current)
-        kept = self._packed(fresh)
+        kept = self._packed(lanes(fresh, self.group) if self.group else fresh)
         joined = kept if self.pending is None else torch.cat([self.pending, kept], 1)
         self.pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
         return n_step(joined, self.n_steps, self.gamma).flatten(), fresh
 
     def _player(self, policy: Policy, steps: int) -> Callable[[TensorDictBase], tuple[TensorDictBase, TensorDictBase]]:
         if not self.cuda_graphs:
-            return lambda current: play_steps(self.env, policy, current, steps, self.keys, self.decisions)
+            return lambda current: play_steps(self.env, policy, current, steps, *self._kept)
         if self._graphed is None or (self._graphed.policy, self._graphed.steps) != (policy, steps):
-            self._graphed = GraphedRollout(self.env, policy, steps, self.keys, self.decisions)
+            self._graphed = GraphedRollout(self.env, policy, steps, *self._kept)
         return self._graphed
 
     def _packed(self, steps: TensorDictBase) -> TensorDictBase:
@@ -81,12 +86,19 @@ class Rollout:
 
     def load_state_dict(self, state: dict) -> None:
         """Goes on where `state` was saved."""
-        n, device = self.env.num_envs, self.env.device
+        device = self.env.device
         self.env.load_state_dict(state["env"])
-        self.current = TensorDict(state["current"], batch_size=[n]).to(device)
+        self.current = self.current.empty(recurse=True).update(state["current"])  # a group keeps its batch size
         pending = state["pending"]
         size = None if pending is None else pending["action"].shape[:2]
         self.pending = None if pending is None else self._packed(TensorDict(pending, batch_size=size).to(device))
+
+
+def lanes(steps: TensorDictBase, group: tuple[str, ...]) -> TensorDictBase:
+    """Steps of every robot by itself, their entries at the root: (N·R, T), of (N, T) with a `group` of R robots."""
+    robots = steps[group].copy()
+    robots["next"] = steps[("next", *group)]
+    return robots.transpose(1, 2).flatten(0, 1)
 
 
 def n_step(steps: TensorDictBase, n: int, gamma: float) -> TensorDictBase:

@@ -111,6 +111,15 @@ def test_an_object_that_is_masked_is_not_seen(network: Callable) -> None:
     assert not torch.equal(first(net(moved, ~mask, *rest)), first(net(observation, ~mask, *rest)))
 
 
+def test_an_object_that_is_masked_may_be_anything() -> None:
+    net = built(NavigationScores)
+    observation, mask = inputs(net, 8)
+    absent = ~mask[..., None].expand(8, 5, 5).flatten(-2)
+    for garbage in (torch.nan, torch.inf):
+        wild = torch.cat([observation[:, :7], torch.where(absent, garbage, observation[:, 7:])], -1)
+        assert torch.equal(net(wild, mask), net(observation, mask))
+
+
 @each_version
 def test_every_number_that_is_seen_counts(version: str) -> None:
     net = built(NavigationScores, version)
@@ -186,6 +195,58 @@ def test_advantages_are_those_over_their_mean() -> None:
     net = built(NavigationAtoms)
     value = net.value(net.encoder(*inputs(net, 4)))  # type: ignore[operator]
     assert_near(net(*inputs(net, 4)).mean(-2), value)
+
+
+# -- means --
+
+
+@each_version
+@pytest.mark.parametrize("batch", [(), (7,), (2, 3), (0,)])
+@pytest.mark.parametrize("at_once", [1, 12, 1 << 20])
+def test_means_of_quantiles(
+    version: str, batch: tuple[int, ...], at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchrl_gpu.policies.networks.taus._AT_ONCE", {"cpu": at_once})
+    net: Any = built(NavigationQuantiles, version)
+    *seen, taus = inputs(net, *batch, version=version)
+    assert_near(net.mean(*seen, taus), net(*seen, taus).mean(-2))
+    same = torch.tensor([0.1, 0.6, 0.9])
+    assert_near(net.mean(*seen, same), net(*seen, same).mean(-2))
+
+
+@each_version
+@pytest.mark.parametrize("batch", [(), (7,), (2, 3), (0,)])
+@pytest.mark.parametrize("at_once", [1, 1000, 1 << 20])
+@pytest.mark.parametrize("mode", [ExplorationType.RANDOM, ExplorationType.DETERMINISTIC])
+def test_means_of_atoms(
+    version: str, batch: tuple[int, ...], at_once: int, mode: ExplorationType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchrl_gpu.policies.networks.navigation._LOGITS_AT_ONCE", at_once)
+    net: Any = built(NavigationAtoms, version, num_atoms=11, sigma=0.5)
+    seen, atoms = inputs(net, *batch, version=version), torch.linspace(-1, 2, 11)
+    with set_exploration_type(mode):
+        assert_near(net.mean(*seen, atoms), (net(*seen).softmax(-1) * atoms).sum(-1))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("network", [NavigationQuantiles, NavigationAtoms])
+def test_means_under_autocast(network: Callable, dtype: torch.dtype) -> None:
+    net: Any = built(network)
+    *seen, values = [*inputs(net, 6), torch.linspace(-1, 2, 51)][: len(net.in_keys) + 1]
+    exact = net.mean(*seen, values)
+    with torch.autocast("cpu", dtype=dtype):
+        came = net.mean(*seen, values)
+    assert came.dtype == torch.float32
+    assert (came - exact).abs().max() <= 4 * TOLERANCE[dtype] * exact.abs().max().clamp_min(1)
+
+
+def test_means_of_weights_in_float64() -> None:
+    net: Any = built(NavigationQuantiles)
+    *seen, taus = inputs(net, 6)
+    exact = net.mean(*seen, taus)
+    came = net.double().mean(*seen, taus.double())
+    assert came.dtype == torch.float32
+    assert_near(came, exact)
 
 
 # -- what is refused --

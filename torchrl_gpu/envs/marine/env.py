@@ -202,6 +202,12 @@ class MarineNavEnv(BatchedEnv):
         names = ["observation", "object_mask", "active", "clearance"]
         return names if self.flat else [(GROUP, name) for name in names]
 
+    def restore(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Adds `action_mask` (B, A) to what one robot each saw, (B,), where actions are discrete; in place."""
+        if self.num_actions:
+            tensordict["action_mask"] = tensordict["active"] | self._idle.bool()
+        return tensordict
+
     # -- a step -----------------------------------------------------------------------------------------------------
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:

@@ -6,11 +6,11 @@ from typing import cast, final
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModule
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
-from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_targets
+from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_penalty, check_targets
+from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.exploration import UniformEpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, quantile_huber, weighted_mean
 from torchrl_gpu.policies.losses.quantile import quantile_error
@@ -44,6 +44,8 @@ class ACIQN(Agent):
         cvar_distance: Clearance from which on the adaptive level is 1, metres.
         squash: How the actor is kept within the bounds. Behind tanh, one that an early critic has driven to a bound
             hardly ever comes back.
+        saturation_penalty: What the squares of the actor's numbers cost before they are squashed: it keeps them where
+            the squashing still has a slope.
         gamma: Discount of a step.
         n_steps: Rewards summed before bootstrapping.
         tau: Share of the online weights that the targets take at each update; None for hard updates.
@@ -65,6 +67,7 @@ class ACIQN(Agent):
         cvar: Risk = 1.0,
         cvar_distance: float = 10.0,
         squash: Squashing = "atan",
+        saturation_penalty: float = 0.0,
         gamma: float = 0.99,
         n_steps: int = 1,
         tau: float | None = 0.005,
@@ -76,15 +79,17 @@ class ACIQN(Agent):
     ) -> None:
         super().__init__(env, gamma=gamma, n_steps=n_steps, upstream_compat=upstream_compat)
         check_targets("ACIQN", tau, target_period)
+        self.follows_alike = tau is not None
+        check_penalty("ACIQN", saturation_penalty)
         if num_taus < 1 or kappa <= 0:
             raise ValueError(f"ACIQN: want num_taus of at least 1 and a kappa above 0; got {num_taus}, {kappa}")
         act, self.critic = actor(env), critic(env)
         for network in (act, self.critic):
             self.space.check("ACIQN", network, discrete=False)
-        self.num_taus, self.kappa = num_taus, kappa
+        self.num_taus, self.kappa, self.saturation_penalty = num_taus, kappa, saturation_penalty
         self.risk = RiskLevel(cvar, cvar_distance).check("ACIQN", self.space)
         bounded = DeterministicActor(act, Squash(*self.space.bounds, squash))
-        self.policy = TensorDictModule(bounded, in_keys=bounded.in_keys, out_keys=["action"])
+        self.policy = Entry("action", bounded)
         self.exploration = UniformEpsilonGreedy(*self.space.bounds, epsilon_start, epsilon_end, epsilon_frames)
         self.target_actor, self.target_critic = target_of(bounded), target_of(self.critic)
         pairs: list[tuple[nn.Module, nn.Module]] = [(bounded, self.target_actor), (self.critic, self.target_critic)]
@@ -103,12 +108,12 @@ class ACIQN(Agent):
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         seen, taus = _seen(self.critic, batch), self._drawn(batch)
         values = self.critic(*seen, batch["action"], taus)
-        action = self.actor(*_seen(self.actor, batch))
-        worth = fixed(self.critic, *seen, action, self.risk(batch) * self._drawn(batch)).mean(-1)
+        z = self.actor.network(*_seen(self.actor, batch))
+        worth = fixed(self.critic, *seen, self.actor.squash(z), self.risk(batch) * self._drawn(batch)).mean(-1)
         wanted = self._wanted(batch)
         losses = {
             "critic": weighted_mean(quantile_huber(values, taus, wanted, self.kappa), batch),
-            "actor": weighted_mean(-worth, batch),
+            "actor": weighted_mean(self.saturation_penalty * z.square().sum(-1) - worth, batch),
         }
         return losses, quantile_error(values, wanted)
 

@@ -24,7 +24,8 @@ class Agent(nn.Module, ABC):
     own group only), a step of the optimizers of `parameter_groups`, `follow(update)`. Entries stand at the root of
     every batch, whatever group the environment keeps them in; `PolicyWrapper` acts in that group.
 
-    A subclass sets `policy`, which writes the greedy `action`, and `exploration`.
+    A subclass sets `policy`, which writes the greedy `action`, and `exploration`; and `follows_alike`, where `follow`
+    does the same whatever the number of the update, so that a CUDA graph may hold it.
 
     Args:
         env: The environment to act in.
@@ -35,6 +36,7 @@ class Agent(nn.Module, ABC):
 
     policy: TensorDictModuleBase
     exploration: EpsilonGreedy
+    follows_alike: bool = False
 
     def __init__(self, env: EnvBase, *, gamma: float, n_steps: int, upstream_compat: bool = False) -> None:
         super().__init__()
@@ -125,3 +127,9 @@ def check_targets(agent: str, tau: float | None, target_period: int) -> None:
             f"{agent}: want 0 < tau <= 1, or None with a target_period of at least 1; got tau {tau}, target_period"
             f" {target_period}"
         )
+
+
+def check_penalty(agent: str, saturation_penalty: float) -> None:
+    """ValueError unless it can be a cost."""
+    if saturation_penalty < 0:
+        raise ValueError(f"{agent}: want a saturation_penalty of at least 0; got {saturation_penalty}")

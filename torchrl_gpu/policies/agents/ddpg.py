@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import cast, final
 
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModule
 from torch import Tensor
 from torchrl.envs import EnvBase
 from torchrl.objectives import DDPGLoss, HardUpdate, SoftUpdate
 
-from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_targets
+from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_penalty, check_targets
+from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.exploration import UniformEpsilonGreedy
-from torchrl_gpu.policies.spaces import in_keys
+from torchrl_gpu.policies.losses import weighted_mean
 from torchrl_gpu.policies.squashing import DeterministicActor, Squash, Squashing
 
 
@@ -31,6 +31,8 @@ class DDPG(Agent):
             values (…, 1) float32.
         squash: How the actor is kept within the bounds. Behind tanh, one that an early critic has driven to a bound
             hardly ever comes back.
+        saturation_penalty: What the squares of the actor's numbers cost before they are squashed: it keeps them where
+            the squashing still has a slope.
         gamma: Discount of a step.
         n_steps: Rewards summed before bootstrapping.
         tau: Share of the online weights that the targets take at each update; None for hard updates.
@@ -48,6 +50,7 @@ class DDPG(Agent):
         actor: NetworkFactory,
         critic: NetworkFactory,
         squash: Squashing = "atan",
+        saturation_penalty: float = 0.0,
         gamma: float = 0.99,
         n_steps: int = 1,
         tau: float | None = 0.005,
@@ -59,12 +62,15 @@ class DDPG(Agent):
     ) -> None:
         super().__init__(env, gamma=gamma, n_steps=n_steps, upstream_compat=upstream_compat)
         check_targets("DDPG", tau, target_period)
+        check_penalty("DDPG", saturation_penalty)
+        self.saturation_penalty = saturation_penalty
+        self.follows_alike = tau is not None
         act, judge = actor(env), critic(env)
         for network in (act, judge):
             self.space.check("DDPG", network, discrete=False)
         bounded = DeterministicActor(act, Squash(*self.space.bounds, squash))
-        value = TensorDictModule(judge, in_keys=[*in_keys(judge), "action"], out_keys=["state_action_value"])
-        self.policy = TensorDictModule(bounded, in_keys=bounded.in_keys, out_keys=["action"])
+        value = Entry("state_action_value", judge, ["action"])
+        self.policy = Entry("action", bounded)
         self.exploration = UniformEpsilonGreedy(*self.space.bounds, epsilon_start, epsilon_end, epsilon_frames)
         self.objective = DDPGLoss(self.policy, value, loss_function="smooth_l1", delay_actor=True, delay_value=True)
         self.objective.set_keys(terminated=self.stop)
@@ -75,7 +81,15 @@ class DDPG(Agent):
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         out = self.objective(batch)
-        return {"critic": out["loss_value"], "actor": out["loss_actor"]}, out["td_error"].sqrt()  # squared by TorchRL
+        losses = {"critic": out["loss_value"], "actor": out["loss_actor"] + self._saturation(batch)}
+        return losses, out["td_error"].sqrt()  # squared by TorchRL
+
+    def _saturation(self, batch: TensorDictBase) -> Tensor | float:
+        if not self.saturation_penalty:
+            return 0.0
+        actor = cast("DeterministicActor", self.policy.module)
+        z = actor.network(*(batch[key] for key in actor.in_keys))
+        return self.saturation_penalty * weighted_mean(z.square().sum(-1), batch)
 
     def _follow(self, update: int) -> None:
         if update % self._target_period == 0:

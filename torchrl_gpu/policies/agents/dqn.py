@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import final
 
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModule, TensorDictSequential
+from tensordict.nn import TensorDictSequential
 from torch import Tensor
 from torchrl.envs import EnvBase
 from torchrl.modules import QValueModule
 from torchrl.objectives import DQNLoss, HardUpdate, SoftUpdate
 
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_targets
+from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.exploration import MaskedEpsilonGreedy
-from torchrl_gpu.policies.spaces import in_keys
 
 
 @final
@@ -55,9 +55,10 @@ class DQN(Agent):
     ) -> None:
         super().__init__(env, gamma=gamma, n_steps=n_steps, upstream_compat=upstream_compat)
         check_targets("DQN", tau, target_period)
+        self.follows_alike = tau is not None
         net = network(env)
         self.space.check("DQN", net, discrete=True)
-        scores = TensorDictModule(net, in_keys=in_keys(net), out_keys=["action_value"])
+        scores = Entry("action_value", net)
         greedy = QValueModule(action_space="categorical", action_mask_key="action_mask")
         self.policy = TensorDictSequential(scores, greedy)
         self.exploration = MaskedEpsilonGreedy(epsilon_start, epsilon_end, epsilon_frames)

@@ -68,6 +68,7 @@ class SAC(Agent):
     ) -> None:
         super().__init__(env, gamma=gamma, n_steps=n_steps, upstream_compat=upstream_compat)
         check_targets("SAC", tau, target_period)
+        self.follows_alike = tau is not None
         if alpha <= 0:
             raise ValueError(f"SAC: alpha must be above 0; got {alpha}")
         act, self.critics = actor(env), nn.ModuleList([critic(env), critic(env)])

@@ -9,6 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+# Pairs of a row and a τ that are computed at once. A core's cache holds no more; a GPU's memory does.
+_AT_ONCE = {"cpu": 1 << 10}
+_AT_ONCE_ELSEWHERE = 1 << 20
+
 
 @final
 class TauEmbedding(nn.Module):
@@ -29,4 +33,10 @@ class TauEmbedding(nn.Module):
 
     def forward(self, taus: Tensor) -> Tensor:
         """Features (…, U, F) of shares (…, U)."""
-        return relu(self.layer(torch.cos(taus[..., None] * self.frequency)))
+        return relu(self.layer(torch.cos(taus[..., None] * self.frequency)), inplace=True)
+
+
+def in_parts(taus: Tensor, rows: int) -> tuple[Tensor, ...]:
+    """Shares (…, U) in parts of as many as are best computed at once, each for that many rows."""
+    pairs = _AT_ONCE.get(taus.device.type, _AT_ONCE_ELSEWHERE)
+    return taus.split(max(1, pairs // max(1, rows)), -1)

@@ -1,0 +1,195 @@
+"""Navigation under Lightning's Trainer: every agent, the curriculum, robots that take part, and exact resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from torch import Tensor
+
+from tests.no_host_reads import NoHostReads
+from tests.training import tiny
+from tests.training.resuming import differences, everything, last
+from tests.training.tiny_navigation import AGENTS, DISCRETE, marine_env, navigation, worlds
+from torchrl_gpu.callbacks import EpisodeCheckpoint
+from torchrl_gpu.training import Navigation
+
+
+def trained(module: Navigation, folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: Any) -> Navigation:
+    """The module after a run."""
+    return tiny.fit(module, folder, max_steps, *callbacks, data_module=worlds(), **changes)  # type: ignore[arg-type]
+
+
+def weights(module: Navigation) -> list[Tensor]:
+    return [weight.detach().clone() for weight in module.agent.parameters_to_train]
+
+
+# -- every agent --
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agent_trains_and_is_evaluated(tmp_path: Path, name: str) -> None:
+    module = navigation(name, prioritized=name == "Rainbow")
+    before = weights(module)
+    metrics = trained(module, tmp_path).trainer.callback_metrics
+    moved = [not torch.equal(a, b) for a, b in zip(before, weights(module), strict=True)]
+    assert sum(moved) > len(moved) / 2
+    assert module.trainer.global_step == 6
+    groups = module.agent.parameter_groups
+    wanted = {"train/loss", "train/success", "train/collided", "train/epsilon", "train/frames", "val/success"}
+    wanted |= {"val/arrived", "val/collision_rate", "val/return"}
+    wanted |= {f"train/{group}_loss" for group in groups} if len(groups) > 1 else set()
+    assert wanted <= set(metrics)
+    assert all(value.isfinite() for value in metrics.values())
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_playing_and_updating_read_nothing_back(tmp_path: Path, name: str) -> None:
+    module = trained(navigation(name, prioritized=name in ("Rainbow", "SAC")), tmp_path)
+    optimizer: Any = module.optimizers()
+    batch = module.replay.sample()
+    with NoHostReads():
+        module._play()
+        batch = module.replay.sample()
+        for part in (batch, batch["next"]):
+            module.env.restore(part)
+        losses = module.agent.losses(batch)
+        torch.stack(list(losses.values())).sum().backward()
+        module.agent.follow(7)
+        module._sampler.update_priority(batch["index"], batch["td_error"])
+    assert all(group["capturable"] is False for group in optimizer.param_groups)  # no GPU here
+
+
+@pytest.mark.parametrize("name", ["Rainbow", "ACIQN"])
+def test_same_seed_same_run(tmp_path: Path, name: str) -> None:
+    runs = []
+    for folder in ("a", "b"):
+        made = trained(navigation(name, prioritized=True), tmp_path / folder, 6, EpisodeCheckpoint())
+        runs.append(everything(last(Path(made.trainer.default_root_dir))))
+    assert not differences(*runs)
+
+
+@pytest.mark.parametrize("name", ["IQN", "SAC", "Rainbow"])
+@pytest.mark.parametrize("stop", [4, 8])
+def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, name: str, stop: int) -> None:
+    def made() -> Navigation:
+        return navigation(name, prioritized=name == "Rainbow", priority_beta_updates=20)
+
+    trained(made(), tmp_path / "whole", 12, EpisodeCheckpoint())
+    trained(made(), tmp_path / "first", stop, EpisodeCheckpoint())
+    trained(made(), tmp_path / "second", 12, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "first"), seed=99)
+    whole, resumed = (everything(last(tmp_path / folder)) for folder in ("whole", "second"))
+    assert not differences(whole, resumed)
+
+
+# -- the curriculum, and who takes part --
+
+
+def test_the_curriculum_follows_the_frames(tmp_path: Path) -> None:
+    module, seen = navigation(), []
+    play = module.rollout_steps * module.env.num_envs  # 8 frames at a time
+    rows: list[tuple[int, int]] = []
+
+    class Look(Callback):
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+            rows.append((pl_module.frames, int(pl_module.env.state.next_level[0])))
+            seen.append(int(pl_module.env.state.level.max()))
+
+    trained(module, tmp_path, 40, Look())
+    assert rows[0] == (48 + play, 0)
+    for frames, row in rows:
+        assert row == (frames - play >= 120)  # set before the frames were played
+    assert seen[0] == 0
+    assert seen[-1] == 1  # and worlds of the new row have begun
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_only_robots_that_take_part_are_learnt_from(tmp_path: Path, prioritized: bool) -> None:
+    module, batches = navigation(prioritized=prioritized), []
+    losses = module.agent.losses
+
+    def spied(batch: Any) -> Any:
+        batches.append(batch.clone())
+        return losses(batch)
+
+    module.agent.losses = spied  # type: ignore[method-assign, assignment]
+    trained(module, tmp_path, 20)
+    stored = module.replay.storage[: len(module.replay)]
+    assert 0 < stored["active"].sum() < len(stored)  # some take no part: one robot of two in the first row
+    assert len(batches) == 20
+    for batch in batches:
+        assert batch["active"].all()
+        assert batch["action_mask"].all()
+
+
+def test_frames_count_worlds_not_robots(tmp_path: Path) -> None:
+    module = trained(navigation(agent={"n_steps": 1}), tmp_path, 4)
+    assert module.frames == 48 + 2 * 8
+    assert len(module.replay) == 2 * module.frames  # two robots each
+    assert module.lanes == 8
+
+
+def test_a_flat_world_of_one_robot(tmp_path: Path) -> None:
+    single = {"curriculum": None, "robots": 1, "cores": 1, "obstacles": 1, "min_distance": 5.0, "flat": True}
+    module = trained(navigation(env=single), tmp_path)
+    assert module.group == ()
+    assert module.trainer.callback_metrics["train/loss"].isfinite()
+
+
+def test_success_and_collisions_are_counted_by_world() -> None:
+    module = navigation()
+    module.on_fit_start()
+    env = module.env
+    steps = torch.stack([env.rand_step(env.reset()) for _ in range(1)], 1)
+    after = steps["next"]
+    after["done"][:, 0, 0] = torch.tensor([True, True, True, False])
+    after["success"][:, 0, 0] = torch.tensor([True, False, False, True])
+    after["robots", "collided"][:, 0, :, 0] = torch.tensor([[False, False], [True, False], [False, True], [True, True]])
+    module.count(steps)
+    recent = {name: value.item() for name, value in module.meter.recent.items()}
+    assert module.meter.finished.item() == 3
+    assert recent == {"success": pytest.approx(1 / 3), "collided": pytest.approx(2 / 3)}
+
+
+# -- tests and tables --
+
+
+@pytest.mark.parametrize("name", DISCRETE)
+def test_test_prints_the_table(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module = navigation(name)
+    runner = tiny.trainer(tmp_path)
+    runner.test(module, datamodule=worlds(), verbose=False)
+    printed = capsys.readouterr().out
+    assert f"{name} (untrained)" in printed
+    assert ("adaptive IQN" in printed) is (name == "IQN")
+    assert (tmp_path / "evaluation.json").exists()
+
+
+# -- at the border --
+
+
+def test_learning_rates_by_loss(tmp_path: Path) -> None:
+    module = trained(navigation("ACIQN", learning_rates={"actor": 0.25}), tmp_path, 1)
+    optimizer: Any = module.optimizers()
+    rates = {group["name"]: group["lr"] for group in optimizer.param_groups}
+    assert rates == {"critic": pytest.approx(1e-3), "actor": pytest.approx(2.5e-4)}
+
+
+@pytest.mark.parametrize("wrong", [{"actors": 0.5}, {"actor": 0.0}])
+def test_learning_rates_that_cannot_be(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"Navigation: learning_rates wants factors above 0 for critic, actor; got"):
+        navigation("DDPG", learning_rates=wrong)
+
+
+def test_a_replay_that_is_too_small() -> None:
+    # 4 environments × 2 robots × 2 steps
+    with pytest.raises(ValueError, match=r"Navigation: replay_size must hold a batch and a rollout, 16 transitions"):
+        navigation(replay_size=10, batch_size=4)
+
+
+def test_an_agent_for_other_actions_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"want a discrete action; that of MarineNavEnv is continuous"):
+        Navigation(marine_env("v3"), AGENTS["IQN"])

@@ -1,0 +1,174 @@
+"""Every agent with discrete actions fills bins under Lightning's Trainer; priorities and their weights by hand."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tests.no_host_reads import NoHostReads
+from tests.training.resuming import differences, everything, last
+from tests.training.tiny import STEPS, dqn, fit, packing_env
+from torchrl_gpu.callbacks import EpisodeCheckpoint
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies import IQN, PlacementAtoms, PlacementQuantiles, Rainbow
+from torchrl_gpu.training import QLearning
+
+FOLLOWING = {"epsilon_frames": 400, "tau": 0.1}
+
+
+def rainbow(env: PackingEnv, **changes: Any) -> Rainbow:
+    """With few atoms, over the utilizations that there are."""
+    network = partial(PlacementAtoms, num_atoms=7, channels=4, blocks=1)
+    return Rainbow(env, network=network, **{"v_min": 0.0, "v_max": 1.0, "epsilon_start": 0.5, **FOLLOWING, **changes})
+
+
+def iqn(env: PackingEnv, **changes: Any) -> IQN:
+    """With few τ."""
+    network = partial(PlacementQuantiles, channels=4, blocks=1)
+    return IQN(env, network=network, **{"num_taus": 4, "acting_taus": 4, **FOLLOWING, **changes})
+
+
+AGENTS = {"DQN": dqn, "Rainbow": rainbow, "IQN": iqn}
+every = pytest.mark.parametrize("name", AGENTS)
+
+
+def module(name: str, seed: int = 3, **changes: Any) -> QLearning:
+    """A run that is small in every respect."""
+    arguments = {"batch_size": 16, "replay_size": 160, "warmup_frames": 48, **STEPS}
+    torch.manual_seed(7)
+    env = packing_env(seed=seed)
+    return QLearning(env, AGENTS[name], partial(torch.optim.Adam, lr=1e-2), **{**arguments, **changes})
+
+
+def copies(weights: list[Tensor]) -> list[Tensor]:
+    return [weight.detach().clone() for weight in weights]
+
+
+@pytest.mark.parametrize("prioritized", [False, True], ids=["uniform", "prioritized"])
+@every
+def test_it_trains_and_is_evaluated(tmp_path: Path, name: str, prioritized: bool) -> None:
+    made = module(name, prioritized=prioritized)
+    before = copies(made.agent.parameters_to_train)
+    metrics = fit(made, tmp_path).trainer.callback_metrics
+    moved = [not torch.equal(a, b) for a, b in zip(before, made.agent.parameters_to_train, strict=True)]
+    assert all(moved)
+    assert made.trainer.global_step == 6
+    assert {"train/loss", "train/utilization", "train/epsilon", "val/utilization"} <= set(metrics)
+    assert all(value.isfinite() for value in metrics.values())
+    assert metrics["train/loss"] > 0
+    assert 0 < metrics["val/utilization"] <= 1
+    assert made.policy_name == made.learner_name == name
+
+
+@every
+def test_its_policy_chooses_what_is_legal(tmp_path: Path, name: str) -> None:
+    made = fit(module(name), tmp_path, 2)
+    env = made.env.like(6, seed=8)
+    steps = env.rollout(12, made.policy_for(env), break_when_any_done=False)
+    going_on = steps["action_mask"].flatten(2).any(-1)
+    legal = steps["action_mask"].flatten(2).gather(2, steps["action"].unsqueeze(-1)).squeeze(-1)
+    assert going_on.all()
+    assert legal.all()
+
+
+@every
+def test_playing_and_updating_read_nothing_back(tmp_path: Path, name: str) -> None:
+    made = fit(module(name, prioritized=True), tmp_path, 2)
+    with NoHostReads():
+        made._play()
+        batch = made.replay.sample()
+        for part in (batch, batch["next"]):
+            made.env.restore(part)
+        made.agent.loss(batch)["loss"].backward()
+        made.agent.follow(3)
+        made.replay.update_priority(batch["index"], batch["td_error"])
+
+
+@pytest.mark.parametrize("stop", [4, 6])  # in the middle of an epoch of 3 training steps, and at its end
+@pytest.mark.parametrize("name", ["Rainbow", "IQN"])
+def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, name: str, stop: int) -> None:
+    made = partial(module, name, prioritized=name == "Rainbow", priority_beta_updates=8)
+    fit(made(), tmp_path / "whole", 10, EpisodeCheckpoint())
+    fit(made(), tmp_path / "half", stop, EpisodeCheckpoint())
+    fit(made(seed=11), tmp_path / "rest", 10, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)
+    whole, rest = (everything(last(tmp_path / folder)) for folder in ("whole", "rest"))
+    assert differences(whole, rest) == []
+    assert differences(whole, everything(last(tmp_path / "half"))) != []
+
+
+# -- priorities --
+
+
+def spied(made: QLearning) -> list[tuple[float, TensorDictBase]]:
+    """The exponent and the batch of every update that is made from now on."""
+    seen, losses = [], made.agent.losses
+
+    def watched(batch: TensorDictBase) -> dict[str, Tensor]:
+        out = losses(batch)
+        seen.append((made.replay.sampler.beta, batch.clone()))
+        return out
+
+    made.agent.losses = watched  # type: ignore[method-assign]
+    return seen
+
+
+def test_the_exponent_goes_to_one_by_hand(tmp_path: Path) -> None:
+    # From 0.4 to 1 in 4 updates: 0.6 · 1/4 more with each, and then it stays.
+    made = module("DQN", prioritized=True, priority_beta=0.4, priority_beta_updates=4)
+    seen = spied(made)
+    fit(made, tmp_path, 6)
+    assert [beta for beta, _ in seen] == pytest.approx([0.4, 0.55, 0.7, 0.85, 1.0, 1.0])
+
+
+def test_the_exponent_stays_where_nothing_is_said(tmp_path: Path) -> None:
+    made = module("DQN", prioritized=True, priority_beta=0.3)
+    seen = spied(made)
+    fit(made, tmp_path, 4)
+    assert [beta for beta, _ in seen] == [0.3] * 4
+
+
+@every
+def test_weights_and_priorities_are_those_of_the_definition(tmp_path: Path, name: str) -> None:
+    made = module(name, prioritized=True, priority_alpha=0.5, priority_beta_updates=4, updates_per_step=4)
+    seen, chances = spied(made), []
+    sample = made.on_train_start
+
+    def started() -> None:
+        sample()
+        replay = made.replay
+        draw = replay.sampler.sample
+
+        def drawn(storage: Any, number: int) -> Any:
+            priority = replay.sampler.priority
+            chances.append((len(replay), priority / priority.sum()))
+            return draw(storage, number)
+
+        replay.sampler.sample = drawn  # type: ignore[method-assign]
+
+    made.on_train_start = started  # type: ignore[method-assign]
+    fit(made, tmp_path, 8)
+    assert len(seen) == len(chances) == 8
+    for (beta, batch), (size, chance) in zip(seen, chances, strict=True):
+        weight = (size * chance[batch["index"]]) ** -beta
+        assert batch["priority_weight"].tolist() == pytest.approx((weight / weight.max()).tolist(), rel=1e-5)
+    _, batch = seen[-1]  # nothing was written after the last update
+    wanted = (batch["td_error"].flatten().double() + 1e-3) ** 0.5
+    for place in set(batch["index"].tolist()):  # drawn twice with other τ, it has two errors, of which either will do
+        own = wanted[batch["index"] == place]
+        assert (own - made.replay.sampler.priority[place]).abs().min() < 1e-6
+
+
+@every
+def test_weights_of_priorities_count_in_the_loss(tmp_path: Path, name: str) -> None:
+    def weights_after(exponent: float) -> dict[str, Tensor]:
+        return fit(module(name, prioritized=True, priority_beta=exponent), tmp_path, 4).agent.state_dict()
+
+    first, again, other = (weights_after(exponent) for exponent in (0.0, 0.0, 1.0))
+    assert differences(first, again) == []
+    assert differences(first, other) != []

@@ -1,0 +1,35 @@
+"""A network as a module over TensorDicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import nn
+
+from torchrl_gpu.policies.spaces import in_keys
+
+
+@final
+class Entry(TensorDictModuleBase):
+    """Writes what a network gives as one entry.
+
+    tensordict's `TensorDictModule` does the same; in 0.14 it looks for pandas on the disk at every call, which takes as
+    long as a small network.
+
+    Args:
+        name: The entry.
+        module: `forward` takes the entries named by its `in_keys`, and gives a tensor.
+        more: Entries that it takes behind them.
+    """
+
+    def __init__(self, name: str, module: nn.Module, more: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.module = module
+        self.in_keys, self.out_keys = [*in_keys(module), *more], [name]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes the entry."""
+        return tensordict.set(self.out_keys[0], self.module(*(tensordict.get(key) for key in self.in_keys)))
