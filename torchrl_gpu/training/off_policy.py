@@ -52,13 +52,11 @@ class OffPolicy(ReplayRun):
         priority_beta_updates: Updates after which that exponent has gone to 1; None leaves it.
         reward_scale: Factor on rewards in the loss.
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
-        compile_update: Whether `torch.compile` makes one function of the losses.
         cuda_graphs: Whether a rollout on CUDA is one replay of a graph; see `training.graphed`.
         graph_updates: Whether an update on CUDA is one replay of a graph; see `training.graphed_update`.
     """
 
     policy: PolicyWrapper
-    losses: Callable[[TensorDictBase], dict[str, Tensor]]
 
     def __init__(
         self,
@@ -79,7 +77,6 @@ class OffPolicy(ReplayRun):
         priority_beta_updates: int | None = None,
         reward_scale: float = 1.0,
         max_grad_norm: float | None = 10.0,
-        compile_update: bool = False,
         cuda_graphs: bool = False,
         graph_updates: bool = False,
     ) -> None:
@@ -106,7 +103,7 @@ class OffPolicy(ReplayRun):
         self.priority_alpha, self.priority_beta = priority_alpha, priority_beta
         self.priority_beta_updates = priority_beta_updates
         self.reward_scale, self.max_grad_norm = reward_scale, max_grad_norm
-        self.compile_update, self.cuda_graphs, self.graph_updates = compile_update, cuda_graphs, graph_updates
+        self.cuda_graphs, self.graph_updates = cuda_graphs, graph_updates
 
     # -- what a subclass says ---------------------------------------------------------------------------------------
 
@@ -176,7 +173,6 @@ class OffPolicy(ReplayRun):
             beta=self.priority_beta,
             masked=bool(self.group),
         )
-        self.__dict__["losses"] = torch.compile(self.agent.losses) if self.compile_update else self.agent.losses
         self.graphed_update = self._make_graphed_update() if self.graph_updates else None
 
     def _make_graphed_update(self) -> GraphedUpdate:
@@ -187,7 +183,7 @@ class OffPolicy(ReplayRun):
                 f" makes the host wait; got {self.trainer.world_size}, and precision {self.trainer.precision}"
             )
         optimizer = cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False))
-        return GraphedUpdate(self.agent, optimizer, self.max_grad_norm, losses=self.losses)
+        return GraphedUpdate(self.agent, optimizer, self.max_grad_norm)
 
     def _kept_keys(self) -> list[Any]:
         if not self.group:
@@ -248,7 +244,7 @@ class OffPolicy(ReplayRun):
 
     def _learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
         with set_exploration_type(ExplorationType.RANDOM):
-            losses = self.losses(batch)
+            losses = self.agent.losses(batch)
         self._descend(torch.stack(list(losses.values())).sum())
         self.agent.follow(self.trainer.global_step)
         return losses
