@@ -2,7 +2,8 @@
 
 A table stands between `<!-- table: RESULT / SECTION -->` and `<!-- end -->`, RESULT being a file of `results/` without
 its suffix and SECTION the beginning of the title of one of its sections, or one of the words `policies`, `targets`
-(figures beside what they must reach), `browser`, `webrtc` and `how fast` (of several results).
+(figures beside what they must reach), `crossings` (of `lightning test`), `browser`, `webrtc` and `how fast` (of several
+results).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ HERE = Path(__file__).parent
 PAGES = (
     HERE.parent / "docs" / "performance.md",
     HERE.parent / "docs" / "streaming.md",
+    HERE.parent / "docs" / "training.md",
     HERE.parent / "docs" / "environments" / "marine.md",
     HERE.parent / "docs" / "environments" / "meshes.md",
     HERE.parent / "docs" / "environments" / "packing_irregular.md",
@@ -96,6 +98,7 @@ def _filled(found: re.Match[str]) -> str:
         "browser": lambda: _painted(result["rows"]),
         "webrtc": lambda: _connections(result["webrtc"]),
         "how fast": _how_fast,
+        "crossings": lambda: _crossings(result),
         "comparison": lambda: _comparison(result["tables"][0]),
         "agreement": lambda: _agreement(result["tables"][0]["agreement"]),
     }
@@ -189,6 +192,29 @@ def targets(rows: list[dict[str, Any]]) -> str:
         value = f"{row['value']:.3g} {row['unit']}"
         lines.append([row["what"], value if row["met"] else f"**{value}**, missed", bound, row["notes"]])
     return _table(lines)
+
+
+def _crossings(result: dict[str, Any]) -> str:
+    """Each row of an evaluation, and all of them: ours, then the released weights."""
+    published = result["published"] or {"rows": {}, "overall": {}}
+    rows = {}
+    for index, level in result["worlds"]["rows"].items():
+        ours = {f"**{each['policy']}**": each["rows"][index] for each in result["policies"]}
+        told = {name: row[int(index)] for name, row in published["rows"].items() if int(index) < len(row)}
+        rows["/".join(str(level[name]) for name in ("robots", "cores", "obstacles"))] = (ours, told)
+    rows["all"] = ({f"**{each['policy']}**": each["scores"] for each in result["policies"]}, published["overall"])
+    lines = [["robots/cores/obstacles", "policy", "success", "robots that arrived", "time, s", "energy"]]
+    for row, (ours, told) in rows.items():
+        named = ours | {f"{name}, released": figures for name, figures in told.items()}
+        for name, figures in named.items():
+            lines.append([row, name, *_crossed(figures)])
+            row = ""
+    return _table(lines)
+
+
+def _crossed(figures: dict[str, Any]) -> list[str]:
+    shares = ["" if figures.get(name) is None else f"{figures[name]:.1%}" for name in ("success", "arrived")]
+    return shares + ["" if figures.get(name) is None else f"{figures[name]:,.1f}" for name in ("time", "energy")]
 
 
 def _painted(rows: list[dict[str, Any]]) -> str:

@@ -124,3 +124,26 @@ def test_verdicts_of_rule_and_physics(tables, tmp_path, monkeypatch) -> None:  #
     monkeypatch.setattr(tables, "PAGES", (page,))
     assert tables.main([]) == 0
     assert page.read_text().splitlines()[3] == "| random | 77% | 65 | 16 | 6 | 9 | 34 |"
+
+
+def test_crossings_beside_those_of_released_weights(tables, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    ours = {"success": 0.95, "arrived": 0.981, "time": 27.04, "energy": 1234.5}
+    told = {"success": 0.7, "arrived": None, "time": 28.0, "energy": None}
+    result = {
+        "worlds": {"rows": {"0": {"robots": 3, "cores": 4, "obstacles": 5}}},
+        "policies": [{"policy": "IQN", "rows": {"0": ours}, "scores": {"success": 0.5}}],
+        "published": {"rows": {"IQN": [told], "APF": []}, "overall": {"IQN": told}},
+    }
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "sea.json").write_text(json.dumps(result))
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table: sea / crossings -->\n<!-- end -->\n")
+    monkeypatch.setattr(tables, "HERE", tmp_path)
+    monkeypatch.setattr(tables, "PAGES", (page,))
+    assert tables.main([]) == 0
+    assert page.read_text().splitlines()[3:7] == [
+        "| 3/4/5 | **IQN** | 95.0% | 98.1% | 27.0 | 1,234.5 |",
+        "|  | IQN, released | 70.0% |  | 28.0 |  |",
+        "| all | **IQN** | 50.0% |  |  |  |",
+        "|  | IQN, released | 70.0% |  | 28.0 |  |",
+    ]
