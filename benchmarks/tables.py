@@ -2,8 +2,8 @@
 
 A table stands between `<!-- table: RESULT / SECTION -->` and `<!-- end -->`, RESULT being a file of `results/` without
 its suffix and SECTION the beginning of the title of one of its sections, or one of the words `policies`, `targets`
-(figures beside what they must reach), `crossings` (of `lightning test`), `browser`, `webrtc` and `how fast` (of several
-results).
+(figures beside what they must reach), `crossings` and `success` (of `lightning test`), `browser`, `webrtc` and `how fast`
+(of several results).
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ def _filled(found: re.Match[str]) -> str:
         "webrtc": lambda: _connections(result["webrtc"]),
         "how fast": _how_fast,
         "crossings": lambda: _crossings(result),
+        "success": lambda: _successes(result),
         "comparison": lambda: _comparison(result["tables"][0]),
         "agreement": lambda: _agreement(result["tables"][0]["agreement"]),
     }
@@ -209,6 +210,19 @@ def _crossings(result: dict[str, Any]) -> str:
         for name, figures in named.items():
             lines.append([row, name, *_crossed(figures)])
             row = ""
+    return _table(lines)
+
+
+def _successes(result: dict[str, Any]) -> str:
+    """Shares of worlds in which all robots arrived, a line for each policy."""
+    rows, published = result["worlds"]["rows"], (result["published"] or {"rows": {}})["rows"]
+    levels = ["/".join(str(row[name]) for name in ("robots", "cores", "obstacles")) for row in rows.values()]
+    ours = {f"**{each['policy']}**": each["rows"] for each in result["policies"]}
+    lines = [["robots/cores/obstacles", *levels]]
+    lines += [[name, *(f"{own[index]['success']:.0%}" for index in rows)] for name, own in ours.items()]
+    for name, told in published.items():
+        shares = [f"{told[int(index)]['success']:.0%}" if int(index) < len(told) else "" for index in rows]
+        lines.append([f"{name}, released", *shares])
     return _table(lines)
 
 

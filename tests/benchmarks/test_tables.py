@@ -137,7 +137,7 @@ def test_crossings_beside_those_of_released_weights(tables, tmp_path, monkeypatc
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "sea.json").write_text(json.dumps(result))
     page = tmp_path / "page.md"
-    page.write_text("<!-- table: sea / crossings -->\n<!-- end -->\n")
+    page.write_text("<!-- table: sea / crossings -->\n<!-- end -->\n<!-- table: sea / success -->\n<!-- end -->\n")
     monkeypatch.setattr(tables, "HERE", tmp_path)
     monkeypatch.setattr(tables, "PAGES", (page,))
     assert tables.main([]) == 0
@@ -146,4 +146,11 @@ def test_crossings_beside_those_of_released_weights(tables, tmp_path, monkeypatc
         "|  | IQN, released | 70.0% |  | 28.0 |  |",
         "| all | **IQN** | 50.0% |  |  |  |",
         "|  | IQN, released | 70.0% |  | 28.0 |  |",
+    ]
+    assert page.read_text().splitlines()[9:14] == [
+        "| robots/cores/obstacles | 3/4/5 |",
+        "|---|---|",
+        "| **IQN** | 95% |",
+        "| IQN, released | 70% |",
+        "| APF, released |  |",
     ]

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from torchrl.data import TensorDictReplayBuffer
 
+import torchrl_gpu.training.replay as replay_module
 from tests.no_host_reads import NoHostReads
 from torchrl_gpu.training.replay import DevicePrioritySampler, load_replay, replay_buffer, replay_file, save_replay
 
@@ -87,6 +89,7 @@ def sampled(replay: TensorDictReplayBuffer, seed: int) -> tuple[TensorDict, list
 OPERATIONS = ["extend", "leave_out", "sample", "update", "reload", "empty"]
 
 
+@pytest.mark.parametrize("block", [3, 128])  # ten places: four blocks, or one
 @pytest.mark.parametrize("exponents", [{"alpha": 0.7, "beta": 0.5}, {"alpha": 0.0, "beta": 0.0}], ids=str)
 @settings(max_examples=40, deadline=None)
 @given(
@@ -94,9 +97,10 @@ OPERATIONS = ["extend", "leave_out", "sample", "update", "reload", "empty"]
     operations=st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(1, 9)), max_size=14),
 )
 def test_same_operations_as_the_naive_twin(
-    exponents: dict[str, float], seed: int, operations: list[tuple[str, int]]
+    block: int, exponents: dict[str, float], seed: int, operations: list[tuple[str, int]]
 ) -> None:
-    ours, twin = prioritized(**exponents), NaiveReplay(10, **exponents)
+    with mock.patch.object(replay_module, "_BLOCK", block):
+        ours, twin = prioritized(**exponents), NaiveReplay(10, **exponents)
     generator, added = np.random.default_rng(seed), 0
     for operation, number in [("extend", 3), *operations, ("sample", 1)]:
         if operation == "empty":

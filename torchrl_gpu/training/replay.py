@@ -17,11 +17,15 @@ from torchrl_gpu.training.checkpoint import read_archive
 _ENTRIES = {"capacity", "size", "transitions", "writer", "sampler"}
 
 
+_BLOCK = 128  # priorities that are summed together
+
+
 class DevicePrioritySampler(Sampler):
     """Proportional prioritised sampling from one tensor of priorities on the device (Schaul et al. 2016).
 
-    TorchRL's sampler keeps segment trees on the host, and its wheels have none for the GPU; prefix sums and a sorted
-    search read nothing back and have static shapes. Draws are stratified: one from each of B equal shares of the total.
+    TorchRL's sampler keeps segment trees on the host, and its wheels have none for the GPU; prefix sums and sorted
+    searches, over the sums of blocks and then within a block, read nothing back and have static shapes. Draws are
+    stratified: one from each of B equal shares of the total.
 
     Args:
         capacity: Transitions of the storage.
@@ -40,32 +44,37 @@ class DevicePrioritySampler(Sampler):
         device: str | torch.device = "cpu",
     ) -> None:
         self.alpha, self.beta, self.eps = alpha, beta, eps
-        self.priority = torch.zeros(capacity, device=device, dtype=torch.float64)
+        self._blocks = torch.zeros(-(-capacity // _BLOCK), _BLOCK, device=device, dtype=torch.float64)
+        self._sums = torch.zeros(len(self._blocks), device=device, dtype=torch.float64)  # of each block as it is
+        self.priority = self._blocks.view(-1)[:capacity]
         self.largest = torch.ones((), device=device, dtype=torch.float64)
-        self._sums: Tensor | None = None  # of the priorities as they are
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict]:
         """Indices (B,) int64, and `priority_weight` (B,) float32, at most 1."""
-        if self._sums is None:
-            self._sums = self.priority.cumsum(0)
-        sums = self._sums
-        share = torch.rand(batch_size, device=sums.device, dtype=sums.dtype)
-        spot = (torch.arange(batch_size, device=sums.device) + share) / batch_size * sums[-1]
-        spot = torch.minimum(spot, sums[-1].nextafter(sums[-1] - 1))  # rounded up to the total, it would lie behind it
-        index = torch.searchsorted(sums, spot, right=True).clamp_max(len(storage) - 1)
-        chance = self.priority[index] / sums[-1]
+        ends = self._sums.cumsum(0)
+        total = ends[-1]
+        share = torch.rand(batch_size, device=total.device, dtype=total.dtype)
+        spot = (torch.arange(batch_size, device=total.device) + share) / batch_size * total
+        spot = _below(spot, total)  # rounded up to the total, it would lie behind it
+        block = torch.searchsorted(ends, spot, right=True).clamp_max(len(ends) - 1)
+        inner = self._blocks[block].cumsum(1)  # (B, priorities of a block)
+        rest = _below((spot - ends[block] + self._sums[block]).clamp_min(0), inner[:, -1])
+        index = block * inner.shape[1] + torch.searchsorted(inner, rest[:, None], right=True).squeeze(1)
+        index = index.clamp_max(len(storage) - 1)
+        chance = self.priority[index] / total
         weight = (len(storage) * chance).clamp_min(1e-12) ** -self.beta
         return index, {"priority_weight": (weight / weight.max()).float(), "index": index}
 
     def extend(self, index: Any) -> None:
         """New transitions get the largest priority so far."""
-        self._sums = None
-        self.priority[torch.as_tensor(index, device=self.priority.device)] = self.largest
+        index = torch.as_tensor(index, device=self.priority.device)
+        self.priority[index] = self.largest
+        self._sum_up(index)
 
     def leave_out(self, index: Tensor, rows: Tensor) -> None:
         """Never draws those of the transitions `index` (B,) for which `rows`, bool (B,) or (B, 1), is true."""
-        self._sums = None
         self.priority[index] = torch.where(rows.reshape(-1), 0.0, self.priority[index])
+        self._sum_up(index)
 
     def add(self, index: Any) -> None:
         """As `extend`, for one."""
@@ -73,28 +82,39 @@ class DevicePrioritySampler(Sampler):
 
     def update_priority(self, index: Any, priority: Any, **kwargs: Any) -> None:
         """Takes new errors (B,) or (B, 1)."""
-        self._sums = None
         value = (priority.reshape(-1).double() + self.eps) ** self.alpha
         self.priority[index] = value
         self.largest = torch.maximum(self.largest, value.max())
+        self._sum_up(torch.as_tensor(index, device=self.priority.device))
+
+    def _sum_up(self, index: Tensor) -> None:
+        """Sums again the blocks of some priorities that have changed."""
+        blocks = self._blocks
+        if index.numel() >= len(blocks):
+            torch.sum(blocks, 1, out=self._sums)
+        else:
+            touched = index.reshape(-1) // blocks.shape[1]
+            self._sums[touched] = blocks[touched].sum(1)
 
     def _empty(self) -> None:
-        self._sums = None
+        self._sums.zero_()
         self.priority.zero_()
         self.largest.fill_(1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Priorities."""
-        return {"priority": self.priority, "largest": self.largest}
+        """Priorities, and their sums as they were rounded."""
+        return {"priority": self.priority, "sums": self._sums, "largest": self.largest}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes priorities; where `alpha` is 0, only which transitions are left out."""
         priority, largest = state_dict["priority"], state_dict["largest"]
         if not self.alpha:  # equally likely, whatever drew before
             priority, largest = priority > 0, torch.ones_like(largest)
-        self._sums = None
         self.priority.copy_(priority)
         self.largest.copy_(largest)
+        torch.sum(self._blocks, 1, out=self._sums)
+        if self.alpha and "sums" in state_dict:
+            self._sums.copy_(state_dict["sums"])
 
     def dumps(self, path: str | Path) -> None:
         """Not used: see `save_replay`."""
@@ -103,6 +123,11 @@ class DevicePrioritySampler(Sampler):
     def loads(self, path: str | Path) -> None:
         """Not used: see `load_replay`."""
         raise NotImplementedError("DevicePrioritySampler: load a replay with load_replay")
+
+
+def _below(values: Tensor, bound: Tensor) -> Tensor:
+    """The same, but less than a bound."""
+    return torch.minimum(values, bound.nextafter(bound - 1))
 
 
 def replay_buffer(
