@@ -2,8 +2,8 @@
 
 A table stands between `<!-- table: RESULT / SECTION -->` and `<!-- end -->`, RESULT being a file of `results/` without
 its suffix and SECTION the beginning of the title of one of its sections, or one of the words `policies`, `targets`
-(figures beside what they must reach), `crossings` and `success` (of `lightning test`), `browser`, `webrtc` and `how fast`
-(of several results).
+(figures beside what they must reach), `crossings` and `success` (of `lightning test`), `browser`, `webrtc`, and
+`how fast` (of several results).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from torchrl_gpu.training.rollout import Rollout
 
 
 def main() -> None:
-    """One agent learns from all robots of 64 worlds to cross seas with four vortices, and shows it in unknown ones."""
+    """One agent learns from all robots of 64 seas with four vortices each, and is then put to seas it has not seen."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=5000)
     parser.add_argument("--worlds", type=int, default=100, help="to be judged in")
@@ -29,14 +29,14 @@ def main() -> None:
     torch.manual_seed(args.seed)
     sea = {"robots": 3, "cores": 4, "obstacles": 0, "min_distance": 30.0, "max_steps": 300}
     env = MarineNavEnv(64, **sea, device=args.device, seed=args.seed)
-    unknown = env.like(args.worlds, seed=args.seed + 1, pool=args.worlds, in_order=True)
+    unseen = env.like(args.worlds, seed=args.seed + 1, pool=args.worlds, in_order=True)
     agent = IQN(env, network=NavigationQuantiles, acting_taus=8, n_steps=3, tau=0.01, epsilon_frames=40_000)
     agent.to(env.device)
     policy, optimizer = PolicyWrapper(agent), torch.optim.Adam(agent.parameters_to_train, lr=1e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, args.updates)
     kept = [("robots", name) for name in (*agent.observations, "active")]
     rollout = Rollout(env, kept, agent.n_steps, agent.gamma, group=("robots",))
-    replay = replay_buffer(300_000, 128, env.device, masked=True)
+    replay = replay_buffer(300_000, 128, env.device, prioritized=True, masked=True)
 
     def play(steps: int) -> None:
         with set_exploration_type(ExplorationType.RANDOM):
@@ -44,23 +44,25 @@ def main() -> None:
         index = replay.extend(transitions)
         replay.sampler.leave_out(index, ~transitions["active"])  # who is at the goal, or a wreck
 
-    print(f"untrained: {cross(unknown, policy).scores()['success']:.0%} of {args.worlds} unknown worlds crossed")
+    print(f"untrained: {cross(unseen, policy).scores()['success']:.0%} of {args.worlds} worlds crossed by all robots")
     play(steps=50)
     for update in range(1, args.updates + 1):
         if update % 10 == 0:
             play(steps=4)
-            agent.anneal(frame=update // 10 * 4 * env.num_envs)
+            agent.anneal(frame=4 * env.num_envs * update // 10)
         batch = replay.sample()
         batch["next", "reward"] *= 0.1
         loss = agent.loss(batch)["loss"]
         optimizer.zero_grad()
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(agent.parameters_to_train, 10.0)
         optimizer.step()
         schedule.step()
         agent.follow(update)
-        if update % 500 == 0:
+        replay.update_priority(batch["index"], batch["td_error"])
+        if update % max(1, args.updates // 10) == 0:
             print(f"update {update}: loss {loss.item():.3f}")
-    print(f"trained: {cross(unknown, policy).scores()['success']:.0%}")
+    print(f"trained: {cross(unseen, policy).scores()['success']:.0%}")
 
 
 if __name__ == "__main__":
