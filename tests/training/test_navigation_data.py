@@ -57,8 +57,8 @@ def test_what_the_papers_evaluate_with(version: str, test: Any) -> None:
     assert only(worlds.predict_dataloader()).env is tested
 
 
-@pytest.mark.parametrize(("version", "number"), [("v2", 500), ("v3", 60)])
-def test_as_many_worlds_as_in_the_papers(version: str, number: int) -> None:
+@pytest.mark.parametrize(("version", "number"), [("v2", 500), ("v3", 600)])
+def test_numbers_of_worlds(version: str, number: int) -> None:
     worlds = connected(NavigationWorlds(), trained(version))
     assert (worlds.test_suite().env.num_envs, worlds.val_suite().env.num_envs) == (number, 60)
 
