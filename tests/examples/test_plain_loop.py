@@ -15,8 +15,8 @@ def test_it_runs_from_the_first_reset_to_the_last_figure(child_environment: dict
     words = [sys.executable, str(EXAMPLE), "--updates", "20", "--worlds", "4", "--device", "cpu"]
     run = subprocess.run(words, env=child_environment, capture_output=True, text=True, timeout=170, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
-    rates = dict(re.findall(r"^(untrained|trained): (\d+)%", run.stdout, re.MULTILINE))
-    assert set(rates) == {"untrained", "trained"}
+    rates = dict(re.findall(r"^(untrained|trained|careful): (\d+)%", run.stdout, re.MULTILINE))
+    assert set(rates) == {"untrained", "trained", "careful"}
     assert all(0 <= int(rate) <= 100 for rate in rates.values())
     told = re.findall(r"^update (\d+): loss (\S+)$", run.stdout, re.MULTILINE)
     assert [int(update) for update, _ in told] == list(range(2, 21, 2))
