@@ -24,7 +24,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ItemSource, ProceduralSolids
 from torchrl_gpu.envs.packing.physics import PhysicsJudge, plan_of, settle
 from torchrl_gpu.policies.packing import HeightmapMinimization, RandomLegal, VolumeSorted
-from torchrl_gpu.training.packing_suite import print_whole, write_json
+from torchrl_gpu.training.reports import print_whole, write_json
 
 CPU = torch.device("cpu")
 NO_HULLS = ("bowl", "mug", "l_shape", "u_shape", "cylinder")

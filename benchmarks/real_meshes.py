@@ -32,8 +32,8 @@ from torchrl_gpu.envs.packing.reward import pyramidality
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.policies.packing import HierarchicalPacker, PackerNetworks
 from torchrl_gpu.training.comparison import estimate
-from torchrl_gpu.training.packing_suite import print_whole, write_json
 from torchrl_gpu.training.packings import pack
+from torchrl_gpu.training.reports import print_whole, write_json
 
 CPU = torch.device("cpu")
 WRONG = ("holes", "low", "high", "beyond")

@@ -45,7 +45,8 @@ from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
 from torchrl_gpu.training import HierarchicalPacking
 from torchrl_gpu.training.checkpoint import read_archive
 from torchrl_gpu.training.comparison import comparison_data, comparison_table
-from torchrl_gpu.training.packing_suite import PackingSuite, print_whole, write_json
+from torchrl_gpu.training.packing_suite import PackingSuite
+from torchrl_gpu.training.reports import print_whole, write_json
 
 WHERE = "torchrl-gpu evaluate packing_irregular"
 METHODS = {"random": RANDOM, "dbl": DEEPEST, "hm": RULE, "waste": LESS_WASTE}
@@ -92,7 +93,6 @@ def main(argv: list[str]) -> None:
         result["tables"].append(table)
         result["elapsed_s"] = time.perf_counter() - started
         if args.output:
-            args.output.parent.mkdir(parents=True, exist_ok=True)
             write_json(args.output, result)
     if args.output:
         print(f"Written: {args.output}")

@@ -16,8 +16,8 @@ from torchrl_gpu.envs.marine.types import PLACE
 from torchrl_gpu.training.crossings import Crossings, cross
 from torchrl_gpu.training.graphed import Policy
 from torchrl_gpu.training.navigation_table import navigation_table
-from torchrl_gpu.training.packing_suite import print_whole, write_json
 from torchrl_gpu.training.published import SOURCE, Protocol, published_for
+from torchrl_gpu.training.reports import print_whole, write_json
 
 
 class NavigationSuite:
@@ -99,7 +99,6 @@ class NavigationSuite:
         crossed |= {other: cross(self.env, each) for other, each in (others or {}).items() if other != name}
         published = published_for(self.env)
         print_whole(navigation_table(self.env.levels, crossed, published, f"{self.env.num_envs} worlds"))
-        folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "evaluation.json", self._report(crossed, published))
         if self.pictures:
             draw(folder, own)
@@ -145,7 +144,6 @@ class NavigationSuite:
         self.env.reset()
         starts = self.env.state.motion[PLACE].permute(2, 1, 0).cpu()
         plans = [_plan(i, crossings, starts[i], goals[i]) for i in range(self.env.num_envs)]
-        folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "crossings.json", plans)
         Console().print(f"Written: {folder / 'crossings.json'}, {len(plans)} worlds", soft_wrap=True)
         return plans

@@ -17,7 +17,7 @@ from torchrl_gpu.policies.agents.base import Agent
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.training.clipping import clip_gradients
 from torchrl_gpu.training.episodes import EpisodeMeter
-from torchrl_gpu.training.graphed_update import GraphedUpdate
+from torchrl_gpu.training.graphed_update import GraphedUpdate, make_capturable
 from torchrl_gpu.training.replay import DevicePrioritySampler, replay_buffer
 from torchrl_gpu.training.replay_run import ReplayRun, check_counts
 from torchrl_gpu.training.rollout import Rollout
@@ -144,8 +144,8 @@ class OffPolicy(ReplayRun):
         optimizer = self.make_optimizer(groups)
         for group in optimizer.param_groups:
             group["lr"] *= self.learning_rates.get(group["name"], 1.0)
-            if "capturable" in group:
-                group["capturable"] = self.env.device.type == "cuda"  # else each step reads its own count back
+        if self.env.device.type == "cuda":
+            make_capturable(optimizer)  # else each step reads its own count back
         if self.make_scheduler is None:
             return optimizer
         return [optimizer], [self.make_scheduler(optimizer)]

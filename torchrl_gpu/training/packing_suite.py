@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from torchrl_gpu.policies.packing.contestants import RULE
 from torchrl_gpu.training.comparison import columns_of, comparison_data, comparison_table
 from torchrl_gpu.training.graphed import Policy
 from torchrl_gpu.training.packings import Packings, Score, pack
+from torchrl_gpu.training.reports import print_whole, write_json
 
 
 class PackingSuite:
@@ -122,7 +122,6 @@ class PackingSuite:
             {"episode": name, "utilization": packings.utilization[i].item(), "placements": placements(self.env, i)}
             for i, name in enumerate(self.names()[: self.env.num_envs])
         ]
-        folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "plans.json", plans)
         Console().print(f"Written: {folder / 'plans.json'}, {len(plans)} plans", soft_wrap=True)
         return plans
@@ -162,17 +161,3 @@ def table(rows: list[Score], title: str) -> Table:
 
 def _decision_time(packings: Packings) -> dict[str, torch.Tensor]:
     return {"ms/decision": torch.tensor([packings.decision_ms])}
-
-
-def print_whole(shown: Table) -> None:
-    """Prints a table at its own width: rich takes a log for 80 columns and would leave figures out."""
-    console = Console()
-    width = console.measure(shown, options=console.options.update(max_width=1000)).maximum
-    Console(width=max(console.width, width)).print(shown)
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Writes a file whole or not at all."""
-    fresh = path.with_suffix(".json-new")
-    fresh.write_text(json.dumps(content, indent=2) + "\n")
-    fresh.replace(path)
