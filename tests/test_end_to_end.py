@@ -17,8 +17,8 @@ import yaml
 from PIL import Image
 
 from tests.conftest import ROOT
+from tests.training.resuming import part_of
 from torchrl_gpu import cli, configs
-from torchrl_gpu.training.replay import replay_file
 
 NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]
 UPDATES = ["--model.batch_size=8", "--model.replay_size=200", "--model.warmup_frames=32", "--model.updates_per_step=2"]
@@ -97,7 +97,7 @@ def checkpoint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_fit_leaves_what_it_should(folder: Path) -> None:
     run = folder / "runs" / "packing"
     assert torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 6
-    assert replay_file(run / "checkpoints" / "last.ckpt").is_file()
+    assert part_of(run / "checkpoints" / "last.ckpt").is_file()
     (version,) = (run / "tensorboard").iterdir()
     assert list(version.glob("events.out.tfevents.*"))
     assert yaml.safe_load((version / "config.yaml").read_text())["model"]["init_args"]["batch_size"] == 8
@@ -299,9 +299,9 @@ def test_a_checkpoint_of_another_architecture(error_of: Callable[..., str], chec
 
 
 def test_a_truncated_replay(error_of: Callable[..., str], checkpoint: str, tmp_path: Path) -> None:
-    copy = tmp_path / "copy.ckpt"
+    copy, part = tmp_path / "copy.ckpt", part_of(Path(checkpoint))
     copy.write_bytes(Path(checkpoint).read_bytes())
-    replay_file(copy).write_bytes(replay_file(Path(checkpoint)).read_bytes()[:3000])
+    (tmp_path / part.name).write_bytes(part.read_bytes()[:3000])
     args = ["--ckpt_path", str(copy), f"--trainer.default_root_dir={tmp_path}", "--trainer.logger=false"]
     said = error_of("fit", *args, "--trainer.max_steps=8")
-    assert "copy.replay.pt: want a complete archive as torch.save writes it; got 3000 bytes" in said
+    assert f"{part.name}: want a complete archive as torch.save writes it; got 3000 bytes" in said

@@ -78,8 +78,32 @@ class PackageCLI(LightningCLI):
 
     def after_instantiate_classes(self) -> None:
         """Complains about a checkpoint of another architecture before anything is run or written."""
+        self._found = self._find_checkpoint()
         if not is_overridden("configure_model", self.model):  # which makes layers only inside the run
             self._check_checkpoint(self.model)
+        if isinstance(self.model, LightningModule) and hasattr(self.model, "run_config"):
+            self.model.run_config = self._plain_config()
+
+    _found: str | None = None
+
+    def _find_checkpoint(self) -> str | None:
+        """The file that "last" or "best" stands for, where an `EpisodeCheckpoint` saves; None for other values.
+
+        Raises:
+            ValueError: There is none: a run that was meant to go on must not begin anew.
+        """
+        word = self._get(self.config, "ckpt_path")
+        if word not in ("last", "best"):
+            return None
+        from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+
+        savers = [each for each in self.trainer.callbacks if isinstance(each, EpisodeCheckpoint)]  # type: ignore[attr-defined]
+        return str(savers[0].find(self.trainer, word)) if savers else None
+
+    def _plain_config(self) -> dict[str, Any]:
+        """The resolved configuration of this run: numbers, text, lists and dicts."""
+        self._dump_config()
+        return dict(self.config_dump)
 
     def _check_checkpoint(self, model: LightningModule | None = None) -> None:
         from torchrl_gpu.training.checkpoint import check_checkpoint  # brings torchrl, which --help does without
@@ -90,14 +114,15 @@ class PackageCLI(LightningCLI):
 
     def _ckpt_path(self) -> str | None:
         """The checkpoint file that was asked for; None for Lightning's own words and for addresses."""
-        path = self._get(self.config, "ckpt_path")
+        path = self._found or self._get(self.config, "ckpt_path")
         if path is None or path in ("best", "last", "hpc") or path.startswith("registry") or "://" in path:
             return None
         return str(path)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         quiet_words = {"verbose": False} if self._shows_own_table(subcommand) else {}
-        return super()._prepare_subcommand_kwargs(subcommand) | {"weights_only": True} | quiet_words
+        found = {} if self._found is None else {"ckpt_path": self._found}
+        return super()._prepare_subcommand_kwargs(subcommand) | {"weights_only": True} | quiet_words | found
 
     def _shows_own_table(self, word: str) -> bool:
         return word in ("validate", "test") and getattr(self.datamodule, "shows_own_table", False)

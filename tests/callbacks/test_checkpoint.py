@@ -1,120 +1,390 @@
-"""Checkpoints by episodes: when they are due, which are kept, and that none is ever half written."""
+"""Checkpoints: when they are due, which are kept, whose they are, and that none is ever half written."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch import Callback
 
-from tests.training.tiny import fit, module
+from tests.training.resuming import differences, everything, last
+from tests.training.tiny import data, fit, module, trainer
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.training.replay import replay_file
+from torchrl_gpu.callbacks import checkpoint as checkpoint_callback
+from torchrl_gpu.training.checkpoint_files import ENTRY, newest_checkpoint, parts_of
+
+pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
+
+
+def saver(every_n_episodes: int | None = None, **changes: Any) -> EpisodeCheckpoint:
+    """One that saves whenever it is due, whatever that costs."""
+    return EpisodeCheckpoint(every_n_episodes=every_n_episodes, **{"most_share": None, **changes})
 
 
 class Diary(Callback):
-    """Episodes finished before the first training step and after each."""
+    """Episodes finished and updates made before the first training step and after each."""
 
     def __init__(self) -> None:
         self.episodes: list[int] = []
+        self.updates: list[int] = []
 
     def on_train_batch_start(self, trainer, pl_module, *args) -> None:  # type: ignore[no-untyped-def]
         if not self.episodes:
-            self.episodes.append(int(pl_module.meter.finished))
+            self.note(trainer, pl_module)
 
     def on_train_batch_end(self, trainer, pl_module, *args) -> None:  # type: ignore[no-untyped-def]
+        self.note(trainer, pl_module)
+
+    def note(self, trainer, pl_module) -> None:  # type: ignore[no-untyped-def]
         self.episodes.append(int(pl_module.meter.finished))
+        self.updates.append(trainer.global_step)
 
 
-def names(folder: Path) -> set[str]:
-    return {path.name for path in (folder / "checkpoints").iterdir()}
+def files(folder: Path) -> set[Path]:
+    return {path for path in (folder / "checkpoints").iterdir() if path.is_file()}
 
 
-def with_replay(*stems: str) -> set[str]:
-    return {f"{stem}{suffix}" for stem in stems for suffix in (".ckpt", ".replay.pt")}
+def stems(folder: Path) -> set[str]:
+    """Names of whole checkpoints, each with one part; nothing else lies around."""
+    checkpoints = {path for path in files(folder) if path.suffix == ".ckpt"}
+    parts = {part for path in checkpoints for part in parts_of(path)}
+    assert len(parts) == len(checkpoints)
+    assert files(folder) == checkpoints | parts
+    return {path.stem for path in checkpoints}
 
 
-def crossings(episodes: list[int], every: int) -> list[int]:
+def crossings(counts: list[int], every: int) -> list[int]:
     """Counts at which another multiple has been crossed, the definition."""
-    return [after for before, after in pairwise(episodes) if after // every > before // every]
+    return [after for before, after in pairwise(counts) if after // every > before // every]
+
+
+# -- when --
 
 
 @pytest.mark.parametrize("every", [1, 4, 1000])
-def test_one_whenever_a_multiple_is_crossed(tmp_path: Path, every: int) -> None:
+def test_one_whenever_a_multiple_of_episodes_is_crossed(tmp_path: Path, every: int) -> None:
     diary = Diary()
-    fit(module(), tmp_path, 16, diary, EpisodeCheckpoint(every_n_episodes=every, keep=100))
+    fit(module(), tmp_path, 16, diary, saver(every, keep=100))
     due = crossings(diary.episodes, every)
-    assert names(tmp_path) == with_replay("last", *(f"episodes-{count}" for count in due))
+    assert stems(tmp_path) == {"last", *(f"episodes-{count}" for count in due)}
     if every == 4:
         assert 0 < len(due) < 8  # not at every step, and not never
 
 
+def test_by_updates_nothing_waits_for_an_episode(tmp_path: Path) -> None:
+    fit(module(), tmp_path, 14, saver(every_n_updates=5, keep=100))  # two updates a training step
+    assert stems(tmp_path) == {"last", "updates-6", "updates-10"}
+
+
+def test_by_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 100_000, 7))
+    monkeypatch.setattr(checkpoint_callback.time, "monotonic", lambda: float(next(clock)))
+    fit(module(), tmp_path, 16, saver(every_n_minutes=1.0, keep=100))
+    assert 2 <= len(stems(tmp_path)) < 9
+
+
+def test_saving_keeps_to_its_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(checkpoint_callback.time, "monotonic", lambda: now[0])
+    save = EpisodeCheckpoint._save
+
+    def slow(self: EpisodeCheckpoint, *args: Any) -> None:
+        monkeypatch.setattr(checkpoint_callback, "publish", passing(2.0))
+        save(self, *args)
+
+    def passing(seconds: float) -> Callable[..., None]:
+        def publish(fresh: Path, path: Path) -> None:
+            now[0] += seconds
+            fresh.replace(path)
+
+        return publish
+
+    class Clock(Callback):
+        def on_train_batch_start(self, *args: Any) -> None:
+            now[0] += 10.0
+
+    monkeypatch.setattr(EpisodeCheckpoint, "_save", slow)
+    fit(module(), tmp_path, 40, Clock(), saver(every_n_updates=2, keep=100, most_share=0.05))
+    # each save takes 2 s, so that the next one may come 40 s later: at every fourth or fifth training step of 10 s
+    assert 4 <= len(stems(tmp_path)) - 1 <= 5
+
+
 def test_only_the_last_one_by_default(tmp_path: Path) -> None:
     fit(module(), tmp_path, 4, EpisodeCheckpoint())
-    assert names(tmp_path) == with_replay("last")
+    assert stems(tmp_path) == {"last"}
 
 
-def test_old_ones_go_with_their_replay(tmp_path: Path) -> None:
+def test_old_ones_go_with_their_parts(tmp_path: Path) -> None:
     diary = Diary()
-    fit(module(), tmp_path, 16, diary, EpisodeCheckpoint(every_n_episodes=1, keep=2))
+    fit(module(), tmp_path, 16, diary, saver(1, keep=2))
     kept = crossings(diary.episodes, 1)[-2:]
-    assert names(tmp_path) == with_replay("last", *(f"episodes-{count}" for count in kept))
+    assert stems(tmp_path) == {"last", *(f"episodes-{count}" for count in kept)}
 
 
 def test_a_folder_of_its_own_and_no_replay(tmp_path: Path) -> None:
     fit(module(), tmp_path / "run", 2, EpisodeCheckpoint(dirpath=str(tmp_path / "checkpoints"), save_replay=False))
-    assert names(tmp_path) == {"last.ckpt"}
+    assert files(tmp_path) == {tmp_path / "checkpoints" / "last.ckpt"}
     assert not (tmp_path / "run" / "checkpoints").exists()
-
-
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")
-def test_a_resumed_run_goes_on_counting_and_dropping(tmp_path: Path) -> None:
-    fit(module(), tmp_path, 8, EpisodeCheckpoint(every_n_episodes=1, keep=1))
-    (old,) = (tmp_path / "checkpoints").glob("episodes-*.ckpt")
-    diary = Diary()
-    fit(module(), tmp_path, 12, diary, EpisodeCheckpoint(every_n_episodes=1, keep=1), ckpt_path=old)
-    newest = crossings(diary.episodes, 1)[-1]
-    assert f"episodes-{newest}.ckpt" != old.name
-    assert names(tmp_path) == with_replay("last", f"episodes-{newest}")
 
 
 def test_a_resumed_run_saves_nothing_before_it_is_due(tmp_path: Path) -> None:
     fit(module(), tmp_path / "half", 8, EpisodeCheckpoint())
     diary = Diary()
-    last = tmp_path / "half" / "checkpoints" / "last.ckpt"
-    finished = int(torch.load(last, weights_only=True)["meter"]["finished"])
-    fit(module(), tmp_path / "rest", 10, diary, EpisodeCheckpoint(every_n_episodes=finished), ckpt_path=last)
+    finished = int(torch.load(last(tmp_path / "half"), weights_only=True)["meter"]["finished"])
+    fit(module(), tmp_path / "rest", 10, diary, saver(finished), ckpt_path=last(tmp_path / "half"))
     assert diary.episodes[0] == finished >= 2  # a multiple that had been crossed before
     assert diary.episodes[-1] < 2 * finished
-    assert names(tmp_path / "rest") == with_replay("last")
+    assert stems(tmp_path / "rest") == {"last"}
 
 
-@pytest.mark.parametrize("moment", ["checkpoint", "replay"])
-def test_what_is_interrupted_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+def test_a_quick_look_writes_nothing(tmp_path: Path) -> None:
     fit(module(), tmp_path, 2, EpisodeCheckpoint())
-    last = tmp_path / "checkpoints" / "last.ckpt"
-    before, replay_before = last.read_bytes(), replay_file(last).read_bytes()
+    before = {path: path.read_bytes() for path in files(tmp_path)}
+    fit(module(), tmp_path, 4, saver(1), fast_dev_run=2)
+    assert {path: path.read_bytes() for path in files(tmp_path)} == before
+
+
+# -- the best one --
+
+
+def test_the_best_one_by_what_validation_finds(tmp_path: Path) -> None:
+    seen: list[tuple[float, int]] = []
+
+    class Values(Callback):
+        def on_validation_end(self, trainer, pl_module) -> None:  # type: ignore[no-untyped-def]
+            seen.append((float(trainer.callback_metrics["val/utilization"]), trainer.global_step))
+
+    callback = saver(monitor="val/utilization")
+    fit(module(), tmp_path, 24, Values(), callback)  # four epochs of three training steps, a validation after each
+    assert len(seen) == 4
+    best = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)
+    value = max(value for value, _ in seen)
+    assert best["global_step"] == next(step for each, step in seen if each == value)
+    assert parts_of(tmp_path / "checkpoints" / "best.ckpt") == []
+    assert callback.state_dict()["best"] == value
+
+
+def test_a_resumed_run_remembers_the_best_value(tmp_path: Path) -> None:
+    fit(module(), tmp_path, 6, saver(monitor="val/utilization"))
+    state = torch.load(last(tmp_path), weights_only=True)
+    (key,) = (key for key in state["callbacks"] if "EpisodeCheckpoint" in key)
+    state["callbacks"][key]["best"] = 1.0  # better than anything to come
+    before = (tmp_path / "checkpoints" / "best.ckpt").read_bytes()
+    torch.save(state, last(tmp_path))
+    fit(module(), tmp_path, 12, saver(monitor="val/utilization"), ckpt_path=last(tmp_path))
+    assert (tmp_path / "checkpoints" / "best.ckpt").read_bytes() == before
+
+
+def test_a_value_that_nobody_logs_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"monitor must be one of .*val/utilization.*; got val/luck"):
+        fit(module(), tmp_path, 6, saver(monitor="val/luck"))
+
+
+# -- whose --
+
+
+def test_a_resumed_run_goes_on_counting_and_dropping(tmp_path: Path) -> None:
+    fit(module(), tmp_path, 8, saver(1, keep=1))
+    (old,) = (tmp_path / "checkpoints").glob("episodes-*.ckpt")
+    diary = Diary()
+    fit(module(), tmp_path, 12, diary, saver(1, keep=1), ckpt_path=old)
+    newest = crossings(diary.episodes, 1)[-1]
+    assert f"episodes-{newest}.ckpt" != old.name
+    assert stems(tmp_path) == {"last", f"episodes-{newest}"}
+
+
+def test_a_new_run_moves_those_of_another_out_of_its_way(tmp_path: Path) -> None:
+    fit(module(), tmp_path, 2, EpisodeCheckpoint())
+    before = {path.name: path.read_bytes() for path in files(tmp_path)}
+    for number in (1, 2):
+        fit(module(), tmp_path, 4, EpisodeCheckpoint())
+        assert stems(tmp_path) == {"last"}
+        assert {path.name for path in (tmp_path / "checkpoints").glob("earlier-*")} == {
+            f"earlier-{n}" for n in range(1, number + 1)
+        }
+    aside = tmp_path / "checkpoints" / "earlier-1"
+    assert {path.name: path.read_bytes() for path in aside.iterdir()} == before
+    fit(module(), tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=aside / "last.ckpt", seed=9)
+    assert differences(everything(last(tmp_path / "rest")), everything(last(tmp_path))) == []
+
+
+def test_the_copy_of_a_run_leaves_the_original_alone(tmp_path: Path) -> None:
+    fit(module(), tmp_path / "original", 8, saver(1, keep=2))
+    before = {path.name: path.read_bytes() for path in files(tmp_path / "original")}
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    fit(module(), tmp_path / "copy", 16, saver(1, keep=2), ckpt_path=last(tmp_path / "copy"))
+    assert {path.name: path.read_bytes() for path in files(tmp_path / "original")} == before
+    assert len(stems(tmp_path / "copy")) == 3  # where the older ones have gone
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../victim.ckpt", "victim.ckpt", "episodes-1.ckpt/../victim.ckpt", 7])
+def test_a_strangers_checkpoint_removes_nothing_elsewhere(tmp_path: Path, name: Any) -> None:
+    callback = saver(1, keep=1)
+    callback.load_state_dict({"saved": [name, "episodes-3.ckpt"], "run": "../x", "best": "high"})
+    assert callback.state_dict() == {"run": None, "saved": ["episodes-3.ckpt"], "best": None}
+
+
+def test_two_runs_do_not_save_to_one_folder_at_a_time(tmp_path: Path) -> None:
+    class Another(Callback):
+        def on_train_start(self, *args: Any) -> None:
+            with pytest.raises(ValueError, match="want a folder that no other run saves to at this moment; got"):
+                fit(module(), tmp_path, 2, EpisodeCheckpoint())
+
+    fit(module(), tmp_path, 2, EpisodeCheckpoint(), Another())
+    fit(module(), tmp_path, 2, EpisodeCheckpoint())  # it is free again
+
+
+# -- whole or not at all --
+
+
+@pytest.mark.parametrize("moment", ["write_whole", "publish", "Trainer.save_checkpoint"])
+def test_what_is_interrupted_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    fit(module(), tmp_path, 2, EpisodeCheckpoint())
+    before = everything(last(tmp_path))
 
     def interrupted(*args: object, **kwargs: object) -> None:
         raise OSError("no space left")
 
-    writers = {
-        "checkpoint": "lightning.pytorch.Trainer.save_checkpoint",
-        "replay": "torchrl_gpu.training.replay_run.save_replay",
-    }
-    monkeypatch.setattr(writers[moment], interrupted)
-    with pytest.raises(OSError, match="no space left"):
-        fit(module(), tmp_path, 4, EpisodeCheckpoint())
-    assert last.read_bytes() == before
-    assert replay_file(last).read_bytes() == replay_before
+    with monkeypatch.context() as patched:
+        where = "lightning.pytorch." if "." in moment else "torchrl_gpu.callbacks.checkpoint."
+        patched.setattr(where + moment, interrupted)
+        with pytest.raises(OSError, match="no space left"):
+            fit(module(), tmp_path, 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
+    found, torn = newest_checkpoint(tmp_path / "checkpoints")
+    assert (found, torn) == (last(tmp_path), [])
+    content = torch.load(last(tmp_path), weights_only=True)
+    (part,) = content[ENTRY]["parts"]
+    assert differences(before["replay"], torch.load(last(tmp_path).with_name(part), weights_only=True)["replay"]) == []
+    fit(module(), tmp_path, 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
+    assert stems(tmp_path) == {"last"}  # what lay around has gone
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from tests.training.tiny import fit, module
+from torchrl_gpu.callbacks import EpisodeCheckpoint, checkpoint
+
+folder, moment = Path(sys.argv[1]), sys.argv[2]
+def die(*args, **kwargs):
+    os._exit(9)
+setattr(checkpoint, moment, die)
+fit(module(), folder, 4, EpisodeCheckpoint(), ckpt_path=folder / "checkpoints" / "last.ckpt")
+"""
+
+
+@pytest.mark.parametrize("moment", ["checkpoint_entry", "publish"])
+def test_killed_between_two_writes(tmp_path: Path, child_environment: dict[str, str], moment: str) -> None:
+    """The new replay is there, the new checkpoint is not: the old pair still is one."""
+    fit(module(), tmp_path, 2, EpisodeCheckpoint())
+    before = everything(last(tmp_path))
+    run = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), moment], env=child_environment, check=False)
+    assert run.returncode == 9
+    assert len(parts_of(last(tmp_path))) == 2
+    content = torch.load(last(tmp_path), weights_only=True)
+    (name,) = content[ENTRY]["parts"]
+    part = torch.load(last(tmp_path).with_name(name), weights_only=True)
+    assert part["id"] == content[ENTRY]["id"]
+    assert differences(before["replay"], part["replay"]) == []
+    assert newest_checkpoint(tmp_path / "checkpoints") == (last(tmp_path), [])
+
+
+def test_a_replay_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
+    for name, steps in (("a", 2), ("b", 4)):
+        fit(module(), tmp_path / name, steps, EpisodeCheckpoint())
+    (ours,), (theirs,) = parts_of(last(tmp_path / "a")), parts_of(last(tmp_path / "b"))
+    theirs.replace(ours)
+    with pytest.raises(ValueError, match=r"checkpoint part .*: want the one of checkpoint [0-9a-f]{12} and process 0"):
+        fit(module(), tmp_path / "rest", 6, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "a"))
+
+
+def test_a_torn_one_is_passed_over_in_one_line(tmp_path: Path) -> None:
+    fit(module(), tmp_path, 8, saver(1, keep=1))
+    folder = tmp_path / "checkpoints"
+    (older,) = folder.glob("episodes-*.ckpt")
+    whole = last(tmp_path).read_bytes()
+    for spoil in (
+        lambda: last(tmp_path).write_bytes(whole[:5000]),
+        lambda: os.truncate(parts_of(last(tmp_path))[0], 100),
+    ):
+        last(tmp_path).write_bytes(whole)
+        spoil()
+        found, torn = newest_checkpoint(folder)
+        assert found == older
+        assert len(torn) == 1
+        assert "\n" not in torn[0]
+        assert "last" in torn[0]
+    callback, runner = saver(1), trainer(tmp_path)
+    assert callback.find(runner) == older
+    older.unlink()
+    with pytest.raises(ValueError, match=r"ckpt_path 'last' wants a whole checkpoint in .*; got none"):
+        callback.find(runner)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        7,
+        {},
+        {"run": "x" * 12, "id": "0" * 12, "saved_s": 1.0, "world_size": 1, "parts": {}},
+        *(
+            {"run": "0" * 12, "id": "0" * 12, "saved_s": 1.0, "world_size": 1, "parts": {name: 3}}
+            for name in ("../../x-000000000000.rank0.pt", "/etc/passwd", "x.pt", "")
+        ),
+    ],
+)
+def test_parts_are_files_beside_the_checkpoint(tmp_path: Path, entry: Any) -> None:
+    fit(module(), tmp_path, 2, EpisodeCheckpoint())
+    content = torch.load(last(tmp_path), weights_only=True)
+    torch.save({**content, ENTRY: entry}, last(tmp_path))
+    with pytest.raises(ValueError, match=r"checkpoint .*: want (an entry|parts)"):
+        fit(module(), tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
+
+
+def test_what_the_run_was(tmp_path: Path) -> None:
+    made = module()
+    made.run_config = {"model": {"env": {"num_envs": 8}}, "token": "secret-of-a-stream", "callbacks": [{"token": None}]}
+    fit(made, tmp_path, 2, EpisodeCheckpoint())
+    entry = torch.load(last(tmp_path), weights_only=True)[ENTRY]
+    assert entry["config"]["model"] == {"env": {"num_envs": 8}}
+    assert entry["versions"]["torch"] == metadata.version("torch")
+    assert entry["module"] == "torchrl_gpu.training.q_learning.QLearning"
+    assert "commit" in entry
+    assert "secret-of-a-stream" not in str(entry)
+
+
+# -- without this callback, and bad arguments --
+
+
+def test_what_another_callback_saves_goes_on_without_its_replay(tmp_path: Path) -> None:
+    made = fit(module(), tmp_path, 4)
+    made.trainer.save_checkpoint(tmp_path / "plain.ckpt")
+    resumed = fit(module(), tmp_path, 6, data_module=data(), ckpt_path=tmp_path / "plain.ckpt")
+    assert resumed.trainer.global_step == 6
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
-    [({"every_n_episodes": 0}, "every_n_episodes must be at least 1; got 0"), ({"keep": 0}, "keep must be at least 1")],
+    [
+        ({"every_n_episodes": 0}, "every_n_episodes must be at least 1; got 0"),
+        ({"every_n_updates": 0}, "every_n_updates must be at least 1; got 0"),
+        ({"every_n_minutes": 0.0}, "every_n_minutes must be above 0; got 0.0"),
+        ({"keep": 0}, "keep must be at least 1"),
+        ({"mode": "best"}, "mode must be max or min; got 'best'"),
+        ({"most_share": 0.0}, "most_share must lie in"),
+    ],
 )
-def test_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:
+def test_numbers_that_cannot_work(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"EpisodeCheckpoint: {message}"):
-        EpisodeCheckpoint(**wrong)  # type: ignore[arg-type]
+        EpisodeCheckpoint(**wrong)

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchrl_gpu.training.replay import replay_file
+from torchrl_gpu.training.checkpoint_files import ENTRY, parts_of
 
 # What Lightning counts anew when a run is stopped at max_steps in the middle of an epoch, and its own results so far.
-LIGHTNINGS_OWN = ("epoch", "loops", "callbacks")
+# The last one holds the ids of run and checkpoint, and the time.
+LIGHTNINGS_OWN = ("epoch", "loops", "callbacks", ENTRY)
 
 
 def last(folder: Path) -> Path:
@@ -19,10 +20,16 @@ def last(folder: Path) -> Path:
     return folder / "checkpoints" / "last.ckpt"
 
 
+def part_of(checkpoint: Path) -> Path:
+    """The one part beside a checkpoint of one process."""
+    (part,) = parts_of(checkpoint)
+    return part
+
+
 def everything(checkpoint: Path) -> dict[str, Any]:
     """All that a run consists of: weights, targets, optimizer, schedule, environment, generators, replay."""
     content = torch.load(checkpoint, weights_only=True)
-    replay = torch.load(replay_file(checkpoint), weights_only=True)
+    replay = torch.load(part_of(checkpoint), weights_only=True)["replay"]
     return {key: value for key, value in content.items() if key not in LIGHTNINGS_OWN} | {"replay": replay}
 
 

@@ -15,8 +15,8 @@ from tests.training.tiny import data, fit, module, trainer
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.policies import PlacementScores
 from torchrl_gpu.training.checkpoint import check_checkpoint
+from torchrl_gpu.training.checkpoint_files import parts_of
 from torchrl_gpu.training.q_learning import QLearning
-from torchrl_gpu.training.replay import replay_file
 
 # -- how long it runs --
 
@@ -115,7 +115,7 @@ def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, changes: dict[str, An
 
 
 def test_a_run_that_goes_on_from_any_of_its_checkpoints(tmp_path: Path) -> None:
-    fit(module(), tmp_path / "whole", 12, EpisodeCheckpoint(every_n_episodes=1, keep=100))
+    fit(module(), tmp_path / "whole", 12, EpisodeCheckpoint(every_n_episodes=1, keep=100, most_share=None))
     saved = sorted((tmp_path / "whole" / "checkpoints").glob("episodes-*.ckpt"))
     steps = {torch.load(path, weights_only=True)["global_step"]: path for path in saved}
     assert set(steps) >= {2, 6}  # in the middle of an epoch, and in its last step, before validation
@@ -127,7 +127,7 @@ def test_a_run_that_goes_on_from_any_of_its_checkpoints(tmp_path: Path) -> None:
 
 def test_without_its_replay_a_resumed_run_fills_it_again(tmp_path: Path) -> None:
     fit(module(), tmp_path / "half", 6, EpisodeCheckpoint(save_replay=False))
-    assert not replay_file(last(tmp_path / "half")).exists()
+    assert parts_of(last(tmp_path / "half")) == []
     made = module()
     frames: list[int] = []
     made.on_train_batch_start = lambda *args: frames.append(made.frames)  # type: ignore[method-assign]

@@ -19,7 +19,9 @@ from torchrl.data import TensorDictReplayBuffer
 
 import torchrl_gpu.training.replay as replay_module
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.training.replay import DevicePrioritySampler, load_replay, replay_buffer, replay_file, save_replay
+from torchrl_gpu.training.checkpoint import read_archive
+from torchrl_gpu.training.checkpoint_files import write_whole
+from torchrl_gpu.training.replay import DevicePrioritySampler, replay_buffer, replay_state, restore_replay
 
 CPU = torch.device("cpu")
 
@@ -313,7 +315,17 @@ def test_sums_are_made_once_for_many_batches() -> None:
     assert replay.sampler._sums is sums
 
 
-# -- beside a checkpoint --
+# -- as a file --
+
+
+def save_replay(replay: TensorDictReplayBuffer, path: Path) -> None:
+    """As part of a checkpoint."""
+    write_whole(replay_state(replay), path)
+
+
+def load_replay(replay: TensorDictReplayBuffer, path: Path) -> None:
+    """Likewise."""
+    restore_replay(replay, read_archive(path, "replay"), f"replay {path}")
 
 
 @pytest.mark.parametrize("number", [0, 6, 10, 14])
@@ -339,9 +351,9 @@ def test_a_replay_goes_on_as_if_it_had_never_been_saved(tmp_path: Path, is_prior
         saved.extend(transitions(number // 2, number - number // 2))
         if is_prioritized:
             saved.update_priority(torch.arange(3), torch.tensor([3.0, 0.5, 2.0]))
-        save_replay(saved, tmp_path / "x.ckpt")
+    save_replay(saved, tmp_path / "x.pt")
     loaded = make()
-    assert load_replay(loaded, tmp_path / "x.ckpt") is bool(number)
+    load_replay(loaded, tmp_path / "x.pt")
     assert len(loaded) == min(number, 10)
     for ours, wanted in zip(go_on(loaded), go_on(saved), strict=True):
         assert (ours == wanted).all()
@@ -352,8 +364,8 @@ def test_what_is_left_out_stays_left_out_in_a_loaded_replay(tmp_path: Path, is_p
     saved, loaded = masked(is_prioritized), masked(is_prioritized)
     index = saved.extend(transitions(0, 7))
     saved.sampler.leave_out(index, torch.arange(7) % 2 == 0)
-    save_replay(saved, tmp_path / "x.ckpt")
-    load_replay(loaded, tmp_path / "x.ckpt")
+    save_replay(saved, tmp_path / "x.pt")
+    load_replay(loaded, tmp_path / "x.pt")
     assert (sampled(loaded, 1)[0] == sampled(saved, 1)[0]).all()
     assert drawn(loaded) == {1.0, 3.0, 5.0}
 
@@ -363,8 +375,8 @@ def test_a_prioritized_replay_becomes_a_uniform_one_without_what_is_left_out(tmp
     index = saved.extend(transitions(0, 6))
     saved.update_priority(index, torch.arange(6.0))
     saved.sampler.leave_out(index, torch.arange(6) == 2)
-    save_replay(saved, tmp_path / "x.ckpt")
-    load_replay(loaded, tmp_path / "x.ckpt")
+    save_replay(saved, tmp_path / "x.pt")
+    load_replay(loaded, tmp_path / "x.pt")
     loaded.extend(transitions(6, 1))
     assert loaded.sampler.priority.tolist() == [1, 1, 0, 1, 1, 1, 1, 0, 0, 0]
 
@@ -372,15 +384,15 @@ def test_a_prioritized_replay_becomes_a_uniform_one_without_what_is_left_out(tmp
 def test_only_what_is_filled_is_written(tmp_path: Path) -> None:
     replay = replay_buffer(100_000, 4, CPU)
     replay.extend(transitions(0, 10))
-    save_replay(replay, tmp_path / "x.ckpt")
-    assert replay_file(tmp_path / "x.ckpt").stat().st_size < 20_000
+    save_replay(replay, tmp_path / "x.pt")
+    assert (tmp_path / "x.pt").stat().st_size < 20_000
 
 
 def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     replay = replay_buffer(10, 4, CPU)
     replay.extend(transitions(0, 5))
-    save_replay(replay, tmp_path / "x.ckpt")
-    before = replay_file(tmp_path / "x.ckpt").read_bytes()
+    save_replay(replay, tmp_path / "x.pt")
+    before = (tmp_path / "x.pt").read_bytes()
 
     def interrupted(state: object, path: Path) -> None:
         path.write_bytes(b"half")
@@ -388,19 +400,15 @@ def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(torch, "save", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        save_replay(replay, tmp_path / "x.ckpt")
-    assert replay_file(tmp_path / "x.ckpt").read_bytes() == before
-
-
-def test_no_replay_is_no_error(tmp_path: Path) -> None:
-    assert load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.ckpt") is False
+        save_replay(replay, tmp_path / "x.pt")
+    assert (tmp_path / "x.pt").read_bytes() == before
 
 
 def test_a_uniform_replay_becomes_a_prioritized_one(tmp_path: Path) -> None:
     uniform, ours = replay_buffer(10, 4, CPU), prioritized()
     uniform.extend(transitions(0, 6))
-    save_replay(uniform, tmp_path / "x.ckpt")
-    load_replay(ours, tmp_path / "x.ckpt")
+    save_replay(uniform, tmp_path / "x.pt")
+    load_replay(ours, tmp_path / "x.pt")
     assert ours.sampler.priority.tolist() == [1.0] * 6 + [0.0] * 4
 
 
@@ -416,14 +424,14 @@ class Malicious:
 
 @pytest.mark.parametrize("form", ["archive", "bare pickle"])
 def test_code_in_a_replay_never_runs(tmp_path: Path, form: str) -> None:
-    path = replay_file(tmp_path / "x.ckpt")
+    path = tmp_path / "x.pt"
     content = {"transitions": {}, "size": Malicious(tmp_path / "ran")}
     if form == "archive":
         torch.save(content, path)
     else:
         path.write_bytes(pickle.dumps(content, protocol=2))
     with pytest.raises(ValueError, match=r"replay .*: want"):
-        load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.ckpt")
+        load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.pt")
     assert not (tmp_path / "ran").exists()
 
 
@@ -434,34 +442,34 @@ def test_what_lies_around_is_not_read(tmp_path: Path) -> None:
     for folder in ("x.replay", "x"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "prefetch.pkl").write_bytes(pickle.dumps(Malicious(tmp_path / "ran")))
-    save_replay(replay, tmp_path / "x.ckpt")
-    assert load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.ckpt")
+    save_replay(replay, tmp_path / "x.pt")
+    load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.pt")
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_replay_of_another_size_is_refused(tmp_path: Path) -> None:
     replay = replay_buffer(10, 4, CPU)
     replay.extend(transitions(0, 5))
-    save_replay(replay, tmp_path / "x.ckpt")
+    save_replay(replay, tmp_path / "x.pt")
     with pytest.raises(ValueError, match="want one for 20 transitions, as this run keeps; got one for 10"):
-        load_replay(replay_buffer(20, 4, CPU), tmp_path / "x.ckpt")
+        load_replay(replay_buffer(20, 4, CPU), tmp_path / "x.pt")
 
 
 @pytest.mark.parametrize("length", [0, 50, 1000])
 def test_a_truncated_replay_is_refused(tmp_path: Path, length: int) -> None:
     replay = replay_buffer(10, 4, CPU)
     replay.extend(transitions(0, 5))
-    save_replay(replay, tmp_path / "x.ckpt")
-    path = replay_file(tmp_path / "x.ckpt")
+    save_replay(replay, tmp_path / "x.pt")
+    path = tmp_path / "x.pt"
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(ValueError, match=f"replay .*: want a complete archive.*got {length} bytes"):
-        load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.ckpt")
+        load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.pt")
 
 
 def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
-    torch.save({"state_dict": {}}, replay_file(tmp_path / "x.ckpt"))
-    with pytest.raises(ValueError, match="want what save_replay writes; got no capacity in it"):
-        load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.ckpt")
+    torch.save({"state_dict": {}}, tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="want what replay_state gives; got no capacity in it"):
+        load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.pt")
 
 
 @pytest.mark.gpu

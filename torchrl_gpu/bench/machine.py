@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from torchrl_gpu.bench.timing import Contestant
+from torchrl_gpu.versions import commit, version
 
 _PACKAGES = ("torchrl_gpu", "torch", "torchrl", "tensordict", "lightning", "numpy", "mujoco", "jumanji", "jax")
 _GIB = 2**30
@@ -28,8 +27,8 @@ def describe(device: torch.device) -> dict[str, Any]:
         "openmp": {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")},
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "versions": {name: _version(name) for name in _PACKAGES},
-        "commit": _commit(),
+        "versions": {name: version(name) for name in _PACKAGES},
+        "commit": commit(),
     }
 
 
@@ -39,26 +38,6 @@ def _processor() -> str:
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or "unknown"
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """Commit of the checkout that this code lies in, "+" behind it where tracked files differ from it."""
-    here = Path(__file__).parent
-    try:
-        commit, changed = (
-            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
-            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "--", here.parent])
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return commit + ("+" if changed else "")
 
 
 def gpu_use(device: torch.device) -> dict[str, str]:

@@ -1,27 +1,62 @@
-"""Checkpoints by episodes, with the replay beside them."""
+"""Checkpoints by updates, minutes and episodes, and the best one, with the replay beside them."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
+import re
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities import rank_zero_info
 
-from torchrl_gpu.training.replay import replay_file
+from torchrl_gpu.training.checkpoint_files import (
+    ENTRY,
+    checkpoint_entry,
+    find_checkpoints,
+    new_id,
+    newest_checkpoint,
+    part_path,
+    parts_of,
+    publish,
+    remove_checkpoint,
+    write_whole,
+)
+from torchrl_gpu.training.run_record import run_record
+
+BEST, LAST = "best.ckpt", "last.ckpt"
+_PERIODIC = re.compile(r"(episodes|updates)-\d{1,20}\.ckpt")
+_RUN = re.compile(r"[0-9a-f]{12}")
 
 
 class EpisodeCheckpoint(Checkpoint):
-    """Saves `episodes-N.ckpt` whenever another `every_n_episodes` have finished, and `last.ckpt` at the end.
+    """Saves a run so that it can go on as if it had never stopped: now and then, at its end, and where it is best.
 
-    Environments finish in clumps, so a checkpoint is due when a multiple has been crossed. Each is written whole or not
-    at all; the replay goes into a file beside it.
+    `last.ckpt` is saved at the end of training, `episodes-N.ckpt` or `updates-N.ckpt` where a multiple of episodes,
+    updates or minutes has been passed (environments finish in clumps, so multiples are passed rather than met), and
+    `best.ckpt`, without replay, where validation found a better value than before. Each is committed by one rename,
+    after its parts: the replay, and what other processes than the first add. Whoever is killed on the way leaves the
+    one before. All processes save at the same step: the first one decides.
+
+    A new run never overwrites the checkpoints of another: where the folder holds some, they are moved to a folder
+    `earlier-N` in it. Two runs that save to one folder at a time are refused.
 
     Args:
         dirpath: Folder; None stands for `checkpoints` in the Trainer's `default_root_dir`.
-        every_n_episodes: Episodes, over all environments, between checkpoints; None saves only `last.ckpt`.
-        keep: Checkpoints by episodes that are kept; older ones go.
-        save_replay: Whether the replay is written too; without it a resumed run fills it anew.
+        every_n_episodes: Episodes, over all environments of the first process, between checkpoints; None for none.
+        keep: Checkpoints by episodes, updates or minutes that are kept; older ones go.
+        save_replay: Whether the replay is saved too; without it a resumed run fills it anew.
+        every_n_updates: Updates between checkpoints.
+        every_n_minutes: Minutes between checkpoints.
+        monitor: Name of a logged value, such as "val/utilization", of which the best checkpoint is kept.
+        mode: Whether the largest ("max") or the smallest ("min") value is best.
+        most_share: Of the time of training that saving may take: a checkpoint that is due waits until the last one has
+            paid for itself. None saves whenever it is due. The first and the last one never wait.
     """
 
     def __init__(
@@ -30,65 +65,243 @@ class EpisodeCheckpoint(Checkpoint):
         every_n_episodes: int | None = None,
         keep: int = 2,
         save_replay: bool = True,
+        *,
+        every_n_updates: int | None = None,
+        every_n_minutes: float | None = None,
+        monitor: str | None = None,
+        mode: Literal["max", "min"] = "max",
+        most_share: float | None = 0.01,
     ) -> None:
-        if every_n_episodes is not None and every_n_episodes < 1:
-            raise ValueError(f"EpisodeCheckpoint: every_n_episodes must be at least 1; got {every_n_episodes}")
+        for name, count in (("every_n_episodes", every_n_episodes), ("every_n_updates", every_n_updates)):
+            if count is not None and count < 1:
+                raise ValueError(f"EpisodeCheckpoint: {name} must be at least 1; got {count}")
+        if every_n_minutes is not None and not 0 < every_n_minutes < math.inf:
+            raise ValueError(f"EpisodeCheckpoint: every_n_minutes must be above 0; got {every_n_minutes}")
         if keep < 1:
             raise ValueError(f"EpisodeCheckpoint: keep must be at least 1; got {keep}")
+        if mode not in ("max", "min"):
+            raise ValueError(f"EpisodeCheckpoint: mode must be max or min; got {mode!r}")
+        if most_share is not None and not 0 < most_share <= 1:
+            raise ValueError(f"EpisodeCheckpoint: most_share must lie in (0, 1]; got {most_share}")
         self.dirpath, self.every_n_episodes, self.keep, self.save_replay = dirpath, every_n_episodes, keep, save_replay
-        self._crossed: int | None = None
-        self._saved: list[str] = []
+        self.every_n_updates, self.every_n_minutes = every_n_updates, every_n_minutes
+        self.monitor, self.mode, self.most_share = monitor, mode, most_share
+        self._passed: tuple[int, ...] | None = None  # multiples of each period so far
+        self._saved: list[str] = []  # names in the folder, oldest first
+        self._best: float | None = None
+        self._run: str | None = None
+        self._entry: dict[str, Any] | None = None  # of the checkpoint that is being saved
+        self._lock: int | None = None  # descriptor of the folder
+        self._owed_until = self._begun = 0.0
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forgets another run."""
-        self._crossed = None
+    # -- the run that these checkpoints belong to -------------------------------------------------------------------
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Makes the folder this run's own.
+
+        Raises:
+            ValueError: Another run is saving there.
+        """
+        if trainer.fast_dev_run:
+            return
+        self._passed, self._begun, self._owed_until = None, time.monotonic(), 0.0
+        problem = None
+        if trainer.is_global_zero:
+            problem = self._claim(self.folder(trainer))
+        if (problem := trainer.strategy.broadcast(problem)) is not None:
+            raise ValueError(problem)
+        self._run = trainer.strategy.broadcast(self._run or new_id())
+        if trainer.is_global_zero:
+            self._move_others(self.folder(trainer), trainer.ckpt_path)
+
+    def folder(self, trainer: Trainer) -> Path:
+        """Where the checkpoints of a Trainer's run are."""
+        return Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
+
+    def find(self, trainer: Trainer, word: str = "last") -> Path:
+        """The checkpoint to go on from, for `ckpt_path`.
+
+        Args:
+            trainer: Whose run it is.
+            word: "last" for the newest whole one; what is torn is passed over, with a line that says so. Or "best".
+
+        Raises:
+            ValueError: There is none.
+        """
+        folder = self.folder(trainer)
+        if word == "best":
+            found, torn = (folder / BEST if (folder / BEST).is_file() else None), list[str]()
+        else:
+            found, torn = newest_checkpoint(folder)
+        for line in torn:
+            rank_zero_info(f"EpisodeCheckpoint: passed over {line}")
+        if found is None:
+            raise ValueError(f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole checkpoint in {folder}; got none")
+        return found
+
+    def _claim(self, folder: Path) -> str | None:
+        """Holds a lock on the folder until training ends; what is wrong, if another process has it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(ImportError):  # where files cannot be locked, nobody is refused
+            import fcntl
+
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return f"EpisodeCheckpoint: want a folder that no other run saves to at this moment; got {folder}"
+            except OSError:  # a file system without locks
+                os.close(descriptor)
+            else:
+                self._lock = descriptor
+        return None
+
+    def _release(self) -> None:
+        descriptor, self._lock = self._lock, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _move_others(self, folder: Path, resumed: Any) -> None:
+        """Moves checkpoints of other runs out of the way; one that this run goes on from, too, is read by then."""
+        others = [
+            path
+            for path, content in find_checkpoints(folder)
+            if isinstance(content, str) or (content.get(ENTRY) or {}).get("run") != self._run
+        ]
+        if resumed is not None and Path(str(resumed)).resolve() in {path.resolve() for path in others}:
+            return  # saved without this callback: it stays where it was asked for
+        if others:
+            aside = next(folder / f"earlier-{n}" for n in range(1, 1_000_000) if not (folder / f"earlier-{n}").exists())
+            aside.mkdir()
+            for path in [*others, *(part for each in others for part in parts_of(each))]:
+                path.replace(aside / path.name)
+            rank_zero_info(f"EpisodeCheckpoint: {len(others)} checkpoints of another run moved to {aside}")
+
+    # -- when -------------------------------------------------------------------------------------------------------
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         """Counts from where the run is: only now has the module filled its replay or gone back to its checkpoint."""
-        if self.every_n_episodes is not None and self._crossed is None:
-            self._crossed = _episodes(pl_module) // self.every_n_episodes
+        if self._passed is None:
+            self._passed = self._multiples(trainer, pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Saves where a multiple has been crossed."""
-        if self.every_n_episodes is None or self._crossed is None:
+        """Saves where a multiple has been passed."""
+        periods = (self.every_n_episodes, self.every_n_updates, self.every_n_minutes)
+        if trainer.fast_dev_run or self._passed is None or not any(periods):
             return
-        episodes = _episodes(pl_module)
-        if episodes // self.every_n_episodes > self._crossed:
-            self._crossed = episodes // self.every_n_episodes
-            path = self._path(trainer, f"episodes-{episodes}.ckpt")
-            self._saved.append(str(path))  # first, so that the checkpoint knows of itself
-            self._save(trainer, pl_module, path)
-            self._drop_old()
+        passed = self._multiples(trainer, pl_module)
+        due = any(new > old for new, old in zip(passed, self._passed, strict=True))
+        if not _agreed(trainer, due and time.monotonic() >= self._owed_until):
+            return
+        by_episodes = self.every_n_episodes is not None
+        number = int(_episodes(pl_module)) if by_episodes else trainer.global_step
+        name = trainer.strategy.broadcast(f"{'episodes' if by_episodes else 'updates'}-{number}.ckpt")
+        self._passed = passed
+        self._saved = [*(each for each in self._saved if each != name), name]  # first: the checkpoint knows of itself
+        self._save(trainer, pl_module, name, self.save_replay)
+        self._drop_old(trainer)
+
+    def _multiples(self, trainer: Trainer, pl_module: LightningModule) -> tuple[int, ...]:
+        minutes = (time.monotonic() - self._begun) / 60
+        counts: list[tuple[float | None, Callable[[], float]]] = [
+            (self.every_n_episodes, lambda: _episodes(pl_module)),
+            (self.every_n_updates, lambda: trainer.global_step),
+            (self.every_n_minutes, lambda: minutes),
+        ]
+        return tuple(int(count() // period) if period else 0 for period, count in counts)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Saves `best.ckpt` where the monitored value is better than ever.
+
+        Raises:
+            ValueError: Validation logged no such value.
+        """
+        if self.monitor is None or trainer.fast_dev_run or trainer.sanity_checking or trainer.state.fn != "fit":
+            return
+        metrics = trainer.callback_metrics
+        if self.monitor not in metrics:
+            raise ValueError(
+                f"EpisodeCheckpoint: monitor must be one of {', '.join(sorted(metrics))}; got {self.monitor}"
+            )
+        value = float(trainer.strategy.broadcast(float(metrics[self.monitor])))
+        sign = 1 if self.mode == "max" else -1
+        if math.isfinite(value) and (self._best is None or sign * value > sign * self._best):
+            self._best = value
+            self._save(trainer, pl_module, BEST, replay=False)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Saves `last.ckpt`."""
-        self._save(trainer, pl_module, self._path(trainer, "last.ckpt"))
+        if not trainer.fast_dev_run:
+            self._save(trainer, pl_module, LAST, self.save_replay)
 
-    def _path(self, trainer: Trainer, name: str) -> Path:
-        return Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints") / name
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Gives the folder free."""
+        self._release()
 
-    def _save(self, trainer: Trainer, pl_module: Any, path: Path) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Gives the folder free."""
+        self._release()
+
+    # -- what -------------------------------------------------------------------------------------------------------
+
+    def _save(self, trainer: Trainer, pl_module: Any, name: str, replay: bool) -> None:
+        begun = time.monotonic()
+        path = self.folder(trainer) / name
+        checkpoint_id, rank, world = trainer.strategy.broadcast(new_id()), trainer.global_rank, trainer.world_size
+        part = pl_module.part_state(rank, replay) if hasattr(pl_module, "part_state") else None
+        if part is not None:
+            about = {"id": checkpoint_id, "rank": rank, "world_size": world}
+            write_whole({**about, **part}, part_path(path, checkpoint_id, rank))
+        trainer.strategy.barrier("EpisodeCheckpoint: parts")
+        ranks = range(world) if replay else range(1, world)
+        parts = [part_path(path, checkpoint_id, each) for each in ranks] if hasattr(pl_module, "part_state") else []
+        self._entry = checkpoint_entry(self._run or new_id(), checkpoint_id, parts, world)
         fresh = path.with_suffix(".ckpt-new")
-        trainer.save_checkpoint(fresh, weights_only=False)
+        try:
+            trainer.save_checkpoint(fresh, weights_only=False)
+        finally:
+            self._entry = None
         if trainer.is_global_zero:
-            if self.save_replay:
-                pl_module.save_replay(path)
-            fresh.replace(path)
+            publish(fresh, path)
+            for old in set(parts_of(path)) - set(parts):
+                old.unlink(missing_ok=True)
+        took = time.monotonic() - begun
+        self._owed_until = 0.0 if self.most_share is None else time.monotonic() + took / self.most_share
 
-    def _drop_old(self) -> None:
-        while len(self._saved) > self.keep:
-            old = Path(self._saved.pop(0))
-            old.unlink(missing_ok=True)
-            replay_file(old).unlink(missing_ok=True)
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Adds which files belong together, and what the run was."""
+        if self._entry is not None:
+            record = run_record(getattr(pl_module, "run_config", None))
+            checkpoint[ENTRY] = {**self._entry, **record, "module": _class_path(pl_module)}
+
+    def _drop_old(self, trainer: Trainer) -> None:
+        dropped, self._saved = self._saved[: -self.keep], self._saved[-self.keep :]
+        if trainer.is_global_zero:
+            for name in dropped:
+                remove_checkpoint(self.folder(trainer) / name)
 
     def state_dict(self) -> dict[str, Any]:
-        """Which checkpoints are kept."""
-        return {"saved": list(self._saved)}
+        """The run, its kept checkpoints by name, and the best value so far."""
+        return {"run": self._run, "saved": list(self._saved), "best": self._best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on with those."""
-        self._saved = list(state_dict["saved"])
+        """Goes on with those; names that could be files elsewhere, as older checkpoints hold them, are passed over."""
+        run, best = state_dict.get("run"), state_dict.get("best")
+        self._run = run if isinstance(run, str) and _RUN.fullmatch(run) else None
+        self._best = best if isinstance(best, float) and math.isfinite(best) else None
+        names = state_dict.get("saved", ())
+        self._saved = [name for name in names if isinstance(name, str) and _PERIODIC.fullmatch(name)]
 
 
 def _episodes(module: Any) -> int:
     return int(module.meter.finished)
+
+
+def _agreed(trainer: Trainer, due: bool) -> bool:
+    """What the first process says; without others, nobody is asked."""
+    return bool(trainer.strategy.broadcast(due)) if trainer.world_size > 1 else due
+
+
+def _class_path(thing: object) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"

@@ -12,8 +12,6 @@ from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
 from torchrl.data.replay_buffers.storages import Storage
 
-from torchrl_gpu.training.checkpoint import read_archive
-
 _ENTRIES = {"capacity", "size", "transitions", "writer", "sampler"}
 
 
@@ -117,12 +115,12 @@ class DevicePrioritySampler(Sampler):
             self._sums.copy_(state_dict["sums"])
 
     def dumps(self, path: str | Path) -> None:
-        """Not used: see `save_replay`."""
-        raise NotImplementedError("DevicePrioritySampler: save a replay with save_replay")
+        """Not used: see `replay_state`."""
+        raise NotImplementedError("DevicePrioritySampler: save a replay with replay_state")
 
     def loads(self, path: str | Path) -> None:
-        """Not used: see `load_replay`."""
-        raise NotImplementedError("DevicePrioritySampler: load a replay with load_replay")
+        """Not used: see `restore_replay`."""
+        raise NotImplementedError("DevicePrioritySampler: load a replay with restore_replay")
 
 
 def _below(values: Tensor, bound: Tensor) -> Tensor:
@@ -163,47 +161,39 @@ def replay_buffer(
     )
 
 
-def replay_file(checkpoint: Path) -> Path:
-    """The file beside a checkpoint that holds its replay."""
-    return checkpoint.with_suffix(".replay.pt")
+def replay_state(replay: TensorDictReplayBuffer) -> dict[str, Any]:
+    """A replay as tensors and plain values: transitions, where the next go, priorities.
 
-
-def save_replay(replay: TensorDictReplayBuffer, checkpoint: Path) -> None:
-    """Writes a replay beside a checkpoint, whole or not at all: transitions, where the next go, priorities.
-
-    TorchRL's own `dumps` leaves a pickle that its `loads` would run; this file is read with `weights_only`.
+    TorchRL's own `dumps` leaves a pickle that its `loads` would run; this can be read with `weights_only`.
     """
     size, capacity = len(replay), replay.storage.max_size
-    transitions = replay.storage[:size]
-    state = {
+    transitions = replay.storage[:size] if size else TensorDict(batch_size=[0])
+    return {
         "capacity": capacity,
         "size": size,
         "transitions": (transitions if size == capacity else transitions.clone()).to_dict(),  # a view saves all of it
         "writer": replay.writer.state_dict(),
         "sampler": replay.sampler.state_dict(),
     }
-    path = replay_file(checkpoint)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_suffix(".pt-new")
-    torch.save(state, fresh)
-    fresh.replace(path)
 
 
-def load_replay(replay: TensorDictReplayBuffer, checkpoint: Path) -> bool:
-    """Reads the replay beside a checkpoint into an empty one; whether there was one.
+def restore_replay(replay: TensorDictReplayBuffer, state: Any, where: str = "replay") -> None:
+    """Fills an empty replay with what `replay_state` gave.
+
+    Args:
+        replay: The replay.
+        state: That state.
+        where: Names it in errors.
 
     Raises:
-        ValueError: The file is truncated, holds code, or a replay of another size.
+        ValueError: It is something else, or a replay of another size.
     """
-    path = replay_file(checkpoint)
-    if not path.exists():
-        return False
-    state = read_archive(path, "replay")
-    if missing := _ENTRIES - set(state):
-        raise ValueError(f"replay {path}: want what save_replay writes; got no {sorted(missing)[0]} in it")
+    if not isinstance(state, dict) or (missing := _ENTRIES - set(state)):
+        got = f"no {sorted(missing)[0]} in it" if isinstance(state, dict) else f"a {type(state).__name__}"
+        raise ValueError(f"{where}: want what replay_state gives; got {got}")
     if state["capacity"] != replay.storage.max_size:
         raise ValueError(
-            f"replay {path}: want one for {replay.storage.max_size} transitions, as this run keeps;"
+            f"{where}: want one for {replay.storage.max_size} transitions, as this run keeps;"
             f" got one for {state['capacity']}"
         )
     if state["size"]:
@@ -211,4 +201,3 @@ def load_replay(replay: TensorDictReplayBuffer, checkpoint: Path) -> bool:
     replay.writer.load_state_dict(state["writer"])
     if state["sampler"]:  # else the run that wrote it drew uniformly, and all are equally likely
         replay.sampler.load_state_dict(state["sampler"])
-    return True

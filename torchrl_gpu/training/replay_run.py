@@ -15,9 +15,10 @@ from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs import EnvBase
 
 from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.training.checkpoint_files import read_entry, read_part
 from torchrl_gpu.training.episodes import EpisodeMeter
 from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.replay import load_replay, replay_file, save_replay
+from torchrl_gpu.training.replay import replay_state, restore_replay
 from torchrl_gpu.training.rollout import Rollout
 
 
@@ -89,36 +90,67 @@ class ReplayRun(LightningModule):
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
+    run_config: dict[str, Any] | None = None
+    """The resolved configuration as plain data, where the command line made this module."""
+
+    def rank_state(self) -> dict[str, Any]:
+        """All that this process needs to go on as if it had never stopped, but weights, optimizer and replay."""
+        return {
+            "frames": self.frames,
+            "rollout": self.rollout.state_dict(),
+            "meter": self.meter.state_dict(),
+            "random": random_state(self.env.device),
+        }
+
+    def part_state(self, rank: int, replay: bool) -> dict[str, Any] | None:
+        """What a process adds to a checkpoint in a file of its own; None if nothing.
+
+        Args:
+            rank: Of the process; the state of the first one is in the checkpoint itself.
+            replay: Whether its replay is saved.
+        """
+        state = self.rank_state() if rank else {}
+        if replay:
+            state["replay"] = replay_state(self.replay)
+        return state or None
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds all that the run needs to go on as if it had never stopped, but the replay: see `save_replay`."""
+        """Adds what the first process needs to go on; see `part_state` for the others and for the replay."""
         checkpoint["frames"] = self.frames
         if hasattr(self, "rollout"):
-            checkpoint["rollout"] = self.rollout.state_dict()
-            checkpoint["meter"] = self.meter.state_dict()
-            checkpoint["random"] = random_state(self.env.device)
+            checkpoint |= self.rank_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps what `go_on` will go on with."""
         self.frames = checkpoint.get("frames", 0)
         self._resumed = checkpoint if "rollout" in checkpoint else None
 
-    def save_replay(self, checkpoint: Path) -> None:
-        """Writes the replay beside a checkpoint, as `replay_file(checkpoint)`."""
-        save_replay(self.replay, checkpoint)
-
     def go_on(self) -> None:
-        """Takes what the checkpoint held, where there is one; a missing replay is filled again."""
+        """Takes what the checkpoint held, where there is one; a missing replay is filled again.
+
+        Raises:
+            ValueError: A part of the checkpoint belongs to another one, or is no such thing.
+        """
         if self._resumed is None:
             return
-        checkpoint, path = self._resumed, Path(str(self.trainer.ckpt_path))
-        self.rollout.load_state_dict(checkpoint["rollout"])
-        self.meter.load_state_dict(checkpoint["meter"])
-        if not load_replay(self.replay, path):
-            self.warmup_frames += self.frames
-            where = f"{type(self).__name__}: no replay at {replay_file(path)}"
-            rank_zero_info(f"{where}: it is filled again before updates go on")
-        set_random_state(checkpoint["random"], self.env.device)
+        checkpoint, path, rank = self._resumed, Path(str(self.trainer.ckpt_path)), self.global_rank
         self._resumed = None
+        entry = read_entry(checkpoint, f"checkpoint {path}")
+        part = None if entry is None else read_part(path, entry, rank)
+        state = checkpoint if rank == 0 else part
+        name = f"{type(self).__name__}, process {rank}" if rank else type(self).__name__
+        if state is not None and "rollout" in state:
+            self.frames = state["frames"]
+            self.rollout.load_state_dict(state["rollout"])
+            self.meter.load_state_dict(state["meter"])
+            set_random_state(state["random"], self.env.device)
+        else:
+            rank_zero_info(f"{name}: {path} holds no state of this process: its environments begin anew")
+        if part is not None and "replay" in part:
+            restore_replay(self.replay, part["replay"], f"replay of {path}")
+        else:
+            self.warmup_frames += self.frames
+            rank_zero_info(f"{name}: no replay beside {path}: it is filled again before updates go on")
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,165 @@
+"""A checkpoint as files in a folder: one `.ckpt`, and a part for each process, bound together by one id.
+
+The parts are written first, under names that hold the id; renaming the `.ckpt` into its place commits them all. Whoever
+is killed on the way leaves the checkpoint before it whole, and parts that belong to none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchrl_gpu.training.checkpoint import read_archive
+
+ENTRY = "torchrl_gpu"
+"""Entry of a checkpoint that holds what `Trainer.save_checkpoint` does not know of: see `checkpoint_entry`."""
+
+_ID = re.compile(r"[0-9a-f]{12}")
+_PART = re.compile(r"[A-Za-z0-9._-]{1,80}-[0-9a-f]{12}\.rank\d{1,5}\.pt")
+
+
+def new_id() -> str:
+    """A random id of twelve hexadecimal digits; takes no number from the generators that decide a run."""
+    return uuid.uuid4().hex[:12]
+
+
+def part_path(checkpoint: Path, checkpoint_id: str, rank: int) -> Path:
+    """The file beside a checkpoint that holds what one process adds to it."""
+    return checkpoint.with_name(f"{checkpoint.stem}-{checkpoint_id}.rank{rank}.pt")
+
+
+def checkpoint_entry(run: str, checkpoint_id: str, parts: list[Path], world_size: int) -> dict[str, Any]:
+    """What binds a checkpoint's files together, as plain data.
+
+    Args:
+        run: Id of the run; a resumed run keeps it.
+        checkpoint_id: Id of this checkpoint, which stands in each part too.
+        parts: Files beside the checkpoint, one for each process that has something to add; those that other machines
+            keep for themselves are listed without their size.
+        world_size: Processes.
+    """
+    sizes = {part.name: part.stat().st_size if part.exists() else None for part in parts}
+    return {"run": run, "id": checkpoint_id, "saved_s": time.time(), "world_size": world_size, "parts": sizes}
+
+
+def read_entry(checkpoint: Mapping[str, Any], where: str) -> dict[str, Any] | None:
+    """That entry, looked at before it is trusted; None for a checkpoint that was saved without one.
+
+    Raises:
+        ValueError: It is something else; part names are names of files beside the checkpoint and nothing more.
+    """
+    entry = checkpoint.get(ENTRY)
+    if entry is None:
+        return None
+    wanted = {"run": str, "id": str, "saved_s": float, "world_size": int, "parts": dict}
+    good = isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in wanted.items())
+    if not good or not all(_ID.fullmatch(entry[name]) for name in ("run", "id")):
+        raise ValueError(f"{where}: want an entry {ENTRY} as EpisodeCheckpoint writes it; got {str(entry)[:80]}")
+    for name, size in entry["parts"].items():
+        if not isinstance(name, str) or not _PART.fullmatch(name) or not isinstance(size, int | None):
+            raise ValueError(f"{where}: want parts beside the checkpoint; got {str(name)[:80]!r}")
+    return entry
+
+
+def read_part(path: Path, entry: Mapping[str, Any], rank: int) -> dict[str, Any] | None:
+    """What a process added to the checkpoint at `path`; None where there is no such part.
+
+    Raises:
+        ValueError: The part is truncated, holds code, or belongs to another checkpoint.
+    """
+    for name in entry["parts"]:
+        part = path.with_name(name)
+        if name.endswith(f".rank{rank}.pt") and part.exists():
+            content = read_archive(part, "checkpoint part")
+            if content.get("id") != entry["id"] or content.get("rank") != rank:
+                raise ValueError(
+                    f"checkpoint part {part}: want the one of checkpoint {entry['id']} and process {rank};"
+                    f" got {content.get('id')} and {content.get('rank')}"
+                )
+            return content
+    return None
+
+
+def write_whole(content: Mapping[str, Any], path: Path) -> None:
+    """Writes tensors and plain values with `torch.save`: beside the place, to the disk, and then into it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(path.name + ".new")
+    torch.save(dict(content), fresh)
+    publish(fresh, path)
+
+
+def publish(fresh: Path, path: Path) -> None:
+    """Renames a file that has been written into its place, once its bytes are on the disk."""
+    _to_disk(fresh)
+    fresh.replace(path)
+    _to_disk(path.parent)
+
+
+def _to_disk(path: Path) -> None:
+    """Waits until the kernel has written a file, or the names in a folder."""
+    if path.is_dir() and os.name == "nt":  # where a folder cannot be opened
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def parts_of(checkpoint: Path) -> list[Path]:
+    """Parts beside a checkpoint, of whatever id."""
+    ours = re.compile(re.escape(checkpoint.stem) + r"-[0-9a-f]{12}\.rank\d+\.pt(\.new)?")
+    return [path for path in checkpoint.parent.glob("*.rank*.pt*") if ours.fullmatch(path.name)]
+
+
+def remove_checkpoint(checkpoint: Path) -> None:
+    """Removes a checkpoint, then its parts."""
+    checkpoint.unlink(missing_ok=True)
+    for part in parts_of(checkpoint):
+        part.unlink(missing_ok=True)
+
+
+def find_checkpoints(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | str]]:
+    """Every `.ckpt` of a folder with its content, tensors still on disk, or with a line that says what is torn."""
+    for path in sorted(folder.glob("*.ckpt")):
+        try:
+            content = read_archive(path, "checkpoint")
+            entry = read_entry(content, f"checkpoint {path}")
+            torn = _torn_part(path, entry) if entry else None
+        except (ValueError, OSError) as error:
+            yield path, str(error)
+        else:
+            yield path, content if torn is None else f"checkpoint {path}: {torn}"
+
+
+def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
+    """The whole checkpoint of a folder that was saved last, and a line for each that is torn.
+
+    What was saved last counts by the clock of the machine that saved it; `best.ckpt`, which trails the run, does not.
+    """
+    newest: tuple[float, int, Path] | None = None
+    torn = []
+    for path, content in find_checkpoints(folder):
+        if isinstance(content, str):
+            torn.append(content)
+        elif path.name != "best.ckpt":
+            entry = content.get(ENTRY) or {}
+            at = entry.get("saved_s", path.stat().st_mtime), int(content.get("global_step", 0)), path
+            newest = at if newest is None else max(newest, at)
+    return (newest[2] if newest else None), torn
+
+
+def _torn_part(path: Path, entry: Mapping[str, Any]) -> str | None:
+    for name, size in entry["parts"].items():
+        part = path.with_name(name)
+        found = part.stat().st_size if part.exists() else None
+        if size is not None and found != size:
+            return f"want its part {name} of {size} bytes; got {'none' if found is None else f'{found} bytes'}"
+    return None

@@ -1,0 +1,44 @@
+"""What a run was, as plain data for its checkpoints: configuration, versions, commit."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from torchrl_gpu.versions import commit, version
+
+_PACKAGES = ("torchrl_gpu", "torch", "torchrl", "tensordict", "lightning", "numpy")
+_SECRET = re.compile(r"(.*_)?(token|password|secret|api_key)", re.IGNORECASE)
+HIDDEN = "(not saved)"
+
+
+def run_record(config: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What made a checkpoint: numbers, text, lists and dicts only, so that it is read without running code.
+
+    Args:
+        config: The resolved configuration, as the command line gave it; None where there was none. Tokens and
+            passwords in it are left out.
+    """
+    return {"config": None if config is None else without_secrets(config), **_made_by()}
+
+
+@cache
+def _made_by() -> dict[str, Any]:
+    versions = {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+    return {"versions": versions, "commit": commit()}
+
+
+def without_secrets(config: Any) -> Any:
+    """A tree of plain values in which what is named like a token or a password is hidden."""
+    if isinstance(config, Mapping):
+        return {str(name): _hidden(str(name), value) for name, value in config.items()}
+    if isinstance(config, list | tuple):
+        return [without_secrets(each) for each in config]
+    return config if isinstance(config, str | int | float | bool | None) else str(config)
+
+
+def _hidden(name: str, value: Any) -> Any:
+    return HIDDEN if value is not None and _SECRET.fullmatch(name) else without_secrets(value)
