@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from PIL import Image
 
 from tests.conftest import ROOT
 from tests.training.resuming import part_of
-from torchrl_gpu import cli, configs
+from torchrl_gpu import cli, configs, lightning_cli
+from torchrl_gpu.training.checkpoint_files import ENTRY
 
 NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]
 UPDATES = ["--model.batch_size=8", "--model.replay_size=200", "--model.warmup_frames=32", "--model.updates_per_step=2"]
@@ -137,6 +139,31 @@ def test_a_run_resumes(checkpoint: str, tmp_path: Path) -> None:
     args = [*small("packing.yaml", max_steps=8), "--ckpt_path", checkpoint, f"--trainer.default_root_dir={tmp_path}"]
     assert cli.main(["fit", *args, f"--trainer.logger.save_dir={tmp_path}"]) is None
     assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 8
+
+
+def test_last_is_the_newest_whole_one(checkpoint: str, folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "runs" / "packing", tmp_path / "copy")
+    args = [*small("packing.yaml", max_steps=8), f"--trainer.default_root_dir={tmp_path / 'copy'}"]
+    assert cli.main(["fit", *args, "--trainer.logger=false", "--ckpt_path", "last"]) is None
+    assert torch.load(tmp_path / "copy" / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 8
+    assert torch.load(checkpoint, weights_only=True)["global_step"] == 6  # the original is as it was
+
+
+@pytest.mark.parametrize("word", ["last", "best"])
+def test_a_run_that_was_to_go_on_does_not_begin_anew(error_of: Callable[..., str], tmp_path: Path, word: str) -> None:
+    said = error_of("fit", "--ckpt_path", word, f"--trainer.default_root_dir={tmp_path}", "--trainer.logger=false")
+    assert f"ckpt_path '{word}' wants a whole checkpoint in {tmp_path}" in said
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_a_checkpoint_knows_its_configuration(checkpoint: str, tmp_path: Path) -> None:
+    content = torch.load(checkpoint, weights_only=True)
+    config = tmp_path / "config.yaml"
+    config.write_text(yaml.safe_dump(content[ENTRY]["config"]))
+    made = lightning_cli.build("fit", ["--config", str(config)]).model
+    made.load_state_dict(content["state_dict"])  # the same architecture, without the YAML of the run
+    assert made.batch_size == 8
+    assert made.env.num_envs == 4
 
 
 def test_a_seed_decides_a_run(checkpoint: str, tmp_path: Path) -> None:

@@ -81,8 +81,9 @@ class PackageCLI(LightningCLI):
         self._found = self._find_checkpoint()
         if not is_overridden("configure_model", self.model):  # which makes layers only inside the run
             self._check_checkpoint(self.model)
-        if isinstance(self.model, LightningModule) and hasattr(self.model, "run_config"):
-            self.model.run_config = self._plain_config()
+        model: Any = self.model
+        if hasattr(model, "run_config"):
+            model.run_config = self._plain_config()
 
     _found: str | None = None
 

@@ -102,7 +102,7 @@ class EpisodeCheckpoint(Checkpoint):
         Raises:
             ValueError: Another run is saving there.
         """
-        if trainer.fast_dev_run:
+        if _only_tries(trainer):
             return
         self._passed, self._begun, self._owed_until = None, time.monotonic(), 0.0
         problem = None
@@ -188,7 +188,7 @@ class EpisodeCheckpoint(Checkpoint):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         """Saves where a multiple has been passed."""
         periods = (self.every_n_episodes, self.every_n_updates, self.every_n_minutes)
-        if trainer.fast_dev_run or self._passed is None or not any(periods):
+        if _only_tries(trainer) or self._passed is None or not any(periods):
             return
         passed = self._multiples(trainer, pl_module)
         due = any(new > old for new, old in zip(passed, self._passed, strict=True))
@@ -217,7 +217,7 @@ class EpisodeCheckpoint(Checkpoint):
         Raises:
             ValueError: Validation logged no such value.
         """
-        if self.monitor is None or trainer.fast_dev_run or trainer.sanity_checking or trainer.state.fn != "fit":
+        if self.monitor is None or _only_tries(trainer) or trainer.sanity_checking or trainer.state.fn != "fit":
             return
         metrics = trainer.callback_metrics
         if self.monitor not in metrics:
@@ -232,7 +232,7 @@ class EpisodeCheckpoint(Checkpoint):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Saves `last.ckpt`."""
-        if not trainer.fast_dev_run:
+        if not _only_tries(trainer):
             self._save(trainer, pl_module, LAST, self.save_replay)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -292,6 +292,10 @@ class EpisodeCheckpoint(Checkpoint):
         self._best = best if isinstance(best, float) and math.isfinite(best) else None
         names = state_dict.get("saved", ())
         self._saved = [name for name in names if isinstance(name, str) and _PERIODIC.fullmatch(name)]
+
+
+def _only_tries(trainer: Any) -> bool:
+    return bool(trainer.fast_dev_run)
 
 
 def _episodes(module: Any) -> int:

@@ -87,6 +87,8 @@ class ReplayRun(LightningModule):
         device, first = self.trainer.strategy.root_device, self.global_rank * self.env.num_envs
         if self.env.device != device or (first and stage == "fit"):
             self.__dict__["env"] = self.env.like(self.env.num_envs, device=device, first_env=first)
+        if stage == "fit" and self.global_rank:
+            torch.manual_seed(fold_rank(torch.initial_seed(), self.global_rank))
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
@@ -183,6 +185,11 @@ def check_counts(where: str, **counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
             raise ValueError(f"{where}: {name} must be at least 1; got {count}")
+
+
+def fold_rank(seed: int, rank: int) -> int:
+    """A seed of its own for each process of a run, from the one that all of them were given."""
+    return (seed + rank * 0x9E3779B97F4A7C15) % 2**63  # the golden ratio: far from the seeds that a user tries
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

@@ -1,0 +1,76 @@
+"""Two processes: they save at the same step, each its own state, and resume as if they had never stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import ROOT
+from tests.training.resuming import LIGHTNINGS_OWN, differences, last
+from torchrl_gpu.training.checkpoint_files import ENTRY, newest_checkpoint, parts_of
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the program two_ranks.py left."""
+    path = tmp_path_factory.mktemp("two_ranks")
+    program = Path(__file__).with_name("two_ranks.py")
+    made = subprocess.run(
+        [sys.executable, str(program), str(path)],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert made.returncode == 0, made.stderr[-3000:]
+    return path
+
+
+def parts(checkpoint: Path) -> dict[int, dict[str, Any]]:
+    found = [torch.load(part, weights_only=True) for part in parts_of(checkpoint)]
+    return {part["rank"]: part for part in found}
+
+
+def test_both_are_part_of_one_checkpoint(folder: Path) -> None:
+    content, found = torch.load(last(folder / "whole"), weights_only=True), parts(last(folder / "whole"))
+    assert set(found) == {0, 1}
+    assert {part["id"] for part in found.values()} == {content[ENTRY]["id"]}
+    assert content[ENTRY]["world_size"] == 2
+    assert newest_checkpoint(folder / "whole" / "checkpoints") == (last(folder / "whole"), [])
+
+
+def test_each_plays_episodes_of_its_own(folder: Path) -> None:
+    content, other = torch.load(last(folder / "whole"), weights_only=True), parts(last(folder / "whole"))[1]
+    assert differences(content["random"], other["random"]) != []
+    assert differences(content["rollout"], other["rollout"]) != []
+
+
+def test_they_agree_when_to_save(folder: Path) -> None:
+    saved = sorted((folder / "whole" / "checkpoints").glob("episodes-*.ckpt"))
+    assert saved
+    assert all(set(parts(path)) == {0, 1} for path in saved)
+
+
+def test_a_stopped_run_of_two_goes_on_bit_for_bit(folder: Path) -> None:
+    whole, rest = (last(folder / name) for name in ("whole", "rest"))
+    ours, theirs = (torch.load(path, weights_only=True) for path in (whole, rest))
+    for name in LIGHTNINGS_OWN:
+        ours.pop(name), theirs.pop(name)
+    assert differences(ours, theirs) == []
+    for rank in (0, 1):
+        mine, other = (parts(path)[rank] for path in (whole, rest))
+        mine.pop("id"), other.pop("id")
+        assert differences(mine, other) == []
+
+
+def test_they_learn_one_policy(folder: Path) -> None:
+    first, second = (json.loads((folder / f"whole-{rank}.json").read_text()) for rank in (0, 1))
+    assert first["weights"] == second["weights"]
