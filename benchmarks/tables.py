@@ -2,17 +2,20 @@
 
 A table stands between `<!-- table: RESULT / SECTION -->` and `<!-- end -->`, RESULT being a file of `results/` without
 its suffix and SECTION the beginning of the title of one of its sections, or one of the words `policies`, `targets`
-(figures beside what they must reach), `crossings` and `success` (of `lightning test`), `browser`, `webrtc`, and
-`how fast` (of several results).
+(figures beside what they must reach), `crossings` and `success` (of `lightning test`), `same worlds` (ours and the
+released weights), `browser`, `webrtc`, and `how fast` (of several results).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from pathlib import Path
 from typing import Any
+
+from torchrl_gpu.training.shares import percent, share_error
 
 HERE = Path(__file__).parent
 PAGES = (
@@ -100,6 +103,7 @@ def _filled(found: re.Match[str]) -> str:
         "how fast": _how_fast,
         "crossings": lambda: _crossings(result),
         "success": lambda: _successes(result),
+        "same worlds": lambda: _same_worlds(result["comparisons"]),
         "comparison": lambda: _comparison(result["tables"][0]),
         "agreement": lambda: _agreement(result["tables"][0]["agreement"]),
     }
@@ -204,31 +208,58 @@ def _crossings(result: dict[str, Any]) -> str:
         told = {name: row[int(index)] for name, row in published["rows"].items() if int(index) < len(row)}
         rows["/".join(str(level[name]) for name in ("robots", "cores", "obstacles"))] = (ours, told)
     rows["all"] = ({f"**{each['policy']}**": each["scores"] for each in result["policies"]}, published["overall"])
-    lines = [["robots/cores/obstacles", "policy", "success", "robots that arrived", "time, s", "energy"]]
+    lines = [["robots/cores/obstacles", "policy", "worlds", "success", "robots that arrived", "time, s", "energy"]]
     for row, (ours, told) in rows.items():
-        named = ours | {f"{name}, released": figures for name, figures in told.items()}
-        for name, figures in named.items():
-            lines.append([row, name, *_crossed(figures)])
+        own_worlds, other_worlds = _worlds(result, row == "all")
+        named = {name: (figures, own_worlds) for name, figures in ours.items()}
+        named |= {f"{name}, released": (figures, other_worlds) for name, figures in told.items()}
+        for name, (figures, worlds) in named.items():
+            lines.append([row, name, str(worlds), *_crossed(figures, worlds)])
             row = ""
     return _table(lines)
+
+
+def _worlds(result: dict[str, Any], all_rows: bool = False) -> tuple[int, int]:
+    """How many worlds shares are of, ours and those of the released weights: of one row, or of all."""
+    rows, published = result["worlds"]["rows"], result["published"] or {"worlds": 0, "levels": []}
+    ours, released = result["worlds"]["num_worlds"], published["worlds"]
+    return (ours, released * len(published["levels"])) if all_rows else (ours // len(rows), released)
 
 
 def _successes(result: dict[str, Any]) -> str:
     """Shares of worlds in which all robots arrived, a line for each policy."""
     rows, published = result["worlds"]["rows"], (result["published"] or {"rows": {}})["rows"]
     levels = ["/".join(str(row[name]) for name in ("robots", "cores", "obstacles")) for row in rows.values()]
+    own_worlds, other_worlds = _worlds(result)
     ours = {f"**{each['policy']}**": each["rows"] for each in result["policies"]}
     lines = [["robots/cores/obstacles", *levels]]
-    lines += [[name, *(f"{own[index]['success']:.0%}" for index in rows)] for name, own in ours.items()]
+    lines += [[name, *(_share(own[index]["success"], own_worlds) for index in rows)] for name, own in ours.items()]
     for name, told in published.items():
-        shares = [f"{told[int(index)]['success']:.0%}" if int(index) < len(told) else "" for index in rows]
-        lines.append([f"{name}, released", *shares])
+        found = [told[int(index)]["success"] if int(index) < len(told) else None for index in rows]
+        lines.append([f"{name}, released", *(_share(share, other_worlds) for share in found)])
     return _table(lines)
 
 
-def _crossed(figures: dict[str, Any]) -> list[str]:
-    shares = ["" if figures.get(name) is None else f"{figures[name]:.1%}" for name in ("success", "arrived")]
+def _crossed(figures: dict[str, Any], worlds: int) -> list[str]:
+    shares = [_share(figures.get(name), worlds) for name in ("success", "arrived")]
     return shares + ["" if figures.get(name) is None else f"{figures[name]:,.1f}" for name in ("time", "energy")]
+
+
+def _share(share: float | None, worlds: int) -> str:
+    return "" if share is None else percent(share, share_error(share, worlds))
+
+
+def _same_worlds(comparisons: list[dict[str, Any]]) -> str:
+    """Ours and the released weights in the same worlds, and the difference in points."""
+    lines = [["", "robots/cores/obstacles", "worlds", "policy", "ours", "released", "difference, points"]]
+    for each in comparisons:
+        shares = each["success"], each["released"]
+        error = math.hypot(*(share_error(share, each["worlds"]) for share in shares))
+        told = [_share(share, each["worlds"]) for share in shares]
+        points = percent(shares[0] - shares[1], error).replace("%", "")
+        sign = "" if points.startswith("-") else "+"
+        lines.append([each["version"], each["worlds_are"], str(each["worlds"]), each["policy"], *told, sign + points])
+    return _table(lines)
 
 
 def _painted(rows: list[dict[str, Any]]) -> str:

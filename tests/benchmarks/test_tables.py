@@ -130,9 +130,9 @@ def test_crossings_beside_those_of_released_weights(tables, tmp_path, monkeypatc
     ours = {"success": 0.95, "arrived": 0.981, "time": 27.04, "energy": 1234.5}
     told = {"success": 0.7, "arrived": None, "time": 28.0, "energy": None}
     result = {
-        "worlds": {"rows": {"0": {"robots": 3, "cores": 4, "obstacles": 5}}},
+        "worlds": {"rows": {"0": {"robots": 3, "cores": 4, "obstacles": 5}}, "num_worlds": 100},
         "policies": [{"policy": "IQN", "rows": {"0": ours}, "scores": {"success": 0.5}}],
-        "published": {"rows": {"IQN": [told], "APF": []}, "overall": {"IQN": told}},
+        "published": {"rows": {"IQN": [told], "APF": []}, "overall": {"IQN": told}, "worlds": 10, "levels": [0] * 6},
     }
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "sea.json").write_text(json.dumps(result))
@@ -141,16 +141,34 @@ def test_crossings_beside_those_of_released_weights(tables, tmp_path, monkeypatc
     monkeypatch.setattr(tables, "HERE", tmp_path)
     monkeypatch.setattr(tables, "PAGES", (page,))
     assert tables.main([]) == 0
+    # √(0.95 · 0.05 / 100) = 2.2%, √(0.7 · 0.3 / 10) = 14.5% and √(0.7 · 0.3 / 60) = 5.9%
     assert page.read_text().splitlines()[3:7] == [
-        "| 3/4/5 | **IQN** | 95.0% | 98.1% | 27.0 | 1,234.5 |",
-        "|  | IQN, released | 70.0% |  | 28.0 |  |",
-        "| all | **IQN** | 50.0% |  |  |  |",
-        "|  | IQN, released | 70.0% |  | 28.0 |  |",
+        "| 3/4/5 | **IQN** | 100 | 95.0% ± 2.2% | 98.1% ± 1.4% | 27.0 | 1,234.5 |",
+        "|  | IQN, released | 10 | 70% ± 14% |  | 28.0 |  |",
+        "| all | **IQN** | 100 | 50% ± 5% |  |  |  |",
+        "|  | IQN, released | 60 | 70% ± 6% |  | 28.0 |  |",
     ]
     assert page.read_text().splitlines()[9:14] == [
         "| robots/cores/obstacles | 3/4/5 |",
         "|---|---|",
-        "| **IQN** | 95% |",
-        "| IQN, released | 70% |",
+        "| **IQN** | 95.0% ± 2.2% |",
+        "| IQN, released | 70% ± 14% |",
         "| APF, released |  |",
     ]
+
+
+def test_the_released_weights_in_the_same_worlds(tables) -> None:  # type: ignore[no-untyped-def]
+    results = ROOT / "benchmarks" / "results"
+    comparisons = json.loads((results / "navigation_released.json").read_text())["comparisons"]
+    _, _, iqn, adaptive, ac_iqn, row = tables._same_worlds(comparisons).splitlines()
+    assert iqn == "| v2 | all | 500 | IQN | 84.0% ± 1.6% | 73.2% ± 2.0% | +10.8 ± 2.6 |"
+    assert adaptive.endswith("| 89.8% ± 1.4% | 84.0% ± 1.6% | +5.8 ± 2.1 |")
+    assert ac_iqn.endswith("| 89.5% ± 1.3% | 81.5% ± 1.6% | +8.0 ± 2.0 |")
+    assert row.startswith("| v3 | 5/0/3 | 100 | AC-IQN | 77% ± 4% | 76% ± 4% | +1 ± 6")
+    for each in comparisons:  # ours are those of the committed evaluations
+        name = {"v2": "navigation_iqn", "v3": "navigation_ac_iqn"}[each["version"]]
+        result = json.loads((results / f"{name}.json").read_text())
+        (policy,) = [p for p in result["policies"] if p["policy"] == each["policy"].replace("AC-", "AC")]
+        of_all = each["worlds_are"] == "all"
+        assert each["success"] == (policy["scores"] if of_all else policy["rows"]["4"])["success"]
+        assert each["worlds"] == tables._worlds(result, of_all)[0]

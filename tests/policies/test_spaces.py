@@ -77,3 +77,37 @@ def test_an_environment_of_another_kind() -> None:
 def test_bounds_are_of_the_action_alone() -> None:
     low, high = AgentSpace.of(NavigationSpec(num_actions=None, num_envs=1, num_robots=7)).bounds  # type: ignore[arg-type]
     assert low.shape == high.shape == torch.Size([2])
+
+
+def test_what_is_observed_has_a_dtype_and_a_device() -> None:
+    env = packing_env()
+    space = AgentSpace.of(env)
+    assert space.dtypes["item_id"] == torch.int64
+    assert space.device == env.device
+    assert set(space.dtypes) == set(space.observations)
+
+
+def test_a_mask_is_one_flag_for_each_action() -> None:
+    assert AgentSpace.of(NavigationSpec("v3")).masked  # type: ignore[arg-type]
+    spec = NavigationSpec("v3", flat=True)
+    spec.observation_spec = Composite(action_mask=Unbounded((4, 24), dtype=torch.bool), shape=(4,))
+    with pytest.raises(ValueError, match=r"AgentSpace: want an action_mask of one flag for each of 25 actions; .*24"):
+        AgentSpace.of(spec)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("keys", "shown"), [(None, "none"), ("pixels", "'pixels'"), ([("a", "b")], r"\[\('a', 'b'\)\]")]
+)
+def test_a_network_names_what_it_takes(keys: object, shown: str) -> None:
+    space, net = AgentSpace.of(NavigationSpec()), Net()  # type: ignore[arg-type]
+    net.in_keys = keys  # type: ignore[assignment]
+    with pytest.raises(ValueError, match=f"^Some: want a network with in_keys, a list of .*; Net has {shown}$"):
+        space.check("Some", net, discrete=True)
+
+
+def test_discrete_or_continuous() -> None:
+    discrete, continuous = (AgentSpace.of(NavigationSpec(num_actions=n)) for n in (25, None))  # type: ignore[arg-type]
+    assert (discrete.values_shape, continuous.action_shape) == ((25,), (2,))
+    assert not continuous.masked
+    with pytest.raises(ValueError, match="AgentSpace: want a discrete action; that of NavigationSpec is continuous"):
+        continuous.values_shape  # noqa: B018

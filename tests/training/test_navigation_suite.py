@@ -100,7 +100,7 @@ def test_the_figures_of_each_row() -> None:
     lines = lines_of(shown_for(suite, {"homing": crossed}))
     assert list(lines) == [("1/0/0", "homing"), ("3/2/2", "homing"), ("all", "homing")]
     alone = lines["1/0/0", "homing"]  # nothing is in the way
-    assert (alone["success"], alone["arrived"]) == ("100.0%", "100.0%")
+    assert (alone["success"], alone["arrived"]) == ("100% ± 15%", "100% ± 15%")  # √(5 · 1 / 6³)
     assert alone["time s"] == f"{crossed.steps[:4, 0].double().mean() / 2:.1f}"
     assert alone["energy"] == f"{crossed.energy[:4, 0].mean():.1f}"
 
@@ -108,15 +108,16 @@ def test_the_figures_of_each_row() -> None:
 def test_the_table_by_hand() -> None:
     lines = lines_of(navigation_table(FINAL_TEST, {"someone": crossings()}, None, "3 worlds"))
     assert list(lines) == [("3/4/4", "someone"), ("5/6/6", "someone"), ("all", "someone")]
-    first = dict(zip(COLUMNS[2:], ("50.0% ± 35.4%", "75.0%", "20.0", "11.3", "30.0"), strict=True))
-    assert lines["3/4/4", "someone"] == first  # √(0.5 · 0.5 / 2); (10 + 20 + 4) / 3; (50 + 40 + 80 − 50) / 4
-    assert lines["5/6/6", "someone"]["success"] == "100.0%"
+    # √(0.5 · 0.5 / 2) = 35%, √(0.75 · 0.25 / 2) = 31%; (10 + 20 + 4) / 3; (50 + 40 + 80 − 50) / 4
+    first = dict(zip(COLUMNS[2:], ("2", "50% ± 35%", "75% ± 31%", "20.0", "11.3", "30.0"), strict=True))
+    assert lines["3/4/4", "someone"] == first
+    assert lines["5/6/6", "someone"]["success"] == "100% ± 27%"  # one world: √(2/3 · 1/3 / 3)
 
 
 def test_nobody_arrived() -> None:
     suite = small_suite()
     line = lines_of(shown_for(suite, {"idle": suite.play(always(IDLE))}))["all", "idle"]
-    assert (line["success"], line["time s"], line["energy"]) == ("0.0%", "–", "–")
+    assert (line["success"], line["time s"], line["energy"]) == ("0% ± 12%", "–", "–")
 
 
 def quick(env: MarineNavEnv) -> Crossings:
@@ -131,13 +132,14 @@ def test_published_figures_of_v2_stand_beside() -> None:
     shown = shown_for(suite, {"IQN (untrained)": quick(suite.env)})
     lines = lines_of(shown)
     assert lines["5/6/6", "IQN, released"] == {
-        "success": "70.0% ± 4.6%",  # √(0.7 · 0.3 / 100)
-        "arrived": "90.8%",
+        "worlds": "100",
+        "success": "70% ± 5%",  # √(0.7 · 0.3 / 100)
+        "arrived": "90.8% ± 2.9%",  # √(0.908 · 0.092 / 100)
         "time s": "28.2",
         "energy": "82.7",
         "discounted return": "–",
     }
-    assert lines["7/8/8", "adaptive IQN, released"]["success"] == "72.0% ± 4.5%"
+    assert lines["7/8/8", "adaptive IQN, released"]["success"] == "72% ± 4%"
     assert lines["3/4/4", "APF, released"]["time s"] == "43.4"
     assert ("4/5/5", "APF, released") not in lines
     of_a_row = [policy for level, policy in lines if level == "4/5/5"]
@@ -149,12 +151,15 @@ def test_published_figures_of_v3_stand_beside() -> None:
     suite = paper_suite("v3")
     lines = lines_of(shown_for(suite, {"ACIQN (untrained)": quick(suite.env)}))
     assert lines["all", "AC-IQN, released"] == {
-        "success": "78.3% ± 5.3%",  # √(0.783 · 0.217 / 60)
+        "worlds": "60",
+        "success": "78% ± 5%",  # √(0.783 · 0.217 / 60)
         "arrived": "–",
         "time s": "20.1",
         "energy": "30,961.7",
         "discounted return": "33.1",
     }
+    assert lines["5/0/3", "AC-IQN, released"]["worlds"] == "10"
+    assert lines["5/0/3", "AC-IQN, released"]["success"] == "30% ± 14%"  # √(0.3 · 0.7 / 10)
     assert lines["all", "SAC (mean), released"]["time s"] == "–"
     assert [policy for level, policy in lines if level == "5/0/3"][1] == "AC-IQN, released"  # its own kind first
 

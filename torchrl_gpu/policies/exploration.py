@@ -62,13 +62,26 @@ class MaskedEpsilonGreedy(EpsilonGreedy):
 
     TorchRL's `EGreedyModule` draws masked actions by `torch.multinomial`, which reads the device back; this one draws
     a number for each row and looks it up in a running count of the mask.
+
+    Args:
+        start: Epsilon at the first frame.
+        end: Epsilon from `frames` on.
+        frames: Frames, over all environments, of the linear decay.
+        num_actions: How many actions there are where all are always legal; None where there is a mask.
     """
 
-    in_keys: ClassVar = ["action", "action_mask"]
+    def __init__(
+        self, start: float = 1.0, end: float = 0.05, frames: int = 100_000, num_actions: int | None = None
+    ) -> None:
+        super().__init__(start, end, frames)
+        self.num_actions = num_actions
+        self.in_keys = ["action"] if num_actions is not None else ["action", "action_mask"]
 
     def random_action(self, tensordict: TensorDictBase) -> Tensor:
         """(…,) int64."""
-        return random_legal(tensordict.get("action_mask"))
+        if self.num_actions is None:
+            return random_legal(tensordict.get("action_mask"))
+        return torch.randint_like(tensordict.get("action"), self.num_actions)
 
 
 @final

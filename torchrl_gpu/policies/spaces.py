@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
@@ -23,6 +23,8 @@ class AgentSpace:
         num_actions: Number of actions; None where the action is continuous.
         low: Smallest action (D,); None where the action is discrete.
         high: Largest action (D,); None where the action is discrete.
+        dtypes: Of each observation.
+        device: Of the environment.
     """
 
     where: str
@@ -31,13 +33,16 @@ class AgentSpace:
     num_actions: int | None = None
     low: Tensor | None = None
     high: Tensor | None = None
+    dtypes: dict[str, torch.dtype] = field(default_factory=dict)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @classmethod
     def of(cls, env: EnvBase) -> AgentSpace:
         """The space of an environment with one action, at the root or in a group.
 
         Raises:
-            ValueError: It has several actions, or one that is neither an index nor bounded.
+            ValueError: It has several actions, one that is neither an index nor bounded, or an `action_mask` that is
+                not one flag for each action.
         """
         where, keys = type(env).__name__, list(env.action_keys)
         if len(keys) != 1:
@@ -47,12 +52,20 @@ class AgentSpace:
         observed = env.observation_spec[group] if group else env.observation_spec
         leaves = {str(key): spec for key, spec in observed.items() if not isinstance(spec, Composite)}
         shapes = {key: spec.shape[lead:] for key, spec in leaves.items()}
+        dtypes = {key: spec.dtype for key, spec in leaves.items()}
+        device = torch.device(getattr(env, "device", None) or "cpu")
         if isinstance(action, Categorical):
-            return cls(where, group, shapes, num_actions=int(action.space.n))
+            number = int(action.space.n)
+            if shapes.get("action_mask", (number,)) != (number,):
+                raise ValueError(
+                    f"AgentSpace: want an action_mask of one flag for each of {number} actions; that of {where} has"
+                    f" shape {tuple(shapes['action_mask'])}"
+                )
+            return cls(where, group, shapes, num_actions=number, dtypes=dtypes, device=device)
         if isinstance(action, Bounded):
             first = (0,) * (action.ndim - 1)
             low, high = (bound[first].cpu() for bound in (action.space.low, action.space.high))
-            return cls(where, group, shapes, low=low, high=high)
+            return cls(where, group, shapes, low=low, high=high, dtypes=dtypes, device=device)
         raise ValueError(f"AgentSpace: want an action that is an index or bounded; {where} has {type(action).__name__}")
 
     def size_of(self, name: str) -> int:
@@ -65,8 +78,40 @@ class AgentSpace:
             raise ValueError(f"AgentSpace: want {name} to observe; {self.where} gives only {self.given}")
         return self.observations[name][-1]
 
+    @property
+    def values_shape(self) -> tuple[int]:
+        """(A,), of the values of all actions.
+
+        Raises:
+            ValueError: The action is continuous.
+        """
+        if self.num_actions is None:
+            raise ValueError(f"AgentSpace: want a discrete action; that of {self.where} is continuous")
+        return (self.num_actions,)
+
+    @property
+    def action_shape(self) -> tuple[int]:
+        """(D,), of a continuous action."""
+        return (len(self.bounds[0]),)
+
+    @property
+    def always_legal(self) -> int | None:
+        """How many actions there are where all are always legal; None where there is a mask."""
+        return None if self.masked else self.num_actions
+
+    @property
+    def masked(self) -> bool:
+        """Whether only some of the actions are legal: there is an `action_mask`. Without one, all always are."""
+        return self.num_actions is not None and "action_mask" in self.observations
+
     def check(self, agent: str, network: nn.Module, *, discrete: bool) -> None:
-        """ValueError unless the network's inputs are observed and the action is of the agent's kind."""
+        """ValueError unless the network's inputs are named and observed, and the action is of the agent's kind."""
+        named = getattr(network, "in_keys", None)
+        if not isinstance(named, list | tuple) or not all(isinstance(key, str) for key in named):
+            raise ValueError(
+                f"{agent}: want a network with in_keys, a list of the observations that its forward takes;"
+                f" {type(network).__name__} has {'none' if named is None else repr(named)}"
+            )
         missing = [key for key in in_keys(network) if key not in self.observations]
         if missing:
             raise ValueError(

@@ -9,14 +9,18 @@ from rich.table import Table
 from torchrl_gpu.envs.marine.levels import Levels
 from torchrl_gpu.training.crossings import Crossings, Figures
 from torchrl_gpu.training.published import SOURCE, Protocol, Told
+from torchrl_gpu.training.shares import percent, share_error
 
 RELEASED = ", released"
 ALL = "all"
-COLUMNS = ("robots/cores/obstacles", "policy", "success", "arrived", "time s", "energy", "discounted return")
+COLUMNS = ("robots/cores/obstacles", "policy", "worlds", "success", "arrived", "time s", "energy", "discounted return")
 
 
 def navigation_table(levels: Levels, crossed: Mapping[str, Crossings], published: Protocol | None, title: str) -> Table:
     """For the terminal: own policies first, the first of them in bold, then the released ones, its own kind first.
+
+    Shares stand with their standard errors. Robots of one world meet the same things, so that the error of the share
+    that arrived is that of as many robots as there are worlds, which it does not exceed.
 
     Args:
         levels: Rows of the curriculum.
@@ -30,7 +34,8 @@ def navigation_table(levels: Levels, crossed: Mapping[str, Crossings], published
     first, *_ = crossed
     for row in [*sorted(set(crossed[first].level.tolist())), None]:
         level = ALL if row is None else "/".join(str(count) for count in levels[row][1:4])
-        own = {name: _own(crossings.figures(row)) for name, crossings in crossed.items()}
+        figures = {name: crossings.figures(row) for name, crossings in crossed.items()}
+        own = {name: _line(each, each.worlds) for name, each in figures.items()}
         told = {} if published is None else _told(published, row, first)
         _add_section(shown, level, own | told, first)
     if published is not None:
@@ -45,11 +50,6 @@ def _add_section(shown: Table, level: str, lines: Mapping[str, Iterable[str]], f
     shown.add_section()
 
 
-def _own(figures: Figures) -> list[str]:
-    success = _percent(figures.success, figures.error)
-    return [success, _percent(figures.arrived), *_numbers(figures)]
-
-
 def _told(published: Protocol, row: int | None, first: str) -> dict[str, list[str]]:
     """Figures of the released navigators, by name."""
     lines: dict[str, Told] = {}
@@ -58,7 +58,7 @@ def _told(published: Protocol, row: int | None, first: str) -> dict[str, list[st
             lines[agent] = published.overall[agent]
         elif row is not None and row < len(rows):
             lines[agent] = rows[row]
-    worlds = published.worlds * (len(published.levels) if row is None else 1)
+    worlds = published.num_worlds(row)
     same_first = sorted(lines, key=lambda agent: _kind(agent) != _kind(first))
     return {agent + RELEASED: _line(lines[agent], worlds) for agent in same_first}
 
@@ -68,16 +68,15 @@ def _kind(name: str) -> str:
     return name.partition(" (")[0].replace("-", "")
 
 
-def _line(told: Told, worlds: int) -> list[str]:
-    error = (told.success * (1 - told.success) / worlds) ** 0.5
-    arrived = "–" if told.arrived is None else _percent(told.arrived)
-    return [_percent(told.success, error), arrived, *_numbers(told)]
+def _line(figures: Figures | Told, worlds: int) -> list[str]:
+    numbers = figures.time, figures.energy, figures.discounted
+    return [
+        str(worlds),
+        _share(figures.success, worlds),
+        _share(figures.arrived, worlds),
+        *("–" if value is None else f"{value:,.1f}" for value in numbers),
+    ]
 
 
-def _numbers(figures: Figures | Told) -> list[str]:
-    """Time, energy and discounted return."""
-    return ["–" if value is None else f"{value:,.1f}" for value in (figures.time, figures.energy, figures.discounted)]
-
-
-def _percent(share: float, error: float | None = None) -> str:
-    return f"{share:.1%}" + (f" ± {error:.1%}" if error else "")
+def _share(share: float | None, worlds: int) -> str:
+    return "–" if share is None else percent(share, share_error(share, worlds))

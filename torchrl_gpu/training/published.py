@@ -4,7 +4,9 @@ Measured with the weights that were released with Lin, Huang, Chen, Englot, "Dec
 Autonomous Surface Vehicles with Distributional Reinforcement Learning", ICRA 2024 (v2), and Lin, Szenher, Huang,
 Englot, "Distributional Reinforcement Learning Based Integrated Decision Making and Control for Autonomous Surface
 Vehicles", RA-L 10(2), 2025 (v3), by the released programs: one run, one set of weights each. Worlds are of the same
-rows as ours, but other ones, since the released programs draw theirs from another generator.
+rows as ours, but other ones, since the released programs draw theirs from another generator; those of v3 are ten of a
+row, so that a share may be off by 15 points. The programs also count otherwise, see "The published evaluations" in
+`docs/environments/marine.md`.
 """
 
 from __future__ import annotations
@@ -49,6 +51,10 @@ class Protocol:
     worlds: int
     rows: Mapping[str, tuple[Told, ...]]
     overall: Mapping[str, Told] = field(default_factory=dict)
+
+    def num_worlds(self, row: int | None = None) -> int:
+        """Worlds of one row, or of all."""
+        return self.worlds * (len(self.levels) if row is None else 1)
 
     def fits(self, env: MarineNavEnv) -> bool:
         """Whether the environment plays this test."""

@@ -26,7 +26,6 @@ CORE_RADIUS = 0.5
 LAGGED = "lagged_velocity"  # the velocity that is seen is that of the last substep's beginning
 LATE = "late_limit"  # the time limit is looked at before the step is counted
 TERMINAL = "terminal_limit"  # the time limit is reported as an end of the task
-NO_YAW_DRAG = "no_yaw_drag"  # v3: the quadratic drag of turning is left out
 
 
 @dataclass
@@ -319,8 +318,7 @@ class World3(World):
         rigid = np.array([[0.0, -mass * r, 0.0], [mass * r, 0.0, 0.0], [0.0, 0.0, 0.0]])
         added_mass = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, -added * u_r], [0.0, added * u_r, 0.0]])
         linear = np.diag([100.0, 100.0, 980.0])
-        yaw_drag = 0.0 if NO_YAW_DRAG in self.quirks else 950.0 * abs(r)
-        quadratic = np.diag([150.0 * abs(u_r), 150.0 * abs(v_r), yaw_drag])
+        quadratic = np.diag([150.0 * abs(u_r), 150.0 * abs(v_r), 950.0 * abs(r)])
         left, right = robot.thrust
         tau = np.array([left + right, 0.0, (left - right) * 1.25])
         relative = np.array([u_r, v_r, r])

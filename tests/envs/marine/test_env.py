@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 from typing import Any
 
 import pytest
 import torch
 from torchrl.envs.utils import check_env_specs
 
-from tests.envs.marine.settings import SETTINGS, acted, assert_same, marine, play, random_action, robots_of
+from tests.envs.marine.settings import (
+    SETTINGS,
+    acted,
+    assert_same,
+    homing_action,
+    marine,
+    play,
+    random_action,
+    robots_of,
+)
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.types import CRAFTS, PLACE, QUIRKS
 
@@ -106,6 +116,7 @@ def test_constructor_arguments_can_be_read_back() -> None:
         ({"version": "v4"}, "version must be one of v2, v3; got 'v4'"),
         ({"actions": "continuous"}, "actions must be one of auto, discrete; got 'continuous'"),
         ({"upstream_compat": ["slow"]}, "upstream_compat must be one of lagged_velocity, .*; got 'slow'"),
+        ({"upstream_compat": ["no_yaw_drag"]}, "upstream_compat must be one of lagged_velocity, .*'no_yaw_drag'"),
         ({"max_steps": 0}, "at least 1; got 0 and"),
         ({"pool": 0}, "at least 1; got 1000 and 0"),
         ({"flat": True}, "flat wants one robot; got 5"),
@@ -202,7 +213,6 @@ def test_rewards_tell_the_way_made_and_how_it_ended() -> None:
 @pytest.mark.parametrize("quirk", QUIRKS)
 def test_every_quirk_changes_something_and_can_be_had_alone(quirk: str) -> None:
     changes: dict[str, Any] = {
-        "no_yaw_drag": {"version": "v3"},
         "touching_cores": {"robots": 2, "cores": 20, "obstacles": 0, "pool": 100},
         "fewer_objects": {"robots": 2, "cores": 54, "obstacles": 0, "min_distance": 10.0, "pool": 20},
     }.get(quirk, {"max_steps": 5})
@@ -212,6 +222,35 @@ def test_every_quirk_changes_something_and_can_be_had_alone(quirk: str) -> None:
         runs.append(play(env, 6, start=env.reset())[0])
     different = [not all(torch.equal(a[key], b[key]) for key in a.keys(True, True)) for a, b in zip(*runs, strict=True)]
     assert any(different)
+
+
+@pytest.mark.parametrize("compat", [False, True])
+def test_the_vessel_is_the_released_one_with_and_without_the_quirks(compat: bool) -> None:
+    # 0.981457 rad/s is how fast full differential thrust turns the released vessel, measured by running it.
+    env = marine("v3, one robot", obstacles=0, upstream_compat=compat, dtype="float64")
+    current = env.reset()
+    for _ in range(100):
+        current = env.step_mdp(env.step(acted(env, current, torch.tensor([1.0, -1.0]).double().expand(3, 1, 2))))
+    assert current["active"].all()
+    assert (current["observation"][:, 4] - 0.981457).abs().max() < 5e-7
+
+
+def test_a_lagged_velocity_changes_what_the_rules_of_the_road_cost_and_nothing_else_of_the_reward() -> None:
+    # It decides the course that a turn is counted from, and by 0.5 m/s whether a rule applies at all; the way made
+    # does not depend on it. v2, which has no such rules, gives the same rewards.
+    for setting, differs in (("v3, true sensors", True), ("v2", False)):
+        ours, lagged = (marine(setting, 64, dtype="float64", upstream_compat=c) for c in ((), ("lagged_velocity",)))
+        seen, same = ours.reset(), lagged.reset()
+        different = 0
+        for _ in range(40):
+            action = homing_action(ours, seen)
+            seen, same = ours.step(acted(ours, seen, action)), lagged.step(acted(lagged, same, action))
+            assert torch.equal(ours.state.motion[PLACE], lagged.state.motion[PLACE])
+            cost = (seen["next", "robots", "reward"] - same["next", "robots", "reward"]).abs()
+            assert cost.max() <= 0.1 * math.pi
+            different += int((cost > 1e-6).sum())
+            seen, same = ours.step_mdp(seen), lagged.step_mdp(same)
+        assert (different > 0) is differs
 
 
 # -- levels -----------------------------------------------------------------------------------------------------------

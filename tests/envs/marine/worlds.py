@@ -12,7 +12,7 @@ from tests.envs.marine import reference
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.types import HEADING, PLACE, SPEED
 
-QUIRKS = (reference.LAGGED, reference.LATE, reference.TERMINAL, reference.NO_YAW_DRAG)
+QUIRKS = (reference.LAGGED, reference.LATE, reference.TERMINAL)
 
 
 def world_of(env: MarineNavEnv, index: int) -> reference.World:

@@ -33,7 +33,8 @@ class Spec:
     """As much of an environment as an agent looks at."""
 
     def __init__(self, *keys: str) -> None:
-        self.observation_spec = Composite({key: Unbounded(()) for key in keys})
+        known = {"state": Unbounded((), dtype=torch.int64), "action_mask": Unbounded((3,), dtype=torch.bool)}
+        self.observation_spec = Composite({key: known.get(key, Unbounded(())) for key in keys})
         self.full_action_spec = Composite(action=Categorical(3))
         self.action_keys, self.batch_size = ["action"], torch.Size([])
 

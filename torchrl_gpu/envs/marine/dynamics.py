@@ -94,11 +94,10 @@ class Vessel:
     Args:
         like: Gives dtype and device.
         lagged: Whether the velocity that is observed is the one before the last substep.
-        yaw_drag: Whether turning has its quadratic drag.
     """
 
-    def __init__(self, like: Tensor, lagged: bool = False, yaw_drag: bool = True) -> None:
-        self.lagged, self.yaw_drag = lagged, QUADRATIC_YAW_DRAG if yaw_drag else 0.0
+    def __init__(self, like: Tensor, lagged: bool = False) -> None:
+        self.lagged = lagged
         levels = torch.tensor(THRUST_LEVELS, dtype=like.dtype, device=like.device)
         self.commands = torch.stack((levels.repeat_interleave(5), levels.repeat(5)))  # (2, 25)
 
@@ -159,7 +158,7 @@ class Vessel:
         u_r, v_r = cos * wx + sin * wy, cos * wy - sin * wx
         surge = MASS * r * v - (LINEAR_DRAG + QUADRATIC_DRAG * u_r.abs()) * u_r + force
         sway = (ADDED_SURGE * u_r - MASS * u) * r - (LINEAR_DRAG + QUADRATIC_DRAG * v_r.abs()) * v_r
-        yaw = torque - ADDED_SURGE * u_r * v_r - (LINEAR_YAW_DRAG + self.yaw_drag * r.abs()) * r
+        yaw = torque - ADDED_SURGE * u_r * v_r - (LINEAR_YAW_DRAG + QUADRATIC_YAW_DRAG * r.abs()) * r
         u_r = u_r + surge * (DT / (MASS - ADDED_SURGE))
         v_r = v_r + sway * (DT / MASS)
         r = r + yaw * (DT / (YAW_INERTIA + ADDED_YAW))

@@ -140,8 +140,8 @@ class MarineNavEnv(BatchedEnv):
     def _build(self) -> None:
         """All that stays the same for the life of the environment."""
         like = torch.empty(0, dtype=self.dtype, device=self.device)
-        lagged, yaw_drag = "lagged_velocity" in self.quirks, "no_yaw_drag" not in self.quirks
-        self.model = Unicycle(like, lagged) if self.version == "v2" else Vessel(like, lagged, yaw_drag)
+        lagged = "lagged_velocity" in self.quirks
+        self.model = Unicycle(like, lagged) if self.version == "v2" else Vessel(like, lagged)
         self._radius_factors = radius_factors(self.dtype, self.device)
         self._env_index = torch.arange(self.num_envs, device=self.device) + self.first_env
         self._robot_index = torch.arange(self.num_robots, device=self.device)[:, None, None]

@@ -25,7 +25,6 @@ FAR = 1e5  # m, both coordinates of what is not there: nothing detects it and it
 QUIRKS = (
     "lagged_velocity",
     "still_start",
-    "no_yaw_drag",
     "late_limit",
     "terminal_limit",
     "touching_cores",

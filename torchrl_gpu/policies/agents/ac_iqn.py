@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_penalty, check_targets
+from torchrl_gpu.policies.agents.shapes import check_shapes
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.exploration import UniformEpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, quantile_huber, weighted_mean
@@ -86,6 +87,9 @@ class ACIQN(Agent):
         act, self.critic = actor(env), critic(env)
         for network in (act, self.critic):
             self.space.check("ACIQN", network, discrete=False)
+        action = self.space.action_shape
+        check_shapes("ACIQN", self.space, act, gives=[action])
+        check_shapes("ACIQN", self.space, self.critic, gives=[(num_taus,)], takes=[action, (num_taus,)])
         self.num_taus, self.kappa, self.saturation_penalty = num_taus, kappa, saturation_penalty
         self.risk = RiskLevel(cvar, cvar_distance).check("ACIQN", self.space)
         bounded = DeterministicActor(act, Squash(*self.space.bounds, squash))

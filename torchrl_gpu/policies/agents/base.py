@@ -11,6 +11,7 @@ from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 
+from torchrl_gpu.policies.agents.legal import end_without_actions
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.spaces import AgentSpace
 
@@ -75,6 +76,9 @@ class Agent(nn.Module, ABC):
     def losses(self, batch: TensorDictBase) -> dict[str, Tensor]:
         """How wrong each group of parameters was on a batch of transitions.
 
+        Of discrete agents: only actions of `action_mask` are bootstrapped, all of them where the environment has none;
+        a state without a legal action has the value 0, whether it is terminated or not.
+
         Args:
             batch: Any batch shape, with `observations` and the `action`, a legal one; in `next` `observations`,
                 `reward` (the return so far), `done` and `terminated`, (…, 1); `steps_to_next_obs` (…, 1) where returns
@@ -87,7 +91,7 @@ class Agent(nn.Module, ABC):
         torch.clear_autocast_cache()  # it may hold weights as they were before the last step
         rows = batch.exclude("td_error")  # TorchRL's losses write theirs into an old one, whatever its shape
         rows = rows if batch.ndim == 1 else rows.reshape(-1)
-        losses, error = self._losses(rows)
+        losses, error = self._losses(end_without_actions(rows, self.space, self.stop))
         batch.set("td_error", error.detach().reshape(*batch.shape, 1))
         return losses
 

@@ -10,6 +10,7 @@ from torchrl.envs import EnvBase
 from torchrl.objectives import DDPGLoss, HardUpdate, SoftUpdate
 
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_penalty, check_targets
+from torchrl_gpu.policies.agents.shapes import check_shapes
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.exploration import UniformEpsilonGreedy
 from torchrl_gpu.policies.losses import weighted_mean
@@ -68,6 +69,9 @@ class DDPG(Agent):
         act, judge = actor(env), critic(env)
         for network in (act, judge):
             self.space.check("DDPG", network, discrete=False)
+        action = self.space.action_shape
+        check_shapes("DDPG", self.space, act, gives=[action])
+        check_shapes("DDPG", self.space, judge, gives=[(1,)], takes=[action])
         bounded = DeterministicActor(act, Squash(*self.space.bounds, squash))
         value = Entry("state_action_value", judge, ["action"])
         self.policy = Entry("action", bounded)

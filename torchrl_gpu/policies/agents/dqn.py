@@ -8,10 +8,11 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictSequential
 from torch import Tensor
 from torchrl.envs import EnvBase
-from torchrl.modules import QValueModule
 from torchrl.objectives import DQNLoss, HardUpdate, SoftUpdate
 
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_targets
+from torchrl_gpu.policies.agents.legal import greedy_module
+from torchrl_gpu.policies.agents.shapes import check_shapes
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.exploration import MaskedEpsilonGreedy
 
@@ -58,10 +59,9 @@ class DQN(Agent):
         self.follows_alike = tau is not None
         net = network(env)
         self.space.check("DQN", net, discrete=True)
-        scores = Entry("action_value", net)
-        greedy = QValueModule(action_space="categorical", action_mask_key="action_mask")
-        self.policy = TensorDictSequential(scores, greedy)
-        self.exploration = MaskedEpsilonGreedy(epsilon_start, epsilon_end, epsilon_frames)
+        check_shapes("DQN", self.space, net, gives=[self.space.values_shape])
+        self.policy = TensorDictSequential(Entry("action_value", net), greedy_module(self.space))
+        self.exploration = MaskedEpsilonGreedy(epsilon_start, epsilon_end, epsilon_frames, self.space.always_legal)
         self.objective = DQNLoss(
             self.policy, loss_function="smooth_l1", double_dqn=double, delay_value=True, action_space="categorical"
         )

@@ -9,9 +9,10 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
-from torchrl.modules import QValueModule
 
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_targets
+from torchrl_gpu.policies.agents.legal import greedy_module, legal_values
+from torchrl_gpu.policies.agents.shapes import check_shapes
 from torchrl_gpu.policies.exploration import MaskedEpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, quantile_huber, weighted_mean
 from torchrl_gpu.policies.losses.quantile import quantile_error
@@ -84,10 +85,13 @@ class IQN(Agent):
             )
         net = network(env)
         self.space.check("IQN", net, discrete=True)
+        (actions,) = self.space.values_shape
+        taus = 3 if actions == 2 else 2  # as few as can be told from the actions
+        check_shapes("IQN", self.space, net, gives=[(taus, actions)], takes=[(taus,)])
         self.num_taus, self.kappa, self._double = num_taus, kappa, double
         risk = RiskLevel(cvar, cvar_distance).check("IQN", self.space)
-        self.policy = _policy(net, risk, acting_taus, upstream_compat)
-        self.exploration = MaskedEpsilonGreedy(epsilon_start, epsilon_end, epsilon_frames)
+        self.policy = self._policy(net, risk, acting_taus)
+        self.exploration = MaskedEpsilonGreedy(epsilon_start, epsilon_end, epsilon_frames, self.space.always_legal)
         self.even: Tensor
         self.register_buffer("even", midpoints(num_taus), persistent=False)
         self.target = target_of(net)
@@ -100,7 +104,11 @@ class IQN(Agent):
 
     def policy_at(self, risk: RiskLevel) -> TensorDictSequential:
         """The greedy policy at another level of risk, over the same weights."""
-        return _policy(self.scores.network, risk, self.scores.num_taus, self.upstream_compat)
+        return self._policy(self.scores.network, risk, self.scores.num_taus)
+
+    def _policy(self, network: nn.Module, risk: RiskLevel, num_taus: int) -> TensorDictSequential:
+        scores = QuantileScores(network, risk, num_taus, random_taus=self.upstream_compat)
+        return TensorDictSequential(scores, greedy_module(self.space))
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         taus = torch.rand(len(batch), self.num_taus, device=batch["action"].device)
@@ -112,15 +120,14 @@ class IQN(Agent):
     @torch.no_grad()
     def _next_values(self, after: TensorDictBase) -> Tensor:
         """Quantiles (B, U) at random τ of the states that follow, by the target network."""
-        seen, legal = self._seen(after), after["action_mask"]
-        taus = torch.rand(len(after), self.num_taus, device=legal.device)
+        seen = self._seen(after)
+        taus = torch.rand(len(after), self.num_taus, device=seen[0].device)
         values = self.target(*seen, taus)
         if self.upstream_compat:
-            best = torch.where(legal[:, None], values, -torch.inf).amax(-1)
-            return torch.where(legal.any(-1, keepdim=True), best, 0.0)
+            return legal_values(values, after, self.space).amax(-1)
         chooser = self.scores.network if self._double else self.target
         scores = _mean(chooser, seen, self.scores.risk(after) * self.even, len(after))
-        return _of_action(values, torch.where(legal, scores, -torch.inf).argmax(-1))
+        return _of_action(values, legal_values(scores, after, self.space).argmax(-1))
 
     def _seen(self, batch: TensorDictBase) -> list[Tensor]:
         return [batch[key] for key in in_keys(self.scores.network)]
@@ -165,11 +172,6 @@ class QuantileScores(TensorDictModuleBase):
         if self.random_taus:
             taus = torch.rand(*tensordict.shape, self.num_taus, device=taus.device)
         return self.risk(tensordict) * taus
-
-
-def _policy(network: nn.Module, risk: RiskLevel, num_taus: int, random_taus: bool) -> TensorDictSequential:
-    greedy = QValueModule(action_space="categorical", action_mask_key="action_mask")
-    return TensorDictSequential(QuantileScores(network, risk, num_taus, random_taus), greedy)
 
 
 def _mean(network: nn.Module, seen: list[Tensor], taus: Tensor, rows: int) -> Tensor:

@@ -10,9 +10,11 @@ from tensordict.nn import TensorDictSequential
 from torch import Tensor, nn
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
-from torchrl.modules import NoisyLinear, QValueModule
+from torchrl.modules import NoisyLinear
 
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_targets
+from torchrl_gpu.policies.agents.legal import greedy_module, legal_values
+from torchrl_gpu.policies.agents.shapes import check_shapes
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.exploration import MaskedEpsilonGreedy
 from torchrl_gpu.policies.losses import cross_entropy, discounted, project, weighted_mean
@@ -76,12 +78,17 @@ class Rainbow(Agent):
             raise ValueError(f"Rainbow: v_min must be below v_max; got {v_min}, {v_max}")
         net = network(env)
         self.space.check("Rainbow", net, discrete=True)
+        atoms = getattr(net, "num_atoms", None)
+        if not isinstance(atoms, int) or atoms < 2:
+            raise ValueError(
+                "Rainbow: want a network with num_atoms, the number of values of its distributions, at least 2;"
+                f" {type(net).__name__} has {'none' if atoms is None else repr(atoms)}"
+            )
+        check_shapes("Rainbow", self.space, net, gives=[(*self.space.values_shape, atoms)])
         lowest, highest = UPSTREAM_SUPPORT if upstream_compat else (v_min, v_max)
-        expected = ExpectedScores(net, torch.linspace(lowest, highest, cast("int", net.num_atoms)))
-        scores = Entry("action_value", expected)
-        greedy = QValueModule(action_space="categorical", action_mask_key="action_mask")
-        self.policy = TensorDictSequential(scores, greedy)
-        self.exploration = MaskedEpsilonGreedy(epsilon_start, epsilon_end, epsilon_frames)
+        expected = ExpectedScores(net, torch.linspace(lowest, highest, atoms))
+        self.policy = TensorDictSequential(Entry("action_value", expected), greedy_module(self.space))
+        self.exploration = MaskedEpsilonGreedy(epsilon_start, epsilon_end, epsilon_frames, self.space.always_legal)
         self.target, self._double = target_of(expected), double
         self._targets = Targets([(expected, self.target)], tau, target_period)
 
@@ -102,7 +109,7 @@ class Rainbow(Agent):
         after = batch["next"]
         chances = self.target.network(*self._seen(after)).softmax(-1)
         scores = self.online(*self._seen(after)) if self._double else self.target.mean_of(chances)
-        chosen = torch.where(after["action_mask"], scores, -torch.inf).argmax(-1)
+        chosen = legal_values(scores, after, self.space).argmax(-1)
         values = discounted(batch, self.online.support.expand(len(batch), -1), self.gamma, self.stop)
         return project(_of_action(chances, chosen), values, self.online.support)
 

@@ -12,6 +12,7 @@ from torch.nn.functional import mse_loss
 from torchrl.envs import EnvBase
 
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_targets
+from torchrl_gpu.policies.agents.shapes import check_shapes
 from torchrl_gpu.policies.exploration import UniformEpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, weighted_mean
 from torchrl_gpu.policies.spaces import in_keys
@@ -74,6 +75,9 @@ class SAC(Agent):
         act, self.critics = actor(env), nn.ModuleList([critic(env), critic(env)])
         for network in (act, *self.critics):
             self.space.check("SAC", network, discrete=False)
+        action = self.space.action_shape
+        check_shapes("SAC", self.space, act, gives=[action, action])
+        check_shapes("SAC", self.space, self.critics[0], gives=[(1,)], takes=[action])
         bounds = Squash(*self.space.bounds, "atan" if upstream_compat else squash)
         self.policy = GaussianActor(act, bounds, always_sampled=upstream_compat, tanh_density=upstream_compat)
         self.exploration = UniformEpsilonGreedy(*self.space.bounds, epsilon_start, epsilon_end, epsilon_frames)

@@ -134,6 +134,36 @@ def test_rays_find_nothing_outside(name: str) -> None:
         assert met.sum() > 0.5 * material.sum()
 
 
+@pytest.mark.parametrize("name", MESHES)
+def test_no_point_of_the_surface_is_outside_but_in_strips_along_the_borders(name: str) -> None:
+    # Points drawn on the triangles: those further than the margin from every border of a cell are between its bottom
+    # and its top, to the rounding of heights to float32.
+    vertices, faces = mesh = turned(MESHES[name], turn(20, 10, 30))
+    (maps,) = rasterise([mesh], FIXED, CELL)
+    rng = np.random.default_rng(0)
+    weights = rng.dirichlet((0.5, 0.5, 0.5), 40_000)[:, :, None]  # many near edges and corners
+    points = ((vertices - vertices.min(0))[faces[rng.integers(0, len(faces), 40_000)]] * weights).sum(1)
+    cells = points[:, :2] / CELL
+    inside = (np.abs(cells - np.round(cells)) > EDGE * 1.001).all(1)
+    assert 0.99 < inside.mean() < 1
+    i, j = cells[inside].astype(int).T
+    height = points[inside, 2]
+    assert (maps.top[0].double().numpy()[i, j] >= height - 2e-9).all()
+    assert (maps.bottom[0].double().numpy()[i, j] <= height + 2e-9).all()
+
+
+@pytest.mark.parametrize(("out", "seen"), [(0.9, False), (1.1, True)])
+def test_what_stands_out_by_less_than_the_margin_is_not_seen(out: float, seen: bool) -> None:
+    # On a floor of 1 mm: a wall of 9 mm that ends behind the border between cells 2 and 3, and a fin on that border.
+    floor, end = prism([(0, 0), (6, 0), (6, 2), (0, 2)], 0.001), 3 + out * EDGE
+    wall = prism([(0, 0), (end, 0), (end, 2), (0, 2)], 0.009)
+    (maps,) = rasterise([together(floor, wall)], FIXED, CELL)
+    assert maps.top[0, 3].tolist() == pytest.approx([0.009 if seen else 0.001] * 2)
+    fin = prism([(3 - out * EDGE, 0), (end, 0), (end, 2), (3 - out * EDGE, 2)], 0.009)
+    (maps,) = rasterise([together(floor, fin)], FIXED, CELL)
+    assert maps.top[0, :, 0].tolist() == pytest.approx([0.001, 0.001, *([0.009 if seen else 0.001] * 2), 0.001, 0.001])
+
+
 def grown(high: np.ndarray) -> np.ndarray:
     """The highest of each cell and its eight neighbours."""
     wide = np.pad(high, 1, constant_values=-np.inf)

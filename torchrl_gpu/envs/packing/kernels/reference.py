@@ -84,8 +84,9 @@ def stands(
         contact: (P, Q) bool, cells where the item touches the pile or the floor.
         material: (P, Q) bool, cells of the item.
         on_floor: Whether its base is on the floor of the bin.
-        rule: "none", "corners" (Zhao et al., AAAI 2021, as released), "support" (GOPT, RA-L 2024, as released) or
-            "com", see `holds`.
+        rule: "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) or "com", see `holds`. Where the
+            code released with the two decides otherwise, from 21 cells on and on edges of the hull:
+            `docs/environments/packing.md`.
         centre: (2,) integers, centre of mass in sixteenths of a cell; None for the middle. Counts for "com" only.
     """
     if rule == "com":

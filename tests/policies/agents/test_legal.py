@@ -1,0 +1,165 @@
+"""Environments without a mask, and states in which nothing is legal, for every agent of discrete actions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration_type
+
+from tests.policies.agents.corridor import ACTIONS, NETWORKS, PLACES, Corridor
+from torchrl_gpu import policies
+from torchrl_gpu.policies import Agent, PolicyWrapper
+
+each_agent = pytest.mark.parametrize("name", NETWORKS)
+BATCHES = [(), (6,), (2, 3)]
+
+
+def agent_for(name: str, env: Corridor, seed: int = 0, **changes: Any) -> Agent:
+    torch.manual_seed(seed)
+    support = {"v_min": -2.0, "v_max": 2.0} if name == "Rainbow" else {}
+    return getattr(policies, name)(env, network=NETWORKS[name], gamma=0.5, n_steps=1, **support | changes)
+
+
+def weights_of(agent: Agent) -> torch.Tensor:
+    """Of the network that learns, (places, …)."""
+    (weight,) = agent.parameter_groups["value"]
+    return weight
+
+
+# -- no mask -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_corridor_is_an_environment(masked: bool) -> None:
+    check_env_specs(Corridor(3, masked=masked))
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@each_agent
+def test_without_a_mask_every_action_is_legal_when_acting(name: str, batch: tuple[int, ...]) -> None:
+    env, masked = Corridor(*batch), Corridor(*batch, masked=True)
+    agent, twin = agent_for(name, env), agent_for(name, masked)
+    policy = PolicyWrapper(agent)
+    assert policy.in_keys == ["observation"]
+    seen = TensorDict({"observation": torch.eye(PLACES)}, [PLACES])
+    with set_exploration_type(ExplorationType.DETERMINISTIC):
+        greedy = policy(seen.clone())["action"]
+        wanted = PolicyWrapper(twin)(seen.clone().set("action_mask", torch.ones(PLACES, ACTIONS, dtype=torch.bool)))
+    assert torch.equal(greedy, wanted["action"])
+    agent.exploration.epsilon.fill_(1.0)
+    with set_exploration_type(ExplorationType.RANDOM):
+        data = env.rollout(60, policy, break_when_any_done=False)
+    assert data["action"].shape == (*batch, 60)
+    assert data["action"].unique().tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("compat", [False, True])
+@each_agent
+def test_without_a_mask_every_action_is_bootstrapped(name: str, compat: bool) -> None:
+    env, masked = Corridor(5), Corridor(5, masked=True)
+    agent, twin = (agent_for(name, each, upstream_compat=compat) for each in (env, masked))
+    torch.manual_seed(1)
+    batch = masked.rollout(20, break_when_any_done=False).reshape(-1)
+    assert agent.observations == ["observation"]
+    torch.manual_seed(2)
+    loss = agent.loss(bare := batch.select("observation", "action", "next").exclude(("next", "action_mask")))["loss"]
+    torch.manual_seed(2)
+    assert loss == twin.loss(batch)["loss"]
+    assert torch.equal(bare["td_error"], batch["td_error"])
+    loss.backward()
+    assert weights_of(agent).grad is not None
+
+
+# -- a state without a legal action ------------------------------------------------------------------------------------
+
+
+def stuck(reward: float = 1.0) -> TensorDict:
+    """One transition from the first place to a second without a legal action, which is not terminated."""
+    first, second = torch.eye(PLACES)[:2]
+    return TensorDict(
+        {
+            "observation": first[None],
+            "action": torch.tensor([2]),
+            "action_mask": torch.ones(1, ACTIONS, dtype=torch.bool),
+            "next": {
+                "observation": second[None],
+                "action_mask": torch.zeros(1, ACTIONS, dtype=torch.bool),
+                "reward": torch.tensor([[reward]]),
+                "done": torch.tensor([[False]]),
+                "terminated": torch.tensor([[False]]),
+            },
+        },
+        [1],
+    )
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_dqn_bootstraps_0_where_nothing_is_legal(double: bool) -> None:
+    # Q(first, right) = 3, and whatever the second place is worth: the target is 1, the error 2, its Huber loss 1.5.
+    agent = agent_for("DQN", Corridor(1, masked=True), double=double)
+    with torch.no_grad():
+        weights_of(agent).copy_(torch.tensor([[0.0, 0.0, 3.0], [7.0, 8.0, 9.0], [0.0] * 3, [0.0] * 3]))
+    batch = stuck()
+    assert agent.loss(batch)["loss"].item() == pytest.approx(1.5)
+    assert batch["td_error"].item() == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_rainbow_bootstraps_0_where_nothing_is_legal(double: bool) -> None:
+    # The return is 1, one of the atoms −2, −1, 0, 1, 2, and has all the probability; the logits are 0, 0, 0, ln 2, 0,
+    # so that its share was 2/6: the cross entropy is ln 3.
+    agent = agent_for("Rainbow", Corridor(1, masked=True), double=double)
+    with torch.no_grad():
+        weights_of(agent).zero_()
+        weights_of(agent)[0, 2 * 5 + 3] = math.log(2)
+    batch = stuck()
+    assert agent.loss(batch)["loss"].item() == pytest.approx(math.log(3), rel=1e-6)
+    assert batch["td_error"].item() == pytest.approx(math.log(3), rel=1e-6)
+
+
+@pytest.mark.parametrize("changes", [{}, {"double": False}, {"upstream_compat": True}, {"cvar": 0.3}], ids=str)
+def test_iqn_bootstraps_0_where_nothing_is_legal(changes: dict[str, Any]) -> None:
+    # Quantiles of (first, right) are −3 + τ, and each of them is compared with the return of 1: the mean distance is
+    # 4 − the mean of the τ that were drawn; each τ costs τ · (4 − τ − 1/2), of which the loss is the sum.
+    agent = agent_for("IQN", Corridor(1, masked=True), num_taus=4, **changes)
+    with torch.no_grad():
+        weights_of(agent).copy_(torch.tensor([[0.0, 0.0, -3.0], [7.0, 8.0, 9.0], [0.0] * 3, [0.0] * 3]))
+    torch.manual_seed(5)
+    taus = torch.rand(1, 4)
+    torch.manual_seed(5)
+    batch = stuck()
+    loss = agent.loss(batch)["loss"]
+    assert batch["td_error"].item() == pytest.approx(4 - taus.mean().item())
+    assert loss.item() == pytest.approx((taus * (4 - taus - 0.5)).sum().item())
+
+
+@each_agent
+def test_a_batch_stays_as_it_is_but_for_its_error(name: str) -> None:
+    agent, batch = agent_for(name, Corridor(1, masked=True)), stuck()
+    before = batch.clone()
+    agent.loss(batch)
+    assert (batch.exclude("td_error") == before).all()
+    assert set(batch.keys(True, True)) == {*before.keys(True, True), "td_error"}
+
+
+@each_agent
+def test_where_something_is_legal_nothing_changes(name: str) -> None:
+    # The same transition with a legal action bootstraps: its target is another one.
+    agent = agent_for(name, Corridor(1, masked=True))
+    with torch.no_grad():
+        for network in agent.modules():
+            for weight in network.parameters(recurse=False):
+                weight.fill_(1.0)
+                weight[..., 2::3] = 2.0
+    errors = []
+    for legal in (False, True):
+        batch = stuck()
+        batch["next", "action_mask"][0, 1] = legal
+        torch.manual_seed(0)
+        agent.loss(batch)
+        errors.append(batch["td_error"].item())
+    assert abs(errors[0] - errors[1]) > 0.01

@@ -1,0 +1,38 @@
+"""Which actions count: those that `action_mask` holds, or all of them where the environment has no mask."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.modules import QValueModule
+
+from torchrl_gpu.policies.spaces import AgentSpace
+
+
+def greedy_module(space: AgentSpace) -> QValueModule:
+    """Writes the legal action of the largest `action_value`."""
+    return QValueModule(action_space="categorical", action_mask_key="action_mask" if space.masked else None)
+
+
+def legal_values(values: Tensor, state: TensorDictBase, space: AgentSpace) -> Tensor:
+    """Values (B, A), or (B, U, A), with −inf for actions that are not legal in a state (B,)."""
+    if not space.masked:
+        return values
+    legal = state.get("action_mask")
+    return torch.where(legal if values.ndim == 2 else legal[:, None], values, -torch.inf)
+
+
+def end_without_actions(rows: TensorDictBase, space: AgentSpace, stop: str) -> TensorDictBase:
+    """Transitions (B,) in which a next state without any legal action is an end: nothing can be done, its value is 0.
+
+    Args:
+        rows: The transitions; they stay as they are.
+        space: Says whether there are masks.
+        stop: The entry of `next` after which nothing is bootstrapped.
+    """
+    if not space.masked:
+        return rows
+    after = rows.get("next").copy()
+    stuck = ~after.get("action_mask").any(-1, keepdim=True)
+    return rows.copy().set("next", after.set(stop, after.get(stop) | stuck))
