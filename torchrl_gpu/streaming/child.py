@@ -49,6 +49,7 @@ class Inlet:
             "frame": self._frame,
             "end_episode": self._end_episode,
             "state": self._state,
+            "log": hub.curves.log,
         }
         hub.learn_counts = self._learn_counts
 
