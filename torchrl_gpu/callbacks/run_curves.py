@@ -80,4 +80,5 @@ def follow(trainer: Trainer, server: Any) -> CurveLogger | None:
 
 def unfollow(trainer: Trainer, logger: CurveLogger | None) -> None:
     """Takes back what `follow` did."""
-    trainer.loggers = [each for each in trainer.loggers if each is not logger]
+    if logger is not None:
+        trainer.loggers = [each for each in trainer.loggers if each is not logger]

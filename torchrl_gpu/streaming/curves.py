@@ -44,7 +44,7 @@ class Curves:
     """Curves by name, each with at most `MOST_POINTS` points. Any thread may call it.
 
     Of a curve that has more, only every second value is kept from then on, then every fourth, and so on, and always the
-    first and the newest. A step that is not beyond the last one goes back in time: from there on the curve is forgotten.
+    first and the newest. A step that is not beyond the last one goes back: from there on the curve is forgotten.
     Every point has a number, by which a viewer says how far it has read.
 
     Attributes:
