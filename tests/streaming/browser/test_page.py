@@ -138,7 +138,7 @@ def test_only_who_may_control_has_buttons_that_do(page: Page, studio: Studios) -
     assert (command.name, command.stream) == ("pause", "main")
     server.state(paused=True)
     page.wait(lambda: page.text("commands").startswith("Resume run"), "a button to resume")
-    assert page.text("state") == "Run paused"
+    page.wait(lambda: page.text("state") == "Run paused", "that the run is paused, not the picture")
     assert page.text("hold") == "Hold", "which is another thing"
 
 
@@ -227,8 +227,9 @@ def test_every_control_has_a_name(page: Page, studio: Studios) -> None:
     page.open(studio().server.url)
     page.wait_for_picture()
     nameless = page.run(
-        "return [...document.querySelectorAll('button, select, input:not([hidden]), canvas, video, output')].filter((e) =>"
-        " !(e.ariaLabel || e.innerText?.trim() || e.textContent.trim() && ['BUTTON', 'OUTPUT'].includes(e.tagName) || e.labels?.length))"
+        "return [...document.querySelectorAll('button, select, input:not([hidden]), canvas, video, output')]"
+        ".filter((e) => !(e.ariaLabel || e.innerText?.trim() || e.labels?.length ||"
+        " e.textContent.trim() && ['BUTTON', 'OUTPUT'].includes(e.tagName)))"
         ".map((e) => e.outerHTML)"
     )
     assert nameless == []
