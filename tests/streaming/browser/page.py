@@ -108,8 +108,11 @@ class Page:
 
     def wait_for_history(self, pictures: int) -> None:
         """Until the page is live and keeps so many pictures."""
-        script = "return Number(document.getElementById('past').max)"
-        self.wait(lambda: self.text("state") == "Live" and self.run(script) >= pictures - 1, f"{pictures} pictures")
+        self.wait(lambda: self.text("state") == "Live" and self.pictures() >= pictures, f"{pictures} pictures")
+
+    def pictures(self) -> int:
+        """How many pictures the page keeps."""
+        return int(self.run("return document.getElementById('past').dataset.pictures ?? 0"))
 
     def slide(self, script: str) -> None:
         """Sets the slider over the pictures that are kept; in the script `max` is its end."""

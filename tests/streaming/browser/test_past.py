@@ -57,7 +57,7 @@ def test_what_is_kept_is_bounded(page: Page, studio: Studios) -> None:
         if server.wanted("noise"):
             server.publish(noise, "noise", {"step": published})
             published += 1
-        sizes.append(page.run("return Number(document.getElementById('past').max)"))
+        sizes.append(page.pictures())
     assert 3 <= max(sizes) < 30, "of about two megabytes each"
 
 
