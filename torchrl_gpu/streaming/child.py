@@ -57,6 +57,8 @@ class Inlet:
         """Listens until the program closes the pipe, or is no more."""
         try:
             for line in lines:
+                if not line.endswith(b"\n"):  # the program closed the pipe before all of it had gone through
+                    break
                 op, fields = hear(line)
                 self._hear[op](**fields)
         except Exception as error:

@@ -32,9 +32,14 @@ def check_scalars(step: object, scalars: Mapping[str, Any], known: Collection[st
     """
     if isinstance(step, bool) or not isinstance(step, int | np.integer) or not 0 <= step < LARGEST_STEP:
         raise ValueError(f"StreamServer.log: want the step to be an integer from 0 to 2**53; got {step!r}")
-    floats = {_checked_name(name): _to_float(name, value) for name, value in scalars.items()}
-    finite = {name: value for name, value in floats.items() if math.isfinite(value)}
-    number = len(known) + sum(name not in known for name in finite)
+    finite, number = {}, len(known)
+    for name, value in scalars.items():
+        if name not in known:
+            _check_name(name)
+        scalar = value if type(value) is float else _to_float(name, value)
+        if math.isfinite(scalar):
+            finite[name] = scalar
+            number += name not in known
     if number > MOST_CURVES:
         raise ValueError(f"StreamServer.log: want at most {MOST_CURVES} curves; got {number} names")
     return finite
@@ -108,7 +113,8 @@ class _Curve:
         if self._steps and step <= self._steps[-1]:
             self._take_back(number, step)
         if self._logged and (self._logged - 1) % self._stride:
-            self._keep(slice(-1))  # the newest until now, which is not on the grid
+            for each in (self._numbers, self._steps, self._values):
+                each.pop()  # the newest until now, which is not on the grid
         if len(self._steps) == MOST_POINTS:
             self._keep(slice(None, None, 2))
             self._stride *= 2
@@ -135,10 +141,9 @@ class _Curve:
         self._numbers, self._steps, self._values = self._numbers[part], self._steps[part], self._values[part]
 
 
-def _checked_name(name: object) -> str:
+def _check_name(name: object) -> None:
     if not isinstance(name, str) or not 1 <= len(name) <= LARGEST_NAME:
         raise ValueError(f"StreamServer.log: want names of 1 to {LARGEST_NAME} characters; got {name!r}")
-    return name
 
 
 def _to_float(name: str, value: object) -> float:
