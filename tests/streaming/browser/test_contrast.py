@@ -44,6 +44,7 @@ return [...texts.map((element) => [contrast(element), 4.5, label(element)]),
   ...hints.map((element) => [contrast(element, "::placeholder"), 4.5, label(element)]),
   ...icons.map((element) => [contrast(element), 3, label(element.parentElement)])];
 """
+FILL = "document.getElementById('viewer').classList.toggle('filled')"  # as full screen, which needs a gesture
 
 
 def too_faint(page: Page) -> list[Any]:
@@ -72,6 +73,12 @@ def test_everything_can_be_read_in_both_themes(page: Page, studio: Studios, size
     page.click("#hold")
     both_themes(page, "held")
     page.click("#hold")
+    page.run(FILL)
+    both_themes(page, "all over the window")
+    page.click("#hold")
+    both_themes(page, "held there")
+    page.click("#hold")
+    page.run(FILL)
     page.run("document.getElementById('shortcuts').showModal()")
     both_themes(page, "the list of keys")
     page.run("document.getElementById('shortcuts').close()")
@@ -79,6 +86,8 @@ def test_everything_can_be_read_in_both_themes(page: Page, studio: Studios, size
     page.wait(lambda: page.text("state").startswith("Reconnecting"), "a page that tries again")
     page.wait(lambda: page.run("return document.getElementById('replay').disabled"), "buttons that are off")
     both_themes(page, "disconnected")
+    page.run(FILL)
+    both_themes(page, "disconnected, all over the window")
 
 
 def test_the_form_for_the_token_can_be_read(page: Page, studio: Studios) -> None:
