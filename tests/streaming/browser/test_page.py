@@ -186,15 +186,16 @@ def test_the_picture_can_be_saved(page: Page, studio: Studios, downloads: Path) 
 
 
 def test_a_phone_shows_everything_without_scrolling_sideways(page: Page, studio: Studios) -> None:
-    server = studio().server
+    server = studio(more=("main:mask", "main:q", "main:action")).server
     server.state(commands=["pause", "resume", "reset"], paused=False)
+    server.log(1, **{"a curve with a name that is too long for a phone of this size": 1e-9})
     page.resize(360, 740)
     page.open(server.url)
     page.wait_for_picture()
     assert page.run("return document.scrollingElement.scrollWidth") == 360
     assert page.run("return document.getElementById('frame').getBoundingClientRect().width") == 360
     small = page.run(
-        "return [...document.querySelectorAll('button, select')].filter((e) => e.offsetWidth)"
+        "return [...document.querySelectorAll('button, select, input')].filter((e) => e.offsetWidth)"
         ".filter((e) => e.offsetHeight < 34).map((e) => e.outerHTML)"
     )
     assert small == [], "too small for a finger"
