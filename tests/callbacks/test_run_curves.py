@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
+import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,9 @@ from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import FrameStream, frame_stream, run_curves
 
 pytest.importorskip("cv2")
+
+
+MAKE_SERVER = frame_stream.make_server
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +50,28 @@ def test_curves_are_what_the_loggers_of_the_run_get(tmp_path: Path) -> None:
     assert list(found["train/loss"]) == [2, 4, 6, 8, 10, 12], "by updates, of which a training step makes two"
     assert list(found["train/loss"].values()) == pytest.approx(rows_of(logger, "train/loss"))
     assert "epoch" not in found
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_a_server_has_them_while_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: str
+) -> None:
+    monkeypatch.setattr(frame_stream, "make_server", MAKE_SERVER)
+    stream, found = FrameStream(port=0, isolation=isolation), {}
+
+    class Fetch(Callback):
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            deadline = time.monotonic() + 20
+            while 8 not in found.get("train/loss", []):  # a process reads its pipe when it gets to it
+                assert time.monotonic() < deadline
+                with urllib.request.urlopen(f"{stream.url}curves", timeout=20) as answer:
+                    found.update({each["name"]: each["steps"] for each in json.load(answer)["curves"]})
+
+    fit(
+        module(), tmp_path, 8, Fetch(), stream, enable_checkpointing=False, logger=CSVLogger(tmp_path),
+        log_every_n_steps=1,
+    )  # fmt: skip
+    assert found["train/loss"] == [2, 4, 6, 8]
 
 
 class Extra(Callback):
