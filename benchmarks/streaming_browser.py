@@ -117,7 +117,7 @@ def painted(driver: Any, name: str, size: tuple[int, int], fps: float, query: st
     with producer(size, fps) as server:
         driver.get(server.url + query)
         if "<img>" in name:
-            driver.execute_script("document.getElementById('pause').click();" + CLEAR + IN_AN_IMG)
+            driver.execute_script("document.getElementById('hold').click();" + CLEAR + IN_AN_IMG)
         until(driver, "return bench.paints > 5")
         first = driver.execute_script("return bench.first - bench.began")
         time.sleep(2)

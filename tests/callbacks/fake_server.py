@@ -22,6 +22,7 @@ class FakeServer:
         self.ended: list[tuple[str, dict[str, Any]]] = []
         self.shown: dict[str, Any] = {}
         self.pending: list[Any] = []
+        self.logged: list[tuple[int, dict[str, float]]] = []
 
     def start(self) -> None:
         self.running = True
@@ -50,6 +51,9 @@ class FakeServer:
 
     def state(self, **values: Any) -> None:
         self.shown |= values
+
+    def log(self, step: int, /, **scalars: float) -> None:
+        self.logged.append((step, scalars))
 
     def commands(self) -> list[Any]:
         drained, self.pending = self.pending, []

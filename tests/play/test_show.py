@@ -147,6 +147,7 @@ def test_the_page_is_told_what_can_be_asked_for() -> None:
         "paused": False,
         "speed": 2.0,
         "commands": ["pause", "resume", "step", "reset", "slower", "faster"],
+        "curve_axis": "episode",
     }
 
 

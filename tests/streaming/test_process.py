@@ -249,3 +249,13 @@ def test_two_programs_threads_may_ask_at_once() -> None:
 
     with server(isolation="process") as stream_server:
         run(inner(stream_server))
+
+
+def test_a_program_that_says_more_than_goes_through_the_pipe_ends_well() -> None:
+    with server(isolation="process") as stream_server:
+        link = link_of(stream_server)
+        os.kill(link._process.pid, signal.SIGSTOP)
+        for step in range(3000):
+            stream_server.log(step, **{f"curve {i}": 1.0 for i in range(20)})
+        assert link._speaker._waiting, "it is full"
+        os.kill(link._process.pid, signal.SIGCONT)

@@ -20,7 +20,7 @@ from tests.streaming.viewers import address, producing, run, server, session, un
 from torchrl_gpu.streaming import routes
 from torchrl_gpu.streaming.server import StreamServer
 
-GUARDED = ("ws", "stream.mjpg", "snapshot.jpg", "metrics", "streams", "nothing/here")
+GUARDED = ("ws", "stream.mjpg", "snapshot.jpg", "metrics", "streams", "curves", "nothing/here")
 
 
 async def get(

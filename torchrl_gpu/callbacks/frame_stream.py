@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names
 from torchrl_gpu.callbacks.films import Films
 from torchrl_gpu.callbacks.overhead import Allowance, HookClock
+from torchrl_gpu.callbacks.run_curves import CurveLogger, follow, unfollow
 from torchrl_gpu.envs.viewable import Viewable, viewable
 
 PORT_TRIES = 50
@@ -23,6 +24,7 @@ class FrameStream(Callback):
 
     Pictures show the environments as they stand after a training step, with the updates made as `step` and
     `policy_version`, and of the episode shown `episode`, `episode_step`, `return` and `utilization`, if any.
+    What the run logs, where it has a logger, is shown as curves.
     Nothing is drawn, copied or read back while nobody watches; while somebody does, drawing keeps to its share of the
     time. Neither changes what is learned: a seed gives the same run with and without this callback.
 
@@ -82,6 +84,7 @@ class FrameStream(Callback):
         self.server: Any = None
         self.cost: dict[str, float] = {}  # of the last run, see `HookClock.totals`
         self._view: Viewable | None = None
+        self._curves: CurveLogger | None = None
 
     @property
     def url(self) -> str | None:
@@ -113,6 +116,7 @@ class FrameStream(Callback):
         self._streams = EnvStreams(self.server, self._view, self.streams, self.width, self.height)
         self._allowance = Allowance(self.most_share)
         self.server.state(run=type(pl_module).__name__)
+        self._curves = follow(trainer, self.server)
         print(f"FrameStream: watch at {self.server.url}", flush=True)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -127,13 +131,14 @@ class FrameStream(Callback):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Stops."""
-        self._stop()
+        self._stop(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Stops: Lightning tears nothing down after an error."""
-        self._stop()
+        self._stop(trainer)
 
-    def _stop(self) -> None:
+    def _stop(self, trainer: Trainer) -> None:
+        unfollow(trainer, self._curves)
         server, self.server = self.server, None
         try:
             if server is not None:

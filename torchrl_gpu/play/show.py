@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchrl_gpu.callbacks.env_streams import EnvStreams
+from torchrl_gpu.play.episode_curves import EpisodeCurves
 from torchrl_gpu.training.player import Player
 
 COMMANDS = ("pause", "resume", "step", "reset", "slower", "faster")
@@ -43,6 +44,7 @@ class Show:
         self.player, self.server, self.streams, self.figures, self.now = player, server, streams, figures or {}, now
         self.speed, self.paused, self.version, self.steps = _within(speed), False, 0, 0
         self._next = 0.0
+        self._curves = EpisodeCurves(server, streams.view)
         self._tell()
 
     def run(self, stop: threading.Event) -> None:
@@ -82,6 +84,7 @@ class Show:
     def _step(self) -> None:
         done = self.player.step()
         self.steps += 1
+        self._curves.add(done)
         self._shown_next()
         if bool(done.all()):
             self._next += HOLD_S

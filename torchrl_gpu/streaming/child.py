@@ -49,6 +49,7 @@ class Inlet:
             "frame": self._frame,
             "end_episode": self._end_episode,
             "state": self._state,
+            "log": hub.curves.log,
         }
         hub.learn_counts = self._learn_counts
 
@@ -56,6 +57,8 @@ class Inlet:
         """Listens until the program closes the pipe, or is no more."""
         try:
             for line in lines:
+                if not line.endswith(b"\n"):  # the program closed the pipe before all of it had gone through
+                    break
                 op, fields = hear(line)
                 self._hear[op](**fields)
         except Exception as error:

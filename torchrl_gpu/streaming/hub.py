@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchrl_gpu.streaming import protocol
+from torchrl_gpu.streaming.curves import Curves
 from torchrl_gpu.streaming.frames import (
     Capture,
     Codec,
@@ -46,7 +47,9 @@ class Hub:
         self.metrics = metrics or Metrics()
         self.streams: dict[str, Stream] = {}
         self.state: dict[str, Any] = {}
+        self.curves = Curves()
         self.listeners: set[Callable[[str], None]] = set()
+        self.curve_listeners: set[Callable[[], None]] = set()
         self.wake_encoder: Callable[[Stream], None] = lambda stream: None
         self.learn_counts: Callable[[], None] = lambda: None
         self.on_command: Callable[[Command], object] | None = None
@@ -57,6 +60,7 @@ class Hub:
         self._commands: deque[Command] = deque(maxlen=MOST_COMMANDS)
         self._announced: list[dict[str, Any]] = []
         self._announced_state = self.state
+        self._announced_point = 0
         self._state_at = -math.inf
         self.metrics.before_reading(self._measure)
 
@@ -222,6 +226,7 @@ class Hub:
                 stream.again_asked = stream.key_asked = True
                 self.wake_encoder(stream)
         self._announce_state()
+        self._announce_points()
         listed = [{**facts, "published": 0} for facts in self.list_streams()]
         if listed != self._announced:
             self._announced = listed
@@ -233,6 +238,13 @@ class Hub:
         if self.state is not self._announced_state and now - self._state_at >= _STATE_SPACING:
             self._announced_state, self._state_at = self.state, now
             self.broadcast(protocol.text("state", state=self.state))
+
+    def _announce_points(self) -> None:
+        """Tells the viewers that there are new points of curves, which each reads when it can take them."""
+        if self.curves.serial != self._announced_point:
+            self._announced_point = self.curves.serial
+            for listener in list(self.curve_listeners):
+                listener()
 
     def _declare(self, name: str, title: str | None) -> Stream:
         with self._lock:

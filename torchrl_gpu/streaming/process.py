@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torchrl_gpu.streaming.curves import check_scalars
 from torchrl_gpu.streaming.ferry import Ferry
 from torchrl_gpu.streaming.frames import check_state, clean_meta
 from torchrl_gpu.streaming.hub import MOST_COMMANDS
@@ -45,6 +46,7 @@ class ProcessLink:
         self._board = Board(SharedMemory(size=Board.SIZE))
         self._board.forget_demand()
         self._outlets: dict[str, Outlet] = {}
+        self._curves: set[str] = set()
         self._commands: deque[Command] = deque(maxlen=MOST_COMMANDS)
         self._lock = threading.Lock()
         self._problem: str | None = None
@@ -97,6 +99,13 @@ class ProcessLink:
     def state(self, values: Mapping[str, Any]) -> None:
         """As `StreamServer.state`."""
         self._speaker.say("state", values=check_state(values))
+
+    def log(self, step: int, scalars: Mapping[str, Any]) -> None:
+        """As `StreamServer.log`."""
+        with self._lock:
+            finite = check_scalars(step, scalars, self._curves)
+            self._curves |= finite.keys()
+        self._speaker.say("log", step=int(step), scalars=finite)
 
     def stop(self) -> RuntimeError | None:
         """Ends the process; what went wrong in it, if anything did."""

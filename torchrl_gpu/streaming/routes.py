@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from typing import Any
 
@@ -46,6 +47,7 @@ def make_app(state: AppState) -> web.Application:
             web.get("/snapshot.jpg", snapshot, allow_head=False),
             web.post("/webrtc/offer", offer),
             web.get("/streams", streams),
+            web.get("/curves", curves),
             web.get("/metrics", read_metrics),
             web.get("/healthz", health),
         ]
@@ -118,6 +120,19 @@ async def offer(request: web.Request) -> web.StreamResponse:
 async def streams(request: web.Request) -> web.StreamResponse:
     """The list of streams."""
     return web.json_response(request.app[STATE].hub.list_streams())
+
+
+async def curves(request: web.Request) -> web.StreamResponse:
+    """Curves of the run behind the point `since`, all of them by default; `newest` is the point to go on from."""
+    held = request.app[STATE].hub.curves
+    since = request.query.get("since", "0")
+    if not re.fullmatch(r"[0-9]{1,16}", since):
+        raise web.HTTPBadRequest(**said("curves: want since to be a whole number"))
+    newest, found = held.serial, []
+    for portion in held.since(int(since)):
+        found.append(",".join(map(json.dumps, portion)))
+        await asyncio.sleep(0)  # pictures go first
+    return web.Response(text=f'{{"newest": {newest}, "curves": [{",".join(found)}]}}', content_type="application/json")
 
 
 async def read_metrics(request: web.Request) -> web.StreamResponse:

@@ -33,6 +33,7 @@ class Link(Protocol):
     def end_episode(self, stream: str, meta: Mapping[str, Any] | None) -> None: ...
     def commands(self) -> list[Command]: ...
     def state(self, values: Mapping[str, Any]) -> None: ...
+    def log(self, step: int, scalars: Mapping[str, Any]) -> None: ...
     def stop(self) -> RuntimeError | None: ...
 
 
@@ -209,6 +210,23 @@ class StreamServer:
         """Shows values beside the picture; those of earlier calls stay. Lists are of JSON scalars."""
         if self._link is not None:
             self._link.state(values)
+
+    def log(self, step: int, /, **scalars: float) -> None:
+        """Adds a point to each of some curves, which every viewer sees from their beginning, however late it comes.
+
+        A curve keeps at most 1,000 points: of a longer one only every second value, then every fourth, and so on. What
+        is not finite is left out. A step that is not beyond the last one of a curve takes back what came from there on.
+
+        Args:
+            step: Of the run, an integer from 0 to 2⁵³.
+            scalars: Numbers by the names of their curves, of 1 to 64 characters: `log(9, **{"train/loss": 0.5})`.
+                Those that share what stands before a slash are shown together.
+
+        Raises:
+            ValueError: The step, a name or a value is something else, or there would be more than 200 curves.
+        """
+        if self._link is not None:
+            self._link.log(step, scalars)
 
     def _open(self) -> Link:
         if self.isolation == "process":

@@ -64,6 +64,7 @@ class Viewer:
         self._may_send.set()
         self._outbox: deque[str] = deque(maxlen=_OUTBOX)
         self._has_text = asyncio.Event()
+        self._point_sent = 0  # number of the newest point of a curve
         self._budget = Budget(_MESSAGES_PER_SECOND, _BURST)
         self._mistakes = 0
         self._watch: Watch | None = None
@@ -78,11 +79,13 @@ class Viewer:
         self._say(self._hello())
         texts = asyncio.create_task(self._send_texts())
         self._hub.listeners.add(self._pass_on)
+        self._hub.curve_listeners.add(self._has_text.set)
         try:
             async for message in self._socket:
                 await self._hear(message.type, message.data)
         finally:
             self._hub.listeners.discard(self._pass_on)
+            self._hub.curve_listeners.discard(self._has_text.set)
             self._send_nothing()
             texts.cancel()
             await asyncio.gather(texts, return_exceptions=True)
@@ -174,6 +177,15 @@ class Viewer:
                 await self._has_text.wait()
                 self._has_text.clear()
                 await self._send_outbox()
+                await self._send_curves()
+
+    async def _send_curves(self) -> None:
+        """Sends the points that have come since the last call. They wait with the hub, which keeps few, not here."""
+        newest = self._hub.curves.serial
+        for curves in self._hub.curves.since(self._point_sent):
+            await self._socket.send_str(protocol.text("curves", curves=curves))
+            await self._send_outbox()
+        self._point_sent = newest
 
     async def _send_outbox(self) -> None:
         while self._outbox:

@@ -65,6 +65,10 @@ class ThreadLink:
         """As `StreamServer.state`."""
         self.hub.set_state(values)
 
+    def log(self, step: int, scalars: Mapping[str, Any]) -> None:
+        """As `StreamServer.log`."""
+        self.hub.curves.log(step, scalars)
+
     def stop(self) -> RuntimeError | None:
         """Ends the thread; what went wrong in it, if anything did."""
         self._service.stop()

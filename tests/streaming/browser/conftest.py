@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,23 +70,31 @@ def page(driver: Any) -> Iterator[Page]:
     page.leave()
 
 
+COLORS = {"main": (200, 30, 30), "other": (30, 30, 200)}
+
+
 class Studio:
-    """Publishes to a server's streams main, which is red, and other, which is blue; a bar runs through both.
+    """Publishes to a server's streams main, which is red, and other, which is blue; a bar runs through all.
+
+    Args:
+        server: Not started.
+        more: Other streams, which are blue too.
 
     Attributes:
         unwanted: How many times in a row nobody has wanted a frame of a stream, asked twenty times a second.
     """
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Any, more: Sequence[str] = ()) -> None:
         self.server = server
-        self.unwanted = {"main": 0, "other": 0}
+        self.colors = COLORS | dict.fromkeys(more, COLORS["other"])
+        self.unwanted = dict.fromkeys(self.colors, 0)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._publish)
 
     def __enter__(self) -> Studio:
         self.server.start()
-        self.server.declare("main", "Main stream")
-        self.server.declare("other", "Other stream")
+        for name in self.colors:
+            self.server.declare(name, f"{name.capitalize()} stream")
         self._done.clear()
         self._thread.start()
         return self
@@ -100,7 +108,7 @@ class Studio:
         step = 0
         while not self._done.wait(1 / 20):
             step += 1
-            for stream, color in (("main", (200, 30, 30)), ("other", (30, 30, 200))):
+            for stream, color in self.colors.items():
                 self.unwanted[stream] += 1
                 if self.server.wanted(stream):
                     self.unwanted[stream] = 0
@@ -129,8 +137,8 @@ def studio() -> Iterator[Callable[..., Studio]]:
 
     with ExitStack() as stack:
 
-        def open_studio(**arguments: Any) -> Studio:
-            return stack.enter_context(Studio(StreamServer(**({"port": 0} | arguments))))
+        def open_studio(more: Sequence[str] = (), **arguments: Any) -> Studio:
+            return stack.enter_context(Studio(StreamServer(**({"port": 0} | arguments)), more))
 
         yield open_studio
 

@@ -102,6 +102,23 @@ class Page:
         """Until the page is live and shows a stream."""
         self.wait(lambda: self.text("state") == "Live" and self.color() == color, f"a live picture, {color}")
 
+    def step(self) -> int:
+        """The step that the page says the picture is of."""
+        return int(self.run("return document.querySelector('#step b').innerText.replace(/,|·.*/g, '')"))
+
+    def wait_for_history(self, pictures: int) -> None:
+        """Until the page is live and keeps so many pictures."""
+        self.wait(lambda: self.text("state") == "Live" and self.pictures() >= pictures, f"{pictures} pictures")
+
+    def pictures(self) -> int:
+        """How many pictures the page keeps."""
+        return int(self.run("return document.getElementById('past').dataset.pictures ?? 0"))
+
+    def slide(self, script: str) -> None:
+        """Sets the slider over the pictures that are kept; in the script `max` is its end."""
+        move = "const at = document.getElementById('past'), max = Number(at.max); at.value = {}; "
+        self.run(move.format(script) + "at.dispatchEvent(new Event('input', {bubbles: true}));")
+
     def wait_for_change(self) -> None:
         """Until the picture is another than now."""
         before = self.bar()

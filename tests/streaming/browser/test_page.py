@@ -74,16 +74,17 @@ def test_another_stream_takes_the_place_of_the_first(page: Page, studio: Studios
     page.wait_for_picture("blue")
 
 
-def test_a_paused_picture_stands_still_and_is_not_asked_for(page: Page, studio: Studios) -> None:
+def test_a_held_picture_stands_still_and_is_not_asked_for(page: Page, studio: Studios) -> None:
     there = studio()
     page.open(there.server.url)
-    page.wait_for_picture()
-    page.click("#pause")
-    assert page.text("mark") == "Paused"
+    page.wait_for_history(2)
+    page.click("#hold")
+    assert page.text("mark") == "Held"
+    assert (page.text("state"), page.text("hold")) == ("Held", "Live")
     before = page.bar()
     page.wait(lambda: there.unwanted["main"] > UNWANTED, "no frame wanted")
     assert page.bar() == before
-    page.click("#pause")
+    page.click("#hold")
     page.wait_for_change()
 
 
@@ -114,9 +115,13 @@ def test_a_server_that_comes_back_is_found_again(page: Page, studio: Studios) ->
 def test_instant_replay_shows_the_past_and_goes_on(page: Page, studio: Studios) -> None:
     page.open(studio().server.url + "?transport=jpeg")
     page.wait_for_picture()
+    page.wait_for_history(8)
+    live = page.step()
     page.click("#replay")
     page.wait(lambda: page.text("mark") == "Replay", "the mark of a replay")
+    page.wait(lambda: page.step() < live, "the figures of the replayed picture")
     page.wait_for_picture()
+    page.wait(lambda: page.step() > live, "the figures of now")
 
 
 def test_only_who_may_control_has_buttons_that_do(page: Page, studio: Studios) -> None:
@@ -127,12 +132,14 @@ def test_only_who_may_control_has_buttons_that_do(page: Page, studio: Studios) -
     assert not page.is_shown("control")
     page.open(server.url)
     page.wait(lambda: page.is_shown("control"), "buttons")
-    assert page.text("commands").split("\n") == ["Pause", "Next item"], "not both to pause and to resume"
+    assert page.text("commands").split("\n") == ["Pause run", "Next item"], "not both to pause and to resume"
     page.click('[data-command="pause"]')
     command = page.wait(server.commands, "a command")[0]
     assert (command.name, command.stream) == ("pause", "main")
     server.state(paused=True)
-    page.wait(lambda: page.text("commands").startswith("Resume"), "a button to resume")
+    page.wait(lambda: page.text("commands").startswith("Resume run"), "a button to resume")
+    page.wait(lambda: page.text("state") == "Run paused", "that the run is paused, not the picture")
+    assert page.text("hold") == "Hold", "which is another thing"
 
 
 def test_the_token_is_asked_for_and_leaves_the_address(page: Page, studio: Studios) -> None:
@@ -166,7 +173,8 @@ def test_webrtc_shows_the_picture_and_its_age(page: Page, studio: Studios) -> No
     page.wait(lambda: "62.5%" in page.text("utilization"), "figures beside the picture")
     page.click('[data-name="other"]')
     page.wait_for_picture("blue")
-    page.click("#pause")
+    page.wait_for_history(2)
+    page.click("#hold")
     page.wait(lambda: server.watchers("other") == 0, "nobody watching while paused")
 
 
@@ -178,15 +186,16 @@ def test_the_picture_can_be_saved(page: Page, studio: Studios, downloads: Path) 
 
 
 def test_a_phone_shows_everything_without_scrolling_sideways(page: Page, studio: Studios) -> None:
-    server = studio().server
+    server = studio(more=("main:mask", "main:q", "main:action")).server
     server.state(commands=["pause", "resume", "reset"], paused=False)
+    server.log(1, **{"a curve with a name that is too long for a phone of this size": 1e-9})
     page.resize(360, 740)
     page.open(server.url)
     page.wait_for_picture()
     assert page.run("return document.scrollingElement.scrollWidth") == 360
     assert page.run("return document.getElementById('frame').getBoundingClientRect().width") == 360
     small = page.run(
-        "return [...document.querySelectorAll('button, select')].filter((e) => e.offsetWidth)"
+        "return [...document.querySelectorAll('button, select, input')].filter((e) => e.offsetWidth)"
         ".filter((e) => e.offsetHeight < 34).map((e) => e.outerHTML)"
     )
     assert small == [], "too small for a finger"
@@ -201,18 +210,27 @@ def test_keys_do_what_the_list_says(page: Page, studio: Studios) -> None:
     assert page.run("return document.documentElement.dataset.theme") != theme
     page.run(press.format("2"))
     page.wait_for_picture("blue")
+    page.wait_for_history(3)
     page.run(press.format(" "))
-    assert page.text("mark") == "Paused"
+    assert page.text("mark") == "Held"
+    held = page.step()
+    page.run(press.format("ArrowLeft"))
+    page.wait(lambda: page.step() < held, "an earlier picture")
+    page.run(press.format("ArrowRight"))
+    page.wait(lambda: page.step() == held, "the picture again")
+    page.run(press.format("ArrowRight"))
+    page.wait_for_picture("blue")
     page.run(press.format("?"))
-    assert "Instant replay" in page.text("shortcuts")
+    assert "Hold the picture" in page.text("shortcuts")
 
 
 def test_every_control_has_a_name(page: Page, studio: Studios) -> None:
     page.open(studio().server.url)
     page.wait_for_picture()
     nameless = page.run(
-        "return [...document.querySelectorAll('button, select, input:not([hidden]), canvas, video')].filter((e) =>"
-        " !(e.ariaLabel || e.innerText?.trim() || e.textContent.trim() && e.tagName === 'BUTTON' || e.labels?.length))"
+        "return [...document.querySelectorAll('button, select, input:not([hidden]), canvas, video, output')]"
+        ".filter((e) => !(e.ariaLabel || e.innerText?.trim() || e.labels?.length ||"
+        " e.textContent.trim() && ['BUTTON', 'OUTPUT'].includes(e.tagName)))"
         ".map((e) => e.outerHTML)"
     )
     assert nameless == []

@@ -1,0 +1,84 @@
+"""What a run logs, as curves on the page of its stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_warn
+
+MOST_CURVES = 200  # of `StreamServer.log`
+LONGEST_NAME = 64
+_LEFT_OUT = ("epoch", "hp_metric", "step")  # which Lightning adds
+
+
+class CurveLogger(Logger):
+    """A logger beside those of the run, which passes on to a stream server what they are given.
+
+    Lightning has read the scalars from the device for the other loggers by then, so that nothing more is read. The step
+    is the number of updates made, as in the meta data of the pictures.
+
+    Args:
+        trainer: Of the run, with one logger or more.
+        server: A started `StreamServer`.
+    """
+
+    def __init__(self, trainer: Trainer, server: Any) -> None:
+        super().__init__()
+        self._trainer, self._server = trainer, server
+        self._first = trainer.loggers[0]
+        self._names: dict[str, str] = {}
+        self._has_warned = False
+
+    @property
+    def name(self) -> str | None:
+        """That of the run's first logger, so that progress bars show one."""
+        return self._first.name
+
+    @property
+    def version(self) -> int | str | None:
+        """That of the run's first logger."""
+        return self._first.version
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+        """Leaves them out."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Passes on the scalars."""
+        scalars = {self._curve(name): value for name, value in metrics.items() if isinstance(value, int | float)}
+        scalars.pop("", None)
+        if scalars:
+            self._server.log(self._trainer.global_step, **scalars)
+
+    def _curve(self, name: str) -> str:
+        """The name of a scalar's curve; "" where it has none."""
+        if name in _LEFT_OUT:
+            return ""
+        if name not in self._names:
+            if len(self._names) >= MOST_CURVES:
+                self._warn(name)
+                return ""
+            self._names[name] = name if len(name) <= LONGEST_NAME else "…" + name[1 - LONGEST_NAME :]
+        return self._names[name]
+
+    def _warn(self, name: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            rank_zero_warn(f"FrameStream: the page shows {MOST_CURVES} curves; {name!r} is not among them")
+
+
+def follow(trainer: Trainer, server: Any) -> CurveLogger | None:
+    """Has a server show what a run logs from now on; None where the run has no logger, and so logs nothing."""
+    if not trainer.loggers:
+        return None
+    logger = CurveLogger(trainer, server)
+    trainer.loggers = [*trainer.loggers, logger]
+    return logger
+
+
+def unfollow(trainer: Trainer, logger: CurveLogger | None) -> None:
+    """Takes back what `follow` did."""
+    if logger is not None:
+        trainer.loggers = [each for each in trainer.loggers if each is not logger]
