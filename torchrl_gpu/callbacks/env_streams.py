@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 
-from torchrl_gpu.envs.viewable import Viewable
+if TYPE_CHECKING:
+    from torchrl_gpu.envs.viewable import Viewable
 
 GRID_SIDE = 3  # pictures along each side of a grid, at most
 TITLES = {"worst": "The worst", "best": "The best", "grid": "Several"}
@@ -25,13 +25,15 @@ class FrameSink(Protocol):
 
     def wanted(self, stream: str = "main") -> bool: ...
 
+    def watchers(self, stream: str | None = None) -> int: ...
+
     def publish(self, frame: Any, stream: str = "main", meta: dict[str, Any] | None = None) -> None: ...
 
     def end_episode(self, stream: str = "main", meta: dict[str, Any] | None = None) -> None: ...
 
 
 class EnvStreams:
-    """Draws and publishes what somebody watches of some environments, and nothing else.
+    """Draws and publishes what is wanted of some environments, and nothing else.
 
     `envI` shows environment I. `worst` and `best` show the one whose return is least or greatest among those that are
     at least as many steps into their episode as the average, and stay with it until its episode ends. `grid` shows the
@@ -50,22 +52,39 @@ class EnvStreams:
         check_names(names, view.num_envs)
         self._shown: dict[str, tuple[int, dict[str, Any]]] = {}
         self._versions: dict[str, int] = {}
+        self._watchers = dict.fromkeys(names, 0)
+        self._chosen: set[str] = set()
         for name in names:
             sink.declare(name, TITLES.get(name) or f"Environment {name.removeprefix('env')}")
 
-    def publish(self, version: int | None = None, **extra: Any) -> int:
+    def watched(self) -> list[str]:
+        """Streams that somebody watches; notes which of them somebody has just chosen, for `chosen`."""
+        numbers = {name: self.sink.watchers(name) for name in self.names}
+        self._chosen |= {name for name in self.names if numbers[name] > self._watchers[name]}
+        self._watchers = numbers
+        return [name for name in self.names if numbers[name]]
+
+    @property
+    def chosen(self) -> set[str]:
+        """Streams that somebody has chosen and of which no picture was drawn since."""
+        return self._chosen
+
+    def publish(self, version: int | None = None, only: Collection[str] | None = None, **extra: Any) -> int:
         """Publishes every stream of which a picture is due, and gives their number.
 
         Args:
+            only: Streams to look at; None for all.
             version: Changes whenever the environments do: what has been drawn at this version already is left out.
                 None always draws.
             extra: More figures for the meta data of each picture, besides those of the environment.
         """
-        due = [name for name in self.names if self.sink.wanted(name) and self._is_new(name, version)]
+        names = self.names if only is None else [name for name in self.names if name in only]
+        due = [name for name in names if self.sink.wanted(name) and self._is_new(name, version)]
         if due:
             figures = self._read()
             for name in due:
                 self._publish(name, figures, extra)
+            self._chosen.difference_update(due)
         return len(due)
 
     def _is_new(self, name: str, version: int | None) -> bool:
@@ -97,11 +116,13 @@ class EnvStreams:
         meta |= {"env": f"0–{number - 1}", "episode": int(figures["episode"].sum())} | extra
         self.sink.publish(pictures, "grid", meta)
 
-    @torch.no_grad()
     def _read(self) -> dict[str, np.ndarray]:
         """All figures, (N,) float64 each; the device is read once."""
-        found = self.view.figures()
-        rows = torch.stack([values.double() for values in found.values()]).cpu().numpy()
+        import torch  # here, since the command line checks names of streams before it loads anything heavy
+
+        with torch.no_grad():
+            found = self.view.figures()
+            rows = torch.stack([values.double() for values in found.values()]).cpu().numpy()
         return dict(zip(found, rows, strict=True))
 
 
