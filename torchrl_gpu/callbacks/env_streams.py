@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.envs.viewable import Viewable
 
 GRID_SIDE = 3  # pictures along each side of a grid, at most
+CHOSEN_SPACING = 1.0  # seconds: a stream that somebody chooses gets a picture, unless the last one is younger
 TITLES = {"worst": "The worst", "best": "The best", "grid": "Several"}
 _NUMBERED = re.compile(r"env(\d+)")
 _COUNTS = ("step", "episode", "num_packed")
@@ -52,22 +54,33 @@ class EnvStreams:
         check_names(names, view.num_envs)
         self._shown: dict[str, tuple[int, dict[str, Any]]] = {}
         self._versions: dict[str, int] = {}
-        self._watchers = dict.fromkeys(names, 0)
+        self._nobody = dict.fromkeys(names, 0)
+        self._watchers = self._nobody
+        self._drawn_at = dict.fromkeys(names, -math.inf)
         self._chosen: set[str] = set()
         for name in names:
             sink.declare(name, TITLES.get(name) or f"Environment {name.removeprefix('env')}")
 
-    def watched(self) -> list[str]:
-        """Streams that somebody watches; notes which of them somebody has just chosen, for `chosen`."""
-        numbers = {name: self.sink.watchers(name) for name in self.names}
-        self._chosen |= {name for name in self.names if numbers[name] > self._watchers[name]}
-        self._watchers = numbers
-        return [name for name in self.names if numbers[name]]
+    def warm_up(self) -> None:
+        """Draws a first picture of every stream, which takes longest, and leaves it for whoever comes."""
+        self.publish()
+        self._shown.clear()  # no episode has begun, so that none has ended when the next one is drawn
 
-    @property
-    def chosen(self) -> set[str]:
-        """Streams that somebody has chosen and of which no picture was drawn since."""
-        return self._chosen
+    def watched(self) -> list[str]:
+        """Streams that somebody watches."""
+        if not self.sink.watchers():
+            self._watchers = self._nobody
+            return []
+        before, self._watchers = self._watchers, {name: self.sink.watchers(name) for name in self.names}
+        old = time.monotonic() - CHOSEN_SPACING
+        for name, number in self._watchers.items():
+            if number > before[name] and self._drawn_at[name] <= old:
+                self._chosen.add(name)
+        return [name for name, number in self._watchers.items() if number]
+
+    def chosen(self) -> list[str]:
+        """Of the streams that `watched` named last, those that somebody has just chosen, without a fresh picture."""
+        return [name for name, number in self._watchers.items() if number and name in self._chosen]
 
     def publish(self, version: int | None = None, only: Collection[str] | None = None, **extra: Any) -> int:
         """Publishes every stream of which a picture is due, and gives their number.
@@ -85,6 +98,7 @@ class EnvStreams:
             for name in due:
                 self._publish(name, figures, extra)
             self._chosen.difference_update(due)
+            self._drawn_at.update(dict.fromkeys(due, time.monotonic()))
         return len(due)
 
     def _is_new(self, name: str, version: int | None) -> bool:

@@ -52,12 +52,10 @@ class Show:
             stop.wait(POLL_S)
 
     def turn(self) -> None:
-        """Does what was asked for, makes a step if one is due, and publishes what is wanted."""
+        """Does what was asked for, makes a step if one is due and somebody watches, and publishes what is wanted."""
         for command in self.server.commands():
             self.obey(command.name, command.value)
-        if not self.server.watchers():
-            return
-        if not self.paused and self.now() >= self._next:
+        if self.server.watchers() and not self.paused and self.now() >= self._next:
             self._step()
         self.streams.publish(self.version, step=self.steps, **self.figures)
 
