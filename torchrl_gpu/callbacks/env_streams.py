@@ -59,7 +59,7 @@ class EnvStreams:
         self._drawn_at = dict.fromkeys(names, -math.inf)
         self._chosen: set[str] = set()
         for name in names:
-            sink.declare(name, TITLES.get(name) or f"Environment {name.removeprefix('env')}")
+            sink.declare(name, title(name))
 
     def warm_up(self) -> None:
         """Draws a first picture of every stream, which takes longest, and leaves it for whoever comes."""
@@ -147,6 +147,11 @@ def choose(name: str, figures: dict[str, np.ndarray]) -> int:
     far = figures["step"] >= figures["step"].mean()
     worse_is_less = figures["return"] if name == "worst" else -figures["return"]
     return int(np.where(far, worse_is_less, np.inf).argmin())
+
+
+def title(name: str) -> str:
+    """What viewers read of a stream."""
+    return TITLES.get(name) or f"Environment {name.removeprefix('env')}"
 
 
 def check_names(names: Sequence[str], num_envs: int | None = None) -> None:

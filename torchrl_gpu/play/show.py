@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torchrl_gpu.callbacks.env_streams import EnvStreams
-from torchrl_gpu.training.player import Player
+if TYPE_CHECKING:
+    from torchrl_gpu.callbacks.env_streams import EnvStreams
+    from torchrl_gpu.training.player import Player
 
 COMMANDS = ("pause", "resume", "step", "reset", "slower", "faster")
 SLOWEST, FASTEST = 0.1, 1000.0  # steps a second
