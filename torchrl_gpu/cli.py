@@ -29,8 +29,7 @@ OWN_WORDS = {
 }
 
 # What every trainer word knows, up to the first dot; `predict` alone knows the last one.
-OPTIONS = ("help", "config", "print_config", "seed_everything", "trainer", "model", "data", "ckpt_path")
-OPTIONS += ("return_predictions",)
+OPTIONS = tuple("help config print_config seed_everything trainer model data ckpt_path return_predictions".split())
 
 USER_ERROR = 2
 INTERRUPTED = 130

@@ -57,9 +57,7 @@ def get(url: str, tries: int = 10) -> bytes:
 def test_served_until_it_is_told_to_end(serving: subprocess.Popen[str]) -> None:
     assert serving.stdout is not None
     told = (line for line in serving.stdout if "http" in line)
-    first = re.fullmatch(
-        r"serve: loading the policy, watch at (http://127\.0\.0\.1:\d+/)\?token=sesame\n", next(told)
-    )
+    first = re.fullmatch(r"serve: loading the policy, watch at (http://127\.0\.0\.1:\d+/)\?token=sesame\n", next(told))
     assert first
     assert get(f"{first[1]}healthz") == b"ok\n"
     assert [each["name"] for each in json.loads(get(f"{first[1]}streams"))] == ["env0"]
@@ -145,9 +143,7 @@ def test_what_the_user_can_mend_is_one_line(
     assert message in said
 
 
-def test_serve_wants_its_port_and_no_other(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_serve_wants_its_port_and_no_other(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_load", pytest.fail)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -40,8 +40,8 @@ class StreamServer:
     """Shows pictures to browsers, beside a program that goes on without waiting for them.
 
     Whoever opens `url` sees the newest frame at once. With nobody watching, one frame a second is copied, and kept for
-    whoever comes; the others cost microseconds, and none is encoded. A viewer gets the newest picture whenever it has painted the one before the last: a slow one sees
-    fewer pictures, not older ones, and costs the others nothing. Before `start` and after `stop` nothing happens.
+    whoever comes; the others cost microseconds, and none is encoded. A viewer gets the newest picture whenever it has
+    painted the one before the last: a slow one sees fewer pictures, not older ones, and costs the others nothing. Before `start` and after `stop` nothing happens.
 
     Args:
         host: Address to listen at; beyond this machine ("0.0.0.0") a token is needed.
