@@ -29,7 +29,10 @@ OWN_WORDS = {
 }
 
 # What every trainer word knows, up to the first dot; `predict` alone knows the last one.
-OPTIONS = tuple("help config print_config seed_everything trainer model data ckpt_path return_predictions".split())
+OPTIONS = (
+    *("help", "config", "print_config", "seed_everything", "trainer", "model", "data", "ckpt_path"),
+    "return_predictions",
+)
 
 USER_ERROR = 2
 INTERRUPTED = 130

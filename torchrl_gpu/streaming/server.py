@@ -41,7 +41,8 @@ class StreamServer:
 
     Whoever opens `url` sees the newest frame at once. With nobody watching, one frame a second is copied, and kept for
     whoever comes; the others cost microseconds, and none is encoded. A viewer gets the newest picture whenever it has
-    painted the one before the last: a slow one sees fewer pictures, not older ones, and costs the others nothing. Before `start` and after `stop` nothing happens.
+    painted the one before the last: a slow one sees fewer pictures, not older ones, and costs the others nothing.
+    Before `start` and after `stop` nothing happens.
 
     Args:
         host: Address to listen at; beyond this machine ("0.0.0.0") a token is needed.
