@@ -65,7 +65,7 @@ def main() -> None:
 def measure(name: str, args: argparse.Namespace, options: list[str]) -> tuple[list[Row], dict[str, Any]]:
     """One config."""
     config = yaml.safe_load(Path(configs.find(name)).read_text(encoding="utf-8"))
-    updates = config["model"]["init_args"]["updates_per_step"]
+    updates = config["model"]["init_args"].get("updates_per_step", 4)  # which is every module's default
     with running(name, options) as (url, address_s):
         visits = asyncio.run(visit(url, args))
     firsts = [each["first_s"] for each in visits["pages"]]
