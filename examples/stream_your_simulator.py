@@ -78,7 +78,7 @@ def main() -> None:
         print(f"Watch at {server.url}", flush=True)
         for step in itertools.count() if args.steps is None else range(args.steps):
             scene.step()
-            if server.wanted("front"):  # nobody watches: nothing is rendered
+            if server.wanted("front"):  # once a second while nobody watches
                 server.publish(scene.render("front"), "front", meta={"step": step})
             if server.wanted("views"):  # N×H×W×3 makes a grid; a tensor on the GPU stays there until it is encoded
                 server.publish(np.stack([scene.render(camera) for camera in ("front", "top")]), "views")

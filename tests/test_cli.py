@@ -237,6 +237,27 @@ def test_wrong_arguments(error_of: Run, args: list[str], message: str) -> None:
     assert re.search(message, error_of(*args))
 
 
+@pytest.mark.parametrize(
+    "args", [["--modle.env=3"], ["--weights_only=false"], ["--ckpt_path=no.ckpt"], ["--ckpt_path", "no.ckpt"]]
+)
+def test_what_the_words_alone_tell_is_said_before_lightning_is_loaded(
+    error_of: Run, args: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchrl_gpu.lightning_cli.run", pytest.fail)
+    assert "; got " in error_of(*args)
+
+
+@pytest.mark.parametrize("word", ["fit", "validate", "test", "predict"])
+def test_the_options_that_are_known_without_lightning_are_its_own(config: Path, word: str) -> None:
+    options = {option.partition(".")[0] for option in build(word, ["--config", str(config)])._option_names()}
+    assert {*cli.OPTIONS} == options | {"help", "return_predictions"}
+
+
+@pytest.mark.parametrize("path", ["best", "last", "hpc", "registry:model", "s3://bucket/x.ckpt", "null"])
+def test_checkpoints_that_are_no_files_pass(path: str) -> None:
+    cli.check_arguments(["--ckpt_path", path, "--trainer.callbacks+=x", "--print_config=skip_null", "-c", "x.yaml"])
+
+
 def test_yaml_that_is_none(error_of: Run, config: Path) -> None:
     config.write_text("trainer: [", encoding="utf-8")
     assert error_of().startswith("--config: want YAML; got")

@@ -82,9 +82,15 @@ def test_an_environment_never_imports_its_viewer(path: Path) -> None:
     assert not [name for name in imported(path) if ".viewer" in name or ".drawing" in name]
 
 
-@pytest.mark.parametrize("module", ["torchrl_gpu", "torchrl_gpu.cli", "torchrl_gpu.configs", "torchrl_gpu.device"])
-def test_import_is_light(module: str, child_environment: dict[str, str]) -> None:
-    code = f"import sys, {module}; print([m for m in ('torch', 'lightning', 'numpy', 'rich') if m in sys.modules])"
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        *((f"torchrl_gpu{part}", "torch lightning numpy rich") for part in ("", ".cli", ".configs", ".device")),
+        ("torchrl_gpu.play.command", "torch lightning jsonargparse aiohttp cv2 av rich"),
+    ],
+)
+def test_import_is_light(module: str, heavy: str, child_environment: dict[str, str]) -> None:
+    code = f"import sys, {module}; print([m for m in {heavy.split()} if m in sys.modules])"
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=child_environment, check=True, timeout=60
     )

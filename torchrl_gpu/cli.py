@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 
 from torchrl_gpu import __version__, configs
-from torchrl_gpu.errors import is_for_user, one_line
+from torchrl_gpu.errors import is_for_user, one_line, unknown_option
 
 TRAINER_WORDS = {
     "fit": "train, and validate now and then",
@@ -27,6 +27,12 @@ OWN_WORDS = {
     "play": ("torchrl_gpu.play:main", "show in the browser how a policy packs"),
     "serve": ("torchrl_gpu.play:serve", "the same as a service: one port, until SIGTERM"),
 }
+
+# What every trainer word knows, up to the first dot; `predict` alone knows the last one.
+OPTIONS = (
+    *("help", "config", "print_config", "seed_everything", "trainer", "model", "data", "ckpt_path"),
+    "return_predictions",
+)
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -79,6 +85,39 @@ def resolve_configs(args: list[str]) -> list[str]:
     return resolved
 
 
+def check_arguments(args: list[str], others: Iterable[str] = ()) -> None:
+    """Complains of what can be told from the words alone, so that nobody waits for it until lightning is loaded.
+
+    Args:
+        args: For a trainer word.
+        others: Options that have been taken out of them, which a misspelt one may have meant.
+
+    Raises:
+        ValueError: There is no such option.
+        FileNotFoundError: There is no such checkpoint.
+    """
+    for i, arg in enumerate(args):
+        option, equals, value = arg.partition("=")
+        name = option.removeprefix("--").removesuffix("+")
+        if not option.startswith("--") or not name:
+            continue
+        if name.partition(".")[0] not in OPTIONS:
+            raise ValueError(unknown_option(name, [*OPTIONS, *others]))
+        if name == "ckpt_path":
+            check_is_there(value if equals else "".join(args[i + 1 : i + 2]))
+
+
+def check_is_there(ckpt_path: str) -> None:
+    """Lets Lightning's own words and addresses pass.
+
+    Raises:
+        FileNotFoundError: There is no such checkpoint.
+    """
+    is_word = ckpt_path in ("", "best", "last", "hpc", "null") or ckpt_path.startswith("registry")
+    if not is_word and "://" not in ckpt_path and not Path(ckpt_path).exists():
+        raise FileNotFoundError(f"checkpoint {ckpt_path}: want an existing file; got none there")
+
+
 def _dispatch(argv: list[str], program: str) -> int | None:
     word, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     if word in ("-h", "--help"):
@@ -97,6 +136,7 @@ def _dispatch(argv: list[str], program: str) -> int | None:
 
 def _run_trainer(word: str, args: list[str]) -> None:
     args = resolve_configs(args)
+    check_arguments(args)
     from torchrl_gpu.lightning_cli import run
 
     run(word, args)

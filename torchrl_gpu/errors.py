@@ -57,6 +57,16 @@ def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
     return _flat(text)
 
 
+def unknown_option(name: str, options: Iterable[str]) -> str:
+    """What is said of an option that there is not.
+
+    Args:
+        name: As it was written, without dashes and value.
+        options: Those that there are.
+    """
+    return _unknown_line(name, _Complaint(), list(options))
+
+
 def root_error(error: BaseException) -> BaseException:
     """The error as it was first raised, without the wrapping that jsonargparse puts around constructors."""
     while _raised_by(error) == "jsonargparse" and error.__cause__ is not None:

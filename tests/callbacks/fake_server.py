@@ -16,6 +16,7 @@ class FakeServer:
     def __init__(self, watched: tuple[str, ...] = (), **arguments: Any) -> None:
         FakeServer.last = self
         self.watched, self.arguments = set(watched), arguments
+        self.kept: set[str] = set()  # streams with a picture for whoever comes, which here never grows old
         self.url, self.running, self.asked = "http://127.0.0.1:8080/", False, 0
         self.declared: dict[str, str | None] = {}
         self.published: list[tuple[str, np.ndarray, dict[str, Any]]] = []
@@ -34,16 +35,17 @@ class FakeServer:
         self.declared[stream] = title
 
     def watchers(self, stream: str | None = None) -> int:
-        self.asked += 1
+        self.asked += stream is None
         return len(self.watched) if stream is None else int(stream in self.watched)
 
     def wanted(self, stream: str = "main") -> bool:
-        return stream in self.watched
+        return stream in self.watched or stream not in self.kept
 
     def publish(
         self, frame: Any, stream: str = "main", meta: dict[str, Any] | None = None, *, bgr: bool = False
     ) -> None:
         picture = frame.cpu().numpy() if isinstance(frame, torch.Tensor) else frame
+        self.kept.add(stream)
         self.published.append((stream, np.array(picture), dict(meta or {})))
 
     def end_episode(self, stream: str = "main", meta: dict[str, Any] | None = None) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.callbacks.fake_server import FakeServer
+from torchrl_gpu.callbacks import env_streams
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, choose
 
 NAMES = ("env2", "worst", "best", "grid")
@@ -41,12 +42,18 @@ def view() -> Counted:
 
 @pytest.fixture
 def server() -> FakeServer:
-    return FakeServer()
+    """One that holds a picture of every stream, and wants no more than is watched."""
+    made = FakeServer()
+    made.kept = set(NAMES)
+    return made
 
 
-def test_nothing_is_asked_for_nobody(view: Counted, server: FakeServer) -> None:
-    assert EnvStreams(server, view, NAMES, 32, 24).publish() == 0
-    assert (view.asked, view.drawn, server.published) == (0, [], [])
+def test_nothing_is_asked_for_nobody_but_one_picture_to_keep(view: Counted, server: FakeServer) -> None:
+    server.kept.clear()
+    streams = EnvStreams(server, view, NAMES, 32, 24)
+    assert [streams.publish(), streams.publish()] == [len(NAMES), 0]
+    assert (view.asked, len(view.drawn)) == (1, len(NAMES))
+    assert {name for name, _, _ in server.published} == set(NAMES)
     assert server.declared == {"env2": "Environment 2", "worst": "The worst", "best": "The best", "grid": "Several"}
 
 
@@ -62,6 +69,46 @@ def test_only_what_is_watched_is_drawn(view: Counted, server: FakeServer) -> Non
     assert meta == {"env": 2, "episode_step": 6, "episode": 1, "return": pytest.approx(0.3), "policy_version": 70}
     assert best == {"env": 4, "episode_step": 5, "episode": 2, "return": pytest.approx(0.9), "policy_version": 70}
     assert view.asked == 1
+
+
+def test_only_what_is_named_is_drawn(view: Counted, server: FakeServer) -> None:
+    server.watched = set(NAMES)
+    assert EnvStreams(server, view, NAMES, 32, 24).publish(only=["env2"]) == 1
+    assert view.drawn == [[2]]
+
+
+def test_a_stream_that_somebody_chooses_waits_for_a_picture(
+    view: Counted, server: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(env_streams.time, "monotonic", lambda: clock[0])
+    streams = EnvStreams(server, view, NAMES, 32, 24)
+    seen = []
+
+    def watched_by(*names: str) -> None:
+        server.watched = set(names)
+        seen.append((streams.watched(), streams.chosen()))
+
+    watched_by("env2")
+    watched_by("env2")  # still without a picture
+    streams.publish(only=["env2"])
+    watched_by("env2")
+    watched_by("env2", "best")
+    watched_by()
+    watched_by("env2")  # its picture is no second old
+    watched_by()
+    clock[0] += 1.5
+    watched_by("env2")
+    assert seen == [
+        (["env2"], ["env2"]),
+        (["env2"], ["env2"]),
+        (["env2"], []),
+        (["env2", "best"], ["best"]),
+        ([], []),
+        (["env2"], []),
+        ([], []),
+        (["env2"], ["env2"]),
+    ]
 
 
 def test_the_worst_of_those_that_are_far_enough() -> None:
@@ -83,6 +130,16 @@ def test_a_stream_stays_with_an_environment_until_its_episode_ends(view: Counted
     streams.publish()
     assert server.ended == [("worst", {"env": 2, "episode_step": 6, "episode": 1, "return": 5.0})]
     assert server.metas("worst")[-1]["env"] == 1  # the mean of the steps is 3.8 now
+
+
+def test_what_is_drawn_before_the_first_episode_ends_none(view: Counted, server: FakeServer) -> None:
+    server.watched = {"env2"}
+    streams, view.episode = EnvStreams(server, view, NAMES, 32, 24), torch.zeros(5)
+    streams.warm_up()
+    view.episode = torch.ones(5)
+    streams.publish()
+    assert len(server.metas("env2")) == 2
+    assert server.ended == []
 
 
 def test_a_numbered_stream_marks_the_end_of_episodes(view: Counted, server: FakeServer) -> None:

@@ -58,7 +58,8 @@ def test_every_picture_says_what_it_shows(tmp_path: Path, watched_by) -> None:  
     served = server()
     assert list(served.declared) == list(WATCHED)
     for name in ("env0", "worst", "best"):
-        metas = served.metas(name)
+        first, *metas = served.metas(name)
+        assert first["episode_step"] == 0  # drawn before the address was printed
         assert len(metas) == 6  # 12 updates, 2 a training step
         assert [meta["step"] for meta in metas] == [2, 4, 6, 8, 10, 12]
         assert all(meta["policy_version"] == meta["step"] for meta in metas)
@@ -70,13 +71,14 @@ def test_every_picture_says_what_it_shows(tmp_path: Path, watched_by) -> None:  
     assert last["episode"] == int(made.env.state.episode[0])
     assert len({picture.tobytes() for name, picture, _ in served.published if name == "env0"}) > 1
     grids = [picture for name, picture, _ in served.published if name == "grid"]
+    assert len(grids) == 7
     assert grids[0].shape == (8, 12, 16, 3)
 
 
 def test_ends_of_episodes_are_marked(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
     watched_by("env0")
     fit(module(), tmp_path, 60, small(streams=("env0",)), enable_checkpointing=False)
-    metas = server().metas("env0")
+    _, *metas = server().metas("env0")
     changes = sum(a["episode"] != b["episode"] for a, b in pairwise(metas))
     assert len(server().ended) == changes > 0
 
@@ -106,26 +108,64 @@ def test_the_same_run_with_and_without(tmp_path: Path, watched_by, streams: tupl
     for without, watched in zip(*states, strict=True):
         assert without.keys() == watched.keys()
         assert all(torch.equal(without[key], watched[key]) for key in without)
-    assert len(server().published) == len(streams) * 8
+    assert len(server().published) == len(WATCHED) + len(streams) * 8
     assert list((tmp_path / "films").glob("*.mp4"))
 
 
-def test_nobody_watches_and_nothing_is_drawn(tmp_path: Path, watched_by, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    def drawn(*args: object, **kwargs: object) -> None:
-        raise AssertionError("drawn for nobody")
+def test_what_takes_longest_is_drawn_before_the_address_is_printed(  # type: ignore[no-untyped-def]
+    tmp_path: Path, watched_by, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent: list[float] = []
+
+    class Begins(Callback):
+        def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+            assert "watch at" in capsys.readouterr().out
+            assert {name for name, _, _ in server().published} == set(WATCHED)
+            assert spent == []
 
     watched_by()
-    for name in ("figures", "pictures"):
-        monkeypatch.setattr(f"torchrl_gpu.envs.packing.viewable.ViewablePacking.{name}", drawn)
+    monkeypatch.setattr("torchrl_gpu.callbacks.overhead.Allowance.spend", lambda self, seconds: spent.append(seconds))
+    fit(module(), tmp_path, 2, small(), Begins(), enable_checkpointing=False)
+
+
+def test_while_nobody_watches_nothing_more_is_drawn_within_a_second(  # type: ignore[no-untyped-def]
+    tmp_path: Path, watched_by, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched_by()
+    monkeypatch.setattr(frame_stream, "UNWATCHED_S", 1e6)  # however slow this machine is
     fit(module(), tmp_path, 12, small(), enable_checkpointing=False)
     assert server().asked == 6  # once a hook
+    assert len(server().published) == len(WATCHED)
 
 
-def test_drawing_keeps_to_its_share(tmp_path: Path, watched_by, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(("allowed", "drawn"), [(True, 6), (False, 0)])
+def test_while_nobody_watches_a_picture_is_kept_now_and_then(  # type: ignore[no-untyped-def]
+    tmp_path: Path, watched_by, monkeypatch: pytest.MonkeyPatch, allowed: bool, drawn: int
+) -> None:
+    watched_by()
+    monkeypatch.setattr(frame_stream, "UNWATCHED_S", 0.0)
+    monkeypatch.setattr(FakeServer, "wanted", lambda self, stream: True)  # a second has passed
+    monkeypatch.setattr("torchrl_gpu.callbacks.overhead.Allowance.allows", lambda self, now: allowed)
+    fit(module(), tmp_path, 12, small(streams=("env0",)), enable_checkpointing=False)
+    assert len(server().published) == 1 + drawn
+
+
+def test_nobody_costs_a_tenth_of_the_share(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+    watched_by()
+    stream = small(most_share=0.02)
+    fit(module(), tmp_path, 2, stream, enable_checkpointing=False)
+    assert stream._unwatched.share == pytest.approx(0.002)
+
+
+def test_drawing_keeps_to_its_share_but_for_what_somebody_chooses(  # type: ignore[no-untyped-def]
+    tmp_path: Path, watched_by, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watched_by("env0")
     monkeypatch.setattr("torchrl_gpu.callbacks.overhead.Allowance.allows", lambda self, now: False)
+    monkeypatch.setattr("torchrl_gpu.callbacks.env_streams.CHOSEN_SPACING", 0.0)
     fit(module(), tmp_path, 8, small(), enable_checkpointing=False)
-    assert server().published == []
+    assert [meta.get("step") for meta in server().metas("env0")] == [None, 2]
+    assert len(server().published) == len(WATCHED) + 1
 
 
 def test_its_cost_is_logged_and_printed(tmp_path: Path, watched_by, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]

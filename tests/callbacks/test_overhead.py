@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from torchrl_gpu.callbacks.overhead import Allowance, HookClock
 
 @given(st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.0, 1.0)), max_size=60), st.floats(0.01, 1.0))
 def test_what_is_spent_stays_within_the_share(steps: list[tuple[float, float]], share: float) -> None:
-    allowance, now, spent, largest = Allowance(share, burst_s=0.25), 100.0, 0.0, 0.0
+    allowance, now, spent, largest = Allowance(share, burst_s=0.25, silence_s=math.inf), 100.0, 0.0, 0.0
     for pause, cost in steps:
         now += pause
         if allowance.allows(now):
@@ -21,8 +23,26 @@ def test_what_is_spent_stays_within_the_share(steps: list[tuple[float, float]], 
         assert spent <= 0.25 + share * (now - 100.0) + largest + 1e-6
 
 
+@given(st.lists(st.floats(0.0, 50.0), min_size=1, max_size=20), st.floats(0.01, 1.0))
+def test_however_much_is_spent_the_silence_behind_it_is_bounded(costs: list[float], share: float) -> None:
+    allowance, now = Allowance(share, silence_s=5.0), 100.0
+    allowance.allows(now)
+    for cost in costs:
+        allowance.spend(cost)
+        now += 5.001
+        assert allowance.allows(now)
+
+
+def test_a_first_picture_of_a_second_by_hand() -> None:
+    allowance = Allowance(0.02)
+    assert allowance.allows(10.0)
+    allowance.spend(1.1)  # 42 s of a fiftieth, had it to be paid back
+    assert not allowance.allows(14.9)
+    assert allowance.allows(15.1)
+
+
 def test_an_allowance_by_hand() -> None:
-    allowance = Allowance(0.125, burst_s=0.5)
+    allowance = Allowance(0.125, burst_s=0.5, silence_s=math.inf)
     assert allowance.allows(10.0)
     allowance.spend(1.5)  # 1 s more than there was: 8 s until it is back
     assert not allowance.allows(18.0)

@@ -11,11 +11,13 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.test_end_to_end import small
 from torchrl_gpu import cli
+from torchrl_gpu.play import command
 
 pytest.importorskip("aiohttp")
 pytest.importorskip("cv2")
@@ -54,17 +56,69 @@ def get(url: str, tries: int = 10) -> bytes:
 
 def test_served_until_it_is_told_to_end(serving: subprocess.Popen[str]) -> None:
     assert serving.stdout is not None
-    said = next(line for line in serving.stdout if "http" in line)
-    found = re.fullmatch(r"serve: heightmap minimisation at (http://127\.0\.0\.1:\d+/)\?token=sesame\n", said)
-    assert found, said
+    told = (line for line in serving.stdout if "http" in line)
+    first = re.fullmatch(r"serve: loading the policy, watch at (http://127\.0\.0\.1:\d+/)\?token=sesame\n", next(told))
+    assert first
+    assert get(f"{first[1]}healthz") == b"ok\n"
+    assert [each["name"] for each in json.loads(get(f"{first[1]}streams"))] == ["env0"]
+    found = re.fullmatch(r"serve: heightmap minimisation at (http://127\.0\.0\.1:\d+/)\?token=sesame\n", next(told))
+    assert found
+    assert found[1] == first[1]
     pictures = {get(f"{found[1]}snapshot.jpg?stream=env0") for _ in range(5)}
     assert all(picture.startswith(JPEG) for picture in pictures)
     assert len(pictures) > 1  # the bin fills while it is looked at
-    assert [each["name"] for each in json.loads(get(f"{found[1]}streams"))] == ["env0"]
+    (stream,) = json.loads(get(f"{found[1]}streams"))
+    assert (stream["name"], stream["title"]) == ("env0", "Environment 0")
     serving.send_signal(signal.SIGTERM)
     _, errors = serving.communicate(timeout=30)
     assert serving.returncode == 0
     assert "Traceback" not in errors
+
+
+def test_told_to_end_while_the_policy_is_loaded(serving: subprocess.Popen[str]) -> None:
+    assert serving.stdout is not None
+    assert "loading the policy" in next(serving.stdout)
+    serving.send_signal(signal.SIGTERM)
+    said, errors = serving.communicate(timeout=60)
+    assert serving.returncode == 0
+    assert "heightmap minimisation" not in said, "it was not waited for"
+    assert errors == ""
+
+
+@pytest.mark.parametrize("word", ["play", "serve"])
+def test_the_page_is_served_and_mistakes_are_found_before_anything_heavy_is_loaded(
+    word: str, child_environment: dict[str, str], tmp_path: Path
+) -> None:
+    code = (
+        "import sys\n"
+        "from torchrl_gpu import cli\n"
+        "from torchrl_gpu.play import command\n"
+        "def load(args, rest, names, server):\n"
+        "    (stream,) = server._link.hub.list_streams()\n"
+        "    print(stream['title'], server._link.hub.state, server.port > 0)\n"
+        "    raise ValueError(str([m for m in ('torch', 'lightning', 'jsonargparse') if m in sys.modules]))\n"
+        "command._load = load\n"
+        f"sys.exit(cli.main(['{word}', '--config', 'packing.yaml', '--port', '0'], 'torchrl-gpu'))\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=child_environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (run.returncode, run.stderr) == (2, "error: []\n")
+    assert run.stdout.splitlines()[1] == "Environment 0 (loading) {'policy': 'loading'} True"
+
+
+def test_a_policy_that_cannot_be_loaded_ends_the_server(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.ckpt").write_bytes(b"none")
+    args = ["--config", "packing.yaml", "--port", "0", "--ckpt_path", str(tmp_path / "bad.ckpt")]
+    assert cli.main(["play", *args], "torchrl-gpu") == 2
+    said = capfd.readouterr()
+    assert "bad.ckpt: want a complete archive" in said.err
+    found = re.search(r"http://127\.0\.0\.1:(\d+)/", said.out)
+    assert found
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(found[1])), timeout=10)
 
 
 @pytest.mark.parametrize(
@@ -75,19 +129,22 @@ def test_served_until_it_is_told_to_end(serving: subprocess.Popen[str]) -> None:
         (["--num_envs", "0"], "torchrl-gpu play: --num_envs must be at least 1; got 0"),
         (["--streams", "env3"], "streams: want environments below 1; got 'env3'"),
         (["--ckpt_path", "no.ckpt"], "checkpoint no.ckpt: want an existing file; got none there"),
-        (["--portt", "3"], "want a known option"),
+        (["--portt", "3"], "want a known option, such as port; got 'portt'"),
+        (["--config", "no.yaml"], "--config: want a file, or a shipped config"),
     ],
 )
 def test_what_the_user_can_mend_is_one_line(
     args: list[str], message: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TORCHRL_GPU_TOKEN", raising=False)
+    monkeypatch.setattr(command, "_load", pytest.fail)  # all of them are found before
     assert cli.main(["play", *small("packing.yaml"), *args], "torchrl-gpu") == 2
     (said,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
     assert message in said
 
 
-def test_serve_wants_its_port_and_no_other(capfd: pytest.CaptureFixture[str]) -> None:
+def test_serve_wants_its_port_and_no_other(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "_load", pytest.fail)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert cli.main(["serve", *small("packing.yaml"), "--port", port], "torchrl-gpu") == 2

@@ -50,15 +50,15 @@ def test_a_step_whenever_one_is_due_and_a_picture_of_each() -> None:
     assert {meta["policy_version"] for meta in stage.server.metas("env0")} == {9}
 
 
-def test_nothing_happens_for_nobody() -> None:
+def test_nothing_happens_for_nobody_but_a_picture_of_how_it_stands() -> None:
     stage = Stage(watched=())
     stage.wait(2.0)
     assert int(stage.env.state.step_count[0]) == 0
-    assert stage.server.published == []
+    assert [meta["episode_step"] for _, _, meta in stage.server.published] == [0, 0]  # one of each, for whoever comes
     stage.server.watched = {"best"}
     stage.wait(0.1)
-    assert len(stage.server.metas("best")) == 1
-    assert stage.steps == []
+    assert len(stage.server.metas("best")) == 2
+    assert stage.steps == [0]
 
 
 def test_a_viewer_who_comes_late_gets_the_picture_that_there_is() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -79,8 +80,9 @@ def test_only_what_is_watched_is_encoded_but_for_a_jpeg_now_and_then() -> None:
     async def inner() -> None:
         async with encoding_hub() as (hub, _):
             hub.stream("main")
+            still = hub.subscribe("main", "jpeg")
             for _ in range(4):
-                await shown(hub, scene(), hub.subscribe("main", "jpeg"))
+                await shown(hub, scene(), still)
             assert hub.metrics.value("frames_encoded_total", stream="main", codec="h264") == 0
         async with encoding_hub() as (hub, _):
             stream, video = hub.stream("main"), hub.subscribe("main", "h264")
@@ -101,13 +103,35 @@ def test_who_joins_late_can_decode_from_the_first_picture() -> None:
             assert [picture.key for picture in first] == [True, False, False]
             stream.key_at = 0.0  # a while ago
             late = hub.subscribe("main", "h264")
-            both = [await shown(hub, scene(shift=3 + i), early, late) for i in range(2)]
+            joined = await asyncio.wait_for(asyncio.gather(early.get(), late.get()), 10)  # the newest, once more
+            both = [joined, await shown(hub, scene(shift=3), early, late)]
             assert [picture.key for picture, _ in both] == [True, False]
             assert {7, 8, 5} <= set(unit_types(both[0][0].data))
             decoded = decode_h264([picture.data for _, picture in both])
-            assert psnr(decoded[1], scene(shift=4)) > 28
+            assert [psnr(decoded[i], scene(shift=2 + i)) > 28 for i in range(2)] == [True, True]
             whole = decode_h264([*(picture.data for picture in first), *(picture.data for picture, _ in both)])
             assert len(whole) == 5
+
+    run(inner())
+
+
+@pytest.mark.parametrize("codec", ["jpeg", "h264"])
+def test_who_comes_between_two_frames_sees_the_newest_at_once(codec: Codec) -> None:
+    async def inner() -> None:
+        async with encoding_hub() as (hub, _):
+            stream = hub.stream("main")
+            hub.publish(scene(), "main", {"step": 7}, bgr=False)  # and then no more, and no tick
+            await until(lambda: stream.box.current is not None)
+            assert hub.metrics.value("frames_encoded_total", stream="main", codec=codec) == 0, "nobody was there"
+            for _ in range(2):
+                stream.key_at = 0.0  # a while ago
+                viewer = hub.subscribe("main", codec)
+                picture = await asyncio.wait_for(viewer.get(), 10)
+                decoded = decode_jpeg(picture.data) if codec == "jpeg" else decode_h264([picture.data])[0]
+                assert psnr(decoded, scene()) > 28
+                assert dict(picture.meta) == {"step": 7}
+                viewer.close()
+            assert len(stream.replay.clip()) == 1, "shown twice, and once in the replay"
 
     run(inner())
 
@@ -117,6 +141,7 @@ def test_a_still_frame_is_encoded_again_as_a_key_frame() -> None:
         async with encoding_hub() as (hub, _):
             stream, early = hub.stream("main"), hub.subscribe("main", "jpeg")
             (seen,) = await shown(hub, scene(), early)
+            stream.key_at = time.monotonic() + 60.0  # so that who joins waits for a tick
             late = hub.subscribe("main", "h264")
             task = asyncio.create_task(late.get())
             await until(lambda: late.is_waiting)
@@ -169,17 +194,16 @@ def test_h264_that_fails_ends_its_viewers_and_not_those_of_jpeg(
 
     async def inner() -> None:
         async with encoding_hub() as (hub, encoding):
-            stream = hub.stream("main")
+            stream, still = hub.stream("main"), hub.subscribe("main", "jpeg")
             for _ in range(2):
-                still, video = hub.subscribe("main", "jpeg"), hub.subscribe("main", "h264")
+                video = hub.subscribe("main", "h264")
                 task = asyncio.create_task(video.get())
-                await until(lambda video=video: video.is_waiting)
+                await until(lambda video=video, task=task: video.is_waiting or task.done())
                 (picture,) = await shown(hub, scene(), still)
                 assert picture.codec == "jpeg"
                 with pytest.raises(SubscriptionClosed, match="h264: no codec opens here"):
                     await task
-                still.close()
-            assert stream.subscriptions == ()
+            assert stream.subscriptions == (still,)
             assert encoding.error is None, "the viewers went on with JPEG"
 
     with caplog.at_level(logging.WARNING):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,19 @@ def listening(hub: Hub) -> list[dict[str, Any]]:
     return heard
 
 
-def test_with_nobody_watching_nothing_is_copied_and_nothing_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise AssertionError("somebody worked")
-
-    monkeypatch.setattr(hub_module, "copy_pixels", fail)
-    hub = Hub()
-    hub.wake_encoder = fail
-    for _ in range(3):
-        hub.publish(scene(), "main", {"step": 1}, bgr=False)
+def test_with_nobody_watching_one_frame_a_second_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(hub_module.time, "monotonic", lambda: clock[0])
+    hub, kept = Hub(), []
+    for step in range(24):
+        hub.publish(scene(), "main", {"step": step}, bgr=False)
+        capture = hub.streams["main"].box.take()
+        kept += [] if capture is None else [capture.meta["step"]]
+        clock[0] += 0.125
     hub.end_episode("main", {"return": 1.0})
-    assert hub.streams["main"].published == 3
+    assert kept == [0, 8, 16]
+    assert hub.streams["main"].published == 24
     assert hub.streams["main"].layout.shape == scene().shape
-    assert hub.streams["main"].box.take() is None
 
 
 class Distant:
@@ -49,8 +50,9 @@ class Distant:
         raise AssertionError(f"the frame was asked for {name}")
 
 
-def test_with_nobody_watching_a_gpu_is_not_asked() -> None:
+def test_with_nobody_watching_a_gpu_is_not_asked_for_what_is_not_kept() -> None:
     hub = Hub()
+    hub.stream("main").pace.advance(time.monotonic() + 60.0)  # one has just been kept, however slow this machine is
     for frame in (Distant(480, 640, 3), Distant(16, 480, 640, 3), Distant(480, 640, 3)):
         hub.publish(frame, "main", {"step": 1}, bgr=False)
     assert hub.streams["main"].layout.shape == (480, 640, 3)
@@ -172,8 +174,10 @@ def test_a_still_source_is_shown_to_whoever_has_not_seen_it(monkeypatch: pytest.
         hub.deliver(stream, encoded(capture.seq))
         await task
         late = hub.subscribe("main")
+        woken.clear()
         tasks = [asyncio.create_task(each.get()) for each in (subscription, late)]
         await until(lambda: subscription.is_waiting and late.is_waiting)
+        assert woken == [stream], "who comes sees it at once"
         woken.clear()
         hub.tick()
         assert woken == [], "it has not waited for long"

@@ -229,7 +229,10 @@ def test_an_outlet_asks_the_board() -> None:
     board = Board(SharedMemory(size=Board.SIZE))
     board.forget_demand()
     outlet = Outlet("main", 3, board)
+    assert outlet.is_due(99.5), "there is none to be kept yet"
+    outlet.pace.advance(99.5)
     assert not outlet.is_due(100.0)
+    assert outlet.is_due(100.5), "it is a second old"
     board.set(3, DEMAND_AT, 99.0)
     assert outlet.is_due(100.0)
     board.set(3, 1, 0.5)

@@ -34,7 +34,6 @@ def started(request: pytest.FixtureRequest) -> Iterator[StreamServer]:
 
 def test_from_publish_to_picture(started: StreamServer) -> None:
     async def inner() -> None:
-        assert not started.wanted()
         async with viewer(started) as guest:
             await guest.watch()
             await until(started.wanted)
@@ -45,8 +44,26 @@ def test_from_publish_to_picture(started: StreamServer) -> None:
             assert header["meta"] == {"step": 7, "return": 0.5, "bad": None}
             assert (header["stream"], header["width"], header["height"]) == ("main", 160, 120)
             assert begin - 1 <= header["captured"] <= header["sent"] <= time.time() + 1
-        await until(lambda: not started.wanted())
-        assert started.watchers() == 0
+        await until(lambda: started.watchers() == 0)
+
+    run(inner())
+
+
+@pytest.mark.parametrize("transport", ["jpeg", "h264", "stream.mjpg", "snapshot.jpg"])
+def test_who_comes_sees_what_was_published_for_nobody(started: StreamServer, transport: str) -> None:
+    async def inner() -> None:
+        started.publish(scene(), meta={"step": 7})
+        if transport in ("jpeg", "h264"):
+            async with viewer(started) as guest:
+                await guest.watch(codec=transport)
+                header, payload = await guest.picture()
+                assert header["meta"] == {"step": 7}
+                decoded = decode_jpeg(payload) if transport == "jpeg" else decode_h264([payload])[0]
+                assert psnr(decoded, scene()) > 28
+            return
+        async with session() as client, client.get(address(started, transport)) as answer:
+            assert answer.status == 200
+            assert (await answer.content.readuntil(b"\xff\xd8\xff")).endswith(b"\xff\xd8\xff")
 
     run(inner())
 
@@ -93,19 +110,18 @@ def test_h264_from_the_first_picture_on(started: StreamServer) -> None:
 def test_streams_are_apart(started: StreamServer) -> None:
     async def inner() -> None:
         started.declare("worst", "The worst environment")
-        assert not started.wanted("best"), "asking declares it"
+        assert started.wanted("best"), "asking declares it, and there is no frame yet for whoever comes"
         async with viewer(started) as guest:
             while {"worst", "best"} > {each["name"] for each in (await guest.text("streams"))["streams"]}:
                 pass
             await guest.watch("worst")
-            await until(lambda: started.wanted("worst"))
-            assert not started.wanted("best")
+            await until(lambda: started.watchers("worst"))
             assert [started.watchers(name) for name in (None, "worst", "best")] == [1, 1, 0]
             started.publish(scene(20, 30), "worst")
             assert (await guest.picture())[0]["stream"] == "worst"
             await guest.watch("best")
-            await until(lambda: started.wanted("best"))
-            await until(lambda: not started.wanted("worst"))
+            await until(lambda: started.watchers("best"))
+            assert started.watchers("worst") == 0
             started.publish(scene(40, 30), "best")
             assert (await guest.picture())[0]["height"] == 40
         async with session() as client, client.get(address(started, "streams")) as answer:
@@ -173,6 +189,8 @@ def test_replay_of_what_came_before_the_end_of_the_episode(started: StreamServer
                 pictures.append(header)
             assert all(header["replay"] for header in pictures)
             assert pictures[-1]["meta"] == {"step": 3, "return": 0.75}
+            header, _ = await guest.picture()
+            assert (header["replay"], header["meta"]["step"]) == (False, 5), "the newest, at once"
             await until(started.wanted)
             started.publish(scene(), meta={"step": 6})
             header, _ = await guest.picture()

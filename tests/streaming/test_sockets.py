@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import math
 import socket
 import time
 from typing import Any
@@ -27,6 +28,11 @@ async def shown(stream_server: StreamServer, guest: Viewer, step: int, *, ack: b
     await until(stream_server.wanted)
     stream_server.publish(scene(), meta={"step": step})
     return (await guest.picture(ack=ack))[0]
+
+
+def keep_nothing(stream_server: StreamServer) -> None:
+    """Until the next picture a frame is wanted only while somebody waits for it, not for whoever comes."""
+    hub_of(stream_server).stream("main").pace.taken_at = math.inf
 
 
 def test_the_greeting() -> None:
@@ -54,6 +60,7 @@ def test_two_pictures_are_under_way_and_no_more() -> None:
             second = await shown(stream_server, guest, 1, ack=False)
             assert [first["meta"]["step"], second["meta"]["step"]] == [0, 1]
             await guest.quiet()
+            keep_nothing(stream_server)
             assert not stream_server.wanted(), "a viewer that is behind wants nothing"
             stream_server.publish(scene(), meta={"step": 2})
             await guest.say("ack", seq=10_000)  # of no picture
@@ -144,11 +151,13 @@ def test_a_paused_viewer_counts_as_none() -> None:
             await shown(stream_server, guest, 0)
             await guest.say("pause", on=True)
             await until(lambda: stream_server.watchers() == 0)
+            keep_nothing(stream_server)
             assert not stream_server.wanted()
             await guest.watch()
             await guest.quiet()
             assert stream_server.watchers() == 0, "watching another does not end the pause"
             await guest.say("pause", on=False)
+            assert (await guest.picture())[0]["meta"]["step"] == 0, "the newest, at once"
             assert (await shown(stream_server, guest, 1))["dropped"] == 0
             await guest.say("pause", on=False)
             await guest.quiet()

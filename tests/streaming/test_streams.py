@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Coroutine
 from typing import Any
@@ -13,6 +14,7 @@ from tests.streaming.viewers import encoded, run, until
 from torchrl_gpu.streaming import streams
 from torchrl_gpu.streaming.frames import Encoded
 from torchrl_gpu.streaming.hub import Hub
+from torchrl_gpu.streaming.pace import Pace
 from torchrl_gpu.streaming.protocol import ProtocolError
 from torchrl_gpu.streaming.streams import Stream, Subscription, SubscriptionClosed
 
@@ -45,7 +47,13 @@ async def soon(task: Coroutine[Any, Any, Encoded] | asyncio.Task[Encoded]) -> in
 
 
 @with_hub
-async def test_a_frame_is_due_while_somebody_waits_and_only_then(hub: Hub, stream: Stream) -> None:
+async def test_a_frame_is_due_while_somebody_waits_or_none_has_been_kept_for_a_second(hub: Hub, stream: Stream) -> None:
+    assert stream.is_due(time.monotonic())
+    stream.pace.advance(time.monotonic() + 60.0)
+    assert not stream.is_due(time.monotonic() + 60.9)
+    assert stream.is_due(stream.pace.taken_at + 1.0)
+    stream.pace = Pace(stream.pace.interval)
+    stream.pace.taken_at = math.inf  # of what is kept no more is said here
     assert not stream.is_due(time.monotonic())
     subscription = hub.subscribe("main")
     assert not stream.is_due(time.monotonic()), "it has not asked for a picture"
@@ -172,7 +180,7 @@ async def test_closing_wakes_who_waits(hub: Hub, stream: Stream) -> None:
     with pytest.raises(SubscriptionClosed, match="enough"):
         await subscription.get()
     assert stream.subscriptions == ()
-    assert not stream.is_due(time.monotonic() + 9)
+    assert stream.demand_at == math.inf
 
 
 @with_hub

@@ -1,12 +1,26 @@
-"""Lightning callbacks."""
+"""Lightning callbacks. Importing this package loads neither torch nor lightning; they come with the first callback."""
 
-from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
-from torchrl_gpu.callbacks.final_table import FinalTable
-from torchrl_gpu.callbacks.frame_stream import FrameStream
-from torchrl_gpu.callbacks.navigation_pictures import NavigationPictures
-from torchrl_gpu.callbacks.pictures import PackingPictures
-from torchrl_gpu.callbacks.throughput import Throughput
+from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+    from torchrl_gpu.callbacks.final_table import FinalTable
+    from torchrl_gpu.callbacks.frame_stream import FrameStream
+    from torchrl_gpu.callbacks.navigation_pictures import NavigationPictures
+    from torchrl_gpu.callbacks.pictures import PackingPictures
+    from torchrl_gpu.callbacks.throughput import Throughput
+
+_HOMES = {
+    "EpisodeCheckpoint": "checkpoint",
+    "FinalTable": "final_table",
+    "FrameStream": "frame_stream",
+    "NavigationPictures": "navigation_pictures",
+    "PackingPictures": "pictures",
+    "Throughput": "throughput",
+}
 __all__ = [
     "EpisodeCheckpoint",
     "FinalTable",
@@ -15,3 +29,9 @@ __all__ = [
     "PackingPictures",
     "Throughput",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import Any, Protocol
+import time
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 
-from torchrl_gpu.envs.viewable import Viewable
+if TYPE_CHECKING:
+    from torchrl_gpu.envs.viewable import Viewable
 
 GRID_SIDE = 3  # pictures along each side of a grid, at most
+CHOSEN_SPACING = 1.0  # seconds: a stream that somebody chooses gets a picture, unless the last one is younger
 TITLES = {"worst": "The worst", "best": "The best", "grid": "Several"}
 _NUMBERED = re.compile(r"env(\d+)")
 _COUNTS = ("step", "episode", "num_packed")
@@ -25,13 +27,15 @@ class FrameSink(Protocol):
 
     def wanted(self, stream: str = "main") -> bool: ...
 
+    def watchers(self, stream: str | None = None) -> int: ...
+
     def publish(self, frame: Any, stream: str = "main", meta: dict[str, Any] | None = None) -> None: ...
 
     def end_episode(self, stream: str = "main", meta: dict[str, Any] | None = None) -> None: ...
 
 
 class EnvStreams:
-    """Draws and publishes what somebody watches of some environments, and nothing else.
+    """Draws and publishes what is wanted of some environments, and nothing else.
 
     `envI` shows environment I. `worst` and `best` show the one whose return is least or greatest among those that are
     at least as many steps into their episode as the average, and stay with it until its episode ends. `grid` shows the
@@ -50,22 +54,51 @@ class EnvStreams:
         check_names(names, view.num_envs)
         self._shown: dict[str, tuple[int, dict[str, Any]]] = {}
         self._versions: dict[str, int] = {}
+        self._nobody = dict.fromkeys(names, 0)
+        self._watchers = self._nobody
+        self._drawn_at = dict.fromkeys(names, -math.inf)
+        self._chosen: set[str] = set()
         for name in names:
-            sink.declare(name, TITLES.get(name) or f"Environment {name.removeprefix('env')}")
+            sink.declare(name, title(name))
 
-    def publish(self, version: int | None = None, **extra: Any) -> int:
+    def warm_up(self) -> None:
+        """Draws a first picture of every stream, which takes longest, and leaves it for whoever comes."""
+        self.publish()
+        self._shown.clear()  # no episode has begun, so that none has ended when the next one is drawn
+
+    def watched(self) -> list[str]:
+        """Streams that somebody watches."""
+        if not self.sink.watchers():
+            self._watchers = self._nobody
+            return []
+        before, self._watchers = self._watchers, {name: self.sink.watchers(name) for name in self.names}
+        old = time.monotonic() - CHOSEN_SPACING
+        for name, number in self._watchers.items():
+            if number > before[name] and self._drawn_at[name] <= old:
+                self._chosen.add(name)
+        return [name for name, number in self._watchers.items() if number]
+
+    def chosen(self) -> list[str]:
+        """Of the streams that `watched` named last, those that somebody has just chosen, without a fresh picture."""
+        return [name for name, number in self._watchers.items() if number and name in self._chosen]
+
+    def publish(self, version: int | None = None, only: Collection[str] | None = None, **extra: Any) -> int:
         """Publishes every stream of which a picture is due, and gives their number.
 
         Args:
+            only: Streams to look at; None for all.
             version: Changes whenever the environments do: what has been drawn at this version already is left out.
                 None always draws.
             extra: More figures for the meta data of each picture, besides those of the environment.
         """
-        due = [name for name in self.names if self.sink.wanted(name) and self._is_new(name, version)]
+        names = self.names if only is None else [name for name in self.names if name in only]
+        due = [name for name in names if self.sink.wanted(name) and self._is_new(name, version)]
         if due:
             figures = self._read()
             for name in due:
                 self._publish(name, figures, extra)
+            self._chosen.difference_update(due)
+            self._drawn_at.update(dict.fromkeys(due, time.monotonic()))
         return len(due)
 
     def _is_new(self, name: str, version: int | None) -> bool:
@@ -97,11 +130,13 @@ class EnvStreams:
         meta |= {"env": f"0–{number - 1}", "episode": int(figures["episode"].sum())} | extra
         self.sink.publish(pictures, "grid", meta)
 
-    @torch.no_grad()
     def _read(self) -> dict[str, np.ndarray]:
         """All figures, (N,) float64 each; the device is read once."""
-        found = self.view.figures()
-        rows = torch.stack([values.double() for values in found.values()]).cpu().numpy()
+        import torch  # here, since the command line checks names of streams before it loads anything heavy
+
+        with torch.no_grad():
+            found = self.view.figures()
+            rows = torch.stack([values.double() for values in found.values()]).cpu().numpy()
         return dict(zip(found, rows, strict=True))
 
 
@@ -112,6 +147,11 @@ def choose(name: str, figures: dict[str, np.ndarray]) -> int:
     far = figures["step"] >= figures["step"].mean()
     worse_is_less = figures["return"] if name == "worst" else -figures["return"]
     return int(np.where(far, worse_is_less, np.inf).argmin())
+
+
+def title(name: str) -> str:
+    """What viewers read of a stream."""
+    return TITLES.get(name) or f"Environment {name.removeprefix('env')}"
 
 
 def check_names(names: Sequence[str], num_envs: int | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,8 @@ from torchrl_gpu.callbacks.run_curves import CurveLogger, follow, unfollow
 from torchrl_gpu.envs.viewable import Viewable, viewable
 
 PORT_TRIES = 50
+UNWATCHED_SHARE = 0.1  # of `most_share`, for pictures that are kept for whoever comes
+UNWATCHED_S = 1.0  # seconds between them, at least
 FILM_FPS = 4.0
 
 
@@ -23,10 +26,12 @@ class FrameStream(Callback):
     """Serves pictures of the environments that the run trains in, and prints the address to open.
 
     Pictures show the environments as they stand after a training step, with the updates made as `step` and
-    `policy_version`, and of the episode shown `episode`, `episode_step`, `return` and `utilization`, if any.
-    What the run logs, where it has a logger, is shown as curves.
-    Nothing is drawn, copied or read back while nobody watches; while somebody does, drawing keeps to its share of the
-    time. Neither changes what is learned: a seed gives the same run with and without this callback.
+    `policy_version`, and of the episode shown `episode`, `episode_step`, `return` and `utilization`, if any. What the
+    run logs, where it has a logger, is shown as curves. The first picture of each stream is drawn before the address is
+    printed, since it takes longest. Drawing keeps to its share of the time, but for one picture of a stream that
+    somebody has just chosen and one every five seconds; while nobody watches, to a tenth of that share, so that whoever
+    comes sees a picture at once. Neither changes what is learned: a seed gives the same run with and without this
+    callback.
 
     The first process serves, in any module with an `env` that `torchrl_gpu.envs.viewable` takes. What the hooks took
     goes to the logger as `stream/hook_us` and `stream/share`, and is printed at the end.
@@ -114,7 +119,10 @@ class FrameStream(Callback):
         self.server = make_server(**self._serving)
         self.server.start()
         self._streams = EnvStreams(self.server, self._view, self.streams, self.width, self.height)
+        self._streams.warm_up()  # nobody waits yet, and no share is charged
         self._allowance = Allowance(self.most_share)
+        self._unwatched = Allowance(UNWATCHED_SHARE * self.most_share, burst_s=0.05, silence_s=math.inf)
+        self._unwatched_at = time.perf_counter() + UNWATCHED_S
         self.server.state(run=type(pl_module).__name__)
         self._curves = follow(trainer, self.server)
         print(f"FrameStream: watch at {self.server.url}", flush=True)
@@ -149,18 +157,30 @@ class FrameStream(Callback):
     # -- pictures ---------------------------------------------------------------------------------------------------
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Shows what somebody wants to see."""
+        """Shows what somebody wants to see, or, now and then, what somebody may want to."""
         if self.server is None:
             return
         begin = time.perf_counter()
-        if self.server.watchers() and self._allowance.allows(begin):
-            self._streams.publish(step=trainer.global_step, policy_version=trainer.global_step)
-            self._allowance.spend(time.perf_counter() - begin)
+        if watched := self._streams.watched():
+            self._show(trainer, begin, watched)
+        elif begin >= self._unwatched_at:
+            self._unwatched_at = begin + UNWATCHED_S
+            if self._unwatched.allows(begin):
+                self._draw(trainer, begin, self._unwatched, self.streams)
         if self.films is not None:
             self._record(pl_module)
         if self._clock.calls >= self.log_every_n_steps:
             self._log(trainer)
         self._clock.add(time.perf_counter() - begin)
+
+    def _show(self, trainer: Trainer, begin: float, watched: Sequence[str]) -> None:
+        names = watched if self._allowance.allows(begin) else self._streams.chosen()
+        if names:
+            self._draw(trainer, begin, self._allowance, names)
+
+    def _draw(self, trainer: Trainer, begin: float, allowance: Allowance, names: Sequence[str]) -> None:
+        self._streams.publish(only=names, step=trainer.global_step, policy_version=trainer.global_step)
+        allowance.spend(time.perf_counter() - begin)
 
     def _log(self, trainer: Trainer) -> None:
         """Straight to the loggers: `pl_module.log` takes longer than all the hooks that it would tell of."""

@@ -9,10 +9,12 @@ class Allowance:
     Args:
         share: Of the time, in (0, 1].
         burst_s: Seconds that can be saved up; there from the start.
+        silence_s: Seconds after which something may be spent again, however much was spent at once: what overdraws by
+            more than so many seconds bring back is forgiven, for it would keep everything else waiting.
     """
 
-    def __init__(self, share: float, burst_s: float = 0.25) -> None:
-        self.share, self.burst_s = share, burst_s
+    def __init__(self, share: float, burst_s: float = 0.25, silence_s: float = 5.0) -> None:
+        self.share, self.burst_s, self.silence_s = share, burst_s, silence_s
         self._left_s = burst_s
         self._at: float | None = None
 
@@ -25,7 +27,7 @@ class Allowance:
 
     def spend(self, seconds: float) -> None:
         """Takes away what was spent; it may be more than is left, which then takes its time to come back."""
-        self._left_s -= seconds
+        self._left_s = max(self._left_s - seconds, -self.share * self.silence_s)
 
 
 class HookClock:

@@ -13,7 +13,10 @@ from torch import Tensor
 
 @runtime_checkable
 class Viewable(Protocol):
-    """Pictures and figures of an environment as it stands; asking changes nothing, and draws no random number."""
+    """Pictures and figures of an environment as it stands; asking changes nothing, and draws no random number.
+
+    Both may be asked for before the first reset.
+    """
 
     @property
     def num_envs(self) -> int:

@@ -1,4 +1,7 @@
-"""The words `torchrl-gpu play` and `torchrl-gpu serve`: options, a server, and a show until it is told to stop."""
+"""The words `torchrl-gpu play` and `torchrl-gpu serve`: options, a server, and a show until it is told to stop.
+
+Imports nothing heavy: what is wrong with the options is said, and the page served, before torch is loaded.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,21 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names
-from torchrl_gpu.envs.viewable import viewable
+from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, title
+from torchrl_gpu.cli import check_arguments, check_is_there, resolve_configs
 from torchrl_gpu.errors import OneLineParser
-from torchrl_gpu.play.cast import Cast, cast
 from torchrl_gpu.play.show import COMMANDS, Show
 from torchrl_gpu.streaming import StreamServer
-from torchrl_gpu.training.player import Player
+
+if TYPE_CHECKING:
+    from torchrl_gpu.play.cast import Cast
 
 TOKEN_VARIABLES = {"token": "TORCHRL_GPU_TOKEN", "view_token": "TORCHRL_GPU_VIEW_TOKEN"}
+LOADING = "loading"
 
 
 def run(word: str, argv: list[str], port_tries: int) -> None:
@@ -30,21 +35,39 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
         argv: What follows it.
         port_tries: Ports from the one that was asked for on.
     """
-    args, rest = _parser(word).parse_known_args(argv)
+    parser = _parser(word)
+    args, rest = parser.parse_known_args(argv)
     _check(word, args)
     names = args.streams or _streams(args.num_envs)
     check_names(names, args.num_envs)
+    rest = resolve_configs(rest)
+    check_arguments(rest, (action.dest for action in parser._actions))
+    check_is_there(args.ckpt_path or "")
     keep_freed_memory()
-    server = StreamServer(port_tries=port_tries, **_serving(args))  # complains before anything is built
-    played = cast(rest, args.ckpt_path, args.policy, args.num_envs)
-    view = viewable(played.env)
-    view.pictures([0], args.width, args.height)  # the first one takes longest: not while somebody waits for it
-    with _told_to_stop() as stop, server:
-        streams = EnvStreams(server, view, names, args.width, args.height)
-        show = Show(Player(played.env, played.policy), server, streams, args.speed, _figures(played))
-        server.state(policy=played.name)
+    server = StreamServer(port_tries=port_tries, **_serving(args))
+    with _told_to_stop() as ending, server:
+        for name in names:
+            server.declare(name, f"{title(name)} ({LOADING})")
+        server.state(policy=LOADING)
+        print(f"{word}: {LOADING} the policy, watch at {server.url}", flush=True)
+        with ending.at_once():
+            played, show = _load(args, rest, names, server)
         print(f"{word}: {played.name} at {server.url}", flush=True)
-        show.run(stop)
+        show.run(ending.event)
+
+
+def _load(args: argparse.Namespace, rest: list[str], names: list[str], server: StreamServer) -> tuple[Cast, Show]:
+    """Builds what plays, which takes seconds, and shows its first picture."""
+    from torchrl_gpu.envs.viewable import viewable
+    from torchrl_gpu.play.cast import cast
+    from torchrl_gpu.training.player import Player
+
+    played = cast(rest, args.ckpt_path, args.policy, args.num_envs)
+    player = Player(played.env, played.policy)
+    streams = EnvStreams(server, viewable(played.env), names, args.width, args.height)
+    streams.warm_up()
+    server.state(policy=played.name)
+    return played, Show(player, server, streams, args.speed, _figures(played))
 
 
 def _parser(word: str) -> argparse.ArgumentParser:
@@ -93,16 +116,47 @@ def _figures(played: Cast) -> dict[str, Any]:
     return {} if played.version is None else {"policy_version": played.version}
 
 
+class _Told(BaseException):
+    """Raised where an interrupt or SIGTERM comes while nothing looks at the event."""
+
+
+class Ending:
+    """What an interrupt or SIGTERM does, so that the program ends as if it had come to its end.
+
+    Attributes:
+        event: Set by either.
+    """
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self._at_once = False
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Within, they break off whatever runs."""
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
+
+    def __call__(self, *_: object) -> None:
+        """The handler of the signals."""
+        self.event.set()
+        if self._at_once:
+            raise _Told
+
+
 @contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
-    """An event that an interrupt or SIGTERM sets, so that the program ends as if it had come to its end."""
-    stop = threading.Event()
+def _told_to_stop() -> Iterator[Ending]:
+    ending = Ending()
     if threading.current_thread() is not threading.main_thread():  # signals go to the main thread only
-        yield stop
+        yield ending
         return
-    before = {each: signal.signal(each, lambda *_: stop.set()) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.signal(each, ending) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        with suppress(_Told):
+            yield ending
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torchrl_gpu.callbacks.env_streams import EnvStreams
 from torchrl_gpu.play.episode_curves import EpisodeCurves
-from torchrl_gpu.training.player import Player
+
+if TYPE_CHECKING:
+    from torchrl_gpu.callbacks.env_streams import EnvStreams
+    from torchrl_gpu.training.player import Player
 
 COMMANDS = ("pause", "resume", "step", "reset", "slower", "faster")
 SLOWEST, FASTEST = 0.1, 1000.0  # steps a second
@@ -54,12 +56,10 @@ class Show:
             stop.wait(POLL_S)
 
     def turn(self) -> None:
-        """Does what was asked for, makes a step if one is due, and publishes what is wanted."""
+        """Does what was asked for, makes a step if one is due and somebody watches, and publishes what is wanted."""
         for command in self.server.commands():
             self.obey(command.name, command.value)
-        if not self.server.watchers():
-            return
-        if not self.paused and self.now() >= self._next:
+        if self.server.watchers() and not self.paused and self.now() >= self._next:
             self._step()
         self.streams.publish(self.version, step=self.steps, **self.figures)
 

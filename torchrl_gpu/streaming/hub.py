@@ -78,7 +78,7 @@ class Hub:
         return stream
 
     def publish(self, frame: Any, name: str, meta: Mapping[str, Any] | None, *, bgr: bool) -> None:
-        """Counts a frame, and takes a copy of it if somebody waits for one."""
+        """Counts a frame, and takes a copy of it if somebody waits for one, or none was taken for a second."""
         stream = self.stream(name)
         stream.layout.see(frame)
         clean = clean_meta(meta)
@@ -250,10 +250,15 @@ class Hub:
         with self._lock:
             if name not in self.streams:
                 check_name(name, len(self.streams))
-                self.streams[name] = Stream(name, name, self.fps, ReplayRing(self._replay_seconds))
+                stream = Stream(name, name, self.fps, ReplayRing(self._replay_seconds))
+                stream.wake_encoder = self._wake_encoder
+                self.streams[name] = stream
             stream = self.streams[name]
             stream.title = title if title is not None else stream.title
         return stream
+
+    def _wake_encoder(self, stream: Stream) -> None:
+        self.wake_encoder(stream)
 
     def _subscriptions(self) -> list[Subscription]:
         return [each for stream in list(self.streams.values()) for each in stream.subscriptions]

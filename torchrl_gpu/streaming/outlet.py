@@ -18,6 +18,7 @@ from torchrl_gpu.streaming.shared import (
     SharedFrames,
     SharedMemory,
 )
+from torchrl_gpu.streaming.streams import is_due
 
 
 class Outlet:
@@ -53,9 +54,9 @@ class Outlet:
         self._board.set(self.index, WIDTH, self.layout.shape[1])
 
     def is_due(self, now: float) -> bool:
-        """Whether somebody waits for a frame at this moment of the monotonic clock."""
+        """Whether a frame is wanted at this moment of the monotonic clock: see `is_due`."""
         self.pace.interval = self._board.get(self.index, INTERVAL)
-        return now >= self._board.get(self.index, DEMAND_AT) and now >= self.pace.at
+        return is_due(self.pace, self._board.get(self.index, DEMAND_AT), now)
 
     def lay(self, frame: Any, shape: tuple[int, int, int]) -> tuple[str, int] | None:
         """Copies a frame of the host into shared memory. Any thread may; they take turns.

@@ -16,6 +16,7 @@ class Pace:
 
     def __init__(self, interval: float = 0.0) -> None:
         self.interval = interval
+        self.taken_at = -math.inf  # when a slot was taken last
         self._slot = -math.inf
 
     @property
@@ -27,6 +28,7 @@ class Pace:
         """Takes the slot of this moment; whoever is late by more than half an interval begins a new grid."""
         due = self._slot + self.interval
         self._slot = due if now - due <= self.interval / 2 else now
+        self.taken_at = now
 
 
 class Budget:

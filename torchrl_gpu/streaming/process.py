@@ -52,6 +52,7 @@ class ProcessLink:
         self._problem: str | None = None
         self._kind: str | None = None
         self._told = threading.Event()
+        self._ended = False
         self._process = _spawn()
         assert self._process.stdin is not None
         self._speaker = Speaker(os.dup(self._process.stdin.fileno()))
@@ -67,13 +68,13 @@ class ProcessLink:
         outlet, clean = self._outlet(stream), clean_meta(meta)
         outlet.count(frame)
         now = time.monotonic()
-        if outlet.is_due(now):
+        if self._is_due(outlet, now):
             outlet.pace.advance(now)
             self._ferry.carry(outlet, frame, clean, bgr=bgr)
 
     def wanted(self, stream: str) -> bool:
         """As `StreamServer.wanted`."""
-        return self._outlet(stream).is_due(time.monotonic())
+        return self._is_due(self._outlet(stream), time.monotonic())
 
     def watchers(self, stream: str | None) -> int:
         """As `StreamServer.watchers`."""
@@ -125,6 +126,9 @@ class ProcessLink:
         self._board.memory.unlink()
         return None if self._problem is None else RuntimeError(self._problem)
 
+    def _is_due(self, outlet: Outlet, now: float) -> bool:
+        return not self._ended and outlet.is_due(now)
+
     def _outlet(self, name: str) -> Outlet:
         return self._outlets.get(name) or self._declare(name, None)
 
@@ -163,6 +167,7 @@ class ProcessLink:
                 self._kind, self._problem = fields["kind"], fields["message"]
         if not ended:
             self._problem = self._problem or "its process died"
+        self._ended = True
         with contextlib.suppress(ValueError):
             self._board.forget_demand()
         self._told.set()

@@ -38,8 +38,11 @@ class ReplayRing:
         return self._ring[-1].captured if self._ring else -math.inf
 
     def add(self, encoded: Encoded) -> None:
-        """Takes the newest picture in, and lets go of what has become too old or too much."""
-        if not self.is_on:
+        """Takes the newest picture in, and lets go of what has become too old or too much.
+
+        One that is no newer than the last is a frame that was shown again to whoever came, and is left out.
+        """
+        if not self.is_on or encoded.captured <= self.newest:
             return
         self._ring.append(encoded)
         self._bytes += len(encoded.data)

@@ -30,7 +30,7 @@ from torchrl_gpu.streaming.streams import Subscription, SubscriptionClosed
 LARGEST_BODY = 65_536
 _BODY_TIMEOUT = 5.0
 _SNAPSHOT_TIMEOUT = 1.0
-_FRESH = 0.25  # seconds: a snapshot may be this much older than its request
+_FRESH = 0.25  # seconds: a snapshot may be this much older than its request, and waits so long for a younger frame
 
 
 def make_app(state: AppState) -> web.Application:
@@ -78,7 +78,7 @@ async def login(request: web.Request) -> web.StreamResponse:
 
 
 async def snapshot(request: web.Request) -> web.StreamResponse:
-    """A JPEG of this moment; of a source that stands still its last frame; 503 if there is none."""
+    """A JPEG of this moment, or else the newest frame, which is at most a second older; 503 where there is none yet."""
     state = request.app[STATE]
     give_back = take_seat(request, "snapshot")
     try:
@@ -158,11 +158,13 @@ async def read_json(request: web.Request) -> Any:
 
 
 async def _newest(subscription: Subscription, since: float) -> Encoded | None:
-    """The first picture captured since a time, or else the newest there is."""
+    """The first picture captured since a time, or, where none comes at once, the newest there is."""
     encoded = None
     try:
         async with asyncio.timeout(_SNAPSHOT_TIMEOUT):
-            while encoded is None or encoded.captured < since:
+            encoded = await subscription.get()
+        async with asyncio.timeout(_FRESH):
+            while encoded.captured < since:
                 encoded = await subscription.get()
     except (TimeoutError, SubscriptionClosed):
         pass

@@ -40,9 +40,10 @@ class Link(Protocol):
 class StreamServer:
     """Shows pictures to browsers, beside a program that goes on without waiting for them.
 
-    Whoever opens `url` sees the streams. With nobody watching, publishing costs microseconds and nothing is copied or
-    encoded. A viewer gets the newest picture whenever it has painted the one before the last: a slow one sees
-    fewer pictures, not older ones, and costs the others nothing. Before `start` and after `stop` nothing happens.
+    Whoever opens `url` sees the newest frame at once. With nobody watching, one frame a second is copied, and kept for
+    whoever comes; the others cost microseconds, and none is encoded. A viewer gets the newest picture whenever it has
+    painted the one before the last: a slow one sees fewer pictures, not older ones, and costs the others nothing.
+    Before `start` and after `stop` nothing happens.
 
     Args:
         host: Address to listen at; beyond this machine ("0.0.0.0") a token is needed.
@@ -160,7 +161,7 @@ class StreamServer:
     def publish(
         self, frame: Any, stream: str = "main", meta: Mapping[str, Any] | None = None, *, bgr: bool = False
     ) -> None:
-        """Shows a frame to whoever watches; never waits for them.
+        """Shows a frame to whoever watches, or comes before the next one; never waits for them.
 
         Args:
             frame: H×W×3 uint8, or a batch N×H×W×3, which is tiled into a grid: NumPy or torch, on any device, in any
@@ -176,7 +177,11 @@ class StreamServer:
             self._link.publish(frame, stream, meta, bgr=bgr)
 
     def wanted(self, stream: str = "main") -> bool:
-        """Whether somebody waits for a frame of this stream now; ask before rendering. Takes about a microsecond."""
+        """Whether a frame of this stream is wanted now; ask before rendering. Takes about a microsecond.
+
+        True while somebody waits for one; and once a second while nobody does, so that whoever comes sees the newest
+        frame at once.
+        """
         return self._link is not None and self._link.wanted(stream)
 
     def watchers(self, stream: str | None = None) -> int:

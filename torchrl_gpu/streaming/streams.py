@@ -16,7 +16,7 @@ from torchrl_gpu.streaming.replay import ReplayRing
 JOIN_SPACING = 0.25  # seconds between two key frames that joining viewers get
 GAP_SPACING = 1.0  # the same for viewers that were too slow: the others pay for these key frames
 STILL = 0.25  # seconds without a frame, after which a source counts as standing still
-
+KEEP_SPACING = 1.0  # seconds between two frames that are kept for whoever comes, while nobody waits for one
 
 MOST_STREAMS = 64
 
@@ -31,6 +31,11 @@ def check_name(name: object, number: int) -> None:
         raise ValueError(f"StreamServer: want 1 to {LARGEST_NAME} characters as a stream; got {name!r}")
     if number >= MOST_STREAMS:
         raise ValueError(f"StreamServer: want at most {MOST_STREAMS} streams; got {name!r} beside them")
+
+
+def is_due(pace: Pace, demand_at: float, now: float) -> bool:
+    """Whether a stream wants a frame: somebody waits for one, or the one that is kept for newcomers has grown old."""
+    return now >= pace.at and (now >= demand_at or now >= pace.taken_at + KEEP_SPACING)
 
 
 class SubscriptionClosed(Exception):
@@ -62,6 +67,7 @@ class Stream:
         self.demand_at = math.inf
         self.replay = replay
         self.tell_demand: Callable[[Stream], None] = lambda stream: None
+        self.wake_encoder: Callable[[Stream], None] = lambda stream: None
         self._shortest = 1 / fps
         # asked for by the event loop, granted by the encoder
         self.key_asked = False
@@ -70,8 +76,8 @@ class Stream:
         self.key_at = -math.inf
 
     def is_due(self, now: float) -> bool:
-        """Whether somebody waits for a frame at this moment of the monotonic clock."""
-        return now >= self.demand_at and now >= self.pace.at
+        """Whether a frame is wanted at this moment of the monotonic clock: see `is_due`."""
+        return is_due(self.pace, self.demand_at, now)
 
     def add(self, subscription: Subscription) -> None:
         """A viewer comes."""
@@ -101,6 +107,12 @@ class Stream:
     def codecs_due(self, now: float) -> set[Codec]:
         """In what the next frame is to be encoded."""
         return {each.codec for each in self.subscriptions if each.is_waiting and now >= each.pace.at}
+
+    def show_newest(self) -> None:
+        """Has the newest frame encoded for whoever has just come, instead of waiting for the next."""
+        if self.box.current is not None:
+            self.again_asked = True
+            self.wake_encoder(self)
 
     def has_viewers_of(self, codec: Codec) -> bool:
         """Whether anybody watches in a codec, waiting or not."""
@@ -198,6 +210,8 @@ class Subscription:
         self._waiter = asyncio.get_running_loop().create_future()
         self._waits_since = time.monotonic()
         self.stream.ask_from(self.pace.at)
+        if self._seen < 0 and (self.codec == "jpeg" or self.stream.key_asked):
+            self.stream.show_newest()
         try:
             await self._waiter
         finally:

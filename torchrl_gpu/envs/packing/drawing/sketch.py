@@ -46,9 +46,9 @@ def sketch_boxes(lower: np.ndarray, upper: np.ndarray, camera: Camera) -> np.nda
     cv2 = load_cv2()
     empty, wire_at, wire_alpha = empty_bin(camera)
     canvas = empty.copy()
+    faces, lines = _paints()  # also for an empty bin, so that the first box is drawn as fast as the next
     if not len(lower):
         return canvas
-    faces, lines = _paints()
     for box, low, high in _back_to_front(np.asarray(lower, float), np.asarray(upper, float), camera):
         corners = _corners(low, high, camera)
         for axis, face in enumerate(_FACES):
