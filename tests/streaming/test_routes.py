@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import json
 import socket
 import sys
+from collections.abc import Callable, Coroutine
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from aiohttp import WSServerHandshakeError
 
 import torchrl_gpu.streaming
 from tests.streaming.pictures import decode_jpeg, psnr, scene
+from tests.streaming.test_sockets import upgrade
 from tests.streaming.viewers import address, producing, run, server, session, until, viewer
 from torchrl_gpu.streaming import routes
 from torchrl_gpu.streaming.server import StreamServer
@@ -134,8 +138,8 @@ def test_wrong_tokens_end_in_a_wait_which_a_session_passes() -> None:
         async with session() as known:
             async with known.get(address(stream_server, "?token=drive")):
                 pass
-            for _ in range(5):
-                assert (await get(stream_server, "streams", "guess"))[0] == 401
+            for i in range(5):
+                assert (await get(stream_server, "streams", f"guess {i}"))[0] == 401
             status, headers, _ = await get(stream_server, "streams", "drive")
             assert status == 429
             assert 0 < int(headers["Retry-After"]) <= 60
@@ -149,6 +153,118 @@ def test_wrong_tokens_end_in_a_wait_which_a_session_passes() -> None:
             assert 'refused_total{reason="failures"} 3\n' in text
 
     with server(token="drive") as stream_server:
+        run(inner(stream_server))
+
+
+LONG = "a token of more than sixteen letters"
+
+
+def test_a_long_token_opens_at_any_time() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        for i in range(7):
+            assert (await get(stream_server, "streams", f"guess {i}"))[0] == (401 if i < 5 else 429)
+        assert (await get(stream_server, "streams", LONG))[0] == 200
+        assert (await get(stream_server, "streams", f"{LONG}, view"))[0] == 200
+        assert (await post(stream_server, "login", json.dumps({"token": LONG}).encode()))[0] == 200
+        assert (await get(stream_server, f"?token={LONG}"))[0] == 303
+        async with viewer(stream_server, LONG) as guest:
+            await guest.quiet()
+        assert (await get(stream_server, "streams", "guess 8"))[0] == 429
+
+    with server(token=LONG, view_token=f"{LONG}, view") as stream_server:
+        run(inner(stream_server))
+
+
+Carrier = Callable[[StreamServer, str], Coroutine[Any, Any, int]]
+
+
+async def by_cookie(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, "streams", Cookie=f"torchrl_gpu_{stream_server.port}={guess}"))[0]
+
+
+async def by_bearer(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, "streams", guess))[0]
+
+
+async def by_query(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, f"stream.mjpg?token={guess}"))[0]
+
+
+async def by_address_of_the_page(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, f"?token={guess}"))[0]
+
+
+async def by_login(stream_server: StreamServer, guess: str) -> int:
+    return (await post(stream_server, "login", json.dumps({"token": guess}).encode()))[0]
+
+
+async def by_websocket(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, f"ws?token={guess}", **upgrade()))[0]
+
+
+async def by_offer(stream_server: StreamServer, guess: str) -> int:
+    return (await post(stream_server, "webrtc/offer", b"{}", guess))[0]
+
+
+CARRIERS = [by_cookie, by_bearer, by_query, by_address_of_the_page, by_login, by_websocket, by_offer]
+
+
+@pytest.mark.parametrize(
+    ("carrier", "isolation"), [*((each, "thread") for each in CARRIERS), (by_cookie, "process"), (by_login, "process")]
+)
+def test_wrong_ones_are_counted_whatever_carries_them(carrier: Carrier, isolation: str) -> None:
+    """Of a token of four digits no way in lets more than five wrong ones be compared."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        assert await carrier(stream_server, "1000") == 401
+        assert await carrier(stream_server, "1000") == 401, "the same again is no other guess"
+        for guess in range(1001, 1005):
+            assert await carrier(stream_server, str(guess)) == 401
+        assert await by_bearer(stream_server, "1005") == 429
+        assert await by_bearer(stream_server, "4711") == 429, "nor is the right one told from them"
+
+    with server(token="4711", isolation=isolation) as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_session_cannot_be_computed_from_the_token() -> None:
+    """As it could when the cookie was the token's HMAC: whoever tried all tokens of four digits was in."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        cookie = hmac.new(b"4711", b"torchrl_gpu session, control", hashlib.sha256).hexdigest()
+        assert await by_cookie(stream_server, cookie) == 401
+
+    with server(token="4711") as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_page_that_was_left_open_shuts_nobody_out() -> None:
+    """The session ended with the server; the page tries again until its reader gives it the token."""
+
+    async def inner(before: StreamServer, stream_server: StreamServer) -> None:
+        name = f"torchrl_gpu_{stream_server.port}"
+        async with session() as client:
+            host = {"Host": f"127.0.0.1:{stream_server.port}"}
+            async with client.get(address(before, "?token=4711"), headers=host, allow_redirects=False) as answer:
+                cookie = SimpleCookie(answer.headers["Set-Cookie"])[name].value
+        for _ in range(20):
+            status, headers, _ = await get(stream_server, "streams", Cookie=f"{name}={cookie}")
+            assert status == 401
+            assert SimpleCookie(headers["Set-Cookie"])[name].value == "", "the browser forgets it"
+        assert await by_login(stream_server, "4711") == 200
+
+    with server(token="4711") as before, server(token="4711") as stream_server:
+        run(inner(before, stream_server))
+
+
+def test_cookies_of_two_tunnels_have_names_of_their_own() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        for host, name in (("localhost:9090", "torchrl_gpu_9090"), ("localhost", "torchrl_gpu_80")):
+            _, headers, _ = await get(stream_server, "?token=4711", Host=host)
+            cookie = SimpleCookie(headers["Set-Cookie"])[name].value
+            assert (await get(stream_server, "streams", Host=host, Cookie=f"{name}={cookie}"))[0] == 200
+
+    with server(token="4711") as stream_server:
         run(inner(stream_server))
 
 
