@@ -192,7 +192,7 @@ def test_which_tokens_are_out_of_reach() -> None:
 
 @pytest.mark.parametrize("origin", ["https://lab.example; script-src *", "lab.example", "*", "", 7, "https://"])
 def test_what_is_no_origin(origin: Any) -> None:
-    with pytest.raises(ValueError, match="want allowed_origins such as 'https://lab.example'; got "):
+    with pytest.raises(ValueError, match="want allowed_origins such as '"):
         Gate(allowed_origins=[origin])
 
 
