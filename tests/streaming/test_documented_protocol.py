@@ -177,9 +177,7 @@ def test_a_webrtc_client_written_from_the_page_sees() -> None:
             assert header["stream"] == "main"
             assert {"sent", "type"}.isdisjoint(header)
             ticks = round(header["origin"] + 90_000 * header["captured"])
-            near = {
-                (ticks + each) % 2**32 for each in range(-20, 21)
-            }  # captured is rounded to a tenth of a millisecond
+            near = {(ticks + each) % 2**32 for each in range(-20, 21)}  # captured is rounded to 0.1 ms
             await until_told(client, lambda: near & client.timestamps)
             client.say("watch", stream="other")
             await until_told(client, lambda: client.headers[-1]["stream"] == "other")
