@@ -184,19 +184,26 @@ def test_what_fails_in_the_child_surfaces_in_stop() -> None:
         (b"a" * 200_000, "what is no message"),
     ],
 )
-def test_what_the_child_says_is_checked(monkeypatch: pytest.MonkeyPatch, said: bytes, problem: str) -> None:
+def test_what_the_child_says_is_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: bytes, problem: str
+) -> None:
     """It serves strangers: were one to take it over, the program must not follow."""
-    code = 'import sys, time; sys.stdout.buffer.write(b\'{"op": "serves", "port": 7}\\n\'); '
-    code += f"sys.stdout.buffer.write({said!r}); sys.stdout.flush(); time.sleep(600)"
-    monkeypatch.setattr(
-        process_module, "_spawn", lambda: subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1)
-    )
-    stream_server = server(isolation="process").start()
-    link_of(stream_server)._reader.join(TIMEOUT)
-    assert not link_of(stream_server)._reader.is_alive()
-    assert stream_server.commands() == []
-    with pytest.raises(RuntimeError, match=problem):
+    (tmp_path / "said").write_bytes(b'{"op": "serves", "port": 7}\n' + said)
+    code = f"import sys, time; sys.stdout.write(open({str(tmp_path / 'said')!r}).read()); sys.stdout.flush()"
+    command = [sys.executable, "-c", f"{code}; time.sleep(600)"]
+    monkeypatch.setattr(process_module, "_spawn", lambda: subprocess.Popen(command, stdin=-1, stdout=-1))
+    stream_server = server(isolation="process")
+
+    def listen() -> None:
+        link = stream_server.start()._link
+        assert isinstance(link, ProcessLink)
+        link._reader.join(TIMEOUT)
+        assert not link._reader.is_alive()
+        assert stream_server.commands() == []
         stream_server.stop()
+
+    with pytest.raises(RuntimeError, match=problem):  # now of `start`, now of `stop`
+        listen()
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -5.0, 1e300])
