@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
+import socket
+import struct
 import threading
 import time
 import urllib.request
@@ -286,6 +290,29 @@ def test_headers_come_on_a_data_channel_whose_silence_ends_the_connection(
         await pictures
 
     on_a_loop(play)
+
+
+@networked
+def test_a_strangers_packet_is_no_failure_of_the_server(server: StreamServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Over one whose priority is empty aioice stumbles: `stop` must not raise, nor the log fill with tracebacks."""
+
+    async def play() -> None:
+        viewer = receiver()
+        await connect(server, viewer)
+        hosts = re.findall(r"a=candidate:\S+ 1 udp \d+ (\S+) (\d+) ", viewer.remoteDescription.sdp)
+        host, port = next((host, int(port)) for host, port in hosts if ":" not in host)
+        packet = struct.pack(">HHI12sHH", 1, 4, 0x2112A442, bytes(12), 0x24, 0)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for number in range(1, 4):
+                stranger.sendto(packet, (host, port))
+                while await asyncio.to_thread(counted, server, "peer_errors_total", "aioice") < number:
+                    pass
+        await viewer.close()
+
+    on_a_loop(play)
+    lines = [record for record in caplog.records if "over what a peer sent" in record.getMessage()]
+    assert [record.exc_info for record in lines if record.levelno >= logging.WARNING] == [None]
+    server.stop()
 
 
 @networked

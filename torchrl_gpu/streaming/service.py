@@ -10,6 +10,7 @@ import os
 import socket
 import ssl
 import stat
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ _LOG = logging.getLogger(__name__)
 _BACKLOG = 128
 _SHUTDOWN_TIMEOUT = 1.0
 _PEERS_FAULTS = (HttpProcessingError, PayloadEncodingError, OSError)
+_READERS = ("aiohttp", "aioice", "aiortc", "pylibsrtp", "OpenSSL")  # packages that read what strangers send
 
 
 class Service:
@@ -92,10 +94,16 @@ class Service:
         self._socket.close()
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Keeps what went wrong on the loop; peers that break off, or speak no TLS, are nothing of the kind."""
+        """Keeps what went wrong on the loop; peers that break off, or send what is no TLS or no STUN, are not that."""
         error = context.get("exception")
         if isinstance(error, OSError):
             _LOG.debug("%s: %s", context["message"], error)
+            return
+        if error is not None and (package := _package_that_failed(error)) in _READERS:
+            is_first = not self.hub.metrics.value("peer_errors_total", package=package)
+            self.hub.metrics.add("peer_errors_total", package=package)
+            line = "StreamServer: %s failed over what a peer sent: %r; more of this is counted in /metrics only"
+            _LOG.log(logging.WARNING if is_first else logging.DEBUG, line, package, error)
             return
         _LOG.error("%s", context["message"], exc_info=error)
         if isinstance(error, Exception) and self._error is None:
@@ -121,6 +129,12 @@ class Service:
             with contextlib.suppress(OSError):  # a process that was forked meanwhile may hold it open
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._socket.close()
+
+
+def _package_that_failed(error: BaseException) -> str:
+    """The package whose code raised an error; empty where that is unknown."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__", "")).partition(".")[0] if frames else ""
 
 
 def _request_log() -> logging.Logger:
