@@ -30,7 +30,7 @@ def types(who: str) -> list[str]:
 
 
 def test_the_page_names_every_message_and_no_other() -> None:
-    assert types("viewer") == list(protocol.READERS)
+    assert types("viewer") == list(protocol._READERS)
     assert types("server") == list(protocol.SERVER_MESSAGES)
 
 
@@ -56,7 +56,7 @@ def test_the_page_names_the_limits() -> None:
     assert f"at least {security.LONG_TOKEN} characters" in PAGE
 
 
-@pytest.mark.parametrize("said", protocol.READERS)
+@pytest.mark.parametrize("said", protocol._READERS)
 def test_the_page_names_every_field_that_a_message_needs(said: str) -> None:
     """A message of the fields that the page names is understood, and the values in it are of the kind it says."""
     examples = {

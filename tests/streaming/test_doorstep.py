@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from tests.streaming.viewers import address, run, server, session, until, viewer
-from torchrl_gpu.streaming import app_state, doorstep
+from torchrl_gpu.streaming import app_state, doorstep, routes
 from torchrl_gpu.streaming.doorstep import Descriptors, Doorstep
 from torchrl_gpu.streaming.server import StreamServer
 
@@ -147,6 +147,7 @@ def test_who_watches_nothing_is_dropped_however_slowly_it_reads_or_writes(
         return made[-1]
 
     monkeypatch.setattr(app_state, "Doorstep", make)
+    monkeypatch.setattr(routes, "_BODY_TIMEOUT", 3600.0)
     monkeypatch.setattr(app_state, "_PATIENCE", 0.1)
     with server() as stream_server:
         run(inner(stream_server))
@@ -190,7 +191,7 @@ def test_a_flood_of_bytes_by_hand() -> None:
 
 
 DESCRIPTORS = """
-import logging, resource, sys
+import contextlib, logging, resource, sys
 from torchrl_gpu.streaming import StreamServer
 
 logging.basicConfig(format="%(message)s", stream=sys.stdout)
@@ -199,8 +200,13 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))
 server.start()
 print("port", server.port, flush=True)
 for line in sys.stdin:
-    files = [open("/dev/null") for _ in range(20)]
+    files = []
+    with contextlib.suppress(OSError):
+        while len(files) < 20 or line == "all\\n":
+            files.append(open("/dev/null"))
     print("opened", len(files), flush=True)
+    if line == "all\\n":
+        sys.stdin.readline()
     for file in files:
         file.close()
 server.stop()
@@ -230,7 +236,12 @@ def test_the_program_can_open_files_however_many_connections_there_are(
             program.stdin.flush()
             said.append(program.stdout.readline())
             assert said[-1] == "opened 20\n"
+        program.stdin.write("all\n")
+        program.stdin.flush()
+        assert program.stdout.readline().startswith("opened")
         newcomer = socket.create_connection(("127.0.0.1", port))
+        program.stdin.write("enough\n")
+        program.stdin.flush()
         newcomer.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert newcomer.recv(12) == b"HTTP/1.1 200"
         for connection in (*connections, newcomer):

@@ -589,7 +589,7 @@ def test_a_key_that_is_encrypted_is_refused_without_a_question(tmp_path: Path) -
             serialization.BestAvailableEncryption(b"password"),
         )
     )
-    with pytest.raises(ValueError, match=r"want the files of a certificate and its key; got .*encrypted"):
+    with pytest.raises(ValueError, match=r"want the files of a certificate and its key; got .*: the key is encrypted"):
         server(tls=(certificate_file, key_file)).start()
 
 

@@ -316,8 +316,9 @@ def test_a_strangers_packet_is_no_failure_of_the_server(server: StreamServer, ca
 
 
 @networked
-def test_a_second_data_channel_ends_the_connection(server: StreamServer) -> None:
+def test_a_second_data_channel_ends_the_connection(server: StreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What came on it would be counted by nobody."""
+    monkeypatch.setattr(webrtc, "_SILENCE", 3600.0)
 
     async def play() -> None:
         viewer = receiver()

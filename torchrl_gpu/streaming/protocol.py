@@ -102,9 +102,9 @@ def parse(text: str, stream: str = "main") -> Message:
         raise ProtocolError("want a JSON object") from None
     if not isinstance(fields, dict):
         raise ProtocolError("want a JSON object")
-    reader = READERS.get(str(fields.get("type")))
+    reader = _READERS.get(str(fields.get("type")))
     if reader is None:
-        raise ProtocolError(f"want a type out of {', '.join(READERS)}")
+        raise ProtocolError(f"want a type out of {', '.join(_READERS)}")
     return reader(fields, stream)
 
 
@@ -235,7 +235,7 @@ def _number(fields: Mapping[str, Any], key: str) -> float:
 
 
 # What a viewer may say, by type.
-READERS: dict[str, Callable[[Mapping[str, Any], str], Message]] = {
+_READERS: dict[str, Callable[[Mapping[str, Any], str], Message]] = {
     "ack": _ack,
     "watch": _watch,
     "pause": _pause,
