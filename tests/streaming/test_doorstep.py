@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import logging
 import socket
 import subprocess
 import sys
@@ -264,6 +266,41 @@ def is_closed(connection: socket.socket) -> bool:
         return False
     except ConnectionError:
         return True
+
+
+def test_connections_are_accepted_again_after_there_were_no_descriptors(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made: list[asyncio.BaseTransport] = []
+
+    class Within(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport)
+
+    async def inner() -> None:
+        loop = asyncio.get_running_loop()
+        accept, failures = loop.sock_accept, [errno.ECONNABORTED, *3 * [errno.EMFILE], errno.ENFILE]
+
+        async def sock_accept(listener: socket.socket) -> Any:
+            if failures:
+                raise OSError(failures.pop(), "too many open files")
+            return await accept(listener)
+
+        monkeypatch.setattr(loop, "sock_accept", sock_accept)
+        entrance = Doorstep(5, 10.0)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            accepting = asyncio.create_task(entrance.accept(listener, Within, None))
+            with socket.create_connection(listener.getsockname()):
+                await until(lambda: made)
+            await until(lambda: not len(entrance))
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+
+    monkeypatch.setattr(doorstep, "_ACCEPT_PAUSE", 0.0)
+    run(inner())
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert lines == ["StreamServer: no connection can be accepted: too many open files"]
 
 
 def test_places_for_other_sockets_are_counted() -> None:
