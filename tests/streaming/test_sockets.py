@@ -349,6 +349,8 @@ def test_a_flood_of_frames_ends_its_socket_and_slows_nobody(flood: str) -> None:
             said = await asyncio.wait_for(heard, TIMEOUT)
             closing = said.rfind(b"\x88", 0, -3)
             assert int.from_bytes(said[closing + 2 : closing + 4], "big") in (1002, 1008), "a fault, or a flood"
+        heard.cancel()
+        await asyncio.gather(heard, return_exceptions=True)
         writer.close()
 
     async def inner(stream_server: StreamServer) -> None:
