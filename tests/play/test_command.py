@@ -125,6 +125,10 @@ def test_a_policy_that_cannot_be_loaded_ends_the_server(
     ("args", "message"),
     [
         (["--host", "0.0.0.0"], "want a token to listen beyond this machine; got none for host '0.0.0.0'"),
+        (
+            ["--host", "0.0.0.0", "--token", "1234"],
+            "want token of at least 16 characters to listen beyond",
+        ),
         (["--speed", "0"], "torchrl-gpu play: --speed must be above 0; got 0.0"),
         (["--num_envs", "0"], "torchrl-gpu play: --num_envs must be at least 1; got 0"),
         (["--streams", "env3"], "streams: want environments below 1; got 'env3'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from torchrl_gpu.streaming.ferry import Ferry
 from torchrl_gpu.streaming.outlet import Outlet
 from torchrl_gpu.streaming.process import ProcessLink
 from torchrl_gpu.streaming.server import StreamServer
-from torchrl_gpu.streaming.shared import DEMAND_AT, Board, SharedMemory
+from torchrl_gpu.streaming.shared import DEMAND_AT, INTERVAL, WATCHERS, Board, SharedMemory
 
 
 def link_of(stream_server: StreamServer) -> ProcessLink:
@@ -170,6 +171,65 @@ def test_what_fails_in_the_child_surfaces_in_stop() -> None:
     run(inner(stream_server))
     with pytest.raises(RuntimeError, match="KeyError: 'nonsense'"):
         stream_server.stop()
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (b"no JSON\n", "what is no message"),
+        (b"[]\n", "what is no message"),
+        (b'{"op": "command", "name": "a", "value": [1], "stream": "main"}\n', "want a JSON scalar"),
+        (b'{"op": "command", "name": "a\\nb", "stream": "main"}\n', "printable characters"),
+        (b'{"op": "command"}\n', "KeyError"),
+        (b"a" * 200_000, "what is no message"),
+    ],
+)
+def test_what_the_child_says_is_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: bytes, problem: str
+) -> None:
+    """It serves strangers: were one to take it over, the program must not follow."""
+    (tmp_path / "said").write_bytes(b'{"op": "serves", "port": 7}\n' + said)
+    code = f"import sys, time; sys.stdout.write(open({str(tmp_path / 'said')!r}).read()); sys.stdout.flush()"
+    command = [sys.executable, "-c", f"{code}; time.sleep(600)"]
+    monkeypatch.setattr(process_module, "_spawn", lambda: subprocess.Popen(command, stdin=-1, stdout=-1))
+    stream_server = server(isolation="process")
+
+    def listen() -> None:
+        link = stream_server.start()._link
+        assert isinstance(link, ProcessLink)
+        link._reader.join(TIMEOUT)
+        assert not link._reader.is_alive()
+        assert stream_server.commands() == []
+        stream_server.stop()
+
+    with pytest.raises(RuntimeError, match=problem):  # now of `start`, now of `stop`
+        listen()
+
+
+def test_the_numbers_of_the_board_are_checked() -> None:
+    with server(isolation="process") as stream_server:
+        stream_server.declare("main")
+        board = link_of(stream_server)._board
+        for number in (math.nan, math.inf, -math.inf, -5.0, 1e300):
+            for field in (WATCHERS, INTERVAL):
+                board.set(0, field, number)
+            assert stream_server.watchers() == 0
+            assert not stream_server.wanted()
+            stream_server.publish(scene())
+
+
+def test_the_memory_is_for_this_user_alone() -> None:
+    with server(isolation="process") as stream_server:
+        for file in files_of(stream_server):
+            assert file.stat().st_mode & 0o077 == 0
+            assert file.stat().st_uid == os.getuid()
+
+
+def test_no_list_of_processes_shows_a_token() -> None:
+    with server(isolation="process", token="a token of the test") as stream_server:
+        about = Path(f"/proc/{link_of(stream_server)._process.pid}")
+        if about.exists():
+            assert b"a token of the test" not in (about / "cmdline").read_bytes() + (about / "environ").read_bytes()
 
 
 class FakeTensor:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import struct
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import torchrl_gpu.streaming
 from tests.streaming.viewers import encoded
 from torchrl_gpu.streaming import protocol
 from torchrl_gpu.streaming.frames import Encoded
@@ -64,7 +67,14 @@ def test_messages(said: dict[str, Any], meant: protocol.Message) -> None:
         '{"type": "command", "name": "a", "value": [1]}',
         '{"type": "command", "name": "a", "value": NaN}',
         '{"type": "command", "name": "a", "value": "' + "a" * 1025 + '"}',
+        '{"type": "command", "name": "a\\nb"}',
+        '{"type": "command", "name": "\\u001b[2J"}',
+        '{"type": "command", "name": "\\ud800"}',
+        '{"type": "command", "name": "a", "value": "a\\r\\nEpoch 7: loss 0"}',
+        '{"type": "command", "name": "a", "value": "\\udfff"}',
+        '{"type": "watch", "stream": "\\u2028"}',
         '{"type": ["ack"], "seq": 7}',
+        '{"type": "ack", "seq": 7, "more": NaN}',
         '{"type": "ping", "t": 1, "pad": "' + "a" * 5000 + '"}',
         "[" * 4000,
         '{"type": "ack", "seq": ' + "9" * 4000 + "}",
@@ -115,6 +125,55 @@ def test_a_picture_there_and_back() -> None:
         "sent": 13.0,
         "dropped": 4,
     }
+
+
+def message(header: bytes, payload: bytes = b"", length: int | None = None) -> bytes:
+    return struct.pack(">I", len(header) if length is None else length) + header + payload
+
+
+WHOLE = message(b'{"seq": 1, "codec": "jpeg"}', b"payload")
+
+
+def test_a_client_may_read_pictures() -> None:
+    expected = {"seq": 1, "codec": "jpeg"}, b"payload"
+    for whole in (WHOLE, bytearray(WHOLE), memoryview(WHOLE)):
+        assert torchrl_gpu.streaming.read_picture(whole) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("hostile", "wanted"),
+    [
+        (b"", "want 4 bytes .*; got 0 bytes"),
+        (b"\x00\x00\x00", "got 3 bytes"),
+        (WHOLE[:20], "want a header of at most 16 bytes here; got a length of 27"),
+        (message(b"", length=2**32 - 1), "got a length of 4294967295"),
+        (message(b"{}" + bytes(1 << 21), length=1 << 21), "at most 1048576 bytes here"),
+        (message(b""), "want a header in JSON"),
+        (message(b"\xff\xfe"), "want a header in JSON"),
+        (message(b"[" * 100_000), "want a header in JSON"),
+        (message(b'{"seq": ' + b"9" * 5_000 + b"}"), "want a header in JSON"),
+        (message(b'{"seq": 1, "codec": "jpeg", "captured": NaN}'), "want a header in JSON"),
+        (message(b"[1]"), "an integer seq and a codec"),
+        (message(b'{"codec": "jpeg"}'), "an integer seq and a codec"),
+        (message(b'{"seq": true, "codec": "jpeg"}'), "an integer seq and a codec"),
+        (message(b'{"seq": 1.5, "codec": "jpeg"}'), "an integer seq and a codec"),
+        (message(b'{"seq": 1}'), "an integer seq and a codec"),
+        ("text", "want the bytes of a message; got str"),
+        (None, "got NoneType"),
+    ],
+)
+def test_what_is_no_picture_is_refused(hostile: Any, wanted: str) -> None:
+    with pytest.raises(ValueError, match=r"read_picture: want .*; got ") as error:
+        protocol.read_picture(hostile)
+    assert re.search(wanted, str(error.value))
+
+
+@given(st.binary(max_size=200) | st.builds(lambda cut, more: WHOLE[:cut] + more, st.integers(0, 40), st.binary()))
+def test_any_bytes_are_a_picture_or_a_value_error(hostile: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        fields, payload = protocol.read_picture(hostile)
+        assert isinstance(fields["seq"], int)
+        assert hostile.endswith(payload)
 
 
 def test_a_header_may_stand_in_a_field_of_http() -> None:

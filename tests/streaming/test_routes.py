@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import hashlib
+import hmac
 import json
+import logging
 import socket
 import sys
+from collections.abc import Callable, Coroutine
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
@@ -16,8 +21,9 @@ from aiohttp import WSServerHandshakeError
 
 import torchrl_gpu.streaming
 from tests.streaming.pictures import decode_jpeg, psnr, scene
+from tests.streaming.test_sockets import upgrade
 from tests.streaming.viewers import address, producing, run, server, session, until, viewer
-from torchrl_gpu.streaming import routes
+from torchrl_gpu.streaming import app_state, routes
 from torchrl_gpu.streaming.server import StreamServer
 
 GUARDED = ("ws", "stream.mjpg", "snapshot.jpg", "metrics", "streams", "curves", "nothing/here")
@@ -134,8 +140,8 @@ def test_wrong_tokens_end_in_a_wait_which_a_session_passes() -> None:
         async with session() as known:
             async with known.get(address(stream_server, "?token=drive")):
                 pass
-            for _ in range(5):
-                assert (await get(stream_server, "streams", "guess"))[0] == 401
+            for i in range(5):
+                assert (await get(stream_server, "streams", f"guess {i}"))[0] == 401
             status, headers, _ = await get(stream_server, "streams", "drive")
             assert status == 429
             assert 0 < int(headers["Retry-After"]) <= 60
@@ -149,6 +155,118 @@ def test_wrong_tokens_end_in_a_wait_which_a_session_passes() -> None:
             assert 'refused_total{reason="failures"} 3\n' in text
 
     with server(token="drive") as stream_server:
+        run(inner(stream_server))
+
+
+LONG = "a token of more than sixteen letters"
+
+
+def test_a_long_token_opens_at_any_time() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        for i in range(7):
+            assert (await get(stream_server, "streams", f"guess {i}"))[0] == (401 if i < 5 else 429)
+        assert (await get(stream_server, "streams", LONG))[0] == 200
+        assert (await get(stream_server, "streams", f"{LONG}, view"))[0] == 200
+        assert (await post(stream_server, "login", json.dumps({"token": LONG}).encode()))[0] == 200
+        assert (await get(stream_server, f"?token={LONG}"))[0] == 303
+        async with viewer(stream_server, LONG) as guest:
+            await guest.quiet()
+        assert (await get(stream_server, "streams", "guess 8"))[0] == 429
+
+    with server(token=LONG, view_token=f"{LONG}, view") as stream_server:
+        run(inner(stream_server))
+
+
+Carrier = Callable[[StreamServer, str], Coroutine[Any, Any, int]]
+
+
+async def by_cookie(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, "streams", Cookie=f"torchrl_gpu_{stream_server.port}={guess}"))[0]
+
+
+async def by_bearer(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, "streams", guess))[0]
+
+
+async def by_query(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, f"stream.mjpg?token={guess}"))[0]
+
+
+async def by_address_of_the_page(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, f"?token={guess}"))[0]
+
+
+async def by_login(stream_server: StreamServer, guess: str) -> int:
+    return (await post(stream_server, "login", json.dumps({"token": guess}).encode()))[0]
+
+
+async def by_websocket(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, f"ws?token={guess}", **upgrade()))[0]
+
+
+async def by_offer(stream_server: StreamServer, guess: str) -> int:
+    return (await post(stream_server, "webrtc/offer", b"{}", guess))[0]
+
+
+CARRIERS = [by_cookie, by_bearer, by_query, by_address_of_the_page, by_login, by_websocket, by_offer]
+
+
+@pytest.mark.parametrize(
+    ("carrier", "isolation"), [*((each, "thread") for each in CARRIERS), (by_cookie, "process"), (by_login, "process")]
+)
+def test_wrong_ones_are_counted_whatever_carries_them(carrier: Carrier, isolation: str) -> None:
+    """Of a token of four digits no way in lets more than five wrong ones be compared."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        assert await carrier(stream_server, "1000") == 401
+        assert await carrier(stream_server, "1000") == 401, "the same again is no other guess"
+        for guess in range(1001, 1005):
+            assert await carrier(stream_server, str(guess)) == 401
+        assert await by_bearer(stream_server, "1005") == 429
+        assert await by_bearer(stream_server, "4711") == 429, "nor is the right one told from them"
+
+    with server(token="4711", isolation=isolation) as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_session_cannot_be_computed_from_the_token() -> None:
+    """As it could when the cookie was the token's HMAC: whoever tried all tokens of four digits was in."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        cookie = hmac.new(b"4711", b"torchrl_gpu session, control", hashlib.sha256).hexdigest()
+        assert await by_cookie(stream_server, cookie) == 401
+
+    with server(token="4711") as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_page_that_was_left_open_shuts_nobody_out() -> None:
+    """The session ended with the server; the page tries again until its reader gives it the token."""
+
+    async def inner(before: StreamServer, stream_server: StreamServer) -> None:
+        name = f"torchrl_gpu_{stream_server.port}"
+        async with session() as client:
+            host = {"Host": f"127.0.0.1:{stream_server.port}"}
+            async with client.get(address(before, "?token=4711"), headers=host, allow_redirects=False) as answer:
+                cookie = SimpleCookie(answer.headers["Set-Cookie"])[name].value
+        for _ in range(20):
+            status, headers, _ = await get(stream_server, "streams", Cookie=f"{name}={cookie}")
+            assert status == 401
+            assert SimpleCookie(headers["Set-Cookie"])[name].value == "", "the browser forgets it"
+        assert await by_login(stream_server, "4711") == 200
+
+    with server(token="4711") as before, server(token="4711") as stream_server:
+        run(inner(before, stream_server))
+
+
+def test_cookies_of_two_tunnels_have_names_of_their_own() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        for host, name in (("localhost:9090", "torchrl_gpu_9090"), ("localhost", "torchrl_gpu_80")):
+            _, headers, _ = await get(stream_server, "?token=4711", Host=host)
+            cookie = SimpleCookie(headers["Set-Cookie"])[name].value
+            assert (await get(stream_server, "streams", Host=host, Cookie=f"{name}={cookie}"))[0] == 200
+
+    with server(token="4711") as stream_server:
         run(inner(stream_server))
 
 
@@ -174,6 +292,125 @@ def test_our_own_page_and_allowed_ones_may() -> None:
                 await guest.quiet()
 
     with server(allowed_origins=["https://lab.example"]) as stream_server:
+        run(inner(stream_server))
+
+
+def test_who_may_show_a_picture_within_a_page() -> None:
+    """A picture's request names its page as the referrer only; what a browser lets through, the answer says."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        with producing(stream_server):
+            for referrer, policy in (
+                ("https://lab.example/wiki/robots", "cross-origin"),
+                ("https://lab.example", "cross-origin"),
+                ("https://evil.example/https://lab.example/", "same-site"),
+                ("https://lab.example.evil.example/", "same-site"),
+                ("http://[", "same-site"),
+            ):
+                status, headers, _ = await get(stream_server, "snapshot.jpg", Referer=referrer)
+                assert (status, headers["Cross-Origin-Resource-Policy"]) == (200, policy), referrer
+                assert "Access-Control-Allow-Origin" not in headers
+            _, headers, _ = await get(stream_server, "snapshot.jpg", Origin="https://lab.example")
+            assert headers["Access-Control-Allow-Origin"] == "https://lab.example"
+            assert (headers["Vary"], headers["Cross-Origin-Resource-Policy"]) == ("Origin", "cross-origin")
+            _, headers, _ = await get(stream_server, "snapshot.jpg", Origin="https://evil.example")
+            assert "Access-Control-Allow-Origin" not in headers
+            _, headers, _ = await get(stream_server, "")
+            assert headers["Cross-Origin-Resource-Policy"] == "same-site"
+
+    with server(allowed_origins=["https://lab.example"]) as stream_server:
+        run(inner(stream_server))
+
+
+def test_pages_of_other_sites_take_no_places() -> None:
+    """Their pictures would not be shown, but each would be a viewer."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        other = {"Sec-Fetch-Site": "cross-site"}
+        with producing(stream_server):
+            for destination in ("image", "iframe", "video", "empty", "embed"):
+                fetch = other | {"Sec-Fetch-Dest": destination}
+                assert (await get(stream_server, "snapshot.jpg", **fetch))[0] == 403, destination
+                fetch |= {"Referer": "https://lab.example/"}
+                assert (await get(stream_server, "snapshot.jpg", **fetch))[0] == 200, destination
+            assert (await get(stream_server, "snapshot.jpg", **other, **{"Sec-Fetch-Dest": "document"}))[0] == 200
+            assert (await get(stream_server, "", **other, **{"Sec-Fetch-Dest": "iframe"}))[0] == 200
+            own = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Dest": "image"}
+            assert (await get(stream_server, "snapshot.jpg", **own))[0] == 200
+
+    with server(allowed_origins=["https://lab.example"]) as stream_server:
+        run(inner(stream_server))
+
+
+async def raw(stream_server: StreamServer, data: bytes) -> bytes:
+    """All that comes back for bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
+    writer.write(data)
+    try:
+        return await asyncio.wait_for(reader.read(), 20)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("request_line", "fields", "status"),
+    [
+        ("GET /ws", "Host: localhost\r\nOrigin: http://[\r\nUpgrade: websocket\r\n", b"403"),
+        ("POST /login", "Host: localhost\r\nOrigin: http://[::1\r\nContent-Length: 0\r\n", b"403"),
+        ("GET /streams", "", b"400"),
+        ("GET /streams", "Host: localhost\r\nHost: evil.example\r\n", b"400"),
+        ("POST /login", "Host: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n", b"400"),
+        ("POST /login", "Host: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n", b"400"),
+        ("HEAD /streams", "Host: localhost\r\n", b"401"),
+        ("GET //streams", "Host: localhost\r\n", b"401"),
+        ("GET /./streams", "Host: localhost\r\n", b"401"),
+        ("GET /login/../streams", "Host: localhost\r\n", b"401"),
+        ("GET /%2e%2e/etc/passwd", "Host: localhost\r\n", b"401"),
+        ("GET http://localhost/streams", "Host: localhost\r\n", b"401"),
+        ("OPTIONS *", "Host: localhost\r\n", b"401"),
+        ("GET //evil.example/?token=drive", "Host: localhost\r\n", b"40"),
+        ("GET /" + "a" * 9000, "Host: localhost\r\n", b"400"),
+        ("GET /", "Host: localhost\r\nCookie: " + "a" * 9000 + "\r\n", b"400"),
+        ("GET /", "Host: localhost\r\n" + "".join(f"A{i}: b\r\n" for i in range(500)), b"400"),
+    ],
+)
+def test_odd_requests(request_line: str, fields: str, status: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        said = await raw(stream_server, f"{request_line} HTTP/1.1\r\n{fields}Connection: close\r\n\r\n".encode())
+        assert said.split(b" ", 2)[1].startswith(status), said[:200]
+        assert b"Location" not in said
+
+    with server(token="drive") as stream_server:
+        run(inner(stream_server))
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("host", ["[:::::]", "[12345]:80", "[::1", "localhost:99999999"])
+def test_odd_hosts(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        said = await raw(stream_server, f"GET /streams HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        assert said.split(b" ", 2)[1] in (b"400", b"403"), said[:200]
+
+    with server() as stream_server:
+        run(inner(stream_server))
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_body_of_few_bytes_does_not_become_many() -> None:
+    """A request is not decompressed: 64 KiB would make 64 MiB."""
+    bomb = gzip.compress(bytes(8 << 20))
+    small = gzip.compress(json.dumps({"token": "drive"}).encode())
+
+    async def inner(stream_server: StreamServer) -> None:
+        for body in (bomb, small):
+            fields = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+            status, _, said = await post(stream_server, "login", body, **fields)
+            assert (status, json.loads(said)["message"]) == (400, "want JSON")
+
+    assert len(bomb) < 65_536
+    with server(token="drive") as stream_server:
         run(inner(stream_server))
 
 
@@ -311,6 +548,7 @@ def certificate(folder: Path) -> tuple[str, str]:
     files[1].write_bytes(
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
+    files[1].chmod(0o600)
     return str(files[0]), str(files[1])
 
 
@@ -335,6 +573,53 @@ def test_tls(isolation: str, tmp_path: Path) -> None:
             assert not plain.recv(4096).startswith(b"HTTP/1.1 200")
 
     with server(tls=files, token="drive", isolation=isolation) as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_key_that_is_encrypted_is_refused_without_a_question(tmp_path: Path) -> None:
+    """OpenSSL would ask for its password on the terminal, and the run would wait."""
+    certificate_file, key_file = certificate(tmp_path)
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(Path(key_file).read_bytes(), None)
+    Path(key_file).write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"password"),
+        )
+    )
+    with pytest.raises(ValueError, match=r"want the files of a certificate and its key; got .*: the key is encrypted"):
+        server(tls=(certificate_file, key_file)).start()
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True), (0o660, True)])
+def test_a_key_that_others_can_read_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool
+) -> None:
+    files = certificate(tmp_path)
+    Path(files[1]).chmod(mode)
+    with server(tls=files):
+        pass
+    lines = [record.getMessage() for record in caplog.records if "chmod 600" in record.getMessage()]
+    assert len(lines) == warned
+
+
+def test_connections_without_a_handshake_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cost a descriptor each, though no request ever comes of them."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        silent = [await asyncio.open_connection("127.0.0.1", stream_server.port) for _ in range(12)]
+        ended = [asyncio.create_task(reader.read(1)) for reader, _ in silent]
+        await until(lambda: sum(each.done() for each in ended) >= 8)
+        await asyncio.wait(ended, timeout=0.05)
+        assert sum(each.done() for each in ended) == 8, "four are left: two thirds of six"
+        for _, writer in silent:
+            writer.transport.abort()
+        await asyncio.gather(*ended, return_exceptions=True)
+
+    monkeypatch.setattr(app_state, "_SPARE_CONNECTIONS", 0)
+    with server(tls=certificate(tmp_path), max_clients=3) as stream_server:
         run(inner(stream_server))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from typing import Any
 
 import pytest
 
 from torchrl_gpu.streaming import security
-from torchrl_gpu.streaming.security import FailureLimit, Gate, content_security_policy, is_loopback
+from torchrl_gpu.streaming.security import FailureLimit, Gate, Sessions, content_security_policy, is_loopback
 
 
 @pytest.mark.parametrize(
@@ -43,14 +44,44 @@ def test_roles() -> None:
     assert Gate().is_open
 
 
-def test_sessions_stand_for_a_role_and_end_with_the_token() -> None:
-    gate, later, other = Gate("drive", "look"), Gate("drive", "look"), Gate("drove", "look")
-    assert later.role_of_session(gate.session("control")) == "control"
-    assert later.role_of_session(gate.session("view")) == "view"
-    assert other.role_of_session(gate.session("control")) is None
-    assert gate.role_of_session("drive") is None
-    assert gate.role_of_token(gate.session("control")) is None
-    assert "drive" not in gate.session("control")
+def test_sessions_are_random_and_end_with_the_server() -> None:
+    gate, later = Gate("drive", "look"), Gate("drive", "look")
+    control, view = gate.sessions.open("control"), gate.sessions.open("view")
+    assert (gate.sessions.role(control), gate.sessions.role(view)) == ("control", "view")
+    assert later.sessions.role(control) is None
+    assert later.sessions.open("control") != control != gate.sessions.open("control")
+    assert len(control) == 43  # 256 bits
+    assert gate.sessions.role("drive") is None
+    assert gate.role_of_token(control) is None
+
+
+def test_no_cookie_can_be_computed_from_a_token() -> None:
+    gate = Gate("1234")
+    gate.sessions.open("control")
+    message = b"torchrl_gpu session, control"
+    guesses = (hmac.new(f"{number:04}".encode(), message, hashlib.sha256).hexdigest() for number in range(10_000))
+    assert not any(map(gate.sessions.role, guesses))
+
+
+def test_sessions_end_without_use_and_are_bounded_role_by_role() -> None:
+    now = [0.0]
+    sessions = Sessions(size=2, lifetime=10.0, clock=lambda: now[0])
+    control, first, second = sessions.open("control"), sessions.open("view"), sessions.open("view")
+    assert sessions.role(first) == "view"
+    third = sessions.open("view")
+    assert sessions.role(second) is None, "the one that was used longest ago"
+    assert [sessions.role(each) for each in (control, first, third)] == ["control", "view", "view"]
+    now[0] = 10.0
+    assert sessions.role(first) == "view"
+    now[0] = 10.5
+    assert [sessions.role(each) for each in (control, first, third)] == [None, "view", None]
+    assert sessions.role(control) is None
+
+
+def test_no_session_is_kept_in_the_clear() -> None:
+    sessions = Sessions()
+    cookie = sessions.open("control")
+    assert cookie not in repr(vars(sessions))
 
 
 def test_every_secret_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +111,7 @@ def test_every_secret_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPat
         ("127.0.0.1:8080, evil.example", False),
         ("localhost:8080/../", False),
         ("a b", False),
+        ("[:::::]", False),
         ("", False),
     ],
 )
@@ -105,6 +137,7 @@ def test_with_a_token_any_name_may() -> None:
         ("http://localhost:9999", False),
         ("http://evil.example", False),
         ("null", False),
+        ("http://[", False),
         ("file://", False),
         ("", False),
         ("http://localhost:8080.evil.example", False),
@@ -121,24 +154,53 @@ def test_failures_of_one_address_end_in_a_wait() -> None:
     for i in range(3):
         assert limit.wait("10.0.0.1") == 0
         now[0] = 100.0 + i
-        limit.fail("10.0.0.1")
+        limit.fail("10.0.0.1", f"guess {i}")
     assert limit.wait("10.0.0.1") == 58.0  # until the first of the three is a minute old
     assert limit.wait("10.0.0.2") == 0
     now[0] = 160.5
     assert limit.wait("10.0.0.1") == 0
-    limit.fail("10.0.0.1")
+    limit.fail("10.0.0.1", "guess 3")
     assert limit.wait("10.0.0.1") == pytest.approx(0.5)  # those at 101, 102 and 160.5
 
 
 def test_a_household_of_ipv6_counts_as_one_and_addresses_are_forgotten() -> None:
     limit = FailureLimit(limit=1, size=2, clock=lambda: 0.0)
-    limit.fail("2001:db8:1:2:aaaa::1")
+    limit.fail("2001:db8:1:2:aaaa::1", "guess")
     assert limit.wait("2001:db8:1:2:bbbb::2") > 0
     assert limit.wait("2001:db8:1:3::1") == 0
-    limit.fail("10.0.0.1")
+    limit.fail("10.0.0.1", "guess")
     assert limit.wait("::ffff:10.0.0.1") > 0
-    limit.fail("not an address")
+    limit.fail("not an address", "guess")
     assert limit.wait("2001:db8:1:2:aaaa::1") == 0
+
+
+def test_the_same_wrong_token_again_is_no_other_guess() -> None:
+    limit = FailureLimit(limit=2, clock=lambda: 0.0)
+    for _ in range(10):
+        limit.fail("10.0.0.1", "of the server before")
+    assert limit.wait("10.0.0.1") == 0
+    limit.fail("10.0.0.1", "another")
+    assert limit.wait("10.0.0.1") == 60.0
+    assert "of the server before" not in repr(vars(limit))
+
+
+def test_which_tokens_are_out_of_reach() -> None:
+    gate = Gate("a token of many characters", "1234")
+    assert gate.is_out_of_reach("control")
+    assert not gate.is_out_of_reach("view")
+
+
+@pytest.mark.parametrize("origin", ["https://lab.example; script-src *", "lab.example", "*", "", 7, "https://"])
+def test_what_is_no_origin(origin: Any) -> None:
+    with pytest.raises(ValueError, match="want allowed_origins such as '"):
+        Gate(allowed_origins=[origin])
+
+
+def test_a_page_may_be_named_by_an_address_within() -> None:
+    gate = Gate(allowed_origins=["https://lab.example"])
+    assert gate.lists_origin("https://LAB.example/wiki/robots?page=2")
+    wrong = (None, "https://lab.example.evil.example/", "https://lab.example@evil.example/", "http://[", "null")
+    assert not any(map(gate.lists_origin, wrong))
 
 
 def test_the_policy_names_the_inline_blocks_and_nothing_else() -> None:

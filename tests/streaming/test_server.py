@@ -266,14 +266,15 @@ def test_a_port_may_be_taken_again_at_once() -> None:
 def test_addresses_to_print() -> None:
     assert server(port=81, token="a b&c").url == "http://127.0.0.1:81/?token=a%20b%26c"
     assert server(port=81, host="::1").url == "http://[::1]:81/"
-    assert server(port=81, host="0.0.0.0", token="a").url == f"http://{socket.gethostname()}:81/?token=a"
+    long = "sixteen-letters-x"
+    assert server(port=81, host="0.0.0.0", token=long).url == f"http://{socket.gethostname()}:81/?token={long}"
     assert server(port=81, tls=("a", "b")).url == "https://127.0.0.1:81/"
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 def test_hosts_and_certificates_that_cannot_be_used(isolation: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"want an address of this machine; got '203\.0\.113\.7'"):
-        server(host="203.0.113.7", token="a", isolation=isolation).start()
+        server(host="203.0.113.7", token="a" * 16, isolation=isolation).start()
     files = str(tmp_path / "certificate.pem"), str(tmp_path / "key.pem")
     with pytest.raises(ValueError, match="want the files of a certificate and its key"):
         server(tls=files, isolation=isolation).start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import math
@@ -11,9 +12,10 @@ import time
 from typing import Any
 
 import pytest
+from aiohttp import WSMsgType
 
 from tests.streaming.pictures import decode_h264, psnr, scene
-from tests.streaming.viewers import Viewer, address, producing, run, server, session, until, viewer
+from tests.streaming.viewers import TIMEOUT, Viewer, address, producing, run, server, session, until, viewer
 from torchrl_gpu.streaming.hub import Hub
 from torchrl_gpu.streaming.server import StreamServer
 
@@ -316,6 +318,79 @@ def test_a_flood_of_messages_closes_the_socket() -> None:
                 pass
             else:
                 assert await guest.end() == 1008
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def control(opcode: int, payload: bytes = b"") -> bytes:
+    """A frame of a client, masked with zeros."""
+    return bytes([opcode, 0x80 | len(payload), 0, 0, 0, 0]) + payload
+
+
+FLOODS = {
+    "pings": control(0x89),
+    "long pings": control(0x89, bytes(125)),
+    "pongs": control(0x8A),
+    "fragments without an end": control(0x00),
+    "empty texts": control(0x81),
+    "empty bytes": control(0x82),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_a_flood_of_frames_ends_its_socket_and_slows_nobody(flood: str) -> None:
+    """Such as aiohttp would answer or put together below the messages, where nobody counted them."""
+
+    async def pour(stream_server: StreamServer) -> None:
+        """Sends until the server closes, and fails if it does not."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
+        fields = upgrade() | {"Host": f"127.0.0.1:{stream_server.port}"}
+        head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+        writer.write(f"GET /ws HTTP/1.1\r\n{head}\r\n".encode() + control(0x01))  # a text that goes on
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
+        heard = asyncio.create_task(reader.read(-1))
+        with contextlib.suppress(ConnectionError):  # a reset is an end, too
+            for _ in range(3_000):
+                writer.write(100 * FLOODS[flood])
+                await writer.drain()
+                await asyncio.sleep(0)
+            said = await asyncio.wait_for(heard, TIMEOUT)
+            closing = said.rfind(b"\x88", 0, -3)
+            assert int.from_bytes(said[closing + 2 : closing + 4], "big") in (1002, 1008), "a fault, or a flood"
+        heard.cancel()
+        await asyncio.gather(heard, return_exceptions=True)
+        writer.close()
+
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        async with viewer(stream_server) as guest:
+            await guest.watch()
+            with producing(stream_server):
+                floods = [asyncio.create_task(pour(stream_server)) for _ in range(2)]
+                seen = 0
+                while not all(each.done() for each in floods):
+                    await guest.picture()
+                    seen += 1
+                for _ in range(5):
+                    await guest.picture()
+                assert seen > 0
+                await asyncio.gather(*floods)
+        await until(lambda: hub_of(stream_server).metrics.value("clients", transport="websocket") == 0)
+
+    with server(heartbeat=600.0, fps=60.0) as stream_server:
+        run(inner(stream_server))
+
+
+def test_pings_within_the_budget_are_answered() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        async with session() as client, client.ws_connect(address(stream_server, "ws"), autoping=False) as connection:
+            assert (await connection.receive_json())["type"] == "hello"
+            await connection.pong(b"that nobody asked for")
+            for word in (b"", b"one", bytes(125)):
+                await connection.ping(word)
+                answer = await connection.receive(TIMEOUT)
+                assert (answer.type, answer.data) == (WSMsgType.PONG, word)
 
     with server() as stream_server:
         run(inner(stream_server))

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import re
+import socket
+import struct
 import threading
 import time
 import urllib.request
 from collections.abc import Callable, Coroutine, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +20,7 @@ import pytest
 pytest.importorskip("aiortc", reason="needs the extra webrtc")
 
 import numpy as np
+from aiohttp import web
 from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 from aiortc.rtcrtpsender import RTCRtpSender
 
@@ -22,6 +28,7 @@ from tests.streaming.network import only_loopback
 from tests.streaming.pictures import scene
 from torchrl_gpu.streaming import webrtc
 from torchrl_gpu.streaming.app_state import AppState
+from torchrl_gpu.streaming.doorstep import Descriptors, Doorstep
 from torchrl_gpu.streaming.hub import Hub
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.settings import Settings
@@ -60,6 +67,18 @@ def test_candidates_with_names_are_left_out() -> None:
     ]
     read = webrtc.read_offer({"type": "offer", "sdp": OFFER + "\n".join(candidates)})
     assert read == OFFER + "\r\n".join(candidates[1:3]) + "\r\n"
+
+
+def test_only_so_many_addresses_of_a_viewer_are_tried() -> None:
+    """The server sends packets there, wherever that is."""
+    candidates = [f"a=candidate:{i} 1 udp 2113937151 192.0.2.{i} 51473 typ host" for i in range(1, 60)]
+    read = webrtc.read_offer({"type": "offer", "sdp": OFFER + "\n".join(candidates)})
+    assert read == OFFER + "\r\n".join(candidates[:16]) + "\r\n"
+
+
+def test_an_offer_of_many_lines_is_refused() -> None:
+    with pytest.raises(ValueError, match="at most 400 lines; got 2002"):
+        webrtc.read_offer({"type": "offer", "sdp": OFFER + 2000 * "a=rtpmap:96\r\n"})
 
 
 class Seat:
@@ -123,6 +142,34 @@ def test_a_stream_that_does_not_exist_is_refused() -> None:
         with pytest.raises(ValueError, match="want one of the streams main"):
             await webrtc.answer(state(), offer, Seat())
         await viewer.close()
+
+    on_a_loop(play)
+
+
+def test_the_sockets_of_viewers_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no more files may be opened there is no room, and what a viewer took it gives back."""
+
+    async def play() -> None:
+        seat, server = Seat(), state()
+        server.doorstep = Doorstep(8, 10.0, Descriptors(room=3))
+        monkeypatch.setattr(webrtc, "get_host_addresses", lambda use_ipv4, use_ipv6: ["192.0.2.1"])
+        for stream, error in (("main", ValueError), ("none", ValueError)):
+            with pytest.raises(error):
+                await webrtc.answer(server, {"type": "offer", "sdp": OFFER, "stream": stream}, seat)
+        assert server.doorstep.reserve(2)
+        with pytest.raises(web.HTTPServiceUnavailable):
+            await webrtc.answer(server, {"type": "offer", "sdp": OFFER}, seat)
+        server.doorstep.release(2)
+        assert server.doorstep.reserve(3)
+
+    on_a_loop(play)
+
+
+@pytest.mark.parametrize("stream", [7, None, ["main"]])
+def test_the_name_of_a_stream_is_text(stream: Any) -> None:
+    async def play() -> None:
+        with pytest.raises(ValueError, match="want the name of a stream"):
+            await webrtc.answer(state(), {"type": "offer", "sdp": OFFER, "stream": stream}, Seat())
 
     on_a_loop(play)
 
@@ -241,6 +288,64 @@ def test_headers_come_on_a_data_channel_whose_silence_ends_the_connection(
         await until(lambda: server.watchers("main") == 0)
         await viewer.close()
         await pictures
+
+    on_a_loop(play)
+
+
+@networked
+def test_a_strangers_packet_is_no_failure_of_the_server(server: StreamServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Over one whose priority is empty aioice stumbles: `stop` must not raise, nor the log fill with tracebacks."""
+
+    async def play() -> None:
+        viewer = receiver()
+        await connect(server, viewer)
+        hosts = re.findall(r"a=candidate:\S+ 1 udp \d+ (\S+) (\d+) ", viewer.remoteDescription.sdp)
+        host, port = next((host, int(port)) for host, port in hosts if ":" not in host)
+        packet = struct.pack(">HHI12sHH", 1, 4, 0x2112A442, bytes(12), 0x24, 0)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for number in range(1, 4):
+                stranger.sendto(packet, (host, port))
+                while await asyncio.to_thread(counted, server, "peer_errors_total", "aioice") < number:
+                    pass
+        await viewer.close()
+
+    on_a_loop(play)
+    lines = [record for record in caplog.records if "over what a peer sent" in record.getMessage()]
+    assert [record.exc_info for record in lines if record.levelno >= logging.WARNING] == [None]
+    server.stop()
+
+
+@networked
+def test_a_second_data_channel_ends_the_connection(server: StreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came on it would be counted by nobody."""
+    monkeypatch.setattr(webrtc, "_SILENCE", 3600.0)
+
+    async def play() -> None:
+        viewer = receiver()
+        viewer.createDataChannel("meta")
+        track = await connect(server, viewer)
+        pictures = asyncio.ensure_future(drain(track))
+        await until(lambda: server.watchers("main") == 1)
+        viewer.createDataChannel("another")
+        await until(lambda: server.watchers("main") == 0)
+        await viewer.close()
+        await pictures
+
+    on_a_loop(play)
+
+
+def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:
+    async def play() -> None:
+        peer = webrtc.Peer(state(), "main", Seat())
+        said: list[str] = []
+        channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)
+        peer._say(channel, "one")  # type: ignore[arg-type]
+        channel.bufferedAmount = 1 << 20
+        peer._say(channel, "two")  # type: ignore[arg-type]
+        channel.bufferedAmount, channel.readyState = 0, "closing"
+        peer._say(channel, "three")  # type: ignore[arg-type]
+        assert said == ["one"]
+        await peer.close()
 
     on_a_loop(play)
 

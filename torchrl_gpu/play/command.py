@@ -84,7 +84,7 @@ def _parser(word: str) -> argparse.ArgumentParser:
     add("--width", type=int, default=640, help="pixels")
     add("--height", type=int, default=480, help="pixels")
     add("--fps", type=float, default=30.0, help="most pictures a second")
-    add("--host", default="127.0.0.1", help="address to listen at; beyond this machine a token is needed")
+    add("--host", default="127.0.0.1", help="address to listen at; beyond this machine a long token is needed")
     add("--port", type=int, default=8080, help="0 for any that is free")
     add("--token", default=os.environ.get(TOKEN_VARIABLES["token"]), help="lets viewers in, and control")
     add("--view_token", default=os.environ.get(TOKEN_VARIABLES["view_token"]), help="lets viewers in, to watch only")

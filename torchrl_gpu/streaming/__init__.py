@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.mp4 import Mp4Writer
     from torchrl_gpu.streaming.pipeline import GpuFramePipeline
-    from torchrl_gpu.streaming.protocol import Command
+    from torchrl_gpu.streaming.protocol import Command, read_picture
     from torchrl_gpu.streaming.server import StreamServer
 
-_HOMES = {"Command": "protocol", "GpuFramePipeline": "pipeline", "Mp4Writer": "mp4", "StreamServer": "server"}
-__all__ = ["Command", "GpuFramePipeline", "Mp4Writer", "StreamServer"]
+_HOMES = {
+    "Command": "protocol",
+    "GpuFramePipeline": "pipeline",
+    "Mp4Writer": "mp4",
+    "StreamServer": "server",
+    "read_picture": "protocol",
+}
+__all__ = ["Command", "GpuFramePipeline", "Mp4Writer", "StreamServer", "read_picture"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,9 +17,9 @@ _PUBLIC = ("/healthz", "/login", "/")  # the page itself holds no secret; it ask
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-site",
     "Cache-Control": "no-store",
 }
+_EVERYONE = "same-site"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -31,7 +31,7 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     state.doorstep.begin(transport)
     try:
         check_host_and_origin(request)
-        if request.path not in _PUBLIC:
+        if _path(request) not in _PUBLIC:
             role_of(request)
         return await handler(request)
     except ConnectionError:  # the peer has left: nothing to log, and nobody to answer
@@ -41,19 +41,25 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Adds what every response carries."""
+    """Adds what every response carries; for pages of allowed origins also that they may show and read it."""
     for name, value in _HEADERS.items():
         response.headers.setdefault(name, value)
+    origin = request.headers.get(hdrs.ORIGIN)
+    response.headers["Cross-Origin-Resource-Policy"] = "cross-origin" if _is_listed(request) else _EVERYONE
+    if origin is not None and request.app[STATE].gate.lists_origin(origin):
+        response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+        response.headers.add(hdrs.VARY, hdrs.ORIGIN)
 
 
 def check_host_and_origin(request: web.Request) -> None:
-    """Raises 403 for names that are not ours, and for pages of other origins that connect or post."""
+    """Raises 403 for names that are not ours, and for pages of other origins that connect, post or show pictures."""
     state = request.app[STATE]
     if not state.gate.allows_host(request.headers.get(hdrs.HOST, "")):
         state.metrics.add("refused_total", reason="host")
         raise web.HTTPForbidden(**said("want a Host of this machine, or one of allowed_origins"))
     connects = request.method != hdrs.METH_GET or hdrs.UPGRADE in request.headers
-    if connects and not state.gate.allows_origin(request.headers.get(hdrs.ORIGIN), request.headers[hdrs.HOST]):
+    refused = connects and not state.gate.allows_origin(request.headers.get(hdrs.ORIGIN), request.headers[hdrs.HOST])
+    if refused or (_is_of_other_site(request) and not _is_listed(request)):
         state.metrics.add("refused_total", reason="origin")
         raise web.HTTPForbidden(**said("want a page of this server, or one of allowed_origins"))
 
@@ -66,44 +72,85 @@ def role_of(request: web.Request) -> Role:
     state = request.app[STATE]
     if state.gate.is_open:
         return "control"
-    cookie = request.cookies.get(cookie_name(state))
-    role = state.gate.role_of_session(cookie) if cookie else None
-    return role or role_of_token(request, _token(request))
+    name = cookie_name(request)
+    cookie, token = request.cookies.get(name), _token(request)
+    role = state.gate.sessions.role(cookie) if cookie else None
+    if role is not None:
+        return role
+    if cookie and token is None:
+        _note_failure(request, cookie)
+        unauthorized = _unauthorized("want a token: this session has ended")
+        unauthorized.del_cookie(name, httponly=True, samesite="Strict")
+        raise unauthorized
+    return role_of_token(request, token)
 
 
 def role_of_token(request: web.Request, token: str | None) -> Role:
-    """The role that a token gives to whoever sent it; raises as `role_of` does."""
+    """The role that a token gives to whoever sent it; raises as `role_of` does.
+
+    A long token opens at any time, for its guesses are hopeless however many there are. A short one, which only
+    loopback may have, opens only while its address has guesses left: the limit is all that keeps it.
+    """
     state = request.app[STATE]
     if state.gate.is_open:
         return "control"
     if token is None:
         raise _unauthorized("want a token")
     address = request.remote or "?"
+    role = state.gate.role_of_token(token)
+    if role is not None and state.gate.is_out_of_reach(role):
+        return role
     if (wait := state.failures.wait(address)) > 0:
         state.metrics.add("refused_total", reason="failures")
         raise web.HTTPTooManyRequests(
             **said("too many wrong tokens; wait"), headers={hdrs.RETRY_AFTER: str(math.ceil(wait))}
         )
-    role = state.gate.role_of_token(token)
     if role is None:
-        state.failures.fail(address)
-        state.metrics.add("failed_tokens_total")
+        _note_failure(request, token)
         raise _unauthorized("want another token")
     return role
 
 
+def _note_failure(request: web.Request, guess: str) -> None:
+    state = request.app[STATE]
+    state.failures.fail(request.remote or "?", guess)
+    state.metrics.add("failed_tokens_total")
+
+
+def _path(request: web.Request) -> str | None:
+    """The path of the route that answers, however it was spelled; None for none."""
+    resource = request.match_info.route.resource
+    return None if resource is None else resource.canonical
+
+
+def _is_of_other_site(request: web.Request) -> bool:
+    """Whether a browser says that a page of another site wants to show this within itself.
+
+    Of the page it need not be asked: its own policy says who may show it in a frame.
+    """
+    destination = request.headers.get("Sec-Fetch-Dest", "document")
+    is_cross_site = request.headers.get("Sec-Fetch-Site") == "cross-site"
+    return is_cross_site and destination != "document" and _path(request) != "/"
+
+
+def _is_listed(request: web.Request) -> bool:
+    """Whether the page that asks is one of an allowed origin. A picture's request names it as its referrer only."""
+    page = request.headers.get(hdrs.ORIGIN) or request.headers.get(hdrs.REFERER)
+    return request.app[STATE].gate.lists_origin(page)
+
+
 def set_session(request: web.Request, response: web.StreamResponse, role: Role) -> None:
     """Gives the browser a cookie that stands for a role."""
-    state = request.app[STATE]
-    if not state.gate.is_open:
-        response.set_cookie(
-            cookie_name(state), state.gate.session(role), httponly=True, samesite="Strict", secure=request.secure
-        )
+    gate = request.app[STATE].gate
+    if not gate.is_open:
+        cookie = gate.sessions.open(role)
+        response.set_cookie(cookie_name(request), cookie, httponly=True, samesite="Strict", secure=request.secure)
 
 
-def cookie_name(state: AppState) -> str:
-    """Name of the session's cookie; with the port, for browsers keep one jar for all ports of a host."""
-    return f"torchrl_gpu_{state.port}"
+def cookie_name(request: web.Request) -> str:
+    """Name of the session's cookie; with the port as the browser knows it, which keeps one jar for a host's ports."""
+    port = request.headers.get(hdrs.HOST, "").rpartition(":")[2]
+    return f"torchrl_gpu_{port if port.isdecimal() else ('443' if request.secure else '80')}"
 
 
 def _token(request: web.Request) -> str | None:

@@ -9,13 +9,13 @@ from importlib import resources
 
 from aiohttp import WSCloseCode, web
 
-from torchrl_gpu.streaming.doorstep import Doorstep
+from torchrl_gpu.streaming.doorstep import Doorstep, descriptors_left
 from torchrl_gpu.streaming.hub import Hub
 from torchrl_gpu.streaming.metrics import Metrics
 from torchrl_gpu.streaming.security import FailureLimit, Gate
 from torchrl_gpu.streaming.settings import Settings
 
-_PATIENCE = 10.0  # seconds a connection may say nothing
+_PATIENCE = 10.0  # seconds that a connection may say nothing, or a request that is no viewer's may take
 _SPARE_CONNECTIONS = 64
 
 
@@ -65,7 +65,7 @@ class AppState:
         hub: Streams and subscriptions.
         gate, failures: Who may come in.
         seats: How many may watch.
-        doorstep: Connections without a request.
+        doorstep: Connections.
         port: Where the server listens.
         page: The HTML of the page.
         sockets: Open WebSockets.
@@ -82,7 +82,8 @@ class AppState:
         self.gate = Gate(self.settings.token, self.settings.view_token, self.settings.allowed_origins)
         self.failures = FailureLimit()
         self.seats = Seats(self.settings.max_clients, self.hub.metrics)
-        self.doorstep = Doorstep(2 * self.settings.max_clients + _SPARE_CONNECTIONS, _PATIENCE)
+        wanted = 2 * self.settings.max_clients + _SPARE_CONNECTIONS
+        self.doorstep = Doorstep(wanted, _PATIENCE, descriptors_left())
         self.page = load_page()
 
     async def close(self) -> None:

@@ -27,6 +27,7 @@ _KINDS = {
     "commands_total": ("counter", "Commands that viewers sent."),
     "failed_tokens_total": ("counter", "Requests with a wrong token."),
     "refused_total": ("counter", "Requests refused, by reason."),
+    "peer_errors_total": ("counter", "Errors of packages over what peers sent, by package."),
     "bad_messages_total": ("counter", "Messages of viewers that are none of the protocol's."),
 }
 Labels = tuple[tuple[str, str], ...]

@@ -49,6 +49,7 @@ def _subscription(request: web.Request) -> Iterator[Subscription]:
 async def _stream(request: web.Request, subscription: Subscription) -> web.StreamResponse:
     """Sends pictures until the viewer goes, or takes none for two heartbeats."""
     state = request.app[STATE]
+    state.doorstep.stay(request.transport)
     heartbeat = state.settings.heartbeat
     response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "multipart/x-mixed-replace; boundary=frame"})
     writer = await response.prepare(request)

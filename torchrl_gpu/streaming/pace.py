@@ -44,11 +44,11 @@ class Budget:
         self._left = burst
         self._at = -math.inf
 
-    def spend(self, now: float) -> bool:
-        """Takes one at a moment of the monotonic clock; false if there is none left."""
+    def spend(self, now: float, number: float = 1.0) -> bool:
+        """Takes so many at a moment of the monotonic clock; false, and takes none, if fewer are left."""
         self._left = min(self._burst, self._left + (now - self._at) * self._rate)
         self._at = now
-        if self._left < 1:
+        if self._left < number:
             return False
-        self._left -= 1
+        self._left -= number
         return True

@@ -20,13 +20,14 @@ from torchrl_gpu.streaming.frames import check_state, clean_meta
 from torchrl_gpu.streaming.hub import MOST_COMMANDS
 from torchrl_gpu.streaming.lines import Speaker, hear
 from torchrl_gpu.streaming.outlet import Outlet
-from torchrl_gpu.streaming.protocol import Command
+from torchrl_gpu.streaming.protocol import Command, read_command
 from torchrl_gpu.streaming.settings import Settings
 from torchrl_gpu.streaming.shared import WATCHERS, Board, SharedMemory
 from torchrl_gpu.streaming.streams import check_name
 
 _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 10.0
+_LONGEST_LINE = 65_536  # bytes that the process may say at once
 _ROOT = Path(__file__).parents[2]
 
 
@@ -51,6 +52,8 @@ class ProcessLink:
         self._lock = threading.Lock()
         self._problem: str | None = None
         self._kind: str | None = None
+        self._has_ended = False
+        self._max_clients = settings.max_clients
         self._told = threading.Event()
         self._ended = False
         self._process = _spawn()
@@ -79,7 +82,8 @@ class ProcessLink:
     def watchers(self, stream: str | None) -> int:
         """As `StreamServer.watchers`."""
         outlets = [each for each in self._outlets.values() if stream in (None, each.name)]
-        return sum(int(self._board.get(each.index, WATCHERS)) for each in outlets)
+        numbers = (self._board.get(each.index, WATCHERS) for each in outlets)
+        return sum(int(number) for number in numbers if 0 <= number <= self._max_clients)
 
     def declare(self, stream: str, title: str | None) -> None:
         """As `StreamServer.declare`."""
@@ -152,25 +156,30 @@ class ProcessLink:
             raise RuntimeError(f"StreamServer: it does not start: {self._problem}")
 
     def _listen(self) -> None:
-        """Hears the process until it ends."""
+        """Hears the process until it ends. It serves strangers, so that what it says is checked as theirs is."""
         assert self._process.stdout is not None
-        ended = False
-        for line in self._process.stdout:
-            op, fields = hear(line)
-            if op == "serves":
-                self.port = fields["port"]
-                self._told.set()
-            elif op == "command":
-                self._commands.append(Command(**fields))
-            elif op == "ended":
-                ended = True
-                self._kind, self._problem = fields["kind"], fields["message"]
-        if not ended:
+        try:
+            while line := self._process.stdout.readline(_LONGEST_LINE):
+                self._hear(*hear(line))
+        except Exception as error:
+            self._problem = f"its process says what is no message: {type(error).__name__}: {str(error)[:200]}"
+            self._process.kill()
+        if not self._has_ended:
             self._problem = self._problem or "its process died"
         self._ended = True
         with contextlib.suppress(ValueError):
             self._board.forget_demand()
         self._told.set()
+
+    def _hear(self, op: str, fields: dict[str, Any]) -> None:
+        if op == "serves":
+            self.port = int(fields["port"])
+            self._told.set()
+        elif op == "command":
+            self._commands.append(read_command({"type": op, **fields}, str(fields["stream"])))
+        elif op == "ended":
+            self._has_ended = True
+            self._kind, self._problem = fields["kind"], fields["message"]
 
 
 def _spawn() -> subprocess.Popen[bytes]:

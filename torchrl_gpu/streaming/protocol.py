@@ -18,6 +18,8 @@ from torchrl_gpu.streaming.frames import Codec, Encoded, Scalar
 LARGEST_MESSAGE = 4_096  # bytes that a viewer may send at once
 LARGEST_NAME = 64
 LARGEST_VALUE = 1_024
+LARGEST_HEADER = 1 << 20  # bytes of a picture's header
+SERVER_MESSAGES = ("hello", "state", "streams", "curves", "pong", "error")  # the types of text that the server sends
 _LENGTH = struct.Struct(">I")
 
 
@@ -69,8 +71,8 @@ class Command:
     """What a viewer with control asks the program for.
 
     Args:
-        name: What to do, 1 to 64 characters.
-        value: A JSON scalar, text of at most 1,024 characters.
+        name: What to do, 1 to 64 printable characters.
+        value: A JSON scalar, text of at most 1,024 printable characters.
         stream: The stream that the viewer watches.
     """
 
@@ -95,7 +97,7 @@ def parse(text: str, stream: str = "main") -> Message:
     if len(text.encode("utf-8", "replace")) > LARGEST_MESSAGE:
         raise ProtocolError(f"want at most {LARGEST_MESSAGE} bytes a message")
     try:
-        fields = json.loads(text)
+        fields = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         raise ProtocolError("want a JSON object") from None
     if not isinstance(fields, dict):
@@ -124,13 +126,34 @@ def header(encoded: Encoded, sent: float, dropped: int = 0) -> str:
 
 
 def read_picture(message: bytes) -> tuple[dict[str, Any], bytes]:
-    """Header and payload of a message that `picture` made: what a page does, for clients in Python."""
-    end = _LENGTH.size + _LENGTH.unpack_from(message)[0]
-    return json.loads(message[_LENGTH.size : end]), message[end:]
+    """Header and payload of a binary message of the server, for clients in Python.
+
+    Raises:
+        ValueError: It is cut off, or none of this protocol's.
+    """
+    if not isinstance(message, bytes | bytearray | memoryview):
+        raise ValueError(f"read_picture: want the bytes of a message; got {type(message).__name__}")
+    data = bytes(message)
+    if len(data) < _LENGTH.size:
+        raise ValueError(f"read_picture: want 4 bytes with the length of the header; got {len(data)} bytes")
+    length: int = _LENGTH.unpack_from(data)[0]
+    end = _LENGTH.size + length
+    if length > LARGEST_HEADER or end > len(data):
+        most = min(LARGEST_HEADER, len(data) - _LENGTH.size)
+        raise ValueError(f"read_picture: want a header of at most {most} bytes here; got a length of {length}")
+    try:
+        fields = json.loads(data[_LENGTH.size : end].decode(), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"read_picture: want a header in JSON; got what is none: {type(error).__name__}") from None
+    seq, codec = (fields.get("seq"), fields.get("codec")) if isinstance(fields, dict) else (None, None)
+    if type(seq) is not int or not isinstance(codec, str):
+        raise ValueError("read_picture: want a JSON object with an integer seq and a codec; got another header")
+    return fields, data[end:]
 
 
 def text(kind: str, **fields: Any) -> str:
-    """A text message of a type."""
+    """A text message of a type out of `SERVER_MESSAGES`."""
+    assert kind in SERVER_MESSAGES, kind
     return json.dumps({"type": kind, **fields})
 
 
@@ -159,10 +182,15 @@ def _ping(fields: Mapping[str, Any], stream: str) -> Ping:
     return Ping(_number(fields, "t"))
 
 
-def _command(fields: Mapping[str, Any], stream: str) -> Command:
+def read_command(fields: Mapping[str, Any], stream: str) -> Command:
+    """The command in a message, about a stream.
+
+    Raises:
+        ProtocolError: It is none.
+    """
     value = fields.get("value")
-    if not isinstance(value, Scalar) or (isinstance(value, str) and len(value) > LARGEST_VALUE):
-        raise ProtocolError(f"command: want a JSON scalar of at most {LARGEST_VALUE} characters as value")
+    if not isinstance(value, Scalar) or (isinstance(value, str) and not _is_line(value, LARGEST_VALUE)):
+        raise ProtocolError(f"command: want a JSON scalar of at most {LARGEST_VALUE} printable characters as value")
     if isinstance(value, float) and not math.isfinite(value):
         raise ProtocolError("command: want a finite value")
     return Command(_name(fields, "name"), value, stream)
@@ -185,9 +213,18 @@ def read_fps(value: Any) -> float:
 
 def _name(fields: Mapping[str, Any], key: str) -> str:
     value = fields.get(key)
-    if not isinstance(value, str) or not 1 <= len(value) <= LARGEST_NAME:
-        raise ProtocolError(f"{fields['type']}: want {key} to be 1 to {LARGEST_NAME} characters")
+    if not isinstance(value, str) or not value or not _is_line(value, LARGEST_NAME):
+        raise ProtocolError(f"{fields['type']}: want {key} to be 1 to {LARGEST_NAME} printable characters")
     return value
+
+
+def _is_line(text: str, most: int) -> bool:
+    """Whether text is safe to print and log: no control characters, no line breaks, no halves of characters."""
+    return len(text) <= most and text.isprintable()
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
 
 
 def _number(fields: Mapping[str, Any], key: str) -> float:
@@ -197,11 +234,12 @@ def _number(fields: Mapping[str, Any], key: str) -> float:
     return value
 
 
+# What a viewer may say, by type.
 _READERS: dict[str, Callable[[Mapping[str, Any], str], Message]] = {
     "ack": _ack,
     "watch": _watch,
     "pause": _pause,
     "replay": _replay,
     "ping": _ping,
-    "command": _command,
+    "command": read_command,
 }

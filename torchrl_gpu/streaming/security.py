@@ -7,6 +7,7 @@ import hashlib
 import hmac
 import ipaddress
 import re
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 
 Role = Literal["view", "control"]
 ROLES: tuple[Role, ...] = ("control", "view")
+LONG_TOKEN = 16  # characters, from which on a token is taken to be out of the reach of guesses
 _HOST = re.compile(r"[A-Za-z0-9._\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
 
 
@@ -26,6 +28,45 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+class Sessions:
+    """Cookies that stand for a role: random, so that nothing about a token can be learned from them.
+
+    Only their hashes are kept. A role's session that was used longest ago is forgotten first, so that viewers cannot
+    push out who controls.
+
+    Args:
+        size: Sessions of a role.
+        lifetime: Seconds without use, after which a session ends.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self, size: int = 256, lifetime: float = 7 * 86_400.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._size, self._lifetime, self._clock = size, lifetime, clock
+        self._used: dict[Role, OrderedDict[bytes, float]] = {role: OrderedDict() for role in ROLES}
+
+    def open(self, role: Role) -> str:
+        """The cookie of a new session."""
+        cookie = secrets.token_urlsafe(32)
+        used = self._used[role]
+        used[_digest(cookie)] = self._clock()
+        if len(used) > self._size:
+            used.popitem(last=False)
+        return cookie
+
+    def role(self, cookie: str) -> Role | None:
+        """What a cookie stands for; being asked counts as use."""
+        key, now = _digest(cookie), self._clock()
+        for role, used in self._used.items():
+            if key in used:
+                if now - used.pop(key) > self._lifetime:
+                    return None
+                used[key] = now
+                return role
+        return None
 
 
 class Gate:
@@ -40,10 +81,11 @@ class Gate:
     def __init__(
         self, token: str | None = None, view_token: str | None = None, allowed_origins: Iterable[str] = ()
     ) -> None:
-        secrets: dict[Role, str | None] = {"control": token, "view": view_token}
-        self._tokens = {role: secret.encode() for role, secret in secrets.items() if secret is not None}
-        self._sessions = {role: _session(role, secret) for role, secret in self._tokens.items()}
-        self.allowed_origins = tuple(origin.rstrip("/").lower() for origin in allowed_origins)
+        given: dict[Role, str | None] = {"control": token, "view": view_token}
+        self._tokens = {role: secret.encode() for role, secret in given.items() if secret is not None}
+        self._out_of_reach = {role for role, secret in given.items() if secret and len(secret) >= LONG_TOKEN}
+        self.sessions = Sessions()
+        self.allowed_origins = tuple(check_origin(origin, "Gate") for origin in allowed_origins)
         self._allowed_hosts = {urlsplit(origin).netloc for origin in self.allowed_origins}
 
     @property
@@ -55,13 +97,9 @@ class Gate:
         """What a token gives; takes as long whatever is wrong with it."""
         return _match(token, self._tokens)
 
-    def role_of_session(self, cookie: str) -> Role | None:
-        """What a session cookie gives."""
-        return _match(cookie, self._sessions)
-
-    def session(self, role: Role) -> str:
-        """The cookie of a role: made from its token, so that it outlives the server but not the token."""
-        return self._sessions[role].decode()
+    def is_out_of_reach(self, role: Role) -> bool:
+        """Whether the token of a role is so long that guesses need no limit."""
+        return role in self._out_of_reach
 
     def allows_host(self, host: str) -> bool:
         """Whether a request's Host header may stand there.
@@ -71,21 +109,26 @@ class Gate:
         """
         if not _HOST.fullmatch(host):
             return False
-        return (
-            not self.is_open or is_loopback(urlsplit(f"//{host}").hostname or "") or host.lower() in self._allowed_hosts
-        )
+        return not self.is_open or is_loopback(_hostname(host)) or host.lower() in self._allowed_hosts
 
     def allows_origin(self, origin: str | None, host: str) -> bool:
         """Whether a page of this origin may connect: one of the same host, or an allowed one; no page at all may."""
-        if origin is None:
-            return True
-        parts = urlsplit(origin.lower())
-        same = parts.scheme in ("http", "https") and parts.netloc == host.lower()
-        return same or origin.rstrip("/").lower() in self.allowed_origins
+        return (
+            origin is None
+            or origin.lower() in (f"http://{host}".lower(), f"https://{host}".lower())
+            or (self.lists_origin(origin))
+        )
+
+    def lists_origin(self, page: str | None) -> bool:
+        """Whether the origin of a page, given by the origin itself or by an address within, is an allowed one."""
+        return page is not None and _origin(page) in self.allowed_origins
 
 
 class FailureLimit:
     """How many wrong tokens an address may try.
+
+    The same one again is no other guess, and counts once: a page or script that goes on with what was right before the
+    server was restarted shuts nobody out.
 
     Args:
         limit: Failures within the window, after which the address is refused.
@@ -98,24 +141,40 @@ class FailureLimit:
         self, limit: int = 5, window: float = 60.0, clock: Callable[[], float] = time.monotonic, size: int = 1024
     ) -> None:
         self._limit, self._window, self._clock, self._size = limit, window, clock, size
-        self._failures: OrderedDict[str, list[float]] = OrderedDict()
+        self._failures: OrderedDict[str, dict[bytes, float]] = OrderedDict()
+        self._key = secrets.token_bytes(32)
 
     def wait(self, address: str) -> float:
         """Seconds until the address may try again; 0 if it may now."""
-        recent = self._recent(_network(address))
-        return 0.0 if len(recent) < self._limit else recent[-self._limit] + self._window - self._clock()
+        moments = list(self._recent(network(address)).values())
+        return 0.0 if len(moments) < self._limit else moments[-self._limit] + self._window - self._clock()
 
-    def fail(self, address: str) -> None:
-        """Notes a wrong token."""
-        network = _network(address)
-        self._failures[network] = [*self._recent(network), self._clock()][-self._limit :]
-        self._failures.move_to_end(network)
+    def fail(self, address: str, guess: str) -> None:
+        """Notes a wrong token, or a wrong cookie."""
+        place = network(address)
+        recent = self._recent(place)
+        recent.setdefault(_digest(guess, self._key), self._clock())
+        self._failures[place] = dict(list(recent.items())[-self._limit :])
+        self._failures.move_to_end(place)
         while len(self._failures) > self._size:
             self._failures.popitem(last=False)
 
-    def _recent(self, network: str) -> list[float]:
+    def _recent(self, place: str) -> dict[bytes, float]:
         since = self._clock() - self._window
-        return [moment for moment in self._failures.get(network, ()) if moment > since]
+        return {guess: moment for guess, moment in self._failures.get(place, {}).items() if moment > since}
+
+
+def check_origin(origin: object, where: str) -> str:
+    """An origin that pages may have, such as "https://lab.example", in lower case.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    text = origin.rstrip("/").lower() if isinstance(origin, str) else ""
+    scheme, _, host = text.partition("://")
+    if scheme not in ("http", "https") or not _HOST.fullmatch(host):
+        raise ValueError(f"{where}: want allowed_origins such as 'https://lab.example'; got {origin!r}")
+    return text
 
 
 def content_security_policy(page: str, host: str, allowed_origins: Iterable[str] = ()) -> str:
@@ -149,20 +208,35 @@ def _hashes(page: str, tag: str) -> str:
     return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
 
 
-def _match(given: str, secrets: dict[Role, bytes]) -> Role | None:
+def _match(given: str, tokens: dict[Role, bytes]) -> Role | None:
     """The role whose secret this is; all are compared, each in constant time."""
     found: Role | None = None
-    for role, secret in secrets.items():
+    for role, secret in tokens.items():
         if hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret):
             found = found or role
     return found
 
 
-def _session(role: Role, token: bytes) -> bytes:
-    return hmac.new(token, f"torchrl_gpu session, {role}".encode(), hashlib.sha256).hexdigest().encode()
+def _hostname(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # brackets around what is no address
+        return ""
 
 
-def _network(address: str) -> str:
+def _origin(page: str) -> str | None:
+    try:
+        parts = urlsplit(page.lower())
+    except ValueError:
+        return None
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _digest(secret: str, key: bytes = b"") -> bytes:
+    return hashlib.blake2b(secret.encode("utf-8", "surrogatepass"), digest_size=32, key=key).digest()
+
+
+def network(address: str) -> str:
     """An address as far as one household has it to itself: all of IPv4, the first 64 bits of IPv6."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])

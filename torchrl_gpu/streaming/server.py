@@ -46,7 +46,7 @@ class StreamServer:
     Before `start` and after `stop` nothing happens.
 
     Args:
-        host: Address to listen at; beyond this machine ("0.0.0.0") a token is needed.
+        host: Address to listen at; beyond this machine ("0.0.0.0") a token of at least 16 characters is needed.
         port: TCP port; 0 for any that is free.
         token: Gives control. None: everyone on this machine has it.
         view_token: Lets watch, but not command.

@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import socket
 import ssl
+import stat
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -22,9 +25,9 @@ from torchrl_gpu.streaming.settings import Settings
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 128
-_HANDSHAKE_TIMEOUT = 10.0
 _SHUTDOWN_TIMEOUT = 1.0
 _PEERS_FAULTS = (HttpProcessingError, PayloadEncodingError, OSError)
+_READERS = ("aiohttp", "aioice", "aiortc", "pylibsrtp", "OpenSSL")  # packages that read what strangers send
 
 
 class Service:
@@ -67,6 +70,8 @@ class Service:
             logger=_request_log(),
             keepalive_timeout=state.doorstep.patience,
             shutdown_timeout=_SHUTDOWN_TIMEOUT,
+            auto_decompress=False,  # a few bytes may stand for many, and no client of ours compresses
+            lingering_time=1.0,  # seconds that what a refused request still sends is read and thrown away
             handler_cancellation=True,  # who leaves is no viewer any more, even if nothing is sent that would show it
         )
         await runner.setup()
@@ -89,32 +94,47 @@ class Service:
         self._socket.close()
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Keeps what went wrong on the loop; peers that break off, or speak no TLS, are nothing of the kind."""
+        """Keeps what went wrong on the loop; peers that break off, or send what is no TLS or no STUN, are not that."""
         error = context.get("exception")
         if isinstance(error, OSError):
             _LOG.debug("%s: %s", context["message"], error)
+            return
+        if error is not None and (package := _package_that_failed(error)) in _READERS:
+            is_first = not self.hub.metrics.value("peer_errors_total", package=package)
+            self.hub.metrics.add("peer_errors_total", package=package)
+            line = "StreamServer: %s failed over what a peer sent: %r; more of this is counted in /metrics only"
+            _LOG.log(logging.WARNING if is_first else logging.DEBUG, line, package, error)
             return
         _LOG.error("%s", context["message"], exc_info=error)
         if isinstance(error, Exception) and self._error is None:
             self._error = error
 
+    def _note_end(self, accepting: asyncio.Task[None]) -> None:
+        """Keeps why no more connections are accepted, if that is not because the server stops."""
+        if not accepting.cancelled() and (error := accepting.exception()) is not None:
+            self._note(accepting.get_loop(), {"message": "no more connections are accepted", "exception": error})
+
     async def _listen(self, runner: web.AppRunner, state: AppState, started: Callable[[], None]) -> None:
         assert runner.server is not None
         assert self._stopping is not None
-        server = await asyncio.get_running_loop().create_server(
-            state.doorstep.protect(runner.server),
-            sock=self._socket,
-            backlog=_BACKLOG,
-            ssl=self._tls,
-            ssl_handshake_timeout=_HANDSHAKE_TIMEOUT if self._tls else None,
-        )
+        loop = asyncio.get_running_loop()
+        accepting = loop.create_task(state.doorstep.accept(self._socket, runner.server, self._tls))
+        accepting.add_done_callback(self._note_end)
         try:
             started()
             await self.hub.tick_until(self._stopping)
         finally:
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
             with contextlib.suppress(OSError):  # a process that was forked meanwhile may hold it open
                 self._socket.shutdown(socket.SHUT_RDWR)
-            server.close()
+            self._socket.close()
+
+
+def _package_that_failed(error: BaseException) -> str:
+    """The package whose code raised an error; empty where that is unknown."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__", "")).partition(".")[0] if frames else ""
 
 
 def _request_log() -> logging.Logger:
@@ -151,10 +171,18 @@ def tls_context(files: tuple[str, str] | None) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(*files)
-    except (OSError, ssl.SSLError) as error:
+        context.load_cert_chain(*files, password=_no_password)
+        mode = os.stat(files[1]).st_mode
+    except (OSError, ssl.SSLError, ValueError, TypeError) as error:
         raise ValueError(f"StreamServer: want the files of a certificate and its key; got {files!r}: {error}") from None
+    if mode & (stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH):
+        _LOG.warning("StreamServer: want a key that others can neither read nor write; got %r: chmod 600", files[1])
     return context
+
+
+def _no_password() -> str:
+    """Instead of a question on the terminal, for which a run would wait forever."""
+    raise ValueError("the key is encrypted, and nobody is asked for its password")
 
 
 def _bind(host: str, port: int) -> socket.socket:

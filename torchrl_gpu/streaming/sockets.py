@@ -22,8 +22,9 @@ from torchrl_gpu.streaming.streams import Subscription, SubscriptionClosed
 from torchrl_gpu.streaming.window import Window
 
 _MOST_MISTAKES = 3  # the socket is closed at the third
-_MESSAGES_PER_SECOND, _BURST = 300.0, 600.0
+_MESSAGES_PER_SECOND, _BURST = 300.0, 600.0  # pings and pongs included
 _OUTBOX = 32
+_FAREWELL = 1.0  # seconds that a viewer who is sent away has to read what is still to be said
 
 
 async def serve(request: web.Request) -> web.StreamResponse:
@@ -31,12 +32,17 @@ async def serve(request: web.Request) -> web.StreamResponse:
     state = request.app[STATE]
     give_back = take_seat(request, "websocket")
     socket = web.WebSocketResponse(
-        heartbeat=state.settings.heartbeat, timeout=1.0, max_msg_size=protocol.LARGEST_MESSAGE, compress=False
+        heartbeat=state.settings.heartbeat,
+        timeout=_FAREWELL,
+        max_msg_size=protocol.LARGEST_MESSAGE,
+        compress=False,
+        autoping=False,  # pings count as messages, so that they are answered here
     )
     try:
+        viewer = Viewer(state, socket, role_of(request), request.transport)
         await socket.prepare(request)
         state.sockets.add(socket)
-        await Viewer(state, socket, role_of(request)).run()
+        await viewer.run()
     finally:
         state.sockets.discard(socket)
         give_back()
@@ -52,12 +58,20 @@ class Viewer:
         state: What the server shares.
         socket: Open.
         role: What the viewer may do.
+        transport: What the socket's bytes come by.
     """
 
-    def __init__(self, state: AppState, socket: web.WebSocketResponse, role: Role) -> None:
+    def __init__(
+        self,
+        state: AppState,
+        socket: web.WebSocketResponse,
+        role: Role,
+        transport: asyncio.BaseTransport | None,
+    ) -> None:
         self._state = state
         self._hub = state.hub
         self._socket = socket
+        self._transport = transport
         self._role: Role = role
         self._window = Window(1 / state.settings.fps)
         self._may_send = asyncio.Event()
@@ -73,6 +87,9 @@ class Viewer:
         self._subscription: Subscription | None = None
         self._sending: asyncio.Task[None] | None = None
         self._dropped = 0
+        self._leaving: asyncio.Task[None] | None = None
+        state.doorstep.stay(transport)
+        state.doorstep.meter(transport, self._flee)
 
     async def run(self) -> None:
         """Serves until either side closes."""
@@ -88,7 +105,7 @@ class Viewer:
             self._hub.curve_listeners.discard(self._has_text.set)
             self._send_nothing()
             texts.cancel()
-            await asyncio.gather(texts, return_exceptions=True)
+            await asyncio.gather(*filter(None, (texts, self._leaving)), return_exceptions=True)
 
     def _hello(self) -> str:
         return protocol.text(
@@ -103,8 +120,16 @@ class Viewer:
     # What the viewer says.
 
     async def _hear(self, kind: WSMsgType, data: Any) -> None:
+        if kind is WSMsgType.ERROR:  # the socket is closed by now
+            return
         if not self._budget.spend(time.monotonic()):
             await self._send_away(b"too many messages")
+            return
+        if kind is WSMsgType.PING:
+            with contextlib.suppress(ConnectionError):
+                await self._socket.pong(data)
+            return
+        if kind is WSMsgType.PONG:
             return
         try:
             if kind is not WSMsgType.TEXT:
@@ -119,8 +144,16 @@ class Viewer:
             if self._mistakes >= _MOST_MISTAKES:
                 await self._send_away(b"too many mistakes")
 
+    def _flee(self) -> None:
+        """Sends a viewer away that sends too many bytes: of messages that never end, which are never heard here."""
+        self._leaving = asyncio.create_task(self._send_away(b"too many bytes"))
+
     async def _send_away(self, why: bytes) -> None:
-        await self._send_outbox()
+        self._state.doorstep.deafen(self._transport)
+        self._send_nothing()
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                await self._send_outbox()
         await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=why)
 
     def _obey(self, message: protocol.Message) -> None:

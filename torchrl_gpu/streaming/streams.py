@@ -25,10 +25,10 @@ def check_name(name: object, number: int) -> None:
     """Lets the name of another stream pass, where there is a number of them already.
 
     Raises:
-        ValueError: It is not 1 to 64 characters, or there are enough.
+        ValueError: It is not 1 to 64 printable characters, or there are enough.
     """
-    if not isinstance(name, str) or not 1 <= len(name) <= LARGEST_NAME:
-        raise ValueError(f"StreamServer: want 1 to {LARGEST_NAME} characters as a stream; got {name!r}")
+    if not isinstance(name, str) or not 1 <= len(name) <= LARGEST_NAME or not name.isprintable():
+        raise ValueError(f"StreamServer: want 1 to {LARGEST_NAME} printable characters as a stream; got {name!r}")
     if number >= MOST_STREAMS:
         raise ValueError(f"StreamServer: want at most {MOST_STREAMS} streams; got {name!r} beside them")
 

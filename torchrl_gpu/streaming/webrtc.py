@@ -14,10 +14,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from aiohttp import web
+from aioice.ice import get_host_addresses
 from aiortc import RTCConfiguration, RTCDataChannel, RTCPeerConnection, RTCSessionDescription
 from aiortc.rtcrtpsender import RTCRtpSender
 
 from torchrl_gpu.streaming import protocol
+from torchrl_gpu.streaming.access import said
 from torchrl_gpu.streaming.app_state import AppState
 from torchrl_gpu.streaming.frames import Encoded
 from torchrl_gpu.streaming.packet_track import PacketTrack
@@ -31,6 +34,9 @@ _HEADER_PERIOD = 0.2  # seconds between two headers on the data channel
 _SILENCE = 5.0  # seconds that a page, which pings every two, may be silent at least
 _PATIENCE = 3
 _CODECS = ("video/H264", "video/rtx")
+_MOST_CANDIDATES = 16  # addresses of a viewer that are tried
+_MOST_LINES = 400
+_MOST_BUFFERED = 65_536  # bytes on the data channel that a viewer has not taken
 
 
 async def answer(state: AppState, fields: Mapping[str, Any], give_back: Callable[[], None]) -> dict[str, str]:
@@ -46,9 +52,26 @@ async def answer(state: AppState, fields: Mapping[str, Any], give_back: Callable
 
     Raises:
         ValueError: The offer is none that can be answered, or there is no such stream.
+        HTTPServiceUnavailable: There is no room for its sockets.
     """
     sdp = read_offer(fields)
-    peer = Peer(state, str(fields.get("stream", "main")), give_back)
+    stream = fields.get("stream", "main")
+    if not isinstance(stream, str):
+        raise ValueError("webrtc: want the name of a stream; got something else")
+    # One socket for each address of this machine, for the video and for a data channel that does not share it.
+    sockets = 2 * len(get_host_addresses(use_ipv4=True, use_ipv6=True))
+    if not state.doorstep.reserve(sockets):
+        raise web.HTTPServiceUnavailable(**said("want fewer viewers: no more files may be opened"))
+
+    def leave() -> None:
+        state.doorstep.release(sockets)
+        give_back()
+
+    try:
+        peer = Peer(state, stream, leave)
+    except BaseException:
+        state.doorstep.release(sockets)
+        raise
     try:
         return await peer.answer(sdp)
     except BaseException:
@@ -68,7 +91,11 @@ def read_offer(fields: Mapping[str, Any]) -> str:
     sdp = fields.get("sdp")
     if fields.get("type") != "offer" or not isinstance(sdp, str) or not 0 < len(sdp) <= LARGEST_OFFER:
         raise ValueError(f"webrtc: want an offer with an sdp of at most {LARGEST_OFFER} characters")
-    lines = [line for line in sdp.splitlines() if not line.startswith("a=candidate:") or _has_address(line)]
+    candidates = [line for line in sdp.splitlines() if line.startswith("a=candidate:")]
+    tried = [line for line in candidates if _has_address(line)][:_MOST_CANDIDATES]
+    lines = [line for line in sdp.splitlines() if not line.startswith("a=candidate:") or line in tried]
+    if len(lines) > _MOST_LINES:
+        raise ValueError(f"webrtc: want an sdp of at most {_MOST_LINES} lines; got {len(lines)}")
     media = sorted(line.split()[0] for line in lines if line.startswith("m="))
     if media not in (["m=video"], ["m=application", "m=video"]):
         got = ", ".join(media)[:100] or "nothing"
@@ -171,7 +198,9 @@ class Peer:
             self._closing = asyncio.ensure_future(self.close())
 
     def _open_channel(self, channel: RTCDataChannel) -> None:
-        if self._headers is None and not self._closed:
+        if self._headers is not None:  # what comes on it would be heard by nobody, and counted by nobody
+            self._give_up()
+        elif not self._closed:
             channel.on("message", lambda message: self._hear(channel, message))
             self._heard = time.monotonic()
             self._headers = asyncio.ensure_future(self._tell(channel))
@@ -184,11 +213,16 @@ class Peer:
                 encoded = self._track.last
                 if encoded is not None and encoded is not told and channel.readyState == "open":
                     facts = f'"dropped": {self._track.dropped}, "origin": {self._origin()}'
-                    channel.send(f"{encoded.head}, {facts}}}")
+                    self._say(channel, f"{encoded.head}, {facts}}}")
                     told = encoded
                 await asyncio.sleep(_HEADER_PERIOD)
                 if time.monotonic() - self._heard > max(2 * self._state.settings.heartbeat, _SILENCE):
                     self._give_up()
+
+    def _say(self, channel: RTCDataChannel, text: str) -> None:
+        """Says something, unless the viewer does not take what it was told before."""
+        if channel.readyState == "open" and channel.bufferedAmount < _MOST_BUFFERED:
+            channel.send(text)
 
     def _origin(self) -> str:
         return "null" if self._track.origin is None else str(self._track.origin)
@@ -202,7 +236,7 @@ class Peer:
         except ProtocolError as error:
             self._state.metrics.add("bad_messages_total")
             self._mistakes += 1
-            channel.send(protocol.text("error", message=str(error)))
+            self._say(channel, protocol.text("error", message=str(error)))
             if self._mistakes >= _PATIENCE:
                 self._give_up()
 
@@ -213,6 +247,6 @@ class Peer:
             case Pause(on):
                 self._track.pause(on)
             case Ping(t):
-                channel.send(protocol.text("pong", t=t, now=time.time()))
+                self._say(channel, protocol.text("pong", t=t, now=time.time()))
             case _:
                 raise ProtocolError("want watch, pause or ping here")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 
@@ -234,3 +236,40 @@ def test_every_control_has_a_name(page: Page, studio: Studios) -> None:
         ".map((e) => e.outerHTML)"
     )
     assert nameless == []
+
+
+@pytest.mark.parametrize(("is_allowed", "width"), [(True, 160), (False, 0)])
+def test_a_stream_in_a_page_of_another_site(page: Page, studio: Studios, is_allowed: bool, width: int) -> None:
+    """As docs/streaming.md promises where `allowed_origins` names that page, and nowhere else."""
+    html = b"""<!doctype html><title>wiki</title><script>
+    window.onload = () => {
+      const image = document.body.appendChild(new Image());
+      image.onload = image.onerror = () => { document.title = image.naturalWidth; };
+      image.src = decodeURIComponent(location.hash.slice(1));
+    };
+    </script><body></body>"""
+
+    class Wiki(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(html)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Is silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Wiki) as wiki:
+        serving = threading.Thread(target=wiki.serve_forever)
+        serving.start()
+        try:
+            there = f"http://127.0.0.1:{wiki.server_port}"
+            server = studio(host="localhost", token="1234", allowed_origins=[there] if is_allowed else []).server
+            for path in ("snapshot.jpg", "stream.mjpg"):
+                picture = f"http://localhost:{server.port}/{path}?stream=main&token=1234"
+                page.open("about:blank")
+                page.open(f"{there}/#{quote(picture, safe='')}")
+                page.wait(lambda: page.run("return document.title") == str(width), f"{width} pixels of {path}")
+        finally:
+            wiki.shutdown()
+            serving.join()
