@@ -253,6 +253,11 @@ class PackingEnv(BatchedEnv):
         arguments = {name: getattr(self, name) for name in names if name not in ("self", "num_envs")}
         return PackingEnv(num_envs, **arguments | changes)
 
+    def renumber(self, first_env: int) -> None:
+        """Makes these the environments from number `first_env` on; `set_seed` and `reset` then begin their episodes."""
+        self.first_env = first_env
+        self._env_index = torch.arange(self.num_envs, device=self.device) + first_env
+
     # -- replay -----------------------------------------------------------------------------------------------------
 
     @property
