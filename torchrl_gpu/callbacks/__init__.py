@@ -5,6 +5,8 @@ from torchrl_gpu.callbacks.final_table import FinalTable
 from torchrl_gpu.callbacks.frame_stream import FrameStream
 from torchrl_gpu.callbacks.navigation_pictures import NavigationPictures
 from torchrl_gpu.callbacks.pictures import PackingPictures
+from torchrl_gpu.callbacks.progress import RunProgress
+from torchrl_gpu.callbacks.summary import NetworkSummary
 from torchrl_gpu.callbacks.throughput import Throughput
 
 __all__ = [
@@ -12,6 +14,8 @@ __all__ = [
     "FinalTable",
     "FrameStream",
     "NavigationPictures",
+    "NetworkSummary",
     "PackingPictures",
+    "RunProgress",
     "Throughput",
 ]

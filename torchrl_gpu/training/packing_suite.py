@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,16 @@ class PackingSuite:
             if number is not None and number < 1:
                 raise ValueError(f"PackingSuite: {name} must be at least 1; got {number}")
         self.env, self.pictures, self.batch_size = env, pictures, batch_size
+        self.say: Callable[[str], None] = lambda words: None
+        """Told what is being played, and the empty string when results are about to be printed."""
         self._playing: tuple[PackingEnv, int] | None = None
 
     def play(self, policy: Policy) -> Packings:
         """Packs every episode with one policy."""
-        return pack_episodes(self._env_for([policy]), policy, self.num_episodes)
+        return pack_episodes(self._env_for([policy]), policy, self.num_episodes, self.say)
+
+    def _say_of(self, policy: str, words: str) -> None:
+        self.say(f"{policy}, {words}")
 
     def _env_for(self, policies: Sequence[Policy]) -> PackingEnv:
         """What the batches are played in; it is made anew only for policies that take more memory than those before."""
@@ -68,6 +74,7 @@ class PackingSuite:
 
     def show(self, name: str, scores: dict[str, float]) -> None:
         """Prints one policy's scores."""
+        self.say("")
         told = ", ".join(f"{key} {value:.3f}" for key, value in scores.items())
         Console().print(f"{name} on {self.num_episodes} episodes: {told}", soft_wrap=True)
 
@@ -90,7 +97,11 @@ class PackingSuite:
         others = baselines(self.env) if others is None else others
         policies = {other: each for other, each in others.items() if other != name} | {name: policy}
         env = self._env_for(list(policies.values()))
-        packed = {other: pack_episodes(env, each, self.num_episodes) for other, each in policies.items()}
+        packed = {
+            other: pack_episodes(env, each, self.num_episodes, partial(self._say_of, other))
+            for other, each in policies.items()
+        }
+        self.say("")
         rows = [packings.score(other) for other, packings in packed.items()]
         folder.mkdir(parents=True, exist_ok=True)
         title = f"{self.num_episodes} episodes"
@@ -147,6 +158,7 @@ class PackingSuite:
     def plan(self, policy: Policy, folder: Path) -> list[dict[str, Any]]:
         """Packs every episode and writes where each item goes as `plans.json` into `folder`."""
         packings = self.play(policy)
+        self.say("")
         bins = _Bins.of(self.env, packings)
         plans = [
             {"episode": name, "utilization": packings.utilization[i].item(), "placements": placements(bins, i)}
@@ -173,8 +185,14 @@ class _Bins:
         """Of packings of an environment's items, on its device."""
         assert packings.placements is not None
         assert packings.placement_z is not None
-        found = packings.placements, packings.placement_z, packings.num_packed.long()
-        return _Bins(*(each.to(env.device) for each in found), env.catalogue, env.cell, env.bin.size)
+        return _Bins(
+            packings.placements.to(env.device),
+            packings.placement_z.to(env.device),
+            packings.num_packed.long().to(env.device),
+            env.catalogue,
+            env.cell,
+            env.bin.size,
+        )
 
 
 def placements(env: PackingEnv | _Bins, index: int) -> list[dict[str, Any]]:

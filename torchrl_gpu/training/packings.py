@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -119,15 +119,19 @@ def _standard_error(values: Tensor) -> float:
     return (values.std() / len(values) ** 0.5).item() if len(values) > 1 else 0.0
 
 
-def pack_episodes(env: PackingEnv, policy: Policy, num_episodes: int) -> Packings:
+def pack_episodes(
+    env: PackingEnv, policy: Policy, num_episodes: int, say: Callable[[str], None] = lambda words: None
+) -> Packings:
     """Packs the first bin of so many environments, numbered from `env.first_env` on, as many at a time as `env` has.
 
-    The same packings whatever the size of `env`, and no more memory for many batches than for one.
+    The same packings whatever the size of `env`, and no more memory for many batches than for one. `say` is told which
+    episodes are packed.
     """
     first, parts = env.first_env, []
     try:
         for done in range(0, num_episodes, env.num_envs):
             env.renumber(first + done)
+            say(f"episodes {done + 1} to {min(done + env.num_envs, num_episodes)} of {num_episodes}")
             parts.append(pack(env, policy, min(env.num_envs, num_episodes - done)))
     finally:
         env.renumber(first)
