@@ -56,6 +56,8 @@ class RunProgress(ProgressBar):
     def _reset(self) -> None:
         self._done, self._total, self._unit = 0, 0, "updates"
         self._marks: deque[tuple[float, int, float | None]] = deque()
+        self._updates_per_s = 0.0
+        self._frames_per_s: float | None = None
         self._figures: dict[str, float] = {}
         self._logged: _LoggedValues | None = None
         self._last_look = self._last_line = -math.inf
@@ -169,8 +171,7 @@ class RunProgress(ProgressBar):
     @contextmanager
     def evaluating(self, suite: Any) -> Iterator[None]:
         """Shows how far a suite is that is played outside of Lightning's loops."""
-        self._done = self._total = 0
-        self._figures = {}
+        self._reset()
         self._begin("evaluating")
         self._listen(suite)
         try:
@@ -189,6 +190,8 @@ class RunProgress(ProgressBar):
     def _begin(self, activity: str) -> None:
         self._status = self._activity = activity
         self._open()
+        if self._live is not None:
+            self._live.refresh()
 
     def _listen(self, batch: Any) -> None:
         if hasattr(batch, "say"):
@@ -208,6 +211,7 @@ class RunProgress(ProgressBar):
         self._marks.append((now, self._done, frames if isinstance(frames, int | float) else None))
         while len(self._marks) > 2 and now - self._marks[1][0] > _WINDOW_S:
             self._marks.popleft()
+        self._update_rates()
 
     def _count(self, trainer: Trainer) -> None:
         if trainer.max_steps > 0:
@@ -231,16 +235,14 @@ class RunProgress(ProgressBar):
         wanted = [*(f"train/{name}" for name in recent), *validated[:1], "train/loss"]
         self._figures = {name.removeprefix("train/"): logged[name] for name in wanted if name in logged}
 
-    def _rates(self) -> tuple[float | None, float | None]:
-        """Updates and frames per second, lately."""
+    def _update_rates(self) -> None:
+        """Those of the last seconds; where the clock has just started anew, those before stay."""
         if len(self._marks) < 2:
-            return None, None
+            return
         (begin, updates, frames), (now, updates_now, frames_now) = self._marks[0], self._marks[-1]
-        seconds = now - begin
-        if seconds <= 0:
-            return None, None
-        per_second = None if frames is None or frames_now is None else (frames_now - frames) / seconds
-        return (updates_now - updates) / seconds, per_second
+        seconds = max(now - begin, 1e-6)
+        self._updates_per_s = (updates_now - updates) / seconds
+        self._frames_per_s = None if frames is None or frames_now is None else (frames_now - frames) / seconds
 
     # -- what is shown ----------------------------------------------------------------------------------------------
 
@@ -252,15 +254,13 @@ class RunProgress(ProgressBar):
 
     def time_text(self) -> str:
         """What it is doing besides training, or how long it will train yet; empty where that is not known."""
-        updates, _ = self._rates()
-        if self._status or not self._total or not updates:
+        if self._status or not self._total or not self._updates_per_s:
             return self._status
-        return f"{_clock_time((self._total - self._done) / updates)} left"
+        return f"{_clock_time((self._total - self._done) / self._updates_per_s)} left"
 
     def figures(self) -> list[str]:
         """How fast and how well, the most important first."""
-        _, frames = self._rates()
-        shown = [] if frames is None else [f"{frames:,.0f} env-steps/s"]
+        shown = [] if self._frames_per_s is None else [f"{self._frames_per_s:,.0f} env-steps/s"]
         return shown + [f"{name} {_number(value)}" for name, value in self._figures.items()]
 
     def line(self) -> str:
