@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from lightning.pytorch.callbacks import ModelSummary, ProgressBar
 
 from tests.standins import Note
 from torchrl_gpu import cli, configs
@@ -74,6 +75,34 @@ def error_of(config: Path, capfd: pytest.CaptureFixture[str]) -> Run:
 
 def build_with(config: Path, *args: str) -> PackageCLI:
     return build("fit", ["--config", str(config), *args])
+
+
+# -- what the terminal shows --
+
+
+def shown_by(cli: PackageCLI) -> dict[type, list[str]]:
+    """Names of the callbacks that show a run, by their role."""
+    return {
+        role: [type(each).__name__ for each in cli.trainer.callbacks if isinstance(each, role)]
+        for role in (ProgressBar, ModelSummary)
+    }
+
+
+@pytest.mark.parametrize("name", configs.names())
+def test_progress_bar_and_summary_of_shipped_configs(name: str, tmp_path: Path) -> None:
+    shipped = yaml.safe_load(Path(configs.find(name)).read_text())["trainer"]
+    path = tmp_path / "trainer.yaml"
+    path.write_text(yaml.safe_dump(CONFIG | {"trainer": shipped | {"accelerator": "cpu", "precision": "32-true"}}))
+    assert shown_by(build_with(path)) == {ProgressBar: ["RunProgress"], ModelSummary: ["NetworkSummary"]}
+    off = build_with(path, "--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false")
+    assert shown_by(off) == {ProgressBar: [], ModelSummary: []}
+
+
+def test_another_progress_bar_takes_the_place_of_ours(config: Path) -> None:
+    others = "[lightning.pytorch.callbacks.TQDMProgressBar, lightning.pytorch.callbacks.ModelSummary]"
+    on = ("--trainer.enable_progress_bar=true", "--trainer.enable_model_summary=true")
+    found = shown_by(build_with(config, *on, f"--trainer.callbacks={others}"))
+    assert found == {ProgressBar: ["TQDMProgressBar"], ModelSummary: ["ModelSummary"]}
 
 
 # -- words --

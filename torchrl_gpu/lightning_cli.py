@@ -7,7 +7,8 @@ import os
 import warnings
 from typing import Any
 
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelSummary, ProgressBar
 from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
@@ -19,11 +20,15 @@ _NOISY = (
     "lightning.fabric.utilities.rank_zero",
     "lightning.fabric.utilities.seed",
 )
-_NOISE = ("💡 Tip:", "TPU available:", "Seed set to")  # the seed stands in the config that is saved
+_NOISE = (
+    "💡 Tip:",
+    "TPU available:",
+    "Seed set to",  # which stands in the config that is saved
+    "Trainer already configured with model summary callbacks",
+)
 _NO_NEWS = (
     ".*does not have many workers",  # rollouts are made inside the training step: the loader only counts
     "Your `IterableDataset` has `__len__` defined",  # which would matter with more than one worker
-    "Precision .* is not supported by the model summary",  # of which the size is of no interest here
     ".*isinstance\\(treespec, LeafSpec\\)` is deprecated",  # lightning 2.6 calls torch's older name
 )
 
@@ -127,6 +132,22 @@ class PackageCLI(LightningCLI):
 
     def _shows_own_table(self, word: str) -> bool:
         return word in ("validate", "test") and getattr(self.datamodule, "shows_own_table", False)
+
+    def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
+        """Adds this package's progress bar and summary where the config has none and does not switch them off."""
+        from torchrl_gpu.callbacks.progress import RunProgress
+        from torchrl_gpu.callbacks.summary import NetworkSummary
+
+        given = config.get("callbacks") or []
+        given = [*(given if isinstance(given, list) else [given]), *callbacks]
+        defaults = (
+            ("enable_progress_bar", ProgressBar, RunProgress),
+            ("enable_model_summary", ModelSummary, NetworkSummary),
+        )
+        for switch, role, default in defaults:
+            if config.get(switch) is not False and not any(isinstance(each, role) for each in given):
+                callbacks = [*callbacks, default()]
+        return super()._instantiate_trainer(config, callbacks)
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self.runs:

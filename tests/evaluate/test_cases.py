@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.evaluate.cases import Agreement, Outcome, agreement_data, latencies, pack_cases
 from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal, VolumeSorted
 from torchrl_gpu.training.graphed import Policy
+from torchrl_gpu.training.live_bytes import LiveBytes
 from torchrl_gpu.training.packings import Packings, pack
 
 
@@ -32,6 +35,30 @@ def test_cases_do_not_depend_on_the_batch() -> None:
     packings = pack(whole, policies(whole)["deepest"])
     assert torch.equal(at_once["C"], packings.compactness)
     assert len(at_once["C"].unique()) > 1
+
+
+def test_draws_do_not_depend_on_the_batch() -> None:
+    at_once, in_parts = (
+        pack_cases(env, policies(env), 5, 0)["random"].columns()["C"] for env in (judged(5), judged(2))
+    )
+    assert torch.equal(at_once, in_parts)
+
+
+def test_memory_does_not_grow_with_the_batches() -> None:
+    """Environments are in a cycle of TorchRL's: one for each batch would stay until the collector comes round."""
+    env, peaks = judged(1), []
+    deepest = {"deepest": policies(env)["deepest"]}
+    pack(env, deepest["deepest"])  # what is made once
+    gc.collect()
+    gc.disable()
+    try:
+        for cases in (1, 5):
+            with LiveBytes() as counter:
+                pack_cases(env, deepest, cases, 0)
+            peaks.append(counter.peak)
+    finally:
+        gc.enable()
+    assert peaks[1] < 1.05 * peaks[0]
 
 
 def test_methods_see_the_same_cases() -> None:

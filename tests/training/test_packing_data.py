@@ -32,8 +32,14 @@ def only(loader: Any) -> PackingSuite:
 def test_as_many_episodes_as_asked_for() -> None:
     episodes = connected(data(num_episodes=7, num_val_episodes=3, steps_per_epoch=11))
     assert len(episodes.train_dataloader()) == 11
-    sizes = [only(loader()).env.num_envs for loader in (episodes.val_dataloader, episodes.test_dataloader)]
-    assert [*sizes, only(episodes.predict_dataloader()).env.num_envs] == [3, 7, 7]
+    sizes = [only(loader()).num_episodes for loader in (episodes.val_dataloader, episodes.test_dataloader)]
+    assert [*sizes, only(episodes.predict_dataloader()).num_episodes] == [3, 7, 7]
+
+
+def test_so_many_at_a_time_as_asked_for() -> None:
+    assert only(connected(data(batch_size=2)).test_dataloader()).batch_size == 2
+    with pytest.raises(ValueError, match="PackingEpisodes: batch_size must be at least 1, or None; got 0"):
+        data(batch_size=0)
 
 
 def test_the_environment_is_like_the_one_of_training() -> None:
@@ -42,23 +48,26 @@ def test_the_environment_is_like_the_one_of_training() -> None:
     assert (env.orientations, env.stability, env.visible_items, env.bin_size) == ("axis", "support", 2, (5.0, 5.0, 5.0))
 
 
-def items_of(env: Any) -> list[list[int]]:
-    key = env.stream.begin(env.seed, torch.arange(env.num_envs), torch.zeros(env.num_envs, dtype=torch.int64))
-    return env.stream.items(key, torch.arange(env.stream.length).expand(env.num_envs, -1)).tolist()
+def items_of(env: Any, number: int) -> list[list[int]]:
+    """Of the first episode of so many environments."""
+    key = env.stream.begin(env.seed, torch.arange(number), torch.zeros(number, dtype=torch.int64))
+    return env.stream.items(key, torch.arange(env.stream.length).expand(number, -1)).tolist()
 
 
 @pytest.mark.parametrize("items", ["random", "cut"])
 def test_training_never_sees_them(items: str) -> None:
     source = CutBoxes(2, 3, pool=64) if items == "cut" else packing_env().items
     episodes = connected(data(num_episodes=32, num_val_episodes=32), env={"items": source, "num_envs": 32})
-    trained = {tuple(row) for row in items_of(episodes.trainer.lightning_module.env)}
-    tested = [tuple(row) for row in items_of(only(episodes.test_dataloader()).env)]
+    trained = {tuple(row) for row in items_of(episodes.trainer.lightning_module.env, 32)}
+    tested = [tuple(row) for row in items_of(only(episodes.test_dataloader()).env, 32)]
     assert len(trained & set(tested)) < 3  # chance has few short episodes in common
-    assert tested == [tuple(row) for row in items_of(only(episodes.val_dataloader()).env)]  # the same whenever asked
+    assert tested == [
+        tuple(row) for row in items_of(only(episodes.val_dataloader()).env, 32)
+    ]  # the same whenever asked
 
 
 def test_another_seed_gives_other_episodes() -> None:
-    tables = [items_of(only(connected(data(seed=seed)).test_dataloader()).env) for seed in (1, 2, 1)]
+    tables = [items_of(only(connected(data(seed=seed)).test_dataloader()).env, 5) for seed in (1, 2, 1)]
     assert tables[0] == tables[2] != tables[1]
 
 
@@ -68,9 +77,10 @@ def test_every_sequence_of_a_file_once(tmp_path: Path) -> None:
     # a run with few items an episode still evaluates on whole orders
     episodes = connected(data(sequences=str(tmp_path / "orders.json"), num_episodes=1), env={"num_items": 1})
     for loader in (episodes.val_dataloader, episodes.test_dataloader, episodes.predict_dataloader):
-        env = only(loader()).env
-        assert env.num_envs == 3
-        rows = [[item for item in row if item >= 0] for row in items_of(env)]
+        suite = only(loader())
+        env = suite.env
+        assert suite.num_episodes == 3
+        rows = [[item for item in row if item >= 0] for row in items_of(env, 3)]
         assert [len(row) for row in rows] == [2, 1, 3]
         sizes = [[(env._sizes[item, 0, :3]).tolist() for item in row] for row in rows]
         assert sizes == orders

@@ -17,7 +17,10 @@ from tests.training.tiny import dqn, packing_env
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes
 from torchrl_gpu.policies.packing import DeepestBottomLeft, baselines
-from torchrl_gpu.training.packing_suite import Packings, PackingSuite, pack, table
+from torchrl_gpu.training import packing_suite, side_by_side
+from torchrl_gpu.training.packing_suite import PackingSuite, table
+from torchrl_gpu.training.packings import Packings, pack, pack_episodes
+from torchrl_gpu.training.side_by_side import episode_bytes
 
 
 def sequence_of(env: PackingEnv, index: int) -> list[int]:
@@ -242,3 +245,55 @@ def test_plans_are_named_by_their_orders(tmp_path: Path) -> None:
     plans = PackingSuite(env).plan(DeepestBottomLeft(env), tmp_path)
     assert [plan["episode"] for plan in plans] == list(orders)
     assert [p["size_m"] for p in plans[0]["placements"]] == [pytest.approx([1, 2, 1])] * 2
+
+
+# -- batches --
+
+
+def comparison_in(folder: Path, batch_size: int | None) -> tuple[PackingSuite, dict[str, Any], list[Any]]:
+    """Suite, report without times, and plans, of eight episodes."""
+    torch.manual_seed(0)
+    suite = PackingSuite(packing_env(1), False, num_episodes=8, batch_size=batch_size)
+    suite.compare(dqn(suite.env).policy, folder, "DQN")
+    report = json.loads((folder / "evaluation.json").read_text())
+    for row in report["policies"]:
+        del row["decision_ms"]
+    return suite, report, suite.plan(DeepestBottomLeft(suite.env), folder)
+
+
+def test_the_same_table_and_plans_whatever_the_batch(tmp_path: Path) -> None:
+    _, expected, plans = comparison_in(tmp_path, None)
+    assert {row["num_episodes"] for row in expected["policies"]} == {8}
+    assert len(plans) == 8
+    for size in (2, 3, 8):
+        _, *found = comparison_in(tmp_path, size)
+        assert found == [expected, plans]
+
+
+def test_batches_fit_the_memory_that_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = packing_env(1)
+    each = max(episode_bytes(env, policy) for policy in (*baselines(env).values(), dqn(env).policy))
+    monkeypatch.setattr(side_by_side, "free_bytes", lambda device: 2 * 3 * each)
+    sizes: list[int] = []
+    monkeypatch.setattr(
+        packing_suite, "pack_episodes", lambda env, *args: sizes.append(env.num_envs) or pack_episodes(env, *args)
+    )
+    comparison_in(tmp_path, None)
+    assert set(sizes) == {3}  # eight in three batches
+
+
+def test_a_policy_of_more_memory_gets_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = PackingSuite(packing_env(1), False, num_episodes=8)
+    each = suite.env.bytes_per_env
+    monkeypatch.setattr(side_by_side, "free_bytes", lambda device: 16 * each)
+    needs = {"lean": 0, "wide": 3 * each, "lean again": 0}
+    sizes = []
+    for need in needs.values():
+        monkeypatch.setattr(packing_suite, "episode_bytes", lambda env, policy, need=need: each + need)
+        sizes.append(suite._env_for([DeepestBottomLeft(suite.env)]).num_envs)
+    assert sizes == [8, 2, 2]  # not made anew for one that takes less
+
+
+def test_a_size_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="PackingSuite: batch_size must be at least 1; got 0"):
+        PackingSuite(packing_env(1), batch_size=0)

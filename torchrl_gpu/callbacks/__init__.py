@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.frame_stream import FrameStream
     from torchrl_gpu.callbacks.navigation_pictures import NavigationPictures
     from torchrl_gpu.callbacks.pictures import PackingPictures
+    from torchrl_gpu.callbacks.progress import RunProgress
+    from torchrl_gpu.callbacks.summary import NetworkSummary
     from torchrl_gpu.callbacks.throughput import Throughput
 
 _HOMES = {
@@ -18,7 +20,9 @@ _HOMES = {
     "FinalTable": "final_table",
     "FrameStream": "frame_stream",
     "NavigationPictures": "navigation_pictures",
+    "NetworkSummary": "summary",
     "PackingPictures": "pictures",
+    "RunProgress": "progress",
     "Throughput": "throughput",
 }
 __all__ = [
@@ -26,7 +30,9 @@ __all__ = [
     "FinalTable",
     "FrameStream",
     "NavigationPictures",
+    "NetworkSummary",
     "PackingPictures",
+    "RunProgress",
     "Throughput",
 ]
 

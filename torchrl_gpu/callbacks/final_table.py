@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+
+from torchrl_gpu.callbacks.progress import RunProgress
 
 
 class FinalTable(Callback):
@@ -34,12 +37,14 @@ class FinalTable(Callback):
         """Evaluates. Lightning has moved the module to the CPU by now, but not its environment."""
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        if trainer.progress_bar_callback is not None:
-            trainer.progress_bar_callback.teardown(trainer, pl_module, "fit")  # it would draw over the table
+        bar = trainer.progress_bar_callback
+        if bar is not None:
+            bar.teardown(trainer, pl_module, "fit")  # it would draw over the table
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         module: Any = pl_module
         suite = data.suite(self.num_episodes or data.num_episodes)
         module.to(suite.env.device).eval()
-        with trainer.precision_plugin.forward_context():
+        shown = bar.evaluating(suite) if isinstance(bar, RunProgress) else nullcontext()
+        with trainer.precision_plugin.forward_context(), shown:
             module.compare(suite)
         module.cpu()

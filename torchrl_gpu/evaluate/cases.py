@@ -71,7 +71,8 @@ def pack_cases(
     """Packs every case by every policy.
 
     Args:
-        env: Its number of environments is that of a batch; case i is the first episode of environment i.
+        env: Its number of environments is that of a batch; case i is the first episode of environment i. It plays all
+            batches itself, so that its memory is that of one.
         policies: By name.
         cases: So many.
         simulated: So many of the first are dropped in MuJoCo, too.
@@ -79,14 +80,16 @@ def pack_cases(
     """
     outcomes = {name: Outcome() for name in policies}
     for first in range(0, cases, env.num_envs):
-        batch = env.like(min(env.num_envs, cases - first), first_env=first)
+        env.renumber(first)
+        number = min(env.num_envs, cases - first)
         for name, policy in policies.items():
-            say(f"{name}, cases {first + 1} to {first + batch.num_envs} of {cases}")
-            packings = pack(batch, policy)
+            say(f"{name}, cases {first + 1} to {first + number} of {cases}")
+            packings = pack(env, policy, number)
             outcomes[name].packings.append(packings)
             if first < simulated:
                 say(f"{name}, physics")
-                drop(batch, packings, min(batch.num_envs, simulated - first), outcomes[name])
+                drop(env, packings, min(number, simulated - first), outcomes[name])
+    env.renumber(0)
     return outcomes
 
 
@@ -110,8 +113,9 @@ def latencies(
     Methods take turns: whatever else the machine does, it does to all of them alike.
     """
     taken: dict[str, list[float]] = {name: [] for name in policies}
+    one = env.like(1, judge="rule")
     for case in (0, *range(cases)):  # the first is a rehearsal
-        one = env.like(1, first_env=case, judge="rule")
+        one.renumber(case)
         for name, policy in policies.items():
             say(f"{name}, timed alone")
             packings = pack(one, policy)

@@ -45,15 +45,16 @@ from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
 from torchrl_gpu.training import HierarchicalPacking
 from torchrl_gpu.training.checkpoint import read_archive
 from torchrl_gpu.training.comparison import comparison_data, comparison_table
+from torchrl_gpu.training.graphed import Policy
 from torchrl_gpu.training.packing_suite import PackingSuite
 from torchrl_gpu.training.reports import print_whole, write_json
+from torchrl_gpu.training.side_by_side import episode_bytes, num_side_by_side
 
 WHERE = "torchrl-gpu evaluate packing_irregular"
 METHODS = {"random": RANDOM, "dbl": DEEPEST, "hm": RULE, "waste": LESS_WASTE}
 METHODS |= {"worker": WORKER, "manager": MANAGER, "both": BOTH}
 UNTRAINED = "No --ckpt_path: the rows of the learned methods are left out; untrained networks repeat the rules."
 NO_CHOICE = "K = 0: one object is shown, in box order, and passed over if it fits nowhere; no manager."
-_BATCH = {"cpu": 16, "cuda": 64}
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="rows")
     add("--physics", type=int, default=0, metavar="CASES", help="so many cases of each method are dropped in MuJoCo")
     add("--timed", type=int, default=3, metavar="CASES", help="so many cases are packed alone for the latency")
-    add("--batch", type=int, help="cases side by side; 16 on a CPU and 64 on a GPU by default")
+    add("--batch", type=int, help="cases side by side; as many as fit into memory by default")
     add("--device", default="auto", help="where all of it runs")
     add("--seed", type=int, default=UNSEEN_SEED, help="decides objects and cases")
     add("--output", type=Path, help="JSON with the values of every case")
@@ -210,8 +211,9 @@ def _table(
     """Packs, prints, and returns what is to be written."""
     with progress(name) as say:
         say("making objects")
-        env = _environment(args, module, items, setting)
-        policies = _policies(args, module, env)
+        one = _environment(args, module, items, setting)
+        policies = _policies(args, module, one)
+        env = one.like(_batch_size(args, one, policies))
         alone = latencies(env, policies, args.timed, say) if args.timed else {}
         outcomes = pack_cases(env, policies, args.cases, args.physics, say)
     methods = {row: outcome.columns() | _latency(alone, row) for row, outcome in outcomes.items()}
@@ -230,11 +232,18 @@ def _table(
 def _environment(
     args: argparse.Namespace, module: HierarchicalPacking, items: Remembered, setting: Setting
 ) -> PackingEnv:
-    batch = min(args.cases, args.batch or _BATCH[module.env.device.type])
     fixed = {"items": items, "seed": args.seed, "first_env": 0, "order": "box", "judge": "com"}
-    env = module.env.like(batch, **fixed, **setting.changes())
+    env = module.env.like(1, **fixed, **setting.changes())
     assert isinstance(env, PackingEnv)
     return env
+
+
+def _batch_size(args: argparse.Namespace, env: PackingEnv, policies: Mapping[str, Policy]) -> int:
+    """Cases side by side: as many as were asked for, else as fit into memory."""
+    if args.batch is not None:
+        return min(args.cases, args.batch)
+    per_case = max(episode_bytes(env, policy) for policy in policies.values())
+    return num_side_by_side(args.cases, per_case, env.device)
 
 
 def _policies(args: argparse.Namespace, module: HierarchicalPacking, env: PackingEnv) -> dict[str, Any]:

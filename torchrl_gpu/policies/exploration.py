@@ -12,6 +12,7 @@ from torch import Tensor
 from torchrl.envs.utils import ExplorationType, exploration_type
 
 from torchrl_gpu import native
+from torchrl_gpu.policies.draws import uniform
 
 
 class EpsilonGreedy(TensorDictModuleBase):
@@ -120,7 +121,7 @@ def random_legal(mask: Tensor) -> Tensor:
     Returns:
         (…,) int64.
     """
-    draw = torch.rand((*mask.shape[:-1], 1), dtype=torch.float64, device=mask.device)
+    draw = uniform((*mask.shape[:-1], 1), mask.device)
     if native.runs_on(mask):
         return native.pick_true(mask, draw.squeeze(-1))
     rank = mask.cumsum(-1, dtype=torch.int32)  # (…, A), true entries up to each

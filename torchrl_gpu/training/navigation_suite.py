@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ class NavigationSuite:
 
     def __init__(self, env: MarineNavEnv, pictures: bool = True) -> None:
         self.env, self.pictures = env, pictures
+        self.say: Callable[[str], None] = lambda words: None
+        """Told what is being played, and the empty string when results are about to be printed."""
         self.last: Crossings | None = None
         """What was played last, with the trails of the first world of every row."""
 
@@ -73,6 +75,7 @@ class NavigationSuite:
 
     def show(self, name: str, scores: dict[str, float]) -> None:
         """Prints one policy's scores."""
+        self.say("")
         told = ", ".join(f"{key} {value:.3f}" for key, value in scores.items())
         Console().print(f"{name} on {self.env.num_envs} worlds: {told}", soft_wrap=True)
 
@@ -94,9 +97,14 @@ class NavigationSuite:
             The policy's scores by name.
         """
         hardest = self._of_row(self.rows[-1])
+        self.say(f"{name}, {self.env.num_envs} worlds")
         own = cross(self.env, policy, hardest if self.pictures else ())
         crossed = {name: own}
-        crossed |= {other: cross(self.env, each) for other, each in (others or {}).items() if other != name}
+        for other, each in (others or {}).items():
+            if other != name:
+                self.say(f"{other}, {self.env.num_envs} worlds")
+                crossed[other] = cross(self.env, each)
+        self.say("")
         published = published_for(self.env)
         print_whole(navigation_table(self.env.levels, crossed, published, f"{self.env.num_envs} worlds"))
         write_json(folder / "evaluation.json", self._report(crossed, published))
@@ -139,6 +147,7 @@ class NavigationSuite:
     def plan(self, policy: Policy, folder: Path) -> list[dict[str, Any]]:
         """Crosses every world and writes how each robot fared as `crossings.json` into `folder`."""
         crossings = cross(self.env, policy)
+        self.say("")
         goals = self.env.scene.goal.permute(2, 1, 0).cpu()  # (E, R, 2)
         self.env.set_seed(self.env.seed)
         self.env.reset()

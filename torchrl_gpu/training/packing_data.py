@@ -24,6 +24,7 @@ class PackingEpisodes(LightningDataModule):
         sequences: File of box sequences to evaluate on instead, every sequence once; see `BoxSequences`.
         unit: Of the sizes in `sequences`: "cells", "m" or "mm".
         pictures: Whether `test` writes pictures.
+        batch_size: Episodes that are evaluated side by side; None takes as many as there is memory for.
     """
 
     shows_own_table = True  # so that Lightning's own table of metrics is left out
@@ -37,6 +38,7 @@ class PackingEpisodes(LightningDataModule):
         sequences: str | None = None,
         unit: str = "cells",
         pictures: bool = True,
+        batch_size: int | None = None,
     ) -> None:
         super().__init__()
         if min(steps_per_epoch, num_episodes, num_val_episodes) < 1:
@@ -44,21 +46,25 @@ class PackingEpisodes(LightningDataModule):
                 "PackingEpisodes: steps_per_epoch, num_episodes and num_val_episodes must be at least 1;"
                 f" got {steps_per_epoch}, {num_episodes} and {num_val_episodes}"
             )
+        if batch_size is not None and batch_size < 1:
+            raise ValueError(f"PackingEpisodes: batch_size must be at least 1, or None; got {batch_size}")
         self.steps_per_epoch, self.seed, self.pictures = steps_per_epoch, seed, pictures
+        self.batch_size = batch_size
         self.num_episodes, self.num_val_episodes = num_episodes, num_val_episodes
         self.items = None if sequences is None else BoxSequences(sequences, unit, in_order=True)
 
     def suite(self, num_episodes: int) -> PackingSuite:
-        """Episodes in environments on the device of the training module's."""
+        """Episodes on the device of the training module's environment; those of a file are all of its sequences."""
         env = self._trained_env()
         if self.items is None:
             judge = "rule" if env.catalogue.flat and env.judge == "rule" else "com"
             items = env.items.reseeded(self.seed)
-            like = env.like(num_episodes, items=items, seed=self.seed, first_env=0, judge=judge)
+            like = env.like(1, items=items, seed=self.seed, first_env=0, judge=judge)
         else:
             longest = max(len(episode) for episode in self.items.episodes)
-            like = env.like(self.items.num_sequences, items=self.items, num_items=longest, seed=self.seed, first_env=0)
-        return PackingSuite(like, self.pictures)
+            like = env.like(1, items=self.items, num_items=longest, seed=self.seed, first_env=0)
+            num_episodes = self.items.num_sequences
+        return PackingSuite(like, self.pictures, num_episodes, self.batch_size)
 
     def _trained_env(self) -> PackingEnv:
         assert self.trainer is not None

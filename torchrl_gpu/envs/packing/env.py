@@ -224,15 +224,21 @@ class PackingEnv(BatchedEnv):
         shape = (n, *self.action_shape)
         high = self.bin.size[2] + self.bin.tolerance
         each = self.visible_items, self.num_orientations
-        # An unbounded spec writes its bounds out: for one environment, and expanded to all.
-        sizes, maps = Unbounded((*each, 4), device), Unbounded((*each, *self.catalogue.footprint), device)
+        # An unbounded spec writes its bounds out: for one environment, and expanded to all. What is left out is not
+        # made at all: specs are in reference cycles, and are freed only when the collector comes round.
+        sizes = Unbounded((*each, 4), device)
         specs = {
             "box_heightmap": Bounded(0, high, (n, *self.bin.cells), device=device),
             "item_id": Bounded(-1, self.catalogue.num_items - 1, (n, self.visible_items), device, torch.int64),
             "item_size": sizes.expand(n, *sizes.shape),
-            "item_top": maps.expand(n, *maps.shape),
-            "item_bottom": maps.expand(n, *maps.shape),
-            "z_map": Bounded(0, high, shape, device=device),
+        }
+        for name in ("item_top", "item_bottom"):
+            if name in self.include:
+                maps = Unbounded((*each, *self.catalogue.footprint), device)
+                specs[name] = maps.expand(n, *maps.shape)
+        if "z_map" in self.include:
+            specs["z_map"] = Bounded(0, high, shape, device=device)
+        specs |= {
             "legal_mask": Binary(self.grid[1], shape, device=device, dtype=torch.bool),
             "action_mask": Binary(self.num_actions, (n, self.num_actions), device=device, dtype=torch.bool),
             "item_mask": Binary(self.visible_items, (n, self.visible_items), device=device, dtype=torch.bool),
@@ -240,8 +246,7 @@ class PackingEnv(BatchedEnv):
             "num_packed": Unbounded((n, 1), device, torch.int64),
             "step_count": Unbounded((n, 1), device, torch.int64),
         }
-        left_out = [name for name in LARGE_KEYS if name not in self.include]
-        self.observation_spec = Composite({k: v for k, v in specs.items() if k not in left_out}, shape=(n,))
+        self.observation_spec = Composite(specs, shape=(n,))
         self.action_spec = Categorical(self.num_actions, shape=(n,), device=device, dtype=torch.int64)
         self.reward_spec = Unbounded((n, 1), device=device)
         done = Binary(1, (n, 1), device=device, dtype=torch.bool)
@@ -252,6 +257,11 @@ class PackingEnv(BatchedEnv):
         names = inspect.signature(PackingEnv.__init__).parameters
         arguments = {name: getattr(self, name) for name in names if name not in ("self", "num_envs")}
         return PackingEnv(num_envs, **arguments | changes)
+
+    def renumber(self, first_env: int) -> None:
+        """Makes these the environments from number `first_env` on; `set_seed` and `reset` then begin their episodes."""
+        self.first_env = first_env
+        self._env_index = torch.arange(self.num_envs, device=self.device) + first_env
 
     # -- replay -----------------------------------------------------------------------------------------------------
 

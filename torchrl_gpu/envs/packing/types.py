@@ -151,10 +151,10 @@ class Catalogue:
         return max(p for p, _ in self.bounds), max(q for _, q in self.bounds)
 
     def to(self, device: torch.device) -> Catalogue:
-        """The same catalogue on `device`."""
+        """The same catalogue on `device`; itself if it is there, as kernels keep what they made of it by identity."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         moved: dict[str, Any] = {name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)}
-        return replace(self, **moved)
+        return self if all(v is values[name] for name, v in moved.items()) else replace(self, **moved)
 
     def maps(self, item_id: Tensor, orientation: Tensor) -> tuple[Tensor, Tensor]:
         """Top and bottom of items in orientations.

@@ -21,6 +21,8 @@ SIXTEENTHS = 16  # of a cell; a cell's centre is at 8 of them
 
 def balanced(catalogue: Catalogue, bin_: Bin) -> Catalogue:
     """The catalogue with its `plumb` and `steady`, which kernels would otherwise make in each call."""
+    if catalogue.plumb is not None and catalogue.steady is not None:
+        return catalogue
     catalogue = replace(catalogue, plumb=plumb(catalogue, bin_))
     return replace(catalogue, steady=steady(catalogue, bin_))
 

@@ -1,4 +1,4 @@
-"""A mode that counts the bytes of the tensors alive under it, so that a CPU machine can tell what a GPU would hold."""
+"""A mode that counts the bytes of the tensors alive under it: what a device would hold, on any device."""
 
 from __future__ import annotations
 
