@@ -8,7 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.no_host_reads import NoHostReads
 from tests.streaming.pictures import scene
 from tests.streaming.viewers import encoded, run, until
 from torchrl_gpu.streaming import hub as hub_module
@@ -39,21 +42,21 @@ def test_with_nobody_watching_nothing_is_copied_and_nothing_encoded(monkeypatch:
     assert hub.streams["main"].box.take() is None
 
 
-class Distant:
-    """A tensor on a GPU of which nothing may be asked but what the host knows."""
+class Nothing(TorchDispatchMode):
+    """Under it no operator may run: only what the host knows of a tensor may be asked."""
 
-    def __init__(self, *shape: int) -> None:
-        self.shape, self.dtype = shape, "torch.uint8"
-
-    def __getattr__(self, name: str) -> object:
-        raise AssertionError(f"the frame was asked for {name}")
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError(f"{func} was run")
 
 
 def test_with_nobody_watching_a_gpu_is_not_asked() -> None:
     hub = Hub()
-    for frame in (Distant(480, 640, 3), Distant(16, 480, 640, 3), Distant(480, 640, 3)):
-        hub.publish(frame, "main", {"step": 1}, bgr=False)
-    assert hub.streams["main"].layout.shape == (480, 640, 3)
+    shapes = [(480, 640, 3), (16, 48, 64, 3), (480, 640, 4), (480, 640)]
+    frames = [torch.zeros(shape, dtype=torch.uint8) for shape in shapes] + [torch.zeros(480, 640)]
+    with NoHostReads(), Nothing():
+        for frame in frames:
+            hub.publish(frame, "main", {"step": 1}, bgr=False)
+    assert hub.streams["main"].layout.format.kind == "depth"
 
 
 def test_a_wanted_frame_is_copied_once() -> None:
@@ -82,7 +85,7 @@ def test_what_is_wrong_is_said_whether_somebody_watches_or_not(meta: dict[str, A
     hub = Hub()
     with pytest.raises(ValueError, match="as metadata"):
         hub.publish(scene(), "main", meta, bgr=False)
-    with pytest.raises(ValueError, match="want uint8 pixels"):
+    with pytest.raises(ValueError, match="want a frame of uint8"):
         hub.publish(scene().astype(float), "main", None, bgr=False)
     with pytest.raises(ValueError, match="characters as a stream"):
         hub.publish(scene(), "", None, bgr=False)

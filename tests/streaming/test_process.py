@@ -200,7 +200,7 @@ class FakeEvent:
 def test_frames_of_a_gpu_are_fetched_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
     said: list[dict[str, Any]] = []
-    monkeypatch.setattr("torchrl_gpu.streaming.ferry.copy_pixels", lambda frame, shape: frame)
+    monkeypatch.setattr("torchrl_gpu.streaming.ferry.copy_pixels", lambda frame, *_: frame)
     monkeypatch.setattr("torchrl_gpu.streaming.ferry.event_behind", lambda pixels: FakeEvent(log))
 
     class Speaker:

@@ -182,7 +182,7 @@ def test_replay_of_what_came_before_the_end_of_the_episode(started: StreamServer
 
 
 def test_what_is_wrong_is_said_at_the_border(started: StreamServer) -> None:
-    with pytest.raises(ValueError, match="want uint8 pixels"):
+    with pytest.raises(ValueError, match="want a frame of uint8"):
         started.publish(scene().astype(np.float32))
     with pytest.raises(ValueError, match="as metadata"):
         started.publish(scene(), meta={"a": scene()})
