@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from tests.no_host_reads import NoHostReads
 from tests.streaming.pictures import scene
 from tests.streaming.viewers import encoded, run, until
 from torchrl_gpu.streaming import hub as hub_module
-from torchrl_gpu.streaming.hub import MOST_COMMANDS, Hub
-from torchrl_gpu.streaming.protocol import Command
-from torchrl_gpu.streaming.streams import MOST_STREAMS, Stream
+from torchrl_gpu.streaming.hub import LINGER, MOST_COMMANDS, Hub
+from torchrl_gpu.streaming.protocol import Command, UnknownStream
+from torchrl_gpu.streaming.streams import MOST_STREAMS, Stream, SubscriptionClosed
 
 
 def listening(hub: Hub) -> list[dict[str, Any]]:
@@ -204,3 +205,134 @@ def test_calls_after_the_end_do_nothing() -> None:
     run(inner())
     hub.call(pytest.fail, "the loop is closed")
     hub.set_state({"a": 1})
+
+
+# -- families --
+
+
+def with_family(loop: asyncio.AbstractEventLoop, count: int = 1024) -> Hub:
+    hub = Hub()
+    hub.attach(loop)
+    hub.declare_family("env", count, "Environment")
+    return hub
+
+
+def test_a_member_is_there_while_somebody_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def inner() -> None:
+        hub, now = with_family(asyncio.get_running_loop()), time.monotonic()
+        dropped: list[Stream] = []
+        hub.on_drop = dropped.append
+        hub.publish(scene(), "env17", None, bgr=False)
+        hub.end_episode("env17", {})
+        assert list(hub.streams) == []
+        subscription = hub.subscribe("env17")
+        assert hub.streams["env17"].title == "Environment 17"
+        task = asyncio.create_task(subscription.get())
+        await until(hub.wanted_streams)
+        assert hub.wanted_streams() == ["env17"]
+        hub.publish(scene(), "env17", None, bgr=False)
+        assert hub.streams["env17"].published == 1
+        monkeypatch.setattr(hub_module.time, "monotonic", lambda: now + 1000)
+        hub.tick()
+        assert "env17" in hub.streams, "it is watched"
+        task.cancel()
+        subscription.close()
+        hub.tick()
+        assert "env17" in hub.streams, "it may be asked for again"
+        monkeypatch.setattr(hub_module.time, "monotonic", lambda: now + 1000 + LINGER)
+        hub.tick()
+        assert [stream.name for stream in dropped] == ["env17"]
+        assert list(hub.streams) == []
+
+    run(inner())
+
+
+def test_a_family_is_listed_with_its_number() -> None:
+    async def inner() -> None:
+        hub = with_family(asyncio.get_running_loop())
+        hub.declare_family("env:q", 1024, "Environment: Q map")
+        hub.declare("env0")
+        hub.declare("env0:q", "Environment 0: Q map")
+        hub.declare("camera:left")
+        hub.subscribe("env3:q")
+        facts = {"width": 0, "height": 0, "watchers": 0, "published": 0}
+        names = [each["name"] for each in hub.list_streams()]
+        assert names == ["env0", "env0:q", "camera:left", "env3:q", "env", "env:q"]
+        listed = {each["name"]: each for each in hub.list_streams()}
+        q = {"base": "env0", "overlay": "q"}
+        assert listed["env0"] == {"name": "env0", "title": "env0", "base": "env0", **facts}
+        assert listed["env0:q"] == {"name": "env0:q", "title": "Environment 0: Q map", **q, **facts}
+        assert listed["camera:left"]["base"] == "camera:left", "there is no camera that it could lie over"
+        assert listed["env3:q"]["base"] == "env3"
+        assert listed["env"] == {"name": "env", "title": "Environment", "base": "env", "count": 1024, **facts}
+        assert (listed["env:q"]["base"], listed["env:q"]["overlay"], listed["env:q"]["count"]) == ("env", "q", 1024)
+        assert listed["env:q"]["watchers"] == 1
+
+    run(inner())
+
+
+def test_whatever_is_asked_for_there_are_at_most_so_many_streams() -> None:
+    async def inner() -> None:
+        hub = with_family(asyncio.get_running_loop(), 10**9)
+        hub.declare("main")
+        for i in range(500):
+            hub.subscribe(f"env{i}").close()
+        assert len(hub.streams) == MOST_STREAMS
+        assert list(hub.streams) == ["main", *(f"env{i}" for i in range(437, 500))], "those not watched the longest go"
+        hub.metrics.render()
+        assert {dict(labels)["stream"] for labels in hub.metrics._values["watchers"]} == {"main", "env*"}
+        watched = [hub.subscribe(f"env{i}") for i in range(600, 663)]
+        with pytest.raises(UnknownStream, match="at most 64 streams at a time; all of them are watched"):
+            hub.subscribe("env3")
+        for name in ("env01", "env1e3", "env" + "9" * 50, "env\n1", "nobody", "env0:q"):
+            with pytest.raises(UnknownStream, match="watch: want one of the streams main, .* env and a number"):
+                hub.subscribe(name)
+        hub.declare("worst")  # the program's own come first
+        await until(lambda: len(hub.streams) == MOST_STREAMS)
+        with pytest.raises(SubscriptionClosed, match="gave way"):
+            await watched[0].get()
+        assert len(hub.streams) == MOST_STREAMS
+        for i in range(MOST_STREAMS - 2):
+            hub.declare(f"stream {i}")
+        with pytest.raises(ValueError, match="at most 64 streams"):
+            hub.declare("one more")
+        await until(lambda: not any(stream.is_on_demand for stream in hub.streams.values()))
+
+    run(inner())
+
+
+def test_a_member_that_the_program_declares_stays() -> None:
+    async def inner() -> None:
+        hub = with_family(asyncio.get_running_loop())
+        hub.subscribe("env3").close()
+        stream = hub.declare("env3", "The third")
+        stream.idle_since = -1e9
+        hub.tick()
+        assert hub.streams["env3"] is stream
+        assert stream.title == "The third"
+
+    run(inner())
+
+
+def test_a_stream_and_a_family_cannot_share_a_name() -> None:
+    hub = Hub()
+    hub.declare("world")
+    hub.declare_family("env", 3)
+    with pytest.raises(ValueError, match="want a name that no stream has; got 'world'"):
+        hub.declare_family("world", 3)
+    with pytest.raises(ValueError, match="want a stream whose name no family has; got 'env'"):
+        hub.publish(scene(), "env", None, bgr=False)
+
+
+def test_what_was_published_to_members_that_are_gone_is_still_counted() -> None:
+    async def inner() -> None:
+        hub = with_family(asyncio.get_running_loop())
+        for i in range(100):
+            subscription = hub.subscribe(f"env{i}")
+            hub.publish(scene(), f"env{i}", None, bgr=False)
+            subscription.close()
+        hub.metrics.render()
+        assert hub.metrics.value("frames_published_total", stream="env*") == 100
+        assert hub.list_streams()[-1]["published"] == 100
+
+    run(inner())
