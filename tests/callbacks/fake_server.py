@@ -18,6 +18,7 @@ class FakeServer:
         self.watched, self.arguments = set(watched), arguments
         self.url, self.running, self.asked = "http://127.0.0.1:8080/", False, 0
         self.declared: dict[str, str | None] = {}
+        self.families: dict[str, tuple[int, str | None]] = {}
         self.published: list[tuple[str, np.ndarray, dict[str, Any]]] = []
         self.ended: list[tuple[str, dict[str, Any]]] = []
         self.shown: dict[str, Any] = {}
@@ -32,12 +33,16 @@ class FakeServer:
     def declare(self, stream: str, title: str | None = None) -> None:
         self.declared[stream] = title
 
+    def declare_family(self, name: str, count: int, title: str | None = None) -> None:
+        self.families[name] = count, title
+
     def watchers(self, stream: str | None = None) -> int:
         self.asked += 1
         return len(self.watched) if stream is None else int(stream in self.watched)
 
-    def wanted(self, stream: str = "main") -> bool:
-        return stream in self.watched
+    def wanted_streams(self) -> list[str]:
+        """Those that were declared, in their order, and then the others."""
+        return [name for name in self.declared if name in self.watched] + sorted(self.watched - self.declared.keys())
 
     def publish(
         self, frame: Any, stream: str = "main", meta: dict[str, Any] | None = None, *, bgr: bool = False

@@ -9,10 +9,11 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names
+from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of
 from torchrl_gpu.callbacks.films import Films
 from torchrl_gpu.callbacks.overhead import Allowance, HookClock
 from torchrl_gpu.envs.viewable import Viewable, viewable
+from torchrl_gpu.training.decisions import decisions_of
 
 PORT_TRIES = 50
 FILM_FPS = 4.0
@@ -34,7 +35,9 @@ class FrameStream(Callback):
         host: Address to serve on. Off loopback a token is needed.
         token: Lets viewers in, and control.
         view_token: Lets viewers in, to watch only.
-        streams: What can be watched: "env0", "env1", …, "worst", "best", "grid"; see `EnvStreams`.
+        streams: What is offered first: "env0", "env1", …, "worst", "best", "grid", and overlays of them such as
+            "worst:mask", "env0:action", "env0:q"; see `EnvStreams`. Viewers may ask for any other environment, too,
+            and for every overlay that environment and policy have.
         fps: Most pictures a second.
         width, height: Pixels.
         most_share: Of the time that drawing may take, in (0, 1]; 1 draws whenever a picture is due.
@@ -96,7 +99,8 @@ class FrameStream(Callback):
             return
         env = getattr(pl_module, "env", None)
         view = viewable(env)
-        check_names(self.streams, view.num_envs)
+        policy = {"has_policy": hasattr(pl_module, "policy_for"), "has_values": getattr(pl_module, "has_values", False)}
+        check_names(self.streams, view.num_envs, overlays_of(view, **policy))
         if self.films is not None and not (hasattr(pl_module, "policy_for") and hasattr(env, "like")):
             raise ValueError(
                 "FrameStream: record wants a module with `policy_for` and an environment with `like`;"
@@ -110,7 +114,8 @@ class FrameStream(Callback):
         self._view = viewable(pl_module.env)
         self.server = make_server(**self._serving)
         self.server.start()
-        self._streams = EnvStreams(self.server, self._view, self.streams, self.width, self.height)
+        decide = decisions_of(pl_module)
+        self._streams = EnvStreams(self.server, self._view, self.streams, self.width, self.height, decide)
         self._allowance = Allowance(self.most_share)
         self.server.state(run=type(pl_module).__name__)
         print(f"FrameStream: watch at {self.server.url}", flush=True)

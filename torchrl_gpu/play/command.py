@@ -11,12 +11,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names
+from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of
 from torchrl_gpu.envs.viewable import viewable
 from torchrl_gpu.errors import OneLineParser
 from torchrl_gpu.play.cast import Cast, cast
 from torchrl_gpu.play.show import COMMANDS, Show
 from torchrl_gpu.streaming import StreamServer
+from torchrl_gpu.training.decisions import Decisions, has_values
 from torchrl_gpu.training.player import Player
 
 TOKEN_VARIABLES = {"token": "TORCHRL_GPU_TOKEN", "view_token": "TORCHRL_GPU_VIEW_TOKEN"}
@@ -38,10 +39,13 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
     server = StreamServer(port_tries=port_tries, **_serving(args))  # complains before anything is built
     played = cast(rest, args.ckpt_path, args.policy, args.num_envs)
     view = viewable(played.env)
+    check_names(names, args.num_envs, overlays_of(view, has_policy=True, has_values=has_values(played.policy)))
     view.pictures([0], args.width, args.height)  # the first one takes longest: not while somebody waits for it
     with _told_to_stop() as stop, server:
-        streams = EnvStreams(server, view, names, args.width, args.height)
-        show = Show(Player(played.env, played.policy), server, streams, args.speed, _figures(played))
+        player = Player(played.env, played.policy)
+        decide = Decisions(lambda: played.policy, played.env.device, has_values(played.policy), lambda: player.generators)
+        streams = EnvStreams(server, view, names, args.width, args.height, decide)
+        show = Show(player, server, streams, args.speed, _figures(played))
         server.state(policy=played.name)
         print(f"{word}: {played.name} at {server.url}", flush=True)
         show.run(stop)
@@ -57,7 +61,7 @@ def _parser(word: str) -> argparse.ArgumentParser:
     add("--policy", help="who plays: a name from the table of `lightning test`")
     add("--num_envs", type=int, default=1, help="episodes side by side")
     add("--speed", type=float, default=2.0, help="steps a second")
-    add("--streams", nargs="+", help="env0, env1, …, worst, best, grid")
+    add("--streams", nargs="+", help="env0, env1, …, worst, best, grid; env0:mask, env0:action, env0:q, …")
     add("--width", type=int, default=640, help="pixels")
     add("--height", type=int, default=480, help="pixels")
     add("--fps", type=float, default=30.0, help="most pictures a second")
