@@ -9,6 +9,7 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,13 @@ from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 
 from tests.callbacks.fake_server import FakeServer
-from tests.training.tiny import fit, module
+from tests.standins import EnvModule
+from tests.training.tiny import fit, module, packing_env
 from torchrl_gpu import cli
 from torchrl_gpu.callbacks import FrameStream, frame_stream
+from torchrl_gpu.policies import IQN, Rainbow
+from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
+from torchrl_gpu.training import QLearning
 from torchrl_gpu.training.replay_run import random_state
 
 pytest.importorskip("cv2")
@@ -56,7 +61,12 @@ def test_every_picture_says_what_it_shows(tmp_path: Path, watched_by) -> None:  
     watched_by(*WATCHED)
     made = fit(module(), tmp_path, 12, small(), enable_checkpointing=False)
     served = server()
-    assert list(served.declared) == list(WATCHED)
+    assert list(served.declared)[:4] == list(WATCHED)
+    overlays = [f"{base}:{overlay}" for base in ("env0", "worst", "best") for overlay in ("mask", "action", "q")]
+    assert list(served.declared)[4:] == overlays
+    assert {name: count for name, (count, _) in served.families.items()} == dict.fromkeys(
+        ("env", "env:mask", "env:action", "env:q"), 8
+    )
     for name in ("env0", "worst", "best"):
         metas = served.metas(name)
         assert len(metas) == 6  # 12 updates, 2 a training step
@@ -96,7 +106,10 @@ def test_arguments_reach_the_server(tmp_path: Path, watched_by, isolation: str) 
 # -- what it costs --
 
 
-@pytest.mark.parametrize("streams", [(), WATCHED], ids=["unwatched", "watched"])
+OVERLAYS = ("env0:q", "env3:q", "env5:action", "worst:mask", "best:action")
+
+
+@pytest.mark.parametrize("streams", [(), WATCHED, OVERLAYS], ids=["unwatched", "watched", "overlays"])
 def test_the_same_run_with_and_without(tmp_path: Path, watched_by, streams: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
     watched_by(*streams)
     states = []
@@ -207,6 +220,42 @@ def test_only_the_first_process_serves(watched_by) -> None:  # type: ignore[no-u
 
 
 # -- what cannot work is said before anything runs --
+
+
+def agents() -> dict[str, Any]:
+    """Networks whose greedy answer could leave a trace: noise in layers, shares drawn at random."""
+    rainbow = partial(Rainbow, network=partial(PlacementAtoms, num_atoms=5, channels=4, blocks=1))
+    iqn = partial(IQN, network=partial(PlacementQuantiles, channels=4, blocks=1), num_taus=4, upstream_compat=True)
+    return {"rainbow": rainbow, "iqn": iqn}
+
+
+@pytest.mark.parametrize("name", agents())
+def test_asking_the_policy_leaves_no_trace(tmp_path: Path, watched_by, name: str) -> None:  # type: ignore[no-untyped-def]
+    watched_by("env0:q", "env6:action")
+    states = []
+    for callbacks in ((), (small(),)):
+        torch.manual_seed(7)
+        optimizer = partial(torch.optim.Adam, lr=1e-2)
+        made = QLearning(packing_env(), agents()[name], optimizer, batch_size=16, replay_size=160, warmup_frames=48)
+        fit(made, tmp_path, 8, *callbacks, enable_checkpointing=False)
+        states.append((made.state_dict(), made.env.state_dict(), random_state(made.env.device)))
+        assert all(each.training for each in made.agent.modules())
+    for without, watched in zip(*states, strict=True):
+        assert all(torch.equal(without[key], watched[key]) for key in without)
+    assert {name for name, _, _ in server().published} == {"env0:q", "env6:action"}
+
+
+def test_a_module_without_a_policy_shows_what_needs_none(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+    watched_by("env0:mask")
+    trainer = type("Trainer", (), {"is_global_zero": True, "global_step": 1, "loggers": []})()
+    made = EnvModule(packing_env())
+    stream = small(streams=("env0", "env0:mask"))
+    stream.setup(trainer, made, "fit")
+    stream.on_fit_start(trainer, made)
+    assert list(server().declared) == ["env0", "env0:mask"]
+    stream.teardown(trainer, made, "fit")
+    with pytest.raises(ValueError, match="want an overlay that environment and policy have, mask; got 'env0:q'"):
+        small(streams=("env0:q",)).setup(trainer, made, "fit")
 
 
 @pytest.mark.parametrize(

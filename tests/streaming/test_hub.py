@@ -285,7 +285,7 @@ def test_whatever_is_asked_for_there_are_at_most_so_many_streams() -> None:
         with pytest.raises(UnknownStream, match="at most 64 streams at a time; all of them are watched"):
             hub.subscribe("env3")
         for name in ("env01", "env1e3", "env" + "9" * 50, "env\n1", "nobody", "env0:q"):
-            with pytest.raises(UnknownStream, match="watch: want one of the streams main, .* env and a number"):
+            with pytest.raises(UnknownStream, match=r"watch: want one of the streams main, .* env and a number"):
                 hub.subscribe(name)
         hub.declare("worst")  # the program's own come first
         await until(lambda: len(hub.streams) == MOST_STREAMS)

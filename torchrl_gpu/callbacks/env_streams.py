@@ -118,7 +118,7 @@ class EnvStreams:
                 declared |= dict.fromkeys(more)
         for name in declared:
             self.sink.declare(name, self._title(name))
-        for overlay in (None, *self.overlays):
+        for overlay in (None, *self.overlays) if self.view.num_envs > 1 else ():
             ending = "" if overlay is None else f": {self.overlays[overlay].title}"
             family = "env" if overlay is None else f"env:{overlay}"
             self.sink.declare_family(family, self.view.num_envs, f"Environment{ending}")
@@ -211,16 +211,18 @@ def choose(name: str, figures: dict[str, np.ndarray]) -> int:
     return int(np.where(far, worse_is_less, np.inf).argmin())
 
 
-def check_names(names: Sequence[str], num_envs: int | None = None, overlays: Mapping[str, Overlay] | None = None) -> None:
+def check_names(
+    names: Sequence[str], num_envs: int | None = None, overlays: Mapping[str, Overlay] | None = None
+) -> None:
     """ValueError unless every name is that of a stream, of an environment and of an overlay that there is."""
     if not names or len(set(names)) != len(names):
         raise ValueError(f"streams: want one name or more, each once; got {list(names)}")
     for name in names:
         found = Name.read(name) if isinstance(name, str) else None
+        if found is None and isinstance(name, str) and ":" in name:
+            raise ValueError(f"streams: want overlays of env0, env1, …, worst or best, as env0:mask is; got {name!r}")
         if found is None:
-            raise ValueError(
-                f"streams: want env0, env1, …, worst, best or grid, or an overlay such as env0:mask; got {name!r}"
-            )
+            raise ValueError(f"streams: want env0, env1, …, worst, best or grid; got {name!r}")
         if found.number is not None and num_envs is not None and found.number >= num_envs:
             raise ValueError(f"streams: want environments below {num_envs}; got {name!r}")
         if found.overlay is not None and overlays is not None and found.overlay not in overlays:

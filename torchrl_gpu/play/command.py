@@ -43,7 +43,9 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
     view.pictures([0], args.width, args.height)  # the first one takes longest: not while somebody waits for it
     with _told_to_stop() as stop, server:
         player = Player(played.env, played.policy)
-        decide = Decisions(lambda: played.policy, played.env.device, has_values(played.policy), lambda: player.generators)
+        decide = Decisions(
+            lambda: played.policy, played.env.device, has_values(played.policy), lambda: player.generators
+        )
         streams = EnvStreams(server, view, names, args.width, args.height, decide)
         show = Show(player, server, streams, args.speed, _figures(played))
         server.state(policy=played.name)

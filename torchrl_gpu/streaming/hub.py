@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchrl_gpu.streaming import protocol
+from torchrl_gpu.streaming.families import Families, split
 from torchrl_gpu.streaming.frames import (
     Capture,
     Codec,
@@ -25,7 +26,6 @@ from torchrl_gpu.streaming.frames import (
     event_behind,
     to_host_soon,
 )
-from torchrl_gpu.streaming.families import Families, split
 from torchrl_gpu.streaming.metrics import Metrics
 from torchrl_gpu.streaming.protocol import Command, UnknownStream
 from torchrl_gpu.streaming.replay import ReplayRing

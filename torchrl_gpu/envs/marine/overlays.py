@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 from torchrl_gpu.envs.marine.dynamics import ACCELERATION, MAX_SPEED, THRUST_LEVELS, TURN
 from torchrl_gpu.envs.marine.types import CRAFTS
 from torchrl_gpu.envs.marine.viewer import HULLS, SAND, Chart, Snapshot, draw
-from torchrl_gpu.envs.packing.drawing.legend import FAINT, Legend, heat, shares_of
+from torchrl_gpu.envs.packing.drawing.legend import FAINT, Legend, heat, rectangle, shares_of
 from torchrl_gpu.envs.packing.drawing.palette import item_colors
 
 FASTER, STEADY, SLOWER = "#1d8a4a", "#2b333d", "#d0342c"
@@ -131,7 +131,9 @@ class _Sheet:
                 self._arrow(i, int(choice.action[i]), float(choice.speed[i]))
             else:
                 action = choice.action[i]
-                levels = (THRUST_LEVELS[int(action) // 5], THRUST_LEVELS[int(action) % 5]) if action.ndim == 0 else action
+                levels = (
+                    (THRUST_LEVELS[int(action) // 5], THRUST_LEVELS[int(action) % 5]) if action.ndim == 0 else action
+                )
                 self._thrusters(i, [float(level) for level in levels])
 
     def explain(self) -> None:
@@ -150,14 +152,14 @@ class _Sheet:
         legend, side, pen = self.legend, len(values), self.legend.pen
         cell = max(2, min((legend.right - legend.left) // (side + 5), (room - 4) // side))
         left, top = legend.left + legend.size, legend.y
-        pen.rectangle((legend.left, top, legend.left + legend.size // 2, top + side * cell), fill=self.colors[robot])
+        rectangle(pen, (legend.left, top, legend.left + legend.size // 2, top + side * cell), fill=self.colors[robot])
         shares, _, high = shares_of(values)
         tile = Image.fromarray(heat(shares)).resize((side * cell, side * cell), Image.Resampling.NEAREST)
         self.image.paste(tile, (left, top))
         row, column = place
         box = (left + column * cell, top + row * cell, left + (column + 1) * cell - 1, top + (row + 1) * cell - 1)
-        pen.rectangle(box, outline="#000000", width=max(1, cell // 6 + 1))
-        pen.rectangle((box[0] + 1, box[1] + 1, box[2] - 1, box[3] - 1), outline="#ffffff")
+        rectangle(pen, box, outline="#000000", width=max(1, cell // 6 + 1))
+        rectangle(pen, (box[0] + 1, box[1] + 1, box[2] - 1, box[3] - 1), outline="#ffffff")
         words = Legend(self.image, left + side * cell + legend.size // 2, top, legend.right, legend.size)
         words.text(f"{high:.3g}", scale=0.9)
         words.text("at best", scale=0.75, fill=FAINT)
@@ -183,14 +185,20 @@ class _Sheet:
         self._head(way[-1], heading, color)
 
     def _head(self, place: np.ndarray, heading: float, color: str) -> None:
-        ahead, aside = np.array([math.cos(heading), math.sin(heading)]), np.array([-math.sin(heading), math.cos(heading)])
+        ahead, aside = (
+            np.array([math.cos(heading), math.sin(heading)]),
+            np.array([-math.sin(heading), math.cos(heading)]),
+        )
         corners = np.stack([place + 1.3 * ahead, place + 0.8 * aside, place - 0.8 * aside])
         self.pen.polygon(self.chart.pixels(corners), fill=color)
 
     def _thrusters(self, robot: int, levels: Sequence[float]) -> None:
         """A bar ahead or astern of each side's middle; yaw is clockwise, so that the left side is that of −y."""
         heading, (_, beam) = float(self.world.heading[robot]), HULLS[self.world.version]
-        ahead, right = np.array([math.cos(heading), math.sin(heading)]), np.array([-math.sin(heading), math.cos(heading)])
+        ahead, right = (
+            np.array([math.cos(heading), math.sin(heading)]),
+            np.array([-math.sin(heading), math.cos(heading)]),
+        )
         for sign, level in zip((-1, 1), levels, strict=True):
             begin = self.world.place[robot] + sign * (0.5 * beam + 0.5) * right
             way = np.stack([begin, begin + level * BAR * ahead])

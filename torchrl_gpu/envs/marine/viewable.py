@@ -11,8 +11,8 @@ from torch import Tensor
 
 from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.marine.overlays import Choice, draw_actions, draw_range, draw_values
-from torchrl_gpu.envs.marine.viewer import Snapshot, draw, snapshot
 from torchrl_gpu.envs.marine.types import VELOCITY
+from torchrl_gpu.envs.marine.viewer import Snapshot, draw, snapshot
 from torchrl_gpu.envs.viewable import Decision, Overlay
 
 _MOST_TRAILS = 64  # kept, of the worlds that were asked for last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -27,6 +28,13 @@ def shares_of(values: np.ndarray) -> tuple[np.ndarray, float, float]:
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     with np.errstate(invalid="ignore"):
         return (values - low) / ((high - low) or 1.0), low, high
+
+
+def rectangle(pen: ImageDraw.ImageDraw, box: Sequence[float], **how: Any) -> None:
+    """A rectangle (left, top, right, bottom); nothing where a small picture leaves no room for it."""
+    left, top, right, bottom = box
+    if left <= right and top <= bottom:
+        pen.rectangle((left, top, right, bottom), **how)
 
 
 class Legend:
@@ -69,7 +77,7 @@ class Legend:
         """A square of a colour, and what it stands for."""
         fill = color if isinstance(color, str) else tuple(int(each) for each in color)
         box = (self.left, self.y, self.left + self.size, self.y + self.size)
-        self.pen.rectangle(box, fill=fill, outline=outline, width=2 if outline else 1)
+        rectangle(self.pen, box, fill=fill, outline=outline, width=2 if outline else 1)
         left, self.left = self.left, self.left + round(1.5 * self.size)
         self.text(line)
         self.left = left

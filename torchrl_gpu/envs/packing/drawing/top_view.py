@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw
 
-from torchrl_gpu.envs.packing.drawing.legend import FAINT, Legend, heat, shares_of
+from torchrl_gpu.envs.packing.drawing.legend import FAINT, Legend, heat, rectangle, shares_of
 from torchrl_gpu.envs.packing.drawing.stage import BACKGROUND, WIRE
 
 LOW, HIGH = np.array([236.0, 240.0, 245.0]), np.array([74.0, 90.0, 112.0])  # sRGB of the floor and of a full bin
@@ -156,7 +156,7 @@ class _Sheet:
         if max(x, y) <= CONTOURED_CELLS:
             self._contours()
         box = (self.left, self.top, self.left + self.size[0], self.top + self.size[1])
-        self.pen.rectangle(box, outline=WIRE, width=max(1, height // 240))
+        rectangle(self.pen, box, outline=WIRE, width=max(1, height // 240))
         text = max(7, round(min(height / 26, width / 36)))
         self.legend = Legend(self.image, box[2] + margin, margin, width - margin // 2, text)
         self.legend.text(title, scale=1.25)
@@ -175,10 +175,10 @@ class _Sheet:
         if filled:
             part = self.image.crop(box)
             self.image.paste(Image.blend(part, Image.new("RGB", part.size, ITEM), 0.75), box[:2])
-            self.pen.rectangle(box, outline=ITEM_EDGE, width=width)
+            rectangle(self.pen, box, outline=ITEM_EDGE, width=width)
         else:
-            self.pen.rectangle(box, outline="#000000", width=width + 2)
-            self.pen.rectangle((box[0] + 1, box[1] + 1, box[2] - 1, box[3] - 1), outline="#ffffff", width=width)
+            rectangle(self.pen, box, outline="#000000", width=width + 2)
+            rectangle(self.pen, (box[0] + 1, box[1] + 1, box[2] - 1, box[3] - 1), outline="#ffffff", width=width)
         dot = 1.5 * width
         middle = self.pixel(x + 0.5, y + 0.5) if min(self.cell) > 3 * width else (left, bottom)
         box_of_dot = (middle[0] - dot, middle[1] - dot, middle[0] + dot, middle[1] + dot)
