@@ -297,14 +297,16 @@ def test_a_module_without_an_environment(tmp_path: Path, capfd: pytest.CaptureFi
 class Visitor(Callback):
     """Looks at a stream while the run goes on, which ends when it has seen a picture."""
 
-    def __init__(self, stream: FrameStream) -> None:
-        self.stream, self.seen = stream, b""
+    def __init__(self, stream: FrameStream, watches: str = "best") -> None:
+        self.stream, self.watches, self.seen = stream, watches, b""
         self.thread = threading.Thread(target=self.look, daemon=True)
 
     def look(self) -> None:
         for _ in range(20):
             try:
-                with urllib.request.urlopen(f"{self.stream.url}snapshot.jpg?stream=best", timeout=60) as answer:
+                with urllib.request.urlopen(
+                    f"{self.stream.url}snapshot.jpg?stream={self.watches}", timeout=60
+                ) as answer:
                     self.seen = answer.read()
                 return
             except urllib.error.HTTPError as error:
@@ -318,14 +320,17 @@ class Visitor(Callback):
         trainer.should_stop = not self.thread.is_alive()
 
 
+@pytest.mark.parametrize("watches", ["best", "env5", "env6:q"])
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_a_visitor_sees_the_run(tmp_path: Path, isolation: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_visitor_sees_the_run(
+    tmp_path: Path, isolation: str, watches: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("aiohttp")
     pytest.importorskip("av")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         stream = small(port=port, isolation=isolation)
-        visitor = Visitor(stream)
+        visitor = Visitor(stream, watches)
         fit(module(), tmp_path, 1_000_000, stream, visitor, enable_checkpointing=False, min_epochs=0)
     with Image.open(io.BytesIO(visitor.seen)) as picture:
         assert picture.size == (48, 36)

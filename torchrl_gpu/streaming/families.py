@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
 MOST_FAMILIES = 64
@@ -19,7 +20,8 @@ class StreamName(NamedTuple):
     overlay: str | None
 
 
-class Family(NamedTuple):
+@dataclass(frozen=True)
+class Family:
     """Streams `env0`, `env1`, …, or with an overlay `env0:q`, `env1:q`, …, made when somebody asks for one.
 
     Attributes:

@@ -105,13 +105,13 @@ class Layout:
         Raises:
             ValueError: It is no picture, or too large a one, or the range is none of depth.
         """
-        kind = type(frame)
+        kind, seen = type(frame), tuple[Any, ...]()
         if kind is np.ndarray:
             seen = (kind, frame.shape, frame.dtype)
         elif kind.__module__ == "torch" and kind.__name__ == "Tensor":
             seen = (kind, frame.shape, frame.dtype, frame.layout, frame.device.type)
         else:
-            frame, seen = without_subclass(frame, _WHERE), ()
+            frame = without_subclass(frame, _WHERE)
         if not seen or seen != self._seen:
             frame = without_subclass(frame, _WHERE)
             found = format_of(frame, _WHERE)

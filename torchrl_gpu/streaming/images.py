@@ -116,8 +116,9 @@ def check_batch(frames: Frame | Sequence[Frame], where: str) -> None:
             format_of(without_subclass(frame, where), where)
         return
     wanted = "frames N×H×W×C, of uint8 with 1, 3 or 4 channels or of float32 or float16 with 1, or a list of frames"
-    if format_of(without_subclass(frames, where, wanted), where, wanted).number is None:
-        raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, frames.shape))} of {frames.dtype}")
+    batch = without_subclass(frames, where, wanted)
+    if format_of(batch, where, wanted).number is None:
+        raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, batch.shape))} of {batch.dtype}")
 
 
 def to_array(frame: Frame) -> np.ndarray:

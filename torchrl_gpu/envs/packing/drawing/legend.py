@@ -73,7 +73,7 @@ class Legend:
         self.pen.text((self.right - font.getlength(high), self.y), high, fill=FAINT, font=font)
         self.y += round(1.4 * self.size)
 
-    def swatch(self, color: Sequence[int] | str, line: str, outline: str | None = None) -> None:
+    def swatch(self, color: Sequence[float] | np.ndarray | str, line: str, outline: str | None = None) -> None:
         """A square of a colour, and what it stands for."""
         fill = color if isinstance(color, str) else tuple(int(each) for each in color)
         box = (self.left, self.y, self.left + self.size, self.y + self.size)
