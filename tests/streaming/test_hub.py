@@ -17,6 +17,7 @@ from tests.streaming.pictures import scene
 from tests.streaming.viewers import encoded, run, until
 from torchrl_gpu.streaming import hub as hub_module
 from torchrl_gpu.streaming.hub import LINGER, MOST_COMMANDS, Hub
+from torchrl_gpu.streaming.pace import Pace
 from torchrl_gpu.streaming.protocol import Command, UnknownStream
 from torchrl_gpu.streaming.streams import MOST_STREAMS, Stream, SubscriptionClosed
 
@@ -58,6 +59,25 @@ def test_with_nobody_watching_a_gpu_is_not_asked() -> None:
         for frame in frames:
             hub.publish(frame, "main", {"step": 1}, bgr=False)
     assert hub.streams["main"].layout.format.kind == "depth"
+
+
+def test_a_tensor_without_pixels_is_refused_though_one_like_it_came_before() -> None:
+    async def inner() -> None:
+        hub = Hub()
+        hub.attach(asyncio.get_running_loop())
+        task = asyncio.create_task(hub.subscribe(hub.stream("main").name).get())
+        await until(lambda: hub.wanted_streams())
+        frame = torch.zeros(4, 6, 3, dtype=torch.uint8)
+        hub.streams["main"].layout.see(frame)
+        for other in (frame.to_sparse(), frame.to("meta")):
+            hub.streams["main"].pace = Pace()
+            with pytest.raises(
+                ValueError, match=r"StreamServer.publish: want a frame .*; got a (sparse_coo|meta) tensor"
+            ):
+                hub.publish(other, "main", None, bgr=False)
+        task.cancel()
+
+    run(inner())
 
 
 def test_a_wanted_frame_is_copied_once() -> None:

@@ -97,7 +97,9 @@ class Layout:
     def __init__(self) -> None:
         self.shape = (0, 0, 3)
         self.format = FrameFormat("rgb", None, 0, 0)
-        self._seen: tuple[Any, ...] = ()
+        self._kind: type | None = None
+        self._shape: Any = None
+        self._dtype: Any = None
 
     def see(self, frame: Any, depth_range: Any = None) -> Any:
         """Takes a frame's layout in, and gives the frame as `images.without_subclass` does.
@@ -105,24 +107,26 @@ class Layout:
         Raises:
             ValueError: It is no picture, or too large a one, or the range is none of depth.
         """
-        kind, seen = type(frame), tuple[Any, ...]()
-        if kind is np.ndarray:
-            seen = (kind, frame.shape, frame.dtype)
-        elif kind.__module__ == "torch" and kind.__name__ == "Tensor":
-            seen = (kind, frame.shape, frame.dtype, frame.layout, frame.device.type)
-        else:
-            frame = without_subclass(frame, _WHERE)
-        if not seen or seen != self._seen:
+        kind = type(frame)
+        if kind is not self._kind or frame.shape != self._shape or frame.dtype != self._dtype:
             frame = without_subclass(frame, _WHERE)
             found = format_of(frame, _WHERE)
             check_size(found, _WHERE, LARGEST_SIDE)
-            self.shape, self.format, self._seen = canvas_shape(found), found, seen
+            self.shape, self.format = canvas_shape(found), found
+            self._shape, self._dtype = frame.shape, frame.dtype
+            self._kind = kind if kind is type(frame) else None  # what a subclass says of itself is never believed
         if depth_range is not None:
             check_depth_range(depth_range, self.format, _WHERE)
         return frame
 
     def depth_of(self, frame: Any, depth_range: tuple[float, float] | None) -> Any:
-        """What the colours of a frame stand for, as `pixels.measured_range`; None where it has no depth."""
+        """What the colours of a frame stand for, as `pixels.measured_range`; None where it has no depth.
+
+        Raises:
+            ValueError: It is a tensor that holds no strided numbers, though one like it did.
+        """
+        if not isinstance(frame, np.ndarray):
+            without_subclass(frame, _WHERE)
         return measured_range(frame, depth_range) if self.format.kind == "depth" else None
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 WHITE = 255  # of the background behind what is transparent
 UNMEASURED = 128  # red, green and blue where depth is NaN or infinite; no colour of the map is gray
+_LARGE = 1e30  # metres, up to which float32 has room for sums and products
 _BLOCK = 1 << 18  # numbers that are worked on at once on the host: they stay in its cache
 
 
@@ -147,6 +148,12 @@ def color_map() -> np.ndarray:
 
 
 @cache
+def _packed_color_map() -> np.ndarray:
+    """The same with four bytes a colour, (256,) uint32, which are looked up several times as fast as three."""
+    return np.pad(color_map(), ((0, 0), (0, 1))).view(np.uint32)[:, 0]
+
+
+@cache
 def _color_map_on(device: Any) -> Any:
     """The same on a device, where it stays."""
     return sys.modules["torch"].from_numpy(color_map()).to(device)
@@ -171,9 +178,11 @@ def _write(canvas: Any, frame: Any, found: FrameFormat, depth: Any) -> None:
 def _over_white(frame: np.ndarray) -> np.ndarray:
     """(…, 4) over the background, (…, 3) uint16."""
     alpha = frame[..., 3:].astype(np.uint16)
-    mixed = frame[..., :3] * alpha + WHITE * (255 - alpha) + np.uint16(127)
-    blended: np.ndarray = mixed // np.uint16(255)
-    return blended
+    mixed = frame[..., :3] * alpha
+    mixed += WHITE * (255 - alpha) + np.uint16(128)
+    mixed += mixed >> 8  # with the next line: a division by 255, rounded
+    mixed >>= 8
+    return mixed
 
 
 def _over_white_on_device(frame: Any) -> Any:
@@ -184,12 +193,19 @@ def _over_white_on_device(frame: Any) -> Any:
 
 def _colors(frame: np.ndarray, depth: tuple[float, float]) -> np.ndarray:
     """(…, 1) metres as colours (…, 3) uint8."""
-    (near, far), metres = depth, frame[..., 0].astype(np.float64)
-    known = np.isfinite(metres)
+    near, far = depth
     if far < near:  # nothing was measured
-        return np.full((*metres.shape, 3), UNMEASURED, np.uint8)
-    shares = (np.clip(np.where(known, metres, near), near, far) - near) / (far - near if far > near else 1.0)
-    return np.where(known[..., None], color_map()[(shares * 255 + 0.5).astype(np.uint8)], np.uint8(UNMEASURED))
+        return np.full((*frame.shape[:-1], 3), UNMEASURED, np.uint8)
+    wide = np.float32 if max(abs(near), abs(far)) < _LARGE else np.float64
+    with np.errstate(over="ignore", invalid="ignore"):  # where nothing was measured, which is painted over
+        shades = np.subtract(frame[..., 0], near, dtype=wide)
+        shades *= 255 / (far - near) if far > near else 0.0
+        places = (np.clip(shades, 0, 255, out=shades) + wide(0.5)).astype(np.uint8)
+    colors: np.ndarray = _packed_color_map().take(places).view(np.uint8).reshape(*places.shape, 4)[..., :3]
+    unknown = ~np.isfinite(frame[..., 0])
+    if unknown.any():
+        colors[unknown] = UNMEASURED
+    return colors
 
 
 def _colors_on_device(frame: Any, depth: Any) -> Any:
