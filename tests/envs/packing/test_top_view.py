@@ -62,6 +62,12 @@ def test_legal_places_are_green_by_the_number_of_ways() -> None:
     assert near(at(picture, 4.5, 3.5), HIGH)
 
 
+def test_where_there_is_but_one_way_it_is_dark_green() -> None:
+    ways = np.zeros((5, 4), int)
+    ways[1, 2] = 1
+    assert near(at(draw_mask(pile(), ways, 1, *SIZE), 1.5, 2.5), 0.8 * MANY + 0.2 * LOW)
+
+
 def test_a_place_of_a_coarse_grid_covers_its_cells() -> None:
     ways = np.zeros((3, 2), int)  # places every two cells of 5 and 4
     ways[1, 1] = 1

@@ -79,7 +79,7 @@ def draw_mask(pile: Pile, ways: np.ndarray, most: int, width: int, height: int) 
         width, height: Pixels.
     """
     spread = pile.spread(ways)[..., None]
-    greens = FEW + (MANY - FEW) * ((spread - 1) / max(most - 1, 1)).clip(0, 1)
+    greens = FEW + (MANY - FEW) * ((spread - 1) / (most - 1) if most > 1 else spread).clip(0, 1)
     seen_through = 0.8 * greens + 0.2 * pile.cells  # the pile can be made out below
     sheet = _Sheet(pile, np.where(spread > 0, seen_through, pile.cells), width, height, "legal placements")
     places = int((ways > 0).sum())
@@ -102,7 +102,7 @@ def draw_action(pile: Pile, placing: Placing | None, width: int, height: int) ->
         sheet.legend.text(NO_PLACE)
     else:
         sheet.outline(placing, filled=True)
-        sheet.tell(placing)
+        sheet.tell(placing, filled=True)
     return sheet.finish()
 
 
@@ -122,10 +122,10 @@ def draw_values(pile: Pile, values: np.ndarray, placing: Placing | None, width: 
         sheet.legend.text(NO_PLACE)
         return sheet.finish()
     sheet.outline(placing, filled=False)
-    sheet.legend.text("expected return, lower left", scale=0.9)
-    sheet.legend.text("corner of the item here", scale=0.9)
+    sheet.legend.text("Q of the item with its lower", scale=0.9)
+    sheet.legend.text("left corner here", scale=0.9)
     sheet.legend.bar(heat(np.linspace(0, 1, 64)), f"{low:.3g}", f"{high:.3g}")
-    sheet.tell(placing)
+    sheet.tell(placing, filled=False)
     return sheet.finish()
 
 
@@ -184,10 +184,11 @@ class _Sheet:
         box_of_dot = (middle[0] - dot, middle[1] - dot, middle[0] + dot, middle[1] + dot)
         self.pen.ellipse(box_of_dot, fill="#ffffff", outline="#000000")
 
-    def tell(self, placing: Placing) -> None:
-        """What is placed, and where."""
+    def tell(self, placing: Placing, filled: bool) -> None:
+        """What is placed, and where, behind a swatch like `outline`."""
         legend, (x, y) = self.legend, placing.corner
-        legend.swatch(ITEM, f"item {placing.item}", ITEM_EDGE)
+        fill, edge = (ITEM, ITEM_EDGE) if filled else ("#ffffff", "#000000")
+        legend.swatch(fill, f"item {placing.item}", edge)
         p, q = (cells * side / of for cells, side, of in self._sides(placing))
         legend.text(f"{p:.3g} x {q:.3g} x {placing.height:.3g} m", fill=FAINT)
         legend.text(f"turn {placing.orientation}, cell ({x}, {y})", fill=FAINT)
