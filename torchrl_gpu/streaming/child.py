@@ -46,6 +46,7 @@ class Inlet:
         self._board = board
         self._speaker = speaker
         self._free = list(range(MOST_STREAMS, Board.PLACES))
+        self._lock = threading.Lock()
         self._indices: dict[str, int] = {}
         self._frames: dict[str, SharedFrames] = {}
         self._hear: dict[str, Callable[..., None]] = {
@@ -74,11 +75,12 @@ class Inlet:
             at_end()
 
     def _declare(self, stream: str, title: str | None, index: int) -> None:
-        before, self._indices[stream] = self._indices.get(stream), index
         declared = self._hub.declare(stream, title)
-        declared.tell_demand = self._tell_demand
-        if before is not None and before != index:  # viewers had asked for it already
-            self._tell_demand(declared)
+        with self._lock:
+            before, self._indices[stream] = self._indices.get(stream), index
+            declared.tell_demand = self._tell_demand
+        self._hub.call(self._tell_demand, declared)  # viewers may have come already
+        if before is not None and before != index:
             self._release(stream, before)
 
     def _declare_family(self, name: str, count: int, title: str | None) -> None:
@@ -93,9 +95,11 @@ class Inlet:
 
     def _opened(self, stream: Stream) -> None:
         """Gives the member of a family a place on the board. There is always one: there are as many as streams."""
-        index = self._free.pop()
-        self._indices[stream.name] = index
-        stream.tell_demand = self._tell_demand
+        with self._lock:
+            if stream.name in self._indices:  # the program has declared it meanwhile
+                return
+            index = self._indices[stream.name] = self._free.pop()
+            stream.tell_demand = self._tell_demand
         self._speaker.say("opened", stream=stream.name, index=index)
 
     def _dropped(self, stream: Stream) -> None:

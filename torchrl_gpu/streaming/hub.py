@@ -334,7 +334,8 @@ class Hub:
         stream.label = family.label
         with self._lock:
             stream = self.streams.setdefault(name, stream)
-        self.on_open(stream)
+        if stream.is_on_demand:  # and was not declared meanwhile
+            self.on_open(stream)
         return stream
 
     def _make_room(self) -> None:
