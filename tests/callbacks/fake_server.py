@@ -19,6 +19,7 @@ class FakeServer:
         self.kept: set[str] = set()  # streams with a picture for whoever comes, which here never grows old
         self.url, self.running, self.asked = "http://127.0.0.1:8080/", False, 0
         self.declared: dict[str, str | None] = {}
+        self.families: dict[str, tuple[int, str | None]] = {}
         self.published: list[tuple[str, np.ndarray, dict[str, Any]]] = []
         self.ended: list[tuple[str, dict[str, Any]]] = []
         self.shown: dict[str, Any] = {}
@@ -34,12 +35,17 @@ class FakeServer:
     def declare(self, stream: str, title: str | None = None) -> None:
         self.declared[stream] = title
 
+    def declare_family(self, name: str, count: int, title: str | None = None) -> None:
+        self.families[name] = count, title
+
     def watchers(self, stream: str | None = None) -> int:
         self.asked += stream is None
         return len(self.watched) if stream is None else int(stream in self.watched)
 
-    def wanted(self, stream: str = "main") -> bool:
-        return stream in self.watched or stream not in self.kept
+    def wanted_streams(self) -> list[str]:
+        """Those that were declared, in their order, and then the others."""
+        declared = [name for name in self.declared if name in self.watched or name not in self.kept]
+        return declared + sorted(self.watched - self.declared.keys())
 
     def publish(
         self, frame: Any, stream: str = "main", meta: dict[str, Any] | None = None, *, bgr: bool = False

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from tests.callbacks.fake_server import FakeServer
 from torchrl_gpu.callbacks import env_streams
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, choose
+from torchrl_gpu.envs.viewable import Decision, Overlay
 
 NAMES = ("env2", "worst", "best", "grid")
 
@@ -32,7 +35,7 @@ class Counted:
 
     def pictures(self, index: Sequence[int], width: int, height: int) -> np.ndarray:
         self.drawn.append(list(index))
-        return np.stack([np.full((height, width, 3), each, np.uint8) for each in index])
+        return np.stack([np.full((height, width, 3), each % 256, np.uint8) for each in index])
 
 
 @pytest.fixture
@@ -55,6 +58,7 @@ def test_nothing_is_asked_for_nobody_but_one_picture_to_keep(view: Counted, serv
     assert (view.asked, len(view.drawn)) == (1, len(NAMES))
     assert {name for name, _, _ in server.published} == set(NAMES)
     assert server.declared == {"env2": "Environment 2", "worst": "The worst", "best": "The best", "grid": "Several"}
+    assert server.families == {"env": (5, "Environment")}
 
 
 def test_only_what_is_watched_is_drawn(view: Counted, server: FakeServer) -> None:
@@ -180,8 +184,120 @@ def test_a_grid_by_hand(view: Counted, server: FakeServer) -> None:
         (("env0", "median"), "got 'median'"),
         (("env",), "got 'env'"),
         (("env5",), "want environments below 5; got 'env5'"),
+        (("env5:mask",), "want environments below 5; got 'env5:mask'"),
+        (("env٣",), "got 'env٣'"),
+        (("env01",), "got 'env01'"),
+        (("env" + "9" * 5000,), "got 'env9"),
+        ((3,), "got 3"),
+        (("grid:mask",), "want overlays of env0, env1, …, worst or best, as env0:mask is; got 'grid:mask'"),
+        (("env0:",), "want overlays of .*; got 'env0:'"),
+        (("env0:x",), "want an overlay that environment and policy have, mask; got 'env0:x'"),
     ],
 )
 def test_names_that_cannot_work(names: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        check_names(names, 5)
+        check_names(names, 5, {"mask": Overlay("Legal", "env")})
+
+
+# -- overlays, and environments that nobody named --
+
+
+class Layered(Counted):
+    """The same with overlays, whose pictures hold what was decided."""
+
+    overlays: ClassVar = {
+        "mask": Overlay("Legal", "env"),
+        "action": Overlay("Next", "action"),
+        "q": Overlay("Values", "values"),
+    }
+
+    def observation(self, index: int) -> TensorDict:
+        return TensorDict({"number": torch.tensor([index])}, [1])
+
+    def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> np.ndarray:
+        assert (decision is None) == (name == "mask")
+        return np.full((height, width, 3), 100 if decision is None else int(decision.action), np.uint8)
+
+
+class Policy:
+    """Chooses ten times the number of the environment; counts how often it is asked."""
+
+    def __init__(self, has_values: bool = True) -> None:
+        self.has_values, self.asked = has_values, 0
+
+    def __call__(self, observation: TensorDict) -> Decision:
+        self.asked += 1
+        return Decision(10 * observation["number"][0], torch.zeros(3) if self.has_values else None)
+
+
+def test_overlays_are_offered_as_far_as_there_is_a_policy(server: FakeServer) -> None:
+    for policy, offered in ((None, ["mask"]), (Policy(False), ["mask", "action"]), (Policy(), ["mask", "action", "q"])):
+        server.declared, server.families = {}, {}
+        EnvStreams(server, Layered(), NAMES, 32, 24, policy)
+        expected = [f"{base}:{overlay}" for base in ("env2", "worst", "best") for overlay in offered]
+        assert list(server.declared) == [*NAMES, *expected]
+        assert list(server.families) == ["env", *(f"env:{overlay}" for overlay in offered)]
+    assert server.declared["worst:q"] == "The worst: Values"
+    assert server.families["env:q"] == (5, "Environment: Values")
+    with pytest.raises(
+        ValueError, match="want an overlay that environment and policy have, mask, action; got 'env0:q'"
+    ):
+        EnvStreams(server, Layered(), ("env0:q",), 32, 24, Policy(False))
+
+
+def test_any_environment_and_any_overlay_are_drawn_when_asked_for(server: FakeServer) -> None:
+    view, policy = Layered(), Policy()
+    streams = EnvStreams(server, view, ("env2",), 32, 24, policy)
+    server.watched = {"env4", "env3:action", "env3:q", "worst:mask", "env5", "env1:x", "main", "env0:q:q"}
+    assert streams.publish() == 4
+    assert {name: int(picture.max()) for name, picture, _ in server.published} == {
+        "env4": 4,
+        "env3:action": 30,
+        "env3:q": 30,
+        "worst:mask": 100,
+    }
+    assert policy.asked == 1, "both overlays are of one decision"
+    assert [meta["env"] for meta in server.metas("env3:q")] == [3]
+
+
+def test_nobody_watches_an_overlay_and_no_policy_is_asked(server: FakeServer) -> None:
+    policy = Policy()
+    streams = EnvStreams(server, Layered(), NAMES, 32, 24, policy)
+    server.watched = {"env2", "worst", "best", "grid", "env0:mask"}
+    assert streams.publish() == 5
+    assert policy.asked == 0
+
+
+def test_an_overlay_follows_its_base(server: FakeServer) -> None:
+    view = Layered()
+    streams = EnvStreams(server, view, NAMES, 32, 24, Policy())
+    server.watched = {"worst"}
+    streams.publish()
+    view.reached[2] = 5.0  # no longer the worst, but it stays
+    server.watched = {"worst", "worst:action"}
+    streams.publish()
+    assert [meta["env"] for meta in server.metas("worst") + server.metas("worst:action")] == [2, 2, 2]
+    view.episode[2] += 1
+    streams.publish()
+    assert [name for name, _ in server.ended] == ["worst", "worst:action"]
+    assert server.metas("worst")[-1]["env"] == server.metas("worst:action")[-1]["env"] != 2
+
+
+def test_what_is_remembered_of_streams_is_bounded(server: FakeServer) -> None:
+    view = Layered()
+    view.num_envs = 3000
+    view.step = view.episode = torch.ones(3000, dtype=torch.int64)
+    view.reached = torch.zeros(3000)
+    streams = EnvStreams(server, view, ("env2",), 16, 16)
+    for i in range(0, 3000, 100):
+        server.watched = {f"env{j}" for j in range(i, i + 100)}
+        streams.publish(version=i)
+    assert len(server.published) == 3000
+    assert len(streams._shown) == len(streams._versions) == 256
+
+
+def test_many_names_leave_overlays_to_be_asked_for(server: FakeServer) -> None:
+    view = Layered()
+    view.num_envs = 64
+    EnvStreams(server, view, [f"env{i}" for i in range(60)], 32, 24, Policy())
+    assert len(server.declared) == 60

@@ -9,6 +9,7 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,13 @@ from lightning.pytorch.loggers import CSVLogger
 from PIL import Image
 
 from tests.callbacks.fake_server import FakeServer
-from tests.training.tiny import fit, module
+from tests.standins import EnvModule
+from tests.training.tiny import fit, module, packing_env
 from torchrl_gpu import cli
 from torchrl_gpu.callbacks import FrameStream, frame_stream
+from torchrl_gpu.policies import IQN, Rainbow
+from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
+from torchrl_gpu.training import QLearning
 from torchrl_gpu.training.replay_run import random_state
 
 pytest.importorskip("cv2")
@@ -56,7 +61,12 @@ def test_every_picture_says_what_it_shows(tmp_path: Path, watched_by) -> None:  
     watched_by(*WATCHED)
     made = fit(module(), tmp_path, 12, small(), enable_checkpointing=False)
     served = server()
-    assert list(served.declared) == list(WATCHED)
+    assert list(served.declared)[:4] == list(WATCHED)
+    overlays = [f"{base}:{overlay}" for base in ("env0", "worst", "best") for overlay in ("mask", "action", "q")]
+    assert list(served.declared)[4:] == overlays
+    assert {name: count for name, (count, _) in served.families.items()} == dict.fromkeys(
+        ("env", "env:mask", "env:action", "env:q"), 8
+    )
     for name in ("env0", "worst", "best"):
         first, *metas = served.metas(name)
         assert first["episode_step"] == 0  # drawn before the address was printed
@@ -98,7 +108,10 @@ def test_arguments_reach_the_server(tmp_path: Path, watched_by, isolation: str) 
 # -- what it costs --
 
 
-@pytest.mark.parametrize("streams", [(), WATCHED], ids=["unwatched", "watched"])
+OVERLAYS = ("env0:q", "env3:q", "env5:action", "worst:mask", "best:action")
+
+
+@pytest.mark.parametrize("streams", [(), WATCHED, OVERLAYS], ids=["unwatched", "watched", "overlays"])
 def test_the_same_run_with_and_without(tmp_path: Path, watched_by, streams: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
     watched_by(*streams)
     states = []
@@ -144,7 +157,7 @@ def test_while_nobody_watches_a_picture_is_kept_now_and_then(  # type: ignore[no
 ) -> None:
     watched_by()
     monkeypatch.setattr(frame_stream, "UNWATCHED_S", 0.0)
-    monkeypatch.setattr(FakeServer, "wanted", lambda self, stream: True)  # a second has passed
+    monkeypatch.setattr(FakeServer, "wanted_streams", lambda self: list(self.declared))  # a second has passed
     monkeypatch.setattr("torchrl_gpu.callbacks.overhead.Allowance.allows", lambda self, now: allowed)
     fit(module(), tmp_path, 12, small(streams=("env0",)), enable_checkpointing=False)
     assert len(server().published) == 1 + drawn
@@ -249,6 +262,42 @@ def test_only_the_first_process_serves(watched_by) -> None:  # type: ignore[no-u
 # -- what cannot work is said before anything runs --
 
 
+def agents() -> dict[str, Any]:
+    """Networks whose greedy answer could leave a trace: noise in layers, shares drawn at random."""
+    rainbow = partial(Rainbow, network=partial(PlacementAtoms, num_atoms=5, channels=4, blocks=1))
+    iqn = partial(IQN, network=partial(PlacementQuantiles, channels=4, blocks=1), num_taus=4, upstream_compat=True)
+    return {"rainbow": rainbow, "iqn": iqn}
+
+
+@pytest.mark.parametrize("name", agents())
+def test_asking_the_policy_leaves_no_trace(tmp_path: Path, watched_by, name: str) -> None:  # type: ignore[no-untyped-def]
+    watched_by("env0:q", "env6:action")
+    states = []
+    for callbacks in ((), (small(),)):
+        torch.manual_seed(7)
+        optimizer = partial(torch.optim.Adam, lr=1e-2)
+        made = QLearning(packing_env(), agents()[name], optimizer, batch_size=16, replay_size=160, warmup_frames=48)
+        fit(made, tmp_path, 8, *callbacks, enable_checkpointing=False)
+        states.append((made.state_dict(), made.env.state_dict(), random_state(made.env.device)))
+        assert all(each.training for each in made.agent.modules())
+    for without, watched in zip(*states, strict=True):
+        assert all(torch.equal(without[key], watched[key]) for key in without)
+    assert {name for name, _, _ in server().published} == {"env0:q", "env6:action", *WATCHED}
+
+
+def test_a_module_without_a_policy_shows_what_needs_none(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
+    watched_by("env0:mask")
+    trainer = type("Trainer", (), {"is_global_zero": True, "global_step": 1, "loggers": []})()
+    made = EnvModule(packing_env())
+    stream = small(streams=("env0", "env0:mask"))
+    stream.setup(trainer, made, "fit")
+    stream.on_fit_start(trainer, made)
+    assert list(server().declared) == ["env0", "env0:mask"]
+    stream.teardown(trainer, made, "fit")
+    with pytest.raises(ValueError, match="want an overlay that environment and policy have, mask; got 'env0:q'"):
+        small(streams=("env0:q",)).setup(trainer, made, "fit")
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -288,14 +337,16 @@ def test_a_module_without_an_environment(tmp_path: Path, capfd: pytest.CaptureFi
 class Visitor(Callback):
     """Looks at a stream while the run goes on, which ends when it has seen a picture."""
 
-    def __init__(self, stream: FrameStream) -> None:
-        self.stream, self.seen = stream, b""
+    def __init__(self, stream: FrameStream, watches: str = "best") -> None:
+        self.stream, self.watches, self.seen = stream, watches, b""
         self.thread = threading.Thread(target=self.look, daemon=True)
 
     def look(self) -> None:
         for _ in range(20):
             try:
-                with urllib.request.urlopen(f"{self.stream.url}snapshot.jpg?stream=best", timeout=60) as answer:
+                with urllib.request.urlopen(
+                    f"{self.stream.url}snapshot.jpg?stream={self.watches}", timeout=60
+                ) as answer:
                     self.seen = answer.read()
                 return
             except urllib.error.HTTPError as error:
@@ -309,14 +360,17 @@ class Visitor(Callback):
         trainer.should_stop = not self.thread.is_alive()
 
 
+@pytest.mark.parametrize("watches", ["best", "env5", "env6:q"])
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_a_visitor_sees_the_run(tmp_path: Path, isolation: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_visitor_sees_the_run(
+    tmp_path: Path, isolation: str, watches: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("aiohttp")
     pytest.importorskip("av")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         stream = small(port=port, isolation=isolation)
-        visitor = Visitor(stream)
+        visitor = Visitor(stream, watches)
         fit(module(), tmp_path, 1_000_000, stream, visitor, enable_checkpointing=False, min_epochs=0)
     with Image.open(io.BytesIO(visitor.seen)) as picture:
         assert picture.size == (48, 36)

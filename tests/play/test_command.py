@@ -67,8 +67,13 @@ def test_served_until_it_is_told_to_end(serving: subprocess.Popen[str]) -> None:
     pictures = {get(f"{found[1]}snapshot.jpg?stream=env0") for _ in range(5)}
     assert all(picture.startswith(JPEG) for picture in pictures)
     assert len(pictures) > 1  # the bin fills while it is looked at
-    (stream,) = json.loads(get(f"{found[1]}streams"))
-    assert (stream["name"], stream["title"]) == ("env0", "Environment 0")
+    listed = json.loads(get(f"{found[1]}streams"))
+    assert [(each["name"], each["base"], each.get("overlay")) for each in listed] == [
+        ("env0", "env0", None),
+        ("env0:mask", "env0", "mask"),
+        ("env0:action", "env0", "action"),  # but no Q map: a heuristic has none
+    ]
+    assert get(f"{found[1]}snapshot.jpg?stream=env0:action").startswith(JPEG)
     serving.send_signal(signal.SIGTERM)
     _, errors = serving.communicate(timeout=30)
     assert serving.returncode == 0

@@ -272,3 +272,54 @@ def test_the_thread_ends_with_stop_even_if_it_never_began() -> None:
     encoding.stop()
     assert encoding.error is None
     assert not any(thread.name == "torchrl_gpu stream encoder" for thread in threading.enumerate())
+
+
+class OnItsWay:
+    """What colours of depth stand for, which may be read only behind the event of its copy."""
+
+    def __init__(self) -> None:
+        self.is_there = False
+
+    def synchronize(self) -> None:
+        self.is_there = True
+
+    def to(self, device: str, non_blocking: bool) -> OnItsWay:
+        return self
+
+    def tolist(self) -> list[float]:
+        assert self.is_there
+        return [0.5, 4.0]
+
+
+def test_the_range_of_depth_is_read_when_the_copy_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def inner() -> None:
+        async with encoding_hub() as (hub, _):
+            stream, depth = hub.stream("main"), OnItsWay()
+            monkeypatch.setattr("torchrl_gpu.streaming.hub.event_behind", lambda pixels: depth)
+            task = asyncio.create_task(hub.subscribe("main").get())
+            await until(lambda: stream.is_due(asyncio.get_running_loop().time()))
+            hub.accept(stream, scene(), {"step": 1}, bgr=False, captured=0.0, depth=depth)
+            picture = await asyncio.wait_for(task, 10)
+            assert dict(picture.meta) == {"step": 1, "depth_near_m": 0.5, "depth_far_m": 4.0}
+
+    run(inner())
+
+
+def test_a_member_that_is_dropped_takes_its_encoder_along() -> None:
+    async def inner() -> None:
+        async with encoding_hub() as (hub, encoding):
+            hub.declare_family("env", 8)
+            subscription = hub.subscribe("env3", "h264")
+            task = asyncio.create_task(subscription.get())
+            await until(hub.wanted_streams)
+            hub.publish(scene(), "env3", None, bgr=False)
+            await asyncio.wait_for(task, 10)
+            encoder = encoding._h264["env3"]
+            subscription.close()
+            hub.streams["env3"].idle_since = -1e9
+            hub.tick()
+            await until(lambda: not encoding._h264)
+            with pytest.raises(RuntimeError, match="one that was closed"):
+                encoder.encode(scene())
+
+    run(inner())

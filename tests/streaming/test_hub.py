@@ -9,13 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.no_host_reads import NoHostReads
 from tests.streaming.pictures import scene
 from tests.streaming.viewers import encoded, run, until
 from torchrl_gpu.streaming import hub as hub_module
-from torchrl_gpu.streaming.hub import MOST_COMMANDS, Hub
-from torchrl_gpu.streaming.protocol import Command
-from torchrl_gpu.streaming.streams import MOST_STREAMS, Stream
+from torchrl_gpu.streaming.hub import LINGER, MOST_COMMANDS, Hub
+from torchrl_gpu.streaming.pace import Pace
+from torchrl_gpu.streaming.protocol import Command, UnknownStream
+from torchrl_gpu.streaming.streams import MOST_STREAMS, Stream, SubscriptionClosed
 
 
 def listening(hub: Hub) -> list[dict[str, Any]]:
@@ -40,22 +44,41 @@ def test_with_nobody_watching_one_frame_a_second_is_kept(monkeypatch: pytest.Mon
     assert hub.streams["main"].layout.shape == scene().shape
 
 
-class Distant:
-    """A tensor on a GPU of which nothing may be asked but what the host knows."""
+class Nothing(TorchDispatchMode):
+    """Under it no operator may run: only what the host knows of a tensor may be asked."""
 
-    def __init__(self, *shape: int) -> None:
-        self.shape, self.dtype = shape, "torch.uint8"
-
-    def __getattr__(self, name: str) -> object:
-        raise AssertionError(f"the frame was asked for {name}")
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError(f"{func} was run")
 
 
 def test_with_nobody_watching_a_gpu_is_not_asked_for_what_is_not_kept() -> None:
     hub = Hub()
+    shapes = [(480, 640, 3), (16, 48, 64, 3), (480, 640, 4), (480, 640)]
+    frames = [torch.zeros(shape, dtype=torch.uint8) for shape in shapes] + [torch.zeros(480, 640)]
     hub.stream("main").pace.advance(time.monotonic() + 60.0)  # one has just been kept, however slow this machine is
-    for frame in (Distant(480, 640, 3), Distant(16, 480, 640, 3), Distant(480, 640, 3)):
-        hub.publish(frame, "main", {"step": 1}, bgr=False)
-    assert hub.streams["main"].layout.shape == (480, 640, 3)
+    with NoHostReads(), Nothing():
+        for frame in frames:
+            hub.publish(frame, "main", {"step": 1}, bgr=False)
+    assert hub.streams["main"].layout.format.kind == "depth"
+
+
+def test_a_tensor_without_pixels_is_refused_though_one_like_it_came_before() -> None:
+    async def inner() -> None:
+        hub = Hub()
+        hub.attach(asyncio.get_running_loop())
+        task = asyncio.create_task(hub.subscribe(hub.stream("main").name).get())
+        await until(lambda: hub.wanted_streams())
+        frame = torch.zeros(4, 6, 3, dtype=torch.uint8)
+        hub.streams["main"].layout.see(frame)
+        for other in (frame.to_sparse(), frame.to("meta")):
+            hub.streams["main"].pace = Pace()
+            with pytest.raises(
+                ValueError, match=r"StreamServer.publish: want a frame .*; got a (sparse_coo|meta) tensor"
+            ):
+                hub.publish(other, "main", None, bgr=False)
+        task.cancel()
+
+    run(inner())
 
 
 def test_a_wanted_frame_is_copied_once() -> None:
@@ -84,7 +107,7 @@ def test_what_is_wrong_is_said_whether_somebody_watches_or_not(meta: dict[str, A
     hub = Hub()
     with pytest.raises(ValueError, match="as metadata"):
         hub.publish(scene(), "main", meta, bgr=False)
-    with pytest.raises(ValueError, match="want uint8 pixels"):
+    with pytest.raises(ValueError, match="want a frame of uint8"):
         hub.publish(scene().astype(float), "main", None, bgr=False)
     with pytest.raises(ValueError, match="characters as a stream"):
         hub.publish(scene(), "", None, bgr=False)
@@ -205,3 +228,134 @@ def test_calls_after_the_end_do_nothing() -> None:
     run(inner())
     hub.call(pytest.fail, "the loop is closed")
     hub.set_state({"a": 1})
+
+
+# -- families --
+
+
+def with_family(loop: asyncio.AbstractEventLoop, count: int = 1024) -> Hub:
+    hub = Hub()
+    hub.attach(loop)
+    hub.declare_family("env", count, "Environment")
+    return hub
+
+
+def test_a_member_is_there_while_somebody_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def inner() -> None:
+        hub, now = with_family(asyncio.get_running_loop()), time.monotonic()
+        dropped: list[Stream] = []
+        hub.on_drop = dropped.append
+        hub.publish(scene(), "env17", None, bgr=False)
+        hub.end_episode("env17", {})
+        assert list(hub.streams) == []
+        subscription = hub.subscribe("env17")
+        assert hub.streams["env17"].title == "Environment 17"
+        task = asyncio.create_task(subscription.get())
+        await until(hub.wanted_streams)
+        assert hub.wanted_streams() == ["env17"]
+        hub.publish(scene(), "env17", None, bgr=False)
+        assert hub.streams["env17"].published == 1
+        monkeypatch.setattr(hub_module.time, "monotonic", lambda: now + 1000)
+        hub.tick()
+        assert "env17" in hub.streams, "it is watched"
+        task.cancel()
+        subscription.close()
+        hub.tick()
+        assert "env17" in hub.streams, "it may be asked for again"
+        monkeypatch.setattr(hub_module.time, "monotonic", lambda: now + 1000 + LINGER)
+        hub.tick()
+        assert [stream.name for stream in dropped] == ["env17"]
+        assert list(hub.streams) == []
+
+    run(inner())
+
+
+def test_a_family_is_listed_with_its_number() -> None:
+    async def inner() -> None:
+        hub = with_family(asyncio.get_running_loop())
+        hub.declare_family("env:q", 1024, "Environment: Q map")
+        hub.declare("env0")
+        hub.declare("env0:q", "Environment 0: Q map")
+        hub.declare("camera:left")
+        hub.subscribe("env3:q")
+        facts = {"width": 0, "height": 0, "watchers": 0, "published": 0}
+        names = [each["name"] for each in hub.list_streams()]
+        assert names == ["env0", "env0:q", "camera:left", "env3:q", "env", "env:q"]
+        listed = {each["name"]: each for each in hub.list_streams()}
+        q = {"base": "env0", "overlay": "q"}
+        assert listed["env0"] == {"name": "env0", "title": "env0", "base": "env0", **facts}
+        assert listed["env0:q"] == {"name": "env0:q", "title": "Environment 0: Q map", **q, **facts}
+        assert listed["camera:left"]["base"] == "camera:left", "there is no camera that it could lie over"
+        assert listed["env3:q"]["base"] == "env3"
+        assert listed["env"] == {"name": "env", "title": "Environment", "base": "env", "count": 1024, **facts}
+        assert (listed["env:q"]["base"], listed["env:q"]["overlay"], listed["env:q"]["count"]) == ("env", "q", 1024)
+        assert listed["env:q"]["watchers"] == 1
+
+    run(inner())
+
+
+def test_whatever_is_asked_for_there_are_at_most_so_many_streams() -> None:
+    async def inner() -> None:
+        hub = with_family(asyncio.get_running_loop(), 10**9)
+        hub.declare("main")
+        for i in range(500):
+            hub.subscribe(f"env{i}").close()
+        assert len(hub.streams) == MOST_STREAMS
+        assert list(hub.streams) == ["main", *(f"env{i}" for i in range(437, 500))], "those not watched the longest go"
+        hub.metrics.render()
+        assert {dict(labels)["stream"] for labels in hub.metrics._values["watchers"]} == {"main", "env*"}
+        watched = [hub.subscribe(f"env{i}") for i in range(600, 663)]
+        with pytest.raises(UnknownStream, match="at most 64 streams at a time; all of them are watched"):
+            hub.subscribe("env3")
+        for name in ("env01", "env1e3", "env" + "9" * 50, "env\n1", "nobody", "env0:q"):
+            with pytest.raises(UnknownStream, match=r"watch: want one of the streams main, .* env and a number"):
+                hub.subscribe(name)
+        hub.declare("worst")  # the program's own come first
+        await until(lambda: len(hub.streams) == MOST_STREAMS)
+        with pytest.raises(SubscriptionClosed, match="gave way"):
+            await watched[0].get()
+        assert len(hub.streams) == MOST_STREAMS
+        for i in range(MOST_STREAMS - 2):
+            hub.declare(f"stream {i}")
+        with pytest.raises(ValueError, match="at most 64 streams"):
+            hub.declare("one more")
+        await until(lambda: not any(stream.is_on_demand for stream in hub.streams.values()))
+
+    run(inner())
+
+
+def test_a_member_that_the_program_declares_stays() -> None:
+    async def inner() -> None:
+        hub = with_family(asyncio.get_running_loop())
+        hub.subscribe("env3").close()
+        stream = hub.declare("env3", "The third")
+        stream.idle_since = -1e9
+        hub.tick()
+        assert hub.streams["env3"] is stream
+        assert stream.title == "The third"
+
+    run(inner())
+
+
+def test_a_stream_and_a_family_cannot_share_a_name() -> None:
+    hub = Hub()
+    hub.declare("world")
+    hub.declare_family("env", 3)
+    with pytest.raises(ValueError, match="want a name that no stream has; got 'world'"):
+        hub.declare_family("world", 3)
+    with pytest.raises(ValueError, match="want a stream whose name no family has; got 'env'"):
+        hub.publish(scene(), "env", None, bgr=False)
+
+
+def test_what_was_published_to_members_that_are_gone_is_still_counted() -> None:
+    async def inner() -> None:
+        hub = with_family(asyncio.get_running_loop())
+        for i in range(100):
+            subscription = hub.subscribe(f"env{i}")
+            hub.publish(scene(), f"env{i}", None, bgr=False)
+            subscription.close()
+        hub.metrics.render()
+        assert hub.metrics.value("frames_published_total", stream="env*") == 100
+        assert hub.list_streams()[-1]["published"] == 100
+
+    run(inner())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from torchrl_gpu.streaming.images import check_frame, check_frames, to_array
+from torchrl_gpu.streaming.images import check_batch, check_frame, format_of, to_array, without_subclass
 
 WRONG = {
     "channels first": np.zeros((3, 4, 5), np.uint8),
@@ -38,12 +39,94 @@ def test_a_frame_of_either_library_passes(frame: np.ndarray | torch.Tensor) -> N
 
 
 def test_frames_are_a_batch_or_a_list() -> None:
-    check_frames(np.zeros((0, 4, 5, 3), np.uint8), "camera")
-    check_frames(torch.zeros(2, 4, 5, 3, dtype=torch.uint8), "camera")
-    check_frames([np.zeros((4, 5, 3), np.uint8), torch.zeros(6, 7, 3, dtype=torch.uint8)], "camera")
-    for wrong in (np.zeros((4, 5, 3), np.uint8), [WRONG["grey"]], "frames"):
+    check_batch(np.zeros((0, 4, 5, 3), np.uint8), "camera")
+    check_batch(torch.zeros(2, 4, 5, 3, dtype=torch.uint8), "camera")
+    check_batch([np.zeros((4, 5, 3), np.uint8), torch.zeros(6, 7), WRONG["alpha"]], "camera")
+    for wrong in (np.zeros((4, 5, 3), np.uint8), [WRONG["signed"]], "frames"):
         with pytest.raises(ValueError, match=r"^camera: want .*; got .+$"):
-            check_frames(wrong, "camera")
+            check_batch(wrong, "camera")
+
+
+@pytest.mark.parametrize("library", [np.zeros, torch.zeros])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "kind", "number"),
+    [
+        ((4, 5, 3), "uint8", "rgb", None),
+        ((4, 5, 4), "uint8", "rgba", None),
+        ((4, 5), "uint8", "gray", None),
+        ((4, 5, 1), "uint8", "gray", None),
+        ((3, 4), "uint8", "gray", None),
+        ((4, 5), "float32", "depth", None),
+        ((4, 5, 1), "float16", "depth", None),
+        ((7, 4, 5, 3), "uint8", "rgb", 7),
+        ((7, 4, 5, 4), "uint8", "rgba", 7),
+        ((7, 4, 5, 1), "uint8", "gray", 7),
+        ((7, 4, 5, 1), "float32", "depth", 7),
+    ],
+)
+def test_the_format_of_a_frame(library: Any, shape: tuple[int, ...], dtype: str, kind: str, number: int | None) -> None:
+    frame = library(shape, dtype=getattr(torch if library is torch.zeros else np, dtype))
+    height, width = shape[:2] if number is None else shape[1:3]
+    assert format_of(without_subclass(frame, "camera"), "camera") == (kind, number, height, width)
+
+
+class Lying(np.ndarray):
+    """An array that gives itself out for a picture."""
+
+    shape = property(lambda self: (4, 5, 3))  # type: ignore[assignment]
+    dtype = property(lambda self: np.dtype(np.uint8))  # type: ignore[assignment]
+
+
+class LyingTensor(torch.Tensor):
+    """A tensor that does."""
+
+    shape = property(lambda self: torch.Size([4, 5, 3]))  # type: ignore[assignment]
+    dtype = property(lambda self: torch.uint8)  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError(f"it was asked for {function}")
+
+
+class Pretender:
+    """No array at all."""
+
+    shape, dtype, is_cuda, ndim = (4, 5, 3), np.dtype(np.uint8), False, 3
+
+
+NO_FORMAT = {
+    "a batch of gray without an axis of channels": np.zeros((7, 4, 5), np.uint8),
+    "two channels": np.zeros((4, 5, 2), np.uint8),
+    "three channels of metres": torch.zeros(4, 5, 3),
+    "double": np.zeros((4, 5)),
+    "bfloat16": torch.zeros(4, 5, dtype=torch.bfloat16),
+    "complex": torch.zeros(4, 5, dtype=torch.complex64),
+    "bool": np.zeros((4, 5), bool),
+    "int64": torch.zeros(4, 5, dtype=torch.int64),
+    "swapped bytes": np.zeros((4, 5), ">f4" if sys.byteorder == "little" else "<f4"),
+    "structured": np.zeros((4, 5), [("r", "u1")]),
+    "objects": np.zeros((4, 5), object),
+    "one axis": np.zeros(5, np.uint8),
+    "five axes": np.zeros((1, 1, 4, 5, 3), np.uint8),
+    "no axis": np.zeros((), np.uint8),
+    "no rows": np.zeros((0, 5), np.uint8),
+    "no columns": torch.zeros(2, 4, 0, 3, dtype=torch.uint8),
+    "no channels": np.zeros((4, 5, 0), np.uint8),
+    "too wide": np.broadcast_to(np.uint8(0), (1, 65501)),
+    "sparse": torch.zeros(4, 5, 3, dtype=torch.uint8).to_sparse(),
+    "without memory": torch.zeros(4, 5, 3, dtype=torch.uint8, device="meta"),
+    "a lying array": np.zeros(7).view(Lying),
+    "a lying tensor": torch.zeros(7).as_subclass(LyingTensor),
+    "a pretender": Pretender(),
+    "a list": [[0]],
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("name", NO_FORMAT)
+def test_what_has_no_format_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^camera: want .*; got .+$"):
+        format_of(without_subclass(NO_FORMAT[name], "camera"), "camera")
 
 
 @pytest.mark.parametrize("strided", [False, True])

@@ -16,10 +16,11 @@ import torchrl_gpu.streaming
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene, unit_types
 from tests.streaming.test_jpeg import FORMS
 from tests.streaming.test_nvjpeg import by_opencv
-from torchrl_gpu.streaming import codecs, pipeline, probes
+from torchrl_gpu.streaming import codecs, pipeline, pixels, probes
 from torchrl_gpu.streaming.jpeg import encode_jpeg
 from torchrl_gpu.streaming.nvjpeg import NvJpeg
 from torchrl_gpu.streaming.pipeline import GpuFramePipeline
+from torchrl_gpu.streaming.pixels import color_map
 
 CLOSED = r"^GpuFramePipeline: want an open pipeline; got one that was closed$"
 
@@ -130,13 +131,69 @@ def test_batches(pipe: GpuFramePipeline) -> None:
     assert pipe.encode_jpeg_batch([]) == pipe.encode_jpeg_batch(frames[:0]) == []
 
 
+def in_every_format() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Frames, and what is to be seen of them."""
+    opaque = np.concatenate([scene(), np.full_like(scene()[..., :1], 255)], -1)
+    gray = scene()[..., 0]
+    depth = gray.astype(np.float32)
+    shown = color_map()[np.round((depth - depth.min()) / np.ptp(depth) * 255).astype(int)]
+    return {
+        "rgba": (opaque, scene()),
+        "gray": (gray, np.repeat(gray[..., None], 3, -1)),
+        "gray with an axis of channels": (gray[..., None], np.repeat(gray[..., None], 3, -1)),
+        "depth": (depth, shown),
+        "a batch": (np.stack([opaque, opaque]), np.concatenate([scene(), scene()], 1)),
+    }
+
+
+@pytest.mark.parametrize("bgr", [False, True])
+@pytest.mark.parametrize("library", [np.asarray, torch.from_numpy])
+@pytest.mark.parametrize("name", in_every_format())
+def test_every_format_of_a_frame(
+    name: str, library: Callable[[np.ndarray], Any], bgr: bool, pipe: GpuFramePipeline
+) -> None:
+    frame, shown = in_every_format()[name]
+    if bgr and frame.shape[-1] == 4:
+        frame = np.ascontiguousarray(frame[..., [2, 1, 0, 3]])
+    frame = library(frame)
+    assert psnr(decode_jpeg(pipe.encode_jpeg(frame, 90, bgr=bgr)), shown) > 30
+    assert psnr(decode_jpeg(pipe.encode_jpeg_batch([frame, frame], 90, bgr=bgr)[1]), shown) > 30
+    assert psnr(decode_h264([pipe.encode_h264(frame, key_frame=True, bgr=bgr)])[0], shown) > 25
+    with pytest.raises(ValueError, match=r"^encode_jpeg: want depth_range .*"):
+        pipe.encode_jpeg(frame, depth_range=(1, 0))
+
+
+def test_a_batch_of_depth_is_a_file_for_each(pipe: GpuFramePipeline) -> None:
+    frames = np.stack([scene()[..., :1], scene(shift=3)[..., :1] // 2]).astype(np.float32)
+    assert pipe.encode_jpeg_batch(frames) == [pipe.encode_jpeg(frame) for frame in frames]
+    assert pipe.encode_jpeg_batch(frames, depth_range=(0, 255))[1] == pipe.encode_jpeg(frames[1], depth_range=(0, 255))
+    assert pipe.encode_jpeg_batch([frames[0], scene()], bgr=True) == [
+        pipe.encode_jpeg(frames[0]),
+        pipe.encode_jpeg(scene(), bgr=True),
+    ]
+
+
+def test_frames_of_the_gpu_are_made_rgb_there(with_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe, nvjpeg = with_gpu()
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    monkeypatch.setattr(pixels, "to_array", None)
+    depth = torch.from_numpy(scene()[..., 0].astype(np.float32))
+    for frame in (torch.from_numpy(scene()[..., 0]), torch.zeros(4, 5, 4, dtype=torch.uint8), depth):
+        assert pipe.encode_jpeg(frame).endswith(b"gpu")
+    assert nvjpeg.calls == [1, 1, 1]
+
+
 def test_what_is_refused(pipe: GpuFramePipeline) -> None:
     batch = np.stack([scene()] * 2)
     for call in (
-        lambda: pipe.encode_jpeg(batch),
+        lambda: pipe.encode_jpeg(scene()[..., :2]),
         lambda: pipe.encode_jpeg_batch(scene()),
-        lambda: pipe.encode_jpeg_batch([scene(), scene()[..., 0]]),
-        lambda: pipe.encode_h264(batch),
+        lambda: pipe.encode_jpeg_batch([scene(), scene()[..., 0].astype(float)]),
+        lambda: pipe.encode_h264(batch[..., 0]),
+        lambda: pipe.encode_h264(batch[:0]),
+        lambda: pipe.encode_jpeg(scene(), depth_range=(0, 1)),
+        lambda: pipe.encode_jpeg_batch(batch, depth_range=(0, 1)),
+        lambda: pipe.encode_jpeg(scene()[..., 0].astype(np.float32), depth_range=(1, 0)),
         lambda: pipe.encode_jpeg(scene(), 0),
         lambda: pipe.encode_jpeg_batch(batch, 101),
     ):

@@ -249,6 +249,22 @@ class FakeTensor:
         return self.array
 
 
+class FakeRange:
+    """What the colours of depth stand for, on a GPU; says when it is asked for and when it is read."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def to(self, device: str, non_blocking: bool) -> FakeRange:
+        assert (device, non_blocking) == ("cpu", True)
+        self.log.append("asked")
+        return self
+
+    def tolist(self) -> list[float]:
+        self.log.append("read")
+        return [1.0, float("inf")]
+
+
 class FakeEvent:
     def __init__(self, log: list[str]) -> None:
         self.log = log
@@ -257,10 +273,11 @@ class FakeEvent:
         self.log.append("waited")
 
 
-def test_frames_of_a_gpu_are_fetched_by_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_depth", [False, True])
+def test_frames_of_a_gpu_are_fetched_by_a_thread(monkeypatch: pytest.MonkeyPatch, has_depth: bool) -> None:
     log: list[str] = []
     said: list[dict[str, Any]] = []
-    monkeypatch.setattr("torchrl_gpu.streaming.ferry.copy_pixels", lambda frame, shape: frame)
+    monkeypatch.setattr("torchrl_gpu.streaming.ferry.copy_pixels", lambda frame, *_: frame)
     monkeypatch.setattr("torchrl_gpu.streaming.ferry.event_behind", lambda pixels: FakeEvent(log))
 
     class Speaker:
@@ -271,15 +288,18 @@ def test_frames_of_a_gpu_are_fetched_by_a_thread(monkeypatch: pytest.MonkeyPatch
     board = Board(SharedMemory(size=Board.SIZE))
     outlet, ferry = Outlet("main", 0, board), Ferry(Speaker())  # type: ignore[arg-type]
     outlet.layout.see(scene(4, 6))
-    ferry.carry(outlet, FakeTensor(scene(4, 6), log), {"step": 1}, bgr=False)
+    monkeypatch.setattr(outlet.layout, "depth_of", lambda *_: FakeRange(log) if has_depth else None)
+    ferry.carry(outlet, FakeTensor(scene(4, 6), log), {"step": 1}, bgr=True)
     deadline = time.monotonic() + TIMEOUT
-    while len(log) < 3:
+    while len(log) < (5 if has_depth else 3):
         assert time.monotonic() < deadline
     ferry.stop()
-    assert log == ["waited", "fetched", "said"]
+    assert log == (["asked", "waited", "read", "fetched", "said"] if has_depth else ["waited", "fetched", "said"])
     assert outlet._frames is not None
     np.testing.assert_array_equal(outlet._frames.pixels(said[0]["version"], (4, 6, 3)), scene(4, 6))
-    assert (said[0]["meta"], said[0]["shape"]) == ({"step": 1}, (4, 6, 3))
+    told = {"depth_near_m": 1.0, "depth_far_m": None} if has_depth else {}
+    assert (said[0]["meta"], said[0]["shape"]) == ({"step": 1} | told, (4, 6, 3))
+    assert said[0]["bgr"] is not has_depth, "its colours are ours"
     outlet.close()
     board.memory.unlink()
     board.close()

@@ -20,6 +20,7 @@ import pytest
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene
 from tests.streaming.viewers import address, producing, run, server, session, until, viewer
 from torchrl_gpu.streaming.hub import Hub
+from torchrl_gpu.streaming.pixels import color_map
 from torchrl_gpu.streaming.protocol import Command
 from torchrl_gpu.streaming.server import StreamServer
 
@@ -132,6 +133,83 @@ def test_streams_are_apart(started: StreamServer) -> None:
     run(inner())
 
 
+@pytest.mark.parametrize("codec", ["jpeg", "h264"])
+def test_any_of_many_can_be_watched(started: StreamServer, codec: Any) -> None:
+    started.declare_family("env", 1024, "Environment")
+
+    async def inner() -> None:
+        async with viewer(started) as guest, viewer(started) as other:
+            while "env" not in {each["name"] for each in (await guest.text("streams"))["streams"]}:
+                pass
+            assert started.wanted_streams() == []
+            for name in ("env17", "env1023", "env17"):
+                await guest.watch(name, codec)
+                await until(lambda name=name: started.wanted_streams() == [name])  # type: ignore[misc]
+                assert started.wanted(name)
+                assert started.watchers() == started.watchers(name) == 1
+                started.publish(scene(), name, {"env": name})
+                header, _ = await guest.picture()
+                assert (header["stream"], header["meta"]["env"]) == (name, name)
+            started.publish(scene(), "env5")
+            assert not started.wanted("env5"), "nobody has asked for it"
+            await other.watch("env1024")
+            assert "env and a number" in (await other.text("error"))["message"]
+        async with session() as client, client.get(address(started, "streams")) as answer:
+            listed = {each["name"]: each for each in await answer.json()}
+            assert listed.keys() == {"main", "env17", "env1023", "env"}
+            assert listed["env17"]["title"] == "Environment 17"
+            assert (listed["env"]["count"], listed["env"]["published"]) == (1024, 3)
+
+    run(inner())
+
+
+def test_members_come_and_go_by_the_hundred(started: StreamServer) -> None:
+    started.declare_family("env", 10**6)
+
+    async def inner() -> None:
+        async with viewer(started) as guest:
+            for i in range(150):
+                await guest.watch(f"env{i}")
+                if i % 50 == 49:
+                    await until(lambda i=i: started.wanted_streams() == [f"env{i}"])  # type: ignore[misc]
+                    started.publish(scene(), f"env{i}")
+                    assert (await guest.picture())[0]["stream"] == f"env{i}"
+            started.declare("env149", "Now one of the program's own")
+            await until(lambda: started.wanted("env149"))
+            started.publish(scene(), "env149", {"step": 1})
+            assert (await guest.picture())[0]["meta"] == {"step": 1}
+            await guest.say("pause", on=True)
+            await guest.say("replay")
+        async with session() as client, client.get(address(started, "streams")) as answer:
+            listed = [each["name"] for each in await answer.json()]
+        assert len(listed) == 65  # 64 streams, and the family
+        assert "env149" in listed
+
+    run(inner())
+
+
+def test_depth_says_what_its_colours_stand_for(started: StreamServer) -> None:
+    depth = np.linspace(1, 3, 60 * 80, dtype=np.float32).reshape(60, 80)
+
+    async def inner() -> None:
+        async with viewer(started) as guest:
+            await guest.watch()
+            for depth_range, told in ((None, (1.0, 3.0)), ((0, 4), (0.0, 4.0))):
+                await until(started.wanted)
+                started.publish(depth, meta={"step": 1}, bgr=True, depth_range=depth_range)
+                header, payload = await guest.picture()
+                assert header["meta"] == {"step": 1, "depth_near_m": told[0], "depth_far_m": told[1]}
+                shades = (depth - told[0]) / (told[1] - told[0]) * 255
+                assert psnr(decode_jpeg(payload), color_map()[np.round(shades).astype(int)]) > 28
+            await until(started.wanted)
+            started.publish(np.dstack([scene(), np.full_like(scene()[..., 0], 255)]))
+            header, payload = await guest.picture()
+            assert header["meta"] == {}
+            assert psnr(decode_jpeg(payload), scene()) > 28
+
+    run(inner())
+
+
 def test_frames_that_nobody_watches_are_counted(started: StreamServer) -> None:
     async def inner() -> None:
         for _ in range(3):
@@ -200,7 +278,7 @@ def test_replay_of_what_came_before_the_end_of_the_episode(started: StreamServer
 
 
 def test_what_is_wrong_is_said_at_the_border(started: StreamServer) -> None:
-    with pytest.raises(ValueError, match="want uint8 pixels"):
+    with pytest.raises(ValueError, match="want a frame of uint8"):
         started.publish(scene().astype(np.float32))
     with pytest.raises(ValueError, match="as metadata"):
         started.publish(scene(), meta={"a": scene()})

@@ -489,3 +489,43 @@ def test_fifty_viewers_get_every_picture_from_one_encode() -> None:
 
     with server() as stream_server:
         run(inner(stream_server))
+
+
+# -- members of families --
+
+
+def test_a_viewer_waits_for_a_family_that_is_declared_later() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        async with viewer(stream_server) as guest:
+            await guest.watch("env3")
+            assert "want one of the streams" in (await guest.text("error"))["message"]
+            stream_server.declare_family("env", 8)
+            await until(lambda: stream_server.wanted("env3"))
+            stream_server.publish(scene(), "env3")
+            assert (await guest.picture())[0]["stream"] == "env3"
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_paused_viewer_whose_stream_is_gone() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        hub = hub_of(stream_server)
+        stream_server.declare_family("env", 8)
+        async with viewer(stream_server) as guest:
+            await guest.watch("env3")
+            await until(lambda: stream_server.wanted("env3"))
+            await guest.say("pause", on=True)
+            await guest.quiet()
+            hub.streams["env3"].idle_since = -1e9
+            hub.tick()
+            assert "env3" not in hub.streams
+            await guest.say("replay")
+            assert "nothing has been kept" in (await guest.text("error"))["message"]
+            await guest.say("pause", on=False)
+            await until(lambda: stream_server.wanted("env3"))
+            stream_server.publish(scene(), "env3")
+            assert (await guest.picture())[0]["stream"] == "env3"
+
+    with server() as stream_server:
+        run(inner(stream_server))

@@ -1,23 +1,27 @@
-"""Streams of the environments of a run: one by its number, the worst, the best, a grid of several."""
+"""Streams of the environments of a run: any by its number, the worst, the best, a grid of several; and overlays."""
 
 from __future__ import annotations
 
 import math
 import re
 import time
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from torchrl_gpu.envs.viewable import Viewable
+    from tensordict import TensorDictBase
+
+    from torchrl_gpu.envs.viewable import Decision, Overlay, Viewable
 
 GRID_SIDE = 3  # pictures along each side of a grid, at most
 CHOSEN_SPACING = 1.0  # seconds: a stream that somebody chooses gets a picture, unless the last one is younger
 TITLES = {"worst": "The worst", "best": "The best", "grid": "Several"}
-_NUMBERED = re.compile(r"env(\d+)")
+MOST_DECLARED = 40  # streams with their overlays; of the others, overlays are there on demand
+_NAME = re.compile(r"(?:env(0|[1-9][0-9]{0,8})|worst|best|grid)(?::([a-z][a-z_]{0,15}))?")
 _COUNTS = ("step", "episode", "num_packed")
+_MOST_REMEMBERED = 256  # streams, of those drawn last
 
 
 class FrameSink(Protocol):
@@ -25,7 +29,9 @@ class FrameSink(Protocol):
 
     def declare(self, stream: str, title: str | None = None) -> None: ...
 
-    def wanted(self, stream: str = "main") -> bool: ...
+    def declare_family(self, name: str, count: int, title: str | None = None) -> None: ...
+
+    def wanted_streams(self) -> list[str]: ...
 
     def watchers(self, stream: str | None = None) -> int: ...
 
@@ -34,53 +40,91 @@ class FrameSink(Protocol):
     def end_episode(self, stream: str = "main", meta: dict[str, Any] | None = None) -> None: ...
 
 
+class Decider(Protocol):
+    """What is used of `torchrl_gpu.training.decisions.Decisions`."""
+
+    has_values: bool
+
+    def __call__(self, observation: TensorDictBase) -> Decision: ...
+
+
+class Name(NamedTuple):
+    """Of a stream, in its parts."""
+
+    base: str  # "env3", "worst", "best" or "grid"
+    number: int | None  # 3
+    overlay: str | None
+
+    @staticmethod
+    def read(name: str) -> Name | None:
+        """None for what is no stream of environments."""
+        found = _NAME.fullmatch(name)
+        if found is None or (found[2] is not None and name.startswith("grid")):
+            return None
+        return Name(name.partition(":")[0], None if found[1] is None else int(found[1]), found[2])
+
+
 class EnvStreams:
     """Draws and publishes what is wanted of some environments, and nothing else.
 
-    `envI` shows environment I. `worst` and `best` show the one whose return is least or greatest among those that are
-    at least as many steps into their episode as the average, and stay with it until its episode ends. `grid` shows the
-    first few side by side.
+    `envI` shows environment I, whether it is among the names or not. `worst` and `best` show the one whose return is
+    least or greatest among those that are at least as many steps into their episode as the average, and stay with it
+    until its episode ends. `grid` shows the first few side by side. `BASE:OVERLAY` shows an overlay of what BASE
+    shows; which there are, the environment says (`torchrl_gpu.envs.viewable.Overlaid`), and the policy: without one
+    those that need its actions are not offered, and Q maps only where it has values.
 
     Args:
         sink: The server.
         view: The environments.
         names: Of the streams, as `check_names` wants them.
         width, height: Pixels of a picture; those of a grid share them.
+        decide: Asks the policy; None where there is none.
     """
 
-    def __init__(self, sink: FrameSink, view: Viewable, names: Sequence[str], width: int, height: int) -> None:
+    def __init__(
+        self,
+        sink: FrameSink,
+        view: Viewable,
+        names: Sequence[str],
+        width: int,
+        height: int,
+        decide: Decider | None = None,
+    ) -> None:
         self.sink, self.view, self.names = sink, view, tuple(names)
-        self.width, self.height = width, height
-        check_names(names, view.num_envs)
+        self.width, self.height, self.decide = width, height, decide
+        self.overlays = overlays_of(view, has_policy=decide is not None, has_values=bool(decide and decide.has_values))
+        check_names(names, view.num_envs, self.overlays)
+        self._followed: dict[str, tuple[int, int]] = {}  # by "worst" and "best": environment and episode
         self._shown: dict[str, tuple[int, dict[str, Any]]] = {}
         self._versions: dict[str, int] = {}
-        self._nobody = dict.fromkeys(names, 0)
-        self._watchers = self._nobody
-        self._drawn_at = dict.fromkeys(names, -math.inf)
+        self._watchers: dict[str, int] = {}
+        self._drawn_at: dict[str, float] = {}
         self._chosen: set[str] = set()
-        for name in names:
-            sink.declare(name, title(name))
+        self._declare()
 
     def warm_up(self) -> None:
-        """Draws a first picture of every stream, which takes longest, and leaves it for whoever comes."""
-        self.publish()
+        """Draws a first picture of every named stream, which takes longest, and leaves it for whoever comes."""
+        self.publish(only=self.names)
         self._shown.clear()  # no episode has begun, so that none has ended when the next one is drawn
+        self._followed.clear()
 
     def watched(self) -> list[str]:
-        """Streams that somebody watches."""
+        """Streams that somebody watches, as far as they are these."""
+        before, self._watchers = self._watchers, {}
         if not self.sink.watchers():
-            self._watchers = self._nobody
             return []
-        before, self._watchers = self._watchers, {name: self.sink.watchers(name) for name in self.names}
         old = time.monotonic() - CHOSEN_SPACING
-        for name, number in self._watchers.items():
-            if number > before[name] and self._drawn_at[name] <= old:
-                self._chosen.add(name)
-        return [name for name, number in self._watchers.items() if number]
+        for name in dict.fromkeys((*self.names, *before, *filter(self._is_here, self.sink.wanted_streams()))):
+            if number := self.sink.watchers(name):
+                self._watchers[name] = number
+                if number > before.get(name, 0) and self._drawn_at.get(name, -math.inf) <= old:
+                    self._chosen.add(name)
+        self._chosen.intersection_update(self._watchers)
+        return list(self._watchers)
 
     def chosen(self) -> list[str]:
         """Of the streams that `watched` named last, those that somebody has just chosen, without a fresh picture."""
-        return [name for name, number in self._watchers.items() if number and name in self._chosen]
+        return [name for name in self._watchers if name in self._chosen]
 
     def publish(self, version: int | None = None, only: Collection[str] | None = None, **extra: Any) -> int:
         """Publishes every stream of which a picture is due, and gives their number.
@@ -91,34 +135,84 @@ class EnvStreams:
                 None always draws.
             extra: More figures for the meta data of each picture, besides those of the environment.
         """
-        names = self.names if only is None else [name for name in self.names if name in only]
-        due = [name for name in names if self.sink.wanted(name) and self._is_new(name, version)]
+        wanted = self.sink.wanted_streams()
+        due = [name for name in wanted if self._draws(name, only) and self._is_new(name, version)]
         if due:
             figures = self._read()
+            decisions: dict[int, Decision] = {}
             for name in due:
-                self._publish(name, figures, extra)
+                self._publish(name, figures, decisions, extra)
+                _remember(self._drawn_at, name, time.monotonic())
             self._chosen.difference_update(due)
-            self._drawn_at.update(dict.fromkeys(due, time.monotonic()))
         return len(due)
+
+    def _declare(self) -> None:
+        """Tells the server what can be watched."""
+        declared = dict.fromkeys(self.names)
+        for base in (name for name in self.names if ":" not in name and name != "grid"):
+            more = [f"{base}:{overlay}" for overlay in self.overlays]
+            if len(declared | dict.fromkeys(more)) <= MOST_DECLARED:
+                declared |= dict.fromkeys(more)
+        for name in declared:
+            self.sink.declare(name, title(name, self.overlays))
+        for overlay in (None, *self.overlays) if self.view.num_envs > 1 else ():
+            ending = "" if overlay is None else f": {self.overlays[overlay].title}"
+            family = "env" if overlay is None else f"env:{overlay}"
+            self.sink.declare_family(family, self.view.num_envs, f"Environment{ending}")
+
+    def _draws(self, name: str, only: Collection[str] | None) -> bool:
+        """Whether to draw a stream: one that was named, for nobody too; overlays and others where they are watched."""
+        if only is not None and name not in only:
+            return False
+        return self._is_here(name) and (name in self.names or self.sink.watchers(name) > 0)
+
+    def _is_here(self, name: str) -> bool:
+        """Whether a stream of the server, which may have others, too, is one of these."""
+        found = Name.read(name)
+        return (
+            found is not None
+            and (found.number is None or found.number < self.view.num_envs)
+            and (found.overlay is None or found.overlay in self.overlays)
+        )
 
     def _is_new(self, name: str, version: int | None) -> bool:
         if version is None or self._versions.get(name) != version:
-            self._versions[name] = -1 if version is None else version
+            _remember(self._versions, name, -1 if version is None else version)
             return True
         return False
 
-    def _publish(self, name: str, figures: dict[str, np.ndarray], extra: dict[str, Any]) -> None:
+    def _publish(
+        self, name: str, figures: dict[str, np.ndarray], decisions: dict[int, Decision], extra: dict[str, Any]
+    ) -> None:
         if name == "grid":
             self._publish_grid(figures, extra)
             return
         before = self._shown.get(name)
         if before is not None and int(figures["episode"][before[0]]) != before[1]["episode"]:
             self.sink.end_episode(name, before[1])
-            before = None
-        index = before[0] if before else choose(name, figures)
+        base, _, overlay = name.partition(":")
+        index = self._index(base, figures)
         meta = {"env": index} | _row(figures, index) | extra
-        self._shown[name] = index, meta
-        self.sink.publish(self.view.pictures([index], self.width, self.height)[0], name, meta)
+        _remember(self._shown, name, (index, meta))
+        self.sink.publish(self._picture(index, overlay, decisions), name, meta)
+
+    def _index(self, base: str, figures: dict[str, np.ndarray]) -> int:
+        """The environment that a stream shows, and its overlays with it."""
+        index, episode = self._followed.get(base, (0, -1))
+        if int(figures["episode"][index]) != episode:
+            index = choose(base, figures)
+            if base in TITLES:
+                self._followed[base] = index, int(figures["episode"][index])
+        return index
+
+    def _picture(self, index: int, overlay: str, decisions: dict[int, Decision]) -> Any:
+        if not overlay:
+            return self.view.pictures([index], self.width, self.height)[0]
+        view: Any = self.view  # with overlays it is an `Overlaid`
+        if self.overlays[overlay].needs != "env" and index not in decisions:
+            assert self.decide is not None
+            decisions[index] = self.decide(view.observation(index))
+        return view.overlay(overlay, index, self.width, self.height, decisions.get(index))
 
     def _publish_grid(self, figures: dict[str, np.ndarray], extra: dict[str, Any]) -> None:
         number = min(self.view.num_envs, GRID_SIDE**2)
@@ -140,30 +234,59 @@ class EnvStreams:
         return dict(zip(found, rows, strict=True))
 
 
+def overlays_of(view: Viewable, *, has_policy: bool, has_values: bool) -> dict[str, Overlay]:
+    """The overlays that an environment has, as far as what they need is there, by name."""
+    from torchrl_gpu.envs.viewable import Overlaid  # here, as torch in `_read`
+
+    there = {"env"} | ({"action"} if has_policy else set()) | ({"values"} if has_policy and has_values else set())
+    overlays = view.overlays if isinstance(view, Overlaid) else {}
+    return {name: overlay for name, overlay in overlays.items() if overlay.needs in there}
+
+
 def choose(name: str, figures: dict[str, np.ndarray]) -> int:
     """Number of the environment that a stream shows next, by figures (N,) each."""
-    if numbered := _NUMBERED.fullmatch(name):
-        return int(numbered[1])
+    found = Name.read(name)
+    if found is not None and found.number is not None:
+        return found.number
     far = figures["step"] >= figures["step"].mean()
     worse_is_less = figures["return"] if name == "worst" else -figures["return"]
     return int(np.where(far, worse_is_less, np.inf).argmin())
 
 
-def title(name: str) -> str:
+def title(name: str, overlays: Mapping[str, Overlay] | None = None) -> str:
     """What viewers read of a stream."""
-    return TITLES.get(name) or f"Environment {name.removeprefix('env')}"
+    base, _, overlay = name.partition(":")
+    of = TITLES.get(base) or f"Environment {base.removeprefix('env')}"
+    if not overlay:
+        return of
+    return f"{of}: {overlays[overlay].title if overlays is not None else overlay}"
 
 
-def check_names(names: Sequence[str], num_envs: int | None = None) -> None:
-    """ValueError unless every name is that of a stream, and of an environment that there is."""
+def check_names(
+    names: Sequence[str], num_envs: int | None = None, overlays: Mapping[str, Overlay] | None = None
+) -> None:
+    """ValueError unless every name is that of a stream, of an environment and of an overlay that there is."""
     if not names or len(set(names)) != len(names):
         raise ValueError(f"streams: want one name or more, each once; got {list(names)}")
     for name in names:
-        numbered = _NUMBERED.fullmatch(name)
-        if not numbered and name not in TITLES:
+        found = Name.read(name) if isinstance(name, str) else None
+        if found is None and isinstance(name, str) and ":" in name:
+            raise ValueError(f"streams: want overlays of env0, env1, …, worst or best, as env0:mask is; got {name!r}")
+        if found is None:
             raise ValueError(f"streams: want env0, env1, …, worst, best or grid; got {name!r}")
-        if numbered and num_envs is not None and int(numbered[1]) >= num_envs:
+        if found.number is not None and num_envs is not None and found.number >= num_envs:
             raise ValueError(f"streams: want environments below {num_envs}; got {name!r}")
+        if found.overlay is not None and overlays is not None and found.overlay not in overlays:
+            there = ", ".join(overlays) or "(none)"
+            raise ValueError(f"streams: want an overlay that environment and policy have, {there}; got {name!r}")
+
+
+def _remember(found: dict[str, Any], name: str, value: Any) -> None:
+    """Keeps a value by the name of a stream, of which there may be millions: the newest ones."""
+    found.pop(name, None)
+    found[name] = value
+    if len(found) > _MOST_REMEMBERED:
+        found.pop(next(iter(found)))
 
 
 def _row(figures: dict[str, np.ndarray], index: int) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names
+from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of
 from torchrl_gpu.callbacks.films import Films
 from torchrl_gpu.callbacks.overhead import Allowance, HookClock
 from torchrl_gpu.callbacks.run_curves import CurveLogger, follow, unfollow
 from torchrl_gpu.envs.viewable import Viewable, viewable
+from torchrl_gpu.training.decisions import decisions_of
 
 PORT_TRIES = 50
 UNWATCHED_SHARE = 0.1  # of `most_share`, for pictures that are kept for whoever comes
@@ -41,7 +42,9 @@ class FrameStream(Callback):
         host: Address to serve on. Off loopback a token is needed.
         token: Lets viewers in, and control.
         view_token: Lets viewers in, to watch only.
-        streams: What can be watched: "env0", "env1", …, "worst", "best", "grid"; see `EnvStreams`.
+        streams: What is offered first: "env0", "env1", …, "worst", "best", "grid", and overlays of them such as
+            "worst:mask", "env0:action", "env0:q"; see `EnvStreams`. Viewers may ask for any other environment, too,
+            and for every overlay that environment and policy have.
         fps: Most pictures a second.
         width, height: Pixels.
         most_share: Of the time that drawing may take, in (0, 1]; 1 draws whenever a picture is due.
@@ -104,7 +107,8 @@ class FrameStream(Callback):
             return
         env = getattr(pl_module, "env", None)
         view = viewable(env)
-        check_names(self.streams, view.num_envs)
+        policy = {"has_policy": hasattr(pl_module, "policy_for"), "has_values": getattr(pl_module, "has_values", False)}
+        check_names(self.streams, view.num_envs, overlays_of(view, **policy))
         if self.films is not None and not (hasattr(pl_module, "policy_for") and hasattr(env, "like")):
             raise ValueError(
                 "FrameStream: record wants a module with `policy_for` and an environment with `like`;"
@@ -118,7 +122,8 @@ class FrameStream(Callback):
         self._view = viewable(pl_module.env)
         self.server = make_server(**self._serving)
         self.server.start()
-        self._streams = EnvStreams(self.server, self._view, self.streams, self.width, self.height)
+        decide = decisions_of(pl_module)
+        self._streams = EnvStreams(self.server, self._view, self.streams, self.width, self.height, decide)
         self._streams.warm_up()  # nobody waits yet, and no share is charged
         self._allowance = Allowance(self.most_share)
         self._unwatched = Allowance(UNWATCHED_SHARE * self.most_share, burst_s=0.05, silence_s=math.inf)

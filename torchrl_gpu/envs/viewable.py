@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
+from tensordict import TensorDictBase
 from torch import Tensor
 
 
@@ -30,6 +31,45 @@ class Viewable(Protocol):
 
     def pictures(self, index: Sequence[int], width: int, height: int) -> Tensor | np.ndarray:
         """uint8 (B, H, W, 3) RGB of some of the environments, a tensor on any device or an array."""
+
+
+class Decision(NamedTuple):
+    """What a policy makes of one environment as it stands.
+
+    Attributes:
+        action: What it would do, as the environment takes it, without its axis of environments.
+        values: What it expects of each action, (…, A) float; None where it does not say.
+    """
+
+    action: Tensor
+    values: Tensor | None
+
+
+class Overlay(NamedTuple):
+    """Something that can be shown besides the environment itself.
+
+    Attributes:
+        title: What viewers read.
+        needs: What it takes: "env" alone, the "action" of a policy, or the "values" of its actions, too.
+    """
+
+    title: str
+    needs: Literal["env", "action", "values"]
+
+
+@runtime_checkable
+class Overlaid(Viewable, Protocol):
+    """A `Viewable` that has overlays; asking for one changes nothing, either."""
+
+    @property
+    def overlays(self) -> Mapping[str, Overlay]:
+        """By name, at most 16 lower-case letters and underscores."""
+
+    def observation(self, index: int) -> TensorDictBase:
+        """What a policy reads of one environment, batch size (1,)."""
+
+    def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> Tensor | np.ndarray:
+        """uint8 (H, W, 3) RGB of one environment; `decision` is there where the overlay needs one."""
 
 
 def viewable(env: Any) -> Viewable:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, title
+from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of, title
 from torchrl_gpu.cli import check_arguments, check_is_there, resolve_configs
 from torchrl_gpu.errors import OneLineParser
 from torchrl_gpu.play.show import COMMANDS, Show
@@ -60,11 +60,15 @@ def _load(args: argparse.Namespace, rest: list[str], names: list[str], server: S
     """Builds what plays, which takes seconds, and shows its first picture."""
     from torchrl_gpu.envs.viewable import viewable
     from torchrl_gpu.play.cast import cast
+    from torchrl_gpu.training.decisions import Decisions, has_values
     from torchrl_gpu.training.player import Player
 
     played = cast(rest, args.ckpt_path, args.policy, args.num_envs)
+    view, valued = viewable(played.env), has_values(played.policy)
+    check_names(names, args.num_envs, overlays_of(view, has_policy=True, has_values=valued))
     player = Player(played.env, played.policy)
-    streams = EnvStreams(server, viewable(played.env), names, args.width, args.height)
+    decide = Decisions(lambda: played.policy, played.env.device, valued, lambda: player.generators)
+    streams = EnvStreams(server, view, names, args.width, args.height, decide)
     streams.warm_up()
     server.state(policy=played.name)
     return played, Show(player, server, streams, args.speed, _figures(played))
@@ -80,7 +84,7 @@ def _parser(word: str) -> argparse.ArgumentParser:
     add("--policy", help="who plays: a name from the table of `lightning test`")
     add("--num_envs", type=int, default=1, help="episodes side by side")
     add("--speed", type=float, default=2.0, help="steps a second")
-    add("--streams", nargs="+", help="env0, env1, …, worst, best, grid")
+    add("--streams", nargs="+", help="env0, env1, …, worst, best, grid; env0:mask, env0:action, env0:q, …")
     add("--width", type=int, default=640, help="pixels")
     add("--height", type=int, default=480, help="pixels")
     add("--fps", type=float, default=30.0, help="most pictures a second")

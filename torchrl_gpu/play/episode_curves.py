@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from torchrl_gpu.envs.viewable import Viewable
+    from torchrl_gpu.envs.viewable import Viewable
 
 SHOWN = ("return", "utilization")
 

@@ -61,6 +61,16 @@ class PolicyWrapper(TensorDictModuleBase):
             action = torch.where(active, action, 0.0)
         return tensordict.set(self.out_keys[0], action)
 
+    @property
+    def has_values(self) -> bool:
+        """Whether `decide` writes what is expected of each action."""
+        return "action_value" in self.policy.out_keys
+
+    def decide(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """What the greedy policy writes for every robot: `action`, and `action_value` (…, A) where it has values."""
+        with set_exploration_type(ExplorationType.DETERMINISTIC):
+            return self.policy(self._seen(tensordict))
+
     def _in_blocks(self, policy: TensorDictModuleBase, seen: TensorDictBase) -> Tensor:
         """Actions of all rows; on a CPU a block at a time, so that what lies between layers stays in its cache."""
         if torch.compiler.is_compiling() or seen.get(self._names[0]).device.type != "cpu":

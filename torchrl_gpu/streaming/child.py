@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import os
 import sys
 import threading
@@ -27,7 +28,7 @@ from torchrl_gpu.streaming.shared import (
     SharedFrames,
     SharedMemory,
 )
-from torchrl_gpu.streaming.streams import Stream
+from torchrl_gpu.streaming.streams import MOST_STREAMS, Stream
 
 
 class Inlet:
@@ -36,22 +37,29 @@ class Inlet:
     Args:
         hub: Where streams are.
         board: What both processes see.
+        speaker: Tells the program which members of families viewers have asked for.
     """
 
-    def __init__(self, hub: Hub, board: Board) -> None:
+    def __init__(self, hub: Hub, board: Board, speaker: Speaker) -> None:
         self.error: Exception | None = None
         self._hub = hub
         self._board = board
+        self._speaker = speaker
+        self._free = list(range(MOST_STREAMS, Board.PLACES))
+        self._lock = threading.Lock()
         self._indices: dict[str, int] = {}
         self._frames: dict[str, SharedFrames] = {}
         self._hear: dict[str, Callable[..., None]] = {
             "declare": self._declare,
+            "declare_family": self._declare_family,
+            "forget": self._forget,
             "frame": self._frame,
             "end_episode": self._end_episode,
             "state": self._state,
             "log": hub.curves.log,
         }
         hub.learn_counts = self._learn_counts
+        hub.on_open, hub.on_drop = self._opened, self._dropped
 
     def listen(self, lines: BinaryIO, at_end: Callable[[], None]) -> None:
         """Listens until the program closes the pipe, or is no more."""
@@ -70,15 +78,50 @@ class Inlet:
             at_end()
 
     def _declare(self, stream: str, title: str | None, index: int) -> None:
-        self._indices[stream] = index
-        self._hub.stream(stream, title).tell_demand = self._tell_demand
+        declared = self._hub.declare(stream, title)
+        with self._lock:
+            before, self._indices[stream] = self._indices.get(stream), index
+            declared.tell_demand = self._tell_demand
+        self._hub.call(self._tell_demand, declared)  # viewers may have come already
+        if before is not None and before != index:
+            self._release(stream, before)
+
+    def _declare_family(self, name: str, count: int, title: str | None) -> None:
+        self._hub.declare_family(name, count, title)
+
+    def _forget(self, stream: str) -> None:
+        """Lets go of the memory of a member that the program has closed."""
+        frames = self._frames.pop(stream, None)
+        if frames is not None:
+            frames.memory.unlink()
+            frames.memory.close()
+
+    def _opened(self, stream: Stream) -> None:
+        """Gives the member of a family a place on the board. There is always one: there are as many as streams."""
+        with self._lock:
+            if stream.name in self._indices:  # the program has declared it meanwhile
+                return
+            index = self._indices[stream.name] = self._free.pop()
+            stream.tell_demand = self._tell_demand
+        self._speaker.say("opened", stream=stream.name, index=index)
+
+    def _dropped(self, stream: Stream) -> None:
+        self._release(stream.name, self._indices.pop(stream.name))
+
+    def _release(self, stream: str, index: int) -> None:
+        self._board.set(index, DEMAND_AT, math.inf)
+        self._board.set(index, WATCHERS, 0)
+        self._free.append(index)
+        self._speaker.say("dropped", stream=stream)
 
     def _frame(self, stream: str, file: str, version: int, shape: list[int], **about: Any) -> None:
         """Copies a frame out of shared memory, unless newer ones have come over it."""
         frames = self._memory(stream, file)
         if frames is None:
             return
-        there = self._hub.stream(stream)
+        there = self._hub.find(stream)
+        if there is None:
+            return
         height, width, channels = shape
         pixels = frames.pixels(version, (height, width, channels))
         pixels = copy_pixels(pixels, (height, width, channels), there.box.buffer())
@@ -112,9 +155,10 @@ class Inlet:
 
     def _learn_counts(self) -> None:
         for name, index in list(self._indices.items()):
-            stream = self._hub.streams[name]
-            stream.published = int(self._board.get(index, PUBLISHED))
-            stream.layout.shape = int(self._board.get(index, HEIGHT)), int(self._board.get(index, WIDTH)), 3
+            stream = self._hub.streams.get(name)
+            if stream is not None:  # it may be about to come
+                stream.published = int(self._board.get(index, PUBLISHED))
+                stream.layout.shape = int(self._board.get(index, HEIGHT)), int(self._board.get(index, WIDTH)), 3
 
 
 def main() -> None:
@@ -139,7 +183,7 @@ def _serve(settings: dict[str, Any], board: str, speaker: Speaker) -> BaseExcept
     hub = Hub(told.fps, told.replay_seconds)
     hub.on_command = lambda command: _report(speaker, command)
     service = Service(told, hub)
-    inlet = Inlet(hub, Board(SharedMemory(board)))
+    inlet = Inlet(hub, Board(SharedMemory(board)), speaker)
 
     def serves() -> None:
         threading.Thread(target=inlet.listen, args=(sys.stdin.buffer, service.stop), daemon=True).start()

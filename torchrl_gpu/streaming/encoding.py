@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from torchrl_gpu.streaming.extras import load
-from torchrl_gpu.streaming.frames import Capture, Codec, Encoded
+from torchrl_gpu.streaming.frames import Capture, Codec, Encoded, depth_meta
 from torchrl_gpu.streaming.h264 import H264Encoder
 from torchrl_gpu.streaming.hub import Hub
 from torchrl_gpu.streaming.jpeg import compress
@@ -84,12 +84,19 @@ class Encoding:
             return None if self._stopped else self._todo.pop(next(iter(self._todo)))
 
     def _encode(self, stream: Stream) -> None:
+        if stream.is_dropped:
+            encoder = self._h264.pop(stream.name, None)
+            if encoder is not None:
+                encoder.close()
+            return
         again, stream.again_asked = stream.again_asked, False
         capture = stream.box.take() or (self._once_more(stream) if again else None)
         if capture is None:
             return
         if capture.copied is not None:
             capture.copied.synchronize()
+        if capture.depth is not None:
+            capture.meta, capture.depth = capture.meta | depth_meta(capture.depth), None
         if not stream.has_viewers_of("h264"):
             self._h264.pop(stream.name, None)
         for codec in self._codecs(stream, capture):
@@ -149,16 +156,16 @@ class Encoding:
         packet = encoder.encode(capture.pixels, key, bgr=capture.bgr)
         if packet.key:
             stream.key_at = time.monotonic()
-            self._hub.metrics.add("key_frames_total", stream=stream.name)
+            self._hub.metrics.add("key_frames_total", stream=stream.label)
         return packet.data, packet.key
 
     def _count(self, stream: Stream, codec: Codec, size: int, seconds: float) -> None:
         for name, amount in (("frames_encoded", 1), ("encoded_bytes", size), ("encode_seconds", seconds)):
-            self._hub.metrics.add(f"{name}_total", amount, stream=stream.name, codec=codec)
+            self._hub.metrics.add(f"{name}_total", amount, stream=stream.label, codec=codec)
 
     def _fail(self, stream: Stream, codec: Codec, error: Exception) -> None:
         """Ends the subscriptions of the codec, so that their viewers choose another; JPEG has none beside it."""
-        self._hub.metrics.add("encode_errors_total", stream=stream.name, codec=codec)
+        self._hub.metrics.add("encode_errors_total", stream=stream.label, codec=codec)
         self._note(stream, codec, error)
         if codec == "h264":
             self._h264.pop(stream.name, None)
@@ -166,8 +173,8 @@ class Encoding:
 
     def _note(self, stream: Stream, what: str, error: Exception) -> None:
         """Logs what went wrong, once per stream, and keeps the first error that viewers were not helped over."""
-        if (stream.name, what) not in self._failed:
-            self._failed.add((stream.name, what))
+        if (stream.label, what) not in self._failed:
+            self._failed.add((stream.label, what))
             _LOG.warning("stream %r cannot be encoded as %s: %s", stream.name, what, error)
         if what != "h264" and self.error is None:
             self.error = error

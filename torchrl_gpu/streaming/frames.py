@@ -12,14 +12,16 @@ from typing import Any, Literal
 
 import numpy as np
 
+from torchrl_gpu.streaming.images import FrameFormat, format_of, to_array, without_subclass
+from torchrl_gpu.streaming.pixels import canvas_shape, check_depth_range, check_size, measured_range, paint
+
 Codec = Literal["jpeg", "h264"]
 Scalar = str | int | float | bool | None
 LARGEST_SIDE = 16_384
 MOST_META = 64
 LONGEST_TEXT = 1_024
 _KINDS = frozenset((str, int, float, bool, type(None)))
-
-_WANTED = f"want uint8 pixels, H×W×3 or N×H×W×3, at most {LARGEST_SIDE} a side once tiled"
+_WHERE = "StreamServer.publish"
 
 
 @dataclass
@@ -33,6 +35,8 @@ class Capture:
         seq: Number of the frame, unique on the server, rising within a stream.
         meta: JSON scalars that travel with the picture.
         copied: CUDA event behind the copy of the pixels; None for those on the host.
+        depth: Metres of the first and the last colour, on the host, to be read behind `copied`; None where `meta` has
+            them, or the frame had no depth.
     """
 
     pixels: Any
@@ -41,6 +45,7 @@ class Capture:
     seq: int
     meta: dict[str, Scalar]
     copied: Any = None
+    depth: Any = None
 
     @property
     def width(self) -> int:
@@ -86,68 +91,86 @@ class Layout:
 
     Attributes:
         shape: (H, W, 3) of the picture that a frame makes.
+        format: Of the frame.
     """
 
     def __init__(self) -> None:
         self.shape = (0, 0, 3)
-        self._seen_shape: Any = None
-        self._seen_dtype: Any = None
+        self.format = FrameFormat("rgb", None, 0, 0)
+        self._kind: type | None = None
+        self._shape: Any = None
+        self._dtype: Any = None
 
-    def see(self, frame: Any) -> None:
-        """Takes a frame's layout in.
+    def see(self, frame: Any, depth_range: Any = None) -> Any:
+        """Takes a frame's layout in, and gives the frame as `images.without_subclass` does.
 
         Raises:
-            ValueError: It is no picture; see `canvas_shape`.
+            ValueError: It is no picture, or too large a one, or the range is none of depth.
         """
-        shape, dtype = getattr(frame, "shape", None), getattr(frame, "dtype", None)
-        if dtype is not self._seen_dtype or shape != self._seen_shape or shape is None:
-            self.shape = canvas_shape(frame)
-            self._seen_shape, self._seen_dtype = shape, dtype
+        kind = type(frame)
+        if kind is not self._kind or frame.shape != self._shape or frame.dtype != self._dtype:
+            frame = without_subclass(frame, _WHERE)
+            found = format_of(frame, _WHERE)
+            check_size(found, _WHERE, LARGEST_SIDE)
+            self.shape, self.format = canvas_shape(found), found
+            self._shape, self._dtype = frame.shape, frame.dtype
+            self._kind = kind if kind is type(frame) else None  # what a subclass says of itself is never believed
+        if depth_range is not None:
+            check_depth_range(depth_range, self.format, _WHERE)
+        return frame
+
+    def depth_of(self, frame: Any, depth_range: tuple[float, float] | None) -> Any:
+        """What the colours of a frame stand for, as `pixels.measured_range`; None where it has no depth.
+
+        Raises:
+            ValueError: It is a tensor that holds no strided numbers, though one like it did.
+        """
+        if not isinstance(frame, np.ndarray):
+            without_subclass(frame, _WHERE)
+        return measured_range(frame, depth_range) if self.format.kind == "depth" else None
 
 
-def canvas_shape(frame: Any) -> tuple[int, int, int]:
-    """Shape (H, W, 3) of the picture that a frame makes; a batch is tiled into a grid, as square as can be.
-
-    Raises:
-        ValueError: The frame is not uint8, has another shape, or makes too large a picture.
-    """
-    shape, dtype = tuple(getattr(frame, "shape", ())), str(getattr(frame, "dtype", type(frame).__name__))
-    if dtype not in ("uint8", "torch.uint8") or len(shape) not in (3, 4) or shape[-1] != 3 or 0 in shape:
-        raise ValueError(f"StreamServer.publish: {_WANTED}; got {dtype} of shape {shape}")
-    rows, columns = (1, 1) if len(shape) == 3 else grid(shape[0])
-    height, width = rows * shape[-3], columns * shape[-2]
-    if max(height, width) > LARGEST_SIDE:
-        raise ValueError(f"StreamServer.publish: {_WANTED}; got {shape}, which makes {height}×{width}")
-    return height, width, 3
-
-
-def grid(number: int) -> tuple[int, int]:
-    """Rows and columns of the smallest grid with at least as many columns as rows that holds a number of pictures."""
-    columns = math.isqrt(number - 1) + 1
-    return -(-number // columns), columns
-
-
-def copy_pixels(frame: Any, shape: tuple[int, int, int], into: np.ndarray | None = None) -> Any:
-    """A copy of a frame's pixels as one picture of shape (H, W, 3).
+def copy_pixels(
+    frame: Any, shape: tuple[int, int, int], into: np.ndarray | None = None, depth: Any = None, found: Any = None
+) -> Any:
+    """The picture that a frame makes, of shape (H, W, 3), in memory of its own.
 
     Args:
-        frame: H×W×3 or N×H×W×3 uint8, of any strides: NumPy, or torch on any device.
-        shape: What `canvas_shape` says.
+        frame: As `Layout.see` gave it, of any strides: NumPy, or torch on any device.
+        shape: `Layout.shape`.
         into: A buffer on the host to use again; another is made if its shape does not fit.
+        depth: `Layout.depth_of`.
+        found: `Layout.format`; None for H×W×3.
 
     Returns:
         A NumPy array for what lies on the host; for CUDA tensors one of the same device, made on the current stream
         without waiting for it.
     """
+    found = found or FrameFormat("rgb", None, shape[0], shape[1])
     if getattr(frame, "is_cuda", False):
-        canvas = frame.new_empty(shape)
-        _fill(canvas, frame, "permute")
+        canvas = sys.modules["torch"].empty(shape, dtype=sys.modules["torch"].uint8, device=frame.device)
+        paint(canvas, frame, found, depth)
         return canvas
-    host = frame if isinstance(frame, np.ndarray) else frame.detach().numpy()
     if into is None or into.shape != shape:
         into = np.empty(shape, np.uint8)
-    _fill(into, host, "transpose")
+    paint(into, to_array(frame), found, depth)
     return into
+
+
+def depth_meta(depth: Any) -> dict[str, Scalar]:
+    """Metres that the first and the last colour of depth stand for, as metadata; None where nothing was measured."""
+    if depth is None:
+        return {}
+    near, far = depth if isinstance(depth, tuple) else depth.tolist()
+    return {
+        "depth_near_m": near if math.isfinite(near) else None,
+        "depth_far_m": far if math.isfinite(far) else None,
+    }
+
+
+def to_host_soon(depth: Any) -> Any:
+    """A range of depth on its way to the host, which nobody waits for: to be read behind the event that follows."""
+    return depth if depth is None or isinstance(depth, tuple) else depth.to("cpu", non_blocking=True)
 
 
 def event_behind(pixels: Any) -> Any:
@@ -199,18 +222,3 @@ def _scalar(name: Any, value: Any) -> Scalar:
         )
     scalar: Scalar = value
     return scalar
-
-
-def _fill(canvas: Any, frame: Any, reorder: str) -> None:
-    """Writes a picture, or a batch of them row by row, with one or two strided copies whatever the batch."""
-    if len(frame.shape) == 3:
-        canvas[...] = frame
-        return
-    number, height, width, _ = frame.shape
-    rows, columns = grid(number)
-    tiles = getattr(canvas.reshape(rows, height, columns, width, 3), reorder)(0, 2, 1, 3, 4)
-    full = number // columns
-    tiles[:full] = frame[: full * columns].reshape(full, columns, height, width, 3)
-    if full < rows:
-        tiles[full, : number - full * columns] = frame[full * columns :]
-        tiles[full, number - full * columns :] = 0

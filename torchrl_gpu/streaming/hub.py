@@ -14,6 +14,7 @@ from typing import Any
 
 from torchrl_gpu.streaming import protocol
 from torchrl_gpu.streaming.curves import Curves
+from torchrl_gpu.streaming.families import Families, split
 from torchrl_gpu.streaming.frames import (
     Capture,
     Codec,
@@ -22,14 +23,17 @@ from torchrl_gpu.streaming.frames import (
     check_state,
     clean_meta,
     copy_pixels,
+    depth_meta,
     event_behind,
+    to_host_soon,
 )
 from torchrl_gpu.streaming.metrics import Metrics
 from torchrl_gpu.streaming.protocol import Command, UnknownStream
 from torchrl_gpu.streaming.replay import ReplayRing
-from torchrl_gpu.streaming.streams import STILL, Stream, Subscription, check_name
+from torchrl_gpu.streaming.streams import MOST_STREAMS, STILL, Stream, Subscription, check_name
 
 MOST_COMMANDS = 256
+LINGER = 10.0  # seconds for which a member of a family stays that nobody watches
 _STATE_SPACING = 0.1  # seconds between two messages of the state
 
 
@@ -46,12 +50,15 @@ class Hub:
         self.fps = fps
         self.metrics = metrics or Metrics()
         self.streams: dict[str, Stream] = {}
+        self.families = Families()
         self.state: dict[str, Any] = {}
         self.curves = Curves()
         self.listeners: set[Callable[[str], None]] = set()
         self.curve_listeners: set[Callable[[], None]] = set()
         self.wake_encoder: Callable[[Stream], None] = lambda stream: None
         self.learn_counts: Callable[[], None] = lambda: None
+        self.on_open: Callable[[Stream], None] = lambda stream: None
+        self.on_drop: Callable[[Stream], None] = lambda stream: None
         self.on_command: Callable[[Command], object] | None = None
         self._replay_seconds = replay_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -59,6 +66,7 @@ class Hub:
         self._seq = itertools.count(1)
         self._commands: deque[Command] = deque(maxlen=MOST_COMMANDS)
         self._announced: list[dict[str, Any]] = []
+        self._dropped_published: dict[str, int] = {}
         self._announced_state = self.state
         self._announced_point = 0
         self._state_at = -math.inf
@@ -77,19 +85,64 @@ class Hub:
             stream = self._declare(name, title)
         return stream
 
-    def publish(self, frame: Any, name: str, meta: Mapping[str, Any] | None, *, bgr: bool) -> None:
+    def declare(self, name: str, title: str | None = None) -> Stream:
+        """The stream of a name, which is there from now on whether somebody watches it or not."""
+        return self._declare(name, title)
+
+    def find(self, name: str) -> Stream | None:
+        """As `stream`; but members of a family are there only while viewers want them."""
+        return self.streams.get(name) or (None if self.families.of(name) else self.stream(name))
+
+    def declare_family(self, name: str, count: int, title: str | None = None) -> None:
+        """Names streams that are made when viewers ask for them; see `Families.declare`.
+
+        Raises:
+            ValueError: Besides, a stream has this name.
+        """
+        if name in self.streams:
+            raise ValueError(f"StreamServer.declare_family: want a name that no stream has; got {name!r}")
+        self.families.declare(name, count, title)
+
+    def wanted_streams(self) -> list[str]:
+        """The streams that want a frame now: see `Stream.is_due`."""
+        now = time.monotonic()
+        return [stream.name for stream in list(self.streams.values()) if stream.is_due(now)]
+
+    def publish(
+        self,
+        frame: Any,
+        name: str,
+        meta: Mapping[str, Any] | None,
+        *,
+        bgr: bool,
+        depth_range: tuple[float, float] | None = None,
+    ) -> None:
         """Counts a frame, and takes a copy of it if somebody waits for one, or none was taken for a second."""
-        stream = self.stream(name)
-        stream.layout.see(frame)
+        stream = self.find(name)
+        if stream is None:
+            return
+        layout = stream.layout
+        frame = layout.see(frame, depth_range)
         clean = clean_meta(meta)
         stream.published += 1
         now = time.monotonic()
         if stream.is_due(now):
             stream.pace.advance(now)
             buffer = None if getattr(frame, "is_cuda", False) else stream.box.buffer()
-            self.accept(stream, copy_pixels(frame, stream.layout.shape, buffer), clean, bgr=bgr, captured=time.time())
+            depth = layout.depth_of(frame, depth_range)
+            pixels = copy_pixels(frame, layout.shape, buffer, depth, layout.format)
+            self.accept(stream, pixels, clean, bgr=bgr and depth is None, captured=time.time(), depth=depth)
 
-    def accept(self, stream: Stream, pixels: Any, meta: dict[str, Scalar], *, bgr: bool, captured: float) -> None:
+    def accept(
+        self,
+        stream: Stream,
+        pixels: Any,
+        meta: dict[str, Scalar],
+        *,
+        bgr: bool,
+        captured: float,
+        depth: Any = None,
+    ) -> None:
         """Takes pixels that nobody else will write, in place of those that the encoder has not come to.
 
         Args:
@@ -98,16 +151,20 @@ class Hub:
             meta: As `clean_meta` gives it.
             bgr: Whether the channels are blue, green, red.
             captured: Seconds since 1970.
+            depth: What `Layout.depth_of` gave.
         """
-        capture = Capture(pixels, bgr, captured, next(self._seq), meta, event_behind(pixels))
+        if isinstance(depth, tuple):
+            meta, depth = meta | depth_meta(depth), None
+        depth = to_host_soon(depth)
+        capture = Capture(pixels, bgr, captured, next(self._seq), meta, event_behind(pixels), depth)
         if stream.box.put(capture):
-            self.metrics.add("frames_overwritten_total", stream=stream.name)
+            self.metrics.add("frames_overwritten_total", stream=stream.label)
         self.wake_encoder(stream)
 
     def end_episode(self, name: str, meta: Mapping[str, Any] | None, captured: float | None = None) -> None:
         """Marks what instant replay shows; `captured` is when the episode ended, now if it is None."""
-        stream, clean = self.stream(name), clean_meta(meta)
-        if stream.subscriptions:
+        stream, clean = self.find(name), clean_meta(meta)
+        if stream is not None and stream.subscriptions:
             self.call(stream.replay.mark, time.time() if captured is None else captured, clean)
 
     def set_state(self, values: Mapping[str, Any]) -> None:
@@ -157,14 +214,16 @@ class Hub:
             fps: A ceiling; None for the server's own.
 
         Raises:
-            UnknownStream: There is no such stream, or the server stops.
+            UnknownStream: There is no such stream, no room for it, or the server stops.
         """
-        stream = self.streams.get(name)
         if self._loop is None:
             raise UnknownStream("watch: the server stops")
-        if stream is None:
-            raise UnknownStream(f"watch: want one of the streams {', '.join(self.streams) or '(none yet)'}")
+        stream = self.streams.get(name) or self._open(name)
         return Subscription(stream, codec, min(fps or self.fps, self.fps))
+
+    def offers(self, name: str) -> bool:
+        """Whether there is a stream of this name, or a family of which it would be a member."""
+        return name in self.streams or self.families.of(name) is not None
 
     def deliver(self, stream: Stream, encoded: Encoded) -> None:
         """Hands a picture to the viewers of its codec, and a JPEG to instant replay too."""
@@ -191,9 +250,11 @@ class Hub:
             self.on_command(command)
 
     def list_streams(self) -> list[dict[str, Any]]:
-        """Name, title, size, viewers and published frames of each stream."""
+        """Name, title, size, viewers and published frames of each stream, and what it is an overlay of; then families,
+        with the number of their members as `count`."""
         self.learn_counts()
-        return [
+        streams = list(self.streams.values())
+        listed = [
             {
                 "name": stream.name,
                 "title": stream.title,
@@ -201,9 +262,17 @@ class Hub:
                 "height": stream.layout.shape[0],
                 "watchers": len(stream.subscriptions),
                 "published": stream.published,
+                **self._parts(stream.name),
             }
-            for stream in list(self.streams.values())
+            for stream in streams
         ]
+        for family in self.families.by_name.values():
+            members = [stream for stream in streams if stream.label == family.label]
+            about = {"name": family.name, "title": family.title, "width": 0, "height": 0}
+            about["watchers"] = sum(len(stream.subscriptions) for stream in members)
+            about["published"] = self._dropped_published.get(family.label, 0) + sum(s.published for s in members)
+            listed.append(about | {"count": family.count} | self._parts(family.name))
+        return listed
 
     def broadcast(self, message: str) -> None:
         """Sends a text message to all listeners."""
@@ -225,6 +294,8 @@ class Hub:
             if stream.stands_still(now):
                 stream.again_asked = stream.key_asked = True
                 self.wake_encoder(stream)
+            if stream.is_on_demand and not stream.subscriptions and now - stream.idle_since >= LINGER:
+                self._drop(stream)
         self._announce_state()
         self._announce_points()
         listed = [{**facts, "published": 0} for facts in self.list_streams()]
@@ -249,24 +320,79 @@ class Hub:
     def _declare(self, name: str, title: str | None) -> Stream:
         with self._lock:
             if name not in self.streams:
-                check_name(name, len(self.streams))
-                stream = Stream(name, name, self.fps, ReplayRing(self._replay_seconds))
-                stream.wake_encoder = self._wake_encoder
-                self.streams[name] = stream
+                check_name(name, sum(not stream.is_on_demand for stream in self.streams.values()))
+                if name in self.families.by_name:
+                    raise ValueError(f"StreamServer: want a stream whose name no family has; got {name!r}")
+                self.streams[name] = self._new_stream(name, name)
             stream = self.streams[name]
             stream.title = title if title is not None else stream.title
+            stream.label = name
+        if len(self.streams) > MOST_STREAMS:  # those that the program names go before those that viewers asked for
+            self.call(self._make_room)
         return stream
 
-    def _wake_encoder(self, stream: Stream) -> None:
+    def _new_stream(self, name: str, title: str) -> Stream:
+        stream = Stream(name, title, self.fps, ReplayRing(self._replay_seconds))
+        stream.wake_encoder = lambda which: self.wake_encoder(which)  # which may be set later
+        return stream
+
+    def _open(self, name: str) -> Stream:
+        """Makes the member of a family, in place of another that nobody watches where there are too many streams."""
+        family = self.families.of(name)
+        if family is None:
+            names = [*self.streams, *(f"{each.name} and a number" for each in self.families.by_name.values())]
+            raise UnknownStream(f"watch: want one of the streams {', '.join(names) or '(none yet)'}")
+        unwatched = [each for each in self.streams.values() if each.is_on_demand and not each.subscriptions]
+        if len(self.streams) >= MOST_STREAMS and not unwatched:
+            raise UnknownStream(f"watch: want at most {MOST_STREAMS} streams at a time; all of them are watched")
+        if len(self.streams) >= MOST_STREAMS:
+            self._drop(min(unwatched, key=lambda each: each.idle_since))
+        stream = self._new_stream(name, family.title_of(name))
+        stream.label = family.label
+        with self._lock:
+            stream = self.streams.setdefault(name, stream)
+        if stream.is_on_demand:  # and was not declared meanwhile
+            self.on_open(stream)
+        return stream
+
+    def _make_room(self) -> None:
+        """Drops members of families until there are no more streams than there may be: first those nobody watches."""
+        members = [stream for stream in list(self.streams.values()) if stream.is_on_demand]
+        members.sort(key=lambda each: (len(each.subscriptions), each.idle_since))
+        for stream in members[: max(0, len(self.streams) - MOST_STREAMS)]:
+            self._drop(stream)
+
+    def _drop(self, stream: Stream) -> None:
+        """Forgets the member of a family."""
+        with self._lock:
+            if not stream.is_on_demand or self.streams.get(stream.name) is not stream:
+                return  # the program has declared it meanwhile
+            del self.streams[stream.name]
+            self._dropped_published[stream.label] = self._dropped_published.get(stream.label, 0) + stream.published
+        for subscription in stream.subscriptions:
+            subscription.close("it gave way to another stream")
+        stream.tell_demand = lambda _: None
+        self.on_drop(stream)
+        stream.is_dropped = True
         self.wake_encoder(stream)
+
+    def _parts(self, name: str) -> dict[str, str]:
+        """What a stream is an overlay of, if its name says so and there is such a stream or family."""
+        base, overlay = split(name)
+        if overlay is None or not (self.offers(base) or base in self.families.by_name):
+            return {"base": name}
+        return {"base": base, "overlay": overlay}
 
     def _subscriptions(self) -> list[Subscription]:
         return [each for stream in list(self.streams.values()) for each in stream.subscriptions]
 
     def _measure(self) -> None:
         self.learn_counts()
-        for stream in list(self.streams.values()):
-            self.metrics.set("frames_published_total", stream.published, stream=stream.name)
+        streams = list(self.streams.values())
+        for label in {stream.label for stream in streams} | self._dropped_published.keys():
+            members = [stream for stream in streams if stream.label == label]
+            published = self._dropped_published.get(label, 0) + sum(stream.published for stream in members)
+            self.metrics.set("frames_published_total", published, stream=label)
             for codec in ("jpeg", "h264"):
-                number = sum(each.codec == codec for each in stream.subscriptions)
-                self.metrics.set("watchers", number, stream=stream.name, codec=codec)
+                number = sum(each.codec == codec for stream in members for each in stream.subscriptions)
+                self.metrics.set("watchers", number, stream=label, codec=codec)

@@ -1,4 +1,4 @@
-"""What a frame is: H×W×3 uint8, RGB unless `bgr` says otherwise, of NumPy or torch, on any device, in any strides.
+"""What a frame is: an array of NumPy or a tensor of torch, on any device, in any strides, of one of four formats.
 
 Nothing here imports torch: a program that has tensors has imported it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -17,11 +17,80 @@ if TYPE_CHECKING:
     Frame: TypeAlias = np.ndarray | Tensor
 
 MAX_SIDE = 65500  # of a JPEG, pixels
+FORMATS = (
+    "a frame of uint8, H×W×3 (RGB), H×W×4 (RGBA) or H×W×1 or H×W (gray), or of float32 or float16 metres, H×W×1 or H×W"
+    " (depth), or a batch of them, N×H×W×C, of NumPy or torch"
+)
+
+Kind = Literal["rgb", "rgba", "gray", "depth"]
+_KINDS: dict[tuple[str, int], Kind] = {
+    ("uint8", 1): "gray",
+    ("uint8", 3): "rgb",
+    ("uint8", 4): "rgba",
+    ("float32", 1): "depth",
+    ("float16", 1): "depth",
+}
+
+
+class FrameFormat(NamedTuple):
+    """What the numbers of a frame mean, and how many there are.
+
+    Attributes:
+        kind: "rgb", "rgba", "gray" or "depth" (metres).
+        number: N of a batch N×H×W×C; None for a single frame.
+        height, width: Of one frame, pixels.
+    """
+
+    kind: Kind
+    number: int | None
+    height: int
+    width: int
 
 
 def is_tensor(value: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def without_subclass(frame: Any, where: str, wanted: str = FORMATS) -> Any:
+    """A frame as an array or tensor whose shape and dtype are those of its memory, whatever a subclass says.
+
+    Raises:
+        ValueError: It is neither, or a tensor that holds no strided numbers.
+    """
+    if isinstance(frame, np.ndarray):
+        return np.asarray(frame)
+    if not is_tensor(frame):
+        raise ValueError(f"{where}: want {wanted}; got {type(frame).__name__}")
+    torch = sys.modules["torch"]
+    if type(frame) is not torch.Tensor and "__torch_dispatch__" not in vars(type(frame)):
+        with torch._C.DisableTorchFunctionSubclass():
+            frame = torch.Tensor.as_subclass(frame, torch.Tensor)
+    if frame.layout is not torch.strided or frame.is_nested or frame.device.type == "meta":
+        kind = "nested" if frame.is_nested else "meta" if frame.device.type == "meta" else str(frame.layout)
+        raise ValueError(f"{where}: want {wanted}; got a {kind.removeprefix('torch.')} tensor")
+    return frame
+
+
+def format_of(frame: Frame, where: str, wanted: str = FORMATS) -> FrameFormat:
+    """The format of what `without_subclass` gave, by the number of its axes, the last of them and the dtype.
+
+    Two axes are H×W; three are H×W×C; four are N×H×W×C. So a batch of gray or depth frames is N×H×W×1, and N×H×W is
+    refused.
+
+    Raises:
+        ValueError: It has no such format, or a side is not 1 to 65500 pixels.
+    """
+    shape = tuple(frame.shape)
+    channels = {2: 1, 3: shape[-1], 4: shape[-1]}.get(len(shape), 0) if shape else 0
+    kind = _KINDS.get((_dtype_name(frame), channels))
+    if kind is None:
+        raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, shape)) or 'a scalar'} of {frame.dtype}")
+    number = shape[0] if len(shape) == 4 else None
+    height, width = shape[:2] if number is None else shape[1:3]
+    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
+        raise ValueError(f"{where}: want sides of 1 to {MAX_SIDE} pixels; got {'×'.join(map(str, shape))}")
+    return FrameFormat(kind, number, height, width)
 
 
 def check_frame(frame: Frame, where: str) -> None:
@@ -30,35 +99,38 @@ def check_frame(frame: Frame, where: str) -> None:
     Raises:
         ValueError: It is not H×W×3 uint8, of an array or a tensor, with sides of 1 to 65500 pixels.
     """
-    _check(frame, 3, where, "a frame H×W×3 of uint8, NumPy or torch")
+    wanted = "a frame H×W×3 of uint8, NumPy or torch"
+    found = format_of(without_subclass(frame, where, wanted), where, wanted)
+    if found.kind != "rgb" or found.number is not None:
+        raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, frame.shape))} of {frame.dtype}")
 
 
-def check_frames(frames: Frame | Sequence[Frame], where: str) -> None:
-    """Lets several frames pass: B×H×W×3, or a sequence of H×W×3 whose sizes may differ.
+def check_batch(frames: Frame | Sequence[Frame], where: str) -> None:
+    """Lets several frames pass: a batch N×H×W×C, or a sequence of frames or batches of any formats and sizes.
 
     Raises:
         ValueError: They are something else.
     """
     if isinstance(frames, list | tuple):
         for frame in frames:
-            check_frame(frame, where)
-    else:
-        _check(frames, 4, where, "frames B×H×W×3 of uint8, NumPy or torch, or a list of H×W×3")
+            format_of(without_subclass(frame, where), where)
+        return
+    wanted = "frames N×H×W×C, of uint8 with 1, 3 or 4 channels or of float32 or float16 with 1, or a list of frames"
+    batch = without_subclass(frames, where, wanted)
+    if format_of(batch, where, wanted).number is None:
+        raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, batch.shape))} of {batch.dtype}")
 
 
 def to_array(frame: Frame) -> np.ndarray:
     """A frame, or a batch of them, for NumPy: the same memory where it lies on the CPU, a copy where it does not."""
     if isinstance(frame, np.ndarray):
         return frame
-    array: np.ndarray = frame.cpu().numpy()
+    array: np.ndarray = frame.detach().resolve_neg().cpu().numpy()
     return array
 
 
-def _check(frame: Any, num_axes: int, where: str, wanted: str) -> None:
-    if not (isinstance(frame, np.ndarray) or is_tensor(frame)):
-        raise ValueError(f"{where}: want {wanted}; got {type(frame).__name__}")
-    shape = tuple(frame.shape)
-    if str(frame.dtype).removeprefix("torch.") != "uint8" or len(shape) != num_axes or shape[-1] != 3:
-        raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, shape)) or 'a scalar'} of {frame.dtype}")
-    if not all(1 <= side <= MAX_SIDE for side in shape[-3:-1]):
-        raise ValueError(f"{where}: want sides of 1 to {MAX_SIDE} pixels; got {'×'.join(map(str, shape))}")
+def _dtype_name(frame: Any) -> str:
+    """As NumPy writes it; empty for numbers whose bytes are swapped, of which torch has none."""
+    if isinstance(frame, np.ndarray):
+        return frame.dtype.name if frame.dtype.isnative else ""
+    return str(frame.dtype).removeprefix("torch.")

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 from torchrl_gpu.streaming.frames import Layout, copy_pixels
+from torchrl_gpu.streaming.images import FrameFormat
 from torchrl_gpu.streaming.pace import Pace
 from torchrl_gpu.streaming.shared import (
     DEMAND_AT,
@@ -40,26 +41,30 @@ class Outlet:
         self._frames: SharedFrames | None = None
         self._lock = threading.Lock()
         self._closed = False
+        board.set(index, PUBLISHED, 0)
 
-    def count(self, frame: Any) -> None:
-        """Notes that a frame was published.
+    def count(self, frame: Any, depth_range: tuple[float, float] | None = None) -> Any:
+        """Notes that a frame was published, and gives it as `Layout.see` does.
 
         Raises:
             ValueError: It is no picture.
         """
-        self.layout.see(frame)
+        frame = self.layout.see(frame, depth_range)
         self._published += 1
         self._board.set(self.index, PUBLISHED, self._published)
         self._board.set(self.index, HEIGHT, self.layout.shape[0])
         self._board.set(self.index, WIDTH, self.layout.shape[1])
+        return frame
 
     def is_due(self, now: float) -> bool:
         """Whether a frame is wanted at this moment of the monotonic clock: see `is_due`."""
         self.pace.interval = self._board.get(self.index, INTERVAL)
         return is_due(self.pace, self._board.get(self.index, DEMAND_AT), now)
 
-    def lay(self, frame: Any, shape: tuple[int, int, int]) -> tuple[str, int] | None:
-        """Copies a frame of the host into shared memory. Any thread may; they take turns.
+    def lay(
+        self, frame: Any, shape: tuple[int, int, int], depth: Any = None, found: FrameFormat | None = None
+    ) -> tuple[str, int] | None:
+        """Copies a frame of the host into shared memory. Any thread may; they take turns. Arguments of `copy_pixels`.
 
         Returns:
             The file of the memory, and the version of the frame; None after `close`.
@@ -69,7 +74,7 @@ class Outlet:
                 return None
             frames = self._room_for(math.prod(shape))
             version = frames.begin()
-            copy_pixels(frame, shape, frames.pixels(version, shape))
+            copy_pixels(frame, shape, frames.pixels(version, shape), depth, found)
             frames.commit(version)
             return frames.memory.path, version
 

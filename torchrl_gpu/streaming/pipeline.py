@@ -13,9 +13,10 @@ import numpy as np
 from torchrl_gpu.device import get_device
 from torchrl_gpu.streaming import probes
 from torchrl_gpu.streaming.h264 import H264Encoder, check_codec
-from torchrl_gpu.streaming.images import check_frame, check_frames, is_tensor, to_array
+from torchrl_gpu.streaming.images import check_batch, is_tensor, to_array, without_subclass
 from torchrl_gpu.streaming.jpeg import check_quality, compress
 from torchrl_gpu.streaming.nvjpeg import NvJpeg
+from torchrl_gpu.streaming.pixels import as_rgb
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +28,11 @@ _SAID: set[str] = set()  # the backends whose failure has been logged in this pr
 
 
 class GpuFramePipeline:
-    """Encodes frames H×W×3 uint8, RGB unless `bgr` is set, of NumPy or torch, in any strides.
+    """Encodes frames of NumPy or torch, of any format that `images.FORMATS` names, in any strides.
+
+    Three axes are H×W×C; a batch N×H×W×C makes one picture, a grid, but in `encode_jpeg_batch`. What is transparent
+    shows white behind it; depth is drawn in colours over `depth_range`, metres, or over what the frame holds, and
+    gray where it is NaN or infinite. Channels are red, green, blue unless `bgr` is set.
 
     A frame is encoded where it lies: one on the GPU by NVJPEG where that works, all others by OpenCV. Any thread may
     call any method; encoding after `close` is a RuntimeError.
@@ -66,56 +71,81 @@ class GpuFramePipeline:
         self._encoder: H264Encoder | None = None
         self._closed = False
 
-    def encode_jpeg(self, rgb: Frame, quality: int = 80, *, bgr: bool = False) -> bytes:
-        """A frame H×W×3 as a JPEG file.
+    def encode_jpeg(
+        self, rgb: Frame, quality: int = 80, *, bgr: bool = False, depth_range: tuple[float, float] | None = None
+    ) -> bytes:
+        """A frame as a JPEG file.
 
         Raises:
-            ValueError: The frame is something else, or the quality is not 1 to 100.
+            ValueError: The frame or the range is something else, or the quality is not 1 to 100.
             RuntimeError: The pipeline is closed.
         """
-        check_frame(rgb, "encode_jpeg")
         check_quality(quality, "encode_jpeg")
+        picture, is_rgb = as_rgb(rgb, "encode_jpeg", depth_range=depth_range)
         self._refuse_if_closed()
-        return self._jpegs([rgb], quality, bgr)[0]
+        return self._jpegs([picture], quality, bgr and not is_rgb)[0]
 
-    def encode_jpeg_numpy(self, rgb: np.ndarray, quality: int = 80, *, bgr: bool = False) -> bytes:
+    def encode_jpeg_numpy(
+        self, rgb: np.ndarray, quality: int = 80, *, bgr: bool = False, depth_range: tuple[float, float] | None = None
+    ) -> bytes:
         """A frame that is an array, as a JPEG file, by OpenCV; otherwise as `encode_jpeg`."""
         if not isinstance(rgb, np.ndarray):
             raise ValueError(f"encode_jpeg_numpy: want a NumPy array; got {type(rgb).__name__}")
-        return self.encode_jpeg(rgb, quality, bgr=bgr)
+        return self.encode_jpeg(rgb, quality, bgr=bgr, depth_range=depth_range)
 
     def encode_jpeg_batch(
-        self, frames: Frame | Sequence[Frame], quality: int = 80, *, bgr: bool = False
+        self,
+        frames: Frame | Sequence[Frame],
+        quality: int = 80,
+        *,
+        bgr: bool = False,
+        depth_range: tuple[float, float] | None = None,
     ) -> list[bytes]:
-        """Frames B×H×W×3, or a list of H×W×3 of any sizes and devices, as JPEG files in their order.
+        """Frames N×H×W×C, or a list of frames of any formats, sizes and devices, as JPEG files in their order.
 
-        Those on the GPU are encoded in one call.
+        Those on the GPU are encoded in one call. Depth takes its range from each frame, unless it is given.
 
         Raises:
             ValueError: The frames are something else, or the quality is not 1 to 100.
             RuntimeError: The pipeline is closed.
         """
-        check_frames(frames, "encode_jpeg_batch")
-        check_quality(quality, "encode_jpeg_batch")
+        where = "encode_jpeg_batch"
+        check_batch(frames, where)
+        check_quality(quality, where)
         self._refuse_if_closed()
-        return self._jpegs(frames, quality, bgr)
+        if not isinstance(frames, list | tuple):
+            frames = without_subclass(frames, where)
+            if frames.shape[-1] == 3 and depth_range is None:  # type: ignore[union-attr]
+                return self._jpegs(frames, quality, bgr)
+        pictures = [as_rgb(frame, where, depth_range=depth_range) for frame in frames]
+        if not bgr or not any(is_rgb for _, is_rgb in pictures):
+            return self._jpegs([picture for picture, _ in pictures], quality, bgr)
+        return [self._jpegs([picture], quality, not is_rgb)[0] for picture, is_rgb in pictures]
 
-    def encode_h264(self, rgb: Frame, bitrate: int = 8_000_000, *, key_frame: bool = False, bgr: bool = False) -> bytes:
-        """The next frame H×W×3 of the pipeline's one H.264 stream, Annex B; may be empty before the first packet.
+    def encode_h264(
+        self,
+        rgb: Frame,
+        bitrate: int = 8_000_000,
+        *,
+        key_frame: bool = False,
+        bgr: bool = False,
+        depth_range: tuple[float, float] | None = None,
+    ) -> bytes:
+        """The next frame of the pipeline's one H.264 stream, Annex B; may be empty before the first packet.
 
         Another size or bitrate reopens the encoder, so that the frame is a key frame.
 
         Raises:
-            ValueError: The frame is something else.
+            ValueError: The frame or the range is something else.
             RuntimeError: The pipeline is closed, or no codec that may be used takes the frame.
         """
-        check_frame(rgb, "encode_h264")
+        picture, is_rgb = as_rgb(rgb, "encode_h264", depth_range=depth_range)
         with self._lock:
             self._refuse_if_closed()
             if self._encoder is None or self._encoder.bitrate != bitrate:
-                height, width = rgb.shape[:2]
+                height, width = picture.shape[:2]
                 self._encoder = H264Encoder(width, height, self.fps, bitrate, self.h264)
-            return self._encoder.encode(rgb, key_frame, bgr=bgr).data
+            return self._encoder.encode(picture, key_frame, bgr=bgr and not is_rgb).data
 
     def flush(self) -> bytes:
         """What the H.264 encoder still held, usually nothing; the next frame is a key frame."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from torchrl_gpu.streaming.curves import check_scalars
+from torchrl_gpu.streaming.families import Families
 from torchrl_gpu.streaming.ferry import Ferry
 from torchrl_gpu.streaming.frames import check_state, clean_meta
 from torchrl_gpu.streaming.hub import MOST_COMMANDS
@@ -23,7 +24,7 @@ from torchrl_gpu.streaming.outlet import Outlet
 from torchrl_gpu.streaming.protocol import Command, read_command
 from torchrl_gpu.streaming.settings import Settings
 from torchrl_gpu.streaming.shared import WATCHERS, Board, SharedMemory
-from torchrl_gpu.streaming.streams import check_name
+from torchrl_gpu.streaming.streams import MOST_STREAMS, check_name
 
 _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 10.0
@@ -48,6 +49,8 @@ class ProcessLink:
         self._board.forget_demand()
         self._outlets: dict[str, Outlet] = {}
         self._curves: set[str] = set()
+        self._members: dict[str, Outlet] = {}  # of families, as the server's process says
+        self._families = Families()
         self._commands: deque[Command] = deque(maxlen=MOST_COMMANDS)
         self._lock = threading.Lock()
         self._problem: str | None = None
@@ -66,22 +69,38 @@ class ProcessLink:
         self._reader.start()
         self._await_start()
 
-    def publish(self, frame: Any, stream: str, meta: Mapping[str, Any] | None, *, bgr: bool) -> None:
+    def publish(
+        self,
+        frame: Any,
+        stream: str,
+        meta: Mapping[str, Any] | None,
+        *,
+        bgr: bool,
+        depth_range: tuple[float, float] | None,
+    ) -> None:
         """As `StreamServer.publish`."""
-        outlet, clean = self._outlet(stream), clean_meta(meta)
-        outlet.count(frame)
+        outlet, clean = self._find(stream), clean_meta(meta)
+        if outlet is None:
+            return
+        frame = outlet.count(frame, depth_range)
         now = time.monotonic()
         if self._is_due(outlet, now):
             outlet.pace.advance(now)
-            self._ferry.carry(outlet, frame, clean, bgr=bgr)
+            self._ferry.carry(outlet, frame, clean, bgr=bgr, depth_range=depth_range)
 
     def wanted(self, stream: str) -> bool:
         """As `StreamServer.wanted`."""
-        return self._is_due(self._outlet(stream), time.monotonic())
+        outlet = self._find(stream)
+        return outlet is not None and self._is_due(outlet, time.monotonic())
+
+    def wanted_streams(self) -> list[str]:
+        """As `StreamServer.wanted_streams`."""
+        now = time.monotonic()
+        return [each.name for each in self._all() if self._is_due(each, now)]
 
     def watchers(self, stream: str | None) -> int:
         """As `StreamServer.watchers`."""
-        outlets = [each for each in self._outlets.values() if stream in (None, each.name)]
+        outlets = [each for each in self._all() if stream in (None, each.name)]
         numbers = (self._board.get(each.index, WATCHERS) for each in outlets)
         return sum(int(number) for number in numbers if 0 <= number <= self._max_clients)
 
@@ -89,10 +108,18 @@ class ProcessLink:
         """As `StreamServer.declare`."""
         self._declare(stream, title)
 
+    def declare_family(self, name: str, count: int, title: str | None) -> None:
+        """As `StreamServer.declare_family`."""
+        if name in self._outlets:
+            raise ValueError(f"StreamServer.declare_family: want a name that no stream has; got {name!r}")
+        self._families.declare(name, count, title)
+        self._speaker.say("declare_family", name=name, count=count, title=title)
+
     def end_episode(self, stream: str, meta: Mapping[str, Any] | None) -> None:
         """As `StreamServer.end_episode`."""
-        self._outlet(stream)
-        self._speaker.say("end_episode", stream=stream, meta=clean_meta(meta), captured=time.time())
+        clean = clean_meta(meta)
+        if self._find(stream) is not None:
+            self._speaker.say("end_episode", stream=stream, meta=clean, captured=time.time())
 
     def commands(self) -> list[Command]:
         """As `StreamServer.commands`."""
@@ -125,7 +152,7 @@ class ProcessLink:
         self._reader.join()
         if self._process.stdout is not None:
             self._process.stdout.close()
-        for outlet in self._outlets.values():
+        for outlet in self._all():
             outlet.close()
         self._board.memory.unlink()
         return None if self._problem is None else RuntimeError(self._problem)
@@ -133,14 +160,21 @@ class ProcessLink:
     def _is_due(self, outlet: Outlet, now: float) -> bool:
         return not self._ended and outlet.is_due(now)
 
-    def _outlet(self, name: str) -> Outlet:
-        return self._outlets.get(name) or self._declare(name, None)
+    def _find(self, name: str) -> Outlet | None:
+        """As `Hub.find`."""
+        found = self._outlets.get(name) or self._members.get(name)
+        return found or (None if self._families.of(name) else self._declare(name, None))
+
+    def _all(self) -> list[Outlet]:
+        return [*self._outlets.values(), *list(self._members.values())]
 
     def _declare(self, name: str, title: str | None) -> Outlet:
         with self._lock:
             outlet = self._outlets.get(name)
             if outlet is None:
                 check_name(name, len(self._outlets))
+                if name in self._families.by_name:
+                    raise ValueError(f"StreamServer: want a stream whose name no family has; got {name!r}")
                 outlet = Outlet(name, len(self._outlets), self._board)
                 self._outlets[name] = outlet
             self._speaker.say("declare", stream=name, title=title, index=outlet.index)
@@ -177,9 +211,21 @@ class ProcessLink:
             self._told.set()
         elif op == "command":
             self._commands.append(read_command({"type": op, **fields}, str(fields["stream"])))
+        elif op == "opened":
+            self._open(fields["stream"], fields["index"])
+        elif op == "dropped":
+            self._members.pop(fields["stream"]).close()
+            self._speaker.say("forget", stream=fields["stream"])
         elif op == "ended":
             self._has_ended = True
             self._kind, self._problem = fields["kind"], fields["message"]
+
+    def _open(self, name: Any, index: Any) -> None:
+        """Takes in a member of a family that a viewer asked for; its place is in the second half of the board."""
+        known = isinstance(name, str) and self._families.of(name) is not None
+        if not known or type(index) is not int or not MOST_STREAMS <= index < Board.PLACES:
+            raise ValueError(f"want a member of a family and its place; got {str(name)[:80]!r} and {str(index)[:20]}")
+        self._members[name] = Outlet(name, index, self._board)
 
 
 def _spawn() -> subprocess.Popen[bytes]:

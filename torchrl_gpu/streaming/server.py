@@ -26,10 +26,20 @@ class Link(Protocol):
 
     port: int
 
-    def publish(self, frame: Any, stream: str, meta: Mapping[str, Any] | None, *, bgr: bool) -> None: ...
+    def publish(
+        self,
+        frame: Any,
+        stream: str,
+        meta: Mapping[str, Any] | None,
+        *,
+        bgr: bool,
+        depth_range: tuple[float, float] | None,
+    ) -> None: ...
     def wanted(self, stream: str) -> bool: ...
+    def wanted_streams(self) -> list[str]: ...
     def watchers(self, stream: str | None) -> int: ...
     def declare(self, stream: str, title: str | None) -> None: ...
+    def declare_family(self, name: str, count: int, title: str | None) -> None: ...
     def end_episode(self, stream: str, meta: Mapping[str, Any] | None) -> None: ...
     def commands(self) -> list[Command]: ...
     def state(self, values: Mapping[str, Any]) -> None: ...
@@ -159,22 +169,32 @@ class StreamServer:
         return f"{'https' if self.settings.tls else 'http'}://{host}:{self.port}/{query}"
 
     def publish(
-        self, frame: Any, stream: str = "main", meta: Mapping[str, Any] | None = None, *, bgr: bool = False
+        self,
+        frame: Any,
+        stream: str = "main",
+        meta: Mapping[str, Any] | None = None,
+        *,
+        bgr: bool = False,
+        depth_range: tuple[float, float] | None = None,
     ) -> None:
         """Shows a frame to whoever watches, or comes before the next one; never waits for them.
 
         Args:
-            frame: H×W×3 uint8, or a batch N×H×W×3, which is tiled into a grid: NumPy or torch, on any device, in any
-                strides. It may be overwritten as soon as this returns.
+            frame: NumPy or torch, on any device, in any strides: uint8 H×W×3 (RGB), H×W×4 (RGBA, shown over white),
+                H×W×1 or H×W (gray), or float32 or float16 H×W×1 or H×W (depth in metres, shown in colours, and gray
+                where it is NaN or infinite); or a batch of them N×H×W×C, which is tiled into a grid. Three axes are
+                always H×W×C. It may be overwritten as soon as this returns.
             stream: Where it belongs.
             meta: JSON scalars that are shown beside it, such as step, episode, return, utilization, policy_version.
-            bgr: Whether the channels are blue, green, red.
+                A frame of depth adds `depth_near_m` and `depth_far_m`, what the first and the last colour stand for.
+            bgr: Whether the channels are blue, green, red (and alpha).
+            depth_range: Those two, metres; None takes the least and the greatest of the frame.
 
         Raises:
-            ValueError: The frame, the name or the metadata is something else.
+            ValueError: The frame, the name, the metadata or the range is something else.
         """
         if self._link is not None:
-            self._link.publish(frame, stream, meta, bgr=bgr)
+            self._link.publish(frame, stream, meta, bgr=bgr, depth_range=depth_range)
 
     def wanted(self, stream: str = "main") -> bool:
         """Whether a frame of this stream is wanted now; ask before rendering. Takes about a microsecond.
@@ -183,6 +203,10 @@ class StreamServer:
         frame at once.
         """
         return self._link is not None and self._link.wanted(stream)
+
+    def wanted_streams(self) -> list[str]:
+        """The streams of which somebody waits for a frame now: those of families, too, which `declare_family` names."""
+        return [] if self._link is None else self._link.wanted_streams()
 
     def watchers(self, stream: str | None = None) -> int:
         """How many watch a stream, or all of them."""
@@ -196,6 +220,23 @@ class StreamServer:
         """
         if self._link is not None:
             self._link.declare(stream, title)
+
+    def declare_family(self, name: str, count: int, title: str | None = None) -> None:
+        """Lets viewers choose any of many streams: `declare_family("env", 1024)` offers env0 to env1023.
+
+        A member is there while somebody watches it, and a little longer; `wanted_streams` then names it. There are at
+        most 64 streams at a time. What is published to a member that nobody has asked for is passed over.
+
+        Args:
+            name: Letters and underscores; or NAME:OVERLAY, whose members are NAME0:OVERLAY, NAME1:OVERLAY, …
+            count: How many members there are, at most 10⁹.
+            title: What viewers read; a member's has its number behind it, before a colon if there is one.
+
+        Raises:
+            ValueError: An argument is something else, or there are 64 families already.
+        """
+        if self._link is not None:
+            self._link.declare_family(name, count, title)
 
     def end_episode(self, stream: str = "main", meta: Mapping[str, Any] | None = None) -> None:
         """Marks the end of an episode: instant replay shows what came before.

@@ -96,7 +96,10 @@ class Board:
     """
 
     FIELDS = ("demand_at", "interval", "watchers", "published", "height", "width")
-    SIZE = MOST_STREAMS * len(FIELDS) * 8
+    # The second half is of streams that viewers asked for, which the server numbers; of one the program may just be
+    # taking the name, so that it has two places.
+    PLACES = 2 * MOST_STREAMS + 1
+    SIZE = PLACES * len(FIELDS) * 8
 
     def __init__(self, memory: SharedMemory) -> None:
         self.memory = memory
@@ -114,7 +117,7 @@ class Board:
 
     def forget_demand(self) -> None:
         """Nobody wants anything."""
-        for stream in range(MOST_STREAMS):
+        for stream in range(self.PLACES):
             self.set(stream, DEMAND_AT, math.inf)
             self.set(stream, WATCHERS, 0)
 

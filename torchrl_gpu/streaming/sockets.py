@@ -201,8 +201,9 @@ class Viewer:
     def _pass_on(self, text: str) -> None:
         """Says what the hub says; if that is that a stream has come which the viewer waits for, it waits no longer."""
         self._say(text)
-        if self._awaited is not None and self._awaited.stream in self._hub.streams:
-            self._send_live(self._awaited)
+        if self._awaited is not None and self._hub.offers(self._awaited.stream):
+            with contextlib.suppress(UnknownStream):  # there may be no room for it, still
+                self._send_live(self._awaited)
 
     async def _send_texts(self) -> None:
         with contextlib.suppress(ConnectionError):
@@ -242,7 +243,8 @@ class Viewer:
         """Sends the last seconds of the last episode, and then what happens."""
         if self._watch is None:
             raise ProtocolError("replay: want a stream to be watched")
-        clip = self._hub.streams[self._watch.stream].replay.clip()
+        stream = self._hub.streams.get(self._watch.stream)  # none that a paused viewer has left for too long
+        clip = [] if stream is None else stream.replay.clip()
         if clip:
             self._send_nothing()
             self._send(self._clip(clip, self._watch))

@@ -57,6 +57,7 @@ class Stream:
     def __init__(self, name: str, title: str, fps: float, replay: ReplayRing) -> None:
         self.name = name
         self.title = title
+        self.label = name  # what it is counted under
         self.box = FrameBox()
         # written by the producer, but for the interval of the pace
         self.published = 0
@@ -65,6 +66,8 @@ class Stream:
         # written by the event loop
         self.subscriptions: tuple[Subscription, ...] = ()
         self.demand_at = math.inf
+        self.idle_since = time.monotonic()
+        self.is_dropped = False
         self.replay = replay
         self.tell_demand: Callable[[Stream], None] = lambda stream: None
         self.wake_encoder: Callable[[Stream], None] = lambda stream: None
@@ -74,6 +77,11 @@ class Stream:
         self.again_asked = False
         # written by the encoder
         self.key_at = -math.inf
+
+    @property
+    def is_on_demand(self) -> bool:
+        """Whether it is the member of a family, made because somebody asked for it."""
+        return self.label != self.name
 
     def is_due(self, now: float) -> bool:
         """Whether a frame is wanted at this moment of the monotonic clock: see `is_due`."""
@@ -88,6 +96,7 @@ class Stream:
     def remove(self, subscription: Subscription) -> None:
         """A viewer goes."""
         self.subscriptions = tuple(each for each in self.subscriptions if each is not subscription)
+        self.idle_since = time.monotonic()
         self._set_pace()
         self.refresh()
 

@@ -36,13 +36,26 @@ class ThreadLink:
         if self._error is not None:
             raise RuntimeError(f"StreamServer: it does not start: {self._error}") from self._error
 
-    def publish(self, frame: Any, stream: str, meta: Mapping[str, Any] | None, *, bgr: bool) -> None:
+    def publish(
+        self,
+        frame: Any,
+        stream: str,
+        meta: Mapping[str, Any] | None,
+        *,
+        bgr: bool,
+        depth_range: tuple[float, float] | None,
+    ) -> None:
         """As `StreamServer.publish`."""
-        self.hub.publish(frame, stream, meta, bgr=bgr)
+        self.hub.publish(frame, stream, meta, bgr=bgr, depth_range=depth_range)
 
     def wanted(self, stream: str) -> bool:
         """As `StreamServer.wanted`."""
-        return self.hub.stream(stream).is_due(time.monotonic())
+        found = self.hub.find(stream)
+        return found is not None and found.is_due(time.monotonic())
+
+    def wanted_streams(self) -> list[str]:
+        """As `StreamServer.wanted_streams`."""
+        return self.hub.wanted_streams()
 
     def watchers(self, stream: str | None) -> int:
         """As `StreamServer.watchers`."""
@@ -51,7 +64,11 @@ class ThreadLink:
 
     def declare(self, stream: str, title: str | None) -> None:
         """As `StreamServer.declare`."""
-        self.hub.stream(stream, title)
+        self.hub.declare(stream, title)
+
+    def declare_family(self, name: str, count: int, title: str | None) -> None:
+        """As `StreamServer.declare_family`."""
+        self.hub.declare_family(name, count, title)
 
     def end_episode(self, stream: str, meta: Mapping[str, Any] | None) -> None:
         """As `StreamServer.end_episode`."""

@@ -129,6 +129,11 @@ class HierarchicalPacking(ReplayRun):
         """The greedy policy among the items of an environment."""
         return self._packer(env)
 
+    @property
+    def has_values(self) -> bool:
+        """The worker has a value for each placement."""
+        return True
+
     def contestants(self, env: EnvBase) -> Mapping[str, Policy]:
         """The rows of the paper's table; those of the networks only once they are trained."""
         assert isinstance(env, PackingEnv)

@@ -138,6 +138,11 @@ class OffPolicy(ReplayRun):
         """The agent's policy, which is the same in every environment; greedy in eval mode."""
         return PolicyWrapper(self.agent)
 
+    @property
+    def has_values(self) -> bool:
+        """Whether actions are discrete, so that the agent has a value for each."""
+        return self.agent.space.num_actions is not None
+
     def configure_optimizers(self) -> Any:
         """One optimizer with a group for each loss, so that a step of the Trainer is an update; and its schedule."""
         groups = [{"params": weights, "name": name} for name, weights in self.agent.parameter_groups.items()]

@@ -31,6 +31,11 @@ class Player:
         self._random = {name: _seeded(name, seed) for name in random_state(env.device)}
         self.restart()
 
+    @property
+    def generators(self) -> dict[str, Tensor]:
+        """States of torch's generators that the policy's next step draws from."""
+        return self._random
+
     def restart(self) -> None:
         """Goes back to the first episodes of the environment's seed."""
         self.env.set_seed(self.env.seed)

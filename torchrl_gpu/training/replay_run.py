@@ -60,6 +60,11 @@ class ReplayRun(LightningModule):
         """What learns, in tables."""
 
     @property
+    def has_values(self) -> bool:
+        """Whether `policy_for` gives a policy that says what it expects of each action."""
+        return False
+
+    @property
     def policy_name(self) -> str:
         """What tables call the policy."""
         return self.learner_name + ("" if self.trained else " (untrained)")

@@ -12,7 +12,7 @@ from tests.training.tiny import packing_env
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing import viewer
 from torchrl_gpu.envs.packing.items import ProceduralSolids
-from torchrl_gpu.envs.viewable import viewable
+from torchrl_gpu.envs.viewable import Decision, Overlaid, viewable
 from torchrl_gpu.policies.packing import RandomLegal
 
 pytest.importorskip("cv2")
@@ -83,3 +83,76 @@ def test_solids_lie_where_the_viewer_draws_them() -> None:
     assert drawn.dtype == np.uint8
     assert np.abs(drawn[1].astype(int) - traced).mean() < 6
     assert np.abs(drawn[0].astype(int) - traced).mean() > 9
+
+
+# -- overlays --
+
+
+def test_an_observation_is_that_of_the_step() -> None:
+    env = packing_env(4, include=("z_map", "item_top", "item_bottom"))
+    policy, current = RandomLegal(env), env.reset()
+    for _ in range(3):
+        _, current = env.step_and_maybe_reset(policy(current))
+    seen = env.observation(2)
+    assert seen.batch_size == (1,)
+    assert set(seen.keys()) == set(env.observation_spec.keys())
+    for key in list(seen.keys()):
+        assert torch.equal(seen[key], current[key][2:3]), key
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"visible_items": 3, "grid_step": 2, "orientations": "axis"}], ids=["one", "several"]
+)
+def test_overlays_show_what_the_step_does_and_change_nothing(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = packing_env(3, **changes)
+    view, policy, current = viewable(env), RandomLegal(env), env.reset()
+    assert isinstance(view, Overlaid)
+    told: list[Any] = []
+    for name in ("draw_mask", "draw_action", "draw_values"):
+        monkeypatch.setattr(f"torchrl_gpu.envs.packing.viewable.{name}", lambda *given: told.append(given))
+    torch.manual_seed(2)
+    checked = 0
+    for _ in range(12):
+        before, random = env.state_dict(), torch.get_rng_state()
+        action = policy(current.clone())["action"]
+        torch.set_rng_state(random)
+        values = torch.rand(env.num_actions, generator=torch.Generator().manual_seed(0))
+        for name in view.overlays:
+            view.overlay(name, 1, 64, 48, Decision(action[1], values))
+        assert all(torch.equal(before[key], value) for key, value in env.state_dict().items())
+        (pile, ways, most, *_), (_, placing, *_), (_, best, *_) = told
+        told.clear()
+        legal = current["legal_mask"][1]
+        slot, turn, _, _ = (int(part) for part in torch.unravel_index(action[1], env.action_shape))
+        np.testing.assert_array_equal(ways, legal.sum((0, 1)).numpy())
+        assert most == int((current["item_id"][1] >= 0).sum()) * env.num_orientations
+        shown = torch.where(legal[slot], values.view(env.action_shape)[slot], -torch.inf).amax(0)
+        np.testing.assert_array_equal(best, shown.numpy())
+        assert pile.utilization == pytest.approx(float(current["utilization"][1]))
+        packed = int(current["num_packed"][1])
+        stepped, current = env.step_and_maybe_reset(policy(current))
+        if not stepped["next", "done"][1]:
+            assert env.placements[1, packed].tolist() == [placing.item, placing.orientation, *placing.corner]
+            assert float(env.placement_z[1, packed]) == pytest.approx(placing.z)
+            assert placing.orientation == turn
+            checked += 1
+    assert checked > 3
+
+
+def test_where_nothing_is_legal_nothing_is_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = packing_env(1)
+    env.reset()
+    env.state.legal = torch.zeros_like(env.state.legal)
+    drawn = [
+        viewable(env).overlay(name, 0, 64, 48, Decision(torch.tensor(3), torch.zeros(env.num_actions)))
+        for name in ("mask", "action", "q")
+    ]
+    assert {picture.shape for picture in drawn} == {(48, 64, 3)}
+    placed: list[Any] = []
+    monkeypatch.setattr(
+        "torchrl_gpu.envs.packing.viewable.draw_action", lambda pile, placing, *size: placed.append(placing)
+    )
+    viewable(env).overlay("action", 0, 64, 48, Decision(torch.tensor(3), None))
+    assert placed == [None]

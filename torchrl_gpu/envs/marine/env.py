@@ -281,6 +281,11 @@ class MarineNavEnv(BatchedEnv):
 
     # -- observations and resets ------------------------------------------------------------------------------------
 
+    def observation(self, index: int) -> TensorDictBase:
+        """What is seen of one world as it stands, batch size (1,)."""
+        seen = TensorDict(self._nested(*self._observed()), batch_size=self.batch_size, device=self.device)
+        return seen[index : index + 1]
+
     def _observed(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """What is seen of the robots, (N, R, …), and of the worlds, (N,)."""
         s = self.state

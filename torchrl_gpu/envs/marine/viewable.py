@@ -6,10 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu.envs.marine.env import MarineNavEnv
-from torchrl_gpu.envs.marine.viewer import draw, snapshot
+from torchrl_gpu.envs.marine.overlays import Choice, draw_actions, draw_range, draw_values
+from torchrl_gpu.envs.marine.types import VELOCITY
+from torchrl_gpu.envs.marine.viewer import Snapshot, draw, snapshot
+from torchrl_gpu.envs.viewable import Decision, Overlay
+
+_MOST_TRAILS = 64  # kept, of the worlds that were asked for last
 
 
 class ViewableMarine:
@@ -49,14 +55,50 @@ class ViewableMarine:
         """uint8 (B, H, W, 3)."""
         return np.stack([self._picture(each, width, height) for each in index])
 
+    @property
+    def overlays(self) -> Mapping[str, Overlay]:
+        """What robots detect, what they do next, and what each action is worth, where there are a few."""
+        found = {"range": Overlay("Detection", "env"), "action": Overlay("Next actions", "action")}
+        return found | ({"q": Overlay("Q of actions", "values")} if self.env.num_actions else {})
+
+    def observation(self, index: int) -> TensorDictBase:
+        """As `MarineNavEnv.observation`."""
+        return self.env.observation(index)
+
+    @torch.no_grad()
+    def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> np.ndarray:
+        """uint8 (H, W, 3); reads the device."""
+        world, trail = self._seen(index)
+        active = self.env.state.active[:, index].cpu().numpy()
+        if name == "range":
+            clearance = self.env.state.clearance[:, index].double().cpu().numpy()
+            return draw_range(world, trail, active, clearance, width, height)
+        assert decision is not None
+        speed = np.linalg.norm(self.env.state.motion[VELOCITY, :, index].double().cpu().numpy(), axis=0)
+        chosen = decision.action.cpu().numpy().reshape(len(active), -1)
+        choice = Choice(chosen if self.env.num_actions == 0 else chosen[:, 0], active, speed)
+        if name == "action":
+            return draw_actions(world, trail, choice, width, height)
+        assert decision.values is not None
+        values = decision.values.float().cpu().numpy().reshape(len(active), -1)
+        return draw_values(world, trail, choice, values, width, height)
+
     def _picture(self, index: int, width: int, height: int) -> np.ndarray:
+        world, trail = self._seen(index)
+        return draw(world, trail, width=width, height=height)
+
+    def _seen(self, index: int) -> tuple[Snapshot, np.ndarray]:
+        """A world, and the places at which it was looked at, (T, R, 2)."""
         world, episode = snapshot(self.env, index), int(self.env.state.episode[index])
-        begun, trail = self._trails.get(index, (episode, []))
+        begun, trail = self._trails.pop(index, (episode, []))
         if begun != episode:
             trail = []
-        trail.append(world.place)
+        if not trail or not np.array_equal(trail[-1], world.place):
+            trail.append(world.place)
         self._trails[index] = episode, trail
-        return draw(world, np.stack(trail), width=width, height=height)
+        if len(self._trails) > _MOST_TRAILS:
+            self._trails.pop(next(iter(self._trails)))  # the one that was not asked for the longest
+        return world, np.stack(trail)
 
 
 def viewable(env: MarineNavEnv) -> ViewableMarine:

@@ -346,8 +346,13 @@ class PackingEnv(BatchedEnv):
 
     # -- observations and resets ------------------------------------------------------------------------------------
 
-    def _observation(self) -> dict[str, Tensor]:
-        s = self.state
+    def observation(self, index: int) -> TensorDictBase:
+        """What is seen of one environment as it stands, batch size (1,)."""
+        rows = {f.name: getattr(self.state, f.name)[index : index + 1] for f in fields(PackingState)}
+        return TensorDict(self._observation(PackingState(**rows)), batch_size=[1], device=self.device)
+
+    def _observation(self, state: PackingState | None = None) -> dict[str, Tensor]:
+        s = self.state if state is None else state
         out = {
             "box_heightmap": s.heightmap,
             "item_id": s.item_id,

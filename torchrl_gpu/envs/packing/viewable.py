@@ -6,16 +6,27 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu.envs.packing import viewer
 from torchrl_gpu.envs.packing.drawing.camera import Camera
 from torchrl_gpu.envs.packing.drawing.relief import Relief, ReliefSketch
 from torchrl_gpu.envs.packing.drawing.sketch import sketch_boxes
+from torchrl_gpu.envs.packing.drawing.top_view import Pile, Placing, draw_action, draw_mask, draw_values
 from torchrl_gpu.envs.packing.env import PackingEnv
+from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.reward import objective
+from torchrl_gpu.envs.viewable import Decision, Overlay
 
 _MOST_SKETCHES = 16  # kept, so that only what has come since must be drawn; 6 MB each at 640×480
+
+
+OVERLAYS = {
+    "mask": Overlay("Legal placements", "env"),
+    "action": Overlay("Next placement", "action"),
+    "q": Overlay("Q map", "values"),
+}
 
 
 class ViewablePacking:
@@ -65,6 +76,54 @@ class ViewablePacking:
         if not self.env.catalogue.flat:
             return np.stack([self._sketch(each, camera).picture(self._reliefs(each)) for each in index])
         return np.stack([sketch_boxes(*self._boxes(each), camera) for each in index])
+
+    @property
+    def overlays(self) -> Mapping[str, Overlay]:
+        """Legal placements, the next one, and what each is worth, over the bin seen from above."""
+        return OVERLAYS
+
+    def observation(self, index: int) -> TensorDictBase:
+        """As `PackingEnv.observation`."""
+        return self.env.observation(index)
+
+    @torch.no_grad()
+    def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> np.ndarray:
+        """uint8 (H, W, 3); reads the device."""
+        s, env = self.env.state, self.env
+        heightmap, volume = s.heightmap[index].cpu().numpy(), float(s.volume[index])
+        pile = Pile(heightmap, env.bin.size, env.grid_step, volume / env.bin.volume)
+        legal = s.legal[index].cpu()  # (K, O, Gx, Gy)
+        if name == "mask":
+            shown = int((s.item_id[index] >= 0).sum())
+            ways = legal.sum((0, 1)).numpy()
+            return draw_mask(pile, ways, max(1, shown * env.num_orientations), width, height)
+        assert decision is not None
+        slot, orientation, *place = np.unravel_index(int(decision.action), env.action_shape)
+        placing = None
+        if legal[slot, orientation, place[0], place[1]]:
+            placing = self._placing(index, int(slot), int(orientation), (int(place[0]), int(place[1])))
+        if name == "action":
+            return draw_action(pile, placing, width, height)
+        assert decision.values is not None
+        values = torch.where(legal, decision.values.float().cpu().view(env.action_shape), -torch.inf)
+        return draw_values(pile, values[slot].amax(0).numpy(), placing, width, height)
+
+    def _placing(self, index: int, slot: int, orientation: int, place: tuple[int, int]) -> Placing:
+        """A legal placement of an environment."""
+        env, s = self.env, self.env.state
+        item = int(s.item_id[index, slot])
+        extent = env.catalogue.extent[item, orientation].cpu()
+        corner = [
+            int(grid_positions(extent[axis], env.bin.cells[axis], env.grid_step)[0][place[axis]]) for axis in (0, 1)
+        ]
+        return Placing(
+            item=item,
+            orientation=orientation,
+            corner=(corner[0], corner[1]),
+            extent=(int(extent[0]), int(extent[1])),
+            z=float(s.z_map[index, slot, orientation, place[0], place[1]]),
+            height=float(env.catalogue.height[item, orientation]),
+        )
 
     def _boxes(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Opposite corners of the boxes of one bin, metres, float64 (M, 3), in order of placement."""

@@ -187,6 +187,31 @@ class HierarchicalPacker(TensorDictModuleBase):
         written = chosen._asdict() | picked._asdict()
         return tensordict.update({name: value.view((*shape, *value.shape[1:])) for name, value in written.items()})
 
+    @property
+    def has_values(self) -> bool:
+        """Whether `decide` writes what is expected of each action."""
+        return self.places == "learned"
+
+    def decide(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """As `forward`, and `action_value` (…, K·O·Gx·Gy): the worker's advantages of the item that is chosen, −inf for
+        what it does not look at."""
+        out = self(tensordict)
+        if not self.has_values:
+            return out
+        shape = out.get("item_id").shape
+        z_map, legal, slot = (
+            out.get(key).reshape(-1, *out.get(key).shape[len(shape) - 1 :]) for key in ("z_map", "legal_mask", "slot")
+        )
+        row = torch.arange(len(slot), device=slot.device)
+        item = out.get("item_id").reshape(len(slot), -1)[row, slot]
+        heightmap = out.get("box_heightmap").reshape(len(slot), *out.get("box_heightmap").shape[-2:])
+        looked_at, _, allowed, growth, scores = self._scored(heightmap, item, z_map[row, slot], legal[row, slot])
+        known = torch.where(self._near(growth, allowed), scores, -torch.inf)  # (B, J, Gx, Gy)
+        values = torch.full_like(z_map, -torch.inf)
+        index = looked_at[:, :, None, None].expand_as(known)
+        values[row, slot] = values[row, slot].scatter(1, index, known)
+        return out.set("action_value", values.view(*shape[:-1], -1))
+
     def pick(
         self, heightmap: Tensor, item_id: Tensor, item_mask: Tensor, maps: tuple[Tensor, Tensor] | None = None
     ) -> Picked:
@@ -244,15 +269,8 @@ class HierarchicalPacker(TensorDictModuleBase):
 
     def put(self, heightmap: Tensor, item: Tensor, slot: Tensor, z_map: Tensor, legal: Tensor) -> Chosen:
         """Places `item` (B,) that is in `slot` (B,), given its maps (B, O, Gx, Gy)."""
-        variants = self._variants(item)
-        growth = self.planes.growth(heightmap, variants, z_map)
-        least = torch.where(legal, growth, torch.inf).amin((1, 2, 3))
-        looked_at = self._looked_at(growth, legal)  # (B, J)
-        variants, z_map, legal, growth = (_rows(value, looked_at) for value in (variants, z_map, legal, growth))
-        if self.places == "growth":
-            scores = -growth
-        else:
-            scores = self.networks.score_places(self.planes(heightmap, variants, z_map, legal, growth), growth)
+        looked_at, variants, legal, growth, scores = self._scored(heightmap, item, z_map, legal)
+        least = torch.where(legal, growth, torch.inf).amin((1, 2, 3))  # what is not looked at raises the pile more
         near = self._near(growth, legal).flatten(1)
         best = torch.where(near, scores.flatten(1), -torch.inf).argmax(1)
         best = self._explored(best, near, self.epsilon)
@@ -262,6 +280,21 @@ class HierarchicalPacker(TensorDictModuleBase):
         place = best % per_map
         action = (slot * self.num_orientations + orientation) * per_map + place
         return Chosen(slot, variant, place, action, least)
+
+    def _scored(
+        self, heightmap: Tensor, item: Tensor, z_map: Tensor, legal: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Orientations and variants that come into question, (B, J), with legality, growth and scores of their places,
+        (B, J, Gx, Gy); arguments of `put`."""
+        variants = self._variants(item)
+        growth = self.planes.growth(heightmap, variants, z_map)
+        looked_at = self._looked_at(growth, legal)  # (B, J)
+        variants, z_map, legal, growth = (_rows(value, looked_at) for value in (variants, z_map, legal, growth))
+        if self.places == "growth":
+            scores = -growth
+        else:
+            scores = self.networks.score_places(self.planes(heightmap, variants, z_map, legal, growth), growth)
+        return looked_at, variants, legal, growth, scores
 
     def _looked_at(self, growth: Tensor, legal: Tensor) -> Tensor:
         """The orientations (B, J) int64 that come into question, those with the least growth, in their own order."""

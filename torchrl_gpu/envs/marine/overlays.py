@@ -1,0 +1,208 @@
+"""A world from above with something laid over it: what robots detect, what they do next, what each action is worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+
+from torchrl_gpu.envs.marine.dynamics import ACCELERATION, MAX_SPEED, THRUST_LEVELS, TURN
+from torchrl_gpu.envs.marine.types import CRAFTS
+from torchrl_gpu.envs.marine.viewer import HULLS, SAND, Chart, Snapshot, draw
+from torchrl_gpu.envs.packing.drawing.legend import FAINT, Legend, heat, rectangle, shares_of
+from torchrl_gpu.envs.packing.drawing.palette import item_colors
+
+FASTER, STEADY, SLOWER = "#1d8a4a", "#2b333d", "#d0342c"
+HORIZON_S, LEAST_SPEED = 3.0, 0.8  # of an arrow; m/s, so that there is one where a robot stands still
+BAR = 3.5  # m, of a full command of a thruster
+
+
+class Choice(NamedTuple):
+    """What the robots of one world do next.
+
+    Attributes:
+        action: (R,) int, or (R, 2) float: commands of both thrusters.
+        active: (R,) bool, who does anything.
+        speed: (R,), over ground, m/s.
+    """
+
+    action: np.ndarray
+    active: np.ndarray
+    speed: np.ndarray
+
+
+def draw_range(
+    world: Snapshot, trail: np.ndarray, active: np.ndarray, clearance: np.ndarray, width: int, height: int
+) -> np.ndarray:
+    """How far robots detect, and how far it is to the nearest thing that they do, (H, W, 3) uint8.
+
+    Args:
+        world: To draw.
+        trail: (T, R, 2), as for `viewer.draw`.
+        active: (R,) bool, who looks.
+        clearance: (R,), metres from the hull; the range where nothing is detected.
+        width, height: Pixels.
+    """
+    sheet, craft = _Sheet(world, trail, width, height, "detection"), CRAFTS[world.version]
+    for i in np.flatnonzero(active).tolist():
+        sheet.ring(world.place[i], craft.sight, sheet.colors[i], 1)
+    for i in np.flatnonzero(active).tolist():
+        if clearance[i] < craft.sight:
+            sheet.ring(world.place[i], max(0.0, float(clearance[i])) + craft.radius, SLOWER, 2)
+    sheet.legend.text(f"thin ring: sees {craft.sight:g} m")
+    sheet.legend.text("thick red ring: room to", fill=SLOWER)
+    sheet.legend.text("the nearest thing seen", fill=SLOWER)
+    sheet.legend.gap()
+    for i in np.flatnonzero(active).tolist():
+        seen = f"{clearance[i]:.1f} m" if clearance[i] < craft.sight else "nothing near"
+        sheet.legend.swatch(sheet.colors[i], seen)
+    return sheet.finish()
+
+
+def draw_actions(world: Snapshot, trail: np.ndarray, choice: Choice, width: int, height: int) -> np.ndarray:
+    """What robots do next, (H, W, 3) uint8: arrows of unicycles, bars of thrusters."""
+    sheet = _Sheet(world, trail, width, height, "next actions")
+    sheet.act(choice)
+    sheet.explain()
+    return sheet.finish()
+
+
+def draw_values(
+    world: Snapshot, trail: np.ndarray, choice: Choice, values: np.ndarray, width: int, height: int
+) -> np.ndarray:
+    """The same, and beside it for each robot what its actions are worth, (R, A)."""
+    sheet = _Sheet(world, trail, width, height, "Q of actions")
+    sheet.act(choice)
+    rows, columns = ("faster, slower", "left, right") if world.version == "v2" else ("left thruster", "right one")
+    sheet.legend.text(f"down: {rows}", scale=0.85, fill=FAINT)
+    sheet.legend.text(f"across: {columns}", scale=0.85, fill=FAINT)
+    sheet.legend.bar(heat(np.linspace(0, 1, 64)), "worst", "best")
+    robots = np.flatnonzero(choice.active).tolist()
+    if not robots:
+        sheet.legend.text("nobody acts")
+        return sheet.finish()
+    room = (height - sheet.legend.y) // len(robots)
+    for i in robots:
+        sheet.table(i, *_laid_out(values[i], int(choice.action[i]), world.version), room)
+    return sheet.finish()
+
+
+def _laid_out(values: np.ndarray, action: int, version: str) -> tuple[np.ndarray, tuple[int, int]]:
+    """Values of a robot's actions as a table, and where in it the action stands.
+
+    v2: rows faster, steady, slower; columns left, ahead, right. v3: from full ahead to full astern, rows of the left
+    thruster and columns of the right one.
+    """
+    side = math.isqrt(len(values))
+    order = [2, 1, 0] if version == "v2" else np.argsort(THRUST_LEVELS)[::-1].tolist()
+    place = order.index(action // side), order.index(action % side)
+    return values.reshape(side, side)[np.ix_(order, order)], place
+
+
+class _Sheet:
+    """The world on the left, what it says on the right."""
+
+    def __init__(self, world: Snapshot, trail: np.ndarray, width: int, height: int, title: str) -> None:
+        side = max(16, min(height, round(0.7 * width)))
+        self.world, self.chart = world, Chart(world.version, world.side, side, side)
+        self.image, self.top = Image.new("RGB", (width, height), SAND), (height - side) // 2
+        self.map = Image.fromarray(draw(world, trail, width=side, height=side))
+        self.pen = ImageDraw.Draw(self.map)  # rings end at its edge
+        rgb = (item_colors(torch.arange(len(world.place))) * 190).round().to(torch.uint8)  # as the viewer's
+        self.colors = ["#{:02x}{:02x}{:02x}".format(*row) for row in rgb.tolist()]
+        size = max(7, round(min(height / 26, width / 40)))
+        self.legend = Legend(self.image, side + size // 2, size, width - size // 2, size)
+        self.legend.text(title, scale=1.25)
+        self.legend.gap(0.3)
+
+    def ring(self, place: np.ndarray, radius: float, color: str, width: int) -> None:
+        """A circle, metres."""
+        (x, y), size = self.chart.pixels(place[None])[0], radius * self.chart.scale
+        self.pen.ellipse((x - size, y - size, x + size, y + size), outline=color, width=width)
+
+    def act(self, choice: Choice) -> None:
+        """Draws what each robot does."""
+        for i in np.flatnonzero(choice.active).tolist():
+            if self.world.version == "v2":
+                self._arrow(i, int(choice.action[i]), float(choice.speed[i]))
+            else:
+                action = choice.action[i]
+                levels = (
+                    (THRUST_LEVELS[int(action) // 5], THRUST_LEVELS[int(action) % 5]) if action.ndim == 0 else action
+                )
+                self._thrusters(i, [float(level) for level in levels])
+
+    def explain(self) -> None:
+        """What the colours mean."""
+        v2 = self.world.version == "v2"
+        self.legend.text("the way in the next 3 s" if v2 else "change of each thruster")
+        self.legend.text("without the current" if v2 else "the longer, the more", fill=FAINT)
+        self.legend.gap()
+        self.legend.swatch(FASTER, "faster" if v2 else "more ahead")
+        if v2:
+            self.legend.swatch(STEADY, "as fast as now")
+        self.legend.swatch(SLOWER, "slower" if v2 else "more astern")
+
+    def table(self, robot: int, values: np.ndarray, place: tuple[int, int], room: int) -> None:
+        """A robot's values, the chosen one framed."""
+        legend, side, pen = self.legend, len(values), self.legend.pen
+        cell = max(2, min((legend.right - legend.left) // (side + 5), (room - 4) // side))
+        left, top = legend.left + legend.size, legend.y
+        rectangle(pen, (legend.left, top, legend.left + legend.size // 2, top + side * cell), fill=self.colors[robot])
+        shares, _, high = shares_of(values)
+        tile = Image.fromarray(heat(shares)).resize((side * cell, side * cell), Image.Resampling.NEAREST)
+        self.image.paste(tile, (left, top))
+        row, column = place
+        box = (left + column * cell, top + row * cell, left + (column + 1) * cell - 1, top + (row + 1) * cell - 1)
+        rectangle(pen, box, outline="#000000", width=max(1, cell // 6 + 1))
+        rectangle(pen, (box[0] + 1, box[1] + 1, box[2] - 1, box[3] - 1), outline="#ffffff")
+        words = Legend(self.image, left + side * cell + legend.size // 2, top, legend.right, legend.size)
+        words.text(f"{high:.3g}", scale=0.9)
+        words.text("at best", scale=0.75, fill=FAINT)
+        legend.y = top + side * cell + min(8, max(2, room - side * cell))
+
+    def finish(self) -> np.ndarray:
+        """The picture."""
+        self.image.paste(self.map, (0, self.top))
+        return np.asarray(self.image)
+
+    def _arrow(self, robot: int, action: int, speed: float) -> None:
+        """The way of a unicycle that keeps to its action for a while, in still water."""
+        push, turn = action // 3 - 1, action % 3 - 1
+        place, heading = self.world.place[robot].copy(), float(self.world.heading[robot])
+        way, step = [place.copy()], HORIZON_S / 12
+        for _ in range(12):
+            speed = min(max(speed + push * ACCELERATION * step, LEAST_SPEED), MAX_SPEED)
+            heading += turn * TURN * step
+            place += speed * step * np.array([math.cos(heading), math.sin(heading)])
+            way.append(place.copy())
+        color, width = (SLOWER, STEADY, FASTER)[push + 1], max(2, self.chart.length(0.35))
+        self.pen.line(self.chart.pixels(np.stack(way)), fill=color, width=width, joint="curve")
+        self._head(way[-1], heading, color)
+
+    def _head(self, place: np.ndarray, heading: float, color: str) -> None:
+        ahead, aside = (
+            np.array([math.cos(heading), math.sin(heading)]),
+            np.array([-math.sin(heading), math.cos(heading)]),
+        )
+        corners = np.stack([place + 1.3 * ahead, place + 0.8 * aside, place - 0.8 * aside])
+        self.pen.polygon(self.chart.pixels(corners), fill=color)
+
+    def _thrusters(self, robot: int, levels: Sequence[float]) -> None:
+        """A bar ahead or astern of each side's middle; yaw is clockwise, so that the left side is that of −y."""
+        heading, (_, beam) = float(self.world.heading[robot]), HULLS[self.world.version]
+        ahead, right = (
+            np.array([math.cos(heading), math.sin(heading)]),
+            np.array([-math.sin(heading), math.cos(heading)]),
+        )
+        for sign, level in zip((-1, 1), levels, strict=True):
+            begin = self.world.place[robot] + sign * (0.5 * beam + 0.5) * right
+            way = np.stack([begin, begin + level * BAR * ahead])
+            color = FASTER if level > 0 else SLOWER
+            if abs(level) > 0.02:
+                self.pen.line(self.chart.pixels(way), fill=color, width=max(2, self.chart.length(0.5)))
+                self._head(way[1], heading if level > 0 else heading + math.pi, color)

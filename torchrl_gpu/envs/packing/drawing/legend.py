@@ -1,0 +1,84 @@
+"""The column beside a picture that says what it shows: text, bars of colour, swatches. On the host, with Pillow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from torchrl_gpu.envs.packing.drawing.pictures import TEXT
+
+FAINT = "#6b7684"
+# Dark violet, blue, green, yellow: lightness rises evenly, so that more is lighter for everybody (as in viridis).
+_STOPS = np.array([(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37)], np.float64)
+
+
+def heat(shares: np.ndarray) -> np.ndarray:
+    """Colours (…, 3) uint8 of shares (…) from 0 to 1; what is no number is as 0."""
+    place = np.clip(np.nan_to_num(shares, nan=0.0), 0, 1) * (len(_STOPS) - 1)
+    channels = [np.interp(place, np.arange(len(_STOPS)), _STOPS[:, i]) for i in range(3)]
+    return np.stack(channels, -1).round().astype(np.uint8)
+
+
+def shares_of(values: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """Values as shares of the way from the least to the greatest that is finite, and those two; (0, 0) of none."""
+    finite = values[np.isfinite(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    with np.errstate(invalid="ignore"):
+        return (values - low) / ((high - low) or 1.0), low, high
+
+
+def rectangle(pen: ImageDraw.ImageDraw, box: Sequence[float], **how: Any) -> None:
+    """A rectangle (left, top, right, bottom); nothing where a small picture leaves no room for it."""
+    left, top, right, bottom = box
+    if left <= right and top <= bottom:
+        pen.rectangle((left, top, right, bottom), **how)
+
+
+class Legend:
+    """Writes from top to bottom.
+
+    Args:
+        image: Drawn on.
+        left, top, right: Of the column, pixels.
+        size: Of the text, pixels.
+    """
+
+    def __init__(self, image: Image.Image, left: int, top: int, right: int, size: int) -> None:
+        self.pen, self.left, self.right, self.y, self.size = ImageDraw.Draw(image), left, right, top, size
+        self.image = image
+
+    def text(self, line: str, *, scale: float = 1.0, fill: str = TEXT) -> None:
+        """A line; one that is too long is set smaller."""
+        size = max(6, round(self.size * scale))
+        while size > 6 and ImageFont.load_default(size).getlength(line) > self.right - self.left:
+            size -= 1
+        self.pen.text((self.left, self.y), line, fill=fill, font=ImageFont.load_default(size))
+        self.y += round(1.35 * size)
+
+    def gap(self, lines: float = 0.5) -> None:
+        """Some space."""
+        self.y += round(lines * self.size)
+
+    def bar(self, colors: np.ndarray, low: str, high: str) -> None:
+        """Colours (K, 3) from left to right, and what its ends stand for."""
+        width, height = max(1, self.right - self.left), max(4, self.size)
+        strip = Image.fromarray(np.ascontiguousarray(colors[None].astype(np.uint8))).resize((width, height))
+        self.image.paste(strip, (self.left, self.y))
+        self.y += height + 2
+        font = ImageFont.load_default(max(6, round(0.85 * self.size)))
+        self.pen.text((self.left, self.y), low, fill=FAINT, font=font)
+        self.pen.text((self.right - font.getlength(high), self.y), high, fill=FAINT, font=font)
+        self.y += round(1.4 * self.size)
+
+    def swatch(self, color: Sequence[float] | np.ndarray | str, line: str, outline: str | None = None) -> None:
+        """A square of a colour, and what it stands for."""
+        fill = color if isinstance(color, str) else tuple(int(each) for each in color)
+        box = (self.left, self.y, self.left + self.size, self.y + self.size)
+        rectangle(self.pen, box, fill=fill, outline=outline, width=2 if outline else 1)
+        left, self.left = self.left, self.left + round(1.5 * self.size)
+        self.text(line)
+        self.left = left
+        self.y += 2
