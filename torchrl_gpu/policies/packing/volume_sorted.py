@@ -49,7 +49,7 @@ class VolumeSorted(TensorDictModuleBase):
 
     def _largest(self, item_id: Tensor, legal: Tensor) -> Tensor:
         """Slot (…) of the item to pack."""
-        volume = self.volume[item_id.clamp_min(0)]  # (…, K)
+        volume = self.volume[item_id.clamp(0, len(self.volume) - 1)]  # (…, K)
         return torch.where(legal.flatten(-3).any(-1), volume, -1.0).argmax(-1)
 
 
