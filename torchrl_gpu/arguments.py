@@ -36,12 +36,10 @@ def whole(where: str, name: str, value: Any, low: int | None = None, high: int |
     """A whole number from `low` to `high`, both included."""
     wanted = "a whole number" + ("" if low in (None, INT64[0]) else f", at least {low}")
     plain = _plain(value)
-    if isinstance(plain, numbers.Integral):
-        found = int(plain)
-    elif isinstance(plain, numbers.Real) and math.isfinite(plain) and float(plain).is_integer():
-        found = int(plain)
-    else:
+    fraction = isinstance(plain, numbers.Real) and not isinstance(plain, numbers.Integral)
+    if not isinstance(plain, numbers.Real) or (fraction and not float(plain).is_integer()):
         refuse(where, name, wanted, value)
+    found = int(plain)
     _check_range(where, name, found, low, high, value)
     return found
 

@@ -153,7 +153,8 @@ class BatchedEnv(EnvBase):
             if isinstance(action, Tensor):
                 came = f"{str(action.dtype).removeprefix('torch.')} of shape {tuple(action.shape)} on {action.device}"
             raise ValueError(
-                f"{type(self).__name__}.step: {name} must be {kind} numbers of shape {shape} on {self.device}; got {came}"
+                f"{type(self).__name__}.step: {name} must be {kind} numbers of shape {shape} on {self.device};"
+                f" got {came}"
             )
         action = action.reshape(shape)
         return action.long() if whole else action

@@ -443,7 +443,8 @@ def _check_distances(levels: Sequence[Level], craft: Craft) -> None:
     for level in levels:
         if level.min_distance > most:
             raise ValueError(
-                f"MarineNavEnv: min_distance must be at most {most:.6g} m, the map's diagonal; got {level.min_distance:g}"
+                f"MarineNavEnv: min_distance must be at most {most:.6g}, the map's diagonal in metres;"
+                f" got {level.min_distance:g}"
             )
 
 
