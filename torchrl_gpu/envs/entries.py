@@ -42,12 +42,12 @@ class Bounds(NamedTuple):
 
     def at(self, index: tuple[int, ...], shape: torch.Size) -> str:
         """The limits of one element, as a message says them."""
-        low, high = (None if limit is None else torch.as_tensor(limit).expand(shape)[index].item() for limit in self)
+        low, high = (limit.expand(shape)[index].item() if isinstance(limit, Tensor) else limit for limit in self)
         if low is None and high is None:
             return "finite"
         if high is None:
-            return f"at least {low:.10g}"
-        return f"at most {high:.10g}" if low is None else f"from {low:.10g} to {high:.10g}"
+            return f"at least {_number(low)}"
+        return f"at most {_number(high)}" if low is None else f"from {_number(low)} to {_number(high)}"
 
 
 class Entry(NamedTuple):
@@ -68,7 +68,7 @@ class Entry(NamedTuple):
         if bool(violated.any()):
             index = tuple(int(i) for i in violated.nonzero()[0])
             limits, came = self.bounds.at(index, tensor.shape), tensor[index].item()
-            raise ValueError(f"{where}: {name} must be {limits}; got {came:.10g}{_place(index)}")
+            raise ValueError(f"{where}: {name} must be {limits}; got {_number(came)}{_place(index)}")
         return tensor
 
     def behind(self, *leading: int) -> Entry:
@@ -128,7 +128,7 @@ def check_entries(
     """
     if not isinstance(given, Mapping):
         raise ValueError(f"{where}: want a mapping of names to tensors; got {shown(given)}")
-    flat = _flat(given)
+    flat = flat_entries(given)
     if strict and (set(wanted) - set(flat) or (not more and set(flat) != set(wanted))):
         raise ValueError(f"{where}: want the entries {_names(wanted)}; got {_names(flat)}")
     return {key: entry.check(where, _name(key), flat[key]) for key, entry in wanted.items() if key in flat}
@@ -157,11 +157,12 @@ def _bounds_of(leaf: TensorSpec, batch_dims: int) -> Bounds:
     return Bounds(*ANY) if leaf.dtype.is_floating_point else Bounds()
 
 
-def _flat(given: Mapping[Any, Any], above: tuple[str, ...] = ()) -> dict[NestedKey, Any]:
+def flat_entries(given: Mapping[Any, Any], above: tuple[str, ...] = ()) -> dict[NestedKey, Any]:
+    """A nested mapping by the keys that TorchRL has for its leaves."""
     out: dict[NestedKey, Any] = {}
     for name, value in given.items():
         if isinstance(value, Mapping) and len(above) < 8:
-            out |= _flat(value, (*above, str(name)))
+            out |= flat_entries(value, (*above, str(name)))
         else:
             out[(*above, str(name)) if above else str(name)] = value
     return out
@@ -178,6 +179,10 @@ def _name(key: NestedKey) -> str:
 
 def _place(index: tuple[int, ...]) -> str:
     return f" at {list(index)}" if index else ""
+
+
+def _number(value: Any) -> str:
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
 def _word(dtype: torch.dtype) -> str:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from tensordict import TensorDict
+from tensordict import NestedKey, TensorDict
 from torch import Tensor
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
 from torchrl.data.replay_buffers.storages import Storage
 
+from torchrl_gpu.arguments import shown, whole
+from torchrl_gpu.envs.entries import Bounds, Entry, check_entries
 from torchrl_gpu.training.checkpoint import read_archive
 
 _ENTRIES = {"capacity", "size", "transitions", "writer", "sampler"}
 
 
 _BLOCK = 128  # priorities that are summed together
+_PRIORITIES = Bounds(0, 1e100)
 
 
 class DevicePrioritySampler(Sampler):
@@ -105,8 +109,23 @@ class DevicePrioritySampler(Sampler):
         """Priorities, and their sums as they were rounded."""
         return {"priority": self.priority, "sums": self._sums, "largest": self.largest}
 
+    def check_state_dict(self, state_dict: Any) -> None:
+        """Returns if `load_state_dict` would take it, else a ValueError."""
+        wanted = {"priority": self.priority, "largest": self.largest}
+        if isinstance(state_dict, Mapping) and "sums" in state_dict:
+            wanted["sums"] = self._sums
+        entries: dict[NestedKey, Entry] = {
+            name: Entry(value.dtype, tuple(value.shape), _PRIORITIES) for name, value in wanted.items()
+        }
+        check_entries("DevicePrioritySampler.load_state_dict", state_dict, entries)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes priorities; where `alpha` is 0, only which transitions are left out."""
+        """Takes priorities; where `alpha` is 0, only which transitions are left out.
+
+        Raises:
+            ValueError: They are no priorities of this many transitions; nothing has changed then.
+        """
+        self.check_state_dict(state_dict)
         priority, largest = state_dict["priority"], state_dict["largest"]
         if not self.alpha:  # equally likely, whatever drew before
             priority, largest = priority > 0, torch.ones_like(largest)
@@ -189,26 +208,56 @@ def save_replay(replay: TensorDictReplayBuffer, checkpoint: Path) -> None:
     fresh.replace(path)
 
 
-def load_replay(replay: TensorDictReplayBuffer, checkpoint: Path) -> bool:
+def load_replay(
+    replay: TensorDictReplayBuffer, checkpoint: Path, entries: Mapping[NestedKey, Entry] | None = None
+) -> bool:
     """Reads the replay beside a checkpoint into an empty one; whether there was one.
 
+    Args:
+        replay: The empty one.
+        checkpoint: The file that the replay lies beside.
+        entries: What a transition must hold, without batch axes, such as `Rollout.transition_entries` gives.
+
     Raises:
-        ValueError: The file is truncated, holds code, or a replay of another size.
+        ValueError: The file is truncated, holds code, a replay of another size, or transitions that cannot be this
+            run's. Nothing has changed then.
     """
     path = replay_file(checkpoint)
     if not path.exists():
         return False
-    state = read_archive(path, "replay")
+    state, where = read_archive(path, "replay"), f"replay {path}"
     if missing := _ENTRIES - set(state):
-        raise ValueError(f"replay {path}: want what save_replay writes; got no {sorted(missing)[0]} in it")
-    if state["capacity"] != replay.storage.max_size:
-        raise ValueError(
-            f"replay {path}: want one for {replay.storage.max_size} transitions, as this run keeps;"
-            f" got one for {state['capacity']}"
-        )
-    if state["size"]:
-        replay.extend(TensorDict(state["transitions"], batch_size=[state["size"]]).to(replay.storage.device))
-    replay.writer.load_state_dict(state["writer"])
+        raise ValueError(f"{where}: want what save_replay writes; got no {sorted(missing)[0]} in it")
+    most = replay.storage.max_size
+    capacity = whole(where, "capacity", state["capacity"], 0)
+    if capacity != most:
+        raise ValueError(f"{where}: want one for {most} transitions, as this run keeps; got one for {capacity}")
+    size = whole(where, "size", state["size"], 0, most)
+    transitions = _checked_transitions(where, state["transitions"], size, entries or {}) if size else None
+    writer = _checked_writer(where, replay.writer.state_dict(), state["writer"], most)
+    if state["sampler"] and isinstance(replay.sampler, DevicePrioritySampler):
+        try:
+            replay.sampler.check_state_dict(state["sampler"])
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+    if transitions is not None:
+        replay.extend(transitions.to(replay.storage.device))
+    replay.writer.load_state_dict(writer)
     if state["sampler"]:  # else the run that wrote it drew uniformly, and all are equally likely
         replay.sampler.load_state_dict(state["sampler"])
     return True
+
+
+def _checked_transitions(where: str, given: Any, size: int, entries: Mapping[NestedKey, Entry]) -> TensorDict:
+    check_entries(where, given, {key: entry.behind(size) for key, entry in entries.items()}, more=True)
+    try:
+        return TensorDict(given, batch_size=[size])
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"{where}: want entries of {size} transitions; got {str(error).splitlines()[0]}") from error
+
+
+def _checked_writer(where: str, present: Mapping[str, Any], given: Any, most: int) -> dict[str, int]:
+    if not isinstance(given, Mapping) or set(given) != set(present):
+        raise ValueError(f"{where}: want a writer of {sorted(present)}; got {shown(given)}")
+    limits = {"_cursor": most}
+    return {name: whole(where, f"writer {name}", value, 0, limits.get(name, 2**62)) for name, value in given.items()}

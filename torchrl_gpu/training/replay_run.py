@@ -14,7 +14,9 @@ from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs import EnvBase
 
+from torchrl_gpu.arguments import shown, whole
 from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.entries import Entry
 from torchrl_gpu.training.episodes import EpisodeMeter
 from torchrl_gpu.training.graphed import Policy
 from torchrl_gpu.training.replay import load_replay, replay_file, save_replay
@@ -99,7 +101,7 @@ class ReplayRun(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps what `go_on` will go on with."""
-        self.frames = checkpoint.get("frames", 0)
+        self.frames = whole("checkpoint", "frames", checkpoint.get("frames", 0), 0, 2**62)
         self._resumed = checkpoint if "rollout" in checkpoint else None
 
     def save_replay(self, checkpoint: Path) -> None:
@@ -111,9 +113,15 @@ class ReplayRun(LightningModule):
         if self._resumed is None:
             return
         checkpoint, path = self._resumed, Path(str(self.trainer.ckpt_path))
-        self.rollout.load_state_dict(checkpoint["rollout"])
-        self.meter.load_state_dict(checkpoint["meter"])
-        if not load_replay(self.replay, path):
+        for name in ("meter", "random"):
+            if not isinstance(checkpoint.get(name), Mapping):
+                raise ValueError(f"checkpoint {path}: want a mapping named {name}; got {shown(checkpoint.get(name))}")
+        try:
+            self.rollout.load_state_dict(checkpoint["rollout"])
+            self.meter.load_state_dict(checkpoint["meter"])
+        except ValueError as error:
+            raise ValueError(f"checkpoint {path}: {error}") from error
+        if not load_replay(self.replay, path, self.rollout.transition_entries()):
             self.warmup_frames += self.frames
             where = f"{type(self).__name__}: no replay at {replay_file(path)}"
             rank_zero_info(f"{where}: it is filled again before updates go on")
@@ -163,6 +171,13 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
     """Takes what `random_state` gave."""
-    torch.set_rng_state(state["cpu"].cpu())
-    if "cuda" in state and device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"].cpu(), device)
+    present = random_state(device)
+    for name in {"cpu"} | (set(state) & set(present)):
+        form = Entry(torch.uint8, tuple(present[name].shape))
+        form.check("checkpoint", f"random/{name}", state.get(name))
+    try:
+        torch.set_rng_state(state["cpu"].cpu())
+        if "cuda" in state and device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda"].cpu(), device)
+    except RuntimeError as error:
+        raise ValueError(f"checkpoint: random must be states of generators; got what fails with {error}") from error

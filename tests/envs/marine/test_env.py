@@ -91,6 +91,7 @@ def test_constructor_arguments_can_be_read_back() -> None:
         "device": torch.device("cpu"),
         "seed": 5,
         "first_env": 3,
+        "copy_observations": True,
     }
     assert set(arguments) == set(inspect.signature(MarineNavEnv.__init__).parameters) - {"self"}
     env = MarineNavEnv(**arguments)

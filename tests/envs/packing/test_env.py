@@ -114,6 +114,7 @@ def test_constructor_arguments_can_be_read_back() -> None:
         "device": torch.device("cpu"),
         "seed": 5,
         "first_env": 3,
+        "copy_observations": True,
     }
     assert set(arguments) == set(inspect.signature(PackingEnv.__init__).parameters) - {"self"}
     env = PackingEnv(**arguments)

@@ -72,6 +72,8 @@ class MarineNavEnv(BatchedEnv):
         device: As in `get_device`.
         seed: Decides the worlds and every episode; None draws one from torch's global generator.
         first_env: Number of the first environment, so that ranks or shards see different episodes.
+        copy_observations: Give observations as copies. Otherwise some of what `reset` and `step` give are the state's
+            own tensors, not copies, until the next step: writing into one changes the environment.
 
     An action that does not exist, or of a robot that is not active, does nothing.
     """
@@ -98,6 +100,7 @@ class MarineNavEnv(BatchedEnv):
         device: str | torch.device = "auto",
         seed: int | None = None,
         first_env: int = 0,
+        copy_observations: bool = False,
     ) -> None:
         where = "MarineNavEnv"
         _check_choice("version", version, CRAFTS)
@@ -109,6 +112,7 @@ class MarineNavEnv(BatchedEnv):
         max_steps = arguments.whole(where, "max_steps", max_steps, 1, MOST_STEPS)
         pool = arguments.whole(where, "pool", pool, 1, MOST_WORLDS)
         self.end_on_collision = arguments.flag(where, "end_on_collision", end_on_collision)
+        self.copy_observations = arguments.flag(where, "copy_observations", copy_observations)
         self.sensor_noise = arguments.flag(where, "sensor_noise", sensor_noise)
         self.in_order, self.flat = arguments.flag(where, "in_order", in_order), arguments.flag(where, "flat", flat)
         if flat and self.sizes.robots > 1:
@@ -332,6 +336,10 @@ class MarineNavEnv(BatchedEnv):
     def _observed(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """What is seen of the robots, (N, R, …), and of the worlds, (N,)."""
         s = self.state
+        if self.copy_observations:
+            shown = ("observation", "object_mask", "active", "arrived", "collided", "clearance", "energy")
+            shown = (*shown, "step_count", "level")
+            s = replace(s, **{name: getattr(s, name).clone() for name in shown})
         robots = {"observation": s.observation, "object_mask": flags(s.object_mask)}
         for name in ("active", "arrived", "collided", "clearance", "energy"):
             robots[name] = _by_env(getattr(s, name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,8 @@ class PackingEnv(BatchedEnv):
         device: As in `get_device`.
         seed: Decides every episode of every environment; None draws one from torch's global generator.
         first_env: Number of the first environment, so that ranks or shards see different episodes.
+        copy_observations: Give observations as copies. Otherwise some of what `reset` and `step` give are the state's
+            own tensors, not copies, until the next step: writing into one changes the environment.
 
     An action that is not legal leaves the bin as it is, ends the episode and gives reward 0.
     """
@@ -96,6 +99,7 @@ class PackingEnv(BatchedEnv):
         device: str | torch.device = "auto",
         seed: int | None = None,
         first_env: int = 0,
+        copy_observations: bool = False,
     ) -> None:
         where = "PackingEnv"
         self._check_words(where, reward=reward, judge=judge, order=order)
@@ -111,6 +115,7 @@ class PackingEnv(BatchedEnv):
         self.include, self.backend = arguments.choices(where, "include", include, LARGE_KEYS), backend
         self.first_env = arguments.whole(where, "first_env", first_env, 0, 2**62)
         self.incremental, self.judge = arguments.flag(where, "incremental", incremental), judge
+        self.copy_observations = arguments.flag(where, "copy_observations", copy_observations)
         self.skip_unplaceable = arguments.flag(where, "skip_unplaceable", skip_unplaceable)
         self.objective_weights = _weights(objective_weights)
         self._physics = _physics_judge() if judge == "physics" else None
@@ -160,7 +165,9 @@ class PackingEnv(BatchedEnv):
         longest = max(1, min(self.num_items, self.stream.length))
         shown = {"visible_items": self.visible_items, "num_items": longest, "include": self.include}
         made = {"backend": self.kernels.backend, "judged": self.judge == "com"}
-        return bytes_per_env(self.bin, self.catalogue, **shown, **made)  # type: ignore[arg-type]
+        most = bytes_per_env(self.bin, self.catalogue, **shown, **made)  # type: ignore[arg-type]
+        copies = 4 * math.prod(self.bin.cells) + 5 * self.num_actions  # heightmap, z-map and mask of the state itself
+        return most + copies * self.copy_observations
 
     @property
     def num_orientations(self) -> int:
@@ -367,6 +374,9 @@ class PackingEnv(BatchedEnv):
 
     def _observation(self) -> dict[str, Tensor]:
         s = self.state
+        if self.copy_observations:
+            shown = ("heightmap", "item_id", "legal", "z_map", "num_packed", "step_count")
+            s = replace(s, **{name: getattr(s, name).clone() for name in shown})
         out = {
             "box_heightmap": s.heightmap,
             "item_id": s.item_id,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, exploration_type
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.entries import check_form
+from torchrl_gpu.envs.entries import ANY, Bounds, Entry, check_form
 from torchrl_gpu.policies.exploration import random_legal
 from torchrl_gpu.policies.packing.networks import PlacementUNet, StateValue, ViewResNet
 from torchrl_gpu.policies.packing.views import ItemViews, PlacementPlanes
@@ -183,6 +183,19 @@ class HierarchicalPacker(TensorDictModuleBase):
         other = copy.copy(self)
         other.items, other.places = items, places
         return other
+
+    def written(self) -> dict[str, Entry]:
+        """What it writes besides the action must be, without batch axes, so that a loaded replay can be checked."""
+        (k, _, gx, gy), floats = self._forms["z_map"][1], Entry(torch.float32, (), Bounds(*ANY))
+        items = min(self.item_shortlist or k, k)
+        return {
+            "slot": Entry(torch.int64, (), Bounds(0, k - 1)),
+            "variant": Entry(torch.int64, (), Bounds(-1, (len(self.box) - 1) * self.num_orientations - 1)),
+            "place": Entry(torch.int64, (), Bounds(0, gx * gy - 1)),
+            "least": floats,
+            "candidates": Entry(torch.int64, (items,), Bounds(0, k - 1)),
+            "waste": floats.behind(items),
+        }
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes the fields of `Chosen` and `Picked`, each behind the batch shape of `tensordict`."""
