@@ -120,6 +120,8 @@ class PackingEnv(BatchedEnv):
         self.objective_weights = _weights(objective_weights)
         self._physics = _physics_judge() if judge == "physics" else None
         self.reads_host = "" if self._physics is None else _SIMULATES
+        if not isinstance(backend, str):
+            arguments.refuse(where, "backend", "a word", backend)
         self.kernels = get_kernels(backend, self.device)
         self.catalogue, self.stream = self._build_items()
         check_fits(num_envs, self.bytes_per_env, self.device)

@@ -37,7 +37,9 @@ class Bin:
         size, cells = _sizes_of(self.size), _cells_of(self.cells)
         step = arguments.whole("Bin", "grid_step", self.step)
         if not 1 <= step <= min(cells):
-            raise ValueError(f"Bin: grid_step must be from 1 to the bin's {min(cells)} cells; got {step}")
+            raise ValueError(
+                f"Bin: grid_step must be from 1 to the bin's {min(cells)} cells; got {arguments.shown(step)}"
+            )
         for name, value in (("size", size), ("cells", cells), ("step", step)):
             object.__setattr__(self, name, value)  # plain numbers, whatever came
         arguments.choice("Bin", "stability", self.stability, STABILITY_RULES)

@@ -67,7 +67,6 @@ def _check_maps(where: str, c: Catalogue, rows: tuple[int, int]) -> None:
 
 
 def _check_stream(where: str, stream: ItemStream, num_items: int) -> None:
-    whole(where, "the stream's length", stream.length, 0)
     if isinstance(stream, SortedStream):
         _check_stream(where, stream.episodes, num_items)
     if isinstance(stream, PooledStream):
@@ -76,3 +75,4 @@ def _check_stream(where: str, stream: ItemStream, num_items: int) -> None:
         Entry(torch.int64, shape, Bounds(-1, num_items - 1)).check(where, "sequences", sequences)
         if not len(sequences):
             refuse(where, "sequences", "at least one", sequences)
+    whole(where, "the stream's length", stream.length, 0)
