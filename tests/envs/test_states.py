@@ -162,6 +162,14 @@ def test_a_state_that_is_assigned_is_copied(played: dict[str, BatchedEnv], name:
         env.state = None
 
 
+def test_maps_follow_from_heights_whatever_came_with_them(played: dict[str, BatchedEnv]) -> None:
+    env, other = played["boxes"], packing("three visible")
+    saved = env.state_dict()
+    flat = {"z_map": torch.zeros_like(saved["z_map"]), "legal": torch.zeros_like(saved["legal"])}
+    other.load_state_dict(saved | flat)
+    assert all(torch.equal(value, saved[name]) for name, value in other.state_dict().items())
+
+
 @pytest.mark.parametrize("given", [None, 3, [1], {}, {1: torch.zeros(1), "a": 3}])
 def test_what_is_no_state_at_all(given: Any) -> None:
     env = packing()

@@ -77,6 +77,10 @@ class BatchedEnv(EnvBase):
         """The first thing that is wrong in a state whose entries, one by one, are right; None where nothing is."""
         return None
 
+    def _derived_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Entries of a checked state that follow from others, made again, so that they cannot contradict them."""
+        return {}
+
     @property
     def stored_keys(self) -> list[str]:
         """Observations that replay must keep."""
@@ -126,6 +130,7 @@ class BatchedEnv(EnvBase):
         if conflict := self._state_conflict(state):
             raise ValueError(f"{where}: {conflict.name} must be {conflict.wanted}; got {conflict.came}")
         copy = {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in state.items()}
+        copy |= self._derived_state(copy)
         seed, self.seed = self.seed, int(copy.pop("seed"))
         try:
             self._set_env_state(copy)

@@ -432,6 +432,10 @@ class PackingEnv(BatchedEnv):
             "z_map": Bounds(0, ceiling),
         }
 
+    def _derived_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        z_map, legal = self.kernels.drop_map(state["heightmap"], state["item_id"], self.catalogue, self.bin)
+        return {"z_map": z_map, "legal": legal}
+
     def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:
         """Legal placements are of an item that is there, inside the bin; those made lie inside it, too."""
         item_id, legal, z_map = state["item_id"], state["legal"], state["z_map"]
