@@ -35,7 +35,7 @@ def shown(value: Any) -> str:
 def whole(where: str, name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
     """A whole number from `low` to `high`, both included."""
     wanted = "a whole number" + ("" if low in (None, INT64[0]) else f", at least {low}")
-    plain = _plain(value)
+    plain: Any = _plain(value)
     fraction = isinstance(plain, numbers.Real) and not isinstance(plain, numbers.Integral)
     if not isinstance(plain, numbers.Real) or (fraction and not float(plain).is_integer()):
         refuse(where, name, wanted, value)

@@ -133,10 +133,10 @@ def _level(row: Any) -> Level:
             f"MarineNavEnv: a row of a curriculum wants {', '.join(Level._fields)}; got {arguments.shown(came)}"
         )
     where, steps = "MarineNavEnv", arguments.whole("MarineNavEnv", "from_step", row[0], high=arguments.INT64[1])
-    counts = [
+    robots, cores, obstacles = (
         arguments.whole(where, name, value, high=MOST) for name, value in zip(Level._fields[1:4], row[1:4], strict=True)
-    ]
-    level = Level(steps, *counts, arguments.number(where, "min_distance", row[4]))
+    )
+    level = Level(steps, robots, cores, obstacles, arguments.number(where, "min_distance", row[4]))
     if level.robots < 1 or min(level.cores, level.obstacles, level.min_distance) < 0:
         raise ValueError(f"MarineNavEnv: want at least one robot and no count or distance below 0; got {level}")
     return level
