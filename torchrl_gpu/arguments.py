@@ -39,7 +39,8 @@ def whole(where: str, name: str, value: Any, low: int | None = None, high: int |
     fraction = isinstance(plain, numbers.Real) and not isinstance(plain, numbers.Integral)
     if not isinstance(plain, numbers.Real) or (fraction and not float(plain).is_integer()):
         refuse(where, name, wanted, value)
-    found = int(plain)
+    exact: Any = plain
+    found = int(exact)
     _check_range(where, name, found, low, high, value)
     return found
 

@@ -337,8 +337,8 @@ class MarineNavEnv(BatchedEnv):
         """What is seen of the robots, (N, R, …), and of the worlds, (N,)."""
         s = self.state
         if self.copy_observations:
-            shown = ("observation", "object_mask", "active", "arrived", "collided", "clearance", "energy")
-            shown = (*shown, "step_count", "level")
+            robots_own = ("observation", "object_mask", "active", "arrived", "collided", "clearance", "energy")
+            shown = (*robots_own, "step_count", "level")
             s = replace(s, **{name: getattr(s, name).clone() for name in shown})
         robots = {"observation": s.observation, "object_mask": flags(s.object_mask)}
         for name in ("active", "arrived", "collided", "clearance", "energy"):
