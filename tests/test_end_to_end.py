@@ -332,3 +332,56 @@ def test_a_truncated_replay(error_of: Callable[..., str], checkpoint: str, tmp_p
     args = ["--ckpt_path", str(copy), f"--trainer.default_root_dir={tmp_path}", "--trainer.logger=false"]
     said = error_of("fit", *args, "--trainer.max_steps=8")
     assert f"{part.name}: want a complete archive as torch.save writes it; got 3000 bytes" in said
+
+
+# -- states and replays that no run could have written --
+
+
+def poisoned(checkpoint: str, folder: Path, state: dict[str, object], replay: dict[str, object]) -> list[str]:
+    """Arguments of `fit` that go on from a copy of a run with other entries in its environment or its replay."""
+    copy, content = folder / "copy.ckpt", torch.load(checkpoint, weights_only=True)
+    for name, value in state.items():
+        part, _, key = name.rpartition("/")
+        entries = content["rollout"][part] if part else content["rollout"]
+        entries[key] = value(entries[key]) if callable(value) else value
+    torch.save(content, copy)
+    beside = part_of(Path(checkpoint))
+    kept = torch.load(beside, weights_only=True)
+    for name, value in replay.items():
+        entries = kept["replay"]["transitions"] if name in kept["replay"]["transitions"] else kept["replay"]
+        entries[name] = value(entries[name]) if callable(value) else value
+    torch.save(kept, folder / beside.name)
+    return ["--ckpt_path", str(copy), f"--trainer.default_root_dir={folder}", "--trainer.logger=false"]
+
+
+POISON = {
+    "num_packed": ({"env/num_packed": lambda n: n - 10**12}, {}, "num_packed must be from 0 to"),
+    "an observation": ({"current/item_id": lambda ids: ids + 10**9}, {}, "current: item_id must be from -1 to"),
+    "replayed ids": ({}, {"item_id": lambda ids: ids + 10**9}, "copy.ckpt: item_id must be from -1 to"),
+}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in POISON if kind != "num_packed"])
+def test_a_poisoned_checkpoint(error_of: Callable[..., str], checkpoint: str, tmp_path: Path, kind: str) -> None:
+    state, replay, message = POISON[kind]
+    said = error_of("fit", *poisoned(checkpoint, tmp_path, state, replay), "--trainer.max_steps=8")
+    assert message in said
+    assert "; got " in said
+
+
+def test_a_poisoned_checkpoint_kills_no_process(checkpoint: str, tmp_path: Path) -> None:
+    state, replay, message = POISON["num_packed"]
+    made = subprocess.run(
+        [
+            *(sys.executable, "-m", "torchrl_gpu.cli", "fit", *small("packing.yaml", max_steps=8)),
+            *poisoned(checkpoint, tmp_path, state, replay),
+        ],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert made.returncode == 2, made.stderr
+    assert message in made.stderr
+    assert "Traceback" not in made.stderr

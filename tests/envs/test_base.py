@@ -136,7 +136,7 @@ def test_a_lenient_load_takes_what_is_there(env: Countdown) -> None:
     assert env.left.tolist() == [5, 5, 5]
     assert (env.seed, env.episode.tolist()) == (0, [1, 1, 1])
     with pytest.raises(ValueError, match=r"^Countdown.load_state_dict: left must have shape \(3,\); got \(2,\)$"):
-        env.load_state_dict({"left": torch.zeros(2)}, strict=False)
+        env.load_state_dict({"left": torch.zeros(2, dtype=torch.int64)}, strict=False)
 
 
 @pytest.mark.parametrize("num_envs", [0, -1])

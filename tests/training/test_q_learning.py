@@ -147,7 +147,7 @@ def test_a_replay_of_another_size_is_one_clear_error(tmp_path: Path) -> None:
 def test_other_numbers_of_environments_cannot_go_on(tmp_path: Path) -> None:
     fit(module(), tmp_path / "half", 2, EpisodeCheckpoint())
     made = module(env={"num_envs": 4})
-    with pytest.raises(ValueError, match=r"PackingEnv.load_state_dict: .* must have shape \(4.*\); got \(8"):
+    with pytest.raises(ValueError, match=r"checkpoint .*Rollout.load_state_dict: .* must have shape \(4.*\); got \(8"):
         fit(made, tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"))
 
 

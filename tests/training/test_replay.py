@@ -19,6 +19,7 @@ from torchrl.data import TensorDictReplayBuffer
 
 import torchrl_gpu.training.replay as replay_module
 from tests.no_host_reads import NoHostReads
+from torchrl_gpu.envs.entries import Bounds, Entry
 from torchrl_gpu.training.checkpoint import read_archive
 from torchrl_gpu.training.checkpoint_files import write_whole
 from torchrl_gpu.training.replay import DevicePrioritySampler, replay_buffer, replay_state, restore_replay
@@ -286,7 +287,7 @@ CHANGES: dict[str, Callable[[TensorDictReplayBuffer], object]] = {
     "leave_out": lambda replay: replay.sampler.leave_out(torch.tensor([4, 5]), torch.tensor([True, False])),
     "update_priority": lambda replay: replay.update_priority(torch.tensor([1, 6]), torch.tensor([9.0, 3.0])),
     "load_state_dict": lambda replay: replay.sampler.load_state_dict(
-        {"priority": torch.arange(10.0), "largest": torch.tensor(9.0)}
+        {"priority": torch.arange(10.0).double(), "largest": torch.tensor(9.0).double()}
     ),
     "empty": lambda replay: (replay.empty(), replay.extend(transitions(0, 4))),
 }
@@ -323,9 +324,9 @@ def save_replay(replay: TensorDictReplayBuffer, path: Path) -> None:
     write_whole(replay_state(replay), path)
 
 
-def load_replay(replay: TensorDictReplayBuffer, path: Path) -> None:
+def load_replay(replay: TensorDictReplayBuffer, path: Path, entries: Any = None) -> None:
     """Likewise."""
-    restore_replay(replay, read_archive(path, "replay"), f"replay {path}")
+    restore_replay(replay, read_archive(path, "replay"), f"replay {path}", entries)
 
 
 @pytest.mark.parametrize("number", [0, 6, 10, 14])
@@ -470,6 +471,47 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
     torch.save({"state_dict": {}}, tmp_path / "x.pt")
     with pytest.raises(ValueError, match="want what replay_state gives; got no capacity in it"):
         load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.pt")
+
+
+OBS = Entry(torch.float32, (1,), Bounds(0, 100))
+POISON: dict[str, tuple[dict[str, Any], str]] = {
+    "a size below": ({"size": -1}, "size must be at least 0; got -1"),
+    "a size above": ({"size": 11}, "size must be at most 10; got 11"),
+    "a word for a size": ({"size": "5"}, "size must be a whole number, at least 0; got '5'"),
+    "a tensor for a capacity": ({"capacity": torch.ones(2)}, "capacity must be a whole number, at least 0; got Tensor"),
+    "a cursor below": ({"writer": {"_cursor": -5, "_write_count": 0}}, "writer _cursor must be at least 0; got -5"),
+    "a cursor above": ({"writer": {"_cursor": 11, "_write_count": 0}}, "writer _cursor must be at most 10; got 11"),
+    "no cursor": ({"writer": {}}, "want a writer of .*_cursor.*; got {}"),
+    "no transitions": ({"transitions": 3}, "want a mapping of names to tensors; got 3"),
+    "a value": (
+        {"transitions": {"obs": torch.tensor([[1.0], [2], [-3], [4], [5]])}},
+        r"obs must be from 0 to 100; got -3 at \[2, 0\]",
+    ),
+    "another length": ({"transitions": {"obs": torch.ones(4, 1)}}, r"obs must have shape \(5, 1\); got \(4, 1\)"),
+    "an entry too long": (
+        {"transitions": {"obs": torch.ones(5, 1), "more": torch.ones(7)}},
+        "want entries of 5 transitions; got ",
+    ),
+    "a priority below": ({"priority": -1.0}, "priority must be from 0 to 1e.100; got -1 at"),
+    "no number": ({"priority": float("nan")}, "priority must be from 0 to 1e.100; got nan at"),
+}
+
+
+@pytest.mark.parametrize("kind", POISON)
+def test_a_replay_that_no_run_could_have_written(tmp_path: Path, kind: str) -> None:
+    changes, message = POISON[kind]
+    replay = replay_buffer(10, 4, CPU, prioritized=True)
+    replay.extend(transitions(0, 5))
+    save_replay(replay, tmp_path / "x.pt")
+    content = torch.load(tmp_path / "x.pt", weights_only=True)
+    if "priority" in changes:
+        content["sampler"]["priority"][2] = changes["priority"]
+    content |= {key: value for key, value in changes.items() if key != "priority"}
+    torch.save(content, tmp_path / "x.pt")
+    other = replay_buffer(10, 4, CPU, prioritized=True)
+    with pytest.raises(ValueError, match=f"^replay .*: .*{message}"):
+        load_replay(other, tmp_path / "x.pt", {"obs": OBS})
+    assert len(other) == 0
 
 
 @pytest.mark.gpu

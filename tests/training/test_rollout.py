@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -160,6 +161,51 @@ def test_it_goes_on_where_its_state_was_saved(before: int) -> None:
     other.load_state_dict(state)
     for chunk in wanted:
         assert (other.collect(policy, 6)[0] == chunk).all()
+
+
+POISON: dict[str, tuple[str, Any, str]] = {
+    "an id seen": ("current/item_id", lambda ids: ids + 10**9, r"current: item_id must be from -1 to 26; got 1\d{9}"),
+    "a mask seen": ("current/legal_mask", lambda legal: legal.byte(), "current: legal_mask must be of dtype bool"),
+    "no heights seen": ("current/box_heightmap", lambda _: None, "current: box_heightmap must be a tensor; got none"),
+    "an id": ("pending/item_id", lambda ids: ids - 10**9, "pending: item_id must be from -1 to 26; got -"),
+    "a later id": ("pending/next/item_id", lambda ids: ids + 64, "pending: next/item_id must be from -1 to 26; got "),
+    "heights": ("pending/box_heightmap", lambda h: h[..., :4], r"box_heightmap must have shape \(4, 2, 5, 5\); got"),
+    "an action": ("pending/action", lambda a: a + 10**9, "pending: action must be from 0 to 49; got 1"),
+    "other lanes": (
+        "pending/action",
+        lambda a: a[:3],
+        r"pending: want actions of \(4, fewer than 3\) transitions; got",
+    ),
+    "a reward": (
+        "pending/next/reward",
+        lambda r: r * float("nan"),
+        "pending: next/reward must be from -inf to inf; got n",
+    ),
+    "nothing pending": ("pending", lambda _: 3, "pending: want actions of .*; got None"),
+    "nothing seen": ("current", lambda _: None, "current: want a mapping of names to tensors; got None"),
+    "no environment": ("env", lambda _: [], r"load_state_dict: want a mapping of names to tensors; got \[\]"),
+    "a count": ("env/num_packed", lambda n: n - 50, "num_packed must be from 0 to 100; got -"),
+}
+
+
+@pytest.mark.parametrize("kind", POISON)
+def test_a_state_that_no_run_could_have_written(kind: str) -> None:
+    name, change, message = POISON[kind]
+    made, policy = rollout()
+    made.collect(policy, 4)
+    state = copy.deepcopy(made.state_dict())
+    *above, last = name.split("/")
+    part: Any = state
+    for key in above:
+        part = part[key]
+    part[last] = change(part[last])
+    other, _ = rollout()
+    before, current = other.env.state_dict(), other.current
+    with pytest.raises(ValueError, match=message):
+        other.load_state_dict(state)  # type: ignore[arg-type]
+    assert other.current is current
+    assert other.pending is None
+    assert all(torch.equal(value, before[key]) for key, value in other.env.state_dict().items())
 
 
 def test_a_state_can_be_saved_as_plain_tensors(tmp_path: Path) -> None:

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
+from torchrl_gpu import arguments
 from torchrl_gpu.device import get_device
+from torchrl_gpu.envs.entries import Bounds, Entry, check_entries
 
 DONE_KEYS = ("done", "terminated", "truncated")
+MOST_ENVS = 2**31 - 1
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16, *_WHOLE)
+
+
+class Conflict(NamedTuple):
+    """Two entries of a state that cannot both be right: the name of one, what it must be, what it is."""
+
+    name: str
+    wanted: str
+    came: str
 
 
 class BatchedEnv(EnvBase):
@@ -33,11 +47,12 @@ class BatchedEnv(EnvBase):
         return super().__new__(*args, **kwargs)
 
     def __init__(self, num_envs: int, device: str | torch.device = "auto", seed: int | None = None) -> None:
-        if num_envs < 1:
-            raise ValueError(f"{type(self).__name__}: num_envs must be at least 1; got {num_envs}")
+        where = type(self).__name__
+        num_envs = arguments.whole(where, "num_envs", num_envs, 1, MOST_ENVS)
+        seed = None if seed is None else arguments.seed(where, "seed", seed)
         super().__init__(device=get_device(device), batch_size=torch.Size([num_envs]))
         self.num_envs = num_envs
-        self.seed = int(torch.randint(2**31 - 1, ()).item()) if seed is None else int(seed)
+        self.seed = int(torch.randint(2**31 - 1, ()).item()) if seed is None else seed
 
     @abstractmethod
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
@@ -49,7 +64,22 @@ class BatchedEnv(EnvBase):
 
     @abstractmethod
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
-        """Takes what `_env_state` gave."""
+        """Takes what `_env_state` gave; trusted, so that a rollout may call it between steps."""
+
+    def _state_bounds(self) -> dict[str, Bounds]:
+        """What values the entries of a state may have, where it is less than their dtype allows and floats are finite.
+
+        This is all that an environment says of a state from outside; names, dtypes and shapes are those of its own.
+        """
+        return {}
+
+    def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:
+        """The first thing that is wrong in a state whose entries, one by one, are right; None where nothing is."""
+        return None
+
+    def _derived_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Entries of a checked state that follow from others, made again, so that they cannot contradict them."""
+        return {}
 
     @property
     def stored_keys(self) -> list[str]:
@@ -76,22 +106,67 @@ class BatchedEnv(EnvBase):
             strict: Whether every entry must be there; otherwise those that are missing stay as they are.
 
         Raises:
-            ValueError: A name or a shape differs, as when `num_envs` is not the same.
+            ValueError: Names, dtypes or shapes are others, as when `num_envs` is not the same, or values cannot be
+                those of this environment. Nothing has changed then.
         """
-        where, state = f"{type(self).__name__}.load_state_dict", self.state_dict()
-        if strict and set(state) != set(state_dict):
-            raise ValueError(f"{where}: want the entries {sorted(state)}; got {sorted(state_dict)}")
-        for name in set(state) & set(state_dict):
-            wanted, came = state[name].shape, state_dict[name].shape
-            if wanted != came:
-                raise ValueError(f"{where}: {name} must have shape {tuple(wanted)}; got {tuple(came)}")
-            state[name] = state_dict[name].to(state[name].device, copy=True)
-        self.seed = int(state.pop("seed"))
-        self._set_env_state(state)
+        self._take_state(f"{type(self).__name__}.load_state_dict", state_dict, strict)
+
+    def _take_state(self, where: str, given: Any, strict: bool) -> None:
+        """Checks a state from outside, all of it, and only then goes on from a copy of it. Reads the device."""
+        present = {"seed": torch.tensor(self.seed), **self._env_state()}
+        bounds = self._state_bounds()
+        wanted: dict[NestedKey, Entry] = {
+            name: Entry(value.dtype, tuple(value.shape), bounds.get(name, Bounds())) for name, value in present.items()
+        }
+        if isinstance(given, Mapping):  # so that bounds and values are on one device
+            moved = {
+                name: value.to(present[name].device) if _can_move(value) and name in present else value
+                for name, value in given.items()
+            }
+        else:
+            moved = given
+        found = check_entries(where, moved, wanted, strict, more=not strict)
+        state = present | {str(name): value for name, value in found.items()}
+        if conflict := self._state_conflict(state):
+            raise ValueError(f"{where}: {conflict.name} must be {conflict.wanted}; got {conflict.came}")
+        copy = {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in state.items()}
+        copy |= self._derived_state(copy)
+        seed, self.seed = self.seed, int(copy.pop("seed"))
+        try:
+            self._set_env_state(copy)
+        except BaseException:
+            self.seed = seed
+            raise
+
+    def _given_action(self, tensordict: TensorDictBase, key: NestedKey, shape: tuple[int, ...], whole: bool) -> Tensor:
+        """The action of a step, in a shape; reads nothing.
+
+        Args:
+            tensordict: Of the step.
+            key: Of the action.
+            shape: What it must have; an axis of one behind it is let pass.
+            whole: Whether actions are whole numbers, which are then cast to int64.
+
+        Raises:
+            ValueError: There is none, or it has another shape, device or kind of numbers.
+        """
+        action = tensordict.get(key, None)
+        known = isinstance(action, Tensor) and action.dtype in (_WHOLE if whole else _REAL)
+        if not known or tuple(action.shape) not in (shape, (*shape, 1)) or action.device != self.device:
+            name, kind = key if isinstance(key, str) else "/".join(key), "whole" if whole else "real"
+            came = "none"
+            if isinstance(action, Tensor):
+                came = f"{str(action.dtype).removeprefix('torch.')} of shape {tuple(action.shape)} on {action.device}"
+            raise ValueError(
+                f"{type(self).__name__}.step: {name} must be {kind} numbers of shape {shape} on {self.device};"
+                f" got {came}"
+            )
+        action = action.reshape(shape)
+        return action.long() if whole else action
 
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:
-            self.seed = int(seed)
+            self.seed = arguments.seed(f"{type(self).__name__}.set_seed", "seed", seed)
             self._restart_streams()
 
     @abstractmethod
@@ -102,6 +177,11 @@ class BatchedEnv(EnvBase):
         mask = None if tensordict is None else tensordict.get("_reset", None)
         if mask is None:
             mask = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
+        if mask.dtype != torch.bool or mask.numel() != self.num_envs:
+            came = f"{str(mask.dtype).removeprefix('torch.')} of shape {tuple(mask.shape)}"
+            raise ValueError(
+                f"{type(self).__name__}.reset: _reset must be bool of shape ({self.num_envs}, 1); got {came}"
+            )
         return self._started(self._observe_reset(mask.reshape(self.num_envs)))
 
     def _started(self, observation: dict[str, Tensor]) -> TensorDict:
@@ -120,6 +200,10 @@ class BatchedEnv(EnvBase):
         """Restarts the rows that are done, without asking the host whether there are any."""
         done = tensordict.get("done").reshape(self.num_envs)
         return tensordict.update(self._started(self._observe_reset(done)))
+
+
+def _can_move(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.layout == torch.strided and value.device.type != "meta"
 
 
 def where_rows(mask: Tensor, fresh: Tensor, kept: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -193,7 +193,7 @@ class _Run:
         self.watch.look(self.over)
         after = self.env.state
         # Nobody takes part in a world that is over, so nothing there will change.
-        self.env.state = replace(after, active=after.active & ~self.over)
+        self.env._set_env_state(vars(after) | {"active": after.active & ~self.over})
         return self.env.step_mdp(stepped)
 
     def crossings(self, **times: Any) -> Crossings:

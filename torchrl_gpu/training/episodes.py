@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
+
+from torchrl_gpu.envs.entries import Bounds, Entry, check_entries
 
 
 class EpisodeMeter:
@@ -38,7 +40,14 @@ class EpisodeMeter:
         return {"finished": self.finished, **{f"recent_{name}": value for name, value in self.recent.items()}}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Takes what `state_dict` gave."""
+        """Takes what `state_dict` gave.
+
+        Raises:
+            ValueError: It is something else; nothing has changed then.
+        """
         device = self.finished.device
+        entries: dict[NestedKey, Entry] = {f"recent_{name}": Entry(torch.float32, ()) for name in self.recent}
+        entries["finished"] = Entry(torch.int64, (), Bounds(0, 2**62))
+        check_entries("EpisodeMeter.load_state_dict", state, entries, more=True)
         self.finished = state["finished"].to(device)
         self.recent = {name: state[f"recent_{name}"].to(device) for name in self.recent}

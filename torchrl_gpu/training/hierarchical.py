@@ -178,9 +178,11 @@ class HierarchicalPacking(ReplayRun):
         state = [*_STATE, *_DECISION, "action"]
         self.store = PileStore(env)
         kept = _STATE if self.bootstraps else []
-        self.rollout = Rollout(env, kept, self.n_steps, self.gamma, decisions=state, store=self.store)
-        self.replay = replay_buffer(self.replay_size, self.batch_size, env.device)
         both = self._new_packer(env)
+        self.rollout = Rollout(
+            env, kept, self.n_steps, self.gamma, decisions=state, store=self.store, written=both.written()
+        )
+        self.replay = replay_buffer(self.replay_size, self.batch_size, env.device)
         both.epsilon.fill_(self.epsilon)
         both.item_epsilon.fill_(self.item_epsilon)
         rule, worker = both.choosing("box", "growth"), both.choosing("box", "learned")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.entries import Bounds, Entry
 
 _KEY = "box_heightmap"
 
@@ -20,7 +21,7 @@ class PileStore:
     """
 
     def __init__(self, env: PackingEnv) -> None:
-        self.unit = env.catalogue.unit
+        self.unit, self._height = env.catalogue.unit, env.bin.size[2]
         most = 0.0 if self.unit is None else env.bin.size[2] / self.unit + 1
         self.dtype = torch.float32 if self.unit is None else torch.uint8 if most < 255 else torch.int16
         if most > 32_000:
@@ -39,6 +40,13 @@ class PileStore:
             if self.unit is not None:
                 part[_KEY] = part[_KEY].float() * self.unit
         return transitions
+
+    def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
+        """What a packed heightmap must be, given what one that is shown must be."""
+        if self.unit is None or _KEY not in shown:
+            return {}
+        most = round(self._height / self.unit) + 1
+        return {_KEY: Entry(self.dtype, shown[_KEY].shape, Bounds(0, most))}
 
     def _parts(self, transitions: TensorDictBase) -> list[TensorDictBase]:
         return [part for part in (transitions, transitions["next"]) if _KEY in part.keys()]  # noqa: SIM118

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from tensordict import TensorDict
+from tensordict import NestedKey, TensorDict
 from torch import Tensor
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
 from torchrl.data.replay_buffers.storages import Storage
 
+from torchrl_gpu.arguments import shown, whole
+from torchrl_gpu.envs.entries import Bounds, Entry, check_entries
+
 _ENTRIES = {"capacity", "size", "transitions", "writer", "sampler"}
 
 
 _BLOCK = 128  # priorities that are summed together
+_PRIORITIES = Bounds(0, 1e100)
 
 
 class DevicePrioritySampler(Sampler):
@@ -103,8 +108,23 @@ class DevicePrioritySampler(Sampler):
         """Priorities, and their sums as they were rounded."""
         return {"priority": self.priority, "sums": self._sums, "largest": self.largest}
 
+    def check_state_dict(self, state_dict: Any) -> None:
+        """Returns if `load_state_dict` would take it, else a ValueError."""
+        wanted = {"priority": self.priority, "largest": self.largest}
+        if isinstance(state_dict, Mapping) and "sums" in state_dict:
+            wanted["sums"] = self._sums
+        entries: dict[NestedKey, Entry] = {
+            name: Entry(value.dtype, tuple(value.shape), _PRIORITIES) for name, value in wanted.items()
+        }
+        check_entries("DevicePrioritySampler.load_state_dict", state_dict, entries)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes priorities; where `alpha` is 0, only which transitions are left out."""
+        """Takes priorities; where `alpha` is 0, only which transitions are left out.
+
+        Raises:
+            ValueError: They are no priorities of this many transitions; nothing has changed then.
+        """
+        self.check_state_dict(state_dict)
         priority, largest = state_dict["priority"], state_dict["largest"]
         if not self.alpha:  # equally likely, whatever drew before
             priority, largest = priority > 0, torch.ones_like(largest)
@@ -177,27 +197,61 @@ def replay_state(replay: TensorDictReplayBuffer) -> dict[str, Any]:
     }
 
 
-def restore_replay(replay: TensorDictReplayBuffer, state: Any, where: str = "replay") -> None:
+def restore_replay(
+    replay: TensorDictReplayBuffer,
+    state: Any,
+    where: str = "replay",
+    entries: Mapping[NestedKey, Entry] | None = None,
+) -> None:
     """Fills an empty replay with what `replay_state` gave.
 
     Args:
-        replay: The replay.
+        replay: The empty one.
         state: That state.
         where: Names it in errors.
+        entries: What a transition must hold, without batch axes, such as `Rollout.transition_entries` gives.
+
+    Args:
+        replay: The empty one.
+        checkpoint: The file that the replay lies beside.
+        entries: What a transition must hold, without batch axes, such as `Rollout.transition_entries` gives.
 
     Raises:
-        ValueError: It is something else, or a replay of another size.
+        ValueError: It is something else, a replay of another size, or transitions that cannot be of this run. Nothing
+            has changed then.
     """
     if not isinstance(state, dict) or (missing := _ENTRIES - set(state)):
         got = f"no {sorted(missing)[0]} in it" if isinstance(state, dict) else f"a {type(state).__name__}"
         raise ValueError(f"{where}: want what replay_state gives; got {got}")
-    if state["capacity"] != replay.storage.max_size:
-        raise ValueError(
-            f"{where}: want one for {replay.storage.max_size} transitions, as this run keeps;"
-            f" got one for {state['capacity']}"
-        )
-    if state["size"]:
-        replay.extend(TensorDict(state["transitions"], batch_size=[state["size"]]).to(replay.storage.device))
-    replay.writer.load_state_dict(state["writer"])
+    most = replay.storage.max_size
+    capacity = whole(where, "capacity", state["capacity"], 0)
+    if capacity != most:
+        raise ValueError(f"{where}: want one for {most} transitions, as this run keeps; got one for {capacity}")
+    size = whole(where, "size", state["size"], 0, most)
+    transitions = _checked_transitions(where, state["transitions"], size, entries or {}) if size else None
+    writer = _checked_writer(where, replay.writer.state_dict(), state["writer"], most)
+    if state["sampler"] and isinstance(replay.sampler, DevicePrioritySampler):
+        try:
+            replay.sampler.check_state_dict(state["sampler"])
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+    if transitions is not None:
+        replay.extend(transitions.to(replay.storage.device))
+    replay.writer.load_state_dict(writer)
     if state["sampler"]:  # else the run that wrote it drew uniformly, and all are equally likely
         replay.sampler.load_state_dict(state["sampler"])
+
+
+def _checked_transitions(where: str, given: Any, size: int, entries: Mapping[NestedKey, Entry]) -> TensorDict:
+    check_entries(where, given, {key: entry.behind(size) for key, entry in entries.items()}, more=True)
+    try:
+        return TensorDict(given, batch_size=[size])
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"{where}: want entries of {size} transitions; got {str(error).splitlines()[0]}") from error
+
+
+def _checked_writer(where: str, present: Mapping[str, Any], given: Any, most: int) -> dict[str, int]:
+    if not isinstance(given, Mapping) or set(given) != set(present):
+        raise ValueError(f"{where}: want a writer of {sorted(present)}; got {shown(given)}")
+    limits = {"_cursor": most}
+    return {name: whole(where, f"writer {name}", value, 0, limits.get(name, 2**62)) for name, value in given.items()}

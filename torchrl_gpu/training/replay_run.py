@@ -14,7 +14,9 @@ from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs import EnvBase
 
+from torchrl_gpu.arguments import shown, whole
 from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.entries import Entry
 from torchrl_gpu.training.checkpoint_files import read_entry, read_part
 from torchrl_gpu.training.episodes import EpisodeMeter
 from torchrl_gpu.training.graphed import Policy
@@ -129,7 +131,7 @@ class ReplayRun(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps what `go_on` will go on with."""
-        self.frames = checkpoint.get("frames", 0)
+        self.frames = whole("checkpoint", "frames", checkpoint.get("frames", 0), 0, 2**62)
         self._resumed = checkpoint if "rollout" in checkpoint else None
 
     def go_on(self) -> None:
@@ -147,17 +149,27 @@ class ReplayRun(LightningModule):
         state = checkpoint if rank == 0 else part
         name = f"{type(self).__name__}, process {rank}" if rank else type(self).__name__
         if state is not None and "rollout" in state:
-            self.frames = state["frames"]
-            self.rollout.load_state_dict(state["rollout"])
-            self.meter.load_state_dict(state["meter"])
-            set_random_state(state["random"], self.env.device)
+            self._take_rank_state(state, f"checkpoint {path}")
         else:
             rank_zero_info(f"{name}: {path} holds no state of this process: its environments begin anew")
         if part is not None and "replay" in part:
-            restore_replay(self.replay, part["replay"], f"replay of {path}")
+            restore_replay(self.replay, part["replay"], f"replay of {path}", self.rollout.transition_entries())
         else:
             self.warmup_frames += self.frames
             rank_zero_info(f"{name}: no replay beside {path}: it is filled again before updates go on")
+
+    def _take_rank_state(self, state: Mapping[str, Any], where: str) -> None:
+        """Takes what `rank_state` gave, looked at before it is trusted."""
+        for name in ("meter", "random"):
+            if not isinstance(state.get(name), Mapping):
+                raise ValueError(f"{where}: want a mapping named {name}; got {shown(state.get(name))}")
+        self.frames = whole(where, "frames", state.get("frames"), 0, 2**62)
+        try:
+            self.rollout.load_state_dict(state["rollout"])
+            self.meter.load_state_dict(state["meter"])
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+        set_random_state(state["random"], self.env.device)
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
@@ -207,6 +219,13 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
     """Takes what `random_state` gave."""
-    torch.set_rng_state(state["cpu"].cpu())
-    if "cuda" in state and device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"].cpu(), device)
+    present = random_state(device)
+    for name in {"cpu"} | (set(state) & set(present)):
+        form = Entry(torch.uint8, tuple(present[name].shape))
+        form.check("checkpoint", f"random/{name}", state.get(name))
+    try:
+        torch.set_rng_state(state["cpu"].cpu())
+        if "cuda" in state and device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda"].cpu(), device)
+    except RuntimeError as error:
+        raise ValueError(f"checkpoint: random must be states of generators; got what fails with {error}") from error

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torch import Tensor
 
+from torchrl_gpu.arguments import shown
 from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.entries import Bounds, Entry, check_entries, entries_of, flat_entries
 from torchrl_gpu.training.graphed import OUTCOMES, GraphedRollout, Policy, play_steps
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class Rollout:
         store: Packs the heightmaps of transitions as soon as they are played; None leaves them as they are.
         group: Where the environment keeps its robots: transitions are then those of one robot each, their entries at
             the root; `decisions` are the robots'.
+        written: What those of `decisions` must be that are the policy's own, without batch axes; loading checks them.
     """
 
     def __init__(
@@ -41,7 +44,9 @@ class Rollout:
         decisions: Sequence[str] = ("action",),
         store: PileStore | None = None,
         group: tuple[str, ...] = (),
+        written: Mapping[str, Entry] | None = None,
     ) -> None:
+        self._written = dict(written or {})
         self.cuda_graphs, self.store, self.group = cuda_graphs, store, group
         self._graphed: GraphedRollout | None = None
         self.env, self.n_steps, self.gamma = env, n_steps, gamma
@@ -85,13 +90,82 @@ class Rollout:
         return {"env": self.env.state_dict(), "current": self.current.clone().to_dict(), "pending": pending}
 
     def load_state_dict(self, state: dict) -> None:
-        """Goes on where `state` was saved."""
-        device = self.env.device
+        """Goes on where `state` was saved.
+
+        Raises:
+            ValueError: Something in it cannot be this environment's; nothing has changed then.
+        """
+        where, wanted = "Rollout.load_state_dict", {"env", "current", "pending"}
+        if not isinstance(state, Mapping) or not wanted <= set(state):
+            raise ValueError(f"{where}: want the entries {sorted(wanted)}; got {shown(state)}")
+        current = self._checked_current(f"{where}: current", state["current"])
+        pending = self._checked_pending(f"{where}: pending", state["pending"])
         self.env.load_state_dict(state["env"])
-        self.current = self.current.empty(recurse=True).update(state["current"])  # a group keeps its batch size
-        pending = state["pending"]
-        size = None if pending is None else pending["action"].shape[:2]
-        self.pending = None if pending is None else self._packed(TensorDict(pending, batch_size=size).to(device))
+        self.current, self.pending = current, pending
+
+    def transition_entries(self, packed: bool = True) -> dict[NestedKey, Entry]:
+        """What a transition must hold, without batch axes; heightmaps as `store` packs them, or as they are shown."""
+        specs = (self.env.full_observation_spec, self.env.full_reward_spec, self.env.full_done_spec)
+        known = {key: entry for spec in specs for key, entry in self._own_entries(spec).items()}
+        known |= {
+            key: entry._replace(bounds=Bounds()) if entry.dtype.is_floating_point else entry
+            for key, entry in self._own_entries(self.env.full_action_spec).items()
+        }
+        known |= self._written
+        if packed and self.store is not None:
+            known |= self.store.entries(known)
+        keys, decisions, outcomes = ({_last(key) for key in names} for names in self._kept)
+        there = {key: known[key] for key in (*keys, *decisions) if key in known}
+        later = {("next", key): known[key] for key in (*keys, *outcomes) if key in known and key not in self._written}
+        return there | later
+
+    def _own_entries(self, spec: Any) -> dict[str, Entry]:
+        """Those of environments, or of their robots where there is a group, by the last part of their names."""
+        depth = len(self.group)
+        found = {key if isinstance(key, tuple) else (key,): e for key, e in entries_of(spec, 1 + bool(depth)).items()}
+        return {key[-1]: entry for key, entry in found.items() if key[:-1] == self.group}
+
+    def _checked_current(self, where: str, given: Any) -> TensorDictBase:
+        wanted = entries_of(self.env.full_observation_spec) | entries_of(self.env.full_done_spec)
+        found = check_entries(where, given, wanted, more=True)
+        current = self.current.empty(recurse=True)  # a group keeps its batch size
+        for key, value in found.items():
+            current.set(key, value.to(self.env.device))
+        for key, value in flat_entries(given).items():  # what a policy wrote, which it will write again
+            leading = tuple(current.get(key[:-1]).shape) if isinstance(key, tuple) else tuple(current.shape)
+            if key not in found and isinstance(value, Tensor) and tuple(value.shape[: len(leading)]) == leading:
+                current.set(key, value.to(self.env.device))
+        return current
+
+    def _checked_pending(self, where: str, given: Any) -> TensorDictBase | None:
+        if given is None:
+            return None
+        flat = flat_entries(given) if isinstance(given, Mapping) else {}
+        action = flat.get("action")
+        size = tuple(action.shape[:2]) if isinstance(action, Tensor) else ()
+        if len(size) != 2 or size[0] != self._num_lanes or size[1] >= max(2, self.n_steps):
+            wanted = f"actions of ({self._num_lanes}, fewer than {self.n_steps}) transitions"
+            raise ValueError(f"{where}: want {wanted}; got {shown(action)}")
+        heights = flat.get("box_heightmap", flat.get(("next", "box_heightmap")))
+        packed = not (isinstance(heights, Tensor) and heights.is_floating_point())
+        check_entries(where, given, {k: e.behind(*size) for k, e in self.transition_entries(packed).items()}, more=True)
+        try:
+            return self._packed(TensorDict(given, batch_size=size).to(self.env.device))
+        except RuntimeError as error:
+            raise ValueError(f"{where}: want entries of {size} transitions; got others too") from error
+
+    @property
+    def _num_lanes(self) -> int:
+        """N, or N·R of robots."""
+        return (
+            self.env.full_action_spec[(*self.group, "action") if self.group else "action"]
+            .shape[: 1 + bool(self.group)]
+            .numel()
+        )
+
+
+def _last(key: NestedKey) -> str:
+    return key if isinstance(key, str) else key[-1]
 
 
 def lanes(steps: TensorDictBase, group: tuple[str, ...]) -> TensorDictBase:

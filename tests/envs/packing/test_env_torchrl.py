@@ -13,6 +13,7 @@ from tensordict.nn import TensorDictModule
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor_config
 from torchrl.envs import (
+    ActionMask,
     Compose,
     EnvBase,
     EnvCreator,
@@ -179,3 +180,12 @@ def test_a_compiled_step_is_the_same_step() -> None:
 def test_a_step_is_one_graph(setting: str) -> None:
     smaller = {"resolution": 6, "grid_step": 2, "orientations": "yaw"} if "irregular" in setting else {}
     assert_compiles(setting, "eager", include=(), **smaller)
+
+
+def test_a_rollout_without_a_policy_wants_an_action_mask() -> None:
+    # As the docs say: most actions are not legal, and ActionMask draws from those that are.
+    bare, masked = packing(num_envs=16), TransformedEnv(packing(num_envs=16), ActionMask())
+    assert bare.rollout(20).shape == (16, 1)
+    data = masked.rollout(20, break_when_any_done=False)
+    assert data["next", "num_packed"].max() > 5
+    assert masked.rollout(20).shape[1] > 1

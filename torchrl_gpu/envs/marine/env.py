@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from typing import Any, cast
@@ -11,22 +12,36 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv
+from torchrl_gpu import arguments
+from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, Conflict
+from torchrl_gpu.envs.entries import Bounds
 from torchrl_gpu.envs.marine.colregs import starboard_turn
 from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
 from torchrl_gpu.envs.marine.generator import generate
 from torchrl_gpu.envs.marine.layout import flags, settled
-from torchrl_gpu.envs.marine.levels import Sizes, chosen_levels
+from torchrl_gpu.envs.marine.levels import Level, Sizes, chosen_levels
 from torchrl_gpu.envs.marine.noise import draw_noise, radius_factors
 from torchrl_gpu.envs.marine.pool import Pool
 from torchrl_gpu.envs.marine.reward import Outcome, judge
 from torchrl_gpu.envs.marine.sensors import Sight, object_mask, observation, see_v2, see_v3
 from torchrl_gpu.envs.marine.specs import GROUP, make_specs
-from torchrl_gpu.envs.marine.types import CRAFTS, QUIRKS, MarineState, Scene
+from torchrl_gpu.envs.marine.types import (
+    CORE_RADIUS,
+    CRAFTS,
+    FAR,
+    MOTION_SIZE,
+    QUIRKS,
+    Craft,
+    MarineState,
+    Scene,
+)
+from torchrl_gpu.envs.packing.memory import check_fits
 from torchrl_gpu.envs.streams import draw_bits, draw_integers
 
 ACTIONS = {"v2": ("discrete",), "v3": ("continuous", "discrete")}  # the published one first
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
+MOST_STEPS, MOST_WORLDS = 2**53, 2**20
+MOST_MOTION = 1e9  # of any number of a state: far more than a robot gets to, far less than squares of it that overflow
 _NOISE_STREAM = 1  # place in the stream of an episode, after the number of its world
 
 
@@ -57,6 +72,8 @@ class MarineNavEnv(BatchedEnv):
         device: As in `get_device`.
         seed: Decides the worlds and every episode; None draws one from torch's global generator.
         first_env: Number of the first environment, so that ranks or shards see different episodes.
+        copy_observations: Give observations as copies. Otherwise some of what `reset` and `step` give are the state's
+            own tensors, not copies, until the next step: writing into one changes the environment.
 
     An action that does not exist, or of a robot that is not active, does nothing.
     """
@@ -83,26 +100,39 @@ class MarineNavEnv(BatchedEnv):
         device: str | torch.device = "auto",
         seed: int | None = None,
         first_env: int = 0,
+        copy_observations: bool = False,
     ) -> None:
+        where = "MarineNavEnv"
         _check_choice("version", version, CRAFTS)
         _check_choice("actions", actions, ("auto", *ACTIONS[version]))
         single = robots, cores, obstacles, min_distance
         self.levels = chosen_levels(version, single, curriculum)
         self.quirks, self.sizes, self.craft = _quirks(upstream_compat), Sizes.of(self.levels), CRAFTS[version]
-        if min(max_steps, pool) < 1:
-            raise ValueError(f"MarineNavEnv: max_steps and pool must be at least 1; got {max_steps} and {pool}")
+        _check_distances(self.levels, self.craft)
+        max_steps = arguments.whole(where, "max_steps", max_steps, 1, MOST_STEPS)
+        pool = arguments.whole(where, "pool", pool, 1, MOST_WORLDS)
+        self.end_on_collision = arguments.flag(where, "end_on_collision", end_on_collision)
+        self.copy_observations = arguments.flag(where, "copy_observations", copy_observations)
+        self.sensor_noise = arguments.flag(where, "sensor_noise", sensor_noise)
+        self.in_order, self.flat = arguments.flag(where, "in_order", in_order), arguments.flag(where, "flat", flat)
         if flat and self.sizes.robots > 1:
             raise ValueError(f"MarineNavEnv: flat wants one robot; got {self.sizes.robots}")
+        self.dtype, self.first_env = _dtype(dtype), arguments.whole(where, "first_env", first_env, 0, 2**62)
         super().__init__(num_envs, device, seed)
+        check_fits(self.num_envs, self._least_bytes(), self.device, where=where)
         self.version, self.curriculum, self.max_steps = version, curriculum, max_steps
         self.robots, self.cores, self.obstacles, self.min_distance = single
         self.actions = ACTIONS[version][0] if actions == "auto" else actions
-        self.upstream_compat, self.end_on_collision = upstream_compat, end_on_collision
-        self.sensor_noise, self.pool, self.in_order, self.flat = sensor_noise, pool, in_order, flat
-        self.dtype, self.first_env = _dtype(dtype), first_env
+        self.upstream_compat, self.pool = upstream_compat, pool
         self.group_map = {GROUP: [f"robot_{i}" for i in range(self.num_robots)]}
         self._build()
-        self.state = self._blank_state()
+        self._state = self._blank_state()
+
+    def _least_bytes(self) -> int:
+        """Bytes of one environment that are always taken: the state, the one after it, and the last observation."""
+        r, seen = self.sizes.robots, self.craft.observation_size + self.craft.num_seen
+        numbers = 2 * r + 3 * self.sizes.cores + 3 * self.sizes.obstacles + r * (MOTION_SIZE[self.craft.version] + 3)
+        return (2 * numbers + 3 * r * seen) * self.dtype.itemsize
 
     # -- what the environment is made of ---------------------------------------------------------------------------
 
@@ -117,12 +147,26 @@ class MarineNavEnv(BatchedEnv):
         return self.craft.num_actions if self.actions == "discrete" else 0
 
     @property
+    def state(self) -> MarineState:
+        """The state as it is: the environment's own tensors, which must not be written into.
+
+        A state that is assigned is taken as `load_state_dict` takes one: checked whole, then copied.
+        """
+        return self._state
+
+    @state.setter
+    def state(self, state: MarineState) -> None:
+        given = {field.name: getattr(state, field.name, None) for field in fields(MarineState)}
+        self._take_state("MarineNavEnv.state", given | {"seed": torch.tensor(self.seed)}, strict=True)
+
+    @property
     def scene(self) -> Scene:
         """Goals, cores and obstacles as they stand."""
         return Scene.split(self.state.scene, self.sizes)
 
     def level_at(self, step: int) -> int:
         """Row of the curriculum for a count of environment steps."""
+        step = arguments.whole("MarineNavEnv.level_at", "step", step)
         return max(0, sum(level.from_step <= step for level in self.levels) - 1)
 
     def set_level(self, step: int) -> None:
@@ -131,11 +175,15 @@ class MarineNavEnv(BatchedEnv):
 
     def assign_levels(self, levels: Sequence[int]) -> None:
         """Gives every environment a row of the curriculum of its own, (N,), for the episodes that begin from now on."""
-        if len(levels) != self.num_envs or not all(0 <= level < len(self.levels) for level in levels):
-            raise ValueError(
-                f"MarineNavEnv.assign_levels: want {self.num_envs} rows below {len(self.levels)}; got {list(levels)}"
-            )
-        self.state.next_level.copy_(torch.tensor(levels))
+        where, wanted = "MarineNavEnv.assign_levels", f"{self.num_envs} rows below {len(self.levels)}"
+        rows = arguments.listed(where, "levels", wanted, levels)
+        try:
+            numbers = [arguments.whole(where, "levels", row, 0, len(self.levels) - 1) for row in rows]
+        except ValueError:
+            numbers = []
+        if len(numbers) != self.num_envs:
+            arguments.refuse(where, "levels", wanted, levels)
+        self.state.next_level.copy_(torch.tensor(numbers))
 
     def _build(self) -> None:
         """All that stays the same for the life of the environment."""
@@ -217,7 +265,7 @@ class MarineNavEnv(BatchedEnv):
         motion = torch.lerp(s.motion, moved, there)  # who takes no part stays where it was
         sight = self._look(motion, scene, there, s.key, s.step_count + 1)
         outcome = self._judge(motion, scene, sight)
-        self.state = replace(
+        self._state = replace(
             s,
             motion=motion,
             active=outcome.active,
@@ -234,9 +282,13 @@ class MarineNavEnv(BatchedEnv):
 
     def _actions(self, tensordict: TensorDictBase) -> Tensor:
         """(R, N) int64, or (2, R, N) where they are continuous."""
-        action = tensordict.get("action" if self.flat else (GROUP, "action"))
+        key, shape = (
+            ("action", (self.num_envs,)) if self.flat else ((GROUP, "action"), (self.num_envs, self.num_robots))
+        )
         if self.num_actions:
+            action = self._given_action(tensordict, key, shape, whole=True)
             return settled(action.reshape(self.num_envs, self.num_robots).t())
+        action = self._given_action(tensordict, key, (*shape, 2), whole=False).to(self.dtype)
         return settled(action.reshape(self.num_envs, self.num_robots, 2).permute(2, 1, 0))
 
     def _look(self, motion: Tensor, scene: Scene, there: Tensor, key: Tensor, step: Tensor) -> Sight:
@@ -289,6 +341,10 @@ class MarineNavEnv(BatchedEnv):
     def _observed(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """What is seen of the robots, (N, R, …), and of the worlds, (N,)."""
         s = self.state
+        if self.copy_observations:
+            robots_own = ("observation", "object_mask", "active", "arrived", "collided", "clearance", "energy")
+            shown = (*robots_own, "step_count", "level")
+            s = replace(s, **{name: getattr(s, name).clone() for name in shown})
         robots = {"observation": s.observation, "object_mask": flags(s.object_mask)}
         for name in ("active", "arrived", "collided", "clearance", "energy"):
             robots[name] = _by_env(getattr(s, name))
@@ -320,7 +376,7 @@ class MarineNavEnv(BatchedEnv):
         begun = self._pool.begin(self._world(key) * mask)  # rows that go on all look up the same world: it costs less
         share, kept, exists = mask.to(self.dtype), ~mask, begun.exists & mask
         by_env = share.view(-1, 1, 1)
-        self.state = MarineState(
+        self._state = MarineState(
             scene=torch.lerp(s.scene, begun.scene, share),
             motion=torch.lerp(s.motion, begun.motion, share),
             exists=s.exists & kept | exists,
@@ -357,9 +413,52 @@ class MarineNavEnv(BatchedEnv):
         return {field.name: getattr(self.state, field.name) for field in fields(MarineState)}
 
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
-        self.state = MarineState(**state)
         if self.seed != self._pool_seed:
             self._make_pool()
+        self._state = MarineState(**state)
+
+    def _state_bounds(self) -> dict[str, Bounds]:
+        count, flag, level = Bounds(0, 2**62), Bounds(0, 1), Bounds(0, len(self.levels) - 1)
+        r, c, m = self.sizes
+        scene = [FAR] * (2 * r + 2 * c) + [CORE_RADIUS * self.craft.edge_speed[1]] * c + [FAR] * (2 * m)
+        low = torch.tensor([-value for value in scene] + [0.0] * m, dtype=self.dtype, device=self.device)[:, None]
+        high = torch.tensor(scene + [FAR] * m, dtype=self.dtype, device=self.device)[:, None]
+        slack = 1 + 1e-4  # for what is rounded
+        return {
+            "scene": Bounds(low * slack, high * slack),
+            "motion": Bounds(-MOST_MOTION, MOST_MOTION),
+            "energy": Bounds(0, MOST_MOTION),
+            "score": Bounds(-MOST_MOTION, MOST_MOTION),
+            "observation": Bounds(-MOST_MOTION, MOST_MOTION),
+            "object_mask": flag,
+            "clearance": Bounds(-MOST_MOTION, MOST_MOTION),
+            "step_count": count,
+            "episode": count,
+            "level": level,
+            "next_level": level,
+            "key": Bounds(0, 2**32 - 1),
+        }
+
+    def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:
+        """Robots take part, have arrived or have collided only where there are any, and one of these at most."""
+        exists, ended = state["exists"], state["arrived"] | state["collided"]
+        if bool((state["active"] & (ended | ~exists)).any()):
+            return Conflict("active", "false for robots that do not exist, arrived or collided", "one that is true")
+        if bool((ended & ~exists).any()):
+            return Conflict("exists", "true for robots that arrived or collided", "one that is false")
+        if bool((state["arrived"] & state["collided"]).any()):
+            return Conflict("collided", "false for robots that arrived", "one that is true")
+        return None
+
+
+def _check_distances(levels: Sequence[Level], craft: Craft) -> None:
+    most = math.sqrt(2) * craft.side
+    for level in levels:
+        if level.min_distance > most:
+            raise ValueError(
+                f"MarineNavEnv: min_distance must be at most {most:.6g}, the map's diagonal in metres;"
+                f" got {level.min_distance:g}"
+            )
 
 
 def _by_env(rows: Tensor) -> Tensor:
@@ -367,9 +466,8 @@ def _by_env(rows: Tensor) -> Tensor:
     return rows.t().unsqueeze(-1)
 
 
-def _check_choice(argument: str, value: str, choices: Collection[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"MarineNavEnv: {argument} must be one of {', '.join(choices)}; got {value!r}")
+def _check_choice(argument: str, value: Any, choices: Collection[str]) -> None:
+    arguments.choice("MarineNavEnv", argument, value, choices)
 
 
 def _dtype(word: str | torch.dtype) -> torch.dtype:
@@ -381,6 +479,4 @@ def _dtype(word: str | torch.dtype) -> torch.dtype:
 def _quirks(upstream_compat: bool | Sequence[str]) -> frozenset[str]:
     if isinstance(upstream_compat, bool):
         return frozenset(QUIRKS if upstream_compat else ())
-    for name in upstream_compat:
-        _check_choice("upstream_compat", name, QUIRKS)
-    return frozenset(upstream_compat)
+    return frozenset(arguments.choices("MarineNavEnv", "upstream_compat", upstream_compat, QUIRKS))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from torchrl_gpu import arguments
+
+MOST = 256  # robots, cores or obstacles of a level
 
 
 class Level(NamedTuple):
@@ -112,18 +116,27 @@ def chosen_levels(
         if curriculum not in known:
             raise ValueError(f"MarineNavEnv: curriculum must be rows, or one of {', '.join(known)}; got {curriculum!r}")
         return CURRICULA[curriculum][version]
-    levels = tuple(_level(row) for row in curriculum)
+    levels = tuple(_level(row) for row in arguments.listed("MarineNavEnv", "curriculum", _ROWS, curriculum))
     starts = [level.from_step for level in levels]
     if not levels or starts[0] != 0 or starts != sorted(starts):
         raise ValueError(f"MarineNavEnv: want rows in order of their steps, from step 0 on; got steps {starts}")
     return levels
 
 
-def _level(row: Sequence[float]) -> Level:
-    if len(row) != len(Level._fields):
-        raise ValueError(f"MarineNavEnv: a row of a curriculum wants {', '.join(Level._fields)}; got {tuple(row)}")
-    from_step, robots, cores, obstacles = (int(value) for value in row[:4])
-    level = Level(from_step, robots, cores, obstacles, float(row[4]))
-    if robots < 1 or min(cores, obstacles, level.min_distance) < 0:
+_ROWS = f"a word, or a list of rows ({', '.join(Level._fields)})"
+
+
+def _level(row: Any) -> Level:
+    if not isinstance(row, (tuple, list)) or len(row) != len(Level._fields):
+        came = tuple(row) if isinstance(row, (tuple, list)) else row
+        raise ValueError(
+            f"MarineNavEnv: a row of a curriculum wants {', '.join(Level._fields)}; got {arguments.shown(came)}"
+        )
+    where, steps = "MarineNavEnv", arguments.whole("MarineNavEnv", "from_step", row[0], high=arguments.INT64[1])
+    robots, cores, obstacles = (
+        arguments.whole(where, name, value, high=MOST) for name, value in zip(Level._fields[1:4], row[1:4], strict=True)
+    )
+    level = Level(steps, robots, cores, obstacles, arguments.number(where, "min_distance", row[4]))
+    if level.robots < 1 or min(level.cores, level.obstacles, level.min_distance) < 0:
         raise ValueError(f"MarineNavEnv: want at least one robot and no count or distance below 0; got {level}")
     return level

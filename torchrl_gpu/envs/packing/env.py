@@ -13,8 +13,12 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 
-from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu import arguments
+from torchrl_gpu.envs.base import BatchedEnv, Conflict
+from torchrl_gpu.envs.entries import Bounds, check_form
+from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, item_source
+from torchrl_gpu.envs.packing.items.checks import check_built
 from torchrl_gpu.envs.packing.items.source import SortedStream
 from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement, balanced, get_kernels, judge_placements
 from torchrl_gpu.envs.packing.kernels.transition import passed_over
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
 ITEM_ORDERS = ("sequence", "volume", "box")
+MOST_ITEMS = 2**31 - 1  # of an episode, and visible: numbers are drawn by a counter of 32 bits
 _SIMULATES = "PackingEnv with judge='physics' reads the device back and simulates on the host"
 
 
@@ -65,6 +70,8 @@ class PackingEnv(BatchedEnv):
         device: As in `get_device`.
         seed: Decides every episode of every environment; None draws one from torch's global generator.
         first_env: Number of the first environment, so that ranks or shards see different episodes.
+        copy_observations: Give observations as copies. Otherwise some of what `reset` and `step` give are the state's
+            own tensors, not copies, until the next step: writing into one changes the environment.
 
     An action that is not legal leaves the bin as it is, ends the episode and gives reward 0.
     """
@@ -92,46 +99,50 @@ class PackingEnv(BatchedEnv):
         device: str | torch.device = "auto",
         seed: int | None = None,
         first_env: int = 0,
+        copy_observations: bool = False,
     ) -> None:
-        _check_choice("reward", reward, REWARDS)
-        _check_choice("judge", judge, JUDGES)
-        _check_choice("order", order, ITEM_ORDERS)
-        for name in include:
-            _check_choice("include", name, LARGE_KEYS)
-        if min(num_items, visible_items) < 1:
-            raise ValueError(
-                f"PackingEnv: num_items and visible_items must be at least 1; got {num_items} and {visible_items}"
-            )
+        where = "PackingEnv"
+        self._check_words(where, reward=reward, judge=judge, order=order)
+        num_items = arguments.whole(where, "num_items", num_items, 1, MOST_ITEMS)
+        visible_items = arguments.whole(where, "visible_items", visible_items, 1, MOST_ITEMS)
         super().__init__(num_envs, device, seed)
-        cells = (resolution, resolution) if isinstance(resolution, int) else tuple(resolution)
-        self.bin = Bin(tuple(float(s) for s in bin_size), cells, grid_step, stability)  # type: ignore[arg-type]
-        self.bin_size, self.resolution, self.grid_step = self.bin.size, resolution, grid_step
+        num_envs = self.num_envs
+        self.bin = Bin(bin_size, resolution, grid_step, stability)  # type: ignore[arg-type]
+        self.bin_size, self.grid_step = self.bin.size, self.bin.step
+        self.resolution = self.bin.cells if isinstance(resolution, (tuple, list)) else self.bin.cells[0]
         self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
         self.orientations, self.stability, self.reward, self.order = orientations, stability, reward, order
-        self.include, self.backend, self.first_env = tuple(include), backend, first_env
-        self.incremental, self.judge, self.skip_unplaceable = incremental, judge, skip_unplaceable
-        if len(objective_weights) != 3 or not all(0 <= weight < math.inf for weight in objective_weights):
-            raise ValueError(
-                f"PackingEnv: objective_weights must be three finite numbers from 0 on; got {objective_weights}"
-            )
-        self.objective_weights = tuple(float(weight) for weight in objective_weights)
+        self.include, self.backend = arguments.choices(where, "include", include, LARGE_KEYS), backend
+        self.first_env = arguments.whole(where, "first_env", first_env, 0, 2**62)
+        self.incremental, self.judge = arguments.flag(where, "incremental", incremental), judge
+        self.copy_observations = arguments.flag(where, "copy_observations", copy_observations)
+        self.skip_unplaceable = arguments.flag(where, "skip_unplaceable", skip_unplaceable)
+        self.objective_weights = _weights(objective_weights)
         self._physics = _physics_judge() if judge == "physics" else None
         self.reads_host = "" if self._physics is None else _SIMULATES
+        if not isinstance(backend, str):
+            arguments.refuse(where, "backend", "a word", backend)
         self.kernels = get_kernels(backend, self.device)
         self.catalogue, self.stream = self._build_items()
         check_fits(num_envs, self.bytes_per_env, self.device)
-        self._env_index = torch.arange(num_envs, device=self.device) + first_env
+        self._env_index = torch.arange(num_envs, device=self.device) + self.first_env
         self._slots = torch.arange(visible_items, device=self.device)
         self._sizes = self._item_sizes()
         # A box costs too little for it, and with one slot the only item shown is always a new one.
-        self._keeps_maps = incremental and visible_items > 1 and not self.catalogue.flat
-        self.state = self._blank_state()
+        self._keeps_maps = self.incremental and visible_items > 1 and not self.catalogue.flat
+        self._state = self._blank_state()
         self._make_specs()
+
+    def _check_words(self, where: str, **words: Any) -> None:
+        known = {"reward": REWARDS, "judge": JUDGES, "order": ITEM_ORDERS}
+        for name, word in words.items():
+            arguments.choice(where, name, word, known[name])
 
     # -- what the environment is made of ---------------------------------------------------------------------------
 
     def _build_items(self) -> tuple[Catalogue, ItemStream]:
         catalogue, stream = self.items.build(self.bin, self.orientations, self.num_items, self.num_envs)
+        check_built(f"{type(self.items).__name__}.build", catalogue, stream)
         if self.order != "sequence":
             stream = SortedStream(
                 stream, catalogue.volume if self.order == "volume" else catalogue.box_volume(self.bin)
@@ -156,7 +167,9 @@ class PackingEnv(BatchedEnv):
         longest = max(1, min(self.num_items, self.stream.length))
         shown = {"visible_items": self.visible_items, "num_items": longest, "include": self.include}
         made = {"backend": self.kernels.backend, "judged": self.judge == "com"}
-        return bytes_per_env(self.bin, self.catalogue, **shown, **made)  # type: ignore[arg-type]
+        most = bytes_per_env(self.bin, self.catalogue, **shown, **made)  # type: ignore[arg-type]
+        copies = 4 * math.prod(self.bin.cells) + 5 * self.num_actions  # heightmap, z-map and mask of the state itself
+        return most + copies * self.copy_observations
 
     @property
     def num_orientations(self) -> int:
@@ -182,6 +195,19 @@ class PackingEnv(BatchedEnv):
     def num_actions(self) -> int:
         """K·O·Gx·Gy."""
         return self.visible_items * self.num_orientations * self.grid[0] * self.grid[1]
+
+    @property
+    def state(self) -> PackingState:
+        """The state as it is: the environment's own tensors, which must not be written into.
+
+        A state that is assigned is taken as `load_state_dict` takes one: checked whole, then copied.
+        """
+        return self._state
+
+    @state.setter
+    def state(self, state: PackingState) -> None:
+        given = {f.name: getattr(state, f.name, None) for f in fields(PackingState)}
+        self._take_state("PackingEnv.state", given | {"seed": torch.tensor(self.seed)}, strict=True)
 
     @property
     def placements(self) -> Tensor:
@@ -271,9 +297,20 @@ class PackingEnv(BatchedEnv):
         return ["box_heightmap", "item_id"]
 
     def restore(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Adds the sizes, maps and masks of states (B,) that hold `box_heightmap` and `item_id`; in place."""
-        item_id = tensordict.get("item_id")
-        z_map, legal = self.kernels.drop_map(tensordict.get("box_heightmap"), item_id, self.catalogue, self.bin)
+        """Adds the sizes, maps and masks of states (B,) that hold `box_heightmap` and `item_id`; in place.
+
+        An id that is no row of the catalogue counts as an empty slot. Values are not read.
+
+        Raises:
+            ValueError: One of the two is missing, or has another dtype, shape or device than this environment's.
+        """
+        where, size = "PackingEnv.restore", tensordict.shape[:1]
+        heightmap, item_id = tensordict.get("box_heightmap", None), tensordict.get("item_id", None)
+        check_form(where, "box_heightmap", heightmap, torch.float32, (*size, *self.bin.cells), self.device)
+        check_form(where, "item_id", item_id, torch.int64, (*size, self.visible_items), self.device)
+        known = (item_id >= 0) & (item_id < self.catalogue.num_items)
+        item_id = torch.where(known, item_id, -1)
+        z_map, legal = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin)
         item_mask = self.kernels.any_legal(legal.flatten(0, 1)).view_as(item_id)
         made = {"z_map": z_map, "legal_mask": legal, "action_mask": legal.flatten(1), "item_mask": item_mask}
         return tensordict.update(made | {"item_size": self._sizes[item_id]})
@@ -282,9 +319,10 @@ class PackingEnv(BatchedEnv):
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         before, stuck = self.state, self._stuck()
-        self.state, legal = self._advanced(tensordict.get("action").reshape(self.num_envs), stuck)
+        action = self._given_action(tensordict, "action", (self.num_envs,), whole=True)
+        self._state, legal = self._advanced(action, stuck)
         if self._physics is not None:
-            self.state.stable = self._simulated(before, legal)
+            self._state.stable = self._simulated(before, legal)
         out = self._observation()
         done = self._done(out["item_mask"], legal, stuck)
         out |= {"reward": self._gain(before, legal), "done": done, "terminated": done.clone()}
@@ -353,6 +391,9 @@ class PackingEnv(BatchedEnv):
 
     def _observation(self, state: PackingState | None = None) -> dict[str, Tensor]:
         s = self.state if state is None else state
+        if self.copy_observations:
+            shown = ("heightmap", "item_id", "legal", "z_map", "num_packed", "step_count")
+            s = replace(s, **{name: getattr(s, name).clone() for name in shown})
         out = {
             "box_heightmap": s.heightmap,
             "item_id": s.item_id,
@@ -376,7 +417,7 @@ class PackingEnv(BatchedEnv):
         s = self.state
         key = self.stream.begin(self.seed, self._env_index, s.episode)
         item_id = self.stream.items(key, self._slots.expand(self.num_envs, -1))
-        self.state = self.kernels.restart(s, mask, key, item_id, self.catalogue, self.bin)
+        self._state = self.kernels.restart(s, mask, key, item_id, self.catalogue, self.bin)
         return self._observation()
 
     def _restart_streams(self) -> None:
@@ -386,7 +427,63 @@ class PackingEnv(BatchedEnv):
         return {f.name: getattr(self.state, f.name) for f in fields(PackingState)}
 
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
-        self.state = PackingState(**state)
+        self._state = PackingState(**state)
+
+    def _state_bounds(self) -> dict[str, Bounds]:
+        ceiling, count = self.bin.size[2] + 2 * self.bin.tolerance, Bounds(0, 2**62)  # twice: heights are rounded
+        last = [n - 1 for n in (self.catalogue.num_items, self.num_orientations, *self.bin.cells)]
+        most = None if self.stream.num_keys is None else self.stream.num_keys - 1
+        return {
+            "heightmap": Bounds(0, ceiling),
+            "item_id": Bounds(-1, self.catalogue.num_items - 1),
+            "position": Bounds(0, self.visible_items + self.stream.length),
+            "key": Bounds(None if most is None else 0, most),
+            "episode": count,
+            "volume": Bounds(0, self.bin.volume * (1 + 1e-3)),
+            "num_packed": Bounds(0, self.state.placements.shape[1]),
+            "step_count": count,
+            "placements": Bounds(0, torch.tensor(last, device=self.device)),
+            "placement_z": Bounds(0, ceiling),
+            "z_map": Bounds(0, ceiling),
+        }
+
+    def _derived_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        z_map, legal = self.kernels.drop_map(state["heightmap"], state["item_id"], self.catalogue, self.bin)
+        return {"z_map": z_map, "legal": legal}
+
+    def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:
+        """Legal placements are of an item that is there, inside the bin; those made lie inside it, too."""
+        item_id, legal, z_map = state["item_id"], state["legal"], state["z_map"]
+        row = item_id.clamp_min(0)
+        (_, fits_x), (_, fits_y) = (
+            grid_positions(self.catalogue.extent[row, :, axis], self.bin.cells[axis], self.bin.step) for axis in (0, 1)
+        )
+        top = z_map + self.catalogue.height[row][..., None, None]
+        if bool((legal & (item_id < 0)[..., None, None, None]).any()):
+            return Conflict("legal", "false wherever item_id is -1", "a legal placement of an empty slot")
+        if bool((legal & ~(fits_x[..., :, None] & fits_y[..., None, :])).any()):
+            return Conflict("legal", "false wherever the footprint does not fit", "a legal placement beyond the walls")
+        if bool((legal & (top > self.bin.size[2] + 2 * self.bin.tolerance)).any()):
+            return Conflict(
+                "legal", "false wherever the item does not fit below the bin's height", "one that is higher"
+            )
+        item, orientation, x, y = state["placements"].long().unbind(-1)  # (N, T)
+        extent, made = self.catalogue.extent[item, orientation], torch.arange(item.shape[1], device=self.device)
+        beyond = (x + extent[..., 0] > self.bin.cells[0]) | (y + extent[..., 1] > self.bin.cells[1])
+        if bool((beyond & (made < state["num_packed"][:, None])).any()):
+            return Conflict("placements", "inside the bin", "one that reaches beyond the walls")
+        return None
+
+
+def _weights(given: Any) -> tuple[float, ...]:
+    wanted = "three finite numbers from 0 on"
+    weights = arguments.listed("PackingEnv", "objective_weights", wanted, given)
+    if len(weights) != 3:
+        arguments.refuse("PackingEnv", "objective_weights", wanted, given)
+    try:
+        return tuple(arguments.number("PackingEnv", "objective_weights", weight, 0) for weight in weights)
+    except ValueError:
+        arguments.refuse("PackingEnv", "objective_weights", wanted, given)
 
 
 def _physics_judge() -> PhysicsJudge:
@@ -394,8 +491,3 @@ def _physics_judge() -> PhysicsJudge:
     from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
 
     return PhysicsJudge()
-
-
-def _check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"PackingEnv: {argument} must be one of {', '.join(choices)}; got {value!r}")

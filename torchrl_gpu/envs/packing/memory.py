@@ -140,7 +140,9 @@ def _stands(s: _Sizes, bin_: Bin, catalogue: Catalogue) -> int:
 # -- what there is --
 
 
-def check_fits(num_envs: int, per_env: int, device: torch.device, budget: int | None = None) -> None:
+def check_fits(
+    num_envs: int, per_env: int, device: torch.device, budget: int | None = None, where: str = "PackingEnv"
+) -> None:
     """Refuses more environments than there is memory for.
 
     Args:
@@ -148,6 +150,7 @@ def check_fits(num_envs: int, per_env: int, device: torch.device, budget: int | 
         per_env: Bytes of one, from `bytes_per_env`.
         device: Where they shall live.
         budget: Bytes to be had there; None asks `free_bytes`, and where that does not know all is allowed.
+        where: The first part of the message.
 
     Raises:
         ValueError: They do not fit; the message says how many would.
@@ -156,7 +159,7 @@ def check_fits(num_envs: int, per_env: int, device: torch.device, budget: int | 
     if budget is None or num_envs * per_env <= budget:
         return
     raise ValueError(
-        f"PackingEnv: want at most {budget // per_env:,} environments on {device}"
+        f"{where}: want at most {budget // per_env:,} environments on {device}"
         f" ({_readable(budget)} free, {_readable(per_env)} each); got {num_envs:,}"
     )
 

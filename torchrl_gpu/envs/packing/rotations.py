@@ -7,7 +7,10 @@ import math
 
 import numpy as np
 
+from torchrl_gpu import arguments
+
 ORIENTATION_SETS = ("fixed", "yaw", "axis", "cube")
+LEAST_STEP = 15  # degrees; below, the distinct rotations are tens of thousands and take minutes to find
 
 
 def orientation_set(orientations: str | float, *, boxes: bool) -> np.ndarray:
@@ -16,14 +19,14 @@ def orientation_set(orientations: str | float, *, boxes: bool) -> np.ndarray:
     Args:
         orientations: "fixed" (as given), "yaw" (turns by π/2 about the vertical; the 2 that differ for boxes, else 4),
             "axis" (each axis up: 6), "cube" (the 24 turns by π/2), or a step in degrees that divides 360: every
-            distinct rotation by roll, pitch and yaw in multiples of it.
+            distinct rotation by roll, pitch and yaw in multiples of it; at least `LEAST_STEP`.
         boxes: Whether the items are boxes, for which half turns change nothing.
 
     Returns:
         (O, 3, 3) float64; the first is the identity.
 
     Raises:
-        ValueError: The word is unknown or the step does not divide 360.
+        ValueError: The word is unknown, or the step is too small or does not divide 360.
     """
     if isinstance(orientations, str):
         if orientations not in ORIENTATION_SETS:
@@ -31,7 +34,13 @@ def orientation_set(orientations: str | float, *, boxes: bool) -> np.ndarray:
                 f"orientation_set: want one of {', '.join(ORIENTATION_SETS)} or a step in degrees; got {orientations!r}"
             )
         return _named_set(orientations, boxes)
-    return _euler_set(float(orientations), boxes)
+    try:
+        step = arguments.number("orientation_set", "the step", orientations)
+    except ValueError:
+        raise ValueError(
+            f"orientation_set: the step must be positive and divide 360 degrees; got {arguments.shown(orientations)}"
+        ) from None
+    return _euler_set(step, boxes)
 
 
 def _named_set(name: str, boxes: bool) -> np.ndarray:
@@ -50,6 +59,8 @@ def _euler_set(step: float, boxes: bool) -> np.ndarray:
     count = 360 / step if step > 0 else math.nan
     if not 1 <= count < math.inf or abs(count - round(count)) > 1e-9:
         raise ValueError(f"orientation_set: the step must be positive and divide 360 degrees; got {step}")
+    if step < LEAST_STEP:
+        raise ValueError(f"orientation_set: the step must be at least {LEAST_STEP} degrees; got {step:g}")
     angles = [step * k for k in range(round(count))]
     distinct = _distinct([turn(*rpy) for rpy in itertools.product(angles, repeat=3)])
     return _distinct_by(distinct, np.abs) if boxes else distinct

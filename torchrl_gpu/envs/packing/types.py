@@ -9,7 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchrl_gpu import arguments
+
 STABILITY_RULES = ("none", "corners", "support", "com")
+LEAST_SIDE, MOST_SIDE = 1e-4, 1e6  # of a bin, metres: products of its sides stay far inside float32
+MOST_CELLS = 4096  # of any bin, along a side
 _MOST_CELLS = 2047  # of a bin with the rule "com": products of offsets in sixteenths of a cell then fit int32
 
 
@@ -30,14 +34,15 @@ class Bin:
     stability: str = "none"
 
     def __post_init__(self) -> None:
-        if len(self.size) != 3 or not all(math.isfinite(s) and s > 0 for s in self.size):
-            raise ValueError(f"Bin: bin_size must be three positive lengths in metres; got {self.size}")
-        if len(self.cells) != 2 or min(self.cells) < 1:
-            raise ValueError(f"Bin: resolution must give at least one cell along x and y; got {self.cells}")
-        if not 1 <= self.step <= min(self.cells):
-            raise ValueError(f"Bin: grid_step must be from 1 to the bin's {min(self.cells)} cells; got {self.step}")
-        if self.stability not in STABILITY_RULES:
-            raise ValueError(f"Bin: stability must be one of {', '.join(STABILITY_RULES)}; got {self.stability!r}")
+        size, cells = _sizes_of(self.size), _cells_of(self.cells)
+        step = arguments.whole("Bin", "grid_step", self.step)
+        if not 1 <= step <= min(cells):
+            raise ValueError(
+                f"Bin: grid_step must be from 1 to the bin's {min(cells)} cells; got {arguments.shown(step)}"
+            )
+        for name, value in (("size", size), ("cells", cells), ("step", step)):
+            object.__setattr__(self, name, value)  # plain numbers, whatever came
+        arguments.choice("Bin", "stability", self.stability, STABILITY_RULES)
         if self.stability == "com" and max(self.cells) > _MOST_CELLS:
             raise ValueError(f"Bin: stability com wants at most {_MOST_CELLS} cells a side; got {self.cells}")
 
@@ -75,6 +80,30 @@ class Bin:
     def contact_tolerance(self) -> float:
         """The same by the bin's own rule: for the others a gap is none, so `tolerance`."""
         return self.com_tolerance if self.stability == "com" else self.tolerance
+
+
+def _sizes_of(given: Any) -> tuple[float, float, float]:
+    wanted = "three positive lengths in metres"
+    sides = arguments.listed("Bin", "bin_size", wanted, given)
+    try:
+        length, width, height = (arguments.number("Bin", "bin_size", side, above=0) for side in sides)
+    except ValueError:
+        arguments.refuse("Bin", "bin_size", wanted, given)
+    if not LEAST_SIDE <= min(length, width, height) <= max(length, width, height) <= MOST_SIDE:
+        arguments.refuse("Bin", "bin_size", f"three lengths from {LEAST_SIDE:g} to {MOST_SIDE:g} metres", given)
+    return length, width, height
+
+
+def _cells_of(given: Any) -> tuple[int, int]:
+    wanted = "at least one cell along x and y"
+    cells = tuple(given) if isinstance(given, (tuple, list)) else (given, given)
+    try:
+        along_x, along_y = (arguments.whole("Bin", "resolution", each, 1) for each in cells)
+    except ValueError:
+        raise ValueError(f"Bin: resolution must give {wanted}; got {arguments.shown(cells)}") from None
+    if max(along_x, along_y) > MOST_CELLS:
+        arguments.refuse("Bin", "resolution", f"at most {MOST_CELLS} cells a side", given)
+    return along_x, along_y
 
 
 @dataclass
@@ -160,15 +189,15 @@ class Catalogue:
         """Top and bottom of items in orientations.
 
         Args:
-            item_id: int64, any shape; −1 gives an item without material.
+            item_id: int64, any shape; one that is no row, such as −1, gives an item without material.
             orientation: int64, broadcasts against `item_id`.
 
         Returns:
             Two float32 tensors of shape (…, P, Q).
         """
         item_id, orientation = torch.broadcast_tensors(item_id, orientation)
-        row = item_id.clamp_min(0)
-        absent = (item_id < 0)[..., None, None]
+        row = item_id.clamp(0, self.num_items - 1)
+        absent = (row != item_id)[..., None, None]
         if self.top is None or self.bottom is None:
             material = _inside(self.extent[row, orientation], self.footprint) & ~absent
             top = torch.where(material, self.height[row, orientation][..., None, None], 0.0)

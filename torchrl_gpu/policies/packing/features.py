@@ -47,7 +47,9 @@ class PlacementFeatures(nn.Module):
         pile = heightmap / self.bin.size[2]
         z = z_map.flatten(1, 2) / self.bin.size[2]  # (B, J, Gx, Gy)
         size = item_size.flatten(1, 2)  # (B, J, 4)
-        extent = (size[..., :2] / self.cell).round().long()  # (B, J, 2)
+        extent = (
+            (size[..., :2] / self.cell).round().nan_to_num(0.0).clamp(0, max(self.bin.cells) + 1).long()
+        )  # (B, J, 2)
         share = size / self.whole
         size = torch.cat([share[..., :3], share[..., 3:] ** (1 / 3)], -1)
         under, sides = self._surroundings(pile, extent)

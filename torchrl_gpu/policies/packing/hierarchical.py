@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, exploration_type
 
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.entries import ANY, Bounds, Entry, check_form
 from torchrl_gpu.policies.exploration import random_legal
 from torchrl_gpu.policies.packing.networks import PlacementUNet, StateValue, ViewResNet
 from torchrl_gpu.policies.packing.views import ItemViews, PlacementPlanes
@@ -153,7 +154,15 @@ class HierarchicalPacker(TensorDictModuleBase):
         self.networks, self.items, self.places, self.margin = networks, items, places, margin
         self.shortlist, self.item_shortlist = shortlist, item_shortlist
         self.planes, self.views = PlacementPlanes(env), ItemViews(env, view_cells)
-        self.in_keys = ["box_heightmap", "item_id", "item_mask", "z_map", "legal_mask"]
+        maps = env.action_shape
+        self._forms = {
+            "box_heightmap": (torch.float32, env.bin.cells),
+            "item_id": (torch.int64, maps[:1]),
+            "item_mask": (torch.bool, maps[:1]),
+            "z_map": (torch.float32, maps),
+            "legal_mask": (torch.bool, maps),
+        }
+        self.in_keys = list(self._forms)
         self.out_keys = ["action", "slot", "variant", "place", "least", "candidates", "waste"]
         self.num_orientations = env.num_orientations
         self.epsilon: Tensor
@@ -175,11 +184,27 @@ class HierarchicalPacker(TensorDictModuleBase):
         other.items, other.places = items, places
         return other
 
+    def written(self) -> dict[str, Entry]:
+        """What it writes besides the action must be, without batch axes, so that a loaded replay can be checked."""
+        (k, _, gx, gy), floats = self._forms["z_map"][1], Entry(torch.float32, (), Bounds(*ANY))
+        items = min(self.item_shortlist or k, k)
+        return {
+            "slot": Entry(torch.int64, (), Bounds(0, k - 1)),
+            "variant": Entry(torch.int64, (), Bounds(-1, (len(self.box) - 1) * self.num_orientations - 1)),
+            "place": Entry(torch.int64, (), Bounds(0, gx * gy - 1)),
+            "least": floats,
+            "candidates": Entry(torch.int64, (items,), Bounds(0, k - 1)),
+            "waste": floats.behind(items),
+        }
+
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes the fields of `Chosen` and `Picked`, each behind the batch shape of `tensordict`."""
-        shape = tensordict.get("item_id").shape[:-1]
+        shape = tensordict.shape
         heightmap, item_id, item_mask, z_map, legal = (
-            tensordict.get(key).reshape(-1, *tensordict.get(key).shape[len(shape) :]) for key in self.in_keys
+            check_form(
+                "HierarchicalPacker", key, tensordict.get(key, None), dtype, (*shape, *form), self.box.device
+            ).reshape(-1, *form)
+            for key, (dtype, form) in self._forms.items()
         )
         picked = self.pick(heightmap, item_id, item_mask, (z_map, legal))
         row, slot = torch.arange(len(item_id), device=item_id.device), picked.slot
@@ -223,7 +248,7 @@ class HierarchicalPacker(TensorDictModuleBase):
             item_mask: (B, K) bool, those that fit.
             maps: z-maps and legal placements (B, K, O, Gx, Gy); made again where they are not at hand.
         """
-        box = torch.where(item_mask, self.box[item_id], -torch.inf)
+        box = torch.where(item_mask, self.box[self._row(item_id)], -torch.inf)
         number = min(self.item_shortlist or box.shape[1], box.shape[1])
         candidates = box.sort(dim=1, descending=True, stable=True).indices[:, :number]
         unseen = box.new_full(candidates.shape, torch.inf)
@@ -251,18 +276,19 @@ class HierarchicalPacker(TensorDictModuleBase):
             z_map, legal = maps[0].flatten(1, 2), maps[1].flatten(1, 2)
             growth = self.planes.growth(heightmap, variants.flatten(1), z_map)
         least = torch.where(legal, growth, torch.inf).amin((2, 3)).view_as(variants).amin(2)
-        return least - self.volume[item]
+        return least - self.volume[self._row(item)]
 
     def item_scores(self, heightmap: Tensor, item_id: Tensor, waste: Tensor) -> Tensor:
         """Scores (B, J) float32 of items that would waste (B, J) bin volumes, on piles (B, X, Y), metres."""
-        box = self.box[item_id]  # −1 is the last, of no volume
+        box = self.box[self._row(item_id)]
         if self.items == "waste":
             return box - WASTE_WEIGHT * waste
         return self.networks.score_items(self.views(heightmap, item_id), box, waste)
 
     def state_figures(self, heightmap: Tensor, item_id: Tensor, utilization: Tensor, num_packed: Tensor) -> Tensor:
         """Figures (B, 10) float32 for `StateValue`: of piles (B, X, Y), visible items (B, K), what is packed (B, 1)."""
-        pile, box, volume = heightmap.flatten(1) / self.height, self.box[item_id], self.volume[item_id]
+        row, pile = self._row(item_id), heightmap.flatten(1) / self.height
+        box, volume = self.box[row], self.volume[row]
         figures = [pile.mean(1), pile.amax(1), pile.std(1), utilization[:, 0], num_packed[:, 0] / 50]
         figures += [(item_id >= 0).float().mean(1), box.sum(1), volume.sum(1), 10 * volume.amax(1), 10 * volume[:, -1]]
         return torch.stack(figures, 1)
@@ -324,7 +350,13 @@ class HierarchicalPacker(TensorDictModuleBase):
 
     def _variants(self, item: Tensor) -> Tensor:
         orientation = torch.arange(self.num_orientations, device=item.device)
-        return torch.where(item[..., None] < 0, -1, item[..., None] * self.num_orientations + orientation)
+        row = self._row(item)[..., None]
+        return torch.where(row == len(self.box) - 1, -1, row * self.num_orientations + orientation)
+
+    def _row(self, item_id: Tensor) -> Tensor:
+        """Rows of `box` and `volume`: the last one, of no volume, for every id that the catalogue does not have."""
+        last = len(self.box) - 1
+        return torch.where((item_id >= 0) & (item_id < last), item_id, last)
 
     def _maps(self, heightmap: Tensor, variants: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         planes = self.planes

@@ -12,6 +12,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.entries import check_form
 from torchrl_gpu.envs.packing.geometry import grid_positions
 
 
@@ -44,7 +45,8 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
 
     It reads `legal_mask`, `box_heightmap`, `item_id` and, where the environment shows it, `z_map` (made again where it
     does not), over any batch shape, and writes `action`, int64; 0 where nothing is legal. Equally good placements: the
-    one with the lowest action.
+    one with the lowest action. An id that is no row of the catalogue counts as an empty slot. An entry that is missing,
+    or of another dtype, shape or device than the environment's, is a ValueError.
 
     Args:
         env: Gives the items, the bin and the kernels; nothing of its state is kept.
@@ -53,6 +55,7 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
     def __init__(self, env: PackingEnv) -> None:
         super().__init__()
         self.catalogue, self.bin, self.kernels = env.catalogue, env.bin, env.kernels
+        self._device, self._maps = env.device, env.action_shape[1:]  # K is whatever is shown: see `VolumeSorted`
         self.in_keys = ["legal_mask", "box_heightmap", "item_id", *(["z_map"] if "z_map" in env.include else [])]
         self.out_keys = ["action"]
 
@@ -66,14 +69,13 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
         return tensordict.set("action", self.choose(self._placements(tensordict)).view(legal.shape[:-4]))
 
     def _placements(self, tensordict: TensorDictBase) -> Placements:
-        legal, heightmap, item_id, z_map = (
-            tensordict.get(key, None) for key in ("legal_mask", "box_heightmap", "item_id", "z_map")
-        )
+        legal, heightmap, item_id, z_map = self._given(tensordict)
         heightmap, item_id = heightmap.reshape(-1, *self.bin.cells), item_id.reshape(-1, item_id.shape[-1])
+        row = item_id.clamp(0, self.catalogue.num_items - 1)
+        item_id = torch.where(item_id == row, item_id, -1)
         if z_map is None:
             z_map, _ = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin)
         legal, z_map = legal.reshape(-1, *legal.shape[-4:]), z_map.reshape(-1, *legal.shape[-4:])
-        row = item_id.clamp_min(0)
         extent_x, extent_y = self.catalogue.extent[row].unbind(-1)  # (N, K, O)
         x, _ = grid_positions(extent_x, self.bin.cells[0], self.bin.step)
         y, _ = grid_positions(extent_y, self.bin.cells[1], self.bin.step)
@@ -89,6 +91,20 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
             z=self.levels(z_map),
             height=self.levels(self.catalogue.height[row])[..., None, None],
         )
+
+    def _given(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Mask, heightmap, ids and, where it is there, z-map; checked without a look at their values."""
+        where, batch = type(self).__name__, tensordict.shape
+        item_id, z_map = tensordict.get("item_id", None), tensordict.get("z_map", None)
+        slots = (*batch, item_id.shape[-1] if isinstance(item_id, Tensor) and item_id.ndim else None)
+        check_form(where, "item_id", item_id, torch.int64, slots, self._device)
+        maps, pile = (*slots, *self._maps), (*batch, *self.bin.cells)
+        legal = check_form(where, "legal_mask", tensordict.get("legal_mask", None), torch.bool, maps, self._device)
+        heightmap = tensordict.get("box_heightmap", None)
+        check_form(where, "box_heightmap", heightmap, torch.float32, pile, self._device)
+        if z_map is not None:
+            check_form(where, "z_map", z_map, torch.float32, maps, self._device)
+        return legal, heightmap, item_id, z_map
 
     def levels(self, metres: Tensor) -> Tensor:
         """Heights as whole multiples of the bin's tolerance, float64."""

@@ -51,7 +51,7 @@ class PlacementPlanes(nn.Module):
         Returns:
             (B, J, C, Gx, Gy) float32.
         """
-        row = torch.where(variant < 0, len(self.sizes) - 1, variant)
+        row = _known(variant, len(self.sizes) - 1)
         planes = self.near(heightmap, self.sizes[row][:, :, None], z_map[:, :, None], legal[:, :, None])
         own = self.sizes[row][..., 3] / self.bin.volume  # share of the bin that the item itself takes
         wasted = ((growth - own[..., None, None]) * 50).clamp(-1, 4)
@@ -77,9 +77,14 @@ class ItemViews(nn.Module):
     def forward(self, heightmap: Tensor, item_id: Tensor) -> Tensor:
         """Views (B, K, 7, V, V) float32, heights in bin heights, of items (B, K) on a pile (B, X, Y), metres."""
         pile = adaptive_max_pool2d(heightmap[:, None] / self.height, self.cells)  # (B, 1, V, V)
-        row = torch.where(item_id < 0, len(self.views) - 1, item_id)
+        row = _known(item_id, len(self.views) - 1)
         pile = pile[:, None].expand(-1, item_id.shape[1], -1, -1, -1)
         return torch.cat([self.views[row], pile], 2)
+
+
+def _known(row: Tensor, last: int) -> Tensor:
+    """The same rows, but `last`, which is no item's, for all that are not from 0 to below it."""
+    return torch.where((row >= 0) & (row < last), row, last)
 
 
 def _shapes(catalogue: Catalogue, env: PackingEnv) -> Tensor:

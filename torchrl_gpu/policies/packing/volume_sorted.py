@@ -10,6 +10,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.entries import check_form
 
 _PER_ITEM = ("item_id", "legal_mask", "z_map", "item_top", "item_bottom")
 
@@ -32,15 +33,21 @@ class VolumeSorted(TensorDictModuleBase):
         if by not in ("volume", "box"):
             raise ValueError(f"VolumeSorted: by must be volume or box; got {by!r}")
         self.volume = env.catalogue.box_volume(env.bin) if by == "box" else env.catalogue.volume
-        self.inner = inner
+        self._maps, self.inner = env.action_shape, inner
         self.in_keys = list(dict.fromkeys(["legal_mask", "item_id", *inner.in_keys]))
         self.out_keys = ["action"]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes `action`, of the batch shape of `tensordict`."""
-        legal = tensordict.get("legal_mask")
-        batch, per_item = legal.shape[:-4], legal.shape[-3:].numel()
-        slot = self._largest(tensordict.get("item_id"), legal)  # (…)
+        where, batch = "VolumeSorted", tensordict.shape
+        legal, item_id = tensordict.get("legal_mask", None), tensordict.get("item_id", None)
+        check_form(where, "legal_mask", legal, torch.bool, (*batch, *self._maps), self.volume.device)
+        check_form(where, "item_id", item_id, torch.int64, (*batch, self._maps[0]), self.volume.device)
+        z_map = tensordict.get("z_map", None)
+        if z_map is not None:
+            check_form(where, "z_map", z_map, torch.float32, (*batch, *self._maps), self.volume.device)
+        per_item = legal.shape[-3:].numel()
+        slot = self._largest(item_id, legal)  # (…)
         shown = tensordict.select(*self.in_keys, strict=False).items()
         seen = {key: _take(value, slot) if key in _PER_ITEM else value for key, value in shown}
         seen["action_mask"] = seen["legal_mask"].flatten(len(batch))
@@ -49,7 +56,7 @@ class VolumeSorted(TensorDictModuleBase):
 
     def _largest(self, item_id: Tensor, legal: Tensor) -> Tensor:
         """Slot (…) of the item to pack."""
-        volume = self.volume[item_id.clamp_min(0)]  # (…, K)
+        volume = self.volume[item_id.clamp(0, len(self.volume) - 1)]  # (…, K)
         return torch.where(legal.flatten(-3).any(-1), volume, -1.0).argmax(-1)
 
 

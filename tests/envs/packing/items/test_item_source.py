@@ -30,5 +30,5 @@ def test_anything_else_is_a_path(tmp_path: Path) -> None:
 
 
 def test_other_types_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"^item_source: want an ItemSource, a word or a path; got int$"):
+    with pytest.raises(ValueError, match=r"^item_source: want an ItemSource, a word or a path; got 3$"):
         item_source(3)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.items import BoxSequences
+from torchrl_gpu.envs.packing.items import BoxSequences, sequences
 from torchrl_gpu.envs.packing.types import Bin
 
 Write = Callable[[Path], object]
@@ -37,6 +37,16 @@ def raw(data: bytes) -> Write:
     return lambda path: path.write_bytes(data)
 
 
+def truncated(write: Write) -> Write:
+    """Writes, and then cuts the second half off."""
+
+    def half(path: Path) -> None:
+        write(path)
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    return half
+
+
 def array(value: object) -> Write:
     """Writes a .npy file."""
     return lambda path: np.save(path, np.asarray(value))
@@ -48,6 +58,8 @@ GOOD: dict[str, tuple[str, Write]] = {
     "npz": ("a.npz", lambda path: np.savez(path, whatever=TWO_EPISODES)),
     "npz by name": ("a.npz", lambda path: np.savez(path, other=np.zeros(3), sequences=TWO_EPISODES)),
     "pt": ("a.pt", lambda path: torch.save(torch.from_numpy(TWO_EPISODES), path)),
+    "pt of lists": ("a.pt", lambda path: torch.save(LISTS, path)),
+    "pt of tuples": ("a.pt", lambda path: torch.save([[(2, 3, 4), (1, 1, 1.0)], [(5, 5, 5)]], path)),
     "nested lists": ("a.json", text(LISTS)),
     "padded lists": ("a.JSON", text(TWO_EPISODES.tolist())),
 }
@@ -122,6 +134,38 @@ def test_an_environment_plays_the_file_in_order(tmp_path: Path) -> None:
     env = PackingEnv(2, items=source, orientations="fixed", device="cpu", seed=0)
     shown = [env.catalogue.height[env.reset()["item_id"], 0].flatten().tolist() for _ in range(3)]
     assert shown == [[1, 2], [3, 4], [1, 2]]
+
+
+# Zhao et al. (AAAI 2021) publish such files: lists of episodes, each of which a box like the bin ends.
+PUBLISHED = [[[2, 3, 4], [5, 5, 5], [10, 10, 10]], [[4, 4, 4], [10, 10, 10], [10, 10, 10]], [[3, 2, 2]]]
+
+
+def test_a_box_like_the_bin_marks_the_end_of_an_episode(tmp_path: Path) -> None:
+    path = saved(tmp_path / "cut_2.pt", lambda path: torch.save(PUBLISHED, path))
+    catalogue, stream = BoxSequences(path).build(Bin((10.0, 10.0, 10.0), (10, 10)), "fixed", 100, 1)
+    # In ascending order: 2×3×4, 3×2×2, 4×4×4, 5×5×5; none is 10×10×10.
+    assert catalogue.height[:, 0].tolist() == [4, 2, 4, 5]
+    assert stream.items(torch.arange(3), torch.arange(2).expand(3, -1)).tolist() == [[0, 3], [2, -1], [1, -1]]
+    in_metres = BoxSequences(
+        saved(tmp_path / "m.pt", lambda path: torch.save([[[0.2, 0.2, 0.2], [0.4, 0.6, 0.5]]], path)), unit="m"
+    )
+    assert in_metres.build(Bin((0.4, 0.6, 0.5), (4, 6)), "fixed", 100, 1)[0].num_items == 1
+    # In a bin of another size, or between others, it is a box, and so it is where an episode has no other.
+    assert BoxSequences(path).build(Bin((10.0, 10.0, 11.0), (10, 10)), "fixed", 100, 1)[0].num_items == 5
+    between = saved(tmp_path / "b.pt", lambda path: torch.save([[[10] * 3, [1] * 3], [[10] * 3]], path))
+    catalogue, stream = BoxSequences(between).build(Bin((10.0, 10.0, 10.0), (10, 10)), "fixed", 100, 1)
+    assert stream.items(torch.arange(2), torch.arange(2).expand(2, -1)).tolist() == [[1, 0], [1, -1]]
+
+
+def test_a_published_file_is_played_to_its_end(tmp_path: Path) -> None:
+    path = saved(tmp_path / "cut_2.pt", lambda path: torch.save(PUBLISHED, path))
+    source = BoxSequences(path, in_order=True)
+    env = PackingEnv(3, items=source, num_items=3, orientations="fixed", device="cpu", seed=0)
+    current, most = env.reset(), torch.zeros(3, dtype=torch.int64)
+    for _ in range(3):
+        current = env.step(current.set("action", current["action_mask"].int().argmax(1)))["next"]
+        most = torch.maximum(most, env.num_packed)
+    assert most.tolist() == [2, 1, 1]
 
 
 # -- bad files --------------------------------------------------------------------------------------------------------
@@ -230,6 +274,48 @@ BAD: dict[str, tuple[str, Write, str]] = {
     "a dict": ("a.pt", lambda path: torch.save({"a": torch.ones(1, 1, 3)}, path), READABLE),
     "bfloat16": ("a.pt", lambda path: torch.save(torch.ones(1, 1, 3, dtype=torch.bfloat16), path), READABLE),
     "sparse": ("a.pt", lambda path: torch.save(torch.ones(1, 1, 3).to_sparse(), path), READABLE),
+    "huge shape": (
+        "a.npy",
+        raw(
+            b"\x93NUMPY\x01\x00v\x00"
+            + b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999, 9, 3)}".ljust(118)
+        ),
+        READABLE + "float64 (9999999999, 9, 3), more than",
+    ),
+    "tensor of no storage": (
+        "a.pt",
+        lambda path: torch.save(torch.ones(1).expand(10**6, 10**6, 3), path),
+        READABLE + "3,000,000,000,000 numbers, more than",
+    ),
+    "words in pt": ("a.pt", lambda path: torch.save([["abc"]], path), "episode 0: " + THREE),
+    "booleans in pt": ("a.pt", lambda path: torch.save([[[True, 1, 1]]], path), "episode 0: " + THREE + "other values"),
+    "ragged items in pt": ("a.pt", lambda path: torch.save([[[1, 2], [1, 2, 3]]], path), "episode 0: " + THREE),
+    "no box in pt": (
+        "a.pt",
+        lambda path: torch.save([[], [[1, 1, 1]]], path),
+        "episode 0: want at least one box; got none",
+    ),
+    "no episode in pt": ("a.pt", lambda path: torch.save([], path), "want at least one episode; got none"),
+    "truncated pt": ("a.pt", truncated(lambda path: torch.save(LISTS, path)), READABLE),
+    "truncated npz": ("a.npz", truncated(lambda path: np.savez(path, TWO_EPISODES)), READABLE),
+    "truncated array": ("a.npy", truncated(array(TWO_EPISODES)), READABLE),
+    "a number beyond floats": (
+        "a.json",
+        text(f"[[[1, 2, 1{'0' * 400}]]]"),
+        "episode 0: " + THREE + "a number beyond all",
+    ),
+    "a number of too many digits": ("a.json", text(f"[[[1, 2, 1{'0' * 5000}]]]"), READABLE),
+    "a number beyond floats in an order": (
+        "a.json",
+        text('{"A": {"item_sequence": [{"length/mm": 1' + "0" * 400 + ', "width/mm": 1, "height/mm": 1}]}}'),
+        ORDER + "what fails with OverflowError",
+    ),
+    "too large a size": (
+        "a.json",
+        text([[[1, 2, 1e200]]]),
+        "episode 0: sizes must be at most 1e+09; got [1.0, 2.0, 1e+200]",
+    ),
+    "lists without end": ("a.json", text("[" * 100_000), READABLE),
     "empty JSON": ("a.json", text(""), READABLE + "Expecting value"),
     "not UTF-8": ("a.json", raw(b"[[[1, 1, \xff]]]"), READABLE),
     "a number": ("a.json", text(3), "want a list of episodes; got int"),
@@ -268,6 +354,12 @@ def test_a_missing_file_is_named(make: Write, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as error:
         BoxSequences(path)
     assert str(error.value) == f"BoxSequences: {path}: want a file of box sequences; there is none"
+
+
+def test_a_file_that_would_unpack_to_more_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path / "a.npz", lambda path: np.savez_compressed(path, np.ones((100, 100, 3))))
+    monkeypatch.setattr(sequences, "MOST_BYTES", 10_000)
+    assert_refused(path, "240,128 bytes, more than 10,000")
 
 
 def test_an_unknown_unit_is_named(tmp_path: Path) -> None:

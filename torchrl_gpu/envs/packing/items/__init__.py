@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torchrl_gpu.arguments import shown
 from torchrl_gpu.envs.packing.items.boxes import CutBoxes, RandomBoxes
 from torchrl_gpu.envs.packing.items.mesh_files import MESH_SUFFIXES
 from torchrl_gpu.envs.packing.items.meshes import MeshItems
@@ -25,7 +26,7 @@ __all__ = [
 _WORDS = {"random": RandomBoxes, "cut": CutBoxes, "procedural": ProceduralSolids}
 
 
-def item_source(items: str | ItemSource) -> ItemSource:
+def item_source(items: str | Path | ItemSource) -> ItemSource:
     """The item source that a word or a path names.
 
     Args:
@@ -34,14 +35,13 @@ def item_source(items: str | ItemSource) -> ItemSource:
 
     Raises:
         FileNotFoundError: It is neither a word nor an existing file.
-        ValueError: The file does not hold box sequences, or no mesh that can be used.
-        TypeError: It is something else.
+        ValueError: It is something else, or the file does not hold box sequences, or no mesh that can be used.
     """
     if isinstance(items, ItemSource):
         return items
-    if not isinstance(items, str):
-        raise TypeError(f"item_source: want an ItemSource, a word or a path; got {type(items).__name__}")
-    if items in _WORDS:
+    if not isinstance(items, (str, Path)) or not str(items):
+        raise ValueError(f"item_source: want an ItemSource, a word or a path; got {shown(items)}")
+    if isinstance(items, str) and items in _WORDS:
         return _WORDS[items]()
     path = Path(items).expanduser()
-    return MeshItems(items) if path.is_dir() or path.suffix.lower() in MESH_SUFFIXES else BoxSequences(items)
+    return MeshItems(str(items)) if path.is_dir() or path.suffix.lower() in MESH_SUFFIXES else BoxSequences(str(items))

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.items.source import EndlessStream, ItemSource, ItemStream, PooledStream
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 Cells = tuple[int, int, int]
+MOST_SIDE = 2**20  # cells
+MOST_SIZES = 1_000_000  # rows of a catalogue of boxes
+MOST_PIECES = 10_000_000  # of all episodes of a pool that are cut
 
 
 def box_catalogue(sizes: np.ndarray, volume: np.ndarray, bin_: Bin, orientations: str | float) -> Catalogue:
@@ -49,7 +54,11 @@ def cell_volume(sizes: np.ndarray, bin_: Bin) -> np.ndarray:
     return sizes.astype(np.float64).prod(-1) * bin_.cell_area * bin_.cell[0]
 
 
-def _sides(where: str, min_side: int, max_side: int) -> tuple[int, int]:
+def _sides(where: str, min_side: Any, max_side: Any) -> tuple[int, int]:
+    min_side, max_side = (
+        arguments.whole(where, name, side, high=MOST_SIDE)
+        for name, side in (("min_side", min_side), ("max_side", max_side))
+    )
     if not 1 <= min_side <= max_side:
         raise ValueError(f"{where}: want 1 <= min_side <= max_side, in cells; got {min_side} and {max_side}")
     return min_side, max_side
@@ -71,6 +80,10 @@ class RandomBoxes(ItemSource):
     ) -> tuple[Catalogue, ItemStream]:
         """One catalogue row for each triple of sides."""
         sides = range(self.min_side, self.max_side + 1)
+        if len(sides) ** 3 > MOST_SIZES:
+            raise ValueError(
+                f"RandomBoxes: min_side and max_side must give at most {MOST_SIZES:,} sizes; got {len(sides) ** 3:,}"
+            )
         sizes = np.array(list(itertools.product(sides, repeat=3)))
         catalogue = box_catalogue(sizes, cell_volume(sizes, bin_), bin_, orientations)
         return catalogue, EndlessStream(catalogue.num_items, num_items)
@@ -96,11 +109,9 @@ class CutBoxes(ItemSource):
         self.min_side, self.max_side = _sides("CutBoxes", min_side, max_side)
         if max_side < 2 * min_side - 1:
             raise ValueError(f"CutBoxes: max_side must be at least 2·min_side − 1 = {2 * min_side - 1}; got {max_side}")
-        if order not in ("layers", "stack"):
-            raise ValueError(f"CutBoxes: order must be layers or stack; got {order!r}")
-        if pool < 1:
-            raise ValueError(f"CutBoxes: pool must be at least 1 sequence; got {pool}")
-        self.order, self.pool, self.seed = order, pool, seed
+        self.order = arguments.choice("CutBoxes", "order", order, ("layers", "stack"))
+        self.pool = arguments.whole("CutBoxes", "pool", pool, 1, MOST_PIECES)
+        self.seed = arguments.seed("CutBoxes", "seed", seed, low=0)
 
     def reseeded(self, seed: int) -> CutBoxes:
         """Another pool."""
@@ -125,6 +136,11 @@ class CutBoxes(ItemSource):
         whole = (*bin_.cells, round(height))
         if min(whole) < self.min_side:
             raise ValueError(f"CutBoxes: the bin must be at least {self.min_side} cells a side; got {whole}")
+        least = self.pool * math.prod(whole) // self.max_side**3
+        if least > MOST_PIECES:
+            raise ValueError(
+                f"CutBoxes: bin, max_side and pool must come to at most {MOST_PIECES:,} boxes; got at least {least:,}"
+            )
         rng = np.random.default_rng(self.seed)
         ordered = _by_layers if self.order == "layers" else _by_stack
         return [ordered(self._pieces(whole, rng), rng) for _ in range(self.pool)]

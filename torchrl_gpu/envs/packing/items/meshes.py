@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchrl_gpu import arguments
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs.packing.items.mesh_cache import MeshCache, cache_key
 from torchrl_gpu.envs.packing.items.mesh_files import UNITS, find_meshes, read_groups
+from torchrl_gpu.envs.packing.items.procedural import scale_of
 from torchrl_gpu.envs.packing.items.rasterise import Heightmaps, Mesh, padded, rasterise, turned_centres
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.items.source import EndlessStream, ItemSource, ItemStream
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.envs.packing.items.mesh_shapes import MeshShape
 
 _LOG = logging.getLogger(__name__)
+MOST_SCALES = 100_000
 
 
 class MeshItem(NamedTuple):
@@ -73,14 +76,18 @@ class MeshItems(ItemSource):
         device: str | torch.device = "auto",
         seed: int = 0,
     ) -> None:
-        if unit not in UNITS:
-            raise ValueError(f"MeshItems: unit must be one of {', '.join(UNITS)}; got {unit!r}")
-        if not 0 < scale[0] <= scale[1] < np.inf:
+        where = "MeshItems"
+        self.unit, self.scale = arguments.choice(where, "unit", unit, UNITS), scale_of(where, scale)
+        if not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(f"MeshItems: scales must be positive and in order; got {tuple(scale)}")
-        if num_scales < 1:
-            raise ValueError(f"MeshItems: num_scales must be at least 1; got {num_scales}")
-        self.path, self.unit, self.scale, self.num_scales = path, unit, (scale[0], scale[1]), num_scales
-        self.skip_invalid, self.cache, self.device, self.seed = skip_invalid, cache, get_device(device), seed
+        self.num_scales = arguments.whole(where, "num_scales", num_scales, 1, MOST_SCALES)
+        self.path, self.skip_invalid = path, arguments.flag(where, "skip_invalid", skip_invalid)
+        self.cache, self.device, self.seed = cache, get_device(device), arguments.seed(where, "seed", seed, low=0)
+        for each in path if isinstance(path, list) else [path]:
+            if not isinstance(each, str | Path):
+                arguments.refuse(where, "path", "a file, a folder, or a list of them", path)
+        if not (cache is None or isinstance(cache, str | Path)):
+            arguments.refuse(where, "cache", "a folder, or none", cache)
         self.skipped: list[tuple[Path, str]] = []
         self._cache = MeshCache(None if cache is None else Path(cache).expanduser())
         self._rows: dict[Bin, list[int]] = {}

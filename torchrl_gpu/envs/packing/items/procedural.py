@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.items.source import EndlessStream, ItemSource, ItemStream
 from torchrl_gpu.envs.packing.items.voxels import heightmaps, solid_of
@@ -13,6 +15,8 @@ from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 Occupancy = np.ndarray  # (A, B, C) bool
+MOST_OBJECTS = 100_000
+MOST_VOXELS = 512  # along a side of an object
 Shape = Callable[[np.ndarray, np.random.Generator], Occupancy]
 
 
@@ -101,15 +105,18 @@ class ProceduralSolids(ItemSource):
         shapes: Sequence[str] | None = None,
     ) -> None:
         self._shapes = _shapes_of(shapes)
-        if num_objects < 1:
-            raise ValueError(f"ProceduralSolids: num_objects must be at least 1; got {num_objects}")
-        if not 0 < min_size <= max_size or not 0 < scale[0] <= scale[1]:
+        where = "ProceduralSolids"
+        self.num_objects = arguments.whole(where, "num_objects", num_objects, 1, MOST_OBJECTS)
+        self.min_size, self.max_size = (
+            arguments.number(where, name, size) for name, size in (("min_size", min_size), ("max_size", max_size))
+        )
+        self.scale = scale_of(where, scale)
+        if not 0 < self.min_size <= self.max_size or not 0 < self.scale[0] <= self.scale[1]:
             raise ValueError(
                 "ProceduralSolids: sizes and scales must be positive and in order;"
                 f" got {min_size} to {max_size} m, scale {scale}"
             )
-        self.num_objects, self.min_size, self.max_size = num_objects, min_size, max_size
-        self.scale, self.seed, self.shapes = scale, seed, shapes
+        self.seed, self.shapes = arguments.seed(where, "seed", seed, low=0), shapes
         self._made: tuple[float, list[Occupancy], dict[int, Solid]] = (0.0, [], {})
 
     def reseeded(self, seed: int) -> ProceduralSolids:
@@ -122,6 +129,12 @@ class ProceduralSolids(ItemSource):
         """Voxels of the size of a cell, turned, and seen from above and below."""
         if abs(bin_.cell[0] - bin_.cell[1]) > 1e-9:
             raise ValueError(f"ProceduralSolids: cells must be square; got {bin_.cell} m")
+        largest = self.max_size * self.scale[1] / bin_.cell[0]
+        if largest > MOST_VOXELS:
+            raise ValueError(
+                f"ProceduralSolids: max_size and scale must give objects of at most {MOST_VOXELS} cells a side;"
+                f" got {largest:.6g} cells of {bin_.cell[0]:.6g} m"
+            )
         rotations = orientation_set(orientations, boxes=False)
         catalogue = heightmaps(self.solids(bin_.cell[0]), rotations, bin_)
         return catalogue, EndlessStream(catalogue.num_items, num_items)
@@ -147,11 +160,22 @@ class ProceduralSolids(ItemSource):
         return made
 
 
+def scale_of(where: str, given: Any) -> tuple[float, float]:
+    """Smallest and largest factor; a ValueError unless they are two finite numbers."""
+    wanted = "two numbers, the smallest and the largest factor"
+    factors = arguments.listed(where, "scale", wanted, given)
+    if len(factors) != 2:
+        arguments.refuse(where, "scale", wanted, given)
+    return arguments.number(where, "scale", factors[0]), arguments.number(where, "scale", factors[1])
+
+
 def _shapes_of(names: Sequence[str] | None) -> tuple[Shape, ...]:
     known = {shape.__name__: shape for shape in SHAPES}
+    if isinstance(names, str) or not (names is None or isinstance(names, Sequence)):
+        arguments.refuse("ProceduralSolids", "shapes", f"a list of words out of {', '.join(known)}", names)
     for name in known if names is None else names:
-        if name not in known:
-            raise ValueError(f"ProceduralSolids: shapes must be among {', '.join(known)}; got {name!r}")
+        if not isinstance(name, str) or name not in known:
+            raise ValueError(f"ProceduralSolids: shapes must be among {', '.join(known)}; got {arguments.shown(name)}")
     if names is not None and not names:
         raise ValueError("ProceduralSolids: shapes must name at least one kind; got none")
     return SHAPES if names is None else tuple(known[name] for name in names)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import re
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,11 +16,15 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.items.boxes import box_catalogue, cell_volume, pad_sequences
 from torchrl_gpu.envs.packing.items.source import ItemSource, ItemStream, PooledStream
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 UNITS = ("cells", "m", "mm")
+MOST_BYTES = 2**30  # of a file, unpacked
+MOST_NUMBERS = 2**27  # of all episodes
+MOST_SIZE = 1e9  # of a side, in any unit
 _UNREADABLE = (
     ValueError,
     TypeError,
@@ -26,8 +32,15 @@ _UNREADABLE = (
     EOFError,
     RuntimeError,
     AttributeError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    KeyError,
+    IndexError,
+    NotImplementedError,
     pickle.UnpicklingError,
     zipfile.BadZipFile,
+    zlib.error,
 )
 
 
@@ -35,12 +48,15 @@ class BoxSequences(ItemSource):
     """Sequences of boxes read from a file.
 
     Args:
-        path: `.npy`, `.npz` (its only array, or the one named "sequences"), `.pt` (a tensor, read with
-            `weights_only`) of shape (episodes, items, 3), short episodes padded with zeros; or `.json`: nested lists of
-            that shape, in which episodes may differ in length, or orders as {order: {"item_sequence": {place:
-            {"length/mm", "width/mm", "height/mm"}}}}, always in millimetres.
+        path: `.npy`, `.npz` (its only array, or the one named "sequences"), `.pt` (a tensor) of shape (episodes, items,
+            3), short episodes padded with zeros; `.json` or `.pt`: nested lists (or tuples) of that shape, in which
+            episodes may differ in length; or `.json` of orders, {order: {"item_sequence": {place: {"length/mm",
+            "width/mm", "height/mm"}}}}, always in millimetres. A `.pt` file is read with `weights_only`.
         unit: "cells", "m" or "mm". Sides are rounded up to whole cells; volumes stay those of the true sizes.
         in_order: Environment i plays episode i, then i + num_envs, …; else each episode draws one.
+
+    Boxes that fill the whole bin, as the published sequences of Zhao et al. (AAAI 2021) have one at each end, mark the
+    end of an episode and are not packed: those behind the last smaller box of an episode that has one.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -49,9 +65,11 @@ class BoxSequences(ItemSource):
     """
 
     def __init__(self, path: str, unit: str = "cells", in_order: bool = False) -> None:
-        if unit not in UNITS:
-            raise ValueError(f"BoxSequences: unit must be one of {', '.join(UNITS)}; got {unit!r}")
-        self.path, self.in_order = Path(path).expanduser(), in_order
+        arguments.choice("BoxSequences", "unit", unit, UNITS)
+        if not isinstance(path, (str, Path)):
+            arguments.refuse("BoxSequences", "path", "that of a file", path)
+        self.path = Path(path).expanduser()
+        self.in_order = arguments.flag("BoxSequences", "in_order", in_order)
         self.names, self.episodes, self.unit = _read(self.path, unit)
 
     @property
@@ -64,7 +82,10 @@ class BoxSequences(ItemSource):
     ) -> tuple[Catalogue, ItemStream]:
         """One catalogue row for each size that occurs."""
         metres = {"m": 1.0, "mm": 1e-3}.get(self.unit)
-        sizes = np.unique(np.concatenate(self.episodes), axis=0)
+        cell = np.ones(3) if metres is None else np.array([*bin_.cell, bin_.cell[0]]) / metres
+        whole = np.array(bin_.size) / np.array([*bin_.cell, bin_.cell[0]]) * cell  # the bin in the unit of the file
+        episodes = [_without_marks(episode, whole) for episode in self.episodes]
+        sizes = np.unique(np.concatenate(episodes), axis=0)
         row = {tuple(size): i for i, size in enumerate(sizes.tolist())}
         if metres is None:
             if (sizes != sizes.round()).any():
@@ -74,12 +95,18 @@ class BoxSequences(ItemSource):
             cells = np.ceil(sizes * metres / np.array([*bin_.cell, bin_.cell[0]]) - 1e-6)
             volume = (sizes * metres).prod(-1)
         catalogue = box_catalogue(cells, volume, bin_, orientations)
-        rows = [[row[tuple(size)] for size in episode[:num_items].tolist()] for episode in self.episodes]
+        rows = [[row[tuple(size)] for size in episode[:num_items].tolist()] for episode in episodes]
         return catalogue, PooledStream(pad_sequences(rows), self.in_order, num_envs)
 
     @property
     def _where(self) -> str:
         return f"BoxSequences: {self.path}"
+
+
+def _without_marks(episode: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """An episode (items, 3) without the boxes as large as the bin (3,) at its end, which mark it."""
+    smaller = ~np.isclose(episode, whole, rtol=1e-6, atol=0).all(1)
+    return episode[: int(np.nonzero(smaller)[0][-1]) + 1] if smaller.any() else episode
 
 
 def _read(path: Path, unit: str) -> tuple[list[str], list[np.ndarray], str]:
@@ -106,31 +133,62 @@ def _load(path: Path, where: str) -> Any:
     try:
         with path.open("rb") as file, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on what is odd about a file that is refused anyway
+            _check_size(path)
             return _READERS[suffix](file)
     except _UNREADABLE as error:
-        reason = re.split(r"\.\s|\n", str(error).strip())[0] or type(error).__name__
+        reason = re.split(r"\.\s|\n", str(error).strip())[0][:100] or type(error).__name__
         raise ValueError(
             f"{where}: want numbers only, no pickled objects; got a file that fails with: {reason}"
         ) from error
 
 
-def _read_tensor(file: BinaryIO) -> np.ndarray:
-    return torch.load(file, weights_only=True, map_location="cpu").numpy()
+def _check_size(path: Path) -> None:
+    """ValueError if a file, or what is packed in it, is larger than any that is meant."""
+    size = path.stat().st_size
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            size = max(size, sum(info.file_size for info in archive.infolist()))
+    if size > MOST_BYTES:
+        raise ValueError(f"{size:,} bytes, more than {MOST_BYTES:,}")
 
 
-def _read_array(file: BinaryIO) -> np.ndarray:
-    loaded = np.load(file, allow_pickle=False)
-    if not isinstance(loaded, np.lib.npyio.NpzFile):
-        return loaded
-    name = "sequences" if "sequences" in loaded.files else loaded.files[0] if len(loaded.files) == 1 else None
-    if name is None:
-        raise ValueError(f'neither one array nor one named "sequences" but {loaded.files}')
-    return loaded[name]
+def _read_tensor(file: BinaryIO) -> Any:
+    loaded = torch.load(file, weights_only=True, map_location="cpu")
+    if isinstance(loaded, (list, tuple)):
+        return list(loaded)
+    if not isinstance(loaded, torch.Tensor):
+        raise TypeError(f"a {type(loaded).__name__} in place of a tensor or of lists")
+    if loaded.numel() > MOST_NUMBERS:  # of a small storage, by strides of 0
+        raise ValueError(f"{loaded.numel():,} numbers, more than {MOST_NUMBERS:,}")
+    return loaded.detach().numpy()
+
+
+def _read_npz(file: BinaryIO) -> np.ndarray:
+    with zipfile.ZipFile(file) as archive:
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        name = "sequences" if "sequences" in names else names[0] if len(names) == 1 else None
+        if name is None:
+            raise ValueError(f'neither one array nor one named "sequences" but {names}')
+        with archive.open(f"{name}.npy") as inner:
+            return _read_npy(inner)
+
+
+def _read_npy(file: Any) -> np.ndarray:
+    file.seek(0)
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"version {version} of the format")
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = header(file)
+    if math.prod(shape) > MOST_NUMBERS or dtype.itemsize > 16:  # before any memory is taken for it
+        raise ValueError(f"{dtype} {shape}, more than {MOST_NUMBERS:,} numbers")
+    file.seek(0)
+    return np.lib.format.read_array(file, allow_pickle=False)
 
 
 _READERS: dict[str, Callable[[BinaryIO], Any]] = {
-    ".npy": _read_array,
-    ".npz": _read_array,
+    ".npy": _read_npy,
+    ".npz": _read_npz,
     ".pt": _read_tensor,
     ".pth": _read_tensor,
     ".json": json.load,
@@ -143,10 +201,10 @@ def _order(order: Any, where: str) -> np.ndarray:
         items = list(items.values()) if isinstance(items, dict) else items
         sizes = [[item[f"{side}/mm"] for side in ("length", "width", "height")] for item in items]
         return np.array(sizes, dtype=np.float64).reshape(len(sizes), 3)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(
             f'{where}: want "item_sequence" of items with "length/mm", "width/mm" and "height/mm"; got what fails with'
-            f" {type(error).__name__}: {error}"
+            f" {type(error).__name__}: {str(error)[:120]}"
         ) from error
 
 
@@ -157,16 +215,27 @@ def _episodes(raw: Any, where: str) -> list[np.ndarray]:
         return [episode.astype(np.float64) for episode in raw]
     if not isinstance(raw, list):
         raise ValueError(f"{where}: want a list of episodes; got {type(raw).__name__}")
+    if len(raw) > MOST_NUMBERS // 3:
+        raise ValueError(f"{where}: want at most {MOST_NUMBERS // 3:,} episodes; got {len(raw):,}")
     return [_listed(episode, f"{where}: episode {i}") for i, episode in enumerate(raw)]
 
 
 def _listed(episode: Any, where: str) -> np.ndarray:
+    wanted = f"{where}: want items of three numbers each"
+    if isinstance(episode, (torch.Tensor, np.ndarray)):
+        episode = episode.tolist()
     try:
         sizes = np.array(episode, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{where}: want items of three numbers each; got a ragged list or other values") from error
+    except OverflowError as error:
+        raise ValueError(f"{wanted}; got a number beyond all floats") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{wanted}; got a ragged list or other values") from error
+    if len(sizes.shape) == 1 and not sizes.size:
+        return sizes.reshape(0, 3)
     if sizes.ndim != 2 or sizes.shape[1] != 3:
-        raise ValueError(f"{where}: want items of three numbers each; got shape {sizes.shape}")
+        raise ValueError(f"{wanted}; got shape {sizes.shape}")
+    if not all(type(side) in (int, float) for item in episode for side in item):
+        raise ValueError(f"{wanted}; got other values")
     return sizes
 
 
@@ -174,6 +243,9 @@ def _checked(sizes: np.ndarray, where: str) -> np.ndarray:
     """Sizes without their padding."""
     if not np.isfinite(sizes).all():
         raise ValueError(f"{where}: sizes must be finite; got {sizes[~np.isfinite(sizes).all(1)][0].tolist()}")
+    if (sizes > MOST_SIZE).any():
+        bad = sizes[(sizes > MOST_SIZE).any(1)][0].tolist()
+        raise ValueError(f"{where}: sizes must be at most {MOST_SIZE:g}; got {bad}")
     if (sizes < 0).any():
         raise ValueError(f"{where}: sizes must not be negative; got {sizes[(sizes < 0).any(1)][0].tolist()}")
     used = np.atleast_1d((sizes > 0).any(1))

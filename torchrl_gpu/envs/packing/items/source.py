@@ -12,12 +12,19 @@ from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.envs.streams import draw_bits, draw_integers
 
+NUM_BITS = 2**32  # what `draw_bits` gives is below
+
 
 class ItemStream(ABC):
     """The items of every episode, readable at any place without a generator's state."""
 
     length: int
     """Most items of an episode."""
+
+    @property
+    def num_keys(self) -> int | None:
+        """Keys are whole numbers from 0 to below this; None where any number is one."""
+        return None
 
     @abstractmethod
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
@@ -43,6 +50,11 @@ class EndlessStream(ItemStream):
 
     num_types: int
     length: int
+
+    @property
+    def num_keys(self) -> int:
+        """Drawn bits."""
+        return NUM_BITS
 
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
         """A fresh key: no two episodes are alike."""
@@ -72,6 +84,11 @@ class PooledStream(ItemStream):
     def length(self) -> int:  # type: ignore[override]
         """T."""
         return self.sequences.shape[1]
+
+    @property
+    def num_keys(self) -> int:
+        """R."""
+        return len(self.sequences)
 
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
         """Rows of the pool."""
@@ -105,6 +122,11 @@ class SortedStream(ItemStream):
     def length(self) -> int:  # type: ignore[override]
         """That of the other stream."""
         return self.episodes.length
+
+    @property
+    def num_keys(self) -> int | None:
+        """Those of the other stream."""
+        return self.episodes.num_keys
 
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
         """The other stream's keys."""
@@ -154,5 +176,6 @@ class ItemSource(ABC):
 
 def sorted_by_volume(sequences: Tensor, volume: Tensor) -> Tensor:
     """Each sequence (R, T) of items with `volume` (M,) from the largest to the smallest; ties keep their order."""
-    of_item = torch.where(sequences < 0, -1.0, volume[sequences.clamp_min(0)])
+    known = sequences.clamp(0, len(volume) - 1)
+    of_item = torch.where(sequences == known, volume[known], -1.0)
     return sequences.gather(1, of_item.sort(dim=1, descending=True, stable=True).indices)

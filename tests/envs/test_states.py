@@ -1,0 +1,352 @@
+"""States from outside: whatever is wrong with one is said in one line, and nothing has changed then."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from tests.envs.packing.settings import packing, play
+from tests.envs.test_base import Countdown, down
+from torchrl_gpu.envs import MarineNavEnv, PackingEnv
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.entries import Bounds
+
+Change = Callable[[Tensor], object]
+
+
+def at(index: Any, value: float) -> Change:
+    """One element other than it was."""
+
+    def change(tensor: Tensor) -> Tensor:
+        changed = tensor.clone()
+        changed[index] = value
+        return changed
+
+    return change
+
+
+def marine(**changes: Any) -> MarineNavEnv:
+    arguments = {
+        "version": "v3",
+        "robots": 2,
+        "obstacles": 1,
+        "min_distance": 10.0,
+        "pool": 4,
+        "device": "cpu",
+        "seed": 0,
+    }
+    return MarineNavEnv(2, **arguments | changes)
+
+
+@pytest.fixture(scope="module")
+def played() -> dict[str, BatchedEnv]:
+    """Environments in the middle of an episode."""
+    boxes, solids, sea = packing("three visible"), packing("irregular", num_envs=2), marine()
+    for env in (boxes, solids):
+        play(env, 3)
+    sea.rollout(3, break_when_any_done=False)
+    return {"boxes": boxes, "solids": solids, "sea": sea}
+
+
+FORMS: list[tuple[Change, str]] = [
+    (lambda value: value.tolist(), "must be a tensor; got "),
+    (lambda value: None, "must be a tensor; got none"),
+    (lambda value: value.to(torch.complex64), "must be of dtype .*; got complex64"),
+    (lambda value: value.to("meta"), "must be a dense tensor with data; got one without"),
+    (lambda value: value[:-1], r"must have shape \(.*\); got \("),
+    (lambda value: value[None], r"must have shape \(.*\); got \(1, "),
+    (lambda value: value.to_sparse(), "must be a dense tensor with data; got one of layout sparse_coo"),
+]
+
+
+@pytest.mark.parametrize("name", ["boxes", "solids", "sea"])
+def test_every_entry_has_its_form(played: dict[str, BatchedEnv], name: str) -> None:
+    env = played[name]
+    for entry in env._env_state():
+        for change, message in FORMS:
+            refused(env, entry, change, message)
+
+
+POISON: list[tuple[str, str, Change, str]] = [
+    ("boxes", "num_packed", at(0, -50), "must be from 0 to 12; got -50 at [0]"),
+    ("boxes", "num_packed", at(0, -(10**12)), "must be from 0 to 12; got -1000000000000 at [0]"),
+    ("boxes", "num_packed", at(1, 13), "must be from 0 to 12; got 13 at [1]"),
+    ("boxes", "item_id", at((0, 1), -7), "must be from -1 to 63; got -7 at [0, 1]"),
+    ("boxes", "item_id", at((2, 0), 10**12), "must be from -1 to 63; got 1"),
+    ("boxes", "item_id", at((2, 0), 64), "must be from -1 to 63; got 64 at [2, 0]"),
+    ("boxes", "item_id", lambda value: value.int(), "must be of dtype int64; got int32"),
+    ("boxes", "item_id", lambda value: torch.full_like(value, -1), "a legal placement of an empty slot"),
+    ("boxes", "heightmap", lambda value: value.half(), "must be of dtype float32; got float16"),
+    ("boxes", "heightmap", at((0, 3, 4), float("nan")), "got nan at [0, 3, 4]"),
+    ("boxes", "heightmap", at((0, 3, 4), float("inf")), "got inf at [0, 3, 4]"),
+    ("boxes", "heightmap", at((0, 3, 4), -0.5), "must be from 0 to 10.002; got -0.5 at [0, 3, 4]"),
+    ("boxes", "heightmap", at((0, 3, 4), 11), "got 11 at [0, 3, 4]"),
+    ("boxes", "legal", torch.ones_like, "a legal placement beyond the walls"),
+    ("boxes", "position", at(0, -1), "must be from 0 to 15; got -1 at [0]"),
+    ("boxes", "position", at(0, 10**12), "must be from 0 to 15; got 1"),
+    ("boxes", "key", at(0, -1), "must be from 0 to 4294967295; got -1 at [0]"),
+    ("boxes", "key", at(0, 2**32), "must be from 0 to 4294967295; got 4294967296 at [0]"),
+    ("boxes", "episode", at(0, -1), "got -1 at [0]"),
+    ("boxes", "step_count", at(0, -1), "got -1 at [0]"),
+    ("boxes", "volume", at(0, float("nan")), "got nan at [0]"),
+    ("boxes", "volume", at(0, 1e30), "must be from 0 to 1001; got 1e+30 at [0]"),
+    ("boxes", "placements", at((0, 0, 0), 64), "must be from 0 to 63; got 64 at [0, 0, 0]"),
+    ("boxes", "placements", at((0, 0, 1), 2), "must be from 0 to 1; got 2 at [0, 0, 1]"),
+    ("boxes", "placements", at((0, 0, 2), -1), "must be from 0 to 9; got -1 at [0, 0, 2]"),
+    ("boxes", "placements", at((0, 0, 3), 9), "must be inside the bin; got one that reaches beyond the walls"),
+    ("boxes", "placement_z", at((0, 0), float("nan")), "got nan at [0, 0]"),
+    ("boxes", "z_map", at((0, 0, 0, 0, 0), 1e9), "got 1"),
+    ("solids", "item_id", at((0, 0), 6), "must be from -1 to 5; got 6 at [0, 0]"),
+    ("solids", "placements", at((0, 0, 1), 24), "must be from 0 to 23; got 24 at [0, 0, 1]"),
+    ("sea", "motion", at((0, 0, 0), float("nan")), "got nan at [0, 0, 0]"),
+    ("sea", "motion", at((0, 0, 0), 1e30), "got 1e+30 at [0, 0, 0]"),
+    ("sea", "scene", at((0, 0), float("inf")), "got inf at [0, 0]"),
+    ("sea", "level", at(0, 1), "must be from 0 to 0; got 1 at [0]"),
+    ("sea", "next_level", at(1, -1), "must be from 0 to 0; got -1 at [1]"),
+    ("sea", "next_level", at(1, 10**12), "must be from 0 to 0; got 1"),
+    ("sea", "key", at(0, -1), "must be from 0 to 4294967295; got -1"),
+    ("sea", "episode", at(0, -1), "got -1 at [0]"),
+    ("sea", "step_count", at(0, -1), "got -1 at [0]"),
+    ("sea", "object_mask", at((0, 0, 0), 2), "must be from 0 to 1; got 2 at [0, 0, 0]"),
+    ("sea", "energy", at((0, 0), -1), "got -1 at [0, 0]"),
+    ("sea", "exists", torch.zeros_like, "active must be false for robots that do not exist"),
+    ("sea", "collided", torch.ones_like, "active must be false for robots that do not exist, arrived or collided"),
+    ("sea", "score", at((0, 0), float("nan")), "got nan at [0, 0]"),
+    ("sea", "observation", at((0, 0, 0), float("nan")), "got nan at [0, 0, 0]"),
+    ("sea", "clearance", at((0, 0), float("inf")), "got inf at [0, 0]"),
+]
+
+
+@pytest.mark.parametrize("case", POISON, ids=lambda case: f"{case[0]} {case[1]} {case[3][:40]}")
+def test_no_value_that_the_environment_could_not_have_written(
+    played: dict[str, BatchedEnv], case: tuple[str, str, Change, str]
+) -> None:
+    name, entry, change, message = case
+    refused(played[name], entry, change, re.escape(message))
+
+
+def refused(env: BatchedEnv, entry: str, change: Change, message: str) -> None:
+    """A changed state is refused in one line, by every door, and the environment is as it was."""
+    before = env.state_dict()
+    changed = before | {entry: change(before[entry])}
+    with pytest.raises(ValueError, match=message) as error:
+        env.load_state_dict(changed)
+    for strict_or_not in (
+        lambda: env.load_state_dict({entry: changed[entry]}, strict=False),
+        lambda: setattr(env, "state", replace(env.state, **{entry: changed[entry]})),
+    ):
+        with pytest.raises(ValueError, match=message):
+            strict_or_not()
+    after = env.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    line = str(error.value)
+    assert line.startswith(f"{type(env).__name__}.load_state_dict: ")
+    assert "\n" not in line
+    assert line.count("; got ") == 1
+
+
+@pytest.mark.parametrize("name", ["boxes", "solids", "sea"])
+def test_a_state_that_is_assigned_is_copied(played: dict[str, BatchedEnv], name: str) -> None:
+    env: Any = played[name].like(played[name].num_envs)
+    env.state = played[name].state  # type: ignore[attr-defined]
+    ours, theirs = env._env_state(), played[name]._env_state()
+    assert all(torch.equal(ours[key], theirs[key]) and ours[key] is not theirs[key] for key in ours)
+    with pytest.raises(ValueError, match=r"\.state: \w+ must be a tensor; got none$"):
+        env.state = None
+
+
+def test_maps_follow_from_heights_whatever_came_with_them(played: dict[str, BatchedEnv]) -> None:
+    env, other = played["boxes"], packing("three visible")
+    saved = env.state_dict()
+    flat = {"z_map": torch.zeros_like(saved["z_map"]), "legal": torch.zeros_like(saved["legal"])}
+    other.load_state_dict(saved | flat)
+    assert all(torch.equal(value, saved[name]) for name, value in other.state_dict().items())
+
+
+@pytest.mark.parametrize("given", [None, 3, [1], {}, {1: torch.zeros(1), "a": 3}])
+def test_what_is_no_state_at_all(given: Any) -> None:
+    env = packing()
+    with pytest.raises(ValueError, match=r"^PackingEnv\.load_state_dict: want .*; got "):
+        env.load_state_dict(given)
+    with pytest.raises(ValueError, match=r"^PackingEnv\.load_state_dict: seed must have shape \(\); got \(1,\)$"):
+        env.load_state_dict(env.state_dict() | {"seed": torch.zeros(1, dtype=torch.int64)})
+
+
+def test_a_seed_without_room_for_its_worlds_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = marine()
+
+    def no_room(*_: Any) -> None:
+        raise ValueError("no room")
+
+    monkeypatch.setattr("torchrl_gpu.envs.marine.env.generate", no_room)
+    before = env.state_dict()
+    with pytest.raises(ValueError, match="no room"):
+        env.load_state_dict(before | {"seed": torch.tensor(5), "step_count": torch.tensor([3, 3])})
+    assert env.seed == 0
+    assert all(torch.equal(value, before[name]) for name, value in env.state_dict().items())
+
+
+class Bounded(Countdown):
+    """An environment that says what its counts may be, and nothing more."""
+
+    def _state_bounds(self) -> dict[str, Bounds]:
+        return {"left": Bounds(0, 5), "episode": Bounds(low=0)}
+
+
+def test_a_third_environment_declares_its_bounds() -> None:
+    env = Bounded(device="cpu", seed=0)
+    down(env, env.reset())
+    saved = env.state_dict()
+    env.load_state_dict(saved)
+    for entry, value, message in (("left", 6, "from 0 to 5; got 6"), ("episode", -1, "at least 0; got -1")):
+        with pytest.raises(ValueError, match=rf"^Bounded\.load_state_dict: {entry} must be {message} at \[0\]$"):
+            env.load_state_dict(saved | {entry: at(0, value)(saved[entry])})
+
+
+# -- what else comes in at a step ------------------------------------------------------------------------------------
+
+
+ACTIONS: list[tuple[Any, str]] = [
+    (None, "none"),
+    (torch.zeros(3), r"float32 of shape \(3,\) on cpu"),
+    (torch.zeros(3, dtype=torch.bool), r"bool of shape \(3,\) on cpu"),
+    (torch.zeros(3, 2, dtype=torch.int64), r"int64 of shape \(3, 2\) on cpu"),
+    (torch.zeros(3, dtype=torch.complex64), r"complex64 of shape \(3,\) on cpu"),
+]
+
+
+@pytest.mark.parametrize(("action", "came"), ACTIONS)
+def test_actions_of_another_kind_or_shape(action: Any, came: str) -> None:
+    env = packing()
+    current = env.reset()
+    before = env.state_dict()
+    if action is not None:
+        current.set("action", action)
+    with pytest.raises(
+        ValueError, match=rf"^PackingEnv\.step: action must be whole numbers of shape \(3,\) on cpu; got {came}$"
+    ):
+        env.step(current)
+    assert all(torch.equal(value, before[name]) for name, value in env.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+@pytest.mark.parametrize("shape", [(3,), (3, 1)])
+def test_whole_numbers_of_any_width_are_actions(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    env, twin = packing(), packing()
+    action = torch.tensor([5, 100, 42])
+    ours = env.step(env.reset().set("action", action.to(dtype).view(shape)))["next"]
+    theirs = twin.step(twin.reset().set("action", action))["next"]
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs.keys())  # noqa: SIM118
+
+
+@pytest.mark.parametrize(
+    ("changes", "action", "wanted"),
+    [
+        ({}, None, r"real numbers of shape \(2, 2, 2\)"),
+        ({}, torch.zeros(2, 2), r"real numbers of shape \(2, 2, 2\)"),
+        ({"actions": "discrete"}, torch.zeros(2, 2), r"whole numbers of shape \(2, 2\)"),
+    ],
+)
+def test_actions_of_robots_of_another_kind_or_shape(changes: dict[str, Any], action: Any, wanted: str) -> None:
+    env = marine(**changes)
+    current = env.reset()
+    if action is not None:
+        current.set(("robots", "action"), action)
+    with pytest.raises(ValueError, match=rf"^MarineNavEnv\.step: robots/action must be {wanted} on cpu; got "):
+        env.step(current)
+
+
+def test_a_thrust_that_is_no_number_is_none() -> None:
+    env, twin = marine(), marine()
+    nothing, odd = torch.zeros(2, 2, 2), torch.full((2, 2, 2), float("nan"))
+    ours, theirs = (
+        each.step(each.reset().set(("robots", "action"), action))["next"]
+        for each, action in ((env, odd), (twin, nothing))
+    )
+    assert torch.equal(ours["robots", "observation"], theirs["robots", "observation"])
+
+
+@pytest.mark.parametrize("mask", [torch.ones(3, 1), torch.ones(3, 2, dtype=torch.bool)])
+def test_a_mask_of_rows_to_restart_is_boolean(mask: Tensor) -> None:
+    env = packing()
+    with pytest.raises(ValueError, match=r"reset: _reset must be bool of shape \(3, 1\); got "):
+        env._reset(TensorDict({"_reset": mask}, batch_size=[3]))
+
+
+@pytest.mark.parametrize("seed", [2.5, "a", True, 2**63])
+def test_seeds_are_whole_numbers(seed: Any) -> None:
+    env = packing()
+    with pytest.raises(ValueError, match=r"^PackingEnv\.set_seed: seed must be .*; got "):
+        env.set_seed(seed)
+    assert env.seed == 0
+    assert isinstance(env, PackingEnv)
+
+
+# -- what goes out ---------------------------------------------------------------------------------------------------
+
+
+def acted(env: Any, current: TensorDict, number: int) -> TensorDict:
+    """An action that depends on nothing but its number."""
+    generator = torch.Generator().manual_seed(number)
+    if isinstance(env, MarineNavEnv):
+        return current.set(("robots", "action"), torch.rand(2, 2, 2, generator=generator) * 2 - 1)
+    return current.set("action", torch.randint(0, env.num_actions, (env.num_envs,), generator=generator))
+
+
+def spoil(observation: TensorDict) -> None:
+    for value in observation.values(True, True):
+        value.copy_(~value if value.dtype == torch.bool else value.new_full(value.shape, 3))
+
+
+SEEN: dict[str, Callable[..., Any]] = {
+    "boxes": lambda **changes: packing("three visible", **changes),
+    "solids": lambda **changes: packing("irregular", num_envs=2, **changes),
+    "masks only": lambda **changes: packing("masks only", **changes),
+    "sea": lambda **changes: marine(max_steps=4, **changes),
+    "one robot": lambda **changes: MarineNavEnv(
+        2, robots=1, cores=1, obstacles=1, pool=2, flat=True, device="cpu", seed=0, max_steps=3, **changes
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEEN)
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_copied_observation_can_be_written_into(name: str, resets: bool) -> None:
+    env, twin = SEEN[name](copy_observations=True), SEEN[name]()
+    ours, theirs = env.reset(), twin.reset()
+    for number in range(6):
+        assert all(torch.equal(ours[key], theirs[key]) for key in theirs.keys(True, True))
+        spoil(ours)
+        if isinstance(env, MarineNavEnv) and env.flat:
+            for current in (ours, theirs):
+                current.set("action", torch.tensor([1, 5]))
+        else:
+            ours, theirs = acted(env, ours, number), acted(twin, theirs, number)
+        if resets:
+            (step, ours), (other, theirs) = env.step_and_maybe_reset(ours), twin.step_and_maybe_reset(theirs)
+            assert all(torch.equal(step["next", key], other["next", key]) for key in other["next"].keys(True, True))
+            spoil(step["next"])
+        else:
+            ours, theirs = env.step(ours)["next"], twin.step(theirs)["next"]
+
+
+@pytest.mark.parametrize("name", SEEN)
+@pytest.mark.parametrize("copy", [False, True])
+def test_what_was_given_out_stays_as_it_was(name: str, copy: bool) -> None:
+    env = SEEN[name](copy_observations=copy)
+    given, current = [], env.reset()
+    for number in range(5):
+        given.append((current.copy(), current.clone()))
+        spec = env.full_action_spec
+        current.update(spec.zero() if isinstance(env, MarineNavEnv) else acted(env, current, number).select("action"))
+        step, current = env.step_and_maybe_reset(current)
+        given.append((step["next"], step["next"].clone()))
+    for kept, copied in given:
+        assert all(torch.equal(kept[key], value) for key, value in copied.exclude("action").items(True, True))

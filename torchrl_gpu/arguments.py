@@ -1,0 +1,114 @@
+"""Checks of the arguments that users give: each returns the plain value, or says in one line what is wrong with it.
+
+Every error is a ValueError in three parts: where and which argument, what it must be, what came. Numbers of NumPy and
+0-dimensional arrays and tensors count as numbers, whole floats as whole numbers; booleans count as neither.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Collection, Iterable
+from typing import Any, NoReturn
+
+INT64 = -(2**63), 2**63 - 1
+_LONGEST = 80  # characters of a value in a message
+
+
+def refuse(where: str, name: str, wanted: str, value: Any) -> NoReturn:
+    """Raises the error: `where: name must be wanted; got value`."""
+    raise ValueError(f"{where}: {name} must be {wanted}; got {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in a message: in one short line, whatever it is; of arrays and tensors dtype and shape."""
+    shape = getattr(value, "shape", None)
+    if hasattr(value, "dtype") and shape is not None and len(shape):
+        return f"{type(value).__name__} of {value.dtype} {tuple(shape)}"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # also whole numbers of more digits than Python writes, and whatever a stranger's repr does
+        text = f"a {type(value).__name__} that cannot be written out"
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def whole(where: str, name: str, value: Any, low: int | None = None, high: int | None = None) -> int:
+    """A whole number from `low` to `high`, both included."""
+    wanted = "a whole number" + ("" if low in (None, INT64[0]) else f", at least {low}")
+    plain: Any = _plain(value)
+    fraction = isinstance(plain, numbers.Real) and not isinstance(plain, numbers.Integral)
+    if not isinstance(plain, numbers.Real) or (fraction and not float(plain).is_integer()):
+        refuse(where, name, wanted, value)
+    exact: Any = plain
+    found = int(exact)
+    _check_range(where, name, found, low, high, value)
+    return found
+
+
+def number(
+    where: str, name: str, value: Any, low: float | None = None, high: float | None = None, above: float | None = None
+) -> float:
+    """A finite number from `low` to `high`, both included, and greater than `above`."""
+    plain = _plain(value)
+    if not isinstance(plain, numbers.Real):
+        refuse(where, name, "a finite number", value)
+    try:
+        found = float(plain)
+    except OverflowError:  # a whole number beyond all floats
+        found = math.inf
+    if not math.isfinite(found):
+        refuse(where, name, "a finite number", value)
+    if above is not None and found <= above:
+        refuse(where, name, f"above {above:g}", value)
+    _check_range(where, name, found, low, high, value)
+    return found
+
+
+def seed(where: str, name: str, value: Any, low: int = INT64[0]) -> int:
+    """A whole number that fits 64 bits."""
+    return whole(where, name, value, low, INT64[1])
+
+
+def flag(where: str, name: str, value: Any) -> bool:
+    """True or False, Python's or NumPy's."""
+    plain = value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+    if isinstance(plain, bool):
+        return plain
+    refuse(where, name, "true or false", value)
+
+
+def choice(where: str, name: str, value: Any, choices: Collection[str]) -> str:
+    """One of some words."""
+    if not isinstance(value, str) or value not in choices:
+        refuse(where, name, f"one of {', '.join(choices)}", value)
+    return value
+
+
+def choices(where: str, name: str, value: Any, known: Collection[str]) -> tuple[str, ...]:
+    """Some of the known words, in a list."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        refuse(where, name, f"a list of words out of {', '.join(known)}", value)
+    return tuple(choice(where, name, word, known) for word in value)
+
+
+def listed(where: str, name: str, wanted: str, value: Any) -> tuple[Any, ...]:
+    """The elements of a list, tuple, array or tensor of one axis; `wanted` is what the message says otherwise."""
+    if isinstance(value, (list, tuple)):
+        return tuple(value)
+    if len(getattr(value, "shape", ())) == 1 and hasattr(value, "tolist"):
+        return tuple(value.tolist())
+    refuse(where, name, wanted, value)
+
+
+def _plain(value: Any) -> Any:
+    """A number as Python or NumPy has it; None for booleans and for what holds more than one."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, bool) else value
+
+
+def _check_range(where: str, name: str, found: float, low: float | None, high: float | None, value: Any) -> None:
+    if low is not None and found < low:
+        refuse(where, name, f"at least {low:,}", value)
+    if high is not None and found > high:
+        refuse(where, name, f"at most {high:,}", value)
