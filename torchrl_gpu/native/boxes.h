@@ -29,6 +29,7 @@ class BoxBin {
 
     // Rest heights, (Gx, Gy), +inf where the box does not fit; a vector behind the last is overwritten.
     void rest(const Problem& p, const Variant& v, float* out) {
+        if (!v.fits()) return std::fill(out, out + p.plane(), INFINITY);  // nor do the windows below hold its sides
         int level = 0;
         while ((int64_t(2) << level) <= v.x.extent) level++;
         make_levels(p, level);

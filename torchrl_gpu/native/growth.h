@@ -77,9 +77,11 @@ class GrowthBin {
         if constexpr (!L::integer) return metres;
         const float counts = metres / p.unit;
         const float whole = std::nearbyint(counts);
-        whole_ &= std::fabs(counts - whole) <= 1e-3f && std::fabs(whole) <= MOST;
-        highest_ = std::max(highest_, int64_t(whole));
-        return T(whole);
+        const bool fine = std::fabs(counts - whole) <= 1e-3f && whole >= 0 && whole <= MOST;  // a number, above all
+        whole_ &= fine;
+        const T held = fine ? T(whole) : T(0);
+        highest_ = std::max(highest_, int64_t(held));
+        return held;
     }
 
     // Columns of the footprint become lines; the cells with material of each lie in a range.

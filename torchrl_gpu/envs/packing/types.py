@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchrl_gpu.envs.packing.catalogue_check import check_catalogue
+
 STABILITY_RULES = ("none", "corners", "support", "com")
 _MOST_CELLS = 2047  # of a bin with the rule "com": products of offsets in sixteenths of a cell then fit int32
 
@@ -130,6 +132,12 @@ class Catalogue:
     plumb: Tensor | None = None
     steady: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        check_catalogue(self)
+        for name in ("extent", "height", "volume", "steady"):  # small, and kernels read them as they lie in memory
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else value.contiguous())
+
     @property
     def flat(self) -> bool:
         """Whether every item is a box."""
@@ -160,15 +168,15 @@ class Catalogue:
         """Top and bottom of items in orientations.
 
         Args:
-            item_id: int64, any shape; −1 gives an item without material.
+            item_id: int64, any shape; what is no row of the catalogue gives an item without material.
             orientation: int64, broadcasts against `item_id`.
 
         Returns:
             Two float32 tensors of shape (…, P, Q).
         """
         item_id, orientation = torch.broadcast_tensors(item_id, orientation)
-        row = item_id.clamp_min(0)
-        absent = (item_id < 0)[..., None, None]
+        row = item_id.clamp(0, self.num_items - 1)
+        absent = (item_id != row)[..., None, None]
         if self.top is None or self.bottom is None:
             material = _inside(self.extent[row, orientation], self.footprint) & ~absent
             top = torch.where(material, self.height[row, orientation][..., None, None], 0.0)
