@@ -74,7 +74,9 @@ def check(environment: dict[str, str]) -> None:
     if not run.stdout.startswith("compiled "):
         raise RuntimeError(f"want kernels compiled with {FLAGS}; got {_last_line(run.stderr)}")
     if run.returncode == 0 or "AddressSanitizer: heap-buffer-overflow" not in run.stderr:
-        raise RuntimeError(f"want a read past an end to be reported; got status {run.returncode}, {_last_line(run.stderr)}")
+        raise RuntimeError(
+            f"want a read past an end to be reported; got status {run.returncode}, {_last_line(run.stderr)}"
+        )
 
 
 def _library(compiler: str, name: str) -> str:

@@ -206,22 +206,29 @@ bool some_true(const uint8_t* values, int64_t length) {
     return false;
 }
 
-int64_t count_true(const uint8_t* values, int64_t length) {
-    constexpr int64_t most = 1 << 20;  // what is summed in 32 bits
-    int64_t count = 0;
-    for (int64_t first = 0; first < length; first += most) {
-        const int64_t end = std::min(first + most, length);
-        int32_t here = 0;
-        for (int64_t i = first; i < end; i++) here += values[i] != 0;
-        count += here;
-    }
-    return count;
-}
-
 // ⌊draw · count⌋ within [0, count); −1 where there is nothing to count. What is no number is 0.
 int64_t rank_of(double draw, int64_t count) {
     const double at = draw * double(count);
     return at > 0 ? (at < double(count) ? int64_t(at) : count - 1) : std::min<int64_t>(0, count - 1);
+}
+
+// The true value of the rank that is drawn, 0 where there is none. WILD: some bytes are neither 0 nor 1.
+template <bool WILD>
+int64_t picked(const uint8_t* row, int64_t length, double draw) {
+    const auto one = [row](int64_t i) { return WILD ? uint8_t(row[i] != 0) : row[i]; };
+    uint32_t count = 0;
+    uint8_t bits = 0;
+    for (int64_t i = 0; i < length; i++) count += one(i), bits |= one(i);
+    if (bits > 1) return picked<true>(row, length, draw);
+    int64_t rank = rank_of(draw, count), at = 0;
+    for (; rank >= 0 && at + 16 <= length; at += 16) {  // blocks first: the place is some hundreds of values away
+        int32_t here = 0;
+        for (int64_t i = 0; i < 16; i++) here += one(at + i);
+        if (rank < here) break;
+        rank -= here;
+    }
+    while (rank >= 0 && (rank -= one(at)) >= 0) at++;
+    return at;
 }
 
 }  // namespace
@@ -297,18 +304,8 @@ void any_true(const uint8_t* values, int64_t rows, int64_t length, uint8_t* out)
 void pick_true(const uint8_t* values, const double* draw, int64_t rows, int64_t length, int64_t threads, int64_t* out) {
     const int64_t parts = rows * length < (1 << 17) ? 1 : 4 * threads, size = (rows + parts - 1) / parts;
     spread(parts, threads, [&](int64_t part) {
-        for (int64_t n = part * size; n < std::min((part + 1) * size, rows); n++) {
-            const uint8_t* row = values + n * length;
-            int64_t rank = rank_of(draw[n], count_true(row, length)), at = 0;
-            for (; rank >= 0 && at + 16 <= length; at += 16) {  // blocks first: the place is some hundreds of values away
-                int32_t here = 0;
-                for (int64_t i = 0; i < 16; i++) here += row[at + i] != 0;
-                if (rank < here) break;
-                rank -= here;
-            }
-            while (rank >= 0 && (rank -= row[at] != 0) >= 0) at++;
-            out[n] = at;
-        }
+        for (int64_t n = part * size; n < std::min((part + 1) * size, rows); n++)
+            out[n] = picked<false>(values + n * length, length, draw[n]);
     });
 }
 

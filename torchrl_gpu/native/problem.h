@@ -33,6 +33,10 @@ struct Problem {
 
     bool flat() const { return bottom == nullptr; }
     bool has(int64_t item) const { return uint64_t(item) < uint64_t(items); }
+    bool fits(int64_t item, int64_t orientation) const {
+        const int64_t* side = extent + 2 * (item * orientations + orientation);
+        return side[0] <= cells_x && side[1] <= cells_y;
+    }
     int64_t variants() const { return slots * orientations; }
     int64_t plane() const { return grid_x * grid_y; }
     int64_t area() const { return cells_x * cells_y; }

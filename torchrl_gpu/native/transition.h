@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstring>
-#include <optional>
 
 #include "problem.h"
 
@@ -44,25 +43,21 @@ inline void raise_pile(const Problem& p, const Variant& v, int64_t x, int64_t y,
 
 // What an action chooses; nothing where it is not legal.
 struct Choice {
-    int64_t slot = 0, item = -1, orientation = 0, x = 0, y = 0;
-    std::optional<Variant> variant;
+    bool legal = false;
+    int64_t slot = 0, item = -1, orientation = 0;
 
     Choice(const Problem& p, const Step& s, int64_t n) {
         const int64_t actions = p.variants() * p.plane(), action = s.action[n];
         if (action < 0 || action >= actions || !s.legal[n * actions + action]) return;
         slot = action / p.plane() / p.orientations, orientation = action / p.plane() % p.orientations;
         item = p.item[n * p.slots + slot];
-        if (!p.has(item)) return;
-        const Variant v(p, item, orientation);
-        if (!v.fits()) return;
-        x = v.x.position(action % p.plane() / p.grid_y, p.step), y = v.y.position(action % p.grid_y, p.step);
-        variant = v;
+        legal = p.has(item) && p.fits(item, orientation);
     }
 };
 
 inline void advance_one(const Problem& p, const Step& s, int64_t n) {
     const Choice chosen(p, s, n);
-    const bool legal = chosen.variant.has_value();
+    const bool legal = chosen.legal;
     std::memcpy(s.next_heightmap + n * p.area(), p.heightmap + n * p.area(), p.area() * sizeof(float));
     s.was_legal[n] = legal;
     s.next_position[n] = plus(s.position[n], legal);
@@ -79,9 +74,10 @@ inline void advance_one(const Problem& p, const Step& s, int64_t n) {
         s.next_item[n * p.slots + k] = from < p.slots ? p.item[n * p.slots + from] : s.following[n];
     }
     if (!legal) return;
-    const Variant& v = *chosen.variant;
-    const int64_t x = chosen.x, y = chosen.y;
-    const float z = s.z_map[n * p.variants() * p.plane() + s.action[n]];
+    const int64_t action = s.action[n];
+    const Variant v(p, chosen.item, chosen.orientation);
+    const int64_t x = v.x.position(action % p.plane() / p.grid_y, p.step), y = v.y.position(action % p.grid_y, p.step);
+    const float z = s.z_map[n * p.variants() * p.plane() + action];
     raise_pile(p, v, x, y, z, s.next_heightmap + n * p.area());
     s.next_volume[n] += s.item_volume[chosen.item];
     const int64_t at = n * s.longest + std::min(std::max<int64_t>(s.num_packed[n], 0), s.longest - 1);

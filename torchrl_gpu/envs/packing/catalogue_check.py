@@ -36,12 +36,14 @@ def check_catalogue(catalogue: Catalogue) -> None:
     if c.steady is not None:
         argument(where, "steady", c.steady, torch.bool, each, device)
     if (c.top is None) != (c.bottom is None):
-        raise ValueError(f"{where}: want tops and bottoms, or neither; got the {'top' if c.bottom is None else 'bottom'}s only")
+        came = "tops" if c.bottom is None else "bottoms"
+        raise ValueError(f"{where}: want tops and bottoms, or neither; got the {came} only")
     if c.unit is not None and not 0 < c.unit < math.inf:
         raise ValueError(f"{where}: want a unit in metres above 0; got {c.unit}")
     if not len(c.bounds) == len(c.least) == orientations:
         raise ValueError(
-            f"{where}: want bounds and least extents of {orientations} orientations; got {len(c.bounds)}, {len(c.least)}"
+            f"{where}: want bounds and least extents of {orientations} orientations;"
+            f" got {len(c.bounds)}, {len(c.least)}"
         )
     if c.top is not None and c.bottom is not None:
         maps = (*each, length(c.bottom, 2), length(c.bottom, 3))

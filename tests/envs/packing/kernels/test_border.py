@@ -27,7 +27,7 @@ from tests.envs.packing.settings import assert_same, packing
 from tests.native.compilers import need_compiler, threads
 from tests.tolerances import assert_near
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.kernels import Kernels, Kept, Placement, get_kernels, judge_placements, reference
+from torchrl_gpu.envs.packing.kernels import Kept, Kernels, Placement, get_kernels, judge_placements, reference
 from torchrl_gpu.envs.packing.types import PackingState
 
 BACKENDS = ("compiled", "eager", "reference")
@@ -128,8 +128,12 @@ def test_advance_and_restart_refuse_arguments_that_they_cannot_read(kernels: Ker
     for change in refused(CHANGES, given[name].dtype):
         g = given | {name: CHANGES[change](given[name])}
         with pytest.raises(ValueError, match=rf"^(advance|restart): want {name} .*; got "):
-            kernels.advance(copy_of(STATE), g["action"], g["following"], S.catalogue, S.bin_)
-            kernels.restart(STATE, g["mask"], g["key"], g["item_id"], S.catalogue, S.bin_)
+            _both(kernels, g)
+
+
+def _both(kernels: Kernels, given: dict[str, Any]) -> None:
+    kernels.advance(copy_of(STATE), given["action"], given["following"], S.catalogue, S.bin_)
+    kernels.restart(STATE, given["mask"], given["key"], given["item_id"], S.catalogue, S.bin_)
 
 
 @pytest.mark.parametrize("name", ["placements", "placement_z"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from tests.envs.packing.scenes import CELL, LAW, RULES, Scene, scene
 from tests.native.compilers import need_compiler, threads
 from tests.tolerances import assert_near
 from torchrl_gpu import native
-from torchrl_gpu.envs.packing.kernels import Kernels, Kept, Placement, get_kernels
+from torchrl_gpu.envs.packing.kernels import Kept, Kernels, Placement, get_kernels
 from torchrl_gpu.envs.packing.types import PackingState
 
 MORE = int(os.environ.get("TORCHRL_GPU_FUZZ", "1"))
@@ -115,7 +116,7 @@ def tensors_of(result: Any) -> list[Tensor]:
 
 def assert_alike(f: Fuzz, call: Callable[[Kernels], Any], near: bool = False) -> None:
     """The compiled backend refuses what the eager one refuses, in the same words, and gives what that gives."""
-    expected, came = (outcome(lambda k=get_kernels(name): call(k)) for name in ("eager", "compiled"))
+    expected, came = (outcome(partial(call, get_kernels(name))) for name in ("eager", "compiled"))
     if isinstance(came, str) and came.startswith("any_legal: want tensors on cpu"):
         return  # which the eager backend does not ask for
     if isinstance(expected, str) or isinstance(came, str):
@@ -191,7 +192,8 @@ def test_actions_of_anything(seed: int, kind: str, stability: str, num: int, san
     high = {"item_id": s.catalogue.num_items, "num_packed": right.placements.shape[1]}
     names = [field.name for field in fields(PackingState)]
     odd = [name for name in names if f.rng.random() < 0.3]
-    state = PackingState(**{n: f(getattr(right, n), 0, high.get(n, 9)) if n in odd else getattr(right, n) for n in names})
+    values = {name: getattr(right, name) for name in names}
+    state = PackingState(**values | {name: f(values[name], 0, high.get(name, 9)) for name in odd})
     if sane:
         state = copy_of(state)  # contiguous: some of it is written in place
     count = torch.zeros(len(s.heightmap), dtype=torch.int64)

@@ -10,8 +10,8 @@
 And the same in torch for every backend: `judge_placements`, which given placements stand by the rule `com`; `balanced`,
 a catalogue with what that rule reads of it.
 
-`reference` (NumPy) is the definition; the others must agree with it. All are called through `border`, which refuses what
-they cannot read.
+`reference` (NumPy) is the definition; the others must agree with it. All are called through `border`, which refuses
+what they cannot read.
 """
 
 from __future__ import annotations

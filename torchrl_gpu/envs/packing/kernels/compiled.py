@@ -209,7 +209,8 @@ def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: C
     from torchrl_gpu.envs.packing.kernels import Moved
 
     described = _described(state.heightmap, state.item_id, catalogue, bin_)
-    assert state.placements.is_contiguous() and state.placement_z.is_contiguous()  # written in place
+    assert state.placements.is_contiguous()  # both are written in place
+    assert state.placement_z.is_contiguous()
     given = [action, state.z_map, state.legal, state.position, state.num_packed, state.step_count, state.volume]
     given += [state.stable, following, catalogue.volume, state.placements, state.placement_z]
     given = [each.contiguous() for each in given]

@@ -402,7 +402,7 @@ def _begin_maps(
     fits, high = standing(
         (fresh_item + env * SLOTS)[:, None],
         start, again, extent, item_height, num_items, ORIENTATIONS, X, Y, STEP, LANES,
-    )
+    )  # fmt: skip
     at = (env * PLACEMENTS)[:, None] + lane[None, :]
     z = tl.load(z_map + at, mask=write & ~again, other=ceiling)
     fine = tl.load(legal + at, mask=write & ~again, other=0)
