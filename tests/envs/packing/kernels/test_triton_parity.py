@@ -351,7 +351,7 @@ def test_what_is_not_inside_the_bin_is_not_placed(kind: str, device: torch.devic
     for seed in range(12):
         rng = np.random.default_rng(seed)
         s = scene(seed, kind, num_envs=5)
-        placement, there = hostile_placement(s, rng), s.to(device)
+        placement, there = hostile_placement(s, rng, 0.05), s.to(device)
         on_device = Placement(*(field.to(device) for field in placement))
         came = triton_kernels.place(there.heightmap, on_device, there.catalogue, s.bin_).cpu()
         assert torch.equal(came, reference.place(s.heightmap, placement, s.catalogue, s.bin_))
