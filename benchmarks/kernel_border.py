@@ -25,15 +25,15 @@ TURNS = 20
 CALLS = {  # of one turn, about a fifth of a second
     "bpp10, 1,024 environments: step": 30,
     "bpp10, 1 environment: step": 150,
-    "bpp10, 1 environment: drop_map": 4000,
-    "bpp10, 1 environment: advance": 2000,
+    "bpp10, 1 environment: drop_map": 6000,
+    "bpp10, 1 environment: advance": 3000,
     "bpp10, 1,024 environments: drop_map": 150,
-    "bpp10, 1,024 environments: advance": 300,
-    "bpp10, 1,024 environments: any_legal": 2000,
-    "bpp10, 1,024 environments: pick_true": 500,
-    "irregular, 2 bins of 100 × 100 cells, 24 orientations: z-map": 10,
-    "irregular, 2 bins of 100 × 100 cells, rule com: z-map": 6,
-    "irregular, 2 bins of 100 × 100 cells: pile growth": 6,
+    "bpp10, 1,024 environments: advance": 500,
+    "bpp10, 1,024 environments: any_legal": 10000,
+    "bpp10, 1,024 environments: pick_true": 2000,
+    "irregular, 2 bins of 100 × 100 cells, 24 orientations: z-map": 400,
+    "irregular, 2 bins of 100 × 100 cells, rule com: z-map": 120,
+    "irregular, 2 bins of 100 × 100 cells: pile growth": 250,
 }
 
 

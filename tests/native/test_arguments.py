@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchrl_gpu.native.arguments import argument, length, shape_of, written
+from torchrl_gpu.native.arguments import argument, exact, length, shape_of, written
 
 CPU = torch.device("cpu")
 
@@ -35,7 +35,6 @@ def test_integers_become_int64(dtype: torch.dtype) -> None:
         (torch.zeros(3, dtype=torch.int64), r"\(3,\) int64 on cpu"),
         (torch.zeros(2, 1, dtype=torch.int64), r"\(2, 1\) int64 on cpu"),
         (torch.zeros(2, dtype=torch.int64, device="meta"), r"\(2,\) int64 on meta"),
-        (torch.zeros(4)[::2], r"\(2,\) float32 on cpu, strides \(2,\)"),
         ([0, 0], "list"),
         (None, "NoneType"),
     ],
@@ -43,6 +42,12 @@ def test_integers_become_int64(dtype: torch.dtype) -> None:
 def test_what_is_not_wanted_is_told(value: Any, said: str) -> None:
     with pytest.raises(ValueError, match=rf"^here: want it \(2,\) int64 on cpu; got {said}$"):
         argument("here", "it", value, torch.int64, (2,), CPU)
+
+
+def test_where_nothing_may_be_cast_another_width_is_refused() -> None:
+    exact("here", "it", torch.zeros(2).long(), torch.int64, (2,), CPU)
+    with pytest.raises(ValueError, match=r"^here: want it \(2,\) int64 on cpu; got \(2,\) int32 on cpu$"):
+        exact("here", "it", torch.zeros(2).int(), torch.int64, (2,), CPU)
 
 
 def test_what_is_written_is_neither_cast_nor_copied() -> None:

@@ -30,6 +30,18 @@ def argument(
     raise ValueError(f"{where}: want {name} {_described(dtype, shape, device)}; got {describe(value)}")
 
 
+def exact(
+    where: str, name: str, value: Tensor, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device
+) -> None:
+    """Nothing, where `value` is what is wanted without a cast.
+
+    Raises:
+        ValueError: As `argument`, or it is of another width.
+    """
+    if argument(where, name, value, dtype, shape, device) is not value:
+        raise ValueError(f"{where}: want {name} {_described(dtype, shape, device)}; got {describe(value)}")
+
+
 def written(
     where: str, name: str, value: Tensor, dtype: torch.dtype, shape: tuple[int, ...], device: torch.device
 ) -> Tensor:
@@ -40,7 +52,8 @@ def written(
     """
     if argument(where, name, value, dtype, shape, device) is value and value.is_contiguous():
         return value
-    raise ValueError(f"{where}: want {name} {_described(dtype, shape, device)}, contiguous; got {describe(value)}")
+    came = f"{describe(value)}, strides {value.stride()}"
+    raise ValueError(f"{where}: want {name} {_described(dtype, shape, device)}, contiguous; got {came}")
 
 
 def shape_of(value: object) -> tuple[int, ...]:
@@ -57,8 +70,7 @@ def describe(value: object) -> str:
     """Type, shape and device of a tensor, for a message."""
     if not isinstance(value, Tensor):
         return type(value).__name__
-    strides = "" if value.is_contiguous() else f", strides {value.stride()}"
-    return _described(value.dtype, tuple(value.shape), value.device) + strides
+    return _described(value.dtype, tuple(value.shape), value.device)
 
 
 def _described(dtype: torch.dtype, shape: tuple[int, ...], device: torch.device) -> str:

@@ -53,7 +53,7 @@ def test_maps_must_hold_the_footprints() -> None:
         replace(SOLIDS, top=SOLIDS.top[..., :2, :], bottom=SOLIDS.bottom[..., :2, :])
     with pytest.raises(ValueError, match=r"^Catalogue: want top \(2, 2, 3, 3\) float32 on cpu; got \(2, 2, 2, 3\) "):
         replace(SOLIDS, top=SOLIDS.top[..., :2, :])
-    with pytest.raises(ValueError, match=r"^Catalogue: want top .* float32 on cpu; got .* float64 on cpu$"):
+    with pytest.raises(ValueError, match=r"^Catalogue: want height .* float32 on cpu; got .* float64 on cpu$"):
         Catalogue.of_maps(SOLIDS.top.double(), SOLIDS.bottom.double(), SOLIDS.extent, SOLIDS.volume)
     wide = torch.zeros(1, 1, 1, MOST_MAP_CELLS + 1)
     with pytest.raises(ValueError, match=r"^Catalogue: want maps of at most 32767 cells a side; got \(1, 32768\)$"):
