@@ -16,7 +16,7 @@ struct Problem {
     int64_t rows, columns;                    // P, Q that the maps are padded to
     const int64_t* item;                      // (N, K); what is no row of the catalogue is an empty slot
     const float* heightmap;                   // (N, X, Y)
-    const int64_t* extent;                    // (M, O, 2)
+    const int64_t* extent;                    // (M, O, 2), from 1 to P and Q: checked where a catalogue is made
     const float* height;                      // (M, O)
     const float* top;                         // (M, O, P, Q); null for boxes
     const float* bottom;                      // (M, O, P, Q); null for boxes
@@ -62,14 +62,11 @@ struct Variant {
 
     Variant(const Problem& p, int64_t item, int64_t orientation)
         : row(item * p.orientations + orientation),
-          x(within(p.extent[2 * row], p.flat() ? INT64_MAX : p.rows), p.cells_x, p.step, p.grid_x),
-          y(within(p.extent[2 * row + 1], p.flat() ? INT64_MAX : p.columns), p.cells_y, p.step, p.grid_y),
+          x(p.extent[2 * row], p.cells_x, p.step, p.grid_x),
+          y(p.extent[2 * row + 1], p.cells_y, p.step, p.grid_y),
           height(p.height[row]) {}
 
     bool fits() const { return x.fitting > 0 && y.fitting > 0; }
-
-   private:
-    static int64_t within(int64_t extent, int64_t most) { return std::min(std::max<int64_t>(extent, 1), most); }
 };
 
 // A count from a tensor, and more: a sum that wraps around where it must.

@@ -51,7 +51,7 @@ def inside(placement: Placement, catalogue: Catalogue, bin_: Bin) -> tuple[Place
     at = [torch.minimum(corner, most).clamp_min(0) for corner, most in zip((x, y), last, strict=True)]
     same = (item == row) & (orientation == turned) & (x == at[0]) & (y == at[1])
     fits = (last[0] >= 0) & (last[1] >= 0)
-    return type(placement)(row, turned, *at, z), same & fits
+    return placement._replace(item_id=row, orientation=turned, x=at[0], y=at[1], z=z), same & fits
 
 
 def walls(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
