@@ -65,8 +65,6 @@ struct Variant {
           x(p.extent[2 * row], p.cells_x, p.step, p.grid_x),
           y(p.extent[2 * row + 1], p.cells_y, p.step, p.grid_y),
           height(p.height[row]) {}
-
-    bool fits() const { return x.fitting > 0 && y.fitting > 0; }
 };
 
 // A count from a tensor, and more: a sum that wraps around where it must.
