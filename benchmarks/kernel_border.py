@@ -1,9 +1,10 @@
 """What checking what enters the kernels costs: `python benchmarks/kernel_border.py BEFORE [--after CHECKOUT]`.
 
-BEFORE is a checkout of the commit to compare with, such as `git worktree add ../before COMMIT` makes. One process of
-each runs the same work on the same numbers, warm, and they take turns; what is told is the time of the processor, the
-median over the turns, and the median ratio of two turns beside each other, which other load moves least.
-Some five minutes of one core.
+BEFORE is a checkout of the commit to compare with, such as `git worktree add ../before COMMIT` makes. A process of each
+runs the same work on the same numbers, warm, and they take turns; then two new processes, since where their tensors
+come to lie can double the time of a row for as long as a process lives. What is told is the time of the processor, the
+median over all turns, and the median ratio of two turns beside each other, which other load moves least. Some five
+minutes of one core.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "kernel_border.json"
-TURNS = 20
+TURNS, PAIRS = 6, 5
 CALLS = {  # of one turn, about a fifth of a second
     "bpp10, 1,024 environments: step": 30,
     "bpp10, 1 environment: step": 150,
@@ -42,7 +43,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("before", type=Path, nargs="?", help="checkout of the commit before")
     parser.add_argument("--after", type=Path, default=ROOT, help="checkout that is compared with it")
-    parser.add_argument("--turns", type=int, default=TURNS)
+    parser.add_argument("--turns", type=int, default=TURNS, help="of each pair of processes")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="of processes")
     parser.add_argument("--output", type=Path, default=RESULT)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -54,22 +56,28 @@ def main() -> None:
     from torchrl_gpu.bench.machine import describe
     from torchrl_gpu.training.reports import write_json
 
-    sides = {"before": Worker(args.before), "after": Worker(args.after)}
-    seconds: dict[str, dict[str, list[float]]] = {name: {side: [] for side in sides} for name in CALLS}
+    checkouts = {"before": args.before, "after": args.after}
+    seconds: dict[str, dict[str, list[float]]] = {name: {side: [] for side in checkouts} for name in CALLS}
+    for _ in range(args.pairs):
+        sides = {side: Worker(checkout) for side, checkout in checkouts.items()}
+        for name, turns in seconds.items():
+            for turn in range(args.turns + 1):
+                for side in sorted(sides, reverse=bool(turn % 2)):
+                    took = sides[side].run(name)
+                    if turn:  # the first warms caches
+                        turns[side].append(took)
+        for worker in sides.values():
+            worker.close()
     for name, turns in seconds.items():
-        for turn in range(args.turns + 1):
-            for side in sorted(sides, reverse=bool(turn % 2)):
-                took = sides[side].run(name)
-                if turn:  # the first warms caches
-                    turns[side].append(took)
         print(f"{name}: {_row(turns)}", flush=True)
     import torch
 
     result = {
         "benchmark": "kernel_border",
         "machine": describe(torch.device("cpu")) | {"shared": os.getloadavg()[0] > 1.5},
-        "commits": {side: _commit(worker.checkout) for side, worker in sides.items()},
+        "commits": {side: _commit(checkout) for side, checkout in checkouts.items()},
         "turns": args.turns,
+        "pairs_of_processes": args.pairs,
         "time": "of the processor, per call, median over turns; ratio of neighbouring turns, median and quartiles",
         "rows": [{"work": name} | _row(turns) for name, turns in seconds.items()],
     }
@@ -108,6 +116,10 @@ class Worker:
         if not took:
             raise RuntimeError(f"the worker of {self.checkout} ended")
         return float(took)
+
+    def close(self) -> None:
+        """Ends the process."""
+        self.process.communicate()
 
 
 def work() -> None:
