@@ -132,6 +132,7 @@ class Balance {
     }
 
     static INLINE void join(Side& side, Mask there, Wide reach, A ahead) {
+        reach = there ? reach : Wide{};  // of other lanes the number means nothing, and its products need not fit
         if (ahead < 0) {
             const Mask steeper = there & (reach * side.run > side.rise * -ahead);
             side.rise = steeper ? reach : side.rise;
