@@ -1,6 +1,8 @@
 # make fit    a virtual environment, the install, the main job and its evaluation
 # make test   the same environment with the development tools, and the tests
 # make lint   ruff and mypy
+# make asan   the C++ kernels under AddressSanitizer and UBSan: the tests of what they refuse and survive
+# make soak   the same with all tests of the kernels, and fifty times the examples of the fuzz test; an hour or more
 # make bench  the benchmarks of the README
 # Another Python than the first that works: make fit PYTHON=/path/to/python3.12
 
@@ -8,6 +10,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONFIG := packing.yaml
 PYTEST_ARGS := -n auto --maxprocesses=4 --dist loadfile
+KERNEL_TESTS := tests/envs/packing/kernels
+ASAN_TESTS := tests/native/test_operators.py $(KERNEL_TESTS)/test_fuzz.py $(KERNEL_TESTS)/test_border.py
+SOAK_TESTS := $(ASAN_TESTS) $(KERNEL_TESTS)/test_compiled.py $(KERNEL_TESTS)/test_transition.py
+SOAK := 50
 CKPT := runs/packing/checkpoints/last.ckpt
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
@@ -20,7 +26,7 @@ done; \
 echo "make: want Python 3.11 or 3.12 with venv and ensurepip on the PATH; found none" >&2; exit 1
 endef
 
-.PHONY: help install install-dev fit test lint format configs bench clean
+.PHONY: help install install-dev fit test asan soak lint format configs bench clean
 
 help:
 	@sed -n '1,/^$$/s/^# //p' Makefile
@@ -49,6 +55,13 @@ fit: install
 
 test: install-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The backends in torch and NumPy pass the same tests in make test; here they would only take time.
+asan: install-dev
+	$(BIN)/python tests/native/sanitized.py -q $(ASAN_TESTS) -k "not eager and not reference"
+
+soak: install-dev
+	TORCHRL_GPU_FUZZ=$(SOAK) $(BIN)/python tests/native/sanitized.py -q $(SOAK_TESTS)
 
 lint: install-dev
 	$(BIN)/ruff check .

@@ -16,7 +16,11 @@ struct Centre {
     int64_t x, y;
 
     Centre(const Problem& p, const Variant& v)
-        : x(p.plumb ? p.plumb[2 * v.row] : 8 * v.x.extent), y(p.plumb ? p.plumb[2 * v.row + 1] : 8 * v.y.extent) {}
+        : x(p.plumb ? within(p.plumb[2 * v.row], v.x) : 8 * v.x.extent),
+          y(p.plumb ? within(p.plumb[2 * v.row + 1], v.y) : 8 * v.y.extent) {}
+
+   private:
+    static int64_t within(int64_t at, const Axis& axis) { return std::min(std::max<int64_t>(at, 0), 16 * axis.extent); }
 };
 
 constexpr int64_t MOST_CELLS_IN_FLOATS = 256;  // of a footprint's side: products up to (16 · 256)² = 2²⁴
@@ -128,6 +132,7 @@ class Balance {
     }
 
     static INLINE void join(Side& side, Mask there, Wide reach, A ahead) {
+        reach = there ? reach : Wide{};  // of other lanes the number means nothing, and its products need not fit
         if (ahead < 0) {
             const Mask steeper = there & (reach * side.run > side.rise * -ahead);
             side.rise = steeper ? reach : side.rise;

@@ -29,19 +29,21 @@ class BoxBin {
 
     // Rest heights, (Gx, Gy), +inf where the box does not fit; a vector behind the last is overwritten.
     void rest(const Problem& p, const Variant& v, float* out) {
+        const int64_t lines = v.y.fitting ? v.x.fitting : 0;  // what does not fit, no window here holds either
+        const int64_t length = std::min(v.x.extent, p.cells_x);
         int level = 0;
-        while ((int64_t(2) << level) <= v.x.extent) level++;
+        while ((int64_t(2) << level) <= length) level++;
         make_levels(p, level);
-        const int64_t second = (v.x.extent - (int64_t(1) << level)) * pitch(level);
+        const int64_t second = (length - (int64_t(1) << level)) * pitch(level);
         const float* from = rows(p, level);
-        for (int64_t g = 0; g < v.x.fitting; g++) {
+        for (int64_t g = 0; g < lines; g++) {
             const float* near = from + v.x.position(g, p.step) * pitch(level);
             if (vectors_ == 1)
                 narrow(p, v, highest(near, near + second), out + g * p.grid_y);
             else
                 wide(p, v, near, near + second, out + g * p.grid_y);
         }
-        std::fill(out + v.x.fitting * p.grid_y, out + p.plane(), INFINITY);
+        std::fill(out + lines * p.grid_y, out + p.plane(), INFINITY);
     }
 
     // Takes out of `legal` the placements that do not stand; `z` is what `rest` gave.

@@ -32,6 +32,7 @@ class GrowthBin {
     using Sum = typename std::conditional<L::integer, int32_t, double>::type;
     static constexpr T NOTHING = L::integer ? T(-16384) : T(-1e30f);  // the top where there is no material
     static constexpr float MOST = 4096;                               // counts, so that no sum of three overflows
+    static constexpr int64_t MOST_SUM = 1 << 30;                      // counts, so that no sum over a footprint does
 
     // Takes environment `env` unless it is there already; false where its heights are no whole counts.
     bool take(const Problem& p, int64_t env, uint64_t call) {
@@ -56,6 +57,7 @@ class GrowthBin {
             for (int64_t gy = 0; gy < lanes_; gy++)
                 rest[gx * lanes_ + gy] = gy < v.y.on_grid ? counted(p, z[gx * p.grid_y + gy]) : T(0);
         if (!whole_) return whole_ = true, false;  // the bin itself is
+        if (v.x.extent * v.y.extent * (highest_ + highest_top_) > MOST_SUM) return false;
         chunk_ = L::integer ? std::max<int64_t>(1, 32767 / std::max<int64_t>(1, highest_ + highest_top_)) : 64;
         Sum* sums = sums_.at_least(v.x.fitting * lanes_);
         std::fill(sums, sums + v.x.fitting * lanes_, Sum(0));
@@ -77,9 +79,11 @@ class GrowthBin {
         if constexpr (!L::integer) return metres;
         const float counts = metres / p.unit;
         const float whole = std::nearbyint(counts);
-        whole_ &= std::fabs(counts - whole) <= 1e-3f && std::fabs(whole) <= MOST;
-        highest_ = std::max(highest_, int64_t(whole));
-        return T(whole);
+        const bool fine = std::fabs(counts - whole) <= 1e-3f && whole >= 0 && whole <= MOST;  // a number, above all
+        whole_ &= fine;
+        const T held = fine ? T(whole) : T(0);
+        highest_ = std::max(highest_, int64_t(held));
+        return held;
     }
 
     // Columns of the footprint become lines; the cells with material of each lie in a range.
@@ -123,14 +127,19 @@ class GrowthBin {
                 const Vector<T> t = L::all(top[i]);
                 for (int r = 0; r < R; r++)
                     for (int c = 0; c < C; c++) {
-                        const Vector<T> over = rest[r][c] + t - L::load(window + r * next + c * L::count);
-                        raised[r][c] += over > L::all(T(0)) ? over : L::all(T(0));
+                        const Vector<T> over = less(more(rest[r][c], t), L::load(window + r * next + c * L::count));
+                        raised[r][c] = more(raised[r][c], over > L::all(T(0)) ? over : L::all(T(0)));
                     }
                 if (++held == chunk_) spill<R, C>(raised, g, lane), held = 0;
             }
         }
         spill<R, C>(raised, g, lane);
     }
+
+    // Sums that wrap around in the lanes behind the grid, whose windows mean nothing.
+    using Word = typename std::conditional<L::integer, uint16_t, T>::type;
+    static INLINE Vector<T> more(Vector<T> a, Vector<T> b) { return (Vector<T>)((Vector<Word>)a + (Vector<Word>)b); }
+    static INLINE Vector<T> less(Vector<T> a, Vector<T> b) { return (Vector<T>)((Vector<Word>)a - (Vector<Word>)b); }
 
     // What the registers hold goes to sums of more digits.
     template <int R, int C>

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from ctypes import c_int64, c_void_p
+from math import prod
 
 import torch
 from torch import Tensor
 
+from torchrl_gpu.native.arguments import argument, describe, shape_of
 from torchrl_gpu.native.build import library, problem
+
+_CPU = torch.device("cpu")
 
 
 def runs_on(tensor: Tensor) -> bool:
@@ -16,8 +20,20 @@ def runs_on(tensor: Tensor) -> bool:
 
 
 def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
-    """As `streams.draw_bits`."""
-    key, counter = (each.contiguous() for each in torch.broadcast_tensors(key, counter))
+    """As `streams.draw_bits`.
+
+    Raises:
+        ValueError: They are no integers on a CPU, or do not broadcast.
+    """
+    key = argument("draw_bits", "key", key, torch.int64, shape_of(key), _CPU)
+    counter = argument("draw_bits", "counter", counter, torch.int64, shape_of(counter), _CPU)
+    if key.shape != counter.shape:
+        try:
+            key, counter = torch.broadcast_tensors(key, counter)
+        except RuntimeError:
+            shapes = f"{describe(key)} and {describe(counter)}"
+            raise ValueError(f"draw_bits: want a key and a counter that broadcast; got {shapes}") from None
+    key, counter = key.contiguous(), counter.contiguous()
     out = torch.empty_like(key)
     library().draw_bits(_at(key), _at(counter), c_int64(key.numel()), _at(out))
     return out
@@ -27,16 +43,39 @@ def pick_true(mask: Tensor, draw: Tensor) -> Tensor:
     """The true entry of rank ⌊draw · count⌋ of each row.
 
     Args:
-        mask: (…, A) bool.
-        draw: (…,) float64 in [0, 1).
+        mask: (…, A) bool; a byte that is neither 0 nor 1 is true.
+        draw: (…,) float64 in [0, 1); what is outside gives the nearest entry, what is no number the first.
 
     Returns:
         (…,) int64; 0 where there is none.
+
+    Raises:
+        ValueError: They are of other types or shapes, or not on a CPU.
     """
+    mask = argument("pick_true", "mask", mask, torch.bool, shape_of(mask) or (0,), _CPU)
+    draw = argument("pick_true", "draw", draw, torch.float64, shape_of(mask)[:-1], _CPU)
     mask, draw = mask.contiguous(), draw.contiguous()
     out = torch.empty_like(draw, dtype=torch.int64)
     sizes = draw.numel(), mask.shape[-1], torch.get_num_threads()
     library().pick_true(_at(mask), _at(draw), *map(c_int64, sizes), _at(out))
+    return out
+
+
+def any_true(values: Tensor) -> Tensor:
+    """Whether each row holds a true value; a byte that is neither 0 nor 1 is one.
+
+    Args:
+        values: (N, …) bool.
+
+    Returns:
+        (N,) bool.
+
+    Raises:
+        ValueError: It is of another type, has no rows, or is not on a CPU.
+    """
+    values = argument("any_true", "values", values, torch.bool, shape_of(values) or (0,), _CPU).contiguous()
+    out = torch.empty(values.shape[0], dtype=torch.bool)
+    library().any_true(_at(values), c_int64(values.shape[0]), c_int64(prod(values.shape[1:])), _at(out))
     return out
 
 

@@ -18,8 +18,8 @@ struct Maps {
     uint8_t* legal;  // likewise
     const float* kept_z;
     const uint8_t* kept_legal;
-    const int64_t* kept_slot;  // (N, K); null where nothing is kept
-    const int64_t* changed;    // (N, 4)
+    const int64_t* kept_slot;  // (N, K); of what is no slot nothing is kept; null where of none
+    const int64_t* changed;    // (N, 4); cells outside the bin do not count
 };
 
 namespace {
@@ -145,6 +145,8 @@ void drop_box(const Problem& p, int64_t env, const Variant& v, uint64_t call, fl
 
 // Placements of one axis whose windows reach into the cells [from, to).
 void reaching(const Axis& axis, int64_t step, int64_t from, int64_t to, int64_t& first, int64_t& end) {
+    const int64_t cells = axis.last + axis.extent;
+    from = std::max<int64_t>(from, 0), to = std::min(to, cells);
     first = end = 0;
     if (from >= to || axis.fitting == 0) return;
     const int64_t behind = from - axis.extent;  // windows that begin here or before end before `from`
@@ -159,7 +161,7 @@ void reaching(const Axis& axis, int64_t step, int64_t from, int64_t to, int64_t&
 Region outdated(const Problem& p, const Maps& maps, int64_t env, int64_t slot, int64_t orientation, const Variant& v,
                 float* z, uint8_t* legal) {
     const int64_t kept = maps.kept_slot ? maps.kept_slot[env * p.slots + slot] : -1;
-    if (kept < 0) {
+    if (kept < 0 || kept >= p.slots) {
         const bool whole = v.x.fitting == p.grid_x && v.y.fitting == p.grid_y;
         if (!whole) std::fill(z, z + p.plane(), p.ceiling), std::memset(legal, 0, p.plane());
         return {0, v.x.fitting, 0, v.y.fitting};
@@ -179,7 +181,7 @@ void drop(const Problem& p, const Maps& maps, int64_t env, int64_t variant, uint
     const int64_t item = p.item[env * p.slots + slot], at = (env * p.variants() + variant) * p.plane();
     float* z = maps.z + at;
     uint8_t* legal = maps.legal + at;
-    if (item < 0) {
+    if (!p.has(item)) {
         std::fill(z, z + p.plane(), p.ceiling);
         std::memset(legal, 0, p.plane());
         return;
@@ -188,6 +190,45 @@ void drop(const Problem& p, const Maps& maps, int64_t env, int64_t variant, uint
     if (p.flat()) return drop_box(p, env, v, call, z, legal);  // costs about as much as keeping
     const Region region = outdated(p, maps, env, slot, orientation, v, z, legal);
     if (!region.empty()) drop_solid(p, env, v, region, call, z, legal);
+}
+
+// Truth values are bytes; any but 0 is true, also one that no comparison gives.
+bool some_true(const uint8_t* values, int64_t length) {
+    int64_t i = 0;
+    for (; i + 64 <= length; i += 64) {
+        uint64_t words[8], some = 0;
+        std::memcpy(words, values + i, sizeof words);
+        for (uint64_t word : words) some |= word;
+        if (some) return true;
+    }
+    for (; i < length; i++)
+        if (values[i]) return true;
+    return false;
+}
+
+// ⌊draw · count⌋ within [0, count); −1 where there is nothing to count. What is no number is 0.
+int64_t rank_of(double draw, int64_t count) {
+    const double at = draw * double(count);
+    return at > 0 ? (at < double(count) ? int64_t(at) : count - 1) : std::min<int64_t>(0, count - 1);
+}
+
+// The true value of the rank that is drawn, 0 where there is none. WILD: some bytes are neither 0 nor 1.
+template <bool WILD>
+int64_t picked(const uint8_t* row, int64_t length, double draw) {
+    const auto one = [row](int64_t i) { return WILD ? uint8_t(row[i] != 0) : row[i]; };
+    uint32_t count = 0;
+    uint8_t bits = 0;
+    for (int64_t i = 0; i < length; i++) count += one(i), bits |= one(i);
+    if (bits > 1) return picked<true>(row, length, draw);
+    int64_t rank = rank_of(draw, count), at = 0;
+    for (; rank >= 0 && at + 16 <= length; at += 16) {  // blocks first: the place is some hundreds of values away
+        int32_t here = 0;
+        for (int64_t i = 0; i < 16; i++) here += one(at + i);
+        if (rank < here) break;
+        rank -= here;
+    }
+    while (rank >= 0 && (rank -= one(at)) >= 0) at++;
+    return at;
 }
 
 }  // namespace
@@ -212,7 +253,8 @@ void drop_map(const Problem* problem, const Maps* maps) {
     });
 }
 
-// The heightmaps after one placement each: item, orientation, x, y are (N,) and z metres.
+// The heightmaps after one placement each: item, orientation, x, y are (N,) and z metres. One that is not of the
+// catalogue, or not inside the bin, changes nothing.
 void place(const Problem* problem, const int64_t* item, const int64_t* orientation, const int64_t* x, const int64_t* y,
            const float* z, float* out) {
     const Problem& p = *problem;
@@ -220,8 +262,9 @@ void place(const Problem* problem, const int64_t* item, const int64_t* orientati
         for (int64_t n = first; n < end; n++) {
             float* heights = out + n * p.area();
             std::memcpy(heights, p.heightmap + n * p.area(), p.area() * sizeof(float));
-            if (item[n] < 0) continue;
-            raise_pile(p, Variant(p, item[n], orientation[n]), x[n], y[n], z[n], heights);
+            if (!p.has(item[n]) || orientation[n] < 0 || orientation[n] >= p.orientations) continue;
+            const Variant v(p, item[n], orientation[n]);
+            if (v.x.holds(x[n]) && v.y.holds(y[n])) raise_pile(p, v, x[n], y[n], z[n], heights);
         }
     });
 }
@@ -234,7 +277,7 @@ void pile_growth(const Problem* problem, const float* z_map, float* growth) {
         const int64_t env = task / p.variants(), variant = task % p.variants(), at = task * p.plane();
         const int64_t item = p.item[env * p.slots + variant / p.orientations];
         std::fill(growth + at, growth + at + p.plane(), 0.0f);
-        if (item >= 0) grow(p, env, Variant(p, item, variant % p.orientations), z_map + at, growth + at, call);
+        if (p.has(item)) grow(p, env, Variant(p, item, variant % p.orientations), z_map + at, growth + at, call);
     });
 }
 
@@ -253,28 +296,16 @@ void restart(const Problem* problem, const Restart* rows) {
 
 // Whether each of `rows` rows of `length` truth values holds a true one.
 void any_true(const uint8_t* values, int64_t rows, int64_t length, uint8_t* out) {
-    for (int64_t n = 0; n < rows; n++) out[n] = std::memchr(values + n * length, 1, length) != nullptr;
+    for (int64_t n = 0; n < rows; n++) out[n] = some_true(values + n * length, length);
 }
 
-// A true value of each row: the one of rank ⌊draw · count⌋, counted from 0; 0 where there is none.
+// A true value of each row: the one of rank ⌊draw · count⌋, counted from 0, or the nearest rank that there is; 0 where
+// none is true.
 void pick_true(const uint8_t* values, const double* draw, int64_t rows, int64_t length, int64_t threads, int64_t* out) {
-    spread(rows * length < (1 << 17) ? 1 : 4 * threads, threads, [&](int64_t part) {
-        const int64_t parts = rows * length < (1 << 17) ? 1 : 4 * threads, size = (rows + parts - 1) / parts;
-        for (int64_t n = part * size; n < std::min((part + 1) * size, rows); n++) {
-            const uint8_t* row = values + n * length;
-            int32_t count = 0;
-            for (int64_t i = 0; i < length; i++) count += row[i];
-            int32_t rank = std::min(int32_t(draw[n] * count), count - 1);
-            int64_t at = 0;
-            for (; count && at + 16 <= length; at += 16) {  // blocks first: the place is some hundreds of values away
-                int32_t here = 0;
-                for (int64_t i = 0; i < 16; i++) here += row[at + i];
-                if (rank < here) break;
-                rank -= here;
-            }
-            while (count && (rank -= row[at]) >= 0) at++;
-            out[n] = at;
-        }
+    const int64_t parts = rows * length < (1 << 17) ? 1 : 4 * threads, size = (rows + parts - 1) / parts;
+    spread(parts, threads, [&](int64_t part) {
+        for (int64_t n = part * size; n < std::min((part + 1) * size, rows); n++)
+            out[n] = picked<false>(values + n * length, length, draw[n]);
     });
 }
 

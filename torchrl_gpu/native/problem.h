@@ -1,4 +1,7 @@
 // What the kernels are called with: a catalogue, a bin and a batch, as plain pointers. Mirrored in compiled.py.
+//
+// Types, shapes and devices are checked before a call; values are not, since that would read them twice. So whatever
+// index or count comes out of a tensor is held within its range here, or stands for nothing.
 #pragma once
 
 #include <algorithm>
@@ -7,12 +10,13 @@
 
 struct Problem {
     int64_t envs, slots, orientations;        // N, K, O
+    int64_t items;                            // M
     int64_t cells_x, cells_y, step;           // X, Y
     int64_t grid_x, grid_y;                   // Gx, Gy
     int64_t rows, columns;                    // P, Q that the maps are padded to
-    const int64_t* item;                      // (N, K), −1 for an empty slot
+    const int64_t* item;                      // (N, K); what is no row of the catalogue is an empty slot
     const float* heightmap;                   // (N, X, Y)
-    const int64_t* extent;                    // (M, O, 2)
+    const int64_t* extent;                    // (M, O, 2), from 1 to P and Q: checked where a catalogue is made
     const float* height;                      // (M, O)
     const float* top;                         // (M, O, P, Q); null for boxes
     const float* bottom;                      // (M, O, P, Q); null for boxes
@@ -28,6 +32,11 @@ struct Problem {
     int64_t threads;
 
     bool flat() const { return bottom == nullptr; }
+    bool has(int64_t item) const { return uint64_t(item) < uint64_t(items); }
+    bool fits(int64_t item, int64_t orientation) const {
+        const int64_t* side = extent + 2 * (item * orientations + orientation);
+        return side[0] <= cells_x && side[1] <= cells_y;
+    }
     int64_t variants() const { return slots * orientations; }
     int64_t plane() const { return grid_x * grid_y; }
     int64_t area() const { return cells_x * cells_y; }
@@ -41,10 +50,11 @@ struct Axis {
         on_grid = last < 0 ? 0 : std::min(grid, last / step + 1);
         fitting = last < 0 ? 0 : std::min(grid, on_grid + (last % step != 0));
     }
+    bool holds(int64_t first) const { return 0 <= first && first <= last; }  // whether a footprint at it is inside
     int64_t position(int64_t g, int64_t step) const { return std::min(g * step, last); }
 };
 
-// One item in one orientation.
+// One item of the catalogue in one orientation.
 struct Variant {
     int64_t row;  // of the catalogue: item · O + orientation
     Axis x, y;
@@ -56,6 +66,9 @@ struct Variant {
           y(p.extent[2 * row + 1], p.cells_y, p.step, p.grid_y),
           height(p.height[row]) {}
 };
+
+// A count from a tensor, and more: a sum that wraps around where it must.
+inline int64_t plus(int64_t count, int64_t more) { return int64_t(uint64_t(count) + uint64_t(more)); }
 
 // Placements [x0, x1) × [y0, y1) of the grid.
 struct Region {

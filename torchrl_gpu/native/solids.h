@@ -104,7 +104,7 @@ class SolidBin {
         filled_.assign(p.cells_x + 1, 0);
         for (int64_t x = 0; x < p.cells_x; x++) {
             int32_t some = 0;
-            for (int64_t y = 0; y < p.cells_y; y++) some |= heights[x * p.cells_y + y] > 0;
+            for (int64_t y = 0; y < p.cells_y; y++) some |= heights[x * p.cells_y + y] != 0;
             filled_[x + 1] = filled_[x] + some;
         }
         T* w = turned_.data();
@@ -116,8 +116,9 @@ class SolidBin {
         int odd = 0;
         for (int64_t i = 0; i < p.area(); i++) {
             const float counts = heights[i] * per_unit;
-            const int32_t whole = int32_t(counts + 0.5f);
-            odd |= (std::fabs(counts - float(whole)) > 1e-3f) | (counts > most);
+            const float held = counts > 0 ? counts : 0;  // not a number, too: no integer is made of that
+            const int32_t whole = int32_t((held < most ? held : most) + 0.5f);
+            odd |= !(std::fabs(counts - float(whole)) <= 1e-3f) | (counts > most);
             w[i] = T(int32_t(L::top) - whole);
         }
         return !odd;

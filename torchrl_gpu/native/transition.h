@@ -7,17 +7,17 @@
 
 // State before and after one action of each environment; shapes as in PackingState.
 struct Step {
-    const int64_t* action;  // (N,)
+    const int64_t* action;  // (N,); one outside the range, or over an empty slot, is not legal
     const float* z_map;     // (N, K·O·Gx·Gy)
     const uint8_t* legal;   // likewise
     const int64_t *position, *num_packed, *step_count;
     const float* volume;
     const uint8_t* stable;
-    const int64_t* following;    // (N,), the item shown next
+    const int64_t* following;    // (N,), the item shown next; passed on as it is
     const float* item_volume;    // (M,)
-    int32_t* placements;         // (N, T, 4), written behind the others
+    int32_t* placements;         // (N, T, 4), written behind the others, at most into the last row
     float* placement_z;          // (N, T)
-    int64_t longest;             // T
+    int64_t longest;             // T, at least 1
     float* next_heightmap;       // (N, X, Y)
     int64_t* next_item;          // (N, K)
     int64_t *next_position, *next_num_packed, *next_step_count;
@@ -41,33 +41,47 @@ inline void raise_pile(const Problem& p, const Variant& v, int64_t x, int64_t y,
     }
 }
 
+// What an action chooses; nothing where it is not legal.
+struct Choice {
+    bool legal = false;
+    int64_t slot = 0, item = -1, orientation = 0;
+
+    Choice(const Problem& p, const Step& s, int64_t n) {
+        const int64_t actions = p.variants() * p.plane(), action = s.action[n];
+        if (action < 0 || action >= actions || !s.legal[n * actions + action]) return;
+        slot = action / p.plane() / p.orientations, orientation = action / p.plane() % p.orientations;
+        item = p.item[n * p.slots + slot];
+        legal = p.has(item) && p.fits(item, orientation);
+    }
+};
+
 inline void advance_one(const Problem& p, const Step& s, int64_t n) {
-    const int64_t actions = p.variants() * p.plane(), action = s.action[n];
-    const bool legal = action >= 0 && action < actions && s.legal[n * actions + action];
+    const Choice chosen(p, s, n);
+    const bool legal = chosen.legal;
     std::memcpy(s.next_heightmap + n * p.area(), p.heightmap + n * p.area(), p.area() * sizeof(float));
     s.was_legal[n] = legal;
-    s.next_position[n] = s.position[n] + legal;
-    s.next_num_packed[n] = s.num_packed[n] + legal;
-    s.next_step_count[n] = s.step_count[n] + 1;
-    s.next_stable[n] = s.stable[n] | legal;
+    s.next_position[n] = plus(s.position[n], legal);
+    s.next_num_packed[n] = plus(s.num_packed[n], legal);
+    s.next_step_count[n] = plus(s.step_count[n], 1);
+    s.next_stable[n] = s.stable[n] || legal;
     s.next_volume[n] = s.volume[n];
     int64_t* changed = s.changed + 4 * n;
     std::fill(changed, changed + 4, 0);
-    const int64_t gone = legal ? action / p.plane() / p.orientations : p.slots;
+    const int64_t gone = legal ? chosen.slot : p.slots;
     for (int64_t k = 0; k < p.slots; k++) {
         const int64_t from = k + (k >= gone);
         s.slot[n * p.slots + k] = from < p.slots ? from : -1;
         s.next_item[n * p.slots + k] = from < p.slots ? p.item[n * p.slots + from] : s.following[n];
     }
     if (!legal) return;
-    const int64_t orientation = action / p.plane() % p.orientations, gx = action % p.plane() / p.grid_y;
-    const Variant v(p, p.item[n * p.slots + gone], orientation);
-    const int64_t x = v.x.position(gx, p.step), y = v.y.position(action % p.grid_y, p.step);
-    const float z = s.z_map[n * actions + action];
+    const int64_t action = s.action[n];
+    const Variant v(p, chosen.item, chosen.orientation);
+    const int64_t x = v.x.position(action % p.plane() / p.grid_y, p.step), y = v.y.position(action % p.grid_y, p.step);
+    const float z = s.z_map[n * p.variants() * p.plane() + action];
     raise_pile(p, v, x, y, z, s.next_heightmap + n * p.area());
-    s.next_volume[n] += s.item_volume[v.row / p.orientations];
-    const int64_t at = n * s.longest + std::min(s.num_packed[n], s.longest - 1);
-    const int64_t row[4] = {v.row / p.orientations, orientation, x, y};
+    s.next_volume[n] += s.item_volume[chosen.item];
+    const int64_t at = n * s.longest + std::min(std::max<int64_t>(s.num_packed[n], 0), s.longest - 1);
+    const int64_t row[4] = {chosen.item, chosen.orientation, x, y};
     std::copy(row, row + 4, s.placements + 4 * at);
     s.placement_z[at] = z;
     const int64_t cells[4] = {x, y, x + v.x.extent, y + v.y.extent};
@@ -98,7 +112,7 @@ inline void empty_maps(const Problem& p, const int64_t* item, float* z, uint8_t*
     std::fill(z, z + p.variants() * p.plane(), p.ceiling);
     std::memset(legal, 0, p.variants() * p.plane());
     for (int64_t variant = 0; variant < p.variants(); variant++, z += p.plane(), legal += p.plane()) {
-        if (item[variant / p.orientations] < 0) continue;
+        if (!p.has(item[variant / p.orientations])) continue;
         const Variant v(p, item[variant / p.orientations], variant % p.orientations);
         for (int64_t gx = 0; gx < v.x.fitting; gx++)
             for (int64_t gy = 0; gy < v.y.fitting; gy++)
@@ -122,7 +136,7 @@ inline void restart_one(const Problem& p, const Restart& r, int64_t n) {
     }
     r.next_position[n] = again ? p.slots : r.position[n];
     r.next_key[n] = again ? r.fresh_key[n] : r.key[n];
-    r.next_episode[n] = r.episode[n] + again;
+    r.next_episode[n] = plus(r.episode[n], again);
     r.next_num_packed[n] = again ? 0 : r.num_packed[n];
     r.next_step_count[n] = again ? 0 : r.step_count[n];
     r.next_volume[n] = again ? 0.0f : r.volume[n];

@@ -161,6 +161,9 @@ class PackingEnv(BatchedEnv):
         ).float()
         return torch.cat([sizes, torch.zeros_like(sizes[:1])])
 
+    def _sizes_of(self, item_id: Tensor) -> Tensor:
+        return self._sizes[item_id.clamp(-1, self.catalogue.num_items)]  # what is no row of the catalogue is no item
+
     @property
     def bytes_per_env(self) -> int:
         """Most bytes that one environment takes while it steps."""
@@ -313,7 +316,7 @@ class PackingEnv(BatchedEnv):
         z_map, legal = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin)
         item_mask = self.kernels.any_legal(legal.flatten(0, 1)).view_as(item_id)
         made = {"z_map": z_map, "legal_mask": legal, "action_mask": legal.flatten(1), "item_mask": item_mask}
-        return tensordict.update(made | {"item_size": self._sizes[item_id]})
+        return tensordict.update(made | {"item_size": self._sizes_of(item_id)})
 
     # -- a step -----------------------------------------------------------------------------------------------------
 
@@ -358,7 +361,7 @@ class PackingEnv(BatchedEnv):
     def _judged(self, before: PackingState, moved: Moved) -> Tensor:
         """Whether the last placement stands by the rule `com`, (N,) bool; as before where none was made."""
         made = moved.state.placements
-        at = torch.arange(self.num_envs, device=self.device), before.num_packed.clamp_max(made.shape[1] - 1)
+        at = torch.arange(self.num_envs, device=self.device), before.num_packed.clamp(0, made.shape[1] - 1)
         item, orientation, x, y = made[at].long().unbind(1)
         item = torch.where(moved.legal, item, -1)
         placement = Placement(item, orientation, x, y, moved.state.placement_z[at])
@@ -397,7 +400,7 @@ class PackingEnv(BatchedEnv):
         out = {
             "box_heightmap": s.heightmap,
             "item_id": s.item_id,
-            "item_size": self._sizes[s.item_id],
+            "item_size": self._sizes_of(s.item_id),
             "legal_mask": s.legal,
             "action_mask": s.legal.flatten(1),
             "item_mask": self.kernels.any_legal(s.legal.flatten(0, 1)).view_as(s.item_id),

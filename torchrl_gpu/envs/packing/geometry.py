@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
+
+if TYPE_CHECKING:
+    from torchrl_gpu.envs.packing.kernels import Placement
 
 
 def grid_positions(extent: Tensor, cells: int, step: int) -> tuple[Tensor, Tensor]:
@@ -29,18 +34,39 @@ def grid_positions(extent: Tensor, cells: int, step: int) -> tuple[Tensor, Tenso
     return torch.minimum(wanted, last).clamp_min(0), fits
 
 
+def catalogue_rows(item_id: Tensor, catalogue: Catalogue) -> Tensor:
+    """Rows of the catalogue, int64, to read whatever `item_id` holds; where they differ from it there is no item."""
+    return item_id.clamp(0, catalogue.num_items - 1)
+
+
+def inside(placement: Placement, catalogue: Catalogue, bin_: Bin) -> tuple[Placement, Tensor]:
+    """Placements with an item, an orientation and cells that there are, and where they are the given ones, (N,) bool.
+
+    The others place nothing: without an item, or in no orientation, or with cells outside the bin.
+    """
+    item, orientation, x, y, z = placement
+    row = catalogue_rows(item, catalogue)
+    turned = orientation.clamp(0, catalogue.num_orientations - 1)
+    last = [cells - side for cells, side in zip(bin_.cells, catalogue.extent[row, turned].unbind(-1), strict=True)]
+    at = [torch.minimum(corner, most).clamp_min(0) for corner, most in zip((x, y), last, strict=True)]
+    same = (item == row) & (orientation == turned) & (x == at[0]) & (y == at[1])
+    fits = (last[0] >= 0) & (last[1] >= 0)
+    return placement._replace(item_id=row, orientation=turned, x=at[0], y=at[1], z=z), same & fits
+
+
 def walls(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
     """How high the walls of the bin make items rest: 0 where the footprint fits, +inf elsewhere.
 
     Args:
-        item_id: (N, K) int64; −1, an empty slot, fits nowhere.
+        item_id: (N, K) int64; an empty slot fits nowhere.
         catalogue: The items.
         bin_: The bin.
 
     Returns:
         (N, K, O, Gx, Gy) float32.
     """
-    row = item_id.clamp_min(0).flatten()
+    present = catalogue_rows(item_id, catalogue)
+    row = present.flatten()
     shared = catalogue.num_items < row.numel()  # a catalogue row is then worked out once and copied
     extent = catalogue.extent if shared else catalogue.extent[row]  # (M or N·K, O, 2)
     _, fits_x = grid_positions(extent[..., 0], bin_.cells[0], bin_.step)
@@ -48,5 +74,5 @@ def walls(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
     wall = torch.where(fits_x[..., :, None] & fits_y[..., None, :], 0.0, torch.inf)
     if shared:
         wall = wall.flatten(1).index_select(0, row)
-    absent = torch.where(item_id < 0, torch.inf, 0.0)[..., None, None, None]
+    absent = torch.where(item_id != present, torch.inf, 0.0)[..., None, None, None]
     return wall.view(*item_id.shape, -1, *bin_.grid) + absent

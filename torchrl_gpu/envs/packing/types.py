@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu import arguments
+from torchrl_gpu.envs.packing.catalogue_check import check_catalogue
 
 STABILITY_RULES = ("none", "corners", "support", "com")
 LEAST_SIDE, MOST_SIDE = 1e-4, 1e6  # of a bin, metres: products of its sides stay far inside float32
@@ -158,6 +159,12 @@ class Catalogue:
     centre: Tensor | None = None
     plumb: Tensor | None = None
     steady: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_catalogue(self)
+        for name in ("extent", "height", "volume", "steady"):  # small, and kernels read them as they lie in memory
+            value = getattr(self, name)
+            object.__setattr__(self, name, None if value is None else value.contiguous())
 
     @property
     def flat(self) -> bool:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.envs.packing.kernels.hostile import hostile_items, hostile_kept, hostile_placement
 from tests.envs.packing.kernels.test_compiled import changed_by, shown_next
 from tests.envs.packing.kernels.test_eager import some_placement
 from tests.envs.packing.scenes import CELL, RULES, Scene, as_solids, bin_of, scene, scene_in
@@ -272,7 +273,7 @@ def test_memory_that_is_not_contiguous_is_read_right(device: torch.device) -> No
 
 
 def test_the_backend_runs_there(device: torch.device) -> None:
-    assert get_kernels("triton", device).drop_map is triton_kernels.drop_map
+    assert get_kernels("triton", device).drop_map.__wrapped__ is triton_kernels.drop_map
 
 
 # -- on a CUDA device alone --------------------------------------------------------------------------------------------
@@ -326,3 +327,45 @@ def test_every_cut_of_the_work_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+# -- numbers out of every range --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cells", [(5, 6), (17, 4)])  # small boxes and wide ones
+@pytest.mark.parametrize("kind", ["boxes", "solids"])
+def test_what_is_no_row_of_the_catalogue_is_an_empty_slot(
+    kind: str, cells: tuple[int, int], device: torch.device
+) -> None:
+    for seed in SEEDS[:3]:
+        rng = np.random.default_rng(seed)
+        bin_ = bin_of(cells, step=1 + seed % 2, stability=RULES[seed % len(RULES)])
+        s = hostile_items(scene_in(bin_, rng, kind, num_envs=4).counted(CELL), rng)
+        z_map, _ = assert_parity(s, device)
+        assert_growth(s, z_map, device)
+
+
+@pytest.mark.parametrize("kind", ["boxes", "solids"])
+def test_what_is_not_inside_the_bin_is_not_placed(kind: str, device: torch.device) -> None:
+    placed = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        s = scene(seed, kind, num_envs=5)
+        placement, there = hostile_placement(s, rng, 0.05), s.to(device)
+        on_device = Placement(*(field.to(device) for field in placement))
+        came = triton_kernels.place(there.heightmap, on_device, there.catalogue, s.bin_).cpu()
+        assert torch.equal(came, reference.place(s.heightmap, placement, s.catalogue, s.bin_))
+        placed += int((came != s.heightmap).any())
+    assert placed > 1
+
+
+def test_kept_maps_of_no_slot_are_not_kept(device: torch.device) -> None:
+    for seed in SEEDS[:3]:
+        rng = np.random.default_rng(seed)
+        s = scene_in(bin_of((5, 4), step=1 + seed % 2), rng, "solids", num_envs=3).counted(CELL)
+        maps = reference.drop_map(*s)
+        z_map, legal = dropped(s, device, hostile_kept(s, maps, rng))  # whatever the numbers: nothing outside is read
+        assert z_map.shape == legal.shape == maps[0].shape
+        kept = hostile_kept(s, (torch.full_like(maps[0], 77.0), ~maps[1]), rng)
+        nowhere = torch.where(kept.slot < 0, kept.slot, kept.slot.clamp_min(s.item_id.shape[1]))
+        assert_parity(s, device, kept._replace(slot=nowhere))

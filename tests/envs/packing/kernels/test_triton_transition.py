@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.envs.packing.kernels.hostile import hostile_actions, hostile_items, hostile_state, wild
 from tests.envs.packing.kernels.test_transition import (
     ITSELF,
     KINDS,
@@ -239,7 +240,7 @@ ROLLOUTS: dict[str, dict[str, Any]] = {
 def test_a_rollout_goes_the_way_of_the_eager_backend(setting: str, device: torch.device) -> None:
     changes = {"device": device, "num_envs": 3} | ROLLOUTS[setting]
     env, twin = (packing(setting, backend=backend, **changes) for backend in ("triton", "eager"))
-    assert env.kernels.advance is triton_kernels.advance
+    assert env.kernels.advance.__wrapped__ is triton_kernels.advance
     assert assert_one_way(env, twin, steps=20) >= 3
 
 
@@ -302,3 +303,20 @@ def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
     with torch.cuda.graph(graph):
         outputs = step()
     return graph, outputs
+
+
+# -- numbers out of every range --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["boxes", "solids"])
+def test_hostile_states_and_actions_do_the_same(kind: str, device: torch.device) -> None:
+    legal = 0
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        s = hostile_items(scene(seed, kind, num_envs=5), rng)
+        state = hostile_state(s, rng)
+        action, following = hostile_actions(state, rng), wild(rng, (5,), 0, s.catalogue.num_items)
+        legal += int(assert_advance_agrees(s, state, action, following, device).legal.sum())
+        mask = torch.from_numpy(rng.random(5) < 0.5)
+        assert_restart_agrees(s, state, mask, state.key, hostile_items(s, rng).item_id, device)
+    assert legal > 3

@@ -10,7 +10,8 @@
 And the same in torch for every backend: `judge_placements`, which given placements stand by the rule `com`; `balanced`,
 a catalogue with what that rule reads of it.
 
-`reference` (NumPy) is the definition; the others must agree with it.
+`reference` (NumPy) is the definition; the others must agree with it. All are called through `border`, which refuses
+what they cannot read.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels.balance import balanced, judge_placements
+from torchrl_gpu.envs.packing.kernels import balance, border
+from torchrl_gpu.envs.packing.kernels.balance import balanced
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 
 __all__ = [
@@ -42,7 +44,10 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 _CPU = torch.device("cpu")
 
-# name: module with the jobs and with `problem(device)`, the reason why it cannot run on a device, "" where it can
+judge_placements = border.checked("judge_placements", balance.judge_placements, None)
+
+# name: module with the jobs, with `DEVICES`, the types of devices that it reads, None for all, and with
+# `problem(device)`, the reason why it cannot run on a device, "" where it can
 BACKENDS = {
     name: f"torchrl_gpu.envs.packing.kernels.{module}"
     for name, module in (
@@ -106,7 +111,7 @@ class Moved(NamedTuple):
 
 
 class Kernels(NamedTuple):
-    """The jobs of one backend.
+    """The jobs of one backend, behind the border.
 
     `drop_map(heightmap, item_id, catalogue, bin, kept=None)` gives the same with and without `kept`.
     """
@@ -118,6 +123,9 @@ class Kernels(NamedTuple):
     advance: Callable[[PackingState, Tensor, Tensor, Catalogue, Bin], Moved]
     restart: Callable[[PackingState, Tensor, Tensor, Tensor, Catalogue, Bin], PackingState]
     any_legal: Callable[[Tensor], Tensor]
+
+    def __reduce__(self) -> tuple[Callable[[str], Kernels], tuple[str]]:
+        return _jobs, (self.backend,)  # what lies behind the border has no name to be found by
 
 
 def available_backends(device: torch.device = _CPU) -> dict[str, str]:
@@ -159,6 +167,7 @@ def _problem(name: str, device: torch.device) -> str:
     return problem
 
 
+@cache
 def _jobs(name: str) -> Kernels:
     module = importlib.import_module(BACKENDS[name])
-    return Kernels(name, *(getattr(module, job) for job in Kernels._fields[1:]))
+    return Kernels(name, *(border.checked(job, getattr(module, job), module.DEVICES) for job in Kernels._fields[1:]))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from torchrl_gpu.envs.packing.geometry import inside
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 if TYPE_CHECKING:
@@ -69,13 +70,14 @@ def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalog
         bin_: The bin.
 
     Returns:
-        (N,) bool; False where nothing is placed.
+        (N,) bool; False where nothing is placed, or not inside the bin.
     """
-    row = placement.item_id.clamp_min(0), placement.orientation
+    placement, present = inside(placement, catalogue, bin_)
+    row = placement.item_id, placement.orientation
     bottom = catalogue.maps(*row)[1] if catalogue.bottom is None else catalogue.bottom[row]  # (N, P, Q)
     under = _windows(heightmap, placement.x, placement.y, bottom.shape[1:])
     contact = under - bottom >= (placement.z - bin_.com_tolerance)[:, None, None]
-    return holds(contact, plumb(catalogue, bin_)[row]) & (placement.item_id >= 0)
+    return holds(contact, plumb(catalogue, bin_)[row]) & present
 
 
 def _windows(heightmap: Tensor, x: Tensor, y: Tensor, footprint: torch.Size) -> Tensor:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement
 
 
+DEVICES = ("cpu",)
 Job = TypeVar("Job", bound=Callable[..., Any])
 
 
@@ -54,7 +55,7 @@ class _Problem(Structure):
     """`struct Problem` of problem.h."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("envs", "slots", "orientations", "cells_x", "cells_y", "step")),
+        *((name, c_int64) for name in ("envs", "slots", "orientations", "items", "cells_x", "cells_y", "step")),
         *((name, c_int64) for name in ("grid_x", "grid_y", "rows", "columns")),
         *((name, c_void_p) for name in ("item", "heightmap", "extent", "height", "top", "bottom")),
         *((name, c_void_p) for name in ("plumb", "steady", "counted", "material")),
@@ -118,14 +119,14 @@ def _counted(catalogue: Catalogue, levels: float) -> _Counted | None:
     dtype = torch.uint8 if levels <= 253 else torch.uint16
     made = _COUNTED.setdefault(catalogue, {})
     if dtype not in made:
-        made[dtype] = _count(catalogue.bottom, catalogue.unit, dtype)
+        made[dtype] = _count(catalogue.bottom, catalogue.extent, catalogue.unit, dtype)
     return made[dtype]
 
 
-def _count(bottom: Tensor, unit: float, dtype: torch.dtype) -> _Counted:
+def _count(bottom: Tensor, extent: Tensor, unit: float, dtype: torch.dtype) -> _Counted:
     most = torch.iinfo(dtype).max  # a bottom that high touches nothing inside the bin
     cells = (bottom.mT / unit).round().clamp_max(most).int()  # (M, O, Q, P)
-    there = cells < most
+    there = (cells < most) & (torch.arange(bottom.shape[-2]) < extent[..., :1])[..., None, :]
     first = there.byte().argmax(-1)
     end = there.shape[-1] - there.flip(-1).byte().argmax(-1)
     some = there.any(-1)
@@ -145,10 +146,11 @@ def _described(
         len(heightmap),
         1 if item_id is None else item_id.shape[1],
         catalogue.num_orientations,
+        catalogue.num_items,
         *bin_.cells,
         bin_.step,
         *bin_.grid,
-        *catalogue.footprint if catalogue.bottom is None else catalogue.bottom.shape[-2:],
+        *map(min, catalogue.footprint, bin_.cells) if catalogue.bottom is None else catalogue.bottom.shape[-2:],
         *(None if each is None else each.data_ptr() for each in held),
         *(None, None, 0) if counted is None else _pointers(counted),
         catalogue.unit or 0.0,
@@ -207,7 +209,8 @@ def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: C
     from torchrl_gpu.envs.packing.kernels import Moved
 
     described = _described(state.heightmap, state.item_id, catalogue, bin_)
-    assert state.placements.is_contiguous()  # written in place
+    assert state.placements.is_contiguous()  # both are written in place
+    assert state.placement_z.is_contiguous()
     given = [action, state.z_map, state.legal, state.position, state.num_packed, state.step_count, state.volume]
     given += [state.stable, following, catalogue.volume, state.placements, state.placement_z]
     given = [each.contiguous() for each in given]
@@ -245,12 +248,7 @@ def _like(state: PackingState, names: tuple[str, ...]) -> dict[str, Tensor]:
 @_traced_as(eager.any_legal)
 def any_legal(legal: Tensor) -> Tensor:
     """As `transition.any_legal`."""
-    legal = legal.contiguous()
-    out = torch.empty(len(legal), dtype=torch.bool)
-    native.library().any_true(
-        c_void_p(legal.data_ptr()), c_int64(len(legal)), c_int64(legal[0].numel()), c_void_p(out.data_ptr())
-    )
-    return out
+    return native.any_true(legal)
 
 
 def add_max_rate(dtype: str, threads: int, seconds: float) -> float:
@@ -261,7 +259,11 @@ def add_max_rate(dtype: str, threads: int, seconds: float) -> float:
         threads: How many work at the same time.
         seconds: For how long.
     """
+    sizes = {"uint8": 1, "uint16": 2, "float32": 4}
+    if dtype not in sizes or threads < 1:
+        wanted = f"one of {', '.join(sizes)} and at least one thread"
+        raise ValueError(f"add_max_rate: want {wanted}; got {dtype!r} and {threads}")
     rate = native.library().add_max_rate
     rate.restype, rate.argtypes = c_double, (c_int64, c_int64, c_double)
-    made: float = rate({"uint8": 1, "uint16": 2, "float32": 4}[dtype], threads, seconds)
+    made: float = rate(sizes[dtype], threads, seconds)
     return made

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from torchrl_gpu.envs.packing.geometry import grid_positions, walls
+from torchrl_gpu.envs.packing.geometry import catalogue_rows, grid_positions, inside, walls
 from torchrl_gpu.envs.packing.kernels import transition
 from torchrl_gpu.envs.packing.kernels.stability import stands
 from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
 
+DEVICES = None
 _CHUNK = 1 << 17  # elements of one accumulator: stays in a core's second-level cache
 
 
@@ -52,7 +53,7 @@ def variants(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Variants:
     """Lays out the placements of visible items (N, K)."""
     n, k = item_id.shape
     o = catalogue.num_orientations
-    item = item_id.clamp_min(0)[..., None].expand(n, k, o).reshape(n, k * o)
+    item = catalogue_rows(item_id, catalogue)[..., None].expand(n, k, o).reshape(n, k * o)
     orientation = torch.arange(o, device=item_id.device).expand(n, k, o).reshape(n, k * o)
     extent = catalogue.extent[item, orientation]
     x, _ = grid_positions(extent[..., 0], bin_.cells[0], bin_.step)
@@ -238,28 +239,28 @@ def _max_plus(heightmap: Tensor, bottom: Tensor, step: int, grid: Sequence[int])
 
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
     """As `reference.place`."""
-    item, present = placement.item_id.clamp_min(0), placement.item_id >= 0
+    placement, present = inside(placement, catalogue, bin_)
     if catalogue.flat:
-        return _place_boxes(heightmap, placement, item, present, catalogue)
+        return _place_boxes(heightmap, placement, present, catalogue)
     top, bottom = catalogue.maps(placement.item_id, placement.orientation)  # (N, P, Q)
     rows, columns = top.shape[1:]
     num_envs, cells_x, cells_y = heightmap.shape
-    x = (placement.x[:, None] + torch.arange(rows, device=item.device)).clamp_max(cells_x - 1)
-    y = (placement.y[:, None] + torch.arange(columns, device=item.device)).clamp_max(cells_y - 1)
+    x = (placement.x[:, None] + torch.arange(rows, device=top.device)).clamp_max(cells_x - 1)
+    y = (placement.y[:, None] + torch.arange(columns, device=top.device)).clamp_max(cells_y - 1)
     cell = (x[:, :, None] * cells_y + y[:, None, :]).flatten(1)  # (N, P·Q)
-    raised = torch.where(bottom.isfinite(), placement.z[:, None, None] + top, -torch.inf).flatten(1)
+    material = bottom.isfinite() & present[:, None, None]
+    raised = torch.where(material, placement.z[:, None, None] + top, -torch.inf).flatten(1)
     flat = heightmap.flatten(1)
     return flat.scatter_reduce(1, cell, raised, "amax", include_self=True).view(num_envs, cells_x, cells_y)
 
 
-def _place_boxes(
-    heightmap: Tensor, placement: Placement, item: Tensor, present: Tensor, catalogue: Catalogue
-) -> Tensor:
-    extent = catalogue.extent[item, placement.orientation]  # (N, 2)
-    raised = placement.z + catalogue.height[item, placement.orientation]
+def _place_boxes(heightmap: Tensor, placement: Placement, present: Tensor, catalogue: Catalogue) -> Tensor:
+    row = placement.item_id, placement.orientation
+    extent = catalogue.extent[row]  # (N, 2)
+    raised = placement.z + catalogue.height[row]
     sides = []
     for corner, size, cells in zip((placement.x, placement.y), extent.unbind(-1), heightmap.shape[1:], strict=True):
-        offset = torch.arange(cells, device=item.device) - corner[:, None]
+        offset = torch.arange(cells, device=corner.device) - corner[:, None]
         covered = (offset >= 0) & (offset < size[:, None]) & present[:, None]
         sides.append(torch.where(covered, raised[:, None], -torch.inf))
     top = torch.minimum(sides[0][:, :, None], sides[1][:, None, :])  # (N, X, Y)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
 
+DEVICES = None
+
 
 def problem(device: torch.device) -> str:
     """It runs everywhere."""
@@ -33,7 +35,7 @@ def drop_map(
 
     Args:
         heightmap: (N, X, Y) float32, metres.
-        item_id: (N, K) int64, −1 for an empty slot.
+        item_id: (N, K) int64; −1, or whatever else is no row of the catalogue, is an empty slot.
         catalogue: The items.
         bin_: The bin; its stability rule decides what stands.
         kept: Not needed here.
@@ -48,7 +50,7 @@ def drop_map(
     heights, centre = heightmap.cpu().numpy(), plumb(catalogue, bin_).cpu().numpy()
     for n, k, o in np.ndindex(shape[:3]):
         item = int(item_id[n, k])
-        if item >= 0:
+        if 0 <= item < catalogue.num_items:
             maps = item_maps(catalogue, item, o)
             drop_item(heights[n], *maps, bin_, z_map[n, k, o], legal[n, k, o], centre[item, o])
     return torch.from_numpy(z_map).to(heightmap.device), torch.from_numpy(legal).to(heightmap.device)
@@ -138,13 +140,23 @@ def _in_hull(cells: np.ndarray) -> bool:
 
 
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """The heightmap after one placement per environment; (N, X, Y) float32, metres."""
+    """The heightmap after one placement per environment; (N, X, Y) float32, metres.
+
+    One of no item or orientation of the catalogue, or with cells outside the bin, places nothing.
+    """
     heights = heightmap.cpu().numpy().copy()
     for n in range(len(heights)):
         item, o, x, y = (int(field[n]) for field in placement[:4])
-        if item >= 0:
+        if _is_inside(item, o, x, y, catalogue, bin_):
             place_item(heights[n], *item_maps(catalogue, item, o), x, y, np.float32(placement.z[n].item()))
     return torch.from_numpy(heights).to(heightmap.device)
+
+
+def _is_inside(item: int, orientation: int, x: int, y: int, catalogue: Catalogue, bin_: Bin) -> bool:
+    if not (0 <= item < catalogue.num_items and 0 <= orientation < catalogue.num_orientations):
+        return False
+    p, q = catalogue.extent[item, orientation].tolist()
+    return 0 <= x <= bin_.cells[0] - p and 0 <= y <= bin_.cells[1] - q
 
 
 def place_item(heights: np.ndarray, top: np.ndarray, bottom: np.ndarray, x: int, y: int, z: np.float32) -> None:
@@ -175,7 +187,7 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
     heights = heightmap.cpu().numpy()
     for n, k, o in np.ndindex(growth.shape[:3]):
         item = int(item_id[n, k])
-        if item < 0:
+        if not 0 <= item < catalogue.num_items:
             continue
         top, bottom = item_maps(catalogue, item, o)
         grid = _product(*(placements(s, c, bin_) for s, c in zip(top.shape, bin_.cells, strict=True)))
@@ -192,7 +204,7 @@ def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalog
     verdict = np.zeros(len(heights), dtype=bool)
     for n in range(len(heights)):
         item, o, x, y = (int(field[n]) for field in placement[:4])
-        if item >= 0:
+        if _is_inside(item, o, x, y, catalogue, bin_):
             z = np.float32(placement.z[n].item())
             verdict[n] = judge_item(heights[n], item_maps(catalogue, item, o)[1], x, y, z, bin_, centre[item, o])
     return torch.from_numpy(verdict).to(heightmap.device)

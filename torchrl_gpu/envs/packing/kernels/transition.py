@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.base import where_rows
-from torchrl_gpu.envs.packing.geometry import walls
+from torchrl_gpu.envs.packing.geometry import catalogue_rows, walls
 from torchrl_gpu.envs.packing.kernels.balance import standing_height
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 
@@ -30,7 +30,8 @@ def advance(
 
     Args:
         state: Before; `placements` and `placement_z` are written in place.
-        action: (N,) int64, index into (K, O, Gx, Gy); one that is not legal, or outside, places nothing.
+        action: (N,) int64, index into (K, O, Gx, Gy); one that is not legal, outside, or over an empty slot or an
+            item larger than the bin, whatever the mask says, places nothing.
         following: (N,) int64, catalogue row of the item shown next; −1 for none.
         catalogue: The items.
         bin_: The bin.
@@ -88,9 +89,12 @@ def _decode(state: PackingState, action: Tensor, catalogue: Catalogue, bin_: Bin
     gy, rest = action % grid_y, action // grid_y
     gx, rest = rest % grid_x, rest // grid_x
     orientation, slot = rest % num_orientations, rest // num_orientations
-    item = torch.where(legal, state.item_id.gather(1, slot[:, None]).squeeze(1), -1)
-    extent = catalogue.extent[item.clamp_min(0), orientation]
+    item = state.item_id.gather(1, slot[:, None]).squeeze(1)
+    row = catalogue_rows(item, catalogue)
+    extent = catalogue.extent[row, orientation]
     last_x, last_y = bin_.cells[0] - extent[:, 0], bin_.cells[1] - extent[:, 1]
+    legal = legal & (item == row) & (last_x >= 0) & (last_y >= 0)
+    item = torch.where(legal, row, -1)
     x = torch.minimum(gx * bin_.step, last_x).clamp_min(0)
     y = torch.minimum(gy * bin_.step, last_y).clamp_min(0)
     return Placement(item, orientation, x, y, z), slot, legal
@@ -100,7 +104,7 @@ def _record(state: PackingState, placement: Placement) -> None:
     """Writes the placement behind the others; one that is not legal leaves no trace."""
     legal = placement.item_id >= 0
     rows = torch.arange(len(legal), device=legal.device)
-    at = rows, state.num_packed.clamp_max(state.placements.shape[1] - 1)
+    at = rows, state.num_packed.clamp(0, state.placements.shape[1] - 1)
     row = torch.stack([field.int() for field in placement[:4]], -1)  # (N, 4)
     state.placements[at] = torch.where(legal[:, None], row, state.placements[at])
     state.placement_z[at] = torch.where(legal, placement.z, state.placement_z[at])
@@ -139,7 +143,7 @@ def restart(
 def _empty_bin_maps(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Tensor, Tensor]:
     """`drop_map` of an empty bin, where everything is on the floor: no kernel is needed."""
     z = walls(item_id, catalogue, bin_)  # (N, K, O, Gx, Gy)
-    height = standing_height(catalogue, bin_)[item_id.clamp_min(0)][..., None, None]
+    height = standing_height(catalogue, bin_)[catalogue_rows(item_id, catalogue)][..., None, None]
     return z.nan_to_num(posinf=bin_.size[2]), z + height <= bin_.size[2] + bin_.tolerance
 
 

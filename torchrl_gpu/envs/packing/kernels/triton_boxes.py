@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from torchrl_gpu.envs.packing.kernels.triton_placements import present
 from torchrl_gpu.envs.packing.kernels.triton_stability import balances, stands
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
@@ -41,6 +42,7 @@ def drop_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: B
         z_map,
         legal.view(torch.uint8),
         item_id.numel(),
+        catalogue.num_items,
         *heights_of(bin_),
         SLOTS=item_id.shape[1],
         ORIENTATIONS=catalogue.num_orientations,
@@ -67,6 +69,7 @@ def lines(
     extent,
     item_height,
     num_slots,
+    num_items,
     SLOTS: tl.constexpr,
     ORIENTATIONS: tl.constexpr,
     GY: tl.constexpr,
@@ -88,7 +91,7 @@ def lines(
     slot = from_slot + offset_line // ORIENTATIONS
     env = from_slot // SLOTS + ((from_slot % SLOTS).to(tl.int32) + offset_line // ORIENTATIONS) // SLOTS
     there = slot < num_slots
-    item = tl.load(item_id + slot, mask=there, other=-1)
+    item = present(tl.load(item_id + slot, mask=there, other=-1), num_items)
     variant = tl.maximum(item, 0) * ORIENTATIONS + orientation
     p = tl.where(item >= 0, tl.load(extent + variant * 2), 0).to(tl.int32)
     q = tl.where(item >= 0, tl.load(extent + variant * 2 + 1), 0).to(tl.int32)
@@ -152,6 +155,7 @@ def drop_boxes_kernel(
     z_map,
     legal,
     num_slots,
+    num_items,
     ceiling,
     limit,
     tolerance,
@@ -167,7 +171,9 @@ def drop_boxes_kernel(
     """T lines of placements along x per program."""
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
-    env, gy, p, q, high, line, there = lines(item_id, extent, item_height, num_slots, SLOTS, ORIENTATIONS, GY, T)
+    env, gy, p, q, high, line, there = lines(
+        item_id, extent, item_height, num_slots, num_items, SLOTS, ORIENTATIONS, GY, T
+    )
     fits_y = there & (p <= X) & fits_along(gy, q, Y, STEP)
     y = tl.minimum(gy * STEP, Y - q)
     here = heightmap + env * (X * Y)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
 
+DEVICES = ("cuda", "cpu")
+
 
 def problem(device: torch.device) -> str:
     """It runs on CUDA devices, and on a CPU by Triton's interpreter."""

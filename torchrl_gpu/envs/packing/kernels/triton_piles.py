@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels.triton_placements import num_fitting
+from torchrl_gpu.envs.packing.kernels.triton_placements import num_fitting, present
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue) -> Tens
             *maps,
             out,
             num_envs,
+            catalogue.num_items,
             ORIENTATIONS=catalogue.num_orientations,
             X=cells_x,
             Y=cells_y,
@@ -92,6 +93,7 @@ def place_kernel(
     bottom,
     out,
     num_envs,
+    num_items,
     ORIENTATIONS: tl.constexpr,
     X: tl.constexpr,
     Y: tl.constexpr,
@@ -110,11 +112,16 @@ def place_kernel(
     where = (env * (X * Y))[:, None] + cell[None, :]
     inside = there[:, None] & (cell < X * Y)[None, :]
     height = tl.load(heightmap + where, mask=inside, other=0.0)
-    item = tl.load(item_id + env, mask=there, other=-1)
-    variant = tl.maximum(item, 0) * ORIENTATIONS + tl.load(orientation + env, mask=there, other=0)
-    x = tl.load(at_x + env, mask=there, other=0).to(tl.int32)
-    y = tl.load(at_y + env, mask=there, other=0).to(tl.int32)
+    item = present(tl.load(item_id + env, mask=there, other=-1), num_items)
+    turned = present(tl.load(orientation + env, mask=there, other=0), ORIENTATIONS)
+    variant = tl.maximum(item, 0) * ORIENTATIONS + tl.maximum(turned, 0)
+    x = tl.load(at_x + env, mask=there, other=0)
+    y = tl.load(at_y + env, mask=there, other=0)
     z = tl.load(at_z + env, mask=there, other=0.0)
+    inside_x = (x >= 0) & (x <= X - tl.load(extent + variant * 2))
+    inside_y = (y >= 0) & (y <= Y - tl.load(extent + variant * 2 + 1))
+    fine = (turned >= 0) & inside_x & inside_y
+    item, x, y = tl.where(fine, item, -1), tl.where(fine, x, 0).to(tl.int32), tl.where(fine, y, 0).to(tl.int32)
     maps = (extent, item_height, top, bottom)
     height = raised(height, cell, (item, variant, x, y, z), maps, Y, ROWS, COLUMNS, FLAT)
     tl.store(out + where, height, mask=inside)
@@ -173,6 +180,7 @@ def growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalog
             catalogue.height,
             *maps,
             out,
+            catalogue.num_items,
             SLOTS=item_id.shape[1],
             ORIENTATIONS=catalogue.num_orientations,
             X=bin_.cells[0],
@@ -199,6 +207,7 @@ def growth_kernel(
     top,
     bottom,
     out,
+    num_items,
     SLOTS: tl.constexpr,
     ORIENTATIONS: tl.constexpr,
     X: tl.constexpr,
@@ -217,7 +226,7 @@ def growth_kernel(
     variant = pid // TILES  # over (N, K, O)
     slot = variant // ORIENTATIONS
     lane = (pid % TILES).to(tl.int32) * T + tl.arange(0, T)
-    item = tl.load(item_id + slot)
+    item = present(tl.load(item_id + slot), num_items)
     row = tl.maximum(item, 0) * ORIENTATIONS + variant % ORIENTATIONS
     p = tl.where(item >= 0, tl.load(extent + row * 2), X + 1).to(tl.int32)  # an empty slot fits nowhere
     q = tl.load(extent + row * 2 + 1).to(tl.int32)

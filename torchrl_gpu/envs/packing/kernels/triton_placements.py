@@ -13,19 +13,25 @@ import triton.language as tl
 
 
 @triton.jit
+def present(item, num_items):
+    """Items, −1 in place of what is no row of the catalogue."""
+    return tl.where((item >= 0) & (item < num_items), item, -1)
+
+
+@triton.jit
 def variants(source, ORIENTATIONS: tl.constexpr, X: tl.constexpr, V: tl.constexpr):
     """The V orientations of a group.
 
     Args:
         source: Pointer to the item; pointers to the order of orientations, extents and bottoms of the catalogue; the
-            number of the group.
+            number of the group; items of the catalogue.
 
     Returns:
         Orientations, their rows of the catalogue, and their extents along x and y; (V,) each. An empty slot has an
         extent that fits nowhere.
     """
-    item_id, order, extent, _bottom, group = source
-    item = tl.load(item_id)
+    item_id, order, extent, _bottom, group, num_items = source
+    item = present(tl.load(item_id), num_items)
     row = tl.maximum(item, 0)
     orientation = group * V + tl.arange(0, V)
     if V > 1:

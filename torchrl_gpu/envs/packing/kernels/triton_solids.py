@@ -21,7 +21,7 @@ from torch import Tensor
 from torchrl_gpu.envs.packing.kernels.balance import plumb
 from torchrl_gpu.envs.packing.kernels.triton_boxes import heights_of
 from torchrl_gpu.envs.packing.kernels.triton_contact import counted, first_contact
-from torchrl_gpu.envs.packing.kernels.triton_placements import num_fitting, sharers, touched, variants, work
+from torchrl_gpu.envs.packing.kernels.triton_placements import num_fitting, present, sharers, touched, variants, work
 from torchrl_gpu.envs.packing.kernels.triton_split import sortable, split
 from torchrl_gpu.envs.packing.kernels.triton_stability import balances, stands
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
@@ -96,6 +96,7 @@ def drop_solids(
         *earlier[2:],
         z_map,
         legal.view(torch.uint8),
+        catalogue.num_items,
         *heights_of(bin_),
         catalogue.unit or 1.0,
         1.0 / (catalogue.unit or 1.0),
@@ -130,6 +131,12 @@ def _fused(device: torch.device) -> bool | None:
 
 
 @triton.jit
+def _cell(at, CELLS: tl.constexpr):
+    """An edge between cells, within the bin."""
+    return tl.minimum(tl.maximum(at, 0), CELLS)
+
+
+@triton.jit
 def drop_solids_kernel(
     heights,
     counts,
@@ -146,6 +153,7 @@ def drop_solids_kernel(
     changed,
     z_map,
     legal,
+    num_items,
     ceiling,
     limit,
     tolerance,
@@ -182,22 +190,22 @@ def drop_solids_kernel(
     group = pid // TILES % (ORIENTATIONS // V)
     slot = pid // (TILES * (ORIENTATIONS // V))
     env = slot // SLOTS
-    source = (item_id + slot, order, extent, bottom, group)
+    source = (item_id + slot, order, extent, bottom, group, num_items)
     orientation, _variant, p, q = variants(source, ORIENTATIONS, X, V)
     out = (slot * ORIENTATIONS + orientation) * (GX * GY)
 
     window = (0, X, 0, Y)
     before = out
     if KEPT:
-        held = tl.load(kept_slot + slot)
+        held = present(tl.load(kept_slot + slot), SLOTS)
         before = ((env * SLOTS + tl.maximum(held, 0)) * ORIENTATIONS + orientation) * (GX * GY)
         x0, y0 = tl.load(changed + env * 4), tl.load(changed + env * 4 + 1)
         x1, y1 = tl.load(changed + env * 4 + 2), tl.load(changed + env * 4 + 3)
         window = (
-            tl.where(held >= 0, x0, 0).to(tl.int32),
-            tl.where(held >= 0, x1, X).to(tl.int32),
-            tl.where(held >= 0, y0, 0).to(tl.int32),
-            tl.where(held >= 0, y1, Y).to(tl.int32),
+            tl.where(held >= 0, _cell(x0, X), 0).to(tl.int32),
+            tl.where(held >= 0, _cell(x1, X), X).to(tl.int32),
+            tl.where(held >= 0, _cell(y0, Y), 0).to(tl.int32),
+            tl.where(held >= 0, _cell(y1, Y), Y).to(tl.int32),
         )
 
     # What needs no work.

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels.balance import standing_height
 from torchrl_gpu.envs.packing.kernels.triton_piles import cut, maps_of, raised
-from torchrl_gpu.envs.packing.kernels.triton_placements import num_fitting
+from torchrl_gpu.envs.packing.kernels.triton_placements import num_fitting, present
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: C
         slot,
         changed,
         num_envs,
+        catalogue.num_items,
         LONGEST=state.placements.shape[1],
         SLOTS=num_slots,
         PADDED=triton.next_power_of_2(num_slots),
@@ -115,6 +116,7 @@ def advance_kernel(
     slot,
     changed,
     num_envs,
+    num_items,
     LONGEST: tl.constexpr,
     SLOTS: tl.constexpr,
     PADDED: tl.constexpr,
@@ -138,7 +140,9 @@ def advance_kernel(
     where = (env * (X * Y))[:, None] + cell[None, :]
     inside = there[:, None] & (cell < X * Y)[None, :]
     height = tl.load(heightmap + where, mask=inside, other=0.0)  # on its way while the action is looked up
-    fine, gone, placed = chosen(env, there, action, (item_id, z_map, legal), extent, SLOTS, ORIENTATIONS, X, Y, STEP)
+    fine, gone, placed = chosen(
+        env, there, action, (item_id, z_map, legal), extent, num_items, SLOTS, ORIENTATIONS, X, Y, STEP
+    )
     item, variant, x, y, _z = placed
     maps = (extent, item_height, top, bottom)
     tl.store(next_heightmap + where, raised(height, cell, placed, maps, Y, ROWS, COLUMNS, FLAT), mask=inside)
@@ -151,12 +155,14 @@ def advance_kernel(
         tl.store(next_position + env, tl.load(position + env, mask=there, other=0) + one, mask=there)
         tl.store(next_step_count + env, tl.load(step_count + env, mask=there, other=0) + 1, mask=there)
         tl.store(next_volume + env, tl.load(volume + env, mask=there, other=0.0) + more, mask=there)
-        tl.store(next_stable + env, tl.load(stable + env, mask=there, other=0) | fine.to(tl.uint8), mask=there)
+        stood = tl.load(stable + env, mask=there, other=0) != 0
+        tl.store(next_stable + env, (stood | fine).to(tl.uint8), mask=there)
         tl.store(changed + env * 4, x * one, mask=there)
         tl.store(changed + env * 4 + 1, y * one, mask=there)
         tl.store(changed + env * 4 + 2, (x + tl.load(extent + variant * 2)) * one, mask=there)
         tl.store(changed + env * 4 + 3, (y + tl.load(extent + variant * 2 + 1)) * one, mask=there)
-        _record(env * LONGEST + tl.minimum(packed, LONGEST - 1), placed, placements, placement_z, ORIENTATIONS)
+        row = tl.minimum(tl.maximum(packed, 0), LONGEST - 1)
+        _record(env * LONGEST + row, placed, placements, placement_z, ORIENTATIONS)
         _close(env, there, tl.where(fine, gone, SLOTS), (item_id, following), next_item, slot, SLOTS, PADDED)
 
 
@@ -167,6 +173,7 @@ def chosen(
     action,
     state,
     extent,
+    num_items,
     SLOTS: tl.constexpr,
     ORIENTATIONS: tl.constexpr,
     X: tl.constexpr,
@@ -181,6 +188,7 @@ def chosen(
         action: Pointer to the actions.
         state: Pointers to visible items, z-maps and legality.
         extent: Pointer to the extents of the catalogue.
+        num_items: Items of the catalogue.
 
     Returns:
         Whether the action is legal; the slot of its item; and the placement: item, −1 where it is not legal, its row of
@@ -196,9 +204,11 @@ def chosen(
     fine = inside & (tl.load(legal + env * ACTIONS + index, mask=inside, other=0) != 0)
     z = tl.load(z_map + env * ACTIONS + index, mask=inside, other=0.0)
     slot = index // (ORIENTATIONS * GX * GY)
-    item = tl.where(fine, tl.load(item_id + env * SLOTS + slot, mask=inside, other=-1), -1)
+    item = present(tl.load(item_id + env * SLOTS + slot, mask=inside, other=-1), num_items)
     variant = tl.maximum(item, 0) * ORIENTATIONS + index // (GX * GY) % ORIENTATIONS
     last_x, last_y = X - tl.load(extent + variant * 2), Y - tl.load(extent + variant * 2 + 1)
+    fine = fine & (item >= 0) & (last_x >= 0) & (last_y >= 0)
+    item = tl.where(fine, item, -1)
     x = tl.maximum(tl.minimum(index // GY % GX * STEP, last_x), 0).to(tl.int32)
     y = tl.maximum(tl.minimum(index % GY * STEP, last_y), 0).to(tl.int32)
     return fine, slot, (item, variant, x, y, z)
@@ -247,6 +257,7 @@ def restart(
         standing_height(catalogue, bin_).contiguous(),
         *_pointers(fresh),
         num_envs,
+        catalogue.num_items,
         num_piles,
         bin_.size[2],
         bin_.size[2] + bin_.tolerance,
@@ -299,6 +310,7 @@ def restart_kernel(
     next_z_map,
     next_legal,
     num_envs,
+    num_items,
     num_piles,
     ceiling,
     limit,
@@ -334,7 +346,7 @@ def restart_kernel(
     else:
         maps = (z_map, legal, next_z_map, next_legal)
         _begin_maps(
-            pid - num_piles, num_envs, mask, fresh_item, maps, extent, item_height, ceiling, limit,
+            pid - num_piles, num_envs, num_items, mask, fresh_item, maps, extent, item_height, ceiling, limit,
             SLOTS, ORIENTATIONS, X, Y, STEP, PLACEMENTS, MAP_ENVS, MAP_LANES, MAP_TILES,
         )  # fmt: skip
 
@@ -362,6 +374,7 @@ def _begin(env, there, again, items, keys, old, new, SLOTS: tl.constexpr, PADDED
 def _begin_maps(
     pid,
     num_envs,
+    num_items,
     mask,
     fresh_item,
     maps,
@@ -387,8 +400,9 @@ def _begin_maps(
     write = (env < num_envs)[:, None] & (lane < PLACEMENTS)[None, :]
     again = write & (tl.load(mask + env, mask=env < num_envs, other=0) != 0)[:, None]
     fits, high = standing(
-        (fresh_item + env * SLOTS)[:, None], start, again, extent, item_height, ORIENTATIONS, X, Y, STEP, LANES
-    )
+        (fresh_item + env * SLOTS)[:, None],
+        start, again, extent, item_height, num_items, ORIENTATIONS, X, Y, STEP, LANES,
+    )  # fmt: skip
     at = (env * PLACEMENTS)[:, None] + lane[None, :]
     z = tl.load(z_map + at, mask=write & ~again, other=ceiling)
     fine = tl.load(legal + at, mask=write & ~again, other=0)
@@ -403,6 +417,7 @@ def standing(
     wanted,
     extent,
     item_height,
+    num_items,
     ORIENTATIONS: tl.constexpr,
     X: tl.constexpr,
     Y: tl.constexpr,
@@ -417,6 +432,7 @@ def standing(
         wanted: Which of them are asked for, (E, LANES); others fit nothing.
         extent: Pointer to the extents of the catalogue.
         item_height: Pointer to its heights.
+        num_items: Its items.
 
     Returns:
         Whether the item fits, and its height; (E, LANES).
@@ -428,7 +444,7 @@ def standing(
     offset = (start % (GX * GY)).to(tl.int32) + tl.arange(0, LANES)
     offset_variant = (from_variant % ORIENTATIONS).to(tl.int32) + offset // (GX * GY)
     slot = from_variant // ORIENTATIONS + offset_variant // ORIENTATIONS
-    item = tl.load(items + slot[None, :], mask=wanted, other=-1)
+    item = present(tl.load(items + slot[None, :], mask=wanted, other=-1), num_items)
     variant = tl.maximum(item, 0) * ORIENTATIONS + (offset_variant % ORIENTATIONS)[None, :]
     there = item >= 0
     p = tl.load(extent + variant * 2, mask=there, other=X + 1).to(tl.int32)  # an empty slot fits nowhere

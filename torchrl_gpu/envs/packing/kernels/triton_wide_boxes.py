@@ -53,6 +53,7 @@ def drop_wide_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bi
         legal.view(torch.uint8),
         item_id.numel(),
         heightmap.numel(),
+        catalogue.num_items,
         *heights_of(bin_),
         SLOTS=item_id.shape[1],
         ORIENTATIONS=catalogue.num_orientations,
@@ -94,6 +95,7 @@ def drop_wide_boxes_kernel(
     legal,
     num_slots,
     level_size,
+    num_items,
     ceiling,
     limit,
     tolerance,
@@ -109,7 +111,9 @@ def drop_wide_boxes_kernel(
     """T lines of placements along x per program."""
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
-    env, gy, p, q, high, line, there = lines(item_id, extent, item_height, num_slots, SLOTS, ORIENTATIONS, GY, T)
+    env, gy, p, q, high, line, there = lines(
+        item_id, extent, item_height, num_slots, num_items, SLOTS, ORIENTATIONS, GY, T
+    )
     fits = there & (p <= X) & fits_along(gy, q, Y, STEP)
     y = tl.minimum(gy * STEP, Y - q)
     level, reach = tl.zeros([T], tl.int64), tl.full([T], 1, tl.int32)

@@ -1,0 +1,56 @@
+"""Values that no environment gives, and that the kernels must survive alike: numbers out of every range."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tests.envs.packing.kernels.test_transition import state_of
+from tests.envs.packing.scenes import Scene
+from torchrl_gpu.envs.packing.kernels import Kept, Placement
+from torchrl_gpu.envs.packing.types import PackingState
+
+WILD = (-1, -2, -7, -50, -(2**31), -(2**63), 2**31 - 1, 2**31, 2**32, 10**9, 10**12, 2**63 - 1)
+
+
+def wild(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int, share: float = 0.5) -> Tensor:
+    """Integers in [low, high), a share of them replaced by such as are in no range, or just outside this one."""
+    odd = np.array([*WILD, low - 1, high, high + 1], dtype=np.int64)
+    fine = rng.integers(low, max(high, low + 1), shape)
+    return torch.from_numpy(np.where(rng.random(shape) < share, rng.choice(odd, shape), fine))
+
+
+def hostile_items(s: Scene, rng: np.random.Generator) -> Scene:
+    """The scene with items of which about half are no row of its catalogue."""
+    return s._replace(item_id=wild(rng, tuple(s.item_id.shape), 0, s.catalogue.num_items))
+
+
+def hostile_placement(s: Scene, rng: np.random.Generator, share: float = 0.2) -> Placement:
+    """Placements, most of which are not of this catalogue or not inside the bin."""
+    n = len(s.heightmap)
+    ranges = (s.catalogue.num_items, s.catalogue.num_orientations, *s.bin_.cells)
+    item_id, orientation, x, y = (wild(rng, (n,), 0, most, share) for most in ranges)
+    return Placement(item_id, orientation, x, y, torch.from_numpy(rng.integers(0, 5, n) / 8).float())
+
+
+def hostile_kept(s: Scene, maps: tuple[Tensor, Tensor], rng: np.random.Generator) -> Kept:
+    """Kept maps whose slots and cells may be anything."""
+    changed = wild(rng, (len(s.heightmap), 4), 0, max(s.bin_.cells) + 1)
+    return Kept(*maps, wild(rng, tuple(s.item_id.shape), 0, s.item_id.shape[1]), changed)
+
+
+def hostile_state(s: Scene, rng: np.random.Generator) -> PackingState:
+    """A state of a scene of hostile items: counters of any size, and a mask that is true where it should not be."""
+    state = state_of(s, rng)
+    n = len(s.heightmap)
+    wrong = torch.from_numpy(rng.random(state.legal.shape) < 0.5)
+    counters = {name: wild(rng, (n,), 0, 5) for name in ("position", "key", "episode", "num_packed", "step_count")}
+    return replace(state, legal=state.legal | wrong, **counters)
+
+
+def hostile_actions(state: PackingState, rng: np.random.Generator) -> Tensor:
+    """Actions of which some are no index."""
+    return wild(rng, (len(state.heightmap),), 0, state.legal[0].numel(), 0.3)

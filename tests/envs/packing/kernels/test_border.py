@@ -1,0 +1,357 @@
+"""The border of the kernels: what it refuses and casts, and that every backend settles alike what it lets through."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.envs.packing.kernels.hostile import (
+    hostile_actions,
+    hostile_items,
+    hostile_kept,
+    hostile_placement,
+    hostile_state,
+    wild,
+)
+from tests.envs.packing.kernels.test_transition import assert_same_move, assert_same_state, copy_of, state_of
+from tests.envs.packing.scenes import CELL, RULES, Scene, scene
+from tests.envs.packing.settings import assert_same, packing
+from tests.native.compilers import need_compiler, threads
+from tests.tolerances import assert_near
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.kernels import Kept, Kernels, Placement, get_kernels, judge_placements, reference
+from torchrl_gpu.envs.packing.types import PackingState
+
+BACKENDS = ("compiled", "eager", "reference")
+KINDS = ("boxes", "solids", "boxes as solids")
+
+
+@pytest.fixture(params=BACKENDS)
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    """Every backend that runs on a CPU."""
+    if request.param == "compiled":
+        need_compiler()
+    return get_kernels(request.param)
+
+
+def scene_of(seed: int, kind: str = "solids", stability: str = "none") -> Scene:
+    """Four bins with hostile items."""
+    s = scene(seed, kind, stability=stability, num_envs=4).counted(CELL)
+    return hostile_items(s, np.random.default_rng(seed))
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+S = scene(3, "solids", num_envs=4)
+STATE = state_of(S, np.random.default_rng(0))
+N, (X, Y) = len(S.heightmap), S.bin_.cells
+Change = Callable[[Tensor], Any]
+CHANGES: dict[str, Change] = {
+    "float16": lambda t: t.half(),
+    "float64": lambda t: t.double(),
+    "int64": lambda t: t.long(),
+    "uint8": lambda t: t.byte(),
+    "bool": lambda t: t.bool(),
+    "complex64": lambda t: t.to(torch.complex64),
+    "one row less": lambda t: t[:-1],
+    "an axis more": lambda t: t[..., None],
+    "flat": lambda t: t.flatten()[:-1],
+    "an array": lambda t: t.numpy(),
+    "a list": lambda t: t.tolist(),
+    "nothing": lambda t: None,
+    "on another device": lambda t: t.to("meta"),
+}
+INTEGERS = ("int64", "uint8")
+
+
+def refused(changes: dict[str, Change], dtype: torch.dtype) -> list[str]:
+    """Changes that are not allowed of a tensor of a type: those that are no other width of integers, or no change."""
+    fine = {torch.int64: INTEGERS, torch.bool: ("bool",)}.get(dtype, ())
+    return [name for name in changes if name not in fine]
+
+
+def drop_map_with(kernels: Kernels, name: str, value: Any) -> object:
+    given = {"heightmap": S.heightmap, "item_id": S.item_id} | {name: value}
+    return kernels.drop_map(given["heightmap"], given["item_id"], S.catalogue, S.bin_)
+
+
+@pytest.mark.parametrize("name", ["heightmap", "item_id"])
+def test_drop_map_refuses_what_it_cannot_read(kernels: Kernels, name: str) -> None:
+    tensor = getattr(S, name)
+    for change in refused(CHANGES, tensor.dtype):
+        with pytest.raises(ValueError, match=r"^drop_map: want (heightmap|item_id) .*; got "):
+            drop_map_with(kernels, name, CHANGES[change](tensor))
+
+
+def test_a_refusal_has_three_parts(kernels: Kernels) -> None:
+    with pytest.raises(ValueError) as error:
+        drop_map_with(kernels, "heightmap", torch.zeros(N, 4, 4, dtype=torch.float64))
+    wanted = f"drop_map: want heightmap ({N}, {X}, {Y}) float32 on cpu; got ({N}, 4, 4) float64 on cpu"
+    assert str(error.value) == wanted
+
+
+@pytest.mark.parametrize("name", Placement._fields)
+def test_place_refuses_what_it_cannot_read(kernels: Kernels, name: str) -> None:
+    placement = hostile_placement(S, np.random.default_rng(1))
+    tensor = getattr(placement, name)
+    for change in refused(CHANGES, tensor.dtype):
+        wrong = placement._replace(**{name: CHANGES[change](tensor)})
+        for place, of in ((kernels.place, "place"), (judge_placements, "judge_placements")):
+            with pytest.raises(ValueError, match=f"^{of}: want placement.{name} .*; got "):
+                place(S.heightmap, wrong, S.catalogue, S.bin_)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(PackingState)])
+def test_advance_and_restart_refuse_states_that_they_cannot_read(kernels: Kernels, name: str) -> None:
+    tensor = getattr(STATE, name)
+    counts = torch.zeros(N, dtype=torch.int64)
+    for change in refused(CHANGES, tensor.dtype):
+        wrong = replace(copy_of(STATE), **{name: CHANGES[change](tensor)})
+        with pytest.raises(ValueError, match=r"^advance: want \w+ .*; got "):
+            kernels.advance(wrong, counts, counts, S.catalogue, S.bin_)
+        with pytest.raises(ValueError, match=r"^restart: want \w+ .*; got "):
+            kernels.restart(wrong, counts.bool(), counts, S.item_id, S.catalogue, S.bin_)
+
+
+@pytest.mark.parametrize("name", ["action", "following", "mask", "key", "item_id"])
+def test_advance_and_restart_refuse_arguments_that_they_cannot_read(kernels: Kernels, name: str) -> None:
+    counts = torch.zeros(N, dtype=torch.int64)
+    given = {"action": counts, "following": counts, "mask": counts.bool(), "key": counts, "item_id": S.item_id}
+    for change in refused(CHANGES, given[name].dtype):
+        g = given | {name: CHANGES[change](given[name])}
+        with pytest.raises(ValueError, match=rf"^(advance|restart): want {name} .*; got "):
+            _both(kernels, g)
+
+
+def _both(kernels: Kernels, given: dict[str, Any]) -> None:
+    kernels.advance(copy_of(STATE), given["action"], given["following"], S.catalogue, S.bin_)
+    kernels.restart(STATE, given["mask"], given["key"], given["item_id"], S.catalogue, S.bin_)
+
+
+@pytest.mark.parametrize("name", ["placements", "placement_z"])
+def test_what_is_written_in_place_must_lie_together(kernels: Kernels, name: str) -> None:
+    state = copy_of(STATE)
+    strided = torch.stack([getattr(state, name)] * 2, -1)[..., 0]
+    counts = torch.zeros(N, dtype=torch.int64)
+    with pytest.raises(ValueError, match=f"^advance: want {name} .*, contiguous; got .*, strides "):
+        kernels.advance(replace(state, **{name: strided}), counts, counts, S.catalogue, S.bin_)
+
+
+def test_growth_and_any_legal_refuse_what_they_cannot_read(kernels: Kernels) -> None:
+    z_map, legal = reference.drop_map(*S)
+    for change in refused(CHANGES, z_map.dtype):
+        with pytest.raises(ValueError, match=r"^pile_growth: want z_map .*; got "):
+            kernels.pile_growth(S.heightmap, S.item_id, CHANGES[change](z_map), S.catalogue, S.bin_)
+    for wrong in (legal.byte(), legal.float(), legal.numpy(), torch.ones(3, dtype=torch.bool)):
+        with pytest.raises(ValueError, match=r"^any_legal: want legal bool of two axes or more; got "):
+            kernels.any_legal(wrong)
+
+
+@pytest.mark.parametrize("name", Kept._fields)
+def test_kept_maps_are_checked_too(kernels: Kernels, name: str) -> None:
+    kept = Kept(*reference.drop_map(*S), torch.zeros_like(S.item_id), torch.zeros(N, 4, dtype=torch.int64))
+    tensor = getattr(kept, name)
+    for change in refused(CHANGES, tensor.dtype):
+        with pytest.raises(ValueError, match=f"^drop_map: want kept.{name} .*; got "):
+            kernels.drop_map(*S, kept._replace(**{name: CHANGES[change](tensor)}))
+
+
+def test_a_bin_shows_at_least_one_slot(kernels: Kernels) -> None:
+    with pytest.raises(ValueError, match=r"^drop_map: want item_id \(4, 1\) int64 on cpu; got \(4, 0\) int64 on cpu$"):
+        kernels.drop_map(S.heightmap, S.item_id[:, :0], S.catalogue, S.bin_)
+
+
+def test_the_compiled_kernels_read_no_other_device() -> None:
+    need_compiler()
+    kernels, there = get_kernels("compiled"), S.to("meta")
+    with pytest.raises(ValueError, match=r"^drop_map: want tensors on cpu; got a catalogue on meta$"):
+        kernels.drop_map(*there)
+    with pytest.raises(ValueError, match=r"^any_legal: want tensors on cpu; got \(2, 3\) bool on meta$"):
+        kernels.any_legal(torch.ones(2, 3, dtype=torch.bool, device="meta"))
+
+
+# -- what is cast ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32])
+def test_any_width_of_integers_will_do(kernels: Kernels, dtype: torch.dtype) -> None:
+    s = S._replace(item_id=S.item_id.clamp_min(0))
+    for came, wanted in zip(
+        kernels.drop_map(*s._replace(item_id=s.item_id.to(dtype))), reference.drop_map(*s), strict=True
+    ):
+        assert torch.equal(came, wanted)
+    action = torch.arange(N) % state_of(s, np.random.default_rng(0)).legal[0].numel()
+    following = torch.zeros(N, dtype=torch.int64)
+    state = replace(state_of(s, np.random.default_rng(0)), position=torch.arange(N), num_packed=torch.arange(N))
+    narrow = replace(state, **{n: getattr(state, n).to(dtype) for n in ("position", "num_packed", "item_id")})
+    wanted = kernels.advance(copy_of(state), action, following, s.catalogue, s.bin_)
+    came = kernels.advance(copy_of(narrow), action.to(dtype), following.to(dtype), s.catalogue, s.bin_)
+    assert_same_move(came, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.uint8])
+def test_an_environment_takes_actions_of_any_width(kernels: Kernels, dtype: torch.dtype) -> None:
+    env, twin = (packing(num_envs=8, backend=kernels.backend, bin_size=(5.0, 5.0, 5.0), resolution=5) for _ in "ab")
+    ours, theirs = env.reset(), twin.reset()
+    for _ in range(3):
+        action = theirs["action_mask"].long().argmax(1)
+        ours, theirs = (
+            each.step(start.set("action", chosen))["next"]
+            for each, start, chosen in ((env, ours, action.to(dtype)), (twin, theirs, action))
+        )
+        assert int(theirs["num_packed"].sum()) > 0
+        assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("action", [torch.zeros(8), torch.zeros(8, dtype=torch.bool), torch.zeros(8, 2).long()])
+def test_an_environment_refuses_other_actions(kernels: Kernels, action: Tensor) -> None:
+    env = packing(num_envs=8, backend=kernels.backend)
+    start = env.reset()
+    with pytest.raises(ValueError, match=r"^advance: want action \(8,\) int64 on cpu; got "):
+        env._step(start.set("action", action))
+
+
+# -- what is settled where it is read: alike in every backend --------------------------------------------------------
+
+
+@pytest.mark.parametrize("stability", RULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_row_of_the_catalogue_is_an_empty_slot(kernels: Kernels, kind: str, stability: str) -> None:
+    for seed in range(12):
+        s = scene_of(seed, kind, stability)
+        there = (s.item_id >= 0) & (s.item_id < s.catalogue.num_items)
+        emptied = s._replace(item_id=torch.where(there, s.item_id, -1))
+        wanted = reference.drop_map(*emptied)
+        for came, expected in zip(kernels.drop_map(*s), wanted, strict=True):
+            assert torch.equal(came, expected)
+        assert (wanted[0][~there] == s.bin_.size[2]).all()
+        assert not wanted[1][~there].any()
+        growth = kernels.pile_growth(s.heightmap, s.item_id, wanted[0], s.catalogue, s.bin_)
+        assert_near(growth, reference.pile_growth(s.heightmap, emptied.item_id, wanted[0], s.catalogue, s.bin_))
+        assert not growth[~there].any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_not_inside_the_bin_is_not_placed(kernels: Kernels, kind: str) -> None:
+    placed = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        s = scene_of(seed, kind)
+        placement = hostile_placement(s, rng)
+        came = kernels.place(s.heightmap, placement, s.catalogue, s.bin_)
+        assert torch.equal(came, reference.place(s.heightmap, placement, s.catalogue, s.bin_))
+        placed += int((came != s.heightmap).any())
+        judged = judge_placements(s.heightmap, placement, s.catalogue, s.bin_)
+        assert torch.equal(judged, reference.judge_placements(s.heightmap, placement, s.catalogue, s.bin_))
+    assert placed > 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_states_and_actions_do_the_same(kernels: Kernels, kind: str) -> None:
+    legal = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        s = scene_of(seed, kind)
+        state = hostile_state(s, rng)
+        action, following = hostile_actions(state, rng), wild(rng, (len(s.heightmap),), 0, s.catalogue.num_items)
+        first, second = copy_of(state), copy_of(state)
+        expected = get_kernels("reference").advance(first, action, following, s.catalogue, s.bin_)
+        assert_same_move(kernels.advance(second, action, following, s.catalogue, s.bin_), expected)
+        assert_same_state(second, first)
+        legal += int(expected.legal.sum())
+        mask = torch.from_numpy(rng.random(len(action)) < 0.5)
+        again = mask, state.key, hostile_items(s, rng).item_id, s.catalogue, s.bin_
+        assert_same_state(kernels.restart(state, *again), get_kernels("reference").restart(state, *again))
+    assert legal > 20
+
+
+def test_an_action_over_an_empty_slot_is_not_legal(kernels: Kernels) -> None:
+    state = copy_of(STATE)
+    state.item_id[:], state.legal[:] = torch.tensor([-1, -7, 10**12, S.catalogue.num_items])[:, None], True
+    counts = torch.zeros(N, dtype=torch.int64)
+    moved = kernels.advance(copy_of(state), counts, counts, S.catalogue, S.bin_)
+    assert not moved.legal.any()
+    assert_same_state(moved.state, replace(state, step_count=state.step_count + 1))
+
+
+@pytest.mark.parametrize(("count", "row"), [(-50, 0), (-(2**63), 0), (2**40, -1), (2**63 - 1, -1)])
+def test_placements_are_written_within_their_rows(kernels: Kernels, count: int, row: int) -> None:
+    state = state_of(S, np.random.default_rng(0))
+    legal = state.legal.flatten(1)
+    assert legal.any(1).sum() > 1
+    before = copy_of(replace(state, num_packed=torch.full((N,), count)))
+    after, counts = copy_of(before), torch.zeros(N, dtype=torch.int64)
+    kernels.advance(after, legal.long().argmax(1), counts, S.catalogue, S.bin_)
+    expected = copy_of(before)
+    expected.placements[:, row], expected.placement_z[:, row] = after.placements[:, row], after.placement_z[:, row]
+    assert_same_state(after, expected)
+    assert not torch.equal(after.placement_z, before.placement_z)
+
+
+@pytest.mark.parametrize("stability", RULES)
+def test_kept_maps_of_no_slot_are_not_kept(kernels: Kernels, stability: str) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        s = scene_of(seed, "solids", stability)
+        maps = reference.drop_map(*s)
+        with threads(1 + seed % 2):  # whatever the numbers: no crash, and each result is of its kind
+            z_map, legal = kernels.drop_map(*s, hostile_kept(s, maps, rng))
+        assert z_map.shape == legal.shape == maps[0].shape
+        kept = hostile_kept(s, (torch.full_like(maps[0], 77.0), ~maps[1]), rng)
+        nowhere = torch.where(kept.slot < 0, kept.slot, kept.slot.clamp_min(s.item_id.shape[1]))
+        for came, expected in zip(kernels.drop_map(*s, kept._replace(slot=nowhere)), maps, strict=True):
+            assert torch.equal(came, expected)
+
+
+@pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")  # NumPy says so of such sums
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("height", [float("nan"), float("inf"), -float("inf"), 3e38, -3e38, -1.0])
+def test_heights_that_are_none_crash_nothing(kernels: Kernels, kind: str, height: float) -> None:
+    for seed, stability in enumerate(RULES):
+        s = scene_of(seed, kind, stability)
+        s.heightmap[::2] = height
+        s.heightmap[1, 0, 0] = height
+        z_map, legal = kernels.drop_map(*s)
+        fine = s._replace(heightmap=s.heightmap[3:], item_id=s.item_id[3:])
+        for came, expected in zip((z_map[3:], legal[3:]), reference.drop_map(*fine), strict=True):
+            assert torch.equal(came, expected)  # a bin beside them is as it would be alone
+        assert kernels.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_).shape == z_map.shape
+
+
+# -- where environments let tensors in -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["three visible", "irregular"])
+def test_restore_takes_any_number_for_an_item(kernels: Kernels, setting: str) -> None:
+    env = packing(setting, backend=kernels.backend) if kernels.backend != "reference" else packing(setting, 1)
+    start = env.reset()
+    state = start.select("box_heightmap", "item_id")
+    wrong, emptied = state.clone(), state.clone()
+    for number in (-7, env.catalogue.num_items, 10**9, -(2**40)):
+        wrong["item_id"][:, 0], emptied["item_id"][:, 0] = number, -1
+        came, expected = env.restore(wrong.clone()), env.restore(emptied.clone())
+        assert_same(came.exclude("item_id"), expected.exclude("item_id"))
+        assert not came["item_mask"][:, 0].any()
+
+
+def test_restore_refuses_maps_of_another_bin(kernels: Kernels) -> None:
+    env = packing(backend=kernels.backend)
+    state = env.reset().select("box_heightmap", "item_id")
+    for wrong in (state["box_heightmap"].double(), state["box_heightmap"].half(), torch.zeros(3, 4, 4)):
+        with pytest.raises(ValueError, match=r"^drop_map: want heightmap \(3, 10, 10\) float32 on cpu; got "):
+            env.restore(state.clone().set("box_heightmap", wrong))
+
+
+def test_kernels_survive_a_copy(kernels: Kernels) -> None:
+    for again in (pickle.loads(pickle.dumps(kernels)), copy.deepcopy(kernels)):
+        assert again == kernels
+    env: PackingEnv = copy.deepcopy(packing(backend=kernels.backend))
+    assert env.kernels == kernels
