@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import ModelSummary, ProgressBar
 
 from tests.standins import Note
 from torchrl_gpu import cli, configs
-from torchrl_gpu.lightning_cli import PackageCLI, build
+from torchrl_gpu.lightning_cli import PackageCLI, SaveConfig, build
 from torchrl_gpu.training.checkpoint import check_checkpoint
 
 CONFIG = {
@@ -437,3 +437,14 @@ def test_scripts_from_another_folder(program: str, tmp_path: Path, child_environ
     wrong = script("fit", "--config", "no.yaml")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: --config: want a file")
+
+
+def test_tokens_are_not_saved_with_the_configuration(config: Path) -> None:
+    secret = "a-token-of-a-stream"
+    stream = ["--trainer.callbacks+=torchrl_gpu.callbacks.FrameStream", f"--trainer.callbacks.token={secret}"]
+    made = build("fit", ["--config", str(config), *stream])
+    (saver,) = (each for each in made.trainer.callbacks if isinstance(each, SaveConfig))
+    saved = saver.parser.dump(saver.config, skip_none=False)
+    assert "token: null" in saved
+    assert secret not in saved
+    assert secret in str(made.config)  # which the callback was made from

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import warnings
@@ -33,6 +34,23 @@ _NO_NEWS = (
 )
 
 
+class SaveConfig(SaveConfigCallback):
+    """Saves the resolved configuration beside the logs, without tokens and passwords."""
+
+    def __init__(self, parser: Any, config: Any, **kwargs: Any) -> None:
+        from torchrl_gpu.training.run_record import is_secret
+
+        config = config.clone()
+        config.trainer.callbacks = copy.deepcopy(config.trainer.callbacks)
+        callbacks = config.trainer.callbacks or []
+        for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
+            arguments = getattr(callback, "init_args", None)
+            for name in [] if arguments is None else list(vars(arguments)):
+                if is_secret(name):
+                    arguments[name] = None
+        super().__init__(parser, config, **kwargs)
+
+
 class PackageCLI(LightningCLI):
     """One of `fit`, `validate`, `test` and `predict`, parsed, built and, unless told otherwise, run.
 
@@ -46,7 +64,7 @@ class PackageCLI(LightningCLI):
         self.runs = run
         super().__init__(
             args=[word, *args],
-            save_config_callback=SaveConfigCallback if word == "fit" else None,
+            save_config_callback=SaveConfig if word == "fit" else None,
             save_config_kwargs={"overwrite": True},
             seed_everything_default=0,
             auto_configure_optimizers=False,

@@ -12,7 +12,6 @@ from torchrl_gpu.versions import commit, version
 
 _PACKAGES = ("torchrl_gpu", "torch", "torchrl", "tensordict", "lightning", "numpy")
 _SECRET = re.compile(r"(.*_)?(token|password|secret|api_key)", re.IGNORECASE)
-HIDDEN = "(not saved)"
 
 
 def run_record(config: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -32,13 +31,14 @@ def _made_by() -> dict[str, Any]:
 
 
 def without_secrets(config: Any) -> Any:
-    """A tree of plain values in which what is named like a token or a password is hidden."""
+    """A tree of plain values in which None stands for what is named like a token or a password."""
     if isinstance(config, Mapping):
-        return {str(name): _hidden(str(name), value) for name, value in config.items()}
+        return {str(name): None if is_secret(str(name)) else without_secrets(value) for name, value in config.items()}
     if isinstance(config, list | tuple):
         return [without_secrets(each) for each in config]
     return config if isinstance(config, str | int | float | bool | None) else str(config)
 
 
-def _hidden(name: str, value: Any) -> Any:
-    return HIDDEN if value is not None and _SECRET.fullmatch(name) else without_secrets(value)
+def is_secret(name: str) -> bool:
+    """Whether an option is named like a token or a password."""
+    return _SECRET.fullmatch(name) is not None
