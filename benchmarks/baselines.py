@@ -14,7 +14,7 @@ from rich.progress import track
 
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol
 from torchrl_gpu.policies.packing import baselines
-from torchrl_gpu.training.packing_suite import Score, pack
+from torchrl_gpu.training.packings import Score, pack
 
 
 def main() -> None:

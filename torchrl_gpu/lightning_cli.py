@@ -44,7 +44,7 @@ class SaveConfig(SaveConfigCallback):
         config.trainer.callbacks = copy.deepcopy(config.trainer.callbacks)
         callbacks = config.trainer.callbacks or []
         for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
-            arguments = getattr(callback, "init_args", None)
+            arguments: Any = getattr(callback, "init_args", None)
             for name in [] if arguments is None else list(vars(arguments)):
                 if is_secret(name):
                     arguments[name] = None

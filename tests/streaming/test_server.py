@@ -62,6 +62,11 @@ def test_who_comes_sees_what_was_published_for_nobody(started: StreamServer, tra
                 decoded = decode_jpeg(payload) if transport == "jpeg" else decode_h264([payload])[0]
                 assert psnr(decoded, scene()) > 28
             return
+        async with session() as client:
+            names: set[str] = set()
+            while "main" not in names:  # a process of its own has yet to hear of it
+                async with client.get(address(started, "streams")) as answer:
+                    names = {each["name"] for each in await answer.json()}
         async with session() as client, client.get(address(started, transport)) as answer:
             assert answer.status == 200
             assert (await answer.content.readuntil(b"\xff\xd8\xff")).endswith(b"\xff\xd8\xff")
@@ -141,10 +146,10 @@ def test_any_of_many_can_be_watched(started: StreamServer, codec: Any) -> None:
         async with viewer(started) as guest, viewer(started) as other:
             while "env" not in {each["name"] for each in (await guest.text("streams"))["streams"]}:
                 pass
-            assert started.wanted_streams() == []
+            assert set(started.wanted_streams()) <= {"main"}, "of which one picture a second is kept for nobody"
             for name in ("env17", "env1023", "env17"):
                 await guest.watch(name, codec)
-                await until(lambda name=name: started.wanted_streams() == [name])  # type: ignore[misc]
+                await until(lambda name=name: set(started.wanted_streams()) - {"main"} == {name})  # type: ignore[misc]
                 assert started.wanted(name)
                 assert started.watchers() == started.watchers(name) == 1
                 started.publish(scene(), name, {"env": name})
@@ -171,7 +176,7 @@ def test_members_come_and_go_by_the_hundred(started: StreamServer) -> None:
             for i in range(150):
                 await guest.watch(f"env{i}")
                 if i % 50 == 49:
-                    await until(lambda i=i: started.wanted_streams() == [f"env{i}"])  # type: ignore[misc]
+                    await until(lambda i=i: set(started.wanted_streams()) - {"main"} == {f"env{i}"})  # type: ignore[misc]
                     started.publish(scene(), f"env{i}")
                     assert (await guest.picture())[0]["stream"] == f"env{i}"
             started.declare("env149", "Now one of the program's own")

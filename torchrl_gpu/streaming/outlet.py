@@ -29,11 +29,13 @@ class Outlet:
         name: Of the stream.
         index: Its place on the board.
         board: The board.
+        is_on_demand: Whether it is there because a viewer asked for it.
     """
 
-    def __init__(self, name: str, index: int, board: Board) -> None:
+    def __init__(self, name: str, index: int, board: Board, is_on_demand: bool = False) -> None:
         self.name = name
         self.index = index
+        self.is_on_demand = is_on_demand
         self.pace = Pace()
         self.layout = Layout()
         self._board = board
@@ -59,7 +61,7 @@ class Outlet:
     def is_due(self, now: float) -> bool:
         """Whether a frame is wanted at this moment of the monotonic clock: see `is_due`."""
         self.pace.interval = self._board.get(self.index, INTERVAL)
-        return is_due(self.pace, self._board.get(self.index, DEMAND_AT), now)
+        return is_due(self.pace, self._board.get(self.index, DEMAND_AT), now, self.is_on_demand)
 
     def lay(
         self, frame: Any, shape: tuple[int, int, int], depth: Any = None, found: FrameFormat | None = None

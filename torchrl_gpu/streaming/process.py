@@ -225,7 +225,7 @@ class ProcessLink:
         known = isinstance(name, str) and self._families.of(name) is not None
         if not known or type(index) is not int or not MOST_STREAMS <= index < Board.PLACES:
             raise ValueError(f"want a member of a family and its place; got {str(name)[:80]!r} and {str(index)[:20]}")
-        self._members[name] = Outlet(name, index, self._board)
+        self._members[name] = Outlet(name, index, self._board, is_on_demand=True)
 
 
 def _spawn() -> subprocess.Popen[bytes]:

@@ -33,9 +33,13 @@ def check_name(name: object, number: int) -> None:
         raise ValueError(f"StreamServer: want at most {MOST_STREAMS} streams; got {name!r} beside them")
 
 
-def is_due(pace: Pace, demand_at: float, now: float) -> bool:
-    """Whether a stream wants a frame: somebody waits for one, or the one that is kept for newcomers has grown old."""
-    return now >= pace.at and (now >= demand_at or now >= pace.taken_at + KEEP_SPACING)
+def is_due(pace: Pace, demand_at: float, now: float, is_on_demand: bool = False) -> bool:
+    """Whether a stream wants a frame: somebody waits for one, or the one that is kept for newcomers has grown old.
+
+    None is kept of a stream that is there because somebody asked for it.
+    """
+    kept_is_old = not is_on_demand and now >= pace.taken_at + KEEP_SPACING
+    return now >= pace.at and (now >= demand_at or kept_is_old)
 
 
 class SubscriptionClosed(Exception):
@@ -85,7 +89,7 @@ class Stream:
 
     def is_due(self, now: float) -> bool:
         """Whether a frame is wanted at this moment of the monotonic clock: see `is_due`."""
-        return is_due(self.pace, self.demand_at, now)
+        return is_due(self.pace, self.demand_at, now, self.is_on_demand)
 
     def add(self, subscription: Subscription) -> None:
         """A viewer comes."""

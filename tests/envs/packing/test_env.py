@@ -409,9 +409,9 @@ def test_a_stability_rule_takes_placements_away(stability: str) -> None:
 
 @pytest.fixture
 def slabs(tmp_path: Path) -> Callable[..., PackingEnv]:
-    """A bin of 4×4 cells, 2 high, and boxes of 4×4 cells in this order: 1, 2, 2, 1 and 2 high."""
+    """A bin of 4×4 cells, 2 high, and boxes of 4×4 cells in this order: 1, 2, 2, 1 and 1 high."""
     path = tmp_path / "slabs.npy"
-    np.save(path, np.array([[[4, 4, height] for height in (1, 2, 2, 1, 2)]]))
+    np.save(path, np.array([[[4, 4, height] for height in (1, 2, 2, 1, 1)]]))
 
     def make(**changes: Any) -> PackingEnv:
         arguments = {"bin_size": (4.0, 4.0, 2.0), "resolution": 4, "items": str(path), "orientations": "fixed"}

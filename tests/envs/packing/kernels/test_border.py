@@ -215,7 +215,7 @@ def test_an_environment_takes_actions_of_any_width(kernels: Kernels, dtype: torc
 def test_an_environment_refuses_other_actions(kernels: Kernels, action: Tensor) -> None:
     env = packing(num_envs=8, backend=kernels.backend)
     start = env.reset()
-    with pytest.raises(ValueError, match=r"^advance: want action \(8,\) int64 on cpu; got "):
+    with pytest.raises(ValueError, match=r"^PackingEnv.step: action must "):
         env._step(start.set("action", action))
 
 
@@ -346,7 +346,7 @@ def test_restore_refuses_maps_of_another_bin(kernels: Kernels) -> None:
     env = packing(backend=kernels.backend)
     state = env.reset().select("box_heightmap", "item_id")
     for wrong in (state["box_heightmap"].double(), state["box_heightmap"].half(), torch.zeros(3, 4, 4)):
-        with pytest.raises(ValueError, match=r"^drop_map: want heightmap \(3, 10, 10\) float32 on cpu; got "):
+        with pytest.raises(ValueError, match=r"^PackingEnv.restore: box_heightmap must "):
             env.restore(state.clone().set("box_heightmap", wrong))
 
 
