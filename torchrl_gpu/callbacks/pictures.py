@@ -30,8 +30,8 @@ class PackingPictures(Callback):
         loggers = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
         if trainer.sanity_checking or not loggers:
             return
-        shown = list(range(min(self.num_bins, batch.env.num_envs)))
-        bins = viewer.render(batch.env, shown, width=self.width, height=self.width * 3 // 4)
+        shown = list(range(min(self.num_bins, batch.num_episodes)))
+        bins = viewer.render(batch.played, shown, width=self.width, height=self.width * 3 // 4)
         sheet = viewer.contact_sheet(bins, columns=2)
         for logger in loggers:
             logger.experiment.add_image("packed bins", sheet.cpu(), trainer.global_step, dataformats="HWC")

@@ -49,11 +49,15 @@ class PackingSuite:
         self.env, self.pictures, self.batch_size = env, pictures, batch_size
         self.say: Callable[[str], None] = lambda words: None
         """Told what is being played, and the empty string when results are about to be printed."""
+        self.played: _Bins | None = None
+        """The bins of the episodes that were played last, as `viewer` wants to see them."""
         self._playing: tuple[PackingEnv, int] | None = None
 
     def play(self, policy: Policy) -> Packings:
         """Packs every episode with one policy."""
-        return pack_episodes(self._env_for([policy]), policy, self.num_episodes, self.say)
+        packings = pack_episodes(self._env_for([policy]), policy, self.num_episodes, self.say)
+        self.played = _Bins.of(self.env, packings)
+        return packings
 
     def _say_of(self, policy: str, words: str) -> None:
         self.say(f"{policy}, {words}")
