@@ -47,7 +47,8 @@ def main() -> None:
     parser.add_argument("--pause_s", type=float, default=5.0, help="before each, with nobody watching")
     args, options = parser.parse_known_args()  # others go to `lightning fit`
     os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")  # torchrl announces every buffer that it allocates
-    result: dict[str, Any] = {"command": " ".join(["python benchmarks/first_picture.py", *sys.argv[1:]]), "machine": describe(), "runs": {}}
+    command = " ".join(["python benchmarks/first_picture.py", *sys.argv[1:]])
+    result: dict[str, Any] = {"command": command, "machine": describe(), "runs": {}}
     rows: list[Row] = []
     for name in args.configs:
         print(f"{name} …", flush=True)
