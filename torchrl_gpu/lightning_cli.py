@@ -124,6 +124,11 @@ class PackageCLI(LightningCLI):
         savers = [each for each in self.trainer.callbacks if isinstance(each, EpisodeCheckpoint)]  # type: ignore[attr-defined]
         return str(savers[0].find(self.trainer, word)) if savers else None
 
+    @property
+    def checkpoint(self) -> str | None:
+        """The checkpoint file that was asked for, by its path or as "last" or "best"; None where there is none."""
+        return self._ckpt_path()
+
     def _plain_config(self) -> dict[str, Any]:
         """The resolved configuration of this run: numbers, text, lists and dicts."""
         self._dump_config()

@@ -36,6 +36,17 @@ def test_the_trained_policy_plays_the_episodes_of_the_test(checkpoint: str) -> N
     assert int(made.env.num_packed.max()) > 0  # type: ignore[attr-defined]
 
 
+def test_the_last_checkpoint_of_the_run_plays(checkpoint: str) -> None:
+    folder = f"--trainer.default_root_dir={Path(checkpoint).parents[1]}"
+    made = cast([*small("packing.yaml"), folder], "last", None, num_envs=1)
+    assert (made.name, made.version) == ("DQN", 6)
+
+
+def test_without_a_run_there_is_no_last_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"ckpt_path 'last' wants a whole checkpoint in .*; got none"):
+        cast([*small("packing.yaml"), f"--trainer.default_root_dir={tmp_path}"], "last", None, num_envs=1)
+
+
 def test_a_heuristic_plays_without_a_checkpoint() -> None:
     made = cast(small("packing.yaml"), None, None, num_envs=1)
     assert (made.name, made.version) == ("heightmap minimisation", None)

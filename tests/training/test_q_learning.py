@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDictBase
+from torchrl.envs import SerialEnv
 
 from tests.training.resuming import differences, everything, last
-from tests.training.tiny import data, fit, module, trainer
+from tests.training.tiny import data, dqn, fit, module, packing_env, trainer
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.policies import PlacementScores
 from torchrl_gpu.training.checkpoint import check_checkpoint
@@ -71,6 +72,22 @@ def test_every_loss_and_score_is_logged(tmp_path: Path) -> None:
     assert wanted <= set(metrics)
     assert all(value.isfinite() for value in metrics.values())
     assert 0 < metrics["val/utilization"] <= 1
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
+def test_without_a_data_module_it_trains_and_validates_nothing(tmp_path: Path) -> None:
+    made, runner = module(), trainer(tmp_path, 6, enable_checkpointing=False)
+    runner.fit(made)
+    assert runner.global_step == 6
+    assert made.frames == 48 + 3 * 16
+    assert "val/utilization" not in runner.callback_metrics
+
+
+def test_an_environment_of_another_kind_is_refused_in_one_line() -> None:
+    with pytest.raises(
+        ValueError, match=r"^QLearning: env must be a torchrl_gpu.envs.BatchedEnv, .*; got torchrl\..*SerialEnv$"
+    ):
+        QLearning(SerialEnv(2, packing_env), dqn)
 
 
 # -- it repeats itself --

@@ -1,6 +1,7 @@
 """Batched environments whose state never leaves the device."""
 
+from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.packing.env import PackingEnv
 
-__all__ = ["MarineNavEnv", "PackingEnv"]
+__all__ = ["BatchedEnv", "MarineNavEnv", "PackingEnv"]

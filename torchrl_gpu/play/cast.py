@@ -41,7 +41,8 @@ def cast(args: list[str], ckpt_path: str | None, wanted: str | None, num_envs: i
 
     Args:
         args: `--config NAME.yaml` and other options of `lightning test`.
-        ckpt_path: Weights, read without running any code in them; None for a heuristic.
+        ckpt_path: Weights, read without running any code in them: a file, or "last" or "best" of the config's run; None
+            for a heuristic.
         wanted: Name of the policy; None for the trained one, or without a checkpoint the first of `UNTRAINED`.
         num_envs: Episodes side by side.
 
@@ -50,8 +51,10 @@ def cast(args: list[str], ckpt_path: str | None, wanted: str | None, num_envs: i
     """
     weights = [] if ckpt_path is None else [f"--ckpt_path={ckpt_path}"]
     cli = build("test", resolve_configs([*args, *weights, "--trainer.logger=false"]))
+    if ckpt_path is not None and cli.checkpoint is None:
+        raise ValueError(f"play: want --ckpt_path to name a file, last or best; got {ckpt_path!r}")
     module = _on_its_device(cli)
-    version = None if ckpt_path is None else _load(module, ckpt_path)
+    version = None if cli.checkpoint is None else _load(module, cli.checkpoint)
     env = _episodes(cli, num_envs)
     policies = _policies(module, env, trained=ckpt_path is not None)
     name = wanted or (module.learner_name if ckpt_path else next((n for n in UNTRAINED if n in policies), None))

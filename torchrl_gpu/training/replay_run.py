@@ -22,6 +22,9 @@ from torchrl_gpu.training.episodes import EpisodeMeter
 from torchrl_gpu.training.graphed import Policy
 from torchrl_gpu.training.replay import replay_state, restore_replay
 from torchrl_gpu.training.rollout import Rollout
+from torchrl_gpu.training.ticks import Ticks
+
+STEPS_PER_EPOCH = 500  # where nobody says
 
 
 class ReplayRun(LightningModule):
@@ -41,6 +44,11 @@ class ReplayRun(LightningModule):
 
     def __init__(self, env: BatchedEnv, warmup_frames: int) -> None:
         super().__init__()
+        if not isinstance(env, BatchedEnv):
+            raise ValueError(
+                f"{type(self).__name__}: env must be a torchrl_gpu.envs.BatchedEnv, whose resets stay on the device;"
+                f" got {type(env).__module__}.{type(env).__qualname__}"
+            )
         self.automatic_optimization = False
         self.__dict__["env"] = env  # not a submodule: its state is saved with the rollout, and only for training
         self.warmup_frames = warmup_frames
@@ -96,6 +104,10 @@ class ReplayRun(LightningModule):
             self.__dict__["env"] = self.env.like(self.env.num_envs, device=device, first_env=first)
         if stage == "fit" and self.global_rank:
             torch.manual_seed(fold_rank(torch.initial_seed(), self.global_rank))
+
+    def train_dataloader(self) -> Ticks:
+        """Where no data module is given: training steps, until `trainer.max_steps` ends the run."""
+        return Ticks(STEPS_PER_EPOCH)
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
