@@ -206,9 +206,11 @@ def test_what_the_child_says_is_checked(
         listen()
 
 
-def test_the_numbers_of_the_board_are_checked() -> None:
+def test_the_numbers_of_the_board_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchrl_gpu.streaming.streams.KEEP_SPACING", 1e9)  # one is kept, and none is wanted for nobody
     with server(isolation="process") as stream_server:
         stream_server.declare("main")
+        stream_server.publish(scene())
         board = link_of(stream_server)._board
         for number in (math.nan, math.inf, -math.inf, -5.0, 1e300):
             for field in (WATCHERS, INTERVAL):

@@ -60,7 +60,8 @@ class Outlet:
 
     def is_due(self, now: float) -> bool:
         """Whether a frame is wanted at this moment of the monotonic clock: see `is_due`."""
-        self.pace.interval = self._board.get(self.index, INTERVAL)
+        interval = self._board.get(self.index, INTERVAL)  # of a process that serves strangers
+        self.pace.interval = interval if 0 <= interval < math.inf else 0.0
         return is_due(self.pace, self._board.get(self.index, DEMAND_AT), now, self.is_on_demand)
 
     def lay(
