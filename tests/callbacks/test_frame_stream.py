@@ -342,7 +342,7 @@ class Visitor(Callback):
         self.thread = threading.Thread(target=self.look, daemon=True)
 
     def look(self) -> None:
-        for _ in range(20):
+        for _ in range(2_000):  # requests that wait, but for the first: a process of its own has yet to hear of streams
             try:
                 with urllib.request.urlopen(
                     f"{self.stream.url}snapshot.jpg?stream={self.watches}", timeout=60
@@ -350,7 +350,7 @@ class Visitor(Callback):
                     self.seen = answer.read()
                 return
             except urllib.error.HTTPError as error:
-                if error.code != 503:  # no frame within the server's own patience
+                if error.code not in (404, 503):  # 503: no frame within the server's own patience
                     raise
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

@@ -52,6 +52,8 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
         print(f"{word}: {LOADING} the policy, watch at {server.url}", flush=True)
         with ending.at_once():
             played, show = _load(args, rest, names, server)
+        if ending.event.is_set():  # what was running may have passed over that it was told to end
+            return
         print(f"{word}: {played.name} at {server.url}", flush=True)
         show.run(ending.event)
 
