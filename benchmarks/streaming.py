@@ -205,7 +205,7 @@ def measure_hook(args: argparse.Namespace) -> tuple[list[Row], dict[str, Any]]:
     from lightning.pytorch.loggers import CSVLogger
 
     from torchrl_gpu.callbacks import FrameStream
-    from torchrl_gpu.lightning_cli import quiet
+    from torchrl_gpu.cli.lightning_cli import quiet
 
     quiet()
     stream, costs = FrameStream(port=0, isolation=args.isolation), []
@@ -254,7 +254,7 @@ def measure_training(args: argparse.Namespace) -> tuple[list[Row], dict[str, Any
     """Training steps a second with a viewer against without, stretch by stretch in one run."""
     from torchrl_gpu.allocator import keep_freed_memory
     from torchrl_gpu.callbacks import FrameStream
-    from torchrl_gpu.lightning_cli import build
+    from torchrl_gpu.cli.lightning_cli import build
 
     keep_freed_memory()  # as `lightning fit` does
     stream = FrameStream(port=0, streams=["env0"], isolation=args.isolation)
@@ -376,7 +376,7 @@ def a_viewer() -> Iterator[Viewer]:
 
 def resolved(words: list[str]) -> list[str]:
     """With the shipped config's own path."""
-    from torchrl_gpu.cli import resolve_configs
+    from torchrl_gpu.cli.options import resolve_configs
 
     return resolve_configs(words)
 

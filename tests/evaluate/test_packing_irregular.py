@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from torchrl_gpu import cli
-from torchrl_gpu.lightning_cli import build
+from torchrl_gpu.cli.lightning_cli import build
 from torchrl_gpu.policies.packing.contestants import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
 from torchrl_gpu.training.comparison import paired
 

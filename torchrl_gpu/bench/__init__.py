@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchrl_gpu import words
+from torchrl_gpu.cli import subcommands
 
 # what: (module:function that takes the rest of the command line, what it measures)
 WORDS = {
@@ -16,5 +16,5 @@ WORDS = {
 
 def main(argv: list[str]) -> int:
     """Runs one benchmark; the exit status is 1 where parity fails, and then nothing is timed."""
-    status: int = words.run("torchrl-gpu bench", __doc__, WORDS, argv)
+    status: int = subcommands.run("torchrl-gpu bench", __doc__, WORDS, argv)
     return status

@@ -19,8 +19,8 @@ from torchrl_gpu.bench.drops import drop_contestants
 from torchrl_gpu.bench.numpy_packing import Drop, NumpyPacking
 from torchrl_gpu.bench.settings import BPP10, Player, episodes_of, irregular, make
 from torchrl_gpu.bench.timing import Contestant, measure
+from torchrl_gpu.cli.subcommands import OneLineParser
 from torchrl_gpu.device import get_device
-from torchrl_gpu.errors import OneLineParser
 
 SETTINGS = ("bpp10", "irregular")
 _DROP_ENVS = (1, 64)

@@ -23,14 +23,14 @@ from torch import Tensor
 from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.bench import machine
 from torchrl_gpu.bench.report import progress
-from torchrl_gpu.cli import resolve_configs
+from torchrl_gpu.cli.lightning_cli import PackageCLI, build
+from torchrl_gpu.cli.options import resolve_configs
+from torchrl_gpu.cli.subcommands import OneLineParser
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ItemSource
-from torchrl_gpu.errors import OneLineParser
 from torchrl_gpu.evaluate.cases import agreement_data, latencies, pack_cases
 from torchrl_gpu.evaluate.objects import HARD_SHAPES, UNSEEN_SEED, Remembered, easy, hard
-from torchrl_gpu.lightning_cli import PackageCLI, build
 from torchrl_gpu.policies.packing.contestants import (
     BOTH,
     DEEPEST,

@@ -36,9 +36,9 @@ from torchrl_gpu.bench.kernels.rows import (
 from torchrl_gpu.bench.kernels.workloads import Workload, boxes, pebbles, procedural
 from torchrl_gpu.bench.settings import irregular
 from torchrl_gpu.bench.timing import measure
+from torchrl_gpu.cli.subcommands import OneLineParser
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs.packing.kernels import BACKENDS
-from torchrl_gpu.errors import OneLineParser
 
 WORKLOADS = ("irregular", "boxes", "steps")
 _NO_PLOTS = "want matplotlib for --plot; got none: the extra brings it, pip install 'torchrl_gpu[plots]'"

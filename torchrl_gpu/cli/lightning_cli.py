@@ -14,7 +14,7 @@ from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.errors import is_for_user, one_line
+from torchrl_gpu.cli.errors import is_for_user, one_line
 
 _NOISY = (
     "lightning.pytorch.utilities.rank_zero",
@@ -54,26 +54,28 @@ class SaveConfig(SaveConfigCallback):
 class PackageCLI(LightningCLI):
     """One of `fit`, `validate`, `test` and `predict`, parsed, built and, unless told otherwise, run.
 
-    Departs from LightningCLI: only the word that was asked for gets a parser (a fourth of the time); the config alone
-    says what is built, never the hyper-parameters inside a checkpoint; checkpoints are checked before anything is
-    built and are always loaded with `weights_only=True`; parse errors are one-line ValueErrors.
+    Departs from LightningCLI: only the subcommand that was asked for gets a parser (a fourth of the time); the config
+    alone says what is built, never the hyper-parameters inside a checkpoint; checkpoints are checked before anything
+    is built and are always loaded with `weights_only=True`; parse errors are one-line ValueErrors.
     """
 
-    def __init__(self, word: str, args: list[str], *, run: bool = True) -> None:
-        self.word = word
+    def __init__(self, subcommand: str, args: list[str], *, run: bool = True) -> None:
+        self.subcommand = subcommand
         self.runs = run
+        # A shortened option is more often a misspelt one.
+        strict: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
         super().__init__(
-            args=[word, *args],
-            save_config_callback=SaveConfig if word == "fit" else None,
+            args=[subcommand, *args],
+            save_config_callback=SaveConfig if subcommand == "fit" else None,
             save_config_kwargs={"overwrite": True},
             seed_everything_default=0,
             auto_configure_optimizers=False,
-            parser_kwargs=_parser_kwargs(word),
+            parser_kwargs=strict | {subcommand: dict(strict)},
         )
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # a static method upstream
         """The arguments of the Trainer's method that cannot be set from outside."""
-        return {self.word: LightningCLI.subcommands()[self.word] | {"weights_only", "verbose"}}
+        return {self.subcommand: LightningCLI.subcommands()[self.subcommand] | {"weights_only", "verbose"}}
 
     def parse_arguments(self, parser: Any, args: Any) -> None:
         """Fills `self.config`.
@@ -89,7 +91,7 @@ class PackageCLI(LightningCLI):
             raise ValueError(one_line(error, self._option_names())) from error
 
     def _option_names(self) -> list[str]:
-        actions = self._subcommand_parsers[self.word]._actions
+        actions = self._subcommand_parsers[self.subcommand]._actions
         return [action.dest for action in actions if action.option_strings and not action.dest.endswith(".help")]
 
     def _parse_ckpt_path(self) -> None:
@@ -149,12 +151,10 @@ class PackageCLI(LightningCLI):
         return str(path)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
-        quiet_words = {"verbose": False} if self._shows_own_table(subcommand) else {}
+        shows_own_table = subcommand in ("validate", "test") and getattr(self.datamodule, "shows_own_table", False)
+        silent = {"verbose": False} if shows_own_table else {}
         found = {} if self._found is None else {"ckpt_path": self._found}
-        return super()._prepare_subcommand_kwargs(subcommand) | {"weights_only": True} | quiet_words | found
-
-    def _shows_own_table(self, word: str) -> bool:
-        return word in ("validate", "test") and getattr(self.datamodule, "shows_own_table", False)
+        return super()._prepare_subcommand_kwargs(subcommand) | {"weights_only": True} | silent | found
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         """Adds this package's progress bar and summary where the config has none and does not switch them off."""
@@ -177,17 +177,17 @@ class PackageCLI(LightningCLI):
             super()._run_subcommand(subcommand)
 
 
-def run(word: str, args: list[str]) -> None:
-    """Runs one word of the program, as `lightning WORD ARGS` does."""
+def run(subcommand: str, args: list[str]) -> None:
+    """Runs `lightning SUBCOMMAND ARGS`."""
     quiet()
     keep_freed_memory()
-    PackageCLI(word, args)
+    PackageCLI(subcommand, args)
 
 
-def build(word: str, args: list[str]) -> PackageCLI:
+def build(subcommand: str, args: list[str]) -> PackageCLI:
     """The same, up to the point where the Trainer would start: its `model`, `datamodule` and `trainer` are made."""
     quiet()
-    return PackageCLI(word, args, run=False)
+    return PackageCLI(subcommand, args, run=False)
 
 
 def quiet() -> None:
@@ -201,8 +201,3 @@ def quiet() -> None:
 
 def _is_news(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith(_NOISE)
-
-
-def _parser_kwargs(word: str) -> dict[str, Any]:
-    strict = {"exit_on_error": False, "allow_abbrev": False}  # a shortened option is more often a misspelt one
-    return {**strict, word: dict(strict)}

@@ -6,8 +6,10 @@ import importlib
 import sys
 
 import pytest
+import yaml
 
-from torchrl_gpu import doctor
+from torchrl_gpu import cli
+from torchrl_gpu.cli import doctor
 from torchrl_gpu.streaming import probes
 
 
@@ -47,3 +49,20 @@ def test_a_package_that_does_not_load_says_why(findings, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(importlib, "import_module", load)
     assert findings()["cv2"][2:] == (False, "libGL.so.1: cannot open shared object file")
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor"], "torchrl-gpu") == 0
+    assert "cuda" in capsys.readouterr().out
+
+
+def test_doctor_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json"], "torchrl-gpu") == 0
+    findings = yaml.safe_load(capsys.readouterr().out)
+    assert {"packing", "device", "software"} <= {finding["group"] for finding in findings}
+    assert all(finding["usable"] or finding["detail"] for finding in findings)
+
+
+def test_doctor_with_a_wrong_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--jsn"], "torchrl-gpu") == 2
+    assert capsys.readouterr().err.count("\n") == 1

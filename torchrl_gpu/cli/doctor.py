@@ -12,7 +12,7 @@ import subprocess
 from importlib import metadata
 from typing import NamedTuple
 
-from torchrl_gpu.errors import OneLineParser
+from torchrl_gpu.cli.subcommands import OneLineParser
 
 _PACKAGES = ("torch", "torchrl", "tensordict", "lightning", "jsonargparse", "numpy")
 _STREAMING = {"av": "stream", "cv2": "stream", "aiohttp": "stream", "aiortc": "webrtc"}  # module: extra
