@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 from tensordict import TensorDictBase
 
+from torchrl_gpu.cli.lightning_cli import build
 from torchrl_gpu.cli.options import resolve_configs
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.marine.viewer import film
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.envs.packing.viewer import contact_sheet, render, save_gif, save_png
 from torchrl_gpu.evaluate.objects import UNSEEN_SEED, easy
-from torchrl_gpu.cli.lightning_cli import build
 from torchrl_gpu.policies.packing import HeightmapMinimization
 from torchrl_gpu.training.checkpoint import read_archive
 from torchrl_gpu.training.packings import pack

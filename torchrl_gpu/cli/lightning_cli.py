@@ -60,7 +60,7 @@ class PackageCLI(LightningCLI):
     """
 
     def __init__(self, subcommand: str, args: list[str], *, run: bool = True) -> None:
-        self.subcommand = subcommand
+        self.name = subcommand
         self.runs = run
         # A shortened option is more often a misspelt one.
         strict: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
@@ -75,7 +75,7 @@ class PackageCLI(LightningCLI):
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # a static method upstream
         """The arguments of the Trainer's method that cannot be set from outside."""
-        return {self.subcommand: LightningCLI.subcommands()[self.subcommand] | {"weights_only", "verbose"}}
+        return {self.name: LightningCLI.subcommands()[self.name] | {"weights_only", "verbose"}}
 
     def parse_arguments(self, parser: Any, args: Any) -> None:
         """Fills `self.config`.
@@ -91,7 +91,7 @@ class PackageCLI(LightningCLI):
             raise ValueError(one_line(error, self._option_names())) from error
 
     def _option_names(self) -> list[str]:
-        actions = self._subcommand_parsers[self.subcommand]._actions
+        actions = self._subcommand_parsers[self.name]._actions
         return [action.dest for action in actions if action.option_strings and not action.dest.endswith(".help")]
 
     def _parse_ckpt_path(self) -> None:
