@@ -22,8 +22,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from torchrl_gpu import machine
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.bench import machine
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.policies.packing import HierarchicalPacker, PackerNetworks

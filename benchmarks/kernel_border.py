@@ -53,7 +53,7 @@ def main() -> None:
         return
     if args.before is None:
         parser.error("want a checkout of the commit before; got none")
-    from torchrl_gpu.bench.machine import describe
+    from torchrl_gpu.machine import describe
     from torchrl_gpu.training.reports import write_json
 
     checkouts = {"before": args.before, "after": args.after}

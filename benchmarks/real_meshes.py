@@ -22,7 +22,6 @@ from rich.progress import track
 from rich.table import Table
 from tensordict import TensorDictBase
 
-from torchrl_gpu.bench.machine import describe
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items.meshes import MeshItem, MeshItems
 from torchrl_gpu.envs.packing.items.rasterise import Heightmaps, rasterise
@@ -30,6 +29,7 @@ from torchrl_gpu.envs.packing.overlap import overlaps
 from torchrl_gpu.envs.packing.plan import plan_of
 from torchrl_gpu.envs.packing.reward import pyramidality
 from torchrl_gpu.envs.packing.rotations import orientation_set
+from torchrl_gpu.machine import describe
 from torchrl_gpu.policies.packing import HierarchicalPacker, PackerNetworks
 from torchrl_gpu.training.comparison import estimate
 from torchrl_gpu.training.packings import pack

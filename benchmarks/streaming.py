@@ -91,7 +91,7 @@ def describe() -> dict[str, Any]:
     """The machine and what it runs, in the words of the other benchmarks."""
     import torch
 
-    from torchrl_gpu.bench import machine
+    from torchrl_gpu import machine
 
     made = machine.describe(torch.device("cpu"))
     made["versions"] |= {name: metadata.version(name) for name in PACKAGES}

@@ -1,7 +1,7 @@
 """Draws pictures of the documentation: `python docs/images/make.py [--folder FOLDER] [--packer CHECKPOINT]`.
 
 solids.png and marine.gif; with the checkpoint of a run of packing_irregular.yaml packer.png instead. kernels.png is
-drawn by `torchrl-gpu bench kernels --plot`, packing.gif and crossing.gif by `lightning test` with the checkpoints of
+drawn by `python -m benchmarks.kernels --plot`, packing.gif and crossing.gif by `lightning test` with the checkpoints of
 packing.yaml and navigation_iqn.yaml.
 """
 

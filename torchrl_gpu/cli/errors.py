@@ -8,6 +8,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 _PARSERS = ("jsonargparse", "argparse", "yaml")
 _MENDABLE = (
@@ -25,7 +26,7 @@ def is_for_user(error: BaseException) -> bool:
     if isinstance(root, ModuleNotFoundError):
         return (root.name or "").partition(".")[0] != "torchrl_gpu"
     torch, exceptions = map(sys.modules.get, ("torch", "lightning.fabric.utilities.exceptions"))
-    loaded = [torch and torch.OutOfMemoryError, exceptions and exceptions.MisconfigurationException]
+    loaded: list[Any] = [torch and torch.OutOfMemoryError, exceptions and exceptions.MisconfigurationException]
     return isinstance(root, (*_MENDABLE, *filter(None, loaded)))
 
 

@@ -20,12 +20,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from torchrl_gpu import machine
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.bench import machine
-from torchrl_gpu.bench.report import progress
 from torchrl_gpu.cli.lightning_cli import PackageCLI, build
 from torchrl_gpu.cli.options import resolve_configs
 from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.console import progress
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ItemSource
