@@ -17,7 +17,7 @@ from torchrl_gpu.envs.packing import viewer
 from torchrl_gpu.envs.packing.items import MeshItems
 from torchrl_gpu.envs.packing.items.source import PooledStream
 from torchrl_gpu.envs.packing.overlap import overlaps
-from torchrl_gpu.envs.packing.plan import Plan, plan_of
+from torchrl_gpu.envs.packing.plan import PackingPlan, plan_of
 from torchrl_gpu.envs.packing.scene_export import save_glb, save_plan
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.policies.packing import baselines
@@ -68,7 +68,7 @@ def main() -> None:
     report(env, plan)
 
 
-def report(env: PackingEnv, plan: Plan) -> None:
+def report(env: PackingEnv, plan: PackingPlan) -> None:
     """Prints what went where."""
     table = Table("object", "position (m)", "quaternion (w, x, y, z)", title=f"{len(plan.poses)} of {env.num_items}")
     for solid, pose in zip(plan.solids, plan.poses, strict=True):

@@ -6,7 +6,7 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -23,11 +23,9 @@ from torchrl_gpu.envs.packing.items.source import SortedStream
 from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement, balanced, get_kernels, judge_placements
 from torchrl_gpu.envs.packing.kernels.transition import passed_over
 from torchrl_gpu.envs.packing.memory import bytes_per_env, check_fits
+from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
 from torchrl_gpu.envs.packing.reward import JUDGES, REWARDS, WEIGHTS, objective
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
 ITEM_ORDERS = ("sequence", "volume", "box")
@@ -118,7 +116,7 @@ class PackingEnv(BatchedEnv):
         self.copy_observations = arguments.flag(where, "copy_observations", copy_observations)
         self.skip_unplaceable = arguments.flag(where, "skip_unplaceable", skip_unplaceable)
         self.objective_weights = _weights(objective_weights)
-        self._physics = _physics_judge() if judge == "physics" else None
+        self._physics = PhysicsJudge() if judge == "physics" else None
         self.reads_host = "" if self._physics is None else _SIMULATES
         if not isinstance(backend, str):
             arguments.refuse(where, "backend", "a word", backend)
@@ -487,10 +485,3 @@ def _weights(given: Any) -> tuple[float, ...]:
         return tuple(arguments.number("PackingEnv", "objective_weights", weight, 0) for weight in weights)
     except ValueError:
         arguments.refuse("PackingEnv", "objective_weights", wanted, given)
-
-
-def _physics_judge() -> PhysicsJudge:
-    """Imported late: the module needs this one, and MuJoCo."""
-    from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
-
-    return PhysicsJudge()
