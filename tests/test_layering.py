@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,6 +61,32 @@ def test_imports_run_one_way(path: Path) -> None:
             same_layer_of_packages = layer(other) == layer(mine) < TOP
             assert layer(other) <= layer(mine), f"{path} must not import {name}"
             assert not same_layer_of_packages, f"{path} must not import {name}, which stands beside it"
+
+
+def module_of(name: str, modules: dict[str, set[str]]) -> str | None:
+    """The module that a dotted name lies in or stands for."""
+    while name and name not in modules:
+        name = name.rpartition(".")[0]
+    return name or None
+
+
+def runtime_imports(path: Path) -> list[str]:
+    """As `imported`, without what only type checkers see."""
+    source = re.sub(r"^if TYPE_CHECKING:\n(?:(?: .*)?\n)+", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return list(names_of_imports(source, ["torchrl_gpu", *path.relative_to(PACKAGE).parent.parts]))
+
+
+def test_imports_go_round_in_no_circle() -> None:
+    names = {path: ".".join(("torchrl_gpu", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in MODULES}
+    names = {path: name.removesuffix(".__init__") for path, name in names.items() if name != "torchrl_gpu.__init__"}
+    modules: dict[str, set[str]] = {name: set() for name in names.values()}
+    for path, name in names.items():
+        found = (module_of(each, modules) for each in runtime_imports(path))
+        # A module may name its own package, whose `__init__` has begun to run by then.
+        modules[name] = {each for each in found if each and not (name + ".").startswith(each + ".")}
+    while leaves := {name for name, below in modules.items() if not below & set(modules)}:
+        modules = {name: below for name, below in modules.items() if name not in leaves}
+    assert not modules
 
 
 def test_the_rules_see_every_form_of_import() -> None:

@@ -15,7 +15,8 @@ from torchrl_gpu.bench import packing
 from torchrl_gpu.bench.ceilings import ADD_MAX, COPY
 from torchrl_gpu.bench.timing import TimedRow
 from torchrl_gpu.cli import main
-from torchrl_gpu.envs.packing.kernels import Moved, eager, get_kernels
+from torchrl_gpu.envs.packing.kernels import eager, get_kernels
+from torchrl_gpu.envs.packing.types import Moved
 
 CPU = torch.device("cpu")
 TINY = ["--device", "cpu", "--num_envs", "1", "3", "--parity_steps", "3", "--seconds", "0.001", "--repetitions", "2"]

@@ -12,7 +12,8 @@ from torch import Tensor
 from benchmarks.packing import parity
 from benchmarks.packing.settings import BPP10, irregular
 from torchrl_gpu.envs.packing.items import CutBoxes
-from torchrl_gpu.envs.packing.kernels import Moved, eager, get_kernels
+from torchrl_gpu.envs.packing.kernels import eager, get_kernels
+from torchrl_gpu.envs.packing.types import Moved
 
 SMALL: dict[str, Any] = {"items": CutBoxes(pool=16)}
 

@@ -20,12 +20,12 @@ from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, item_source
 from torchrl_gpu.envs.packing.items.checks import check_built
 from torchrl_gpu.envs.packing.items.source import SortedStream
-from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement, balanced, get_kernels, judge_placements
+from torchrl_gpu.envs.packing.kernels import balanced, get_kernels, judge_placements
 from torchrl_gpu.envs.packing.kernels.transition import passed_over
 from torchrl_gpu.envs.packing.memory import bytes_per_env, check_fits
 from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
 from torchrl_gpu.envs.packing.reward import JUDGES, REWARDS, WEIGHTS, objective
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
 ITEM_ORDERS = ("sequence", "volume", "box")
@@ -351,10 +351,11 @@ class PackingEnv(BatchedEnv):
         moved = self.kernels.advance(s, action, following, self.catalogue, self.bin)
         if stuck is not None:
             moved = passed_over(moved, stuck, following)
-        kept = Kept(s.z_map, s.legal, moved.slot, moved.changed) if self._keeps_maps else None
+        stored = StoredMaps(s.z_map, s.legal, moved.slot, moved.changed) if self._keeps_maps else None
         stable = self._judged(s, moved) if self.judge == "com" else moved.state.stable
-        z_map, legal = self.kernels.drop_map(moved.state.heightmap, moved.state.item_id, self.catalogue, self.bin, kept)
-        return replace(moved.state, stable=stable, z_map=z_map, legal=legal), moved.legal
+        after = moved.state
+        z_map, legal = self.kernels.drop_map(after.heightmap, after.item_id, self.catalogue, self.bin, stored)
+        return replace(after, stable=stable, z_map=z_map, legal=legal), moved.legal
 
     def _judged(self, before: PackingState, moved: Moved) -> Tensor:
         """Whether the last placement stands by the rule `com`, (N,) bool; as before where none was made."""

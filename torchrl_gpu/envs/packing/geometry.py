@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Placement
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 
 
 def grid_positions(extent: Tensor, cells: int, step: int) -> tuple[Tensor, Tensor]:

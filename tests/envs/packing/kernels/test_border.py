@@ -16,9 +16,9 @@ from torch import Tensor
 from tests.envs.packing.kernels.hostile import (
     hostile_actions,
     hostile_items,
-    hostile_kept,
     hostile_placement,
     hostile_state,
+    hostile_stored,
     wild,
 )
 from tests.envs.packing.kernels.test_transition import assert_same_move, assert_same_state, copy_of, state_of
@@ -27,8 +27,8 @@ from tests.envs.packing.settings import assert_same, packing
 from tests.native.compilers import need_compiler, threads
 from tests.tolerances import assert_near
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.kernels import Kept, Kernels, Placement, get_kernels, judge_placements, reference
-from torchrl_gpu.envs.packing.types import PackingState
+from torchrl_gpu.envs.packing.kernels import Kernels, get_kernels, judge_placements, reference
+from torchrl_gpu.envs.packing.types import PackingState, Placement, StoredMaps
 
 BACKENDS = ("compiled", "eager", "reference")
 KINDS = ("boxes", "solids", "boxes as solids")
@@ -155,13 +155,13 @@ def test_growth_and_any_legal_refuse_what_they_cannot_read(kernels: Kernels) -> 
             kernels.any_legal(wrong)
 
 
-@pytest.mark.parametrize("name", Kept._fields)
+@pytest.mark.parametrize("name", StoredMaps._fields)
 def test_kept_maps_are_checked_too(kernels: Kernels, name: str) -> None:
-    kept = Kept(*reference.drop_map(*S), torch.zeros_like(S.item_id), torch.zeros(N, 4, dtype=torch.int64))
-    tensor = getattr(kept, name)
+    stored = StoredMaps(*reference.drop_map(*S), torch.zeros_like(S.item_id), torch.zeros(N, 4, dtype=torch.int64))
+    tensor = getattr(stored, name)
     for change in refused(CHANGES, tensor.dtype):
-        with pytest.raises(ValueError, match=f"^drop_map: want kept.{name} .*; got "):
-            kernels.drop_map(*S, kept._replace(**{name: CHANGES[change](tensor)}))
+        with pytest.raises(ValueError, match=f"^drop_map: want stored.{name} .*; got "):
+            kernels.drop_map(*S, stored._replace(**{name: CHANGES[change](tensor)}))
 
 
 def test_a_bin_shows_at_least_one_slot(kernels: Kernels) -> None:
@@ -303,11 +303,11 @@ def test_kept_maps_of_no_slot_are_not_kept(kernels: Kernels, stability: str) -> 
         s = scene_of(seed, "solids", stability)
         maps = reference.drop_map(*s)
         with threads(1 + seed % 2):  # whatever the numbers: no crash, and each result is of its kind
-            z_map, legal = kernels.drop_map(*s, hostile_kept(s, maps, rng))
+            z_map, legal = kernels.drop_map(*s, hostile_stored(s, maps, rng))
         assert z_map.shape == legal.shape == maps[0].shape
-        kept = hostile_kept(s, (torch.full_like(maps[0], 77.0), ~maps[1]), rng)
-        nowhere = torch.where(kept.slot < 0, kept.slot, kept.slot.clamp_min(s.item_id.shape[1]))
-        for came, expected in zip(kernels.drop_map(*s, kept._replace(slot=nowhere)), maps, strict=True):
+        stored = hostile_stored(s, (torch.full_like(maps[0], 77.0), ~maps[1]), rng)
+        nowhere = torch.where(stored.slot < 0, stored.slot, stored.slot.clamp_min(s.item_id.shape[1]))
+        for came, expected in zip(kernels.drop_map(*s, stored._replace(slot=nowhere)), maps, strict=True):
             assert torch.equal(came, expected)
 
 

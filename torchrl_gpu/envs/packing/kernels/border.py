@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState, Placement, StoredMaps
 from torchrl_gpu.native.arguments import argument, describe, length, written
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Kept, Placement
 
 _FLAG, _COUNT, _REAL = torch.bool, torch.int64, torch.float32
 
@@ -48,21 +45,21 @@ def drop_map(
     item_id: Tensor,
     catalogue: Catalogue,
     bin_: Bin,
-    kept: Kept | None = None,
+    stored: StoredMaps | None = None,
 ) -> tuple[Any, ...]:
     """The arguments of `drop_map`."""
     where, device = "drop_map", _device("drop_map", devices, catalogue)
     heightmap, item_id = _bins(where, heightmap, item_id, bin_, device)
-    if kept is None:
+    if stored is None:
         return heightmap, item_id, catalogue, bin_
     maps = *item_id.shape, catalogue.num_orientations, *bin_.grid
-    kept = kept._replace(
-        z_map=argument(where, "kept.z_map", kept.z_map, _REAL, maps, device),
-        legal=argument(where, "kept.legal", kept.legal, _FLAG, maps, device),
-        slot=argument(where, "kept.slot", kept.slot, _COUNT, tuple(item_id.shape), device),
-        changed=argument(where, "kept.changed", kept.changed, _COUNT, (item_id.shape[0], 4), device),
+    stored = stored._replace(
+        z_map=argument(where, "stored.z_map", stored.z_map, _REAL, maps, device),
+        legal=argument(where, "stored.legal", stored.legal, _FLAG, maps, device),
+        slot=argument(where, "stored.slot", stored.slot, _COUNT, tuple(item_id.shape), device),
+        changed=argument(where, "stored.changed", stored.changed, _COUNT, (item_id.shape[0], 4), device),
     )
-    return heightmap, item_id, catalogue, bin_, kept
+    return heightmap, item_id, catalogue, bin_, stored
 
 
 def place(

@@ -5,7 +5,7 @@ maximum over the box's width is had from the rows that the lane reads, that over
 two, in registers, whose number of operations is that of the digits of the length. Each result is written once; a line
 reads `width` words per row, from the first-level cache: for so narrow bins shuffles between lanes would cost as much.
 
-Kept maps are not read: to make a height again costs less than to load it.
+Stored maps are not read: to make a height again costs less than to load it.
 """
 
 # Arguments of kernels have no types that mypy knows.

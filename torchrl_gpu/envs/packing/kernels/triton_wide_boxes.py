@@ -5,7 +5,7 @@ width. Along x: the line is cut into blocks as long as the box; a window is the 
 the next, whose maxima come about while the line is walked back and forth (van Herk 1992; Gil and Werman 1993). A result
 costs four words from the cache, however large the box.
 
-Kept maps are not read: to make a height again costs as much as to load it.
+Stored maps are not read: to make a height again costs as much as to load it.
 """
 
 # Arguments of kernels have no types that mypy knows.
