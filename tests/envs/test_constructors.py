@@ -152,7 +152,7 @@ def test_no_argument_is_left_out() -> None:
 @pytest.mark.parametrize(("name", "argument", "value"), CASES, ids=[f"{n}-{a}" for n, a, _ in CASES])
 def test_what_makes_no_sense_is_refused(name: str, argument: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is refused for want of memory must be so on any machine.
-    monkeypatch.setattr("torchrl_gpu.envs.packing.memory.free_bytes", lambda device: 2**34)
+    monkeypatch.setattr("torchrl_gpu.envs.memory.free_bytes", lambda device: 2**34)
     with pytest.raises((ValueError, FileNotFoundError)) as error:
         BAD[name][0](**{argument: value})
     line = str(error.value)

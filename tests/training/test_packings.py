@@ -11,13 +11,14 @@ from tensordict import TensorDictBase
 from tests.policies.packing.packer_scenes import narrow
 from tests.training.tiny import packing_env
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.live_bytes import LiveBytes
 from torchrl_gpu.envs.packing.items import ProceduralSolids
+from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.policies.packing import HierarchicalPacker, RandomLegal
 from torchrl_gpu.policies.packing.contestants import irregular_contestants
 from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.live_bytes import LiveBytes
 from torchrl_gpu.training.packings import Packings, pack, pack_episodes
-from torchrl_gpu.training.side_by_side import SameItems, episode_bytes
+from torchrl_gpu.training.side_by_side import episode_bytes
 
 
 def solids_env(num_envs: int = 4) -> PackingEnv:

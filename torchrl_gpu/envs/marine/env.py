@@ -35,7 +35,7 @@ from torchrl_gpu.envs.marine.types import (
     MarineState,
     Scene,
 )
-from torchrl_gpu.envs.packing.memory import check_fits
+from torchrl_gpu.envs.memory import check_fits
 from torchrl_gpu.envs.streams import draw_bits, draw_integers
 
 ACTIONS = {"v2": ("discrete",), "v3": ("continuous", "discrete")}  # the published one first

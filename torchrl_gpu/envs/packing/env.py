@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,19 +17,21 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import BatchedEnv, Conflict
 from torchrl_gpu.envs.entries import Bounds, check_form
+from torchrl_gpu.envs.memory import check_fits, free_bytes, measure_bytes_per_env
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, item_source
 from torchrl_gpu.envs.packing.items.checks import check_built
-from torchrl_gpu.envs.packing.items.source import SortedStream
+from torchrl_gpu.envs.packing.items.source import SameItems, SortedStream
 from torchrl_gpu.envs.packing.kernels import balanced, get_kernels, judge_placements
 from torchrl_gpu.envs.packing.kernels.transition import passed_over
-from torchrl_gpu.envs.packing.memory import bytes_per_env, check_fits
 from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
 from torchrl_gpu.envs.packing.reward import JUDGES, REWARDS, WEIGHTS, objective
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
 ITEM_ORDERS = ("sequence", "volume", "box")
+_MOST_TIMES_LEAST = 8  # a step takes up to five times what is always taken
+_MOST_UNMEASURED = 8  # environments: fewer are too few to measure how much one takes
 MOST_ITEMS = 2**31 - 1  # of an episode, and visible: numbers are drawn by a counter of 32 bits
 _SIMULATES = "PackingEnv with judge='physics' reads the device back and simulates on the host"
 
@@ -122,7 +125,10 @@ class PackingEnv(BatchedEnv):
             arguments.refuse(where, "backend", "a word", backend)
         self.kernels = get_kernels(backend, self.device)
         self.catalogue, self.stream = self._build_items()
-        check_fits(num_envs, self.bytes_per_env, self.device)
+        least = self._least_bytes()
+        check_fits(num_envs, least, self.device)
+        if num_envs > _MOST_UNMEASURED and (free_bytes(self.device) or math.inf) < _MOST_TIMES_LEAST * num_envs * least:
+            check_fits(num_envs, self.bytes_per_env, self.device)
         self._env_index = torch.arange(num_envs, device=self.device) + self.first_env
         self._slots = torch.arange(visible_items, device=self.device)
         self._sizes = self._item_sizes()
@@ -162,15 +168,25 @@ class PackingEnv(BatchedEnv):
     def _sizes_of(self, item_id: Tensor) -> Tensor:
         return self._sizes[item_id.clamp(-1, self.catalogue.num_items)]  # what is no row of the catalogue is no item
 
-    @property
-    def bytes_per_env(self) -> int:
-        """Most bytes that one environment takes while it steps."""
+    def _least_bytes(self) -> int:
+        """Bytes of one environment that are always taken: two states and the item maps of two observations."""
         longest = max(1, min(self.num_items, self.stream.length))
-        shown = {"visible_items": self.visible_items, "num_items": longest, "include": self.include}
-        made = {"backend": self.kernels.backend, "judged": self.judge == "com"}
-        most = bytes_per_env(self.bin, self.catalogue, **shown, **made)  # type: ignore[arg-type]
-        copies = 4 * math.prod(self.bin.cells) + 5 * self.num_actions  # heightmap, z-map and mask of the state itself
-        return most + copies * self.copy_observations
+        state = 4 * math.prod(self.bin.cells) + 5 * self.num_actions + 20 * longest
+        maps = 4 * math.prod(self.catalogue.footprint) * self.visible_items * self.num_orientations
+        return 2 * (state + maps * sum(name in self.include for name in ("item_top", "item_bottom")))
+
+    @cached_property
+    def bytes_per_env(self) -> int:
+        """Most bytes that one environment takes while it steps; measured in a few that have the same items."""
+        changes = {"items": SameItems(self), "seed": 0, "judge": "rule" if self.judge == "physics" else self.judge}
+
+        def make(num_envs: int) -> PackingEnv:
+            return PackingEnv.like(self, num_envs, **changes)
+
+        def make(num_envs: int) -> PackingEnv:
+            return PackingEnv.like(self, num_envs, **changes)
+
+        return measure_bytes_per_env(make, lambda shown: shown["action_mask"].int().argmax(1))
 
     @property
     def num_orientations(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
@@ -172,6 +173,39 @@ class ItemSource(ABC):
     def solid(self, item: int, bin_: Bin) -> Solid:
         """The shape of a row of the catalogue that `build` makes for a bin; a source of boxes needs none."""
         raise NotImplementedError(f"{type(self).__name__} gives no solids")
+
+
+class WithItems(Protocol):
+    """What of a `PackingEnv` says which items it has."""
+
+    items: ItemSource
+    catalogue: Catalogue
+    stream: ItemStream
+
+
+@final
+class SameItems(ItemSource):
+    """The items and episodes of another environment, none of them made again: its catalogue is shared.
+
+    Args:
+        env: The other one; one that is built with this source differs from it in no argument that decides its items.
+    """
+
+    def __init__(self, env: WithItems) -> None:
+        self.source, self.boxes = env.items, env.items.boxes
+        # The environment that asks sorts by itself.
+        stream = env.stream.episodes if isinstance(env.stream, SortedStream) else env.stream
+        self._made = env.catalogue, stream
+
+    def build(
+        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
+    ) -> tuple[Catalogue, ItemStream]:
+        """Those of the other environment."""
+        return self._made
+
+    def solid(self, item: int, bin_: Bin) -> Solid:
+        """The source's."""
+        return self.source.solid(item, bin_)
 
 
 def sorted_by_volume(sequences: Tensor, volume: Tensor) -> Tensor:
