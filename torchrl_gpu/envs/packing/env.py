@@ -16,7 +16,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import BatchedEnv, Conflict
-from torchrl_gpu.envs.entries import Bounds, check_form
+from torchrl_gpu.envs.entries import Bounds
 from torchrl_gpu.envs.memory import check_fits, free_bytes, measure_bytes_per_env
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, item_source
@@ -183,9 +183,6 @@ class PackingEnv(BatchedEnv):
         def make(num_envs: int) -> PackingEnv:
             return PackingEnv.like(self, num_envs, **changes)
 
-        def make(num_envs: int) -> PackingEnv:
-            return PackingEnv.like(self, num_envs, **changes)
-
         return measure_bytes_per_env(make, lambda shown: shown["action_mask"].int().argmax(1))
 
     @property
@@ -323,8 +320,8 @@ class PackingEnv(BatchedEnv):
         """
         where, size = "PackingEnv.restore", tensordict.shape[:1]
         heightmap, item_id = tensordict.get("box_heightmap", None), tensordict.get("item_id", None)
-        check_form(where, "box_heightmap", heightmap, torch.float32, (*size, *self.bin.cells), self.device)
-        check_form(where, "item_id", item_id, torch.int64, (*size, self.visible_items), self.device)
+        arguments.tensor(where, "box_heightmap", heightmap, torch.float32, (*size, *self.bin.cells), self.device)
+        arguments.tensor(where, "item_id", item_id, torch.int64, (*size, self.visible_items), self.device)
         known = (item_id >= 0) & (item_id < self.catalogue.num_items)
         item_id = torch.where(known, item_id, -1)
         z_map, legal = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin)

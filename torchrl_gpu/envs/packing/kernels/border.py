@@ -16,10 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from torchrl_gpu.arguments import length, shown, tensor
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState, Placement, StoredMaps
-from torchrl_gpu.native.arguments import argument, describe, length, written
 
 _FLAG, _COUNT, _REAL = torch.bool, torch.int64, torch.float32
+argument = partial(tensor, cast=True)
 
 
 def checked(name: str, job: Callable[..., Any], devices: tuple[str, ...] | None) -> Callable[..., Any]:
@@ -139,9 +140,9 @@ def restart(
 def any_legal(devices: tuple[str, ...] | None, legal: Tensor) -> tuple[Any, ...]:
     """The argument of `any_legal`."""
     if not isinstance(legal, Tensor) or legal.ndim < 2 or legal.dtype is not _FLAG:
-        raise ValueError(f"any_legal: want legal bool of two axes or more; got {describe(legal)}")
+        raise ValueError(f"any_legal: legal must be bool of two axes or more; got {shown(legal)}")
     if devices is not None and legal.device.type not in devices:
-        raise ValueError(f"any_legal: want tensors on {' or '.join(devices)}; got {describe(legal)}")
+        raise ValueError(f"any_legal: want tensors on {' or '.join(devices)}; got one on {legal.device}")
     return (legal,)
 
 
@@ -165,8 +166,8 @@ def _state(where: str, state: PackingState, catalogue: Catalogue, bin_: Bin, dev
     heightmap, item_id = _bins(where, state.heightmap, state.item_id, bin_, device)
     rows, maps = heightmap.shape[:1], (*item_id.shape, catalogue.num_orientations, *bin_.grid)
     longest = max(1, length(state.placements, 1))
-    written(where, "placements", state.placements, torch.int32, (*rows, longest, 4), device)
-    written(where, "placement_z", state.placement_z, _REAL, (*rows, longest), device)
+    tensor(where, "placements", state.placements, torch.int32, (*rows, longest, 4), device, contiguous=True)
+    tensor(where, "placement_z", state.placement_z, _REAL, (*rows, longest), device, contiguous=True)
     argument(where, "volume", state.volume, _REAL, rows, device)
     argument(where, "stable", state.stable, _FLAG, rows, device)
     argument(where, "z_map", state.z_map, _REAL, maps, device)
