@@ -18,7 +18,7 @@ from torchrl_gpu.envs.entries import Bounds
 from torchrl_gpu.envs.marine.colregs import starboard_turn
 from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
 from torchrl_gpu.envs.marine.generator import generate
-from torchrl_gpu.envs.marine.layout import flags, settled
+from torchrl_gpu.envs.marine.layout import contiguous_copy, to_bool
 from torchrl_gpu.envs.marine.levels import Level, Sizes, chosen_levels
 from torchrl_gpu.envs.marine.noise import draw_noise, radius_factors
 from torchrl_gpu.envs.marine.pool import Pool
@@ -287,9 +287,9 @@ class MarineNavEnv(BatchedEnv):
         )
         if self.num_actions:
             action = self._given_action(tensordict, key, shape, whole=True)
-            return settled(action.reshape(self.num_envs, self.num_robots).t())
+            return contiguous_copy(action.reshape(self.num_envs, self.num_robots).t())
         action = self._given_action(tensordict, key, (*shape, 2), whole=False).to(self.dtype)
-        return settled(action.reshape(self.num_envs, self.num_robots, 2).permute(2, 1, 0))
+        return contiguous_copy(action.reshape(self.num_envs, self.num_robots, 2).permute(2, 1, 0))
 
     def _look(self, motion: Tensor, scene: Scene, there: Tensor, key: Tensor, step: Tensor) -> Sight:
         """What robots see, with the noise of a step of the streams `key` (N,)."""
@@ -345,11 +345,11 @@ class MarineNavEnv(BatchedEnv):
             robots_own = ("observation", "object_mask", "active", "arrived", "collided", "clearance", "energy")
             shown = (*robots_own, "step_count", "level")
             s = replace(s, **{name: getattr(s, name).clone() for name in shown})
-        robots = {"observation": s.observation, "object_mask": flags(s.object_mask)}
+        robots = {"observation": s.observation, "object_mask": to_bool(s.object_mask)}
         for name in ("active", "arrived", "collided", "clearance", "energy"):
             robots[name] = _by_env(getattr(s, name))
         if self.num_actions:
-            robots["action_mask"] = flags(torch.maximum(robots["active"].to(self.dtype), self._idle))
+            robots["action_mask"] = to_bool(torch.maximum(robots["active"].to(self.dtype), self._idle))
         success = (s.arrived | ~s.exists).all(0)
         return robots, {"step_count": s.step_count, "level": s.level, "success": success}
 
