@@ -15,7 +15,7 @@ from rich.table import Table
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing import viewer
 from torchrl_gpu.envs.packing.items import MeshItems
-from torchrl_gpu.envs.packing.items.source import PooledStream
+from torchrl_gpu.envs.packing.items.source import PooledSequences
 from torchrl_gpu.envs.packing.overlap import overlaps
 from torchrl_gpu.envs.packing.plan import PackingPlan, plan_of
 from torchrl_gpu.envs.packing.scene_export import save_glb, save_plan
@@ -28,10 +28,10 @@ class EachOnce(MeshItems):
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, PooledStream]:
+    ) -> tuple[Catalogue, PooledSequences]:
         """The objects as one sequence."""
         catalogue, _ = super().build(bin_, orientations, num_items, num_envs)
-        return catalogue, PooledStream(torch.arange(catalogue.num_items)[None, :num_items], in_order=True)
+        return catalogue, PooledSequences(torch.arange(catalogue.num_items)[None, :num_items], in_order=True)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.packing.numpy_packing import Shape, shapes_of
 from benchmarks.packing.settings import irregular, make
 from torchrl_gpu.envs.packing.items import ItemSource, ProceduralSolids
-from torchrl_gpu.envs.packing.items.source import EndlessStream, ItemStream
+from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences
 from torchrl_gpu.envs.packing.items.voxels import heightmaps
 from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.rotations import orientation_set
@@ -78,10 +78,10 @@ class Pebbles(ItemSource):
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
+    ) -> tuple[Catalogue, ItemSequences]:
         """As `ItemSource.build`."""
         catalogue = heightmaps(self.solids(), orientation_set(orientations, boxes=False), bin_)
-        return catalogue, EndlessStream(catalogue.num_items, num_items)
+        return catalogue, EndlessSequences(catalogue.num_items, num_items)
 
     def solids(self) -> list[np.ndarray]:
         """(side, side, side) bool each."""

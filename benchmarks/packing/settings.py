@@ -42,9 +42,9 @@ def irregular(num_visible: int, num_objects: int, resolution: int, grid_step: in
 def episodes_of(env: PackingEnv, row: int, count: int) -> np.ndarray:
     """Catalogue rows (R, T) of the first `count` episodes that row `row` of an environment will play."""
     episode = torch.arange(count, device=env.device)
-    key = env.stream.begin(env.seed, torch.full_like(episode, row + env.first_env), episode)
-    position = torch.arange(env.stream.length, device=env.device).expand(count, -1)
-    return env.stream.items(key, position).cpu().numpy()
+    key = env.item_sequences.begin(env.seed, torch.full_like(episode, row + env.first_env), episode)
+    position = torch.arange(env.item_sequences.length, device=env.device).expand(count, -1)
+    return env.item_sequences.items(key, position).cpu().numpy()
 
 
 def make(changes: dict[str, Any], num_envs: int, device: str, include: Sequence[str] = ()) -> PackingEnv:

@@ -17,9 +17,9 @@ from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, scene, scene_i
 from tests.native.compilers import need_compiler
 from tests.tolerances import assert_near
 from torchrl_gpu import native
+from torchrl_gpu.envs.counter_rng import draw_bits
 from torchrl_gpu.envs.packing.kernels import compiled, reference
 from torchrl_gpu.envs.packing.types import StoredMaps
-from torchrl_gpu.envs.streams import draw_bits
 from torchrl_gpu.native import build
 from torchrl_gpu.policies.exploration import random_legal
 

@@ -167,11 +167,11 @@ class BatchedEnv(EnvBase):
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:
             self.seed = arguments.seed(f"{type(self).__name__}.set_seed", "seed", seed)
-            self._restart_streams()
+            self._restart_episodes()
 
     @abstractmethod
-    def _restart_streams(self) -> None:
-        """Makes the next reset begin the first episode of the streams of `self.seed`."""
+    def _restart_episodes(self) -> None:
+        """Makes the next reset begin the first episode that `self.seed` gives."""
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         mask = None if tensordict is None else tensordict.get("_reset", None)

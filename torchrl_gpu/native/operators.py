@@ -20,7 +20,7 @@ def runs_on(tensor: Tensor) -> bool:
 
 
 def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
-    """As `streams.draw_bits`.
+    """As `counter_rng.draw_bits`.
 
     Raises:
         ValueError: They are no integers on a CPU, or do not broadcast.

@@ -13,9 +13,9 @@ from torch.nn.functional import pad
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.counter_rng import draw_bits
 from torchrl_gpu.envs.packing.items.source import episode_key
 from torchrl_gpu.envs.packing.reward import compactness, pyramidality
-from torchrl_gpu.envs.streams import draw_bits
 from torchrl_gpu.policies.draws import keyed_draws
 from torchrl_gpu.training.graphed import Policy
 

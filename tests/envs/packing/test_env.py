@@ -367,7 +367,7 @@ def test_steps_after_the_end_leave_the_record_of_placements_alone() -> None:
 def test_visible_items_move_up_and_the_next_one_is_shown() -> None:
     env = packing("three visible", num_envs=3)
     current = env.reset()
-    sequence = env.stream.items(env.state.key, torch.arange(12).expand(3, -1))
+    sequence = env.item_sequences.items(env.state.key, torch.arange(12).expand(3, -1))
     assert torch.equal(current["item_id"], sequence[:, :3])
     # Environment n takes slot n, at its first legal placement.
     legal = current["legal_mask"].flatten(2)
@@ -472,7 +472,7 @@ def test_by_volume_the_largest_comes_first() -> None:
     for env in (plain, ordered):
         env.reset()
     length = torch.arange(60).expand(6, -1)
-    items = [env.stream.items(env.state.key, length) for env in (plain, ordered)]
+    items = [env.item_sequences.items(env.state.key, length) for env in (plain, ordered)]
     assert torch.equal(items[0].sort(1).values, items[1].sort(1).values)  # the same items …
     volume = torch.where(items[1] < 0, 0.0, plain.catalogue.volume[items[1].clamp_min(0)])
     assert (volume[:, 1:] <= volume[:, :-1]).all()  # … from the largest to the smallest
@@ -482,7 +482,7 @@ def test_by_volume_the_largest_comes_first() -> None:
 def test_an_endless_stream_can_be_ordered_too() -> None:
     env = packing(num_envs=5, order="volume", num_items=20)
     env.reset()
-    items = env.stream.items(env.state.key, torch.arange(20).expand(5, -1))
+    items = env.item_sequences.items(env.state.key, torch.arange(20).expand(5, -1))
     assert (items >= 0).all()
     assert (env.catalogue.volume[items].diff(dim=1) <= 0).all()
 
@@ -585,7 +585,7 @@ def episodes(env: PackingEnv, count: int) -> torch.Tensor:
     out = []
     for _ in range(count):
         env.reset()
-        out.append(env.stream.items(env.state.key, torch.arange(6).expand(env.num_envs, -1)))
+        out.append(env.item_sequences.items(env.state.key, torch.arange(6).expand(env.num_envs, -1)))
     return torch.stack(out)
 
 

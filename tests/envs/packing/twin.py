@@ -24,8 +24,8 @@ class Twin:
     def restart(self) -> None:
         """Begins the next episode."""
         self.episode += 1
-        key = self.env.stream.begin(self.env.seed, torch.tensor([self.index]), torch.tensor([self.episode]))
-        items = self.env.stream.items(key, torch.arange(self.env.num_items)[None])[0].tolist()
+        key = self.env.item_sequences.begin(self.env.seed, torch.tensor([self.index]), torch.tensor([self.episode]))
+        items = self.env.item_sequences.items(key, torch.arange(self.env.num_items)[None])[0].tolist()
         self.waiting = [item for item in items if item >= 0]
         self.heights = np.zeros(self.bin_.cells, dtype=np.float32)
         self.volume, self.num_packed, self.stable = 0.0, 0, False

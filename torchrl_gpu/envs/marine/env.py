@@ -14,6 +14,7 @@ from torch import Tensor
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, Conflict
+from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers
 from torchrl_gpu.envs.entries import Bounds
 from torchrl_gpu.envs.marine.colregs import starboard_turn
 from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
@@ -36,7 +37,6 @@ from torchrl_gpu.envs.marine.types import (
     Scene,
 )
 from torchrl_gpu.envs.memory import check_fits
-from torchrl_gpu.envs.streams import draw_bits, draw_integers
 
 ACTIONS = {"v2": ("discrete",), "v3": ("continuous", "discrete")}  # the published one first
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -404,7 +404,7 @@ class MarineNavEnv(BatchedEnv):
             picked = draw_integers(key, torch.zeros_like(key), self.pool)
         return self.state.next_level * self.pool + picked
 
-    def _restart_streams(self) -> None:
+    def _restart_episodes(self) -> None:
         self.state.episode = torch.zeros_like(self.state.episode)
         if self.seed != self._pool_seed:
             self._make_pool()

@@ -19,9 +19,9 @@ from torchrl_gpu.envs.base import BatchedEnv, Conflict
 from torchrl_gpu.envs.entries import Bounds
 from torchrl_gpu.envs.memory import check_fits, free_bytes, measure_bytes_per_env
 from torchrl_gpu.envs.packing.geometry import grid_positions
-from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, item_source
+from torchrl_gpu.envs.packing.items import ItemSequences, ItemSource, item_source
 from torchrl_gpu.envs.packing.items.checks import check_built
-from torchrl_gpu.envs.packing.items.source import SameItems, SortedStream
+from torchrl_gpu.envs.packing.items.source import SameItems, SortedSequences
 from torchrl_gpu.envs.packing.kernels import balanced, get_kernels, judge_placements
 from torchrl_gpu.envs.packing.kernels.transition import passed_over
 from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
@@ -124,7 +124,7 @@ class PackingEnv(BatchedEnv):
         if not isinstance(backend, str):
             arguments.refuse(where, "backend", "a word", backend)
         self.kernels = get_kernels(backend, self.device)
-        self.catalogue, self.stream = self._build_items()
+        self.catalogue, self.item_sequences = self._build_items()
         least = self._least_bytes()
         check_fits(num_envs, least, self.device)
         if num_envs > _MOST_UNMEASURED and (free_bytes(self.device) or math.inf) < _MOST_TIMES_LEAST * num_envs * least:
@@ -144,17 +144,17 @@ class PackingEnv(BatchedEnv):
 
     # -- what the environment is made of ---------------------------------------------------------------------------
 
-    def _build_items(self) -> tuple[Catalogue, ItemStream]:
-        catalogue, stream = self.items.build(self.bin, self.orientations, self.num_items, self.num_envs)
-        check_built(f"{type(self.items).__name__}.build", catalogue, stream)
+    def _build_items(self) -> tuple[Catalogue, ItemSequences]:
+        catalogue, sequences = self.items.build(self.bin, self.orientations, self.num_items, self.num_envs)
+        check_built(f"{type(self.items).__name__}.build", catalogue, sequences)
         if self.order != "sequence":
-            stream = SortedStream(
-                stream, catalogue.volume if self.order == "volume" else catalogue.box_volume(self.bin)
+            sequences = SortedSequences(
+                sequences, catalogue.volume if self.order == "volume" else catalogue.box_volume(self.bin)
             )
         catalogue = catalogue.to(self.device)
         if "com" in (self.stability, self.judge):
             catalogue = balanced(catalogue, self.bin)
-        return catalogue, stream.to(self.device)
+        return catalogue, sequences.to(self.device)
 
     def _item_sizes(self) -> Tensor:
         """(M + 1, O, 4) float32: sides of each item's bounding box and its volume, metres; the last row is no item."""
@@ -170,7 +170,7 @@ class PackingEnv(BatchedEnv):
 
     def _least_bytes(self) -> int:
         """Bytes of one environment that are always taken: two states and the item maps of two observations."""
-        longest = max(1, min(self.num_items, self.stream.length))
+        longest = max(1, min(self.num_items, self.item_sequences.length))
         state = 4 * math.prod(self.bin.cells) + 5 * self.num_actions + 20 * longest
         maps = 4 * math.prod(self.catalogue.footprint) * self.visible_items * self.num_orientations
         return 2 * (state + maps * sum(name in self.include for name in ("item_top", "item_bottom")))
@@ -241,7 +241,7 @@ class PackingEnv(BatchedEnv):
     def _blank_state(self) -> PackingState:
         n, device = self.num_envs, self.device
         count = torch.zeros(n, dtype=torch.int64, device=device)
-        longest = max(1, min(self.num_items, self.stream.length))
+        longest = max(1, min(self.num_items, self.item_sequences.length))
         shape = (n, *self.action_shape)
         return PackingState(
             heightmap=torch.zeros(n, *self.bin.cells, device=device),
@@ -360,7 +360,7 @@ class PackingEnv(BatchedEnv):
     def _advanced(self, action: Tensor, stuck: Tensor | None) -> tuple[PackingState, Tensor]:
         """The state after an action, maps included, and whether the action was legal, (N,) bool."""
         s = self.state
-        following = self.stream.items(s.key, s.position[:, None]).squeeze(1)
+        following = self.item_sequences.items(s.key, s.position[:, None]).squeeze(1)
         moved = self.kernels.advance(s, action, following, self.catalogue, self.bin)
         if stuck is not None:
             moved = passed_over(moved, stuck, following)
@@ -430,12 +430,12 @@ class PackingEnv(BatchedEnv):
 
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
         s = self.state
-        key = self.stream.begin(self.seed, self._env_index, s.episode)
-        item_id = self.stream.items(key, self._slots.expand(self.num_envs, -1))
+        key = self.item_sequences.begin(self.seed, self._env_index, s.episode)
+        item_id = self.item_sequences.items(key, self._slots.expand(self.num_envs, -1))
         self._state = self.kernels.restart(s, mask, key, item_id, self.catalogue, self.bin)
         return self._observation()
 
-    def _restart_streams(self) -> None:
+    def _restart_episodes(self) -> None:
         self.state.episode = torch.zeros_like(self.state.episode)
 
     def _env_state(self) -> dict[str, Tensor]:
@@ -447,11 +447,11 @@ class PackingEnv(BatchedEnv):
     def _state_bounds(self) -> dict[str, Bounds]:
         ceiling, count = self.bin.size[2] + 2 * self.bin.tolerance, Bounds(0, 2**62)  # twice: heights are rounded
         last = [n - 1 for n in (self.catalogue.num_items, self.num_orientations, *self.bin.cells)]
-        most = None if self.stream.num_keys is None else self.stream.num_keys - 1
+        most = None if self.item_sequences.num_keys is None else self.item_sequences.num_keys - 1
         return {
             "heightmap": Bounds(0, ceiling),
             "item_id": Bounds(-1, self.catalogue.num_items - 1),
-            "position": Bounds(0, self.visible_items + self.stream.length),
+            "position": Bounds(0, self.visible_items + self.item_sequences.length),
             "key": Bounds(None if most is None else 0, most),
             "episode": count,
             "volume": Bounds(0, self.bin.volume * (1 + 1e-3)),

@@ -9,14 +9,14 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
+from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
-from torchrl_gpu.envs.streams import draw_bits, draw_integers
 
 NUM_BITS = 2**32  # what `draw_bits` gives is below
 
 
-class ItemStream(ABC):
+class ItemSequences(ABC):
     """The items of every episode, readable at any place without a generator's state."""
 
     length: int
@@ -35,8 +35,8 @@ class ItemStream(ABC):
     def items(self, key: Tensor, position: Tensor) -> Tensor:
         """Catalogue rows at `position` (N, K) of the episodes `key` (N,); int64 (N, K), −1 past the end."""
 
-    def to(self, device: torch.device) -> ItemStream:
-        """The same stream on `device`."""
+    def to(self, device: torch.device) -> ItemSequences:
+        """The same on `device`."""
         return self
 
 
@@ -46,7 +46,7 @@ def episode_key(seed: int, env: Tensor, episode: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class EndlessStream(ItemStream):
+class EndlessSequences(ItemSequences):
     """Items drawn uniformly and independently from a catalogue of `num_types`."""
 
     num_types: int
@@ -68,7 +68,7 @@ class EndlessStream(ItemStream):
 
 
 @dataclass(frozen=True)
-class PooledStream(ItemStream):
+class PooledSequences(ItemSequences):
     """Episodes picked from a pool of sequences.
 
     Attributes:
@@ -102,35 +102,35 @@ class PooledStream(ItemStream):
         found = self.sequences[key[:, None], position.clamp_max(self.length - 1)]
         return torch.where(position < self.length, found, -1)
 
-    def to(self, device: torch.device) -> PooledStream:
+    def to(self, device: torch.device) -> PooledSequences:
         """The pool moves."""
-        return PooledStream(self.sequences.to(device), self.in_order, self.stride)
+        return PooledSequences(self.sequences.to(device), self.in_order, self.stride)
 
 
 @dataclass(frozen=True)
-class SortedStream(ItemStream):
-    """The episodes of another stream, each from its largest item to its smallest.
+class SortedSequences(ItemSequences):
+    """The episodes of other sequences, each from its largest item to its smallest.
 
     Attributes:
-        episodes: The other stream; an episode is drawn whole and sorted at each look-up.
+        episodes: The others; an episode is drawn whole and sorted at each look-up.
         volume: (M,) float32, cubic metres of the catalogue's items.
     """
 
-    episodes: ItemStream
+    episodes: ItemSequences
     volume: Tensor
 
     @property
     def length(self) -> int:  # type: ignore[override]
-        """That of the other stream."""
+        """That of the others."""
         return self.episodes.length
 
     @property
     def num_keys(self) -> int | None:
-        """Those of the other stream."""
+        """Those of the others."""
         return self.episodes.num_keys
 
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
-        """The other stream's keys."""
+        """The keys of the others."""
         return self.episodes.begin(seed, env, episode)
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
@@ -139,9 +139,9 @@ class SortedStream(ItemStream):
         ordered = sorted_by_volume(self.episodes.items(key, whole), self.volume)
         return torch.where(position < self.length, ordered.gather(1, position.clamp_max(self.length - 1)), -1)
 
-    def to(self, device: torch.device) -> SortedStream:
+    def to(self, device: torch.device) -> SortedSequences:
         """Both move."""
-        return SortedStream(self.episodes.to(device), self.volume.to(device))
+        return SortedSequences(self.episodes.to(device), self.volume.to(device))
 
 
 class ItemSource(ABC):
@@ -160,14 +160,14 @@ class ItemSource(ABC):
     @abstractmethod
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
-        """Catalogue and stream on the CPU.
+    ) -> tuple[Catalogue, ItemSequences]:
+        """Catalogue and sequences on the CPU.
 
         Args:
             bin_: The bin to pack.
             orientations: As in `orientation_set`.
             num_items: Most items of an episode.
-            num_envs: Environments that will read the stream.
+            num_envs: Environments that will read the sequences.
         """
 
     def solid(self, item: int, bin_: Bin) -> Solid:
@@ -180,7 +180,7 @@ class WithItems(Protocol):
 
     items: ItemSource
     catalogue: Catalogue
-    stream: ItemStream
+    item_sequences: ItemSequences
 
 
 @final
@@ -194,12 +194,12 @@ class SameItems(ItemSource):
     def __init__(self, env: WithItems) -> None:
         self.source, self.boxes = env.items, env.items.boxes
         # The environment that asks sorts by itself.
-        stream = env.stream.episodes if isinstance(env.stream, SortedStream) else env.stream
-        self._made = env.catalogue, stream
+        given = env.item_sequences
+        self._made = env.catalogue, given.episodes if isinstance(given, SortedSequences) else given
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
+    ) -> tuple[Catalogue, ItemSequences]:
         """Those of the other environment."""
         return self._made
 

@@ -24,11 +24,11 @@ def mix(x: Tensor) -> Tensor:
 
 
 def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
-    """32 bits for each (key, counter): a stream that can be read at any place, in any order.
+    """32 bits for each (key, counter): which can be read at any place, in any order.
 
     Args:
-        key: int64, names the stream.
-        counter: int64, place in the stream; broadcasts against `key`.
+        key: int64, names a sequence of draws.
+        counter: int64, place in it; broadcasts against `key`.
 
     Returns:
         int64 in [0, 2**32), the broadcast shape.

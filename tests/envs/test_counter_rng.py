@@ -8,8 +8,8 @@ from torch import Tensor
 
 from tests.native.compilers import need_compiler
 from torchrl_gpu import native
-from torchrl_gpu.envs.packing.items.source import EndlessStream, episode_key
-from torchrl_gpu.envs.streams import draw_bits, draw_integers, mix
+from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, mix
+from torchrl_gpu.envs.packing.items.source import EndlessSequences, episode_key
 
 
 def assert_uniform(drawn: Tensor, high: int) -> None:
@@ -122,7 +122,7 @@ def test_seeds_environments_and_episodes_all_make_a_difference() -> None:
 
 
 def test_items_of_an_endless_stream_are_uniform_and_end_at_its_length() -> None:
-    stream = EndlessStream(num_types=64, length=90)
+    stream = EndlessSequences(num_types=64, length=90)
     env = torch.arange(2000)
     items = stream.items(stream.begin(0, env, torch.zeros_like(env)), torch.arange(100).expand(2000, -1))
     assert_uniform(items[:, :90], 64)
