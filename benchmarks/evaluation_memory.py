@@ -58,7 +58,7 @@ def measured(episodes: int, batch_size: int | None, objects: int, items: int) ->
         orientations="cube",
         order="box",
         reward="objective",
-        judge="com",
+        stability_judge="com",
         include=["z_map"],
         device="cpu",
         seed=1,

@@ -49,7 +49,7 @@ BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {
             "orientations": [1, 0, -90, 7, NAN, INF, True, None, "spin", 10**400, [90], 1e-300],
             "stability": WORD,
             "reward": WORD,
-            "judge": WORD,
+            "stability_judge": WORD,
             "objective_weights": [1.0, (1, 1), (1, NAN, 1), (1, -1, 1), "abc", None, (True, 1, 1)],
             "skip_unplaceable": FLAG,
             "order": WORD,

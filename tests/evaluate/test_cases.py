@@ -21,7 +21,7 @@ def policies(env: PackingEnv) -> dict[str, Policy]:
 
 
 def judged(num_envs: int) -> PackingEnv:
-    return solids_env().like(num_envs, judge="com")
+    return solids_env().like(num_envs, stability_judge="com")
 
 
 def test_cases_do_not_depend_on_the_batch() -> None:

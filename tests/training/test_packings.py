@@ -24,7 +24,9 @@ from torchrl_gpu.training.side_by_side import episode_bytes
 def solids_env(num_envs: int = 4) -> PackingEnv:
     """Few solids, in bins that some of them overfill, and placements that are judged."""
     changes = {"bin_size": (0.2, 0.2, 0.2), "resolution": 20, "grid_step": 4, "num_items": 8, "visible_items": 2}
-    return packing_env(num_envs, items=ProceduralSolids(8), orientations="yaw", judge="com", order="box", **changes)
+    return packing_env(
+        num_envs, items=ProceduralSolids(8), orientations="yaw", stability_judge="com", order="box", **changes
+    )
 
 
 def test_the_share_that_stands_by_hand() -> None:

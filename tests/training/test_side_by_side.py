@@ -75,7 +75,7 @@ def test_the_same_items_are_shared(order: str) -> None:
 
 
 def test_the_same_solids_are_shared() -> None:
-    env = solids_env(1).like(1, judge="com")
+    env = solids_env(1).like(1, stability_judge="com")
     twin = env.like(3, items=SameItems(env))
     assert twin.catalogue is env.catalogue  # what kernels made of it once is found by identity
     assert twin.items.boxes is False

@@ -232,7 +232,7 @@ def _table(
 def _environment(
     args: argparse.Namespace, module: HierarchicalPacking, items: Remembered, setting: Setting
 ) -> PackingEnv:
-    fixed = {"items": items, "seed": args.seed, "first_env": 0, "order": "box", "judge": "com"}
+    fixed = {"items": items, "seed": args.seed, "first_env": 0, "order": "box", "stability_judge": "com"}
     env = module.env.like(1, **fixed, **setting.changes())
     assert isinstance(env, PackingEnv)
     return env

@@ -105,7 +105,7 @@ def test_constructor_arguments_can_be_read_back() -> None:
         "stability": "corners",
         "reward": "objective",
         "objective_weights": (0.5, 0.25, 0.0),
-        "judge": "com",
+        "stability_judge": "com",
         "skip_unplaceable": True,
         "order": "volume",
         "include": ("z_map",),
@@ -290,7 +290,7 @@ def test_the_judge_of_the_objective_by_hand() -> None:
     gains = {}
     for judge in ("com", "rule"):
         size = {"bin_size": (6.0, 6.0, 6.0), "resolution": 6, "items": RandomBoxes(3, 3)}
-        env = unit_boxes(**size, reward="objective", judge=judge)
+        env = unit_boxes(**size, reward="objective", stability_judge=judge)
         first = act(env, env.reset(), 0, 0)
         assert env.state.stable.tolist() == [True, True]
         second = act(env, first, 2 * 6 + 2, 3 * 6)
@@ -738,7 +738,7 @@ def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> N
         ({"grid_step": 0}, "Bin: grid_step must be from 1 to the bin's 10 cells; got 0"),
         ({"grid_step": 11}, "Bin: grid_step must be from 1 to the bin's 10 cells; got 11"),
         ({"stability": "glue"}, "Bin: stability must be one of none, corners, support, com; got 'glue'"),
-        ({"judge": "jury"}, "PackingEnv: judge must be one of rule, com, physics; got 'jury'"),
+        ({"stability_judge": "jury"}, "PackingEnv: stability_judge must be one of rule, com, physics; got 'jury'"),
         (
             {"objective_weights": (1.0, -1.0, 0.0)},
             "PackingEnv: objective_weights must be three finite numbers from 0 on; got (1.0, -1.0, 0.0)",

@@ -17,7 +17,7 @@ from torchrl_gpu.policies.packing import RandomLegal
 
 pytest.importorskip("cv2")
 
-REWARDS = [{"reward": "utilization"}, {"reward": "objective"}, {"reward": "objective", "judge": "com"}]
+REWARDS = [{"reward": "utilization"}, {"reward": "objective"}, {"reward": "objective", "stability_judge": "com"}]
 
 
 @pytest.mark.parametrize("changes", REWARDS, ids=str)

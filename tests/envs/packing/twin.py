@@ -67,7 +67,7 @@ class Twin:
         y = dict(reference.placements(top.shape[1], self.bin_.cells[1], self.bin_))[int(gy)]
         z = self.z_map[k, o, gx, gy]
         judged = reference.judge_item(self.heights, bottom, x, y, z, self.bin_, self.centre(item, int(o)))
-        self.stable = judged or self.env.judge == "rule"
+        self.stable = judged or self.env.stability_judge == "rule"
         reference.place_item(self.heights, top, bottom, x, y, z)
         self.volume += float(self.env.catalogue.volume[item])
         self.num_packed += 1

@@ -23,7 +23,7 @@ from torchrl_gpu.envs.marine.layout import contiguous_copy, to_bool
 from torchrl_gpu.envs.marine.levels import Level, Sizes, chosen_levels
 from torchrl_gpu.envs.marine.noise import draw_noise, radius_factors
 from torchrl_gpu.envs.marine.pool import Pool
-from torchrl_gpu.envs.marine.reward import Outcome, judge
+from torchrl_gpu.envs.marine.reward import Outcome, rewards_and_ends
 from torchrl_gpu.envs.marine.sensors import Sight, object_mask, observation, see_v2, see_v3
 from torchrl_gpu.envs.marine.specs import GROUP, make_specs
 from torchrl_gpu.envs.marine.types import (
@@ -309,7 +309,7 @@ class MarineNavEnv(BatchedEnv):
         if self.version == "v3":
             turn = starboard_turn(sight.own[:, 2:4], sight.objects[0], self.craft.radius)
         counted = self.state.step_count + (0 if "late_limit" in self.quirks else 1)
-        return judge(
+        return rewards_and_ends(
             self.state,
             motion,
             scene,

@@ -25,7 +25,7 @@ from torchrl_gpu.envs.packing.items.source import SameItems, SortedSequences
 from torchrl_gpu.envs.packing.kernels import balanced, get_kernels, judge_placements
 from torchrl_gpu.envs.packing.kernels.transition import passed_over
 from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
-from torchrl_gpu.envs.packing.reward import JUDGES, REWARDS, WEIGHTS, objective
+from torchrl_gpu.envs.packing.reward import REWARDS, STABILITY_JUDGES, WEIGHTS, objective
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
@@ -33,7 +33,7 @@ ITEM_ORDERS = ("sequence", "volume", "box")
 _MOST_TIMES_LEAST = 8  # a step takes up to five times what is always taken
 _MOST_UNMEASURED = 8  # environments: fewer are too few to measure how much one takes
 MOST_ITEMS = 2**31 - 1  # of an episode, and visible: numbers are drawn by a counter of 32 bits
-_SIMULATES = "PackingEnv with judge='physics' reads the device back and simulates on the host"
+_SIMULATES = "PackingEnv with stability_judge='physics' reads the device back and simulates on the host"
 
 
 class PackingEnv(BatchedEnv):
@@ -55,10 +55,10 @@ class PackingEnv(BatchedEnv):
         stability: What is legal: "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) or "com" (the
             centre of mass lies over the contact cells).
         reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
-        judge: What decides in J whether the last placement stands: "rule" (whatever is legal does), "com" (by that
-            rule, whatever is legal) or "physics" (MuJoCo drops it; needs the extra `physics`). The last one reads the
-            device back and simulates on the host in every step, see `physics.PhysicsJudge`: no CUDA graph can hold it,
-            and `torch.compile` stops at it.
+        stability_judge: What decides in J whether the last placement stands: "rule" (whatever is legal does), "com" (by
+            that rule, whatever is legal) or "physics" (MuJoCo drops it; needs the extra `physics`). The last one reads
+            the device back and simulates on the host in every step, see `physics.PhysicsJudge`: no CUDA graph can hold
+            it, and `torch.compile` stops at it.
         objective_weights: α, β and γ of J: of compactness, pyramidality and stability.
         skip_unplaceable: Whether an episode goes on where no visible item fits: the next step, whatever its action,
             passes over the first of them for the reward 0, and the episode ends when nothing is left to show. Until
@@ -90,7 +90,7 @@ class PackingEnv(BatchedEnv):
         orientations: str | float = "yaw",
         stability: str = "none",
         reward: str = "utilization",
-        judge: str = "rule",
+        stability_judge: str = "rule",
         objective_weights: tuple[float, float, float] = WEIGHTS,
         skip_unplaceable: bool = False,
         order: str = "sequence",
@@ -103,7 +103,7 @@ class PackingEnv(BatchedEnv):
         copy_observations: bool = False,
     ) -> None:
         where = "PackingEnv"
-        self._check_words(where, reward=reward, judge=judge, order=order)
+        self._check_words(where, reward=reward, stability_judge=stability_judge, order=order)
         num_items = arguments.whole(where, "num_items", num_items, 1, MOST_ITEMS)
         visible_items = arguments.whole(where, "visible_items", visible_items, 1, MOST_ITEMS)
         super().__init__(num_envs, device, seed)
@@ -115,11 +115,11 @@ class PackingEnv(BatchedEnv):
         self.orientations, self.stability, self.reward, self.order = orientations, stability, reward, order
         self.include, self.backend = arguments.choices(where, "include", include, LARGE_KEYS), backend
         self.first_env = arguments.whole(where, "first_env", first_env, 0, 2**62)
-        self.incremental, self.judge = arguments.flag(where, "incremental", incremental), judge
+        self.incremental, self.stability_judge = arguments.flag(where, "incremental", incremental), stability_judge
         self.copy_observations = arguments.flag(where, "copy_observations", copy_observations)
         self.skip_unplaceable = arguments.flag(where, "skip_unplaceable", skip_unplaceable)
         self.objective_weights = _weights(objective_weights)
-        self._physics = PhysicsJudge() if judge == "physics" else None
+        self._physics = PhysicsJudge() if stability_judge == "physics" else None
         self.reads_host = "" if self._physics is None else _SIMULATES
         if not isinstance(backend, str):
             arguments.refuse(where, "backend", "a word", backend)
@@ -138,7 +138,7 @@ class PackingEnv(BatchedEnv):
         self._make_specs()
 
     def _check_words(self, where: str, **words: Any) -> None:
-        known = {"reward": REWARDS, "judge": JUDGES, "order": ITEM_ORDERS}
+        known = {"reward": REWARDS, "stability_judge": STABILITY_JUDGES, "order": ITEM_ORDERS}
         for name, word in words.items():
             arguments.choice(where, name, word, known[name])
 
@@ -152,7 +152,7 @@ class PackingEnv(BatchedEnv):
                 sequences, catalogue.volume if self.order == "volume" else catalogue.box_volume(self.bin)
             )
         catalogue = catalogue.to(self.device)
-        if "com" in (self.stability, self.judge):
+        if "com" in (self.stability, self.stability_judge):
             catalogue = balanced(catalogue, self.bin)
         return catalogue, sequences.to(self.device)
 
@@ -178,7 +178,8 @@ class PackingEnv(BatchedEnv):
     @cached_property
     def bytes_per_env(self) -> int:
         """Most bytes that one environment takes while it steps; measured in a few that have the same items."""
-        changes = {"items": SameItems(self), "seed": 0, "judge": "rule" if self.judge == "physics" else self.judge}
+        judge = "rule" if self.stability_judge == "physics" else self.stability_judge
+        changes = {"items": SameItems(self), "seed": 0, "stability_judge": judge}
 
         def make(num_envs: int) -> PackingEnv:
             return PackingEnv.like(self, num_envs, **changes)
@@ -365,7 +366,7 @@ class PackingEnv(BatchedEnv):
         if stuck is not None:
             moved = passed_over(moved, stuck, following)
         stored = StoredMaps(s.z_map, s.legal, moved.slot, moved.changed) if self._keeps_maps else None
-        stable = self._judged(s, moved) if self.judge == "com" else moved.state.stable
+        stable = self._judged(s, moved) if self.stability_judge == "com" else moved.state.stable
         after = moved.state
         z_map, legal = self.kernels.drop_map(after.heightmap, after.item_id, self.catalogue, self.bin, stored)
         return replace(after, stable=stable, z_map=z_map, legal=legal), moved.legal

@@ -105,7 +105,7 @@ def fits_along(placement, extent, CELLS: tl.constexpr, STEP: tl.constexpr):
 
 
 @triton.jit
-def judge(
+def write_legality(
     here,
     out_z,
     out_legal,
@@ -226,4 +226,6 @@ def drop_boxes_kernel(
             tl.store(legal + (out + gx * GY), (fits & (z + high <= limit)).to(tl.uint8), mask=there)
     if RULE != "none":
         tl.debug_barrier()  # what follows reads z with another layout of threads
-        judge(here, z_map + out, legal + out, gy, p, q, high, there, ceiling, limit, tolerance, RULE, X, Y, STEP)
+        write_legality(
+            here, z_map + out, legal + out, gy, p, q, high, there, ceiling, limit, tolerance, RULE, X, Y, STEP
+        )

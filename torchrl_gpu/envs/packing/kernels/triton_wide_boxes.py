@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels.triton_boxes import fits_along, heights_of, judge, lines
+from torchrl_gpu.envs.packing.kernels.triton_boxes import fits_along, heights_of, lines, write_legality
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 _LANES = 128  # per program
@@ -151,4 +151,4 @@ def drop_wide_boxes_kernel(
         in_block = tl.where(in_block == length - 1, 0, in_block + 1)
     tl.debug_barrier()
     here = heightmap + env * (X * Y)
-    judge(here, out_z, out_legal, gy, p, q, high, there, ceiling, limit, tolerance, RULE, X, Y, STEP)
+    write_legality(here, out_z, out_legal, gy, p, q, high, there, ceiling, limit, tolerance, RULE, X, Y, STEP)
