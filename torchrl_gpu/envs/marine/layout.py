@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def contiguous_copy(tensor: Tensor) -> Tensor:
-    """The same numbers, contiguous, in memory of their own.
+    """The same numbers in the same shape (…), contiguous, in memory of their own.
 
     torch.compile takes a plain `contiguous` into the loops that read it, and those then run along the axes of the
     original, one number at a time. It never does so with a tensor of given strides.
@@ -17,5 +17,5 @@ def contiguous_copy(tensor: Tensor) -> Tensor:
 
 
 def to_bool(zeros_and_ones: Tensor) -> Tensor:
-    """The same as bool: what torch.compile makes of a comparison takes twenty times as long on a CPU."""
+    """The same (…) as bool: what torch.compile makes of a comparison takes twenty times as long on a CPU."""
     return zeros_and_ones.to(torch.uint8).view(torch.bool)

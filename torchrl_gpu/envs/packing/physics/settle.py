@@ -114,7 +114,7 @@ def in_threads(function: Callable[[Any], T], arguments: Sequence[Any], workers: 
 
 
 def verdict(moved: np.ndarray, turned: np.ndarray, seconds: float) -> Settled:
-    """The verdict on distances from the plan."""
+    """What distances from the plan say, metres and radians, (I,) each."""
     return Settled(moved, turned, (moved < MOST_MOVED_M) & (turned < MOST_TURNED), seconds)
 
 
