@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
 
 def examine() -> list[Finding]:
     """Everything that is worth knowing about this machine, in the order in which it is printed."""
-    return [*_software(), *_devices(), *_backends(), *_compilers(), *_codecs()]
+    return [*_software(), *_devices(), *_backends(), _compiler(), _triton(), *_codecs()]
 
 
 def _software() -> list[Finding]:
@@ -94,10 +94,6 @@ def _backends() -> list[Finding]:
     taken = kernels.get_kernels("auto", device).backend
     usable = {name: f"usable on {device}{', the default' if name == taken else ''}" for name in reasons}
     return [Finding("packing", name, not reason, reason or usable[name]) for name, reason in reasons.items()]
-
-
-def _compilers() -> list[Finding]:
-    return [_compiler(), _triton()]
 
 
 def _compiler() -> Finding:

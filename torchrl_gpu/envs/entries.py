@@ -68,8 +68,9 @@ class Entry(NamedTuple):
         violated = self.bounds.violated(tensor)
         if bool(violated.any()):
             index = tuple(int(i) for i in violated.nonzero()[0])
+            place = f" at {list(index)}" if index else ""
             limits, came = self.bounds.at(index, tensor.shape), tensor[index].item()
-            raise ValueError(f"{where}: {name} must be {limits}; got {_number(came)}{_place(index)}")
+            raise ValueError(f"{where}: {name} must be {limits}; got {_number(came)}{place}")
         return tensor
 
     def behind(self, *leading: int) -> Entry:
@@ -141,10 +142,6 @@ def _names(keys: Mapping[NestedKey, Any]) -> list[str]:
 
 def _name(key: NestedKey) -> str:
     return key if isinstance(key, str) else "/".join(key)
-
-
-def _place(index: tuple[int, ...]) -> str:
-    return f" at {list(index)}" if index else ""
 
 
 def _number(value: Any) -> str:

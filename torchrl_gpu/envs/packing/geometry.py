@@ -30,7 +30,7 @@ def grid_positions(extent: Tensor, cells: int, step: int) -> tuple[Tensor, Tenso
 
 
 def catalogue_rows(item_id: Tensor, catalogue: Catalogue) -> Tensor:
-    """Rows of the catalogue, int64 (…), to read whatever `item_id` (…) holds; where they differ from it there is no item."""
+    """Rows of the catalogue, int64 (…), to read whatever `item_id` (…) holds; no item where they differ from it."""
     return item_id.clamp(0, catalogue.num_items - 1)
 
 

@@ -39,7 +39,7 @@ def let_in(data: Any, plan: PackingPlan, number: int) -> None:
 
 
 def distances(data: Any, plan: PackingPlan, items: range) -> tuple[np.ndarray, np.ndarray]:
-    """How far I items are from their plans, (I,) each: metres between centres of mass, radians; infinite if diverged."""
+    """How far I items are from their plans, (I,) each: metres between centres of mass, radians; or infinite."""
     bodies = slice(items.start + 1, items.stop + 1)
     places = np.array([centre_of(plan.solids[i], plan.poses[i]) for i in items]).reshape(-1, 3)
     turns = np.array([quaternion(plan.poses[i].rotation) for i in items]).reshape(-1, 4)
