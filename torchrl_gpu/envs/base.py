@@ -40,7 +40,7 @@ class BatchedEnv(EnvBase):
     """
 
     reads_host = ""
-    """What in a step reads the device back after all, so that no CUDA graph can hold it; empty where nothing does."""
+    """Why a step makes the host wait for the device, which no CUDA graph can hold; empty where none does."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> BatchedEnv:
         # EnvBase makes __new__ a class method, which hides the constructor's arguments from jsonargparse.
