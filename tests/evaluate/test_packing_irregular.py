@@ -184,7 +184,7 @@ WRONG = [
     (["--methods", "foo"], "argument --methods: invalid choice: 'foo'"),
     (["--sets", "hardest"], "argument --sets: invalid choice: 'hardest'"),
     (["--sets", "hard", "--shapes", "cup"], "ProceduralSolids: shapes must be among bowl, mug"),
-    (["--case=3"], "want a known option"),
+    (["--case=3"], "unrecognized arguments: --case=3"),
     (["--cases=0"], "--cases must be at least 1; got 0"),
     (["--visible", "5", "-1"], "--visible must be at least 0; got [5, -1]"),
     (["--steps", "50"], "orientation_set: the step must be positive and divide 360 degrees; got 50.0"),
@@ -193,7 +193,7 @@ WRONG = [
     (["--meshes", "nowhere"], "--meshes must be a folder of mesh files; got nowhere"),
     (["--ckpt_path", "no.ckpt"], "checkpoint no.ckpt: want an existing file; got none there"),
     (["--config", "no.yaml"], "no.yaml"),
-    (["--model.env.visible=3"], "want a known option"),
+    (["--model.env.visible=3"], "Option 'visible' is not accepted"),
 ]
 
 
