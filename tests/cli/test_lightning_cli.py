@@ -29,7 +29,17 @@ def shown_by(cli: PackageCLI) -> dict[type, list[str]]:
     }
 
 
-@pytest.mark.parametrize("name", configs.names())
+def different_trainers() -> list[str]:
+    """Shipped configs, one for each set of callbacks and switches."""
+    found = {}
+    for name in configs.names():
+        trainer = yaml.safe_load(Path(configs.find(name)).read_text(encoding="utf-8"))["trainer"]
+        callbacks = tuple(str(each["class_path"]) for each in trainer.get("callbacks", ()))
+        found[callbacks, *(trainer.get(key) for key in ("enable_progress_bar", "enable_model_summary"))] = name
+    return sorted(found.values())
+
+
+@pytest.mark.parametrize("name", different_trainers())
 def test_progress_bar_and_summary_of_shipped_configs(name: str, tmp_path: Path) -> None:
     shipped = yaml.safe_load(Path(configs.find(name)).read_text())["trainer"]
     path = tmp_path / "trainer.yaml"

@@ -73,9 +73,9 @@ def test_under_the_mode_small_operators_are_those_of_a_gpu() -> None:
     assert native.runs_on(x)  # as before, after an error too
 
 
-def hundred_steps(env: PackingEnv, current: TensorDictBase) -> Iterator[torch.Tensor]:
+def stepped(env: PackingEnv, current: TensorDictBase, steps: int = 30) -> Iterator[torch.Tensor]:
     """Legal actions at random, one in ten of them any action; yields which rows were done."""
-    for turn in range(100):
+    for turn in range(steps):
         action = legal_action(current["action_mask"])
         if turn % 10 == 9:
             action = torch.randint(-1, env.num_actions + 1, (env.num_envs,), device=env.device)
@@ -90,11 +90,11 @@ def small(setting: str, backend: str) -> PackingEnv:
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_hundred_steps_with_resets_read_nothing(setting: str) -> None:
+def test_steps_with_resets_read_nothing(setting: str) -> None:
     env = small(setting, "eager")
     first = env.reset()
     with NoHostReads():
-        done = list(hundred_steps(env, first))
+        done = list(stepped(env, first))
     assert torch.cat(done).sum() > 4
 
 
@@ -104,7 +104,7 @@ def test_nor_does_the_compiled_path_of_a_cpu(setting: str) -> None:
     env = small(setting, "compiled")
     first = env.reset()
     with NoHostReads(compiled_operators=True):
-        done = list(hundred_steps(env, first))
+        done = list(stepped(env, first))
     assert torch.cat(done).sum() > 4
 
 
@@ -119,7 +119,7 @@ def test_torchrls_own_path_reads_the_device() -> None:
     env = StockEnv(4, backend="eager", device="cpu", seed=0)
     first = env.reset()
     with NoHostReads(), pytest.raises(HostRead, match="_local_scalar_dense"):
-        list(hundred_steps(env, first))
+        list(stepped(env, first))
 
 
 def test_a_step_alone_is_quiet_even_there() -> None:
@@ -134,12 +134,12 @@ def test_a_step_alone_is_quiet_even_there() -> None:
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_gpu_never_waits(setting: str) -> None:
     env = packing(setting, num_envs=64, device="cuda")
-    list(hundred_steps(env, env.reset()))  # first calls load what they need
+    list(stepped(env, env.reset()))  # first calls load what they need
     first = env.reset()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        done = list(hundred_steps(env, first))
+        done = list(stepped(env, first, steps=100))
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch.cat(done).sum() > 64
