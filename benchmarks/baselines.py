@@ -13,8 +13,8 @@ from pathlib import Path
 from rich.progress import track
 
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol
+from torchrl_gpu.evaluation.packing.episodes import Score, pack
 from torchrl_gpu.policies.packing import baselines
-from torchrl_gpu.training.packings import Score, pack
 
 
 def main() -> None:

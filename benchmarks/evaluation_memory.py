@@ -26,11 +26,11 @@ from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.bench import machine
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids
+from torchrl_gpu.evaluation.packing.episodes import pack
+from torchrl_gpu.evaluation.packing.suite import PackingSuite
+from torchrl_gpu.evaluation.reports import write_json
 from torchrl_gpu.policies.packing import HierarchicalPacker, PackerNetworks
 from torchrl_gpu.policies.packing.contestants import BOTH, RULE, irregular_contestants
-from torchrl_gpu.training.packing_suite import PackingSuite
-from torchrl_gpu.training.packings import pack
-from torchrl_gpu.training.reports import write_json
 
 ROWS = (
     (6, 6),

@@ -30,10 +30,10 @@ from torchrl_gpu.envs.packing.overlap import overlaps
 from torchrl_gpu.envs.packing.plan import plan_of
 from torchrl_gpu.envs.packing.reward import pyramidality
 from torchrl_gpu.envs.packing.rotations import orientation_set
+from torchrl_gpu.evaluation.comparison import estimate
+from torchrl_gpu.evaluation.packing.episodes import pack
+from torchrl_gpu.evaluation.reports import print_whole, write_json
 from torchrl_gpu.policies.packing import HierarchicalPacker, PackerNetworks
-from torchrl_gpu.training.comparison import estimate
-from torchrl_gpu.training.packings import pack
-from torchrl_gpu.training.reports import print_whole, write_json
 
 CPU = torch.device("cpu")
 WRONG = ("holes", "low", "high", "beyond")

@@ -11,8 +11,8 @@ import torch
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs import MarineNavEnv
+from torchrl_gpu.evaluation.navigation.episodes import cross
 from torchrl_gpu.policies import IQN, NavigationQuantiles, PolicyWrapper
-from torchrl_gpu.training.crossings import cross
 from torchrl_gpu.training.replay import replay_buffer
 from torchrl_gpu.training.rollout import Rollout
 

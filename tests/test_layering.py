@@ -13,9 +13,9 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "torchrl_gpu"
 
 # Lower layers know nothing of higher ones. What is not named here (the CLI and what belongs to it) stands on top.
-LAYERS = {name: 0 for name in ("arguments", "device", "native", "versions")}
-LAYERS |= {"envs": 1, "streaming": 1, "policies": 2, "training": 3, "callbacks": 4}
-TOP = 5
+LAYERS = {name: 0 for name in ("arguments", "device", "live_bytes", "native", "versions")}
+LAYERS |= {"envs": 1, "streaming": 1, "policies": 2, "evaluation": 3, "training": 4, "callbacks": 5}
+TOP = 6
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

@@ -18,11 +18,11 @@ from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.marine.viewer import film
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.envs.packing.viewer import contact_sheet, render, save_gif, save_png
-from torchrl_gpu.evaluate.objects import UNSEEN_SEED, easy
+from torchrl_gpu.evaluation.packing.episodes import pack
+from torchrl_gpu.evaluation.packing.objects import UNSEEN_SEED, easy
 from torchrl_gpu.lightning_cli import build
 from torchrl_gpu.policies.packing import HeightmapMinimization
 from torchrl_gpu.training.checkpoint import read_archive
-from torchrl_gpu.training.packings import pack
 
 
 def solids(folder: Path) -> None:

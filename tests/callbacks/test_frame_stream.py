@@ -26,9 +26,9 @@ from tests.training.tiny import fit, module, packing_env
 from torchrl_gpu import cli
 from torchrl_gpu.callbacks import FrameStream, frame_stream
 from torchrl_gpu.policies import IQN, Rainbow
+from torchrl_gpu.policies.generators import random_state
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.training import QLearning
-from torchrl_gpu.training.replay_run import random_state
 
 pytest.importorskip("cv2")
 

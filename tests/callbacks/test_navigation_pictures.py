@@ -9,13 +9,13 @@ import pytest
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from tests.callbacks.test_pictures import pictures_in
+from tests.evaluation.navigation.test_suite import ROWS, marine_env
 from tests.training.crossing_worlds import homing
 from tests.training.test_navigation_data import Trained, connected
-from tests.training.test_navigation_suite import ROWS, marine_env
 from tests.training.tiny import trainer
 from torchrl_gpu.callbacks.navigation_pictures import NavigationPictures
+from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
 from torchrl_gpu.training.navigation_data import NavigationWorlds
-from torchrl_gpu.training.navigation_suite import NavigationSuite
 
 
 class Crosser(Trained):
@@ -44,7 +44,7 @@ def test_nothing_is_drawn_where_nobody_looks(tmp_path: Path, monkeypatch: pytest
     def drawn(*args: object, **kwargs: object) -> None:
         raise AssertionError("drawn for nobody")
 
-    monkeypatch.setattr("torchrl_gpu.training.trails.Trails.picture", drawn)
+    monkeypatch.setattr("torchrl_gpu.evaluation.navigation.trajectories.Trails.picture", drawn)
     runner = trainer(tmp_path, 2, NavigationPictures(), enable_checkpointing=False)
     runner.validate(Crosser(marine_env()), datamodule=worlds(), verbose=False)
 

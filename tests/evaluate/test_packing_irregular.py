@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from torchrl_gpu import cli
+from torchrl_gpu.evaluation.comparison import paired
 from torchrl_gpu.lightning_cli import build
 from torchrl_gpu.policies.packing.contestants import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
-from torchrl_gpu.training.comparison import paired
 
 SMALL = [
     "--model.env.bin_size=[0.24,0.24,0.24]",

@@ -12,9 +12,9 @@ from tests.callbacks.fake_server import FakeServer
 from tests.training.tiny import packing_env
 from torchrl_gpu.callbacks.env_streams import EnvStreams
 from torchrl_gpu.envs.viewable import viewable
+from torchrl_gpu.evaluation.player import Player
 from torchrl_gpu.play.show import FASTEST, HOLD_S, SLOWEST, Show
 from torchrl_gpu.policies.packing import DeepestBottomLeft
-from torchrl_gpu.training.player import Player
 
 pytest.importorskip("cv2")
 

@@ -12,9 +12,9 @@ from lightning.pytorch import LightningModule
 from tests.training.crossing_worlds import always, marine_env
 from tests.training.tiny import trainer
 from torchrl_gpu.envs import MarineNavEnv
+from torchrl_gpu.evaluation.navigation.published import V2_TEST, V3_TEST, published_for
+from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
 from torchrl_gpu.training.navigation_data import NavigationWorlds
-from torchrl_gpu.training.navigation_suite import NavigationSuite
-from torchrl_gpu.training.published import V2_TEST, V3_TEST, published_for
 
 SMALL = {"worlds_per_level": 2, "val_worlds_per_level": 1}
 

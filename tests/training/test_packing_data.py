@@ -12,8 +12,8 @@ from lightning.pytorch import LightningModule
 
 from tests.training.tiny import data, module, packing_env, trainer
 from torchrl_gpu.envs.packing.items import CutBoxes
+from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.training import PackingEpisodes
-from torchrl_gpu.training.packing_suite import PackingSuite
 
 
 def connected(episodes: PackingEpisodes, env: dict[str, Any] | None = None) -> PackingEpisodes:

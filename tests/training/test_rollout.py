@@ -25,8 +25,8 @@ from tests.training.tiny import packing_env
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.policies import IQN, NavigationQuantiles, PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.pile_store import PileStore
+from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.training.heightmap_codec import PileStore
 from torchrl_gpu.training.rollout import Rollout, lanes, n_step
 
 

@@ -13,7 +13,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.policies import DQN, PlacementScores
 from torchrl_gpu.training import PackingEpisodes, QLearning
-from torchrl_gpu.training.replay_run import ReplayRun
+from torchrl_gpu.training.run import ReplayRun
 
 Run = TypeVar("Run", bound=ReplayRun)
 

@@ -41,7 +41,7 @@ class FrameSink(Protocol):
 
 
 class Decider(Protocol):
-    """What is used of `torchrl_gpu.training.decisions.Decisions`."""
+    """What is used of `torchrl_gpu.evaluation.decisions.Decisions`."""
 
     has_values: bool
 

@@ -10,8 +10,8 @@ import torch
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.viewable import Viewable, viewable
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.player import Player
+from torchrl_gpu.evaluation.player import Player
+from torchrl_gpu.policies.policy import Policy
 
 HOLD_S = 1.5  # for which the end of the episode stays
 UNSEEN_ENV = 1 << 24  # number of an environment that no run trains in

@@ -15,7 +15,7 @@ from torchrl_gpu.callbacks.films import Films
 from torchrl_gpu.callbacks.overhead import Allowance, HookClock
 from torchrl_gpu.callbacks.run_curves import CurveLogger, follow, unfollow
 from torchrl_gpu.envs.viewable import Viewable, viewable
-from torchrl_gpu.training.decisions import decisions_of
+from torchrl_gpu.evaluation.decisions import decisions_of
 
 PORT_TRIES = 50
 UNWATCHED_SHARE = 0.1  # of `most_share`, for pictures that are kept for whoever comes

@@ -28,8 +28,12 @@ from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ItemSource
 from torchrl_gpu.errors import OneLineParser
-from torchrl_gpu.evaluate.cases import agreement_data, latencies, pack_cases
-from torchrl_gpu.evaluate.objects import HARD_SHAPES, UNSEEN_SEED, Remembered, easy, hard
+from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
+from torchrl_gpu.evaluation.packing.cases import agreement_data, latencies, pack_cases
+from torchrl_gpu.evaluation.packing.objects import HARD_SHAPES, UNSEEN_SEED, Remembered, easy, hard
+from torchrl_gpu.evaluation.packing.side_by_side import episode_bytes, num_side_by_side
+from torchrl_gpu.evaluation.packing.suite import PackingSuite
+from torchrl_gpu.evaluation.reports import print_whole, write_json
 from torchrl_gpu.lightning_cli import PackageCLI, build
 from torchrl_gpu.policies.packing.contestants import (
     BOTH,
@@ -42,13 +46,9 @@ from torchrl_gpu.policies.packing.contestants import (
     irregular_contestants,
 )
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
+from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training import HierarchicalPacking
 from torchrl_gpu.training.checkpoint import read_archive
-from torchrl_gpu.training.comparison import comparison_data, comparison_table
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.packing_suite import PackingSuite
-from torchrl_gpu.training.reports import print_whole, write_json
-from torchrl_gpu.training.side_by_side import episode_bytes, num_side_by_side
 
 WHERE = "torchrl-gpu evaluate packing_irregular"
 METHODS = {"random": RANDOM, "dbl": DEEPEST, "hm": RULE, "waste": LESS_WASTE}

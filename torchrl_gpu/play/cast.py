@@ -13,8 +13,8 @@ from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.lightning_cli import PackageCLI, build
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.contestants import RULE
+from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.checkpoint import read_archive
-from torchrl_gpu.training.graphed import Policy
 
 UNTRAINED = (RULE, "heightmap minimisation")  # who plays without a checkpoint: the first of these that there is
 

@@ -61,9 +61,9 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
 def _load(args: argparse.Namespace, rest: list[str], names: list[str], server: StreamServer) -> tuple[Cast, Show]:
     """Builds what plays, which takes seconds, and shows its first picture."""
     from torchrl_gpu.envs.viewable import viewable
+    from torchrl_gpu.evaluation.decisions import Decisions, has_values
+    from torchrl_gpu.evaluation.player import Player
     from torchrl_gpu.play.cast import cast
-    from torchrl_gpu.training.decisions import Decisions, has_values
-    from torchrl_gpu.training.player import Player
 
     played = cast(rest, args.ckpt_path, args.policy, args.num_envs)
     view, valued = viewable(played.env), has_values(played.policy)

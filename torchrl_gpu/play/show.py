@@ -11,7 +11,7 @@ from torchrl_gpu.play.episode_curves import EpisodeCurves
 
 if TYPE_CHECKING:
     from torchrl_gpu.callbacks.env_streams import EnvStreams
-    from torchrl_gpu.training.player import Player
+    from torchrl_gpu.evaluation.player import Player
 
 COMMANDS = ("pause", "resume", "step", "reset", "slower", "faster")
 SLOWEST, FASTEST = 0.1, 1000.0  # steps a second

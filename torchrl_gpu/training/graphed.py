@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchrl.envs.utils import exploration_type
 
 from torchrl_gpu.envs.base import BatchedEnv
-
-Policy = Callable[[TensorDictBase], TensorDictBase]
+from torchrl_gpu.policies.policy import Policy
 
 OUTCOMES: tuple[NestedKey, ...] = ("reward", "done", "terminated", "utilization", "success", "arrived", "collided")
 """What a step leads to, as far as an environment tells it."""

@@ -18,12 +18,12 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing.contestants import irregular_contestants
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker, PackerNetworks
+from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.episodes import EpisodeMeter
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.pile_store import PileStore
+from torchrl_gpu.training.heightmap_codec import PileStore
 from torchrl_gpu.training.replay import replay_buffer
-from torchrl_gpu.training.replay_run import ReplayRun, check_counts
 from torchrl_gpu.training.rollout import Rollout
+from torchrl_gpu.training.run import ReplayRun, check_counts
 
 _STATE = ["box_heightmap", "item_id", "item_mask", "utilization", "num_packed"]
 _DECISION = ["slot", "variant", "place", "least", "candidates", "waste"]

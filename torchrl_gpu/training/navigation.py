@@ -11,7 +11,7 @@ from torchrl.envs import EnvBase
 from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.marine.specs import GROUP
 from torchrl_gpu.policies import IQN, PolicyWrapper
-from torchrl_gpu.training.graphed import Policy
+from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.off_policy import OffPolicy
 
 

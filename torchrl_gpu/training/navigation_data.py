@@ -10,8 +10,8 @@ import torch
 from lightning.pytorch import LightningDataModule
 
 from torchrl_gpu.envs.marine.env import MarineNavEnv
-from torchrl_gpu.training.navigation_suite import NavigationSuite
-from torchrl_gpu.training.ticks import Ticks, once
+from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
+from torchrl_gpu.training.loaders import Ticks, once
 
 Rows = str | Sequence[Sequence[float]]
 

@@ -19,8 +19,8 @@ from torchrl_gpu.training.clipping import clip_gradients
 from torchrl_gpu.training.episodes import EpisodeMeter
 from torchrl_gpu.training.graphed_update import GraphedUpdate, make_capturable
 from torchrl_gpu.training.replay import DevicePrioritySampler, replay_buffer
-from torchrl_gpu.training.replay_run import ReplayRun, check_counts
 from torchrl_gpu.training.rollout import Rollout
+from torchrl_gpu.training.run import ReplayRun, check_counts
 
 AgentFactory = Callable[[EnvBase], Agent]
 

@@ -9,8 +9,8 @@ from lightning.pytorch import LightningDataModule
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
-from torchrl_gpu.training.packing_suite import PackingSuite
-from torchrl_gpu.training.ticks import Ticks, once
+from torchrl_gpu.evaluation.packing.suite import PackingSuite
+from torchrl_gpu.training.loaders import Ticks, once
 
 
 class PackingEpisodes(LightningDataModule):

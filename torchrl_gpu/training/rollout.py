@@ -12,10 +12,11 @@ from torch import Tensor
 from torchrl_gpu.arguments import shown
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.entries import Bounds, Entry, check_entries, entries_of, flat_entries
-from torchrl_gpu.training.graphed import OUTCOMES, GraphedRollout, Policy, play_steps
+from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.training.graphed import OUTCOMES, GraphedRollout, play_steps
 
 if TYPE_CHECKING:
-    from torchrl_gpu.training.pile_store import PileStore
+    from torchrl_gpu.training.heightmap_codec import PileStore
 
 
 class Rollout:

@@ -16,7 +16,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import available_backends
 from torchrl_gpu.envs.packing.memory import bytes_per_env, check_fits, free_bytes
 from torchrl_gpu.envs.packing.protocols import REFERENCE_SETTINGS, make_protocol
-from torchrl_gpu.training.live_bytes import LiveBytes
+from torchrl_gpu.live_bytes import LiveBytes
 
 CPU = torch.device("cpu")
 SMALL_SOLIDS: dict[str, Any] = {"setting": "irregular, on its corners", "stability": "none"}

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.marine.types import PLACE
-from torchrl_gpu.training.crossings import Crossings, cross
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.navigation_table import navigation_table
-from torchrl_gpu.training.published import SOURCE, Protocol, published_for
-from torchrl_gpu.training.reports import print_whole, write_json
+from torchrl_gpu.evaluation.navigation.episodes import Crossings, cross
+from torchrl_gpu.evaluation.navigation.published import SOURCE, Protocol, published_for
+from torchrl_gpu.evaluation.navigation.table import navigation_table
+from torchrl_gpu.evaluation.reports import print_whole, write_json
+from torchrl_gpu.policies.policy import Policy
 
 
 class NavigationSuite:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchrl_gpu.training.comparison import (
+from torchrl_gpu.evaluation.comparison import (
     Estimate,
     columns_of,
     comparison_data,
@@ -17,7 +17,7 @@ from torchrl_gpu.training.comparison import (
     estimate,
     paired,
 )
-from torchrl_gpu.training.packings import Packings
+from torchrl_gpu.evaluation.packing.episodes import Packings
 
 # Differences of `better` from `rule`: C 0.1, 0.2, 0.3, mean 0.2, standard error 0.1/√3 = 0.0577;
 # P −0.1, 0.1, 0.0, mean 0, standard error 0.0577; objects 1, 0, 1, mean 0.67, standard error 0.5774/√3 = 0.3333.

@@ -11,10 +11,10 @@ from tests.training.tiny import module, packing_env
 from tests.training.tiny_navigation import marine_env, navigation
 from tests.training.tiny_packer import short_env, tiny_networks
 from torchrl_gpu.envs.viewable import viewable
+from torchrl_gpu.evaluation.decisions import Decisions, decisions_of, has_values
+from torchrl_gpu.evaluation.player import Player
 from torchrl_gpu.policies import PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft, HierarchicalPacker, RandomLegal
-from torchrl_gpu.training.decisions import Decisions, decisions_of, has_values
-from torchrl_gpu.training.player import Player
 
 DISCRETE, CONTINUOUS = ("DQN", "Rainbow", "IQN"), ("SAC", "DDPG", "ACIQN")
 

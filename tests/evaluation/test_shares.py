@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrl_gpu.training.shares import percent, share_error
+from torchrl_gpu.evaluation.shares import percent, share_error
 
 
 def test_errors_by_hand() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from torch import Tensor
 
-from torchrl_gpu.training.packings import Packings
+from torchrl_gpu.evaluation.packing.episodes import Packings
 
 Columns = Mapping[str, Tensor]
 """What was measured of one method, by the name of the column: a value for each case, any number of cases."""

@@ -16,11 +16,12 @@ from tensordict import TensorDictBase
 from tests.training.tiny import dqn, packing_env
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes
+from torchrl_gpu.evaluation.packing import side_by_side
+from torchrl_gpu.evaluation.packing import suite as suite_module
+from torchrl_gpu.evaluation.packing.episodes import Packings, pack, pack_episodes
+from torchrl_gpu.evaluation.packing.side_by_side import episode_bytes
+from torchrl_gpu.evaluation.packing.suite import PackingSuite, table
 from torchrl_gpu.policies.packing import DeepestBottomLeft, baselines
-from torchrl_gpu.training import packing_suite, side_by_side
-from torchrl_gpu.training.packing_suite import PackingSuite, table
-from torchrl_gpu.training.packings import Packings, pack, pack_episodes
-from torchrl_gpu.training.side_by_side import episode_bytes
 
 
 def sequence_of(env: PackingEnv, index: int) -> list[int]:
@@ -276,7 +277,7 @@ def test_batches_fit_the_memory_that_there_is(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(side_by_side, "free_bytes", lambda device: 2 * 3 * each)
     sizes: list[int] = []
     monkeypatch.setattr(
-        packing_suite, "pack_episodes", lambda env, *args: sizes.append(env.num_envs) or pack_episodes(env, *args)
+        suite_module, "pack_episodes", lambda env, *args: sizes.append(env.num_envs) or pack_episodes(env, *args)
     )
     comparison_in(tmp_path, None)
     assert set(sizes) == {3}  # eight in three batches
@@ -289,7 +290,7 @@ def test_a_policy_of_more_memory_gets_smaller_batches(monkeypatch: pytest.Monkey
     needs = {"lean": 0, "wide": 3 * each, "lean again": 0}
     sizes = []
     for need in needs.values():
-        monkeypatch.setattr(packing_suite, "episode_bytes", lambda env, policy, need=need: each + need)
+        monkeypatch.setattr(suite_module, "episode_bytes", lambda env, policy, need=need: each + need)
         sizes.append(suite._env_for([DeepestBottomLeft(suite.env)]).num_envs)
     assert sizes == [8, 2, 2]  # not made anew for one that takes less
 

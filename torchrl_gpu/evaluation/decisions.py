@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -13,9 +12,9 @@ from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs.viewable import Decision
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.player import eval_mode
-from torchrl_gpu.training.replay_run import random_state, set_random_state
+from torchrl_gpu.evaluation.player import eval_mode
+from torchrl_gpu.policies.generators import generators_kept, set_random_state
+from torchrl_gpu.policies.policy import Policy
 
 
 class Decisions:
@@ -68,16 +67,6 @@ def has_values(policy: Policy) -> bool:
     if found is not None:
         return bool(found)
     return isinstance(policy, TensorDictModuleBase) and "action_value" in policy.out_keys
-
-
-@contextmanager
-def generators_kept(device: torch.device) -> Iterator[None]:
-    """Puts torch's generators back."""
-    before = random_state(device)
-    try:
-        yield
-    finally:
-        set_random_state(before, device)
 
 
 def _last(key: Any) -> str:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.training.comparison import columns_of
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.packings import Packings, pack
+from torchrl_gpu.evaluation.comparison import columns_of
+from torchrl_gpu.evaluation.packing.episodes import Packings, pack
+from torchrl_gpu.policies.policy import Policy
 
 
 @dataclass

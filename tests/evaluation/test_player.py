@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from tests.training.tiny import dqn, packing_env
+from torchrl_gpu.evaluation.packing.episodes import pack
+from torchrl_gpu.evaluation.player import Player
 from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal
-from torchrl_gpu.training.packings import pack
-from torchrl_gpu.training.player import Player
 
 
 def ends(player: Player, steps: int) -> list[tuple[int, int, float]]:

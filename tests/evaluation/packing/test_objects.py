@@ -8,7 +8,7 @@ import torch
 
 from torchrl_gpu.envs.packing.items import ItemStream, ProceduralSolids, RandomBoxes
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
-from torchrl_gpu.evaluate.objects import HARD_SCALE, Remembered, easy, hard
+from torchrl_gpu.evaluation.packing.objects import HARD_SCALE, Remembered, easy, hard
 
 BIN = Bin((0.4, 0.4, 0.3), (20, 20), 2)
 

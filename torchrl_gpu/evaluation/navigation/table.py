@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from rich.table import Table
 
 from torchrl_gpu.envs.marine.levels import Levels
-from torchrl_gpu.training.crossings import Crossings, Figures
-from torchrl_gpu.training.published import SOURCE, Protocol, Told
-from torchrl_gpu.training.shares import percent, share_error
+from torchrl_gpu.evaluation.navigation.episodes import Crossings, Figures
+from torchrl_gpu.evaluation.navigation.published import SOURCE, Protocol, Told
+from torchrl_gpu.evaluation.shares import percent, share_error
 
 RELEASED = ", released"
 ALL = "all"

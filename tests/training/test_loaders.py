@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchrl_gpu.training.ticks import Ticks, once
+from torchrl_gpu.training.loaders import Ticks, once
 
 
 def test_an_epoch_of_ticks() -> None:

@@ -9,9 +9,9 @@ from tensordict import TensorDictBase
 from tests.policies.packing.packer_scenes import solids_env
 from tests.training.tiny import packing_env
 from torchrl_gpu.envs.packing.items import BoxSequences
+from torchrl_gpu.evaluation.packing.episodes import pack
+from torchrl_gpu.evaluation.packing.side_by_side import SameItems, decision_bytes, episode_bytes, num_side_by_side
 from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal
-from torchrl_gpu.training.packings import pack
-from torchrl_gpu.training.side_by_side import SameItems, decision_bytes, episode_bytes, num_side_by_side
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 GIB = 1 << 30

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,12 +10,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
+from torchrl_gpu.device import now
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items.source import episode_key
 from torchrl_gpu.envs.packing.reward import compactness, pyramidality
 from torchrl_gpu.envs.streams import draw_bits
 from torchrl_gpu.policies.draws import keyed_draws
-from torchrl_gpu.training.graphed import Policy
+from torchrl_gpu.policies.generators import seeded
+from torchrl_gpu.policies.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -194,18 +194,3 @@ def pack(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -> Pa
 def _draw_keys(seed: int, env: Tensor) -> Tensor:
     """Keys (N,) of what is drawn in the first episode of environments (N,); not those that its items are drawn by."""
     return draw_bits(episode_key(seed, env, torch.zeros_like(env)), torch.full_like(env, 2**31))
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Torch's generators begin from a seed, and are put back in the end."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
-
-
-def now(device: torch.device) -> float:
-    """Seconds of a clock, once all that was asked of the device is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

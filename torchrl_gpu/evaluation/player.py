@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.replay_run import random_state, set_random_state
+from torchrl_gpu.policies.generators import random_state, set_random_state
+from torchrl_gpu.policies.policy import Policy
 
 
 class Player:

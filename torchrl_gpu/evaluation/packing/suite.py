@@ -16,13 +16,13 @@ from torch import Tensor
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
 from torchrl_gpu.envs.packing.types import Catalogue
+from torchrl_gpu.evaluation.comparison import columns_of, comparison_data, comparison_table
+from torchrl_gpu.evaluation.packing.episodes import Packings, Score, pack_episodes
+from torchrl_gpu.evaluation.packing.side_by_side import SameItems, episode_bytes, num_side_by_side
+from torchrl_gpu.evaluation.reports import print_whole, write_json
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.contestants import RULE
-from torchrl_gpu.training.comparison import columns_of, comparison_data, comparison_table
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.packings import Packings, Score, pack_episodes
-from torchrl_gpu.training.reports import print_whole, write_json
-from torchrl_gpu.training.side_by_side import SameItems, episode_bytes, num_side_by_side
+from torchrl_gpu.policies.policy import Policy
 
 
 class PackingSuite:

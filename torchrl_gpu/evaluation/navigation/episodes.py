@@ -12,13 +12,14 @@ from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from torchrl_gpu.device import now
 from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.marine.specs import GROUP
 from torchrl_gpu.envs.marine.types import DT, SUBSTEPS
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.packings import now, seeded
-from torchrl_gpu.training.player import eval_mode
-from torchrl_gpu.training.trails import Trails, Watch
+from torchrl_gpu.evaluation.navigation.trajectories import Trails, Watch
+from torchrl_gpu.evaluation.player import eval_mode
+from torchrl_gpu.policies.generators import seeded
+from torchrl_gpu.policies.policy import Policy
 
 GAMMA = 0.99  # discount of an action, of the papers' "discounted reward"
 BETWEEN_READS = 20  # actions between two looks at which worlds are over

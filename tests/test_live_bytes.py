@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchrl_gpu.training.live_bytes import LiveBytes
+from torchrl_gpu.live_bytes import LiveBytes
 
 
 def test_bytes_by_hand() -> None:

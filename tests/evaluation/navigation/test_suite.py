@@ -13,15 +13,15 @@ import torch
 from PIL import Image
 from rich.table import Table
 
+from tests.evaluation.navigation.test_episodes import crossings
 from tests.training.crossing_worlds import IDLE, always, homing, marine_env
-from tests.training.test_crossings import crossings
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.levels import FINAL_TEST
 from torchrl_gpu.envs.marine.types import PLACE
-from torchrl_gpu.training.crossings import Crossings, cross
-from torchrl_gpu.training.navigation_suite import NavigationSuite
-from torchrl_gpu.training.navigation_table import COLUMNS, navigation_table
-from torchrl_gpu.training.published import V2_TEST, V3_TEST, published_for
+from torchrl_gpu.evaluation.navigation.episodes import Crossings, cross
+from torchrl_gpu.evaluation.navigation.published import V2_TEST, V3_TEST, published_for
+from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
+from torchrl_gpu.evaluation.navigation.table import COLUMNS, navigation_table
 
 ROWS = [[0, 1, 0, 0, 20], [0, 3, 2, 2, 20]]
 
@@ -210,7 +210,7 @@ def test_evaluation_json(compared: tuple[NavigationSuite, Path, dict[str, float]
 
 def test_published_figures_are_written_with_their_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     suite = paper_suite("v2")
-    monkeypatch.setattr("torchrl_gpu.training.navigation_suite.cross", lambda env, policy, watch=(): quick(env))
+    monkeypatch.setattr("torchrl_gpu.evaluation.navigation.suite.cross", lambda env, policy, watch=(): quick(env))
     suite.compare(always(IDLE), tmp_path, "IQN")
     published = json.loads((tmp_path / "evaluation.json").read_text())["published"]
     assert published["source"] == "released weights, measured again; Lin et al. ICRA 2024 / RA-L 2025"

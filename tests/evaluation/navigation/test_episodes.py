@@ -16,8 +16,8 @@ from tests.envs.marine.settings import marine
 from tests.training.crossing_worlds import AHEAD, CROWD, IDLE, always, homing, marine_env
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.types import HEADING, PLACE, SPEED
+from torchrl_gpu.evaluation.navigation.episodes import BETWEEN_READS, GAMMA, Crossings, cross
 from torchrl_gpu.policies import IQN, NavigationQuantiles, PolicyWrapper
-from torchrl_gpu.training.crossings import BETWEEN_READS, GAMMA, Crossings, cross
 
 PER_ROBOT = ("exists", "arrived", "collided", "steps", "energy", "returned", "discounted")
 

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 
 from tests.policies.packing.packer_scenes import boxes_env, random_states, solids_env
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.training.pile_store import PileStore
+from torchrl_gpu.training.heightmap_codec import PileStore
 
 # Cells of a centimetre: 16 and 253 counts in a byte, 300 and 30 000 in 16 bits, 40 000 in none.
 DTYPES = {0.16: torch.uint8, 2.53: torch.uint8, 2.54: torch.int16, 3.0: torch.int16, 300.0: torch.int16}

@@ -10,19 +10,18 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities import rank_zero_info
-from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs import EnvBase
 
 from torchrl_gpu.arguments import shown, whole
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.envs.entries import Entry
+from torchrl_gpu.policies.generators import random_state, set_random_state
+from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.checkpoint_files import read_entry, read_part
 from torchrl_gpu.training.episodes import EpisodeMeter
-from torchrl_gpu.training.graphed import Policy
+from torchrl_gpu.training.loaders import Ticks
 from torchrl_gpu.training.replay import replay_state, restore_replay
 from torchrl_gpu.training.rollout import Rollout
-from torchrl_gpu.training.ticks import Ticks
 
 STEPS_PER_EPOCH = 500  # where nobody says
 
@@ -219,25 +218,3 @@ def check_counts(where: str, **counts: int) -> None:
 def fold_rank(seed: int, rank: int) -> int:
     """A seed of its own for each process of a run, from the one that all of them were given."""
     return (seed + rank * 0x9E3779B97F4A7C15) % 2**63  # the golden ratio: far from the seeds that a user tries
-
-
-def random_state(device: torch.device) -> dict[str, Tensor]:
-    """State of torch's global generators."""
-    state = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        state["cuda"] = torch.cuda.get_rng_state(device)
-    return state
-
-
-def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
-    """Takes what `random_state` gave."""
-    present = random_state(device)
-    for name in {"cpu"} | (set(state) & set(present)):
-        form = Entry(torch.uint8, tuple(present[name].shape))
-        form.check("checkpoint", f"random/{name}", state.get(name))
-    try:
-        torch.set_rng_state(state["cpu"].cpu())
-        if "cuda" in state and device.type == "cuda":
-            torch.cuda.set_rng_state(state["cuda"].cpu(), device)
-    except RuntimeError as error:
-        raise ValueError(f"checkpoint: random must be states of generators; got what fails with {error}") from error

@@ -12,12 +12,12 @@ from tests.policies.packing.packer_scenes import narrow
 from tests.training.tiny import packing_env
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids
+from torchrl_gpu.evaluation.packing.episodes import Packings, pack, pack_episodes
+from torchrl_gpu.evaluation.packing.side_by_side import SameItems, episode_bytes
+from torchrl_gpu.live_bytes import LiveBytes
 from torchrl_gpu.policies.packing import HierarchicalPacker, RandomLegal
 from torchrl_gpu.policies.packing.contestants import irregular_contestants
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.live_bytes import LiveBytes
-from torchrl_gpu.training.packings import Packings, pack, pack_episodes
-from torchrl_gpu.training.side_by_side import SameItems, episode_bytes
+from torchrl_gpu.policies.policy import Policy
 
 
 def solids_env(num_envs: int = 4) -> PackingEnv:

@@ -9,11 +9,11 @@ import torch
 
 from tests.policies.packing.test_contestants import solids_env
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.evaluate.cases import Agreement, Outcome, agreement_data, latencies, pack_cases
+from torchrl_gpu.evaluation.packing.cases import Agreement, Outcome, agreement_data, latencies, pack_cases
+from torchrl_gpu.evaluation.packing.episodes import Packings, pack
+from torchrl_gpu.live_bytes import LiveBytes
 from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal, VolumeSorted
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.live_bytes import LiveBytes
-from torchrl_gpu.training.packings import Packings, pack
+from torchrl_gpu.policies.policy import Policy
 
 
 def policies(env: PackingEnv) -> dict[str, Policy]:

@@ -14,9 +14,9 @@ from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.items.source import SortedStream
 from torchrl_gpu.envs.packing.memory import free_bytes
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.live_bytes import LiveBytes
-from torchrl_gpu.training.packings import seeded
+from torchrl_gpu.live_bytes import LiveBytes
+from torchrl_gpu.policies.generators import seeded
+from torchrl_gpu.policies.policy import Policy
 
 _SHARE = 0.5  # of the free memory: what kernels and convolutions take inside themselves is in no estimate
 _MOST_ON_CPU = 1 << 30  # bytes; more bins side by side pack no faster there
