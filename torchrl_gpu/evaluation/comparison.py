@@ -9,14 +9,13 @@ from typing import Any
 from rich.table import Table
 from torch import Tensor
 
-from torchrl_gpu.evaluation.packing.episodes import Packings
-
 Columns = Mapping[str, Tensor]
 """What was measured of one method, by the name of the column: a value for each case, any number of cases."""
 
 _ROUNDING = 1e-6
 PAIRED = ("C", "P", "objects")
 _FORMATS = {"objects": ".2f", "utilization": ".1%", "ms/object": ".1f", "ms/decision": ".1f", "objects/s": ".1f"}
+_FORMATS |= {"length": ".1f"}
 
 
 @dataclass(frozen=True)
@@ -44,14 +43,6 @@ def paired(values: Tensor, reference: Tensor) -> Estimate:
     return estimate(values.double() - reference.double())
 
 
-def columns_of(packings: Packings) -> dict[str, Tensor]:
-    """What the paper's table shows of packings; S is judged by the rule `com` where it is judged at all."""
-    columns = {"C": packings.compactness, "P": packings.pyramidality}
-    if packings.stability is not None:
-        columns["S com"] = packings.stability
-    return columns | {"objects": packings.num_packed, "utilization": packings.utilization}
-
-
 def differences(methods: Mapping[str, Columns], reference: str) -> dict[str, dict[str, Estimate]]:
     """Of every other method from the reference, for the columns `PAIRED`; empty without the reference."""
     if reference not in methods:
@@ -64,7 +55,7 @@ def differences(methods: Mapping[str, Columns], reference: str) -> dict[str, dic
     }
 
 
-def comparison_table(methods: Mapping[str, Columns], title: str, reference: str) -> Table:
+def comparison_table(methods: Mapping[str, Columns], title: str, reference: str = "") -> Table:
     """The comparison for the terminal; under a figure, by how much it differs from the reference's."""
     shown, against = Table(title=title, title_justify="left"), differences(methods, reference)
     if against:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.policies.generators import random_state, set_random_state
+from torchrl_gpu.policies.generators import generators_kept, random_state, set_random_state
 from torchrl_gpu.policies.policy import Policy
 
 
@@ -28,7 +28,7 @@ class Player:
 
     def __init__(self, env: BatchedEnv, policy: Policy, seed: int = 0) -> None:
         self.env, self.policy = env, policy
-        self._random = {name: _seeded(name, seed) for name in random_state(env.device)}
+        self._random = {each: torch.Generator(each).manual_seed(seed).get_state() for each in random_state(env.device)}
         self.restart()
 
     @property
@@ -50,26 +50,14 @@ class Player:
     @torch.no_grad()
     def step(self) -> Tensor:
         """A step of every environment, after the restart of those that are done; which are done now, (N,) bool."""
-        with self._kept(), eval_mode(self.policy), set_exploration_type(ExplorationType.DETERMINISTIC):
+        greedy = set_exploration_type(ExplorationType.DETERMINISTIC)
+        with generators_kept(self.env.device), eval_mode(self.policy), greedy:
             set_random_state(self._random, self.env.device)
             stepped = self.env.step(self.policy(self.env.maybe_reset(self._current)))
             self._random = random_state(self.env.device)
         self._current = step_mdp(stepped)
         self.done = stepped["next", "done"].reshape(self.env.num_envs)
         return self.done
-
-    @contextmanager
-    def _kept(self) -> Iterator[None]:
-        """Puts torch's generators back."""
-        before = random_state(self.env.device)
-        try:
-            yield
-        finally:
-            set_random_state(before, self.env.device)
-
-
-def _seeded(device: str, seed: int) -> Tensor:
-    return torch.Generator(device).manual_seed(seed).get_state()
 
 
 @contextmanager

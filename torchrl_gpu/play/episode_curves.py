@@ -1,4 +1,4 @@
-"""What the episodes of a show came to, as curves on its page."""
+"""What the episodes that are shown came to, as curves on the page."""
 
 from __future__ import annotations
 
@@ -9,19 +9,22 @@ if TYPE_CHECKING:
 
     from torchrl_gpu.envs.viewable import Viewable
 
-SHOWN = ("return", "utilization")
+ALWAYS = ("return", "utilization")
 
 
 class EpisodeCurves:
-    """Logs the return and other figures of each episode that ends, by the number of the episode.
+    """Logs the return and the outcomes of each episode that ends, by the number of the episode.
 
     Args:
         server: A started `StreamServer`, or what looks like one.
         view: The environments.
+        env: Names its outcomes.
     """
 
-    def __init__(self, server: Any, view: Viewable) -> None:
+    def __init__(self, server: Any, view: Viewable, env: Any) -> None:
         self._server, self._view, self.finished = server, view, 0
+        outcomes = [key if isinstance(key, str) else key[-1] for key in getattr(env, "outcomes", ())]
+        self._shown = {*ALWAYS, *outcomes}
         server.state(curve_axis="episode")
 
     def add(self, done: Tensor) -> None:
@@ -29,7 +32,7 @@ class EpisodeCurves:
         ended = done.nonzero().flatten().tolist()
         if not ended:
             return
-        figures = {name: values.tolist() for name, values in self._view.figures().items() if name in SHOWN}
+        figures = {name: values.tolist() for name, values in self._view.figures().items() if name in self._shown}
         for index in ended:
             self.finished += 1
             self._server.log(self.finished, **{f"episode/{name}": values[index] for name, values in figures.items()})

@@ -1,4 +1,4 @@
-"""What a loader gives where experience is made by the training step: the time, and suites to evaluate on."""
+"""What the loaders of a run give: training steps by their number, and suites to evaluate on."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 
-class Ticks:
-    """Counts training steps; an epoch is `length` of them. Resumes in the middle of an epoch.
+class StepLoader:
+    """Numbers the training steps of an epoch, which has `length` of them. Resumes in the middle of an epoch.
 
-    Experience is made inside the training step, so the loader has nothing to give but the time.
+    Experience is made inside the training step, so that a loader has nothing else to give.
     """
 
     def __init__(self, length: int) -> None:
@@ -27,7 +27,7 @@ class Ticks:
         self.done = 0
 
     def state_dict(self) -> dict[str, int]:
-        """Ticks of this epoch so far."""
+        """Steps of this epoch so far."""
         return {"done": self.done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -35,6 +35,6 @@ class Ticks:
         self.done = state["done"]
 
 
-def once(suite: object) -> Any:
+def single_batch(suite: object) -> Any:
     """A loader of one batch: the suite."""
     return DataLoader([suite], batch_size=None, num_workers=0)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from torchrl_gpu.policies.generators import random_state, set_random_state
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.checkpoint_files import read_entry, read_part
 from torchrl_gpu.training.episodes import EpisodeMeter
-from torchrl_gpu.training.loaders import Ticks
+from torchrl_gpu.training.loaders import StepLoader as Ticks
 from torchrl_gpu.training.replay import replay_state, restore_replay
 from torchrl_gpu.training.rollout import Rollout
 

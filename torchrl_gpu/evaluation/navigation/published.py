@@ -1,4 +1,4 @@
-"""How the released navigators fare: figures to stand beside one's own.
+"""How the released navigators fare: scores to stand beside one's own.
 
 Measured with the weights that were released with Lin, Huang, Chen, Englot, "Decentralized Multi-Robot Navigation for
 Autonomous Surface Vehicles with Distributional Reinforcement Learning", ICRA 2024 (v2), and Lin, Szenher, Huang,
@@ -21,8 +21,8 @@ SOURCE = "released weights, measured again; Lin et al. ICRA 2024 / RA-L 2025"
 
 
 @dataclass(frozen=True)
-class Told:
-    """Figures of some worlds: as in `crossings.Figures`; None where they were not given."""
+class ReportedScores:
+    """Means over some worlds, as in `NavigationMetrics`; None where they were not given."""
 
     success: float
     arrived: float | None = None
@@ -32,7 +32,7 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Protocol:
+class PublishedTest:
     """A test that was published.
 
     Attributes:
@@ -49,8 +49,8 @@ class Protocol:
     max_steps: int
     end_on_collision: bool
     worlds: int
-    rows: Mapping[str, tuple[Told, ...]]
-    overall: Mapping[str, Told] = field(default_factory=dict)
+    rows: Mapping[str, tuple[ReportedScores, ...]]
+    overall: Mapping[str, ReportedScores] = field(default_factory=dict)
 
     def num_worlds(self, row: int | None = None) -> int:
         """Worlds of one row, or of all."""
@@ -62,11 +62,11 @@ class Protocol:
         return own == (self.version, self.levels, self.max_steps, self.end_on_collision)
 
 
-def _successes(*shares: float) -> tuple[Told, ...]:
-    return tuple(Told(share) for share in shares)
+def _successes(*shares: float) -> tuple[ReportedScores, ...]:
+    return tuple(ReportedScores(share) for share in shares)
 
 
-V2_TEST = Protocol(
+V2_TEST = PublishedTest(
     version="v2",
     levels=FINAL_TEST,
     max_steps=360,
@@ -74,31 +74,31 @@ V2_TEST = Protocol(
     worlds=100,
     rows={
         "adaptive IQN": (
-            Told(0.98, 0.993, 28.1, 78.7),
-            Told(1.00, 1.000, 28.8, 82.7),
-            Told(0.85, 0.958, 30.3, 88.2),
-            Told(0.78, 0.943, 31.7, 93.6),
-            Told(0.72, 0.943, 34.3, 103.0),
+            ReportedScores(0.98, 0.993, 28.1, 78.7),
+            ReportedScores(1.00, 1.000, 28.8, 82.7),
+            ReportedScores(0.85, 0.958, 30.3, 88.2),
+            ReportedScores(0.78, 0.943, 31.7, 93.6),
+            ReportedScores(0.72, 0.943, 34.3, 103.0),
         ),
         "IQN": (
-            Told(0.94, 0.973, 27.2, 76.8),
-            Told(0.93, 0.968, 27.5, 79.4),
-            Told(0.70, 0.908, 28.2, 82.7),
-            Told(0.57, 0.885, 28.7, 85.2),
-            Told(0.53, 0.871, 30.1, 90.8),
+            ReportedScores(0.94, 0.973, 27.2, 76.8),
+            ReportedScores(0.93, 0.968, 27.5, 79.4),
+            ReportedScores(0.70, 0.908, 28.2, 82.7),
+            ReportedScores(0.57, 0.885, 28.7, 85.2),
+            ReportedScores(0.53, 0.871, 30.1, 90.8),
         ),
         "DQN": (
-            Told(0.27, 0.593, 26.9, 75.2),
-            Told(0.14, 0.550, 27.1, 77.0),
-            Told(0.04, 0.502, 27.4, 79.7),
-            Told(0.00, 0.380, 27.1, 78.8),
-            Told(0.00, 0.374, 27.2, 78.8),
+            ReportedScores(0.27, 0.593, 26.9, 75.2),
+            ReportedScores(0.14, 0.550, 27.1, 77.0),
+            ReportedScores(0.04, 0.502, 27.4, 79.7),
+            ReportedScores(0.00, 0.380, 27.1, 78.8),
+            ReportedScores(0.00, 0.374, 27.2, 78.8),
         ),
-        "APF": (Told(0.71, 0.890, 43.4, 130.9),),
+        "APF": (ReportedScores(0.71, 0.890, 43.4, 130.9),),
     },
 )
 
-V3_TEST = Protocol(
+V3_TEST = PublishedTest(
     version="v3",
     levels=EVALUATION["v3"],
     max_steps=1000,
@@ -113,12 +113,12 @@ V3_TEST = Protocol(
         "SAC (mean)": _successes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
     },
     overall={
-        "AC-IQN": Told(0.783, time=20.08, energy=30961.7, discounted=33.1),
-        "IQN": Told(0.750, time=32.95, energy=35926.5, discounted=26.2),
-        "DDPG": Told(0.433, time=18.7, energy=30429.9, discounted=23.8),
-        "DQN": Told(0.367, time=20.04, energy=30669.7, discounted=23.4),
-        "SAC (sampled)": Told(0.733, time=30.72, energy=40650.3, discounted=29.6),
-        "SAC (mean)": Told(0.000, discounted=27.1),
+        "AC-IQN": ReportedScores(0.783, time=20.08, energy=30961.7, discounted=33.1),
+        "IQN": ReportedScores(0.750, time=32.95, energy=35926.5, discounted=26.2),
+        "DDPG": ReportedScores(0.433, time=18.7, energy=30429.9, discounted=23.8),
+        "DQN": ReportedScores(0.367, time=20.04, energy=30669.7, discounted=23.4),
+        "SAC (sampled)": ReportedScores(0.733, time=30.72, energy=40650.3, discounted=29.6),
+        "SAC (mean)": ReportedScores(0.000, discounted=27.1),
     },
 )
 """Of 60 worlds, as during training; the last test of v3 was made with a simulator of its own."""
@@ -126,6 +126,6 @@ V3_TEST = Protocol(
 PUBLISHED = (V2_TEST, V3_TEST)
 
 
-def published_for(env: MarineNavEnv) -> Protocol | None:
+def published_for(env: MarineNavEnv) -> PublishedTest | None:
     """The published test that the environment plays."""
-    return next((protocol for protocol in PUBLISHED if protocol.fits(env)), None)
+    return next((test for test in PUBLISHED if test.fits(env)), None)

@@ -1,141 +1,106 @@
-"""Navigators compared on the same worlds: the table, the pictures and the crossings."""
+"""Navigators compared on the same worlds: the table, the pictures and how each robot fared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
+from rich.table import Table
 from torch import Tensor
 
 from torchrl_gpu.envs.marine.env import MarineNavEnv
-from torchrl_gpu.envs.marine.types import PLACE
-from torchrl_gpu.evaluation.navigation.episodes import Crossings, cross
-from torchrl_gpu.evaluation.navigation.published import SOURCE, Protocol, published_for
+from torchrl_gpu.evaluation.episodes import suite_for
+from torchrl_gpu.evaluation.navigation.episodes import NavigationResults, evaluate
+from torchrl_gpu.evaluation.navigation.published import SOURCE, published_for
 from torchrl_gpu.evaluation.navigation.table import navigation_table
-from torchrl_gpu.evaluation.reports import print_whole, write_json
+from torchrl_gpu.evaluation.navigation.trajectories import Trajectories
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
 from torchrl_gpu.policies.policy import Policy
 
 
-class NavigationSuite:
-    """Worlds on which navigators are compared.
+class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
+    """Worlds to cross: the first ones of every row of a curriculum.
 
     Args:
-        env: Plays a world in each environment, of the row that it was assigned; its seed decides them.
-        pictures: Whether `compare` writes a PNG and a GIF of a world being crossed.
+        env: Its rows are played, as many worlds of each as its pool holds; its seed decides them.
+        pictures: Whether `compare` writes a PNG and a GIF of a world of the last row.
+        batch_size: As in `Suite`.
     """
 
-    headline = "success"  # the score that tells most
+    headline, unit, pictures_tag, plans_name = "success", "worlds", "crossings", "crossings.json"
 
-    def __init__(self, env: MarineNavEnv, pictures: bool = True) -> None:
-        self.env, self.pictures = env, pictures
-        self.say: Callable[[str], None] = lambda words: None
-        """Told what is being played, and the empty string when results are about to be printed."""
-        self.last: Crossings | None = None
-        """What was played last, with the trails of the first world of every row."""
+    def __init__(self, env: MarineNavEnv, pictures: bool = True, batch_size: int | None = None) -> None:
+        if not env.in_order:
+            raise ValueError("NavigationSuite: want an environment with in_order, so that no world is played twice")
+        super().__init__(env, pictures, len(env.levels) * env.pool, batch_size)
 
     @classmethod
     def of_rows(
-        cls, env: MarineNavEnv, worlds_per_level: int, pictures: bool = True, **changes: Any
+        cls,
+        env: MarineNavEnv,
+        worlds_per_level: int,
+        pictures: bool = True,
+        batch_size: int | None = None,
+        **changes: Any,
     ) -> NavigationSuite:
-        """The first worlds of every row of a curriculum, in environments like another.
+        """The first worlds of every row, in environments like another.
 
         Args:
             env: With the rows, or with others if `changes` has a `curriculum`.
             worlds_per_level: Of each row.
-            pictures: As in `NavigationSuite`.
+            pictures, batch_size: As in `NavigationSuite`.
             changes: Of the environment's arguments.
         """
         rows = {"curriculum": env.levels, "robots": None, "cores": None, "obstacles": None, "min_distance": None}
-        arguments = rows | {"first_env": 0, "in_order": True, "pool": worlds_per_level} | changes
-        one = env.like(1, **arguments)  # to know the rows
-        many = env.like(len(one.levels) * worlds_per_level, **arguments)
-        many.assign_levels([i // worlds_per_level for i in range(many.num_envs)])
-        return cls(many, pictures)
+        fixed = {"first_env": 0, "in_order": True, "pool": worlds_per_level}
+        return cls(env.like(1, **rows | fixed | changes), pictures, batch_size)
 
-    @property
-    def rows(self) -> list[int]:
-        """Rows of the curriculum that are played."""
-        return sorted(set(self._levels().tolist()))
+    def begin(self, env: MarineNavEnv, first: int) -> None:
+        """As in the base class; each world is of its row."""
+        env.first_env = first
+        env._env_index = torch.arange(first, first + env.num_envs, device=env.device)
+        last = len(env.levels) - 1
+        env.assign_levels([min(number // env.pool, last) for number in range(first, first + env.num_envs)])
 
-    def _levels(self) -> Tensor:
-        return self.env.state.next_level.cpu()
+    def play_in(self, num_envs: int) -> MarineNavEnv:
+        """The hardest row first."""
+        env = super().play_in(num_envs)
+        env.assign_levels([(-1 - i) % len(env.levels) for i in range(num_envs)])
+        return env
 
-    def _of_row(self, row: int) -> list[int]:
-        """Environments that play a row."""
-        return (self._levels() == row).nonzero().squeeze(1).tolist()
+    def evaluate(self, env: MarineNavEnv, policy: Policy, num_episodes: int) -> NavigationResults:
+        """As in the base class; records the first world of every row, and those of the last row to be drawn."""
+        hardest = self.num_episodes - env.pool if self.writes_pictures else self.num_episodes
+        numbers = range(env.first_env, env.first_env + num_episodes)
+        record = [i - env.first_env for i in numbers if i % env.pool == 0 or i >= hardest]
+        return evaluate(env, policy, num_episodes, record)
 
-    def play(self, policy: Policy) -> Crossings:
-        """Crosses every world with one policy."""
-        self.last = cross(self.env, policy, [self._of_row(row)[0] for row in self.rows])
-        return self.last
-
-    def show(self, name: str, scores: dict[str, float]) -> None:
-        """Prints one policy's scores."""
-        self.say("")
-        told = ", ".join(f"{key} {value:.3f}" for key, value in scores.items())
-        Console().print(f"{name} on {self.env.num_envs} worlds: {told}", soft_wrap=True)
-
-    def compare(
-        self, policy: Policy, folder: Path, name: str = "policy", others: Mapping[str, Policy] | None = None
-    ) -> dict[str, float]:
-        """Crosses every world with the policy and with the others.
-
-        Prints the table, with what the released navigators came to where this is a test that they were put to, and
-        writes `evaluation.json` and pictures of a world of the last row into `folder`.
-
-        Args:
-            policy: Of the first line of each row.
-            folder: Made if it is not there.
-            name: Of the policy.
-            others: By name; None stands for none.
-
-        Returns:
-            The policy's scores by name.
-        """
-        hardest = self._of_row(self.rows[-1])
-        self.say(f"{name}, {self.env.num_envs} worlds")
-        own = cross(self.env, policy, hardest if self.pictures else ())
-        crossed = {name: own}
-        for other, each in (others or {}).items():
-            if other != name:
-                self.say(f"{other}, {self.env.num_envs} worlds")
-                crossed[other] = cross(self.env, each)
-        self.say("")
-        published = published_for(self.env)
-        print_whole(navigation_table(self.env.levels, crossed, published, f"{self.env.num_envs} worlds"))
-        write_json(folder / "evaluation.json", self._report(crossed, published))
-        if self.pictures:
-            draw(folder, own)
-        Console().print(
-            f"Written: {folder / 'evaluation.json'}" + (", pictures beside it" if self.pictures else ""), soft_wrap=True
-        )
-        return own.scores()
-
-    def _report(self, crossed: Mapping[str, Crossings], published: Protocol | None) -> dict[str, Any]:
+    def table(self, results: dict[str, NavigationResults], name: str) -> tuple[Table, dict[str, Any]]:
+        """With what the released navigators came to, where this is a test that they were put to."""
+        published, own = published_for(self.env), {each: results[each] for each in (name,) if each in results}
         policies = [
             {
-                "policy": name,
-                "scores": crossings.scores(),
-                "rows": {str(row): _figures(crossings, row) for row in self.rows},
-                "decision_ms": crossings.decision_ms,
-                "seconds": crossings.seconds,
+                "policy": policy,
+                "scores": each.scores(),
+                "rows": {str(row): _metrics(each, row) for row in range(len(self.env.levels))},
+                "decision_ms": each.decision_ms,
+                "seconds": each.seconds,
             }
-            for name, crossings in crossed.items()
+            for policy, each in (own | results).items()
         ]
         told = None if published is None else {"source": SOURCE, **asdict(published)}
-        return {"worlds": self.describe(), "policies": policies, "published": told}
+        shown = navigation_table(self.env.levels, own | results, published, f"{self.num_episodes} worlds")
+        return shown, {"policies": policies, "published": told}
 
     def describe(self) -> dict[str, Any]:
         """What decides the worlds, and when they are over."""
         env = self.env
         return {
             "version": env.version,
-            "rows": {str(row): env.levels[row]._asdict() for row in self.rows},
-            "num_worlds": env.num_envs,
+            "rows": {str(row): level._asdict() for row, level in enumerate(env.levels)},
+            "num_worlds": self.num_episodes,
             "max_steps": env.max_steps,
             "end_on_collision": env.end_on_collision,
             "actions": env.actions,
@@ -144,54 +109,63 @@ class NavigationSuite:
             "device": str(env.device),
         }
 
-    def plan(self, policy: Policy, folder: Path) -> list[dict[str, Any]]:
-        """Crosses every world and writes how each robot fared as `crossings.json` into `folder`."""
-        crossings = cross(self.env, policy)
-        self.say("")
-        goals = self.env.scene.goal.permute(2, 1, 0).cpu()  # (E, R, 2)
-        self.env.set_seed(self.env.seed)
-        self.env.reset()
-        starts = self.env.state.motion[PLACE].permute(2, 1, 0).cpu()
-        plans = [_plan(i, crossings, starts[i], goals[i]) for i in range(self.env.num_envs)]
-        write_json(folder / "crossings.json", plans)
-        Console().print(f"Written: {folder / 'crossings.json'}, {len(plans)} worlds", soft_wrap=True)
-        return plans
+    def pictures(self, num: int, width: int) -> Tensor:
+        """The first world of each of the last rows, with trails."""
+        trajectories, pool = self._trajectories, self.env.pool
+        firsts = [which for which, number in enumerate(trajectories.index) if number % pool == 0]
+        return torch.stack([trajectories.picture(which, width=width) for which in firsts[-num:]])
+
+    def draw(self, folder: Path) -> None:
+        """The world in the middle of those of the last row, by how many robots arrived and how soon."""
+        from torchrl_gpu.envs.marine.viewer import save_gif, save_png
+
+        assert self.last is not None
+        arrived, steps = (each[-self.env.pool :] for each in (self.last.arrived.sum(1), self.last.steps.amax(1)))
+        order = torch.argsort(arrived * (1 + steps.max()) - steps, stable=True)
+        number = self.num_episodes - self.env.pool + int(order[len(order) // 2])
+        which = self._trajectories.index.index(number)
+        save_png(self._trajectories.picture(which), folder / "crossing.png")
+        save_gif(self._trajectories.film(which), folder / "crossing.gif", fps=12.0)
+
+    @property
+    def _trajectories(self) -> Trajectories:
+        assert self.last is not None
+        assert self.last.trajectories is not None
+        return self.last.trajectories
+
+    def plans(self, results: NavigationResults) -> list[dict[str, Any]]:
+        """How the robots of each world fared."""
+        assert results.start is not None
+        assert results.goal is not None
+        columns = {"start_m": results.start, "goal_m": results.goal, "arrived": results.arrived}
+        columns |= {"collided": results.collided, "time_s": results.time, "energy": results.energy}
+        return [
+            {
+                "world": world,
+                "level": level,
+                "robots": [
+                    {name: values[world, robot].tolist() for name, values in columns.items()}
+                    for robot in results.exists[world].nonzero().squeeze(1).tolist()
+                ],
+            }
+            for world, level in enumerate(results.level.tolist())
+        ]
 
 
-def _figures(crossings: Crossings, row: int) -> dict[str, Any]:
-    figures = crossings.figures(row)
-    return {**asdict(figures), "success_error": figures.error}
+def _metrics(results: NavigationResults, row: int) -> dict[str, Any]:
+    metrics = results.metrics(row)
+    return {**asdict(metrics), "success_error": metrics.error}
 
 
-def _plan(world: int, crossings: Crossings, start: Tensor, goal: Tensor) -> dict[str, Any]:
-    """How the robots of one world fared."""
-    robots = [
-        {
-            "start_m": start[i].tolist(),
-            "goal_m": goal[i].tolist(),
-            "arrived": bool(crossings.arrived[world, i]),
-            "collided": bool(crossings.collided[world, i]),
-            "time_s": crossings.time[world, i].item(),
-            "energy": crossings.energy[world, i].item(),
-        }
-        for i in crossings.exists[world].nonzero().squeeze(1).tolist()
-    ]
-    return {"world": world, "level": int(crossings.level[world]), "robots": robots}
-
-
-def draw(folder: Path, crossings: Crossings) -> None:
-    """The median world of those that were watched as `crossing.png` and `crossing.gif`."""
-    from torchrl_gpu.envs.marine.viewer import save_gif, save_png
-
-    trails = crossings.trails
-    assert trails is not None
-    which = _median(crossings, list(trails.index))
-    save_png(trails.picture(which), folder / "crossing.png")
-    save_gif(trails.film(which), folder / "crossing.gif", fps=12.0)
-
-
-def _median(crossings: Crossings, worlds: list[int]) -> int:
-    """Which of some worlds lies in the middle: by how many robots arrived, and then by how soon."""
-    arrived, steps = crossings.arrived[worlds].sum(1), crossings.steps[worlds].amax(1)
-    order = torch.argsort(arrived * (1 + steps.max()) - steps, stable=True)
-    return int(order[len(order) // 2])
+@suite_for.register
+def _navigation_suite(
+    env: MarineNavEnv,
+    num_episodes: int,
+    *,
+    seed: int = UNSEEN_SEED,
+    pictures: bool = True,
+    batch_size: int | None = None,
+) -> NavigationSuite:
+    """About so many worlds of the environment's own rows, as many of each."""
+    each = -(-num_episodes // len(env.levels))
+    return NavigationSuite.of_rows(env, each, pictures, batch_size, seed=seed)

@@ -1,4 +1,4 @@
-"""Worlds of marine navigation that are watched while they are played, to be drawn later."""
+"""Worlds of marine navigation that are recorded while they are played, to be drawn later."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MOST_FRAMES = 150  # of a film
 
 
 @dataclass(frozen=True)
-class Trails:
+class Trajectories:
     """Where the robots of some worlds have been, on the CPU; moment 0 is the start.
 
     Attributes:
-        index: Environments watched, k of them.
+        index: Worlds recorded, k of them.
         worlds: How they ended.
         length: (k,) int64, moments of each until it was over.
         place: (T, k, R, 2) metres; a world that is over stays as it is.
@@ -38,6 +38,22 @@ class Trails:
     heading: Tensor
     arrived: Tensor
     collided: Tensor
+
+    @classmethod
+    def joined(cls, parts: Sequence[Trajectories]) -> Trajectories:
+        """Those of several batches, in order."""
+        longest = max(len(part.place) for part in parts)
+
+        def of_all(name: str) -> Tensor:
+            values = [getattr(part, name) for part in parts]
+            return torch.cat([torch.cat((v, v[-1:].expand(longest - len(v), *v.shape[1:]))) for v in values], 1)
+
+        return cls(
+            index=sum((part.index for part in parts), ()),
+            worlds=sum((part.worlds for part in parts), ()),
+            length=torch.cat([part.length for part in parts]),
+            **{name: of_all(name) for name in ("place", "heading", "arrived", "collided")},
+        )
 
     def world(self, which: int, moment: int) -> Snapshot:
         """One of the worlds, of k, at a moment."""
@@ -61,43 +77,42 @@ class Trails:
         return torch.stack([self.picture(which, moment, width) for moment in moments])
 
 
-class Watch:
+class TrajectoryRecorder:
     """Takes down some worlds of an environment at every moment.
 
     Args:
         env: As it begins.
-        index: Environments to watch.
+        index: Environments to record.
     """
 
     def __init__(self, env: MarineNavEnv, index: Sequence[int]) -> None:
         self.env, self.index = env, tuple(index)
         self._which = torch.tensor(self.index, dtype=torch.int64, device=env.device)
-        self._length = torch.ones_like(self._which)
+        self._length = torch.zeros_like(self._which)
         self._over = torch.zeros_like(self._which, dtype=torch.bool)
         self._motion: list[Tensor] = []
         self._ends: list[Tensor] = []
-        self._take()
+        self.record(torch.zeros(env.num_envs, dtype=torch.bool, device=env.device))
 
-    def look(self, over: Tensor) -> None:
+    def record(self, over: Tensor) -> None:
         """The moment after an action; `over` (N,) bool."""
-        if self.index:
-            self._length += ~self._over
-            self._over = over[self._which]
-            self._take()
-
-    def _take(self) -> None:
+        if not self.index:
+            return
+        self._length += ~self._over
+        self._over = over[self._which]
         s = self.env.state
         motion = torch.cat((s.motion[PLACE], s.motion[HEADING : HEADING + 1]))
         self._motion.append(motion.index_select(2, self._which))  # (3, R, k)
         self._ends.append(torch.stack((s.arrived, s.collided)).index_select(2, self._which))  # (2, R, k)
 
-    def trails(self) -> Trails | None:
-        """What was taken down; None where nothing is watched."""
+    def trajectories(self) -> Trajectories | None:
+        """What was taken down; None where nothing is recorded."""
         if not self.index:
             return None
         from torchrl_gpu.envs.marine.viewer import snapshot
 
         motion = torch.stack(self._motion).permute(0, 3, 2, 1).double().cpu()  # (T, k, R, 3)
         arrived, collided = torch.stack(self._ends).permute(1, 0, 3, 2).cpu()
+        number = tuple(self.env.first_env + i for i in self.index)
         worlds = tuple(snapshot(self.env, i) for i in self.index)
-        return Trails(self.index, worlds, self._length.cpu(), motion[..., :2], motion[..., 2], arrived, collided)
+        return Trajectories(number, worlds, self._length.cpu(), motion[..., :2], motion[..., 2], arrived, collided)

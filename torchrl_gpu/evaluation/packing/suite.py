@@ -2,130 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
-from torchrl_gpu.envs.packing.types import Catalogue
-from torchrl_gpu.evaluation.comparison import columns_of, comparison_data, comparison_table
-from torchrl_gpu.evaluation.packing.episodes import Packings, Score, pack_episodes
-from torchrl_gpu.evaluation.packing.side_by_side import SameItems, episode_bytes, num_side_by_side
-from torchrl_gpu.evaluation.reports import print_whole, write_json
+from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
+from torchrl_gpu.evaluation.episodes import suite_for
+from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate
+from torchrl_gpu.evaluation.packing.items import CachedItems
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.contestants import RULE
 from torchrl_gpu.policies.policy import Policy
 
 
-class PackingSuite:
-    """Episodes on which packing policies are compared, played in batches that fit into memory.
+class PackingSuite(Suite[PackingEnv, PackingResults]):
+    """Bins to pack; pictures are of each order of a file, else of the bin of median utilization.
 
-    Args:
-        env: Its arguments decide the episodes: number i is the first of environment `first_env + i`. Policies are made
-            for it; the batches are played in an environment like it, which shares its items.
-        pictures: Whether `compare` writes a PNG and a GIF of a bin being packed, one of each for every order of a file.
-        num_episodes: How many; None stands for as many as `env` has environments.
-        batch_size: Episodes side by side; None takes as many as fit, see `side_by_side`. The scores do not depend on
-            it, but for the last bits of networks that round differently in batches of another size.
+    Args: as in `Suite`.
     """
 
-    headline = "utilization"  # the score that tells most
+    headline, pictures_tag = "utilization", "packed bins"
 
-    def __init__(
-        self, env: PackingEnv, pictures: bool = True, num_episodes: int | None = None, batch_size: int | None = None
-    ) -> None:
-        self.num_episodes = env.num_envs if num_episodes is None else num_episodes
-        for name, number in (("num_episodes", self.num_episodes), ("batch_size", batch_size)):
-            if number is not None and number < 1:
-                raise ValueError(f"PackingSuite: {name} must be at least 1; got {number}")
-        self.env, self.pictures, self.batch_size = env, pictures, batch_size
-        self.say: Callable[[str], None] = lambda words: None
-        """Told what is being played, and the empty string when results are about to be printed."""
-        self.played: _Bins | None = None
-        """The bins of the episodes that were played last, as `viewer` wants to see them."""
-        self._playing: tuple[PackingEnv, int] | None = None
+    def evaluate(self, env: PackingEnv, policy: Policy, num_episodes: int) -> PackingResults:
+        """As in the base class."""
+        return evaluate(env, policy, num_episodes)
 
-    def play(self, policy: Policy) -> Packings:
-        """Packs every episode with one policy."""
-        packings = pack_episodes(self._env_for([policy]), policy, self.num_episodes, self.say)
-        self.played = _Bins.of(self.env, packings)
-        return packings
+    def baselines(self) -> Mapping[str, Policy]:
+        """The heuristics."""
+        return baselines(self.env)
 
-    def _say_of(self, policy: str, words: str) -> None:
-        self.say(f"{policy}, {words}")
+    def like(self, num_envs: int) -> PackingEnv:
+        """An environment that shares the items."""
+        return self.env.like(num_envs, items=CachedItems(self.env))
 
-    def _env_for(self, policies: Sequence[Policy]) -> PackingEnv:
-        """What the batches are played in; it is made anew only for policies that take more memory than those before."""
-        counted = self.batch_size is None
-        per_episode = max(episode_bytes(self.env, policy) for policy in policies) if counted else 0
-        if self._playing is None or per_episode > self._playing[1]:
-            self._playing = None  # is freed before memory is asked for
-            device = self.env.device
-            size = self.batch_size or num_side_by_side(self.num_episodes, per_episode, device)
-            self._playing = self._of_size(min(size, self.num_episodes)), per_episode
-        return self._playing[0]
-
-    def _of_size(self, num_envs: int) -> PackingEnv:
-        return self.env if self.env.num_envs == num_envs else self.env.like(num_envs, items=SameItems(self.env))
-
-    def show(self, name: str, scores: dict[str, float]) -> None:
-        """Prints one policy's scores."""
-        self.say("")
-        told = ", ".join(f"{key} {value:.3f}" for key, value in scores.items())
-        Console().print(f"{name} on {self.num_episodes} episodes: {told}", soft_wrap=True)
-
-    def compare(
-        self, policy: Policy, folder: Path, name: str = "policy", others: Mapping[str, Policy] | None = None
-    ) -> dict[str, float]:
-        """Packs every episode with the policy and with the others.
-
-        Prints the table, and writes `evaluation.json` and pictures of the policy's bins into `folder`.
-
-        Args:
-            policy: Of the last row.
-            folder: Made if it is not there.
-            name: Of the policy.
-            others: By name; None stands for every baseline.
-
-        Returns:
-            The policy's scores by name.
-        """
-        others = baselines(self.env) if others is None else others
-        policies = {other: each for other, each in others.items() if other != name} | {name: policy}
-        env = self._env_for(list(policies.values()))
-        packed = {
-            other: pack_episodes(env, each, self.num_episodes, partial(self._say_of, other))
-            for other, each in policies.items()
+    def table(self, results: dict[str, PackingResults], name: str) -> tuple[Table, dict[str, Any]]:
+        """Beside the rule of irregular packing, where that is among the policies, differences from it too."""
+        rows, title = [each.score(policy) for policy, each in results.items()], f"{self.num_episodes} episodes"
+        report: dict[str, Any] = {"policies": [asdict(row) for row in rows]}
+        if RULE not in results:
+            return packing_table(rows, title), report
+        methods = {
+            policy: each.columns() | {"ms/decision": torch.tensor([each.decision_ms])}
+            for policy, each in results.items()
         }
-        self.say("")
-        rows = [packings.score(other) for other, packings in packed.items()]
-        folder.mkdir(parents=True, exist_ok=True)
-        title = f"{self.num_episodes} episodes"
-        report: dict[str, Any] = {"episodes": self.describe(), "policies": [asdict(row) for row in rows]}
-        if RULE in packed:
-            methods = {other: columns_of(p) | _decision_time(p) for other, p in packed.items()}
-            print_whole(comparison_table(methods, title, RULE))
-            report["comparison"] = comparison_data(methods, RULE)
-        else:
-            print_whole(table(rows, title))
-        write_json(folder / "evaluation.json", report)
-        if self.pictures:
-            self.draw(folder, packed[name])
-        Console().print(
-            f"Written: {folder / 'evaluation.json'}" + (", pictures beside it" if self.pictures else ""), soft_wrap=True
-        )
-        return packed[name].scores()
+        return comparison_table(methods, title, RULE), report | {"comparison": comparison_data(methods, RULE)}
 
     def describe(self) -> dict[str, Any]:
-        """What decides the episodes."""
+        """As in the base class."""
         env = self.env
         return {
             "bin_size_m": list(env.bin_size),
@@ -145,61 +76,62 @@ class PackingSuite:
         items = self.env.items
         return items.names if isinstance(items, BoxSequences) else [str(i) for i in range(self.num_episodes)]
 
-    def draw(self, folder: Path, packings: Packings) -> None:
-        """Pictures of packings: of each order of a file, else of the bin of median utilization."""
+    def pictures(self, num: int, width: int) -> Tensor:
+        """The first bins."""
         from torchrl_gpu.envs.packing import viewer
 
+        assert self.last is not None
+        shown = list(range(min(num, self.num_episodes)))
+        return viewer.render(PackedBins(self.env, self.last), shown, width=width, height=width * 3 // 4)
+
+    def draw(self, folder: Path) -> None:
+        """As `packing` or, for each order of a file, `order-NAME`."""
+        from torchrl_gpu.envs.packing import viewer
+
+        assert self.last is not None
+        utilization, bins = self.last.utilization, PackedBins(self.env, self.last)
         if isinstance(self.env.items, BoxSequences):
             chosen = {f"order-{name}": i for i, name in enumerate(self.names()[:16])}
         else:
-            chosen = {"packing": int(packings.utilization.argsort()[len(packings.utilization) // 2])}
+            chosen = {"packing": int(utilization.argsort()[len(utilization) // 2])}
         for name, index in chosen.items():
-            film = viewer.frames(_Bins.of(self.env, packings), index)
-            caption = f"{packings.utilization[index]:.1%} of the bin, {int(packings.num_packed[index])} items"
+            film = viewer.frames(bins, index)
+            caption = f"{utilization[index]:.1%} of the bin, {int(bins.num_packed[index])} items"
             viewer.save_png(film[-1], folder / f"{name}.png", caption=caption)
             viewer.save_gif(film, folder / f"{name}.gif")
 
-    def plan(self, policy: Policy, folder: Path) -> list[dict[str, Any]]:
-        """Packs every episode and writes where each item goes as `plans.json` into `folder`."""
-        packings = self.play(policy)
-        self.say("")
-        bins = _Bins.of(self.env, packings)
-        plans = [
-            {"episode": name, "utilization": packings.utilization[i].item(), "placements": placements(bins, i)}
-            for i, name in enumerate(self.names()[: self.num_episodes])
+    def plans(self, results: PackingResults) -> list[dict[str, Any]]:
+        """Where each item goes."""
+        bins, names = PackedBins(self.env, results), self.names()[: self.num_episodes]
+        return [
+            {"episode": name, "utilization": results.utilization[i].item(), "placements": placements(bins, i)}
+            for i, name in enumerate(names)
         ]
-        write_json(folder / "plans.json", plans)
-        Console().print(f"Written: {folder / 'plans.json'}, {len(plans)} plans", soft_wrap=True)
-        return plans
+
+    def tables(self, run: Any, options: Any) -> Iterator[dict[str, Any]]:
+        """For irregular objects those of Huang et al., RA-L 2023."""
+        if self.env.catalogue.flat:
+            return super().tables(run, options)
+        from torchrl_gpu.evaluation.packing.irregular import irregular_tables
+
+        return irregular_tables(self, run, options)
 
 
-@dataclass(frozen=True)
-class _Bins:
-    """Packed bins as `viewer` and `placements` want to see them, whatever environment they were packed in."""
-
-    placements: Tensor  # (E, T, 4) int32
-    placement_z: Tensor  # (E, T) float32, metres
-    num_packed: Tensor  # (E,) int64
-    catalogue: Catalogue
-    cell: tuple[float, float]
-    bin_size: tuple[float, float, float]
-
-    @staticmethod
-    def of(env: PackingEnv, packings: Packings) -> _Bins:
-        """Of packings of an environment's items, on its device."""
-        assert packings.placements is not None
-        assert packings.placement_z is not None
-        return _Bins(
-            packings.placements.to(env.device),
-            packings.placement_z.to(env.device),
-            packings.num_packed.long().to(env.device),
-            env.catalogue,
-            env.cell,
-            env.bin.size,
-        )
+@suite_for.register
+def _packing_suite(
+    env: PackingEnv,
+    num_episodes: int,
+    *,
+    seed: int = UNSEEN_SEED,
+    pictures: bool = True,
+    batch_size: int | None = None,
+) -> PackingSuite:
+    judge = "rule" if env.catalogue.flat and env.judge == "rule" else "com"
+    unseen = env.like(1, items=env.items.reseeded(seed), seed=seed, first_env=0, judge=judge)
+    return PackingSuite(unseen, pictures, num_episodes, batch_size)
 
 
-def placements(env: PackingEnv | _Bins, index: int) -> list[dict[str, Any]]:
+def placements(env: PackingEnv | PackedBins, index: int) -> list[dict[str, Any]]:
     """Where the items of one bin are, in order: corner and extent of the item's bounding box, metres."""
     number = int(env.num_packed[index])
     rows, heights = env.placements[index, :number].tolist(), env.placement_z[index, :number].tolist()
@@ -212,7 +144,7 @@ def placements(env: PackingEnv | _Bins, index: int) -> list[dict[str, Any]]:
     return out
 
 
-def table(rows: list[Score], title: str) -> Table:
+def packing_table(rows: list[Score], title: str) -> Table:
     """The comparison as a table for the terminal, best utilization last; ms are of one decision for one bin."""
     shown = Table(title=title, title_justify="left")
     for column in ("policy", "utilization", "items", "C", "P", "ms"):
@@ -229,7 +161,3 @@ def table(rows: list[Score], title: str) -> Table:
             style="bold" if row.utilization == best else "",
         )
     return shown
-
-
-def _decision_time(packings: Packings) -> dict[str, Tensor]:
-    return {"ms/decision": torch.tensor([packings.decision_ms])}

@@ -1,4 +1,4 @@
-"""Playing for viewers: a step now and then, while somebody watches, and what they ask for in between."""
+"""Playing for viewers: a step at a time, while somebody watches, and what they ask for in between."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 COMMANDS = ("pause", "resume", "step", "reset", "slower", "faster")
 SLOWEST, FASTEST = 0.1, 1000.0  # steps a second
-HOLD_S = 1.5  # for which a full bin stays
+HOLD_S = 1.5  # for which the end of an episode stays
 POLL_S = 0.02
 
 
-class Show:
+class ViewerSession:
     """Steps a player at a given speed, and publishes what it shows. While nobody watches, it stands still.
 
     Viewers with control send `pause`, `resume`, `step` (one, and then pause), `reset` (to the next episode), `slower`,
@@ -30,7 +30,7 @@ class Show:
         server: A started `StreamServer`, or what looks like one.
         streams: Of the player's environment, on that server.
         speed: Steps a second.
-        figures: More of them for every picture, such as `policy_version`.
+        meta: More of what is told with every picture, such as `policy_version`.
         now: Seconds of a clock that never runs back.
     """
 
@@ -40,14 +40,14 @@ class Show:
         server: Any,
         streams: EnvStreams,
         speed: float = 2.0,
-        figures: dict[str, Any] | None = None,
+        meta: dict[str, Any] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.player, self.server, self.streams, self.figures, self.now = player, server, streams, figures or {}, now
+        self.player, self.server, self.streams, self.meta, self.now = player, server, streams, meta or {}, now
         self.speed, self.paused, self.version, self.steps = _within(speed), False, 0, 0
         self._next = 0.0
-        self._curves = EpisodeCurves(server, streams.view)
-        self._tell()
+        self._curves = EpisodeCurves(server, streams.view, player.env)
+        self._publish_state()
 
     def run(self, stop: threading.Event) -> None:
         """Plays until `stop` is set."""
@@ -58,12 +58,12 @@ class Show:
     def turn(self) -> None:
         """Does what was asked for, makes a step if one is due and somebody watches, and publishes what is wanted."""
         for command in self.server.commands():
-            self.obey(command.name, command.value)
+            self.handle(command.name, command.value)
         if self.server.watchers() and not self.paused and self.now() >= self._next:
             self._step()
-        self.streams.publish(self.version, step=self.steps, **self.figures)
+        self.streams.publish(self.version, step=self.steps, **self.meta)
 
-    def obey(self, name: str, value: Any = None) -> None:
+    def handle(self, name: str, value: Any = None) -> None:
         """Does what a viewer asks for; what it cannot be is passed over."""
         if name in ("pause", "resume"):
             self.paused = name == "pause"
@@ -72,28 +72,28 @@ class Show:
             self._step()
         elif name == "reset":
             self.player.skip()
-            self._shown_next()
+            self._schedule()
         elif name in ("slower", "faster"):
             self.speed = _within(self.speed * (0.5 if name == "slower" else 2.0))
             self._next = self.now()
         elif name == "speed" and isinstance(value, int | float) and value > 0:
             self.speed = _within(value)
             self._next = self.now()
-        self._tell()
+        self._publish_state()
 
     def _step(self) -> None:
         done = self.player.step()
         self.steps += 1
         self._curves.add(done)
-        self._shown_next()
+        self._schedule()
         if bool(done.all()):
             self._next += HOLD_S
 
-    def _shown_next(self) -> None:
+    def _schedule(self) -> None:
         self.version += 1
         self._next = self.now() + 1.0 / self.speed
 
-    def _tell(self) -> None:
+    def _publish_state(self) -> None:
         self.server.state(paused=self.paused, speed=self.speed, commands=list(COMMANDS))
 
 

@@ -1,20 +1,18 @@
-"""The sets of objects that irregular packing is evaluated on."""
+"""The sets of objects that irregular packing is evaluated on, and items that several environments share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import cast, final
 
-import torch
-
+from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, ProceduralSolids
 from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.kernels import balanced
+from torchrl_gpu.envs.packing.items.source import SortedStream
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 HARD_SHAPES = ("bowl", "mug", "l_shape", "u_shape")
 HARD_SCALE = 1.1
-UNSEEN_SEED = 1_000_003  # that of PackingEpisodes, which training never uses
 
 
 def easy(items: ItemSource, seed: int) -> ItemSource:
@@ -33,31 +31,24 @@ def hard(items: ItemSource, seed: int, shapes: Sequence[str] = HARD_SHAPES) -> I
 
 
 @final
-class Remembered(ItemSource):
-    """Another source, each of whose catalogues is made once.
+class CachedItems(ItemSource):
+    """The items and episodes of another environment, none of them made again: its catalogue is shared.
 
     Args:
-        source: Of solids, whose stream is the same for any number of environments.
-        device: Where the catalogues stay.
+        env: The other one; one that is built with this source differs from it in no argument that decides its items.
     """
 
-    boxes = False
-
-    def __init__(self, source: ItemSource, device: torch.device) -> None:
-        if source.boxes:
-            raise ValueError(f"evaluate: want a config with irregular objects; got {type(source).__name__}")
-        self.source, self.device = source, device
-        self._made: dict[tuple[Bin, str | float, int], tuple[Catalogue, ItemStream]] = {}
+    def __init__(self, env: PackingEnv) -> None:
+        self.source, self.boxes = env.items, env.items.boxes
+        # The environment that asks sorts by itself.
+        stream = env.stream if env.order == "sequence" else cast("SortedStream", env.stream).episodes
+        self._made = env.catalogue, stream
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemStream]:
-        """As the source builds them."""
-        key = bin_, orientations, num_items
-        if key not in self._made:
-            catalogue, stream = self.source.build(bin_, orientations, num_items, num_envs)
-            self._made[key] = balanced(catalogue.to(self.device), bin_), stream
-        return self._made[key]
+        """Those of the other environment."""
+        return self._made
 
     def solid(self, item: int, bin_: Bin) -> Solid:
         """The source's."""
