@@ -11,7 +11,7 @@ import torch
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs import MarineNavEnv
-from torchrl_gpu.evaluation.navigation.episodes import cross
+from torchrl_gpu.evaluation.navigation import evaluate
 from torchrl_gpu.policies import IQN, NavigationQuantiles, PolicyWrapper
 from torchrl_gpu.training.replay import replay_buffer
 from torchrl_gpu.training.rollout import Rollout
@@ -45,7 +45,9 @@ def main() -> None:
         index = replay.extend(transitions)
         replay.sampler.leave_out(index, ~transitions["active"])  # who is at the goal, or a wreck
 
-    print(f"untrained: {cross(unseen, policy).scores()['success']:.0%} of {args.worlds} worlds crossed by all robots")
+    print(
+        f"untrained: {evaluate(unseen, policy).scores()['success']:.0%} of {args.worlds} worlds crossed by all robots"
+    )
     play(steps=50)
     for update in range(1, args.updates + 1):
         if update % 10 == 0:
@@ -64,8 +66,8 @@ def main() -> None:
         if update % max(1, args.updates // 10) == 0:
             print(f"update {update}: loss {loss.item():.3f}")
     careful = PolicyWrapper(agent, cvar="adaptive")  # the same weights, less bold the nearer something is
-    print(f"trained: {cross(unseen, policy).scores()['success']:.0%}")
-    print(f"careful: {cross(unseen, careful).scores()['success']:.0%}")
+    print(f"trained: {evaluate(unseen, policy).scores()['success']:.0%}")
+    print(f"careful: {evaluate(unseen, careful).scores()['success']:.0%}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`torchrl-gpu evaluate packing_irregular` as it is typed, in small."""
+"""`torchrl-gpu evaluate` as it is typed, in small."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from torchrl_gpu import cli
+from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation.comparison import paired
 from torchrl_gpu.lightning_cli import build
+from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.contestants import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
 
 SMALL = [
@@ -117,7 +119,7 @@ def test_the_same_seed_is_the_same_table(evaluate: Callable[..., dict[str, Any]]
 def test_without_a_checkpoint(evaluate: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     result = evaluate()
     assert list(rows_of(result)) == [RANDOM, DEEPEST, RULE, LESS_WASTE]
-    assert len(result["notes"]) == 1
+    assert len(result["tables"][0]["notes"]) == 1
     assert "No --ckpt_path: the rows of the learned methods are left out; untrained networks repeat the rules.\n" in (
         capsys.readouterr().out
     )
@@ -204,14 +206,42 @@ def test_wrong_arguments(capfd: pytest.CaptureFixture[str], args: list[str], mes
     assert message in said[0]
 
 
-def test_a_config_of_another_module(capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["evaluate", "packing_irregular", *QUICK, "--config", "packing.yaml"], "torchrl-gpu") == 2
-    assert "want a config whose model is HierarchicalPacking; got QLearning" in capfd.readouterr().err
+BOXES = ["evaluate", "--config", "packing.yaml", "--model.env.items.pool=16", "--model.agent.network.channels=4"]
+WORLDS = ["evaluate", "navigation_iqn", "--model.env.pool=16", "--data.worlds_per_level=2", "--data.max_steps=5"]
 
 
-def test_an_unknown_evaluation(capfd: pytest.CaptureFixture[str]) -> None:
+def test_boxes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "table.json"
+    words = [*BOXES, "--device=cpu", "--cases=3", "--batch=2", "--seed=5", f"--output={path}"]
+    assert cli.main(words, "torchrl-gpu") is None
+    result = json.loads(path.read_text())
+    assert (result["evaluation"], result["seed"], result["checkpoint"]) == ("packing", 5, None)
+    (table,) = result["tables"]
+    assert table["episodes"]["items"] == "CutBoxes"
+    rows = {row["policy"]: row["num_episodes"] for row in table["policies"]}
+    assert set(rows) == {*baselines(make_protocol("cut2", 1, device="cpu")), "DQN (untrained)"}
+    assert set(rows.values()) == {3}
+    assert "3 episodes" in capsys.readouterr().out
+    assert [each.name for each in tmp_path.iterdir()] == ["table.json"]
+
+
+def test_worlds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "table.json"
+    assert cli.main([*WORLDS, "--device=cpu", "--cases=5", f"--output={path}"], "torchrl-gpu") is None
+    (table,) = json.loads(path.read_text())["tables"]
+    assert table["worlds"]["num_worlds"] == 5  # one of each row
+    assert [row["policy"] for row in table["policies"]] == ["IQN (untrained)", "adaptive IQN"]
+    assert "5 worlds" in capsys.readouterr().out
+
+
+def test_options_of_irregular_packing_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*BOXES, "--device=cpu", "--visible", "2"], "torchrl-gpu") == 2
+    assert "evaluate: --visible is for irregular packing; got it for a PackingSuite" in capfd.readouterr().err
+
+
+def test_an_unknown_config(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["evaluate", "boats"], "torchrl-gpu") == 2
-    assert "argument what: invalid choice: 'boats'" in capfd.readouterr().err
+    assert "--config: want a file, or a shipped config (" in capfd.readouterr().err
 
 
 def test_code_in_a_checkpoint_never_runs(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

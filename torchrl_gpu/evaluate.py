@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
         status.update(f"{WHERE}: {words}")
         status.start() if words else status.stop()
 
-    suite.say, result = say, _described(args, cli, suite.env.device)
+    suite.say, result = say, _described(args, cli, suite.env)
     if saved is not None:
         result["checkpoint"] = {"path": args.ckpt_path} | {name: saved.get(name) for name in ("global_step", "frames")}
     options = argparse.Namespace(**{name: getattr(args, name) for name in OF_IRREGULAR})
@@ -62,7 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog=WHERE, description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("--config", required=True, help="of a run: a path, or one that the package ships")
-    add("--ckpt_path", help="checkpoint of a run of the config; without it the learned policy is left out")
+    add(
+        "--ckpt_path", help="checkpoint of a run of the config; without it the weights are those that a run begins with"
+    )
     add("--cases", type=int, help="episodes of each policy; those of the config's `test` by default")
     add("--batch", type=int, help="episodes side by side; as many as fit into memory by default")
     add("--seed", type=int, help="decides the episodes; `data.seed`")
@@ -110,11 +112,10 @@ def _words(args: argparse.Namespace, rest: list[str]) -> list[str]:
     return [*words, *(f"--data.{name}={value}" for name, value in data.items() if value is not None), *rest]
 
 
-def _described(args: argparse.Namespace, cli: Any, device: Any) -> dict[str, Any]:
+def _described(args: argparse.Namespace, cli: Any, env: Any) -> dict[str, Any]:
     from torchrl_gpu.bench import machine
 
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     config = json.loads(cli.parser.dump(cli.config, format="json"))
-    evaluation = Path(args.config).stem
-    described = {"evaluation": evaluation, "machine": machine.describe(device), "arguments": plain, "config": config}
-    return described | {"checkpoint": None, "tables": [], "elapsed_s": 0.0}
+    about = {"evaluation": Path(args.config).stem, "machine": machine.describe(env.device), "arguments": plain}
+    return about | {"config": config, "seed": env.seed, "checkpoint": None, "tables": [], "elapsed_s": 0.0}

@@ -10,14 +10,12 @@ from torch import Tensor
 
 from torchrl_gpu.evaluation.comparison import (
     Estimate,
-    columns_of,
     comparison_data,
     comparison_table,
     differences,
     estimate,
     paired,
 )
-from torchrl_gpu.evaluation.packing.episodes import Packings
 
 # Differences of `better` from `rule`: C 0.1, 0.2, 0.3, mean 0.2, standard error 0.1/√3 = 0.0577;
 # P −0.1, 0.1, 0.0, mean 0, standard error 0.0577; objects 1, 0, 1, mean 0.67, standard error 0.5774/√3 = 0.3333.
@@ -102,12 +100,3 @@ def test_differences_can_be_computed_again_from_what_is_written() -> None:
         "beyond_two_errors": True,
     }
     assert rule["difference"] == {}
-
-
-def test_columns_of_packings() -> None:
-    values = torch.tensor([0.5, 0.25])
-    packings = Packings(values, values * 8, values / 2, values / 4, 1.0)
-    assert list(columns_of(packings)) == ["C", "P", "objects", "utilization"]
-    judged = Packings(values, values * 8, values / 2, values / 4, 1.0, 1.0, torch.tensor([[1, 0], [1, -1]]))
-    assert columns_of(judged)["S com"].tolist() == [0.5, 1.0]
-    assert columns_of(judged)["C"].tolist() == [0.25, 0.125]

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from tests.training.tiny import dqn, packing_env
-from torchrl_gpu.evaluation.packing.episodes import pack
+from torchrl_gpu.evaluation.packing.episodes import evaluate
 from torchrl_gpu.evaluation.player import Player
 from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal
 
@@ -22,7 +22,7 @@ def ends(player: Player, steps: int) -> list[tuple[int, int, float]]:
 
 def test_the_last_state_of_an_episode_stays_to_be_seen() -> None:
     env = packing_env(5)
-    expected = pack(packing_env(5), DeepestBottomLeft(env))
+    expected = evaluate(packing_env(5), DeepestBottomLeft(env))
     first: dict[int, float] = {}
     for _, row, volume in ends(Player(env, DeepestBottomLeft(env)), 60):
         first.setdefault(row, volume / env.bin.volume)

@@ -6,12 +6,9 @@ import pytest
 import torch
 from tensordict import TensorDictBase
 
-from tests.policies.packing.packer_scenes import solids_env
 from tests.training.tiny import packing_env
-from torchrl_gpu.envs.packing.items import BoxSequences
-from torchrl_gpu.evaluation.packing.episodes import pack
-from torchrl_gpu.evaluation.packing.side_by_side import SameItems, decision_bytes, episode_bytes, num_side_by_side
-from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal
+from torchrl_gpu.evaluation.side_by_side import decision_bytes, episode_bytes, num_side_by_side
+from torchrl_gpu.policies.packing import RandomLegal
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 GIB = 1 << 30
@@ -63,29 +60,3 @@ def test_counting_draws_nothing() -> None:
     state = torch.get_rng_state()
     decision_bytes(env, RandomLegal(env))
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("order", ["sequence", "volume"])
-def test_the_same_items_are_shared(order: str) -> None:
-    env = packing_env(4, order=order, num_items=12)
-    twin = env.like(4, items=SameItems(env))
-    assert twin.catalogue is env.catalogue
-    assert torch.equal(pack(twin, DeepestBottomLeft(env)).placements, pack(env, DeepestBottomLeft(env)).placements)  # type: ignore[arg-type]
-
-
-def test_the_same_solids_are_shared() -> None:
-    env = solids_env(1).like(1, judge="com")
-    twin = env.like(3, items=SameItems(env))
-    assert twin.catalogue is env.catalogue  # what kernels made of it once is found by identity
-    assert twin.items.boxes is False
-    assert twin.items.solid(0, env.bin).name == env.items.solid(0, env.bin).name
-
-
-def test_a_file_of_sequences_is_shared(tmp_path: object) -> None:
-    path = f"{tmp_path}/orders.json"
-    with open(path, "w") as file:
-        file.write("[[[1, 1, 1]], [[2, 2, 2]], [[3, 3, 3]]]")
-    env = packing_env(1, items=BoxSequences(path, in_order=True))
-    twin = env.like(2, items=SameItems(env), first_env=1)
-    twin.reset()
-    assert twin.state.item_id[:, 0].tolist() == [1, 2]

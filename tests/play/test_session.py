@@ -1,4 +1,4 @@
-"""A show goes on at its speed while somebody watches, and does what it is told."""
+"""A session goes on at its speed while somebody watches, and does what it is told."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from tests.training.tiny import packing_env
 from torchrl_gpu.callbacks.env_streams import EnvStreams
 from torchrl_gpu.envs.viewable import viewable
 from torchrl_gpu.evaluation.player import Player
-from torchrl_gpu.play.show import FASTEST, HOLD_S, SLOWEST, Show
+from torchrl_gpu.play.session import FASTEST, HOLD_S, SLOWEST, ViewerSession
 from torchrl_gpu.policies.packing import DeepestBottomLeft
 
 pytest.importorskip("cv2")
 
 
 class Stage:
-    """A show with a clock that is set by hand."""
+    """A session with a clock that is set by hand."""
 
     def __init__(self, num_envs: int = 1, speed: float = 2.0, watched: tuple[str, ...] = ("env0",)) -> None:
         self.clock, self.env, self.server = 100.0, packing_env(num_envs), FakeServer(watched)
         streams = EnvStreams(self.server, viewable(self.env), ["env0", "best"], 32, 24)
         player = Player(self.env, DeepestBottomLeft(self.env))
-        self.show = Show(player, self.server, streams, speed, {"policy_version": 9}, now=lambda: self.clock)
+        self.session = ViewerSession(player, self.server, streams, speed, {"policy_version": 9}, now=lambda: self.clock)
 
     def wait(self, seconds: float) -> None:
         """Takes turns every hundredth of a second."""
         for _ in range(round(100 * seconds)):
-            self.show.turn()
+            self.session.turn()
             self.clock += 0.01
 
     def send(self, name: str, value: Any = None) -> None:
         self.server.pending.append(SimpleNamespace(name=name, value=value, stream="env0"))
-        self.show.turn()
+        self.session.turn()
 
     @property
     def steps(self) -> list[int]:
@@ -73,7 +73,7 @@ def test_a_viewer_who_comes_late_gets_the_picture_that_there_is() -> None:
 
 def test_a_full_bin_stays_to_be_seen_and_its_end_is_marked() -> None:
     stage = Stage(speed=10.0)
-    while not stage.show.player.done.all():
+    while not stage.session.player.done.all():
         stage.wait(0.01)
     full = stage.server.metas("env0")[-1]
     stage.wait(HOLD_S)
@@ -154,5 +154,5 @@ def test_the_page_is_told_what_can_be_asked_for() -> None:
 def test_it_ends_when_it_is_told() -> None:
     stage, stop = Stage(), threading.Event()
     stop.set()
-    stage.show.run(stop)
+    stage.session.run(stop)
     assert stage.steps == []

@@ -8,6 +8,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
 from torchrl_gpu.envs.packing.viewer import contact_sheet
+from torchrl_gpu.evaluation.episodes import has_pictures
 
 
 class EvaluationPictures(Callback):
@@ -22,6 +23,12 @@ class EvaluationPictures(Callback):
         if min(num, width) < 1:
             raise ValueError(f"EvaluationPictures: num and width must be at least 1; got {num} and {width}")
         self.num, self.width = num, width
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Complains before anything is trained."""
+        if not has_pictures(pl_module.env):
+            got = type(pl_module.env).__name__
+            raise ValueError(f"EvaluationPictures: want an environment with pictures; got {got}")
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any

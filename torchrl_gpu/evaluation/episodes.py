@@ -68,7 +68,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         batch_size: int | None = None,
         max_steps: int = 10_000,
     ) -> None:
-        super().__init__(env, pictures and _has_pictures(env), num_episodes, batch_size)
+        super().__init__(env, pictures and has_pictures(env), num_episodes, batch_size)
         self.max_steps = max_steps
         self._policy: Policy | None = None
         self._keeps_actions = False
@@ -206,7 +206,8 @@ def _add_actions(env: BatchedEnv, chosen: TensorDictBase, over: Tensor, actions:
             actions[i].setdefault(name, []).append(rows[i])
 
 
-def _has_pictures(env: Any) -> bool:
+def has_pictures(env: Any) -> bool:
+    """Whether an environment can be drawn."""
     try:
         return hasattr(env, "pictures") or bool(viewable(env))
     except ValueError:

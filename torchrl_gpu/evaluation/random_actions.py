@@ -41,7 +41,7 @@ class RandomActions(TensorDictModuleBase):
         shape = (*tensordict.shape, *spec.shape)
         if type(spec) is Categorical:
             return (uniform(shape, spec.device) * spec.space.n).to(spec.dtype)
-        if type(spec) is Bounded and spec.dtype.is_floating_point:
+        if isinstance(spec, Bounded) and spec.dtype.is_floating_point:
             low, high = spec.space.low, spec.space.high
             return low + uniform(shape, spec.device).to(spec.dtype) * (high - low)
         return spec.rand(tensordict.shape)

@@ -54,7 +54,8 @@ class Results(ABC):
 
 def _joined(values: list[Any]) -> Any:
     """Tensors and lists one behind the other, numbers summed; what is the same for all episodes stays."""
-    first = values[0]
+    values = [value for value in values if value is not None]
+    first = values[0] if values else None
     if first is None or isinstance(first, bool):
         return first
     if isinstance(first, dict):

@@ -208,7 +208,8 @@ class Suite(ABC, Generic[E, R]):
         for name, value in vars(options).items():
             if value is not None:
                 raise ValueError(f"evaluate: --{name} is for irregular packing; got it for a {type(self).__name__}")
-        shown, report = self.table(self.play_all(self.policies_of(run)), run.policy_name)
+        name = run.policy_name
+        shown, report = self.table(self.play_all(self.policies_of(run) | {name: run.policy_for(self.env)}), name)
         self.say("")
         print_whole(shown)
         yield {"title": shown.title, self.unit: self.describe()} | report

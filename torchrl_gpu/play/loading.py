@@ -83,14 +83,9 @@ def load_policy(args: list[str], ckpt_path: str | None, wanted: str | None, num_
     cli, saved = load_run("play", args, ckpt_path)
     module: Any = cli.model
     suite = suite_of(module, "test")
-    policies = suite.policies_of(module)
-    if saved is not None:
-        default = module.learner_name
-    else:
-        default = next((name for name in (*PREFERRED, *policies) if name in policies), None)
-    name = wanted or default
-    if name is None:
-        raise ValueError(f"play: want --ckpt_path, for {type(module).__name__} has no baselines; got none")
+    policies = {**suite.baselines(), **suite.policies_of(module)}
+    untrained = next(name for name in (*PREFERRED, *policies) if name in policies)
+    name = wanted or (untrained if saved is None else module.learner_name)
     if name not in policies:
         raise ValueError(f"play: want --policy to be one of {', '.join(policies)}; got {name!r}")
     version = saved.get("global_step") if saved is not None and name == module.learner_name else None

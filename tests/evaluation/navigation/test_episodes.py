@@ -16,13 +16,13 @@ from tests.envs.marine.settings import marine
 from tests.training.crossing_worlds import AHEAD, CROWD, IDLE, always, homing, marine_env
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.types import HEADING, PLACE, SPEED
-from torchrl_gpu.evaluation.navigation.episodes import BETWEEN_READS, GAMMA, Crossings, cross
+from torchrl_gpu.evaluation.navigation.episodes import BETWEEN_READS, GAMMA, NavigationResults, evaluate
 from torchrl_gpu.policies import IQN, NavigationQuantiles, PolicyWrapper
 
 PER_ROBOT = ("exists", "arrived", "collided", "steps", "energy", "returned", "discounted")
 
 
-def crossings(**changes: Any) -> Crossings:
+def results(**changes: Any) -> NavigationResults:
     """Three worlds of two rows, with two robots but for the last, which has one."""
     parts = {
         "level": torch.tensor([0, 0, 2]),
@@ -35,14 +35,14 @@ def crossings(**changes: Any) -> Crossings:
         "discounted": torch.tensor([[50.0, 40.0], [80.0, -50.0], [30.0, 0.0]]),
         "end_on_collision": False,
     }
-    return Crossings(**parts | changes)  # type: ignore[arg-type]
+    return NavigationResults(**parts | changes)  # type: ignore[arg-type]
 
 
-# -- figures by hand --
+# -- by hand --
 
 
 def test_scores_by_hand() -> None:
-    scores = crossings().scores()
+    scores = results().scores()
     assert scores == pytest.approx(
         {
             "success": 2 / 3,
@@ -60,22 +60,22 @@ def test_scores_by_hand() -> None:
 
 
 def test_where_a_collision_ends_a_world_only_successful_worlds_have_a_time() -> None:
-    scores = crossings(end_on_collision=True).scores()
+    scores = results(end_on_collision=True).scores()
     assert scores["time"] == pytest.approx((20 + 30 + 40) / 3)
     assert scores["energy"] == pytest.approx((10 + 20 + 30) / 3)
     assert scores["arrived"] == pytest.approx(4 / 5)
 
 
 def test_rows_by_hand() -> None:
-    row = crossings().figures(0)
+    row = results().metrics(0)
     assert (row.worlds, row.success, row.arrived, row.time) == (2, 0.5, 0.75, pytest.approx(20))
     assert row.error == pytest.approx((0.5 * 0.5 / 2) ** 0.5)
-    assert crossings().figures(2).error == 0
+    assert results().metrics(2).error == 0
 
 
 def test_nobody_arrived_and_nothing_is_told_of_it() -> None:
     none = torch.zeros(3, 2, dtype=torch.bool)
-    scores = crossings(arrived=none).scores()
+    scores = results(arrived=none).scores()
     assert not {"time", "energy"} & set(scores)
     assert (scores["success"], scores["arrived"]) == (0, 0)
     assert all(math.isfinite(value) for value in scores.values())
@@ -103,23 +103,23 @@ def test_straight_ahead_by_hand() -> None:
     env.reset()
     start = (env.scene.goal - env.state.motion[PLACE]).norm(dim=0)[0]
     expected = [straight(env, i) for i in range(256)]
-    crossed = cross(env, always(AHEAD))
-    assert crossed.arrived.squeeze(1).tolist() == [each is not None for each in expected]
-    assert 0 < int(crossed.arrived.sum()) < 256
+    played = evaluate(env, always(AHEAD))
+    assert played.arrived.squeeze(1).tolist() == [each is not None for each in expected]
+    assert 0 < int(played.arrived.sum()) < 256
     for i, each in enumerate(expected):
         actions = each[0] if each else env.max_steps
-        assert crossed.steps[i] == crossed.energy[i] == actions  # full acceleration costs 1 an action
+        assert played.steps[i] == played.energy[i] == actions  # full acceleration costs 1 an action
         if each:
-            assert crossed.returned[i].item() == pytest.approx(start[i].item() - each[1] - actions + 100)
-            assert crossed.time[i].item() == pytest.approx(actions / 2)
+            assert played.returned[i].item() == pytest.approx(start[i].item() - each[1] - actions + 100)
+            assert played.time[i].item() == pytest.approx(actions / 2)
 
 
 def test_who_stands_still_never_arrives() -> None:
-    crossed = cross(marine_env(max_steps=30), always(IDLE))
-    assert not crossed.arrived.any()
-    assert not crossed.collided.any()
-    assert (crossed.steps == 30).all()  # 30 is no multiple of the actions between two looks
-    assert crossed.scores()["success"] == 0
+    played = evaluate(marine_env(max_steps=30), always(IDLE))
+    assert not played.arrived.any()
+    assert not played.collided.any()
+    assert (played.steps == 30).all()  # 30 is no multiple of the actions between two looks
+    assert played.scores()["success"] == 0
 
 
 class Ends:
@@ -157,23 +157,23 @@ def settings() -> Iterator[Any]:
 @pytest.mark.parametrize(("setting", "changes"), list(settings()))
 def test_every_world_counts_as_it_ended(setting: str, changes: dict[str, Any]) -> None:
     env = marine(setting, 10, max_steps=75, dtype="float64", in_order=True, **changes)
-    crossed, expected = cross(env, homing(env)), Ends(env, homing(env)).ends
-    lasted = crossed.steps.amax(1)
+    played, expected = evaluate(env, homing(env)), Ends(env, homing(env)).ends
+    lasted = played.steps.amax(1)
     assert lasted.min() + BETWEEN_READS < lasted.max()  # some worlds were over long before others
     for i, parts in expected.items():
         for name, wanted in zip(PER_ROBOT, parts, strict=True):
-            assert torch.equal(getattr(crossed, name)[i].double(), wanted.double()), (name, i)
+            assert torch.equal(getattr(played, name)[i].double(), wanted.double()), (name, i)
     if changes.get("end_on_collision"):
-        hit = crossed.collided.any(1)
-        assert (~crossed.arrived & ~crossed.collided & crossed.exists)[hit].any()  # robots that were on their way
+        hit = played.collided.any(1)
+        assert (~played.arrived & ~played.collided & played.exists)[hit].any()  # robots that were on their way
 
 
 def test_worlds_stay_as_they_ended_in_the_environment_too() -> None:
     env = marine_env(10, **CROWD, end_on_collision=True)
-    crossed = cross(env, homing(env))
+    played = evaluate(env, homing(env))
     assert not env.state.active.any()
-    assert torch.equal(env.state.energy.t(), crossed.energy)
-    assert torch.equal(env.state.collided.t(), crossed.collided)
+    assert torch.equal(env.state.energy.t(), played.energy)
+    assert torch.equal(env.state.collided.t(), played.collided)
 
 
 def iqn(env: MarineNavEnv) -> PolicyWrapper:
@@ -181,8 +181,8 @@ def iqn(env: MarineNavEnv) -> PolicyWrapper:
     return PolicyWrapper(IQN(env, network=NavigationQuantiles, acting_taus=4, upstream_compat=True))  # draws its τ
 
 
-def same(first: Crossings, second: Crossings) -> bool:
-    tensors = [f.name for f in fields(Crossings) if isinstance(getattr(first, f.name), Tensor)]
+def same(first: NavigationResults, second: NavigationResults) -> bool:
+    tensors = [f.name for f in fields(NavigationResults) if isinstance(getattr(first, f.name), Tensor)]
     return len(tensors) > 7 and all(torch.equal(getattr(first, name), getattr(second, name)) for name in tensors)
 
 
@@ -190,12 +190,12 @@ def test_twice_is_the_same_and_torchs_generator_goes_on_as_it_was() -> None:
     env = marine_env(6, **CROWD, max_steps=30)
     policy = iqn(env)
     torch.manual_seed(5)
-    first, drawn = cross(env, policy), torch.rand(3)
+    first, drawn = evaluate(env, policy), torch.rand(3)
     env.rollout(7, break_when_any_done=False)
-    assert same(first, cross(env, policy))
+    assert same(first, evaluate(env, policy))
     torch.manual_seed(5)
     assert torch.equal(torch.rand(3), drawn)
-    assert not same(first, cross(env.like(6, seed=5), policy))
+    assert not same(first, evaluate(env.like(6, seed=5), policy))
 
 
 def test_a_module_that_learns_acts_greedily_and_goes_on_learning() -> None:
@@ -203,47 +203,47 @@ def test_a_module_that_learns_acts_greedily_and_goes_on_learning() -> None:
     policy = iqn(env).train()
     policy.exploration.anneal(0)  # every action at random, if it were to explore
     assert policy.exploration.epsilon > 0.5
-    assert same(cross(env, policy), cross(env, policy.eval()))
+    assert same(evaluate(env, policy), evaluate(env, policy.eval()))
     policy.train()
-    cross(env, policy)
+    evaluate(env, policy)
     assert policy.training
 
 
 def test_time_runs() -> None:
-    crossed = cross(marine_env(3, max_steps=5), always(AHEAD))
-    assert 0 < crossed.decision_ms < 1e3 * crossed.seconds
+    played = evaluate(marine_env(3, max_steps=5), always(AHEAD))
+    assert 0 < played.decision_ms < 1e3 * played.seconds
 
 
-# -- trails --
+# -- trajectories --
 
 
-def test_trails_lead_from_the_start_to_where_a_world_was_over() -> None:
+def test_trajectories_lead_from_the_start_to_where_a_world_was_over() -> None:
     env = marine_env(12, **CROWD, end_on_collision=True)
     env.reset()
     start = env.state.motion[PLACE].permute(2, 1, 0).double()
-    crossed = cross(env, homing(env), watch=[2, 0, 7])
-    trails = crossed.trails
-    assert trails is not None
-    assert trails.index == (2, 0, 7)
+    played = evaluate(env, homing(env), record=[2, 0, 7])
+    trajectories = played.trajectories
+    assert trajectories is not None
+    assert trajectories.index == (2, 0, 7)
     end = env.state.motion[PLACE].permute(2, 1, 0).double()
-    for which, i in enumerate(trails.index):
-        last = int(trails.length[which]) - 1
-        assert last == crossed.steps[i].max()
-        assert torch.equal(trails.place[0, which], start[i])
-        assert torch.equal(trails.place[last:, which], end[i].expand_as(trails.place[last:, which]))
-        assert torch.equal(trails.collided[last, which], crossed.collided[i])
-        assert torch.equal(trails.arrived[last, which], crossed.arrived[i])
-        assert not torch.equal(trails.place[last - 1, which], end[i])
-        assert (trails.world(which, last).place == trails.worlds[which].place).all()
+    for which, i in enumerate(trajectories.index):
+        last = int(trajectories.length[which]) - 1
+        assert last == played.steps[i].max()
+        assert torch.equal(trajectories.place[0, which], start[i])
+        assert torch.equal(trajectories.place[last:, which], end[i].expand_as(trajectories.place[last:, which]))
+        assert torch.equal(trajectories.collided[last, which], played.collided[i])
+        assert torch.equal(trajectories.arrived[last, which], played.arrived[i])
+        assert not torch.equal(trajectories.place[last - 1, which], end[i])
+        assert (trajectories.world(which, last).place == trajectories.worlds[which].place).all()
 
 
 def test_films_have_few_frames_and_end_with_the_end() -> None:
-    crossed = cross(marine_env(2, max_steps=400, seed=1), always(IDLE), watch=[1])
-    assert crossed.trails is not None
-    film = crossed.trails.film(0, width=32)
+    played = evaluate(marine_env(2, max_steps=400, seed=1), always(IDLE), record=[1])
+    assert played.trajectories is not None
+    film = played.trajectories.film(0, width=32)
     assert film.shape == (135, 32, 32, 3)  # moments 0, 3, …, 399 and 400
-    assert torch.equal(film[-1], crossed.trails.picture(0, width=32))
+    assert torch.equal(film[-1], played.trajectories.picture(0, width=32))
 
 
-def test_nothing_is_watched_unless_asked_for() -> None:
-    assert cross(marine_env(2, max_steps=3), always(IDLE)).trails is None
+def test_nothing_is_recorded_unless_asked_for() -> None:
+    assert evaluate(marine_env(2, max_steps=3), always(IDLE)).trajectories is None

@@ -13,15 +13,17 @@ import torch
 from PIL import Image
 from rich.table import Table
 
-from tests.evaluation.navigation.test_episodes import crossings
+from tests.evaluation.navigation.test_episodes import results
 from tests.training.crossing_worlds import IDLE, always, homing, marine_env
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.levels import FINAL_TEST
 from torchrl_gpu.envs.marine.types import PLACE
-from torchrl_gpu.evaluation.navigation.episodes import Crossings, cross
+from torchrl_gpu.evaluation import side_by_side
+from torchrl_gpu.evaluation.navigation.episodes import NavigationResults
 from torchrl_gpu.evaluation.navigation.published import V2_TEST, V3_TEST, published_for
 from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
 from torchrl_gpu.evaluation.navigation.table import COLUMNS, navigation_table
+from torchrl_gpu.evaluation.side_by_side import episode_bytes
 
 ROWS = [[0, 1, 0, 0, 20], [0, 3, 2, 2, 20]]
 
@@ -45,16 +47,16 @@ def paper_suite(version: str, worlds_per_level: int = 1) -> NavigationSuite:
 
 def test_every_row_has_its_worlds() -> None:
     suite = small_suite()
-    crossed = suite.play(always(IDLE))
-    assert crossed.level.tolist() == [0, 0, 0, 1, 1, 1]
-    assert crossed.exists.sum(1).tolist() == [1, 1, 1, 3, 3, 3]
-    assert suite.rows == [0, 1]
+    played = suite.play(always(IDLE))
+    assert played.level.tolist() == [0, 0, 0, 1, 1, 1]
+    assert played.exists.sum(1).tolist() == [1, 1, 1, 3, 3, 3]
+    assert suite.num_episodes == 6
 
 
 def starts(suite: NavigationSuite) -> torch.Tensor:
-    suite.env.set_seed(suite.env.seed)
-    suite.env.reset()
-    return suite.env.state.motion[PLACE].permute(2, 1, 0)
+    start = suite.play(always(IDLE)).start
+    assert start is not None
+    return start
 
 
 def test_the_same_worlds_every_time_and_no_world_twice() -> None:
@@ -71,10 +73,10 @@ def test_fewer_worlds_are_the_first_ones() -> None:
 def test_the_last_play_is_kept_with_a_world_of_every_row() -> None:
     suite = small_suite()
     assert suite.last is None
-    crossed = suite.play(always(IDLE))
-    assert suite.last is crossed
-    assert crossed.trails is not None
-    assert crossed.trails.index == (0, 3)
+    played = suite.play(always(IDLE))
+    assert suite.last is played
+    assert played.trajectories is not None
+    assert played.trajectories.index == (0, 3)
 
 
 # -- table --
@@ -90,23 +92,23 @@ def lines_of(shown: Table) -> dict[tuple[str, str], dict[str, str]]:
     return lines
 
 
-def shown_for(suite: NavigationSuite, crossed: Mapping[str, Crossings]) -> Table:
-    return navigation_table(suite.env.levels, crossed, published_for(suite.env), "worlds")
+def shown_for(suite: NavigationSuite, played: Mapping[str, NavigationResults]) -> Table:
+    return navigation_table(suite.env.levels, played, published_for(suite.env), "worlds")
 
 
 def test_the_figures_of_each_row() -> None:
     suite = small_suite(worlds_per_level=4, max_steps=120)
-    crossed = suite.play(homing(suite.env))
-    lines = lines_of(shown_for(suite, {"homing": crossed}))
+    played = suite.play(homing(suite.env))
+    lines = lines_of(shown_for(suite, {"homing": played}))
     assert list(lines) == [("1/0/0", "homing"), ("3/2/2", "homing"), ("all", "homing")]
     alone = lines["1/0/0", "homing"]  # nothing is in the way
     assert (alone["success"], alone["arrived"]) == ("100% ± 15%", "100% ± 15%")  # √(5 · 1 / 6³)
-    assert alone["time s"] == f"{crossed.steps[:4, 0].double().mean() / 2:.1f}"
-    assert alone["energy"] == f"{crossed.energy[:4, 0].mean():.1f}"
+    assert alone["time s"] == f"{played.steps[:4, 0].double().mean() / 2:.1f}"
+    assert alone["energy"] == f"{played.energy[:4, 0].mean():.1f}"
 
 
 def test_the_table_by_hand() -> None:
-    lines = lines_of(navigation_table(FINAL_TEST, {"someone": crossings()}, None, "3 worlds"))
+    lines = lines_of(navigation_table(FINAL_TEST, {"someone": results()}, None, "3 worlds"))
     assert list(lines) == [("3/4/4", "someone"), ("5/6/6", "someone"), ("all", "someone")]
     # √(0.5 · 0.5 / 2) = 35%, √(0.75 · 0.25 / 2) = 31%; (10 + 20 + 4) / 3; (50 + 40 + 80 − 50) / 4
     first = dict(zip(COLUMNS[2:], ("2", "50% ± 35%", "75% ± 31%", "20.0", "11.3", "30.0"), strict=True))
@@ -120,16 +122,15 @@ def test_nobody_arrived() -> None:
     assert (line["success"], line["time s"], line["energy"]) == ("0% ± 12%", "–", "–")
 
 
-def quick(env: MarineNavEnv) -> Crossings:
+def quick(suite: NavigationSuite) -> NavigationResults:
     """Something to make a table of, without hundreds of steps."""
-    short = env.like(env.num_envs, max_steps=1)
-    short.assign_levels(env.state.next_level.tolist())
-    return cross(short, homing(short))
+    short = NavigationSuite(suite.env.like(1, max_steps=1), False)
+    return short.play(homing(short.env))
 
 
 def test_published_figures_of_v2_stand_beside() -> None:
     suite = paper_suite("v2")
-    shown = shown_for(suite, {"IQN (untrained)": quick(suite.env)})
+    shown = shown_for(suite, {"IQN (untrained)": quick(suite)})
     lines = lines_of(shown)
     assert lines["5/6/6", "IQN, released"] == {
         "worlds": "100",
@@ -149,7 +150,7 @@ def test_published_figures_of_v2_stand_beside() -> None:
 
 def test_published_figures_of_v3_stand_beside() -> None:
     suite = paper_suite("v3")
-    lines = lines_of(shown_for(suite, {"ACIQN (untrained)": quick(suite.env)}))
+    lines = lines_of(shown_for(suite, {"ACIQN (untrained)": quick(suite)}))
     assert lines["all", "AC-IQN, released"] == {
         "worlds": "60",
         "success": "78% ± 5%",  # √(0.783 · 0.217 / 60)
@@ -210,15 +211,15 @@ def test_evaluation_json(compared: tuple[NavigationSuite, Path, dict[str, float]
 
 def test_published_figures_are_written_with_their_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     suite = paper_suite("v2")
-    monkeypatch.setattr("torchrl_gpu.evaluation.navigation.suite.cross", lambda env, policy, watch=(): quick(env))
-    suite.compare(always(IDLE), tmp_path, "IQN")
+    monkeypatch.setattr(suite, "play_all", lambda policies: {name: quick(suite) for name in policies})
+    suite.compare(always(IDLE), tmp_path, "IQN", {})
     published = json.loads((tmp_path / "evaluation.json").read_text())["published"]
     assert published["source"] == "released weights, measured again; Lin et al. ICRA 2024 / RA-L 2025"
     assert published["rows"]["IQN"][4]["success"] == 0.53
 
 
 def test_the_whole_table_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    small_suite(max_steps=3).compare(always(IDLE), tmp_path, "a policy with quite a long name for a table of its kind")
+    small_suite(max_steps=3).compare(always(IDLE), tmp_path, "a policy with quite a long name for a table", {})
     shown = capsys.readouterr().out  # no terminal: 80 columns
     assert "…" not in shown
     assert all(title in shown for title in COLUMNS)
@@ -249,11 +250,57 @@ def test_plans(tmp_path: Path) -> None:
     assert [(plan["world"], plan["level"], len(plan["robots"])) for plan in plans] == [
         (0, 0, 1), (1, 0, 1), (2, 0, 1), (3, 1, 3), (4, 1, 3), (5, 1, 3)
     ]  # fmt: skip
-    crossed = suite.play(homing(suite.env))
-    begin, goals = starts(suite), suite.env.scene.goal.permute(2, 1, 0)
+    played = suite.play(homing(suite.env))
+    whole = suite.like(6)
+    suite.begin(whole, 0)
+    whole.set_seed(whole.seed)
+    whole.reset()
+    begin, goals = whole.state.motion[PLACE].permute(2, 1, 0), whole.scene.goal.permute(2, 1, 0)
     for plan in plans:
         for i, robot in enumerate(plan["robots"]):
             assert robot["start_m"] == begin[plan["world"], i].tolist()
             assert robot["goal_m"] == goals[plan["world"], i].tolist()
-            assert robot["time_s"] == crossed.steps[plan["world"], i] / 2
-            assert robot["arrived"] == crossed.arrived[plan["world"], i]
+            assert robot["time_s"] == played.steps[plan["world"], i] / 2
+            assert robot["arrived"] == played.arrived[plan["world"], i]
+
+
+# -- batches --
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 5])
+def test_the_same_worlds_and_pictures_whatever_the_batch(size: int) -> None:
+    """Batches begin in the middle of a row, hold worlds of both rows, and the last one has rows to spare."""
+    whole, parts = (NavigationSuite(small_suite(max_steps=30, pictures=True).env, batch_size=n) for n in (6, size))
+    expected, found = (suite.play(homing(suite.env)) for suite in (whole, parts))
+    assert (whole.side_by_side, parts.side_by_side) == (6, size)
+    assert found.scores() == expected.scores()
+    assert whole.plans(expected) == parts.plans(found)
+    for one, other in zip(vars(expected).values(), vars(found).values(), strict=True):
+        assert not isinstance(one, torch.Tensor) or torch.equal(one, other)
+    assert expected.trajectories is not None
+    assert found.trajectories is not None
+    assert found.trajectories.index == expected.trajectories.index == (0, 3, 4, 5)
+    assert torch.equal(whole.pictures(2, 48), parts.pictures(2, 48))
+    for which in range(4):
+        assert torch.equal(expected.trajectories.film(which, 32), found.trajectories.film(which, 32))
+
+
+def test_as_many_side_by_side_as_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = small_suite(max_steps=2)
+    each = episode_bytes(suite.env, always(IDLE))
+    assert each > sum(value[..., :1].nbytes for value in suite.env._env_state().values())  # the state alone
+    monkeypatch.setattr(side_by_side, "free_bytes", lambda device: 2 * 2 * each)
+    suite.play(always(IDLE))
+    assert suite.side_by_side == 2
+
+
+def test_worlds_to_watch_begin_with_the_hardest_row() -> None:
+    env = small_suite().play_in(3)
+    env.reset()
+    assert env.state.level.tolist() == [1, 0, 1]
+    assert env.state.exists.sum(0).tolist() == [3, 1, 3]
+
+
+def test_worlds_in_any_order_are_refused() -> None:
+    with pytest.raises(ValueError, match="NavigationSuite: want an environment with in_order"):
+        NavigationSuite(marine_env(1, in_order=False))

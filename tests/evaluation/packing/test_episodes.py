@@ -1,8 +1,10 @@
-"""What is kept of packings: verdicts placement by placement, and draws that can be repeated."""
+"""What is kept of results: verdicts placement by placement, and draws that can be repeated."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +14,9 @@ from tests.policies.packing.packer_scenes import narrow
 from tests.training.tiny import packing_env
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids
-from torchrl_gpu.evaluation.packing.episodes import Packings, pack, pack_episodes
-from torchrl_gpu.evaluation.packing.side_by_side import SameItems, episode_bytes
+from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
+from torchrl_gpu.evaluation.packing.suite import PackingSuite
+from torchrl_gpu.evaluation.side_by_side import episode_bytes
 from torchrl_gpu.live_bytes import LiveBytes
 from torchrl_gpu.policies.packing import HierarchicalPacker, RandomLegal
 from torchrl_gpu.policies.packing.contestants import irregular_contestants
@@ -26,13 +29,29 @@ def solids_env(num_envs: int = 4) -> PackingEnv:
     return packing_env(num_envs, items=ProceduralSolids(8), orientations="yaw", judge="com", order="box", **changes)
 
 
+def packed(values: torch.Tensor, **changes: Any) -> PackingResults:
+    """Results with the same values in every column."""
+    names = ("utilization", "num_packed", "compactness", "pyramidality")
+    return PackingResults(**{name: values for name in names} | changes)
+
+
+def test_columns_by_hand() -> None:
+    values = torch.tensor([0.5, 0.25])
+    results = packed(values, num_packed=values * 8, compactness=values / 2, pyramidality=values / 4)
+    assert list(results.columns()) == ["C", "P", "objects", "utilization"]
+    judged = dataclasses.replace(results, stands=torch.tensor([[1, 0], [1, -1]]))
+    assert list(judged.columns(held=values)) == ["C", "P", "S com", "S physics", "objects", "utilization"]
+    assert judged.columns()["S com"].tolist() == [0.5, 1.0]
+    assert judged.columns()["C"].tolist() == [0.25, 0.125]
+
+
 def test_the_share_that_stands_by_hand() -> None:
     one = torch.ones(3)
     stands = torch.tensor([[1, 0, 1, 1], [0, -1, -1, -1], [-1, -1, -1, -1]], dtype=torch.int8)
-    packings = Packings(one, one, one, one, 1.0, 1.0, stands)
-    assert packings.stability is not None
-    assert packings.stability.tolist() == [0.75, 0.0, 1.0]  # an empty bin stands
-    assert packings.score("someone").stability == pytest.approx((0.75 + 0 + 1) / 3)
+    results = packed(one, stands=stands)
+    assert results.stability is not None
+    assert results.stability.tolist() == [0.75, 0.0, 1.0]  # an empty bin stands
+    assert results.score("someone").stability == pytest.approx((0.75 + 0 + 1) / 3)
 
 
 def test_every_placement_has_the_verdict_of_its_step() -> None:
@@ -43,52 +62,52 @@ def test_every_placement_has_the_verdict_of_its_step() -> None:
         verdicts.append((env.num_packed.clone(), env.state.stable.clone()))
         return inner(state)
 
-    packings = pack(env, watching)
+    results = evaluate(env, watching)
     verdicts.append((env.num_packed.clone(), env.state.stable.clone()))
-    assert packings.stands is not None
-    assert torch.equal((packings.stands >= 0).sum(1).float(), packings.num_packed)
+    assert results.stands is not None
+    assert torch.equal((results.stands >= 0).sum(1).float(), results.num_packed)
     for step, ((before, _), (after, stable)) in enumerate(itertools.pairwise(verdicts)):
         expected = torch.where(after > before, stable.to(torch.int8), -1)
-        assert torch.equal(packings.stands[:, step], expected)
-    assert {0, 1} <= set(packings.stands.unique().tolist())
+        assert torch.equal(results.stands[:, step], expected)
+    assert {0, 1} <= set(results.stands.unique().tolist())
 
 
 def test_boxes_are_not_judged() -> None:
     env = packing_env(2)
-    packings = pack(env, RandomLegal(env))
-    assert packings.stands is None
-    assert "stability" not in packings.scores()
+    results = evaluate(env, RandomLegal(env))
+    assert results.stands is None
+    assert "stability" not in results.scores()
 
 
 def test_draws_repeat_and_leave_the_generator_alone() -> None:
     env = packing_env(6)
     torch.manual_seed(1)
-    first = pack(env, RandomLegal(env))
+    first = evaluate(env, RandomLegal(env))
     drawn = torch.rand(3)
     torch.manual_seed(2)
-    assert torch.equal(pack(env, RandomLegal(env)).utilization, first.utilization)
+    assert torch.equal(evaluate(env, RandomLegal(env)).utilization, first.utilization)
     torch.manual_seed(1)
     assert torch.equal(torch.rand(3), drawn)
     other = env.like(6, first_env=6)
-    assert not torch.equal(pack(other, RandomLegal(other)).utilization, first.utilization)
+    assert not torch.equal(evaluate(other, RandomLegal(other)).utilization, first.utilization)
 
 
 def test_time_runs() -> None:
     env = packing_env(2)
-    packings = pack(env, RandomLegal(env))
-    assert packings.seconds > 0
-    assert 1e-3 * packings.decision_ms * packings.num_packed.sum() <= packings.seconds
+    results = evaluate(env, RandomLegal(env))
+    assert results.seconds > 0
+    assert 1e-3 * results.decision_ms * results.num_packed.sum() <= results.seconds
 
 
 # -- batches --
 
 
-def scores_of(packings: Packings) -> dict[str, torch.Tensor]:
-    assert packings.stands is not None
-    assert packings.placements is not None
-    assert packings.placement_z is not None
-    drawn = {"placements": packings.placements, "placement_z": packings.placement_z, "stands": packings.stands}
-    return packings.per_episode() | drawn
+def scores_of(results: PackingResults) -> dict[str, torch.Tensor]:
+    assert results.stands is not None
+    assert results.placements is not None
+    assert results.placement_z is not None
+    drawn = {"placements": results.placements, "placement_z": results.placement_z, "stands": results.stands}
+    return results.per_episode() | drawn
 
 
 def packers(env: PackingEnv) -> dict[str, Policy]:
@@ -107,25 +126,25 @@ def packers(env: PackingEnv) -> dict[str, Policy]:
 def test_the_same_packings_whatever_the_batch(name: str) -> None:
     whole = solids_env(8)
     policy = packers(whole)[name]
-    expected = scores_of(pack(whole, policy))
+    expected = scores_of(evaluate(whole, policy))
     assert len(expected["utilization"].unique()) > 4
     for size in (2, 3):
-        found = scores_of(pack_episodes(whole.like(size, items=SameItems(whole)), policy, 8))
+        found = scores_of(PackingSuite(whole, False, 8, size).play(policy))
         assert all(torch.equal(found[key], value) for key, value in expected.items()), size
 
 
 def test_episodes_differ_and_begin_at_the_first_environment() -> None:
     env = solids_env(8)
-    found = pack_episodes(env, RandomLegal(env), 8)
+    found = evaluate(env, RandomLegal(env))
     assert len(found.utilization.unique()) > 4
-    later = env.like(3, first_env=4)
-    assert torch.equal(pack_episodes(later, RandomLegal(env), 4).utilization, found.utilization[4:])
-    assert later.first_env == 4
+    later = PackingSuite(env.like(3, first_env=4), False, 4, 3)
+    assert torch.equal(later.play(RandomLegal(env)).utilization, found.utilization[4:])
+    assert later.env.first_env == 4
 
 
 def test_bins_beyond_the_last_episode_are_left_empty() -> None:
     env = packing_env(4)
-    found = pack(env, RandomLegal(env), 3)
+    found = evaluate(env, RandomLegal(env), 3)
     assert env.num_packed[3] == 0
     assert (env.num_packed[:3] > 0).all()
     assert found.utilization.shape == found.num_packed.shape == (3,)
@@ -134,14 +153,19 @@ def test_bins_beyond_the_last_episode_are_left_empty() -> None:
 
 def test_times_are_joined_by_hand() -> None:
     one, deep = torch.ones(1), torch.ones(1, 2, 4)
-    parts = [
-        Packings(one, one, one, one, ms, seconds, None, deep, deep[..., 0], decisions)
-        for ms, seconds, decisions in ((2.0, 1.0, 30), (6.0, 3.0, 10))
-    ]
-    joined = Packings.joined(parts)
-    assert (joined.decision_ms, joined.seconds, joined.decisions) == (3.0, 4.0, 40)
+    given = {"placements": deep, "placement_z": deep[..., 0]}
+    parts = [packed(one, seconds=each, decisions=10, decision_s=0.02 * each, **given) for each in (1.0, 3.0)]
+    joined = PackingResults.joined(parts)
+    assert (joined.decision_ms, joined.seconds, joined.decisions) == (4.0, 4.0, 20)
     assert joined.stands is None
     assert joined.utilization.shape == (2,)
+
+
+def test_verdicts_of_batches_of_other_lengths_are_joined() -> None:
+    short, long = torch.ones(1, 2, dtype=torch.int8), torch.zeros(2, 3, dtype=torch.int8)
+    joined = PackingResults.joined([packed(torch.ones(len(each)), stands=each) for each in (short, long)])
+    assert joined.stands is not None
+    assert joined.stands.tolist() == [[1, 1, -1], [0, 0, 0], [0, 0, 0]]
 
 
 def test_memory_does_not_grow_with_the_batches() -> None:
@@ -149,9 +173,10 @@ def test_memory_does_not_grow_with_the_batches() -> None:
     policy = packers(env)["manager + worker"]
     per_episode, peaks = episode_bytes(env, policy), []
     for number in (2, 6):
+        suite = PackingSuite(env, False, number, 2)
         with LiveBytes() as counter:
-            packings = pack_episodes(env, policy, number)
+            results = suite.play(policy)
         peaks.append(counter.peak)
-    kept = sum(value.nbytes for value in scores_of(packings).values())
+    kept = sum(value.nbytes for value in scores_of(results).values())
     assert peaks[1] < peaks[0] + 3 * kept
     assert peaks[0] < 2 * per_episode  # as was foreseen

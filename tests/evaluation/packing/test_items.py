@@ -1,14 +1,17 @@
-"""Sets of objects that no run has trained on, and catalogues that are made once."""
+"""Sets of objects that no run has trained on, and items that environments share."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
-from torchrl_gpu.envs.packing.items import ItemStream, ProceduralSolids, RandomBoxes
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
-from torchrl_gpu.evaluation.packing.objects import HARD_SCALE, Remembered, easy, hard
+from tests.policies.packing.packer_scenes import solids_env
+from tests.training.tiny import packing_env
+from torchrl_gpu.envs.packing.items import BoxSequences, ProceduralSolids, RandomBoxes
+from torchrl_gpu.envs.packing.types import Bin
+from torchrl_gpu.evaluation.packing.episodes import evaluate
+from torchrl_gpu.evaluation.packing.items import HARD_SCALE, CachedItems, easy, hard
+from torchrl_gpu.policies.packing import DeepestBottomLeft
 
 BIN = Bin((0.4, 0.4, 0.3), (20, 20), 2)
 
@@ -47,36 +50,28 @@ def test_hard_objects_of_other_kinds() -> None:
         hard(RandomBoxes(1, 2), 2)
 
 
-class Counting(ProceduralSolids):
-    """Counts how often it builds."""
-
-    built = 0
-
-    def build(
-        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
-        self.built += 1
-        return super().build(bin_, orientations, num_items, num_envs)
+@pytest.mark.parametrize("order", ["sequence", "volume"])
+def test_the_same_items_are_shared(order: str) -> None:
+    env = packing_env(4, order=order, num_items=12)
+    twin = env.like(4, items=CachedItems(env))
+    assert twin.catalogue is env.catalogue
+    policy = DeepestBottomLeft(env)
+    assert torch.equal(evaluate(twin, policy).placements, evaluate(env, policy).placements)  # type: ignore[arg-type]
 
 
-def test_a_catalogue_is_made_once() -> None:
-    source = Counting(4)
-    items = Remembered(source, torch.device("cpu"))
-    first, stream = items.build(BIN, "yaw", 5, 1)
-    second, _ = items.build(BIN, "yaw", 5, 8)
-    assert second is first
-    assert source.built == 1
-    plain, expected = source.build(BIN, "yaw", 5, 8)
-    assert first.top is not None
-    assert plain.top is not None
-    assert torch.equal(first.top, plain.top)
-    assert stream == expected
-    assert first.steady is not None
-    items.build(BIN, "axis", 5, 1)
-    assert source.built == 3
-    assert np.array_equal(items.solid(2, BIN).vertices, source.solid(2, BIN).vertices)
+def test_the_same_solids_are_shared() -> None:
+    env = solids_env(1).like(1, judge="com")
+    twin = env.like(3, items=CachedItems(env))
+    assert twin.catalogue is env.catalogue  # what kernels made of it once is found by identity
+    assert twin.items.boxes is False
+    assert twin.items.solid(0, env.bin).name == env.items.solid(0, env.bin).name
 
 
-def test_boxes_are_refused() -> None:
-    with pytest.raises(ValueError, match="evaluate: want a config with irregular objects; got RandomBoxes"):
-        Remembered(RandomBoxes(1, 2), torch.device("cpu"))
+def test_a_file_of_sequences_is_shared(tmp_path: object) -> None:
+    path = f"{tmp_path}/orders.json"
+    with open(path, "w") as file:
+        file.write("[[[1, 1, 1]], [[2, 2, 2]], [[3, 3, 3]]]")
+    env = packing_env(1, items=BoxSequences(path, in_order=True))
+    twin = env.like(2, items=CachedItems(env), first_env=1)
+    twin.reset()
+    assert twin.state.item_id[:, 0].tolist() == [1, 2]

@@ -16,11 +16,11 @@ from tensordict import TensorDictBase
 from tests.training.tiny import dqn, packing_env
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes
-from torchrl_gpu.evaluation.packing import side_by_side
-from torchrl_gpu.evaluation.packing import suite as suite_module
-from torchrl_gpu.evaluation.packing.episodes import Packings, pack, pack_episodes
-from torchrl_gpu.evaluation.packing.side_by_side import episode_bytes
-from torchrl_gpu.evaluation.packing.suite import PackingSuite, table
+from torchrl_gpu.evaluation import side_by_side
+from torchrl_gpu.evaluation import suite as suite_module
+from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
+from torchrl_gpu.evaluation.packing.suite import PackingSuite, packing_table
+from torchrl_gpu.evaluation.side_by_side import episode_bytes
 from torchrl_gpu.policies.packing import DeepestBottomLeft, baselines
 
 
@@ -62,38 +62,38 @@ def fits_somewhere(env: PackingEnv, heights: np.ndarray, item: int) -> bool:
 @pytest.mark.parametrize("policy", ["baseline", "network"])
 def test_packing_against_a_replay_by_loops(policy: str) -> None:
     env = packing_env(12)
-    packings = pack(env, DeepestBottomLeft(env) if policy == "baseline" else dqn(env).policy)
+    results = evaluate(env, DeepestBottomLeft(env) if policy == "baseline" else dqn(env).policy)
     for index in range(12):
         heights, utilization, count = replayed(env, index)
         assert (heights == env.state.heightmap[index].numpy()).all()
-        assert packings.utilization[index].item() == pytest.approx(utilization)
-        assert packings.num_packed[index] == count > 0
+        assert results.utilization[index].item() == pytest.approx(utilization)
+        assert results.num_packed[index] == count > 0
         # C: packed volume over what lies under the highest point; P: over what lies under the heightmap
         volume = utilization * 125
-        assert packings.compactness[index].item() == pytest.approx(volume / (25 * heights.max()))
-        assert packings.pyramidality[index].item() == pytest.approx(volume / heights.sum())
+        assert results.compactness[index].item() == pytest.approx(volume / (25 * heights.max()))
+        assert results.pyramidality[index].item() == pytest.approx(volume / heights.sum())
 
 
 def test_packing_twice_is_the_same_whatever_came_before() -> None:
     env = packing_env(6)
-    first = pack(env, DeepestBottomLeft(env))
+    first = evaluate(env, DeepestBottomLeft(env))
     env.rollout(7, break_when_any_done=False)
-    second = pack(env, DeepestBottomLeft(env))
+    second = evaluate(env, DeepestBottomLeft(env))
     assert torch.equal(first.utilization, second.utilization)
 
 
 def test_packing_is_greedy() -> None:
     env = packing_env(6)
     agent = dqn(env, epsilon_start=1.0)
-    first, second = pack(env, agent.acting), pack(env, agent.acting)
+    first, second = evaluate(env, agent.acting), evaluate(env, agent.acting)
     assert torch.equal(first.utilization, second.utilization)
 
 
 def test_a_full_bin_stays_full_while_others_go_on() -> None:
     env = packing_env(16)
-    packings = pack(env, DeepestBottomLeft(env))
-    assert len(packings.num_packed.unique()) > 1  # they did not all end at once
-    assert torch.equal(packings.num_packed, env.num_packed.float())
+    results = evaluate(env, DeepestBottomLeft(env))
+    assert len(results.num_packed.unique()) > 1  # they did not all end at once
+    assert torch.equal(results.num_packed, env.num_packed.float())
 
 
 def test_an_action_that_is_not_legal_ends_its_bin_for_good() -> None:
@@ -108,20 +108,21 @@ def test_an_action_that_is_not_legal_ends_its_bin_for_good() -> None:
             state["action"] = torch.where(torch.arange(4) == 1, -1, state["action"])
         return state
 
-    packings = pack(env, careless)
-    assert packings.num_packed[1] == 1
-    assert packings.num_packed[[0, 2, 3]].min() > 2
+    results = evaluate(env, careless)
+    assert results.num_packed[1] == 1
+    assert results.num_packed[[0, 2, 3]].min() > 2
 
 
 def test_scores_by_hand() -> None:
-    packings = Packings(
+    results = PackingResults(
         utilization=torch.tensor([0.5, 0.7, 0.9]),
         num_packed=torch.tensor([4.0, 4.0, 7.0]),
         compactness=torch.tensor([0.5, 0.5, 0.8]),
         pyramidality=torch.tensor([1.0, 0.8, 0.9]),
-        decision_ms=0.25,
+        decisions=8,
+        decision_s=0.002,
     )
-    score = packings.score("someone")
+    score = results.score("someone")
     # standard deviations with n − 1: 0.2 and √3; over √3
     assert score.utilization == pytest.approx(0.7)
     assert score.utilization_error == pytest.approx(0.2 / 3**0.5)
@@ -130,9 +131,14 @@ def test_scores_by_hand() -> None:
     assert (score.policy, score.decision_ms, score.num_episodes) == ("someone", 0.25, 3)
 
 
+def packed(values: torch.Tensor, **changes: Any) -> PackingResults:
+    names = ("utilization", "num_packed", "compactness", "pyramidality")
+    return PackingResults(**{name: values for name in names} | changes)
+
+
 def test_one_episode_has_no_error() -> None:
     one = torch.tensor([0.5])
-    assert Packings(one, one, one, one, 1.0).score("x").utilization_error == 0
+    assert packed(one).score("x").utilization_error == 0
 
 
 def rows_of(shown: Any) -> dict[str, tuple[str, ...]]:
@@ -142,8 +148,8 @@ def rows_of(shown: Any) -> dict[str, tuple[str, ...]]:
 
 def test_the_table_is_sorted_and_says_what_it_says() -> None:
     values = {"worse": torch.tensor([0.25, 0.35]), "better": torch.tensor([0.5, 0.7])}
-    scores = [Packings(v, v * 10, v, v, 1.5).score(name) for name, v in values.items()]
-    shown = rows_of(table(scores[::-1], "2 episodes"))
+    scores = [packed(v, num_packed=v * 10, decisions=2, decision_s=0.003).score(name) for name, v in values.items()]
+    shown = rows_of(packing_table(scores[::-1], "2 episodes"))
     assert list(shown) == ["worse", "better"]
     assert shown["better"] == ("60.0% ± 10.0%", "6.00 ± 1.00", "0.600", "0.600", "1.500")
 
@@ -200,7 +206,8 @@ def test_a_picture_of_each_order(tmp_path: Path) -> None:
     (tmp_path / "orders.json").write_text("[[[1, 1, 1], [2, 2, 2]], [[3, 3, 3]]]")
     env = packing_env(2, items=BoxSequences(str(tmp_path / "orders.json"), in_order=True))
     suite = PackingSuite(env)
-    suite.draw(tmp_path, suite.play(DeepestBottomLeft(env)))
+    suite.play(DeepestBottomLeft(env))
+    suite.draw(tmp_path)
     assert {path.name for path in tmp_path.glob("order-*")} == {
         f"order-{i}.{form}" for i in (0, 1) for form in ("png", "gif")
     }
@@ -276,11 +283,21 @@ def test_batches_fit_the_memory_that_there_is(tmp_path: Path, monkeypatch: pytes
     each = max(episode_bytes(env, policy) for policy in (*baselines(env).values(), dqn(env).policy))
     monkeypatch.setattr(side_by_side, "free_bytes", lambda device: 2 * 3 * each)
     sizes: list[int] = []
+    evaluate_once = PackingSuite.evaluate
     monkeypatch.setattr(
-        suite_module, "pack_episodes", lambda env, *args: sizes.append(env.num_envs) or pack_episodes(env, *args)
+        PackingSuite, "evaluate", lambda self, env, *args: sizes.append(env.num_envs) or evaluate_once(self, env, *args)
     )
     comparison_in(tmp_path, None)
     assert set(sizes) == {3}  # eight in three batches
+
+
+def test_an_environment_that_plays_batches_itself_is_as_it_was() -> None:
+    whole, parts = (PackingSuite(packing_env(n), False, 8, batch_size=n) for n in (8, 2))
+    policy = DeepestBottomLeft(whole.env)
+    expected = whole.play(policy).utilization
+    for _ in range(2):
+        assert torch.equal(parts.play(policy).utilization, expected)
+        assert parts.env.first_env == 0
 
 
 def test_a_policy_of_more_memory_gets_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +308,7 @@ def test_a_policy_of_more_memory_gets_smaller_batches(monkeypatch: pytest.Monkey
     sizes = []
     for need in needs.values():
         monkeypatch.setattr(suite_module, "episode_bytes", lambda env, policy, need=need: each + need)
-        sizes.append(suite._env_for([DeepestBottomLeft(suite.env)]).num_envs)
+        sizes.append(suite._env_of_batches([DeepestBottomLeft(suite.env)]).num_envs)
     assert sizes == [8, 2, 2]  # not made anew for one that takes less
 
 
