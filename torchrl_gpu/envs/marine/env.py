@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu import arguments
@@ -77,6 +76,9 @@ class MarineNavEnv(BatchedEnv):
 
     An action that does not exist, or of a robot that is not active, does nothing.
     """
+
+    state: MarineState
+    _state: MarineState
 
     def __init__(
         self,
@@ -147,19 +149,6 @@ class MarineNavEnv(BatchedEnv):
         return self.craft.num_actions if self.actions == "discrete" else 0
 
     @property
-    def state(self) -> MarineState:
-        """The state as it is: the environment's own tensors, which must not be written into.
-
-        A state that is assigned is taken as `load_state_dict` takes one: checked whole, then copied.
-        """
-        return self._state
-
-    @state.setter
-    def state(self, state: MarineState) -> None:
-        given = {field.name: getattr(state, field.name, None) for field in fields(MarineState)}
-        self._take_state("MarineNavEnv.state", given | {"seed": torch.tensor(self.seed)}, strict=True)
-
-    @property
     def scene(self) -> Scene:
         """Goals, cores and obstacles as they stand."""
         return Scene.split(self.state.scene, self.sizes)
@@ -168,6 +157,20 @@ class MarineNavEnv(BatchedEnv):
         """Row of the curriculum for a count of environment steps."""
         step = arguments.whole("MarineNavEnv.level_at", "step", step)
         return max(0, sum(level.from_step <= step for level in self.levels) - 1)
+
+    @property
+    def outcomes(self) -> tuple[NestedKey, ...]:  # type: ignore[override]  # where robots are depends on `flat`
+        """Whether all robots arrived; which of them collided."""
+        return "success", "collided" if self.flat else (GROUP, "collided")
+
+    def episode_outcomes(self, after: TensorDictBase) -> dict[str, Tensor]:
+        """Whether all robots arrived, and whether any collided, (…, 1)."""
+        found = super().episode_outcomes(after)
+        return found if self.flat else found | {"collided": found["collided"].any(-2)}
+
+    def set_frames(self, frames: int) -> None:
+        """As `set_level`."""
+        self.set_level(frames)
 
     def set_level(self, step: int) -> None:
         """Lets episodes that begin from now on be of the level for a count of environment steps."""
@@ -237,12 +240,6 @@ class MarineNavEnv(BatchedEnv):
             next_level=number.clone(),
             key=number.clone(),
         )
-
-    def like(self, num_envs: int, **changes: Any) -> MarineNavEnv:
-        """An environment with the same constructor arguments, but for `changes`."""
-        names = inspect.signature(MarineNavEnv.__init__).parameters
-        arguments = {name: getattr(self, name) for name in names if name not in ("self", "num_envs")}
-        return MarineNavEnv(num_envs, **arguments | changes)
 
     @property
     def stored_keys(self) -> list[Any]:
@@ -405,17 +402,14 @@ class MarineNavEnv(BatchedEnv):
         return self.state.next_level * self.pool + picked
 
     def _restart_streams(self) -> None:
-        self.state.episode = torch.zeros_like(self.state.episode)
+        super()._restart_streams()
         if self.seed != self._pool_seed:
             self._make_pool()
-
-    def _env_state(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self.state, field.name) for field in fields(MarineState)}
 
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
         if self.seed != self._pool_seed:
             self._make_pool()
-        self._state = MarineState(**state)
+        super()._set_env_state(state)
 
     def _state_bounds(self) -> dict[str, Bounds]:
         count, flag, level = Bounds(0, 2**62), Bounds(0, 1), Bounds(0, len(self.levels) - 1)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -75,6 +74,10 @@ class PackingEnv(BatchedEnv):
 
     An action that is not legal leaves the bin as it is, ends the episode and gives reward 0.
     """
+
+    outcomes: ClassVar = ("utilization",)
+    state: PackingState
+    _state: PackingState
 
     def __init__(
         self,
@@ -200,19 +203,6 @@ class PackingEnv(BatchedEnv):
         return self.visible_items * self.num_orientations * self.grid[0] * self.grid[1]
 
     @property
-    def state(self) -> PackingState:
-        """The state as it is: the environment's own tensors, which must not be written into.
-
-        A state that is assigned is taken as `load_state_dict` takes one: checked whole, then copied.
-        """
-        return self._state
-
-    @state.setter
-    def state(self, state: PackingState) -> None:
-        given = {f.name: getattr(state, f.name, None) for f in fields(PackingState)}
-        self._take_state("PackingEnv.state", given | {"seed": torch.tensor(self.seed)}, strict=True)
-
-    @property
     def placements(self) -> Tensor:
         """(N, T, 4) int32: item, orientation, x and y in cells of each placement; the first `num_packed` count."""
         return self.state.placements
@@ -280,12 +270,6 @@ class PackingEnv(BatchedEnv):
         self.reward_spec = Unbounded((n, 1), device=device)
         done = Binary(1, (n, 1), device=device, dtype=torch.bool)
         self.done_spec = Composite({k: done.clone() for k in ("done", "terminated", "truncated")}, shape=(n,))
-
-    def like(self, num_envs: int, **changes: Any) -> PackingEnv:
-        """An environment with the same constructor arguments, but for `changes`."""
-        names = inspect.signature(PackingEnv.__init__).parameters
-        arguments = {name: getattr(self, name) for name in names if name not in ("self", "num_envs")}
-        return PackingEnv(num_envs, **arguments | changes)
 
     def renumber(self, first_env: int) -> None:
         """Makes these the environments from number `first_env` on; `set_seed` and `reset` then begin their episodes."""
@@ -422,15 +406,6 @@ class PackingEnv(BatchedEnv):
         item_id = self.stream.items(key, self._slots.expand(self.num_envs, -1))
         self._state = self.kernels.restart(s, mask, key, item_id, self.catalogue, self.bin)
         return self._observation()
-
-    def _restart_streams(self) -> None:
-        self.state.episode = torch.zeros_like(self.state.episode)
-
-    def _env_state(self) -> dict[str, Tensor]:
-        return {f.name: getattr(self.state, f.name) for f in fields(PackingState)}
-
-    def _set_env_state(self, state: dict[str, Tensor]) -> None:
-        self._state = PackingState(**state)
 
     def _state_bounds(self) -> dict[str, Bounds]:
         ceiling, count = self.bin.size[2] + 2 * self.bin.tolerance, Bounds(0, 2**62)  # twice: heights are rounded
