@@ -6,7 +6,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -47,7 +47,7 @@ class BatchedEnv(EnvBase):
     reads_host = ""
     """What in a step reads the device back after all, so that no CUDA graph can hold it; empty where nothing does."""
 
-    outcomes: ClassVar[Sequence[NestedKey]] = ()
+    outcomes: Sequence[NestedKey] = ()
     """Entries of `next`, numbers or flags (N, 1), that tell at the end of an episode what it came to; the first counts
     most. See `episode_outcomes` for entries of another shape."""
 
@@ -58,12 +58,15 @@ class BatchedEnv(EnvBase):
         # EnvBase makes __new__ a class method, which hides the constructor's arguments from jsonargparse.
         return super().__new__(*args, **kwargs)
 
-    def __init__(self, num_envs: int, device: str | torch.device = "auto", seed: int | None = None) -> None:
+    def __init__(
+        self, num_envs: int, device: str | torch.device = "auto", seed: int | None = None, first_env: int = 0
+    ) -> None:
         where = type(self).__name__
         num_envs = arguments.whole(where, "num_envs", num_envs, 1, MOST_ENVS)
         seed = None if seed is None else arguments.seed(where, "seed", seed)
         super().__init__(device=get_device(device), batch_size=torch.Size([num_envs]))
         self.num_envs = num_envs
+        self.renumber(arguments.whole(where, "first_env", first_env, 0, 2**62))
         self.seed = int(torch.randint(2**31 - 1, ()).item()) if seed is None else seed
 
     @abstractmethod
@@ -82,6 +85,11 @@ class BatchedEnv(EnvBase):
         Args:
             frames: Steps played so far, over all environments.
         """
+
+    def renumber(self, first_env: int) -> None:
+        """Makes these the environments from number `first_env` on; `set_seed` and `reset` then begin their episodes."""
+        self.first_env = first_env
+        self._env_index = torch.arange(self.num_envs, device=self.device) + first_env  # (N,)
 
     # -- state ------------------------------------------------------------------------------------------------------
 

@@ -119,8 +119,8 @@ class MarineNavEnv(BatchedEnv):
         self.in_order, self.flat = arguments.flag(where, "in_order", in_order), arguments.flag(where, "flat", flat)
         if flat and self.sizes.robots > 1:
             raise ValueError(f"MarineNavEnv: flat wants one robot; got {self.sizes.robots}")
-        self.dtype, self.first_env = _dtype(dtype), arguments.whole(where, "first_env", first_env, 0, 2**62)
-        super().__init__(num_envs, device, seed)
+        self.dtype = _dtype(dtype)
+        super().__init__(num_envs, device, seed, first_env)
         check_fits(self.num_envs, self._least_bytes(), self.device, where=where)
         self.version, self.curriculum, self.max_steps = version, curriculum, max_steps
         self.robots, self.cores, self.obstacles, self.min_distance = single
@@ -194,7 +194,6 @@ class MarineNavEnv(BatchedEnv):
         lagged = "lagged_velocity" in self.quirks
         self.model = Unicycle(like, lagged) if self.version == "v2" else Vessel(like, lagged)
         self._radius_factors = radius_factors(self.dtype, self.device)
-        self._env_index = torch.arange(self.num_envs, device=self.device) + self.first_env
         self._robot_index = torch.arange(self.num_robots, device=self.device)[:, None, None]
         self._idle = (torch.arange(self.num_actions, device=self.device) == self.craft.idle).to(self.dtype)
         self._make_pool()

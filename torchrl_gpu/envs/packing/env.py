@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -75,7 +75,7 @@ class PackingEnv(BatchedEnv):
     An action that is not legal leaves the bin as it is, ends the episode and gives reward 0.
     """
 
-    outcomes: ClassVar = ("utilization",)
+    outcomes = ("utilization",)
     state: PackingState
     _state: PackingState
 
@@ -108,7 +108,7 @@ class PackingEnv(BatchedEnv):
         self._check_words(where, reward=reward, judge=judge, order=order)
         num_items = arguments.whole(where, "num_items", num_items, 1, MOST_ITEMS)
         visible_items = arguments.whole(where, "visible_items", visible_items, 1, MOST_ITEMS)
-        super().__init__(num_envs, device, seed)
+        super().__init__(num_envs, device, seed, first_env)
         num_envs = self.num_envs
         self.bin = Bin(bin_size, resolution, grid_step, stability)  # type: ignore[arg-type]
         self.bin_size, self.grid_step = self.bin.size, self.bin.step
@@ -116,7 +116,6 @@ class PackingEnv(BatchedEnv):
         self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
         self.orientations, self.stability, self.reward, self.order = orientations, stability, reward, order
         self.include, self.backend = arguments.choices(where, "include", include, LARGE_KEYS), backend
-        self.first_env = arguments.whole(where, "first_env", first_env, 0, 2**62)
         self.incremental, self.judge = arguments.flag(where, "incremental", incremental), judge
         self.copy_observations = arguments.flag(where, "copy_observations", copy_observations)
         self.skip_unplaceable = arguments.flag(where, "skip_unplaceable", skip_unplaceable)
@@ -128,7 +127,6 @@ class PackingEnv(BatchedEnv):
         self.kernels = get_kernels(backend, self.device)
         self.catalogue, self.stream = self._build_items()
         check_fits(num_envs, self.bytes_per_env, self.device)
-        self._env_index = torch.arange(num_envs, device=self.device) + self.first_env
         self._slots = torch.arange(visible_items, device=self.device)
         self._sizes = self._item_sizes()
         # A box costs too little for it, and with one slot the only item shown is always a new one.
@@ -270,11 +268,6 @@ class PackingEnv(BatchedEnv):
         self.reward_spec = Unbounded((n, 1), device=device)
         done = Binary(1, (n, 1), device=device, dtype=torch.bool)
         self.done_spec = Composite({k: done.clone() for k in ("done", "terminated", "truncated")}, shape=(n,))
-
-    def renumber(self, first_env: int) -> None:
-        """Makes these the environments from number `first_env` on; `set_seed` and `reset` then begin their episodes."""
-        self.first_env = first_env
-        self._env_index = torch.arange(self.num_envs, device=self.device) + first_env
 
     # -- replay -----------------------------------------------------------------------------------------------------
 
