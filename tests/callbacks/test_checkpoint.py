@@ -45,7 +45,7 @@ class Diary(Callback):
         self.note(trainer, pl_module)
 
     def note(self, trainer, pl_module) -> None:  # type: ignore[no-untyped-def]
-        self.episodes.append(int(pl_module.meter.finished))
+        self.episodes.append(int(pl_module.episodes))
         self.updates.append(trainer.global_step)
 
 
@@ -359,7 +359,7 @@ def test_what_the_run_was(tmp_path: Path) -> None:
     entry = torch.load(last(tmp_path), weights_only=True)[ENTRY]
     assert entry["config"]["model"] == {"env": {"num_envs": 8}}
     assert entry["versions"]["torch"] == metadata.version("torch")
-    assert entry["module"] == "torchrl_gpu.training.q_learning.QLearning"
+    assert entry["module"] == "torchrl_gpu.training.off_policy.OffPolicy"
     assert "commit" in entry
     assert "secret-of-a-stream" not in str(entry)
 

@@ -91,7 +91,7 @@ def test_no_table_of_a_trial_run(tmp_path: Path) -> None:
 
 def test_data_without_episodes(tmp_path: Path) -> None:
     runner = trainer(tmp_path, 2, FinalTable(), **QUIET)
-    with pytest.raises(ValueError, match=r"FinalTable: want a module .*; got QLearning and TinyData"):
+    with pytest.raises(ValueError, match=r"FinalTable: want a module .*; got OffPolicy and TinyData"):
         runner.fit(module(), datamodule=TinyData())
 
 

@@ -206,7 +206,7 @@ def test_wrong_arguments(capfd: pytest.CaptureFixture[str], args: list[str], mes
 
 def test_a_config_of_another_module(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["evaluate", "packing_irregular", *QUICK, "--config", "packing.yaml"], "torchrl-gpu") == 2
-    assert "want a config whose model is HierarchicalPacking; got QLearning" in capfd.readouterr().err
+    assert "want a config whose model is HierarchicalPacking; got OffPolicy" in capfd.readouterr().err
 
 
 def test_an_unknown_evaluation(capfd: pytest.CaptureFixture[str]) -> None:

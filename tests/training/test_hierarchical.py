@@ -21,7 +21,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing import HierarchicalPacker
 from torchrl_gpu.training import HierarchicalPacking
 from torchrl_gpu.training.checkpoint import check_checkpoint
-from torchrl_gpu.training.rollout import Rollout
+from torchrl_gpu.training.collect.rollout import Rollout
 
 # -- returns ----------------------------------------------------------------------------------------------------------
 
@@ -446,7 +446,7 @@ def test_it_tests_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
         ({"n_steps": 0}, "n_steps must be at least 1; got 0"),
         ({"manager_period": 0}, "manager_period must be at least 1; got 0"),
-        ({"replay_size": 11}, "replay_size must hold a batch and a rollout, 12 transitions; got 11"),
+        ({"capacity": 11}, "replay must hold a batch and a rollout, 12 transitions; got 11"),
     ],
 )
 def test_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:

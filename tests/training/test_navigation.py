@@ -15,15 +15,15 @@ from tests.training import tiny
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny_navigation import AGENTS, DISCRETE, marine_env, navigation, worlds
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.training import Navigation
+from torchrl_gpu.training import OffPolicy
 
 
-def trained(module: Navigation, folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: Any) -> Navigation:
+def trained(module: OffPolicy, folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: Any) -> OffPolicy:
     """The module after a run."""
     return tiny.fit(module, folder, max_steps, *callbacks, data_module=worlds(), **changes)  # type: ignore[arg-type]
 
 
-def weights(module: Navigation) -> list[Tensor]:
+def weights(module: OffPolicy) -> list[Tensor]:
     return [weight.detach().clone() for weight in module.agent.parameters_to_train]
 
 
@@ -75,8 +75,8 @@ def test_same_seed_same_run(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["IQN", "SAC", "Rainbow"])
 @pytest.mark.parametrize("stop", [4, 8])
 def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, name: str, stop: int) -> None:
-    def made() -> Navigation:
-        return navigation(name, prioritized=name == "Rainbow", priority_beta_updates=20)
+    def made() -> OffPolicy:
+        return navigation(name, prioritized=name == "Rainbow", beta_updates=20)
 
     trained(made(), tmp_path / "whole", 12, EpisodeCheckpoint())
     trained(made(), tmp_path / "first", stop, EpisodeCheckpoint())
@@ -149,8 +149,8 @@ def test_success_and_collisions_are_counted_by_world() -> None:
     after["success"][:, 0, 0] = torch.tensor([True, False, False, True])
     after["robots", "collided"][:, 0, :, 0] = torch.tensor([[False, False], [True, False], [False, True], [True, True]])
     module.count(steps)
-    recent = {name: value.item() for name, value in module.meter.recent.items()}
-    assert module.meter.finished.item() == 3
+    recent = {name: value.item() for name, value in module.outcomes.items()}
+    assert module.episodes.item() == 3
     assert recent == {"success": pytest.approx(1 / 3), "collided": pytest.approx(2 / 3)}
 
 
@@ -186,10 +186,10 @@ def test_learning_rates_that_cannot_be(wrong: dict[str, float]) -> None:
 
 def test_a_replay_that_is_too_small() -> None:
     # 4 environments × 2 robots × 2 steps
-    with pytest.raises(ValueError, match=r"Navigation: replay_size must hold a batch and a rollout, 16 transitions"):
-        navigation(replay_size=10, batch_size=4)
+    with pytest.raises(ValueError, match=r"OffPolicy: replay must hold a batch and a rollout, 16 transitions"):
+        navigation(capacity=10, batch_size=4)
 
 
 def test_an_agent_for_other_actions_is_refused() -> None:
     with pytest.raises(ValueError, match=r"want a discrete action; that of MarineNavEnv is continuous"):
-        Navigation(marine_env("v3"), AGENTS["IQN"])
+        OffPolicy(marine_env("v3"), AGENTS["IQN"])

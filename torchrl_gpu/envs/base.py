@@ -75,9 +75,14 @@ class BatchedEnv(EnvBase):
 
     # -- what is told of it -----------------------------------------------------------------------------------------
 
+    @property
+    def outcome_names(self) -> list[str]:
+        """Names of `outcomes`, without where they stand."""
+        return [key if isinstance(key, str) else key[-1] for key in self.outcomes]
+
     def episode_outcomes(self, after: TensorDictBase) -> dict[str, Tensor]:
         """Values of `outcomes` by name, of what follows steps: (…, 1) each, of the batch shape of `after`."""
-        return {key if isinstance(key, str) else key[-1]: after.get(key) for key in self.outcomes}
+        return {name: after.get(key) for name, key in zip(self.outcome_names, self.outcomes, strict=True)}
 
     def set_frames(self, frames: int) -> None:
         """Lets what depends on how far training is, such as a curriculum, follow it; nothing does by default.
@@ -134,8 +139,14 @@ class BatchedEnv(EnvBase):
         """Observations that replay must keep."""
         return [str(key) for key in self.observation_spec]
 
-    def restore(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Adds to states (B,) taken from replay what `stored_keys` leaves out; in place."""
+    def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
+        """Adds to states (B,) taken from replay what `stored_keys` leaves out; in place.
+
+        Args:
+            tensordict: The states.
+            replay: Where they were sampled from, for observations that span several transitions; their places in it are
+                the entry `index`.
+        """
         return tensordict
 
     def like(self, num_envs: int, **changes: Any) -> Self:

@@ -246,7 +246,7 @@ class MarineNavEnv(BatchedEnv):
         names = ["observation", "object_mask", "active", "clearance"]
         return names if self.flat else [(GROUP, name) for name in names]
 
-    def restore(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
         """Adds `action_mask` (B, A) to what one robot each saw, (B,), where actions are discrete; in place."""
         if self.num_actions:
             tensordict["action_mask"] = tensordict["active"] | self._idle.bool()

@@ -276,7 +276,7 @@ class PackingEnv(BatchedEnv):
         """Observations that replay must keep; `restore` makes the others again."""
         return ["box_heightmap", "item_id"]
 
-    def restore(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
         """Adds the sizes, maps and masks of states (B,) that hold `box_heightmap` and `item_id`; in place.
 
         An id that is no row of the catalogue counts as an empty slot. Values are not read.

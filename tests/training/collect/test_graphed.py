@@ -18,8 +18,8 @@ from tests.training.tiny import dqn, packing_env
 from torchrl_gpu import native
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing import DeepestBottomLeft
-from torchrl_gpu.training.graphed import Graph, GraphedRollout, operator_named, play_steps
-from torchrl_gpu.training.rollout import Rollout
+from torchrl_gpu.training.collect.graphed import Graph, GraphedRollout, operator_named, play_steps
+from torchrl_gpu.training.collect.rollout import Rollout
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 STEPS = 6

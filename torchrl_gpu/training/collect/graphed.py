@@ -16,8 +16,7 @@ from torchrl.envs.utils import exploration_type
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.policy import Policy
 
-OUTCOMES: tuple[NestedKey, ...] = ("reward", "done", "terminated", "utilization", "success", "arrived", "collided")
-"""What a step leads to, as far as an environment tells it."""
+RESULTS: tuple[NestedKey, ...] = ("reward", "done", "terminated")
 
 Body = Callable[[], TensorDictBase]
 
@@ -46,7 +45,7 @@ def play_steps(
     steps: int,
     keys: Sequence[NestedKey],
     decisions: Sequence[NestedKey] = ("action",),
-    outcomes: Sequence[NestedKey] = OUTCOMES,
+    outcomes: Sequence[NestedKey] = RESULTS,
 ) -> tuple[TensorDictBase, TensorDictBase]:
     """Acts for `steps` steps.
 
@@ -101,7 +100,7 @@ class GraphedRollout:
         steps: int,
         keys: Sequence[NestedKey],
         decisions: Sequence[NestedKey] = ("action",),
-        outcomes: Sequence[NestedKey] = OUTCOMES,
+        outcomes: Sequence[NestedKey] = RESULTS,
         *,
         capture: Capture | None = None,
     ) -> None:

@@ -26,8 +26,8 @@ from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.policies import IQN, NavigationQuantiles, PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft
 from torchrl_gpu.policies.policy import Policy
-from torchrl_gpu.training.heightmap_codec import PileStore
-from torchrl_gpu.training.rollout import Rollout, lanes, n_step
+from torchrl_gpu.training.collect.rollout import Rollout, n_step, per_robot
+from torchrl_gpu.training.replay.codecs import HeightmapCodec
 
 
 def steps_of(reward: torch.Tensor, done: torch.Tensor) -> TensorDict:
@@ -341,7 +341,7 @@ def test_lanes_by_hand() -> None:
         {"robots": {"obs": seen}, "next": {"robots": {"obs": seen + 0.5}, "done": seen[:, :, 0] > 5}}, [1, 3]
     )
     steps["robots"].batch_size = steps["next", "robots"].batch_size = [1, 3, 2]
-    out = lanes(steps, ("robots",))
+    out = per_robot(steps, ("robots",))
     assert out.batch_size == (2, 3)
     assert out["obs"][..., 0].tolist() == [[0, 1, 2], [10, 11, 12]]
     assert out["next", "obs"][..., 0].tolist() == [[0.5, 1.5, 2.5], [10.5, 11.5, 12.5]]
@@ -426,10 +426,10 @@ def test_nothing_of_robots_is_read_back() -> None:
 # -- packed heightmaps --
 
 
-def solid_rollouts(n_steps: int, seed: int = 0) -> tuple[Rollout, Rollout, PileStore, DeepestBottomLeft]:
+def solid_rollouts(n_steps: int, seed: int = 0) -> tuple[Rollout, Rollout, HeightmapCodec, DeepestBottomLeft]:
     """One as it is and one that packs, of environments that go the same way; a policy that draws nothing."""
     plain, packs = (solids_env(seed=seed) for _ in range(2))
-    store, arguments = PileStore(packs), (["box_heightmap", "item_id"], n_steps, 1.0)
+    store, arguments = HeightmapCodec(packs), (["box_heightmap", "item_id"], n_steps, 1.0)
     assert store.dtype == torch.uint8
     return Rollout(plain, *arguments), Rollout(packs, *arguments, store=store), store, DeepestBottomLeft(plain)
 
