@@ -68,14 +68,15 @@ class Run:
     evaluate: tuple[str, ...] = ()
 
 
-QUIET = {
+Options = dict[str, Any]
+QUIET: Options = {
     "trainer.accelerator": "cpu",
     "trainer.log_every_n_steps": 1,
     "trainer.enable_progress_bar": "false",
     "trainer.enable_model_summary": "false",
     "data.pictures": "false",
 }
-REPLAY = {
+REPLAY: Options = {
     "model.batch_size": 8,
     "model.replay_size": 200,  # fewer than are played, so that it wraps around
     "model.warmup_frames": 48,
@@ -83,8 +84,12 @@ REPLAY = {
     "model.updates_per_step": 2,
     "data.steps_per_epoch": 6,
 }
-EPISODES = {"data.num_episodes": 3, "data.num_val_episodes": 2}
-NARROW = {"model.agent.network.channels": 8, "model.agent.network.blocks": 1, "model.agent.epsilon_frames": 120}
+EPISODES: Options = {"data.num_episodes": 3, "data.num_val_episodes": 2}
+NARROW: Options = {
+    "model.agent.network.channels": 8,
+    "model.agent.network.blocks": 1,
+    "model.agent.epsilon_frames": 120,
+}
 BOXES = REPLAY | EPISODES | {"model.env.num_envs": 4, "model.env.items.pool": 16}
 PACKING = BOXES | NARROW
 ORDERS = REPLAY | EPISODES | NARROW
@@ -338,7 +343,7 @@ def unequal_ends(runs: Mapping[str, Any]) -> Iterator[str]:
         if {resumed, straight} <= set(runs):
             ends = [runs[name][f"fit-{RUNS[name].updates}"] for name in (straight, resumed)]
             states = [{key: value for key, value in end.items() if key != "curves"} for end in ends]
-            yield from differences(*states, f"{resumed} beside {straight}")
+            yield from differences(states[0], states[1], f"{resumed} beside {straight}")
 
 
 def _is_hashes(value: Any) -> bool:
@@ -371,7 +376,7 @@ def _short(value: Any) -> str:
 
 def other_machine(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
     """What bits depend on, where it is not what was recorded."""
-    return list(differences(*({k: v for k, v in each.items() if k != "commit"} for each in (recorded, present))))
+    return list(differences({name: value for name, value in recorded.items() if name != "commit"}, present))
 
 
 def machine() -> dict[str, Any]:
