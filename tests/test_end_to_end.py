@@ -23,7 +23,8 @@ from torchrl_gpu import cli, configs, lightning_cli
 from torchrl_gpu.training.checkpoint_files import ENTRY
 
 NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]
-UPDATES = ["--model.batch_size=8", "--model.replay.capacity=200", "--model.warmup_frames=32", "--model.updates_per_step=2"]
+UPDATES = ["--model.batch_size=8", "--model.replay.capacity=200", "--model.warmup_frames=32"]
+UPDATES += ["--model.updates_per_step=2"]
 EPISODES = ["--data.steps_per_epoch=2", "--data.num_episodes=3", "--data.num_val_episodes=2"]
 # What makes each shipped config a matter of seconds; one that is missing here is not tested, so that is an error.
 SMALL = {

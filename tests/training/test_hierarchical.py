@@ -58,7 +58,7 @@ def test_the_return_of_a_whole_episode_is_what_j_still_gains() -> None:
 def test_what_is_learned_from_is_what_was_played(tmp_path: Path) -> None:
     made = fit(module(), tmp_path, 6)
     kept = made.replay.storage[:]
-    heights, used = made.store.unpacked(kept.clone())["box_heightmap"], kept["utilization"][:, 0]
+    heights, used = made.codec.unpacked(kept.clone())["box_heightmap"], kept["utilization"][:, 0]
     assert kept["box_heightmap"].dtype == torch.uint8
     assert used.count_nonzero() > 10
     # J of the state and the return give J of the full bin, which lies between 0.25 and 1.25.
@@ -82,7 +82,7 @@ def huber(value: Tensor, target: Tensor) -> Tensor:
 
 def batch_of(made: HierarchicalPacking, number: int = 5) -> tuple[TensorDictBase, Tensor]:
     """The last transitions of the replay, and targets near their returns."""
-    batch = made.store.unpacked(made.replay.storage[len(made.replay) - number :].clone())
+    batch = made.codec.unpacked(made.replay.storage[len(made.replay) - number :].clone())
     target = made.reward_scale * batch["next", "reward"][:, 0]
     return batch, target + torch.linspace(-2, 2, number)
 
@@ -227,7 +227,7 @@ def test_max_steps_counts_updates_and_is_met_exactly(tmp_path: Path, max_steps: 
 def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
     made = module(n_steps=2, env={"backend": "eager"}, worker_updates=0, manager_period=1)
     fit(made, tmp_path, 2)
-    batch = made.store.unpacked(made.replay.storage[:6].clone())
+    batch = made.codec.unpacked(made.replay.storage[:6].clone())
     target = torch.zeros(6)
     with NoHostReads():
         made._later(batch)

@@ -16,6 +16,7 @@ from tests.training.resuming import differences, everything, last
 from tests.training.tiny_navigation import AGENTS, DISCRETE, marine_env, navigation, worlds
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.training import OffPolicy
+from torchrl_gpu.training.collect.episodes import EpisodeMeter
 
 
 def trained(module: OffPolicy, folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: Any) -> OffPolicy:
@@ -59,7 +60,7 @@ def test_playing_and_updating_read_nothing_back(tmp_path: Path, name: str) -> No
         losses = module.agent.losses(batch)
         torch.stack(list(losses.values())).sum().backward()
         module.agent.follow(7)
-        module._sampler.update_priority(batch["index"], batch["td_error"])
+        module.replay.sampler.update_priority(batch["index"], batch["td_error"])
     assert all(group["capturable"] is False for group in optimizer.param_groups)  # no GPU here
 
 
@@ -129,7 +130,7 @@ def test_frames_count_worlds_not_robots(tmp_path: Path) -> None:
     module = trained(navigation(agent={"n_steps": 1}), tmp_path, 4)
     assert module.frames == 48 + 2 * 8
     assert len(module.replay) == 2 * module.frames  # two robots each
-    assert module.lanes == 8
+    assert module.num_trajectories == 8
 
 
 def test_a_flat_world_of_one_robot(tmp_path: Path) -> None:
@@ -140,17 +141,16 @@ def test_a_flat_world_of_one_robot(tmp_path: Path) -> None:
 
 
 def test_success_and_collisions_are_counted_by_world() -> None:
-    module = navigation()
-    module.on_fit_start()
-    env = module.env
+    env = navigation().env
     steps = torch.stack([env.rand_step(env.reset()) for _ in range(1)], 1)
     after = steps["next"]
     after["done"][:, 0, 0] = torch.tensor([True, True, True, False])
     after["success"][:, 0, 0] = torch.tensor([True, False, False, True])
     after["robots", "collided"][:, 0, :, 0] = torch.tensor([[False, False], [True, False], [False, True], [True, True]])
-    module.count(steps)
-    recent = {name: value.item() for name, value in module.outcomes.items()}
-    assert module.episodes.item() == 3
+    meter = EpisodeMeter(env.device, env.outcome_names)
+    meter.count({"done": after["done"], **env.episode_outcomes(after)})
+    recent = {name: value.item() for name, value in meter.recent.items()}
+    assert meter.finished.item() == 3
     assert recent == {"success": pytest.approx(1 / 3), "collided": pytest.approx(2 / 3)}
 
 
@@ -180,7 +180,7 @@ def test_learning_rates_by_loss(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"actors": 0.5}, {"actor": 0.0}])
 def test_learning_rates_that_cannot_be(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"Navigation: learning_rates wants factors above 0 for critic, actor; got"):
+    with pytest.raises(ValueError, match=r"OffPolicy: learning_rates wants factors above 0 for critic, actor; got"):
         navigation("DDPG", learning_rates=wrong)
 
 

@@ -84,9 +84,7 @@ def test_without_a_data_module_it_trains_and_validates_nothing(tmp_path: Path) -
 
 
 def test_an_environment_of_another_kind_is_refused_in_one_line() -> None:
-    with pytest.raises(
-        ValueError, match=r"^OffPolicy: env must be a torchrl_gpu.envs.BatchedEnv without transforms, .*; got torchrl\..*SerialEnv$"
-    ):
+    with pytest.raises(ValueError, match=r"^OffPolicy: env must be a .*BatchedEnv .*; got torchrl\..*SerialEnv$"):
         OffPolicy(SerialEnv(2, packing_env), dqn)
 
 

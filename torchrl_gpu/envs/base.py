@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -50,6 +50,9 @@ class BatchedEnv(EnvBase):
     outcomes: Sequence[NestedKey] = ()
     """Entries of `next`, numbers or flags (N, 1), that tell at the end of an episode what it came to; the first counts
     most. See `episode_outcomes` for entries of another shape."""
+
+    not_passed_on: ClassVar[Collection[str]] = ()
+    """Constructor arguments that a subclass always gives itself, so that `like` leaves them to it."""
 
     _state: Any
     """The state: a dataclass whose fields are tensors."""
@@ -156,7 +159,7 @@ class BatchedEnv(EnvBase):
             ValueError: An argument of the constructor is no attribute of the same name, or a change is no argument.
         """
         where, given = f"{type(self).__name__}.like", {"num_envs": num_envs, **changes}
-        wanted = _constructor_arguments(type(self))
+        wanted = [name for name in _constructor_arguments(type(self)) if name not in self.not_passed_on]
         if unknown := set(changes) - set(wanted):
             raise ValueError(f"{where}: want arguments of the constructor, {', '.join(wanted)}; got {min(unknown)}")
         for name in wanted:

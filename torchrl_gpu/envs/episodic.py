@@ -52,6 +52,8 @@ class EpisodicEnv(BatchedEnv):
         first_env: Number of the first environment, so that ranks or shards see different episodes.
     """
 
+    not_passed_on = ("observations", "action", "outcomes")
+
     def __init__(
         self,
         num_envs: int,
@@ -113,7 +115,8 @@ class EpisodicEnv(BatchedEnv):
             "return": self._rows["score"],
         }
 
-    def _moving(self) -> dict[str, Tensor]:
+    @property
+    def entries(self) -> dict[str, Tensor]:
         """The entries of the state that the subclass made."""
         return {name: value for name, value in self._rows.items() if name not in _COUNTS}
 
@@ -133,14 +136,14 @@ class EpisodicEnv(BatchedEnv):
 
     def _seen(self, outcomes: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         told = {name: self.observation_spec[name].zero() for name in self.outcomes}
-        return self.observe(self._moving()) | told | {name: value[:, None] for name, value in (outcomes or {}).items()}
+        return self.observe(self.entries) | told | {name: value[:, None] for name, value in (outcomes or {}).items()}
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         shape = tuple(self.action_spec.shape)
         action = self._given_action(tensordict, "action", shape, whole=self._discrete)
         self._rows = {**self._rows, "step_count": self._rows["step_count"] + 1}
         self._drawn = 0
-        state, reward, terminated, outcomes = self.advance(self._moving(), action)
+        state, reward, terminated, outcomes = self.advance(self.entries, action)
         cut = (self._rows["step_count"] >= self.max_steps) & ~terminated
         self._rows |= {**state, "score": self._rows["score"] + reward}
         ends = {"terminated": terminated, "truncated": cut, "done": terminated | cut}

@@ -12,6 +12,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from tensordict import TensorDictBase
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
+from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
@@ -120,8 +121,14 @@ class HierarchicalPacking(ReplayRun):
         """
         if not isinstance(self.env, PackingEnv):
             raise ValueError(f"HierarchicalPacking: env must be a PackingEnv; got {type(self.env).__name__}")
+        self._new_replay()  # takes no memory yet: what is wrong with it is told before anything runs
         self.bootstraps = self.n_steps < self.env.num_items
         self.targets = copy.deepcopy(self.networks).requires_grad_(False) if self.bootstraps else None
+
+    def _new_replay(self) -> TensorDictReplayBuffer:
+        replay = self.make_replay(self.batch_size, self.env.device, False)
+        self.check_replay(replay, self.batch_size + self.env.num_envs * self.rollout_steps)
+        return replay
 
     @property
     def learner_name(self) -> str:
@@ -175,6 +182,7 @@ class HierarchicalPacking(ReplayRun):
 
     def on_fit_start(self) -> None:
         """Makes policies, rollout and replay."""
+        super().on_fit_start()
         env = self.env
         assert isinstance(env, PackingEnv)
         state = [*_STATE, *_DECISION, "action"]
@@ -184,8 +192,7 @@ class HierarchicalPacking(ReplayRun):
         self.rollout = Rollout(
             env, kept, self.n_steps, self.gamma, decisions=state, store=self.codec, written=both.written()
         )
-        self.replay = self.make_replay(self.batch_size, env.device, False)
-        self.check_replay(env.num_envs * self.rollout_steps + self.batch_size, self.batch_size)
+        self.replay = self._new_replay()
         both.epsilon.fill_(self.epsilon)
         both.item_epsilon.fill_(self.item_epsilon)
         rule, worker = both.choosing("box", "growth"), both.choosing("box", "learned")
@@ -199,8 +206,8 @@ class HierarchicalPacking(ReplayRun):
         """Plays, then updates."""
         self._play(self.both if self.joint else self.worker)
         losses = torch.stack([self._update() for _ in range(self.updates_now(self.updates_per_step))])
-        self.log("train/loss", losses.mean(), prog_bar=True)
-        self.log_dict(
+        self.log_step({"train/loss": losses.mean()}, prog_bar=True)
+        self.log_step(
             {
                 "train/stage": 2.0 if self.joint else 1.0,
                 "train/utilization": self.outcomes["utilization"],

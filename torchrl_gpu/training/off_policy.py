@@ -9,6 +9,7 @@ import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from tensordict import TensorDictBase
 from torch import Tensor
+from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
@@ -97,6 +98,18 @@ class OffPolicy(ReplayRun):
                     f" got {{{name}: {rate}}}"
                 )
 
+        self._new_replay()  # takes no memory yet: what is wrong with it is told before anything runs
+
+    def _new_replay(self) -> TensorDictReplayBuffer:
+        replay = self.make_replay(self.batch_size, self.env.device, bool(self.group))
+        self.check_replay(replay, max(self.batch_size, self.num_trajectories * self.rollout_steps))
+        if self.group and not hasattr(replay, "leave_out"):
+            raise ValueError(
+                f"{type(self).__name__}: replay must have `leave_out`, for transitions of robots that take no part; got"
+                f" {type(replay).__name__}"
+            )
+        return replay
+
     # -- what follows from the agent --------------------------------------------------------------------------------
 
     @property
@@ -145,6 +158,7 @@ class OffPolicy(ReplayRun):
 
     def on_fit_start(self) -> None:
         """Starts rollouts and replay, or goes on with those of the checkpoint."""
+        super().on_fit_start()
         self.__dict__["policy"] = PolicyWrapper(self.agent).train()  # no submodule: its weights are the agent's
         self.rollout = Rollout(
             self.env,
@@ -154,13 +168,7 @@ class OffPolicy(ReplayRun):
             self.cuda_graphs,
             group=self.group,
         )
-        self.replay = self.make_replay(self.batch_size, self.env.device, bool(self.group))
-        self.check_replay(self.num_trajectories * self.rollout_steps, self.batch_size)
-        if self.group and not hasattr(self.replay, "leave_out"):
-            raise ValueError(
-                f"{type(self).__name__}: replay must have `leave_out`, for transitions of robots that take no part; got"
-                f" {type(self.replay).__name__}"
-            )
+        self.replay = self._new_replay()
         self.graphed_update = self._make_graphed_update() if self.graph_updates else None
 
     def _make_graphed_update(self) -> GraphedUpdate:
@@ -187,14 +195,14 @@ class OffPolicy(ReplayRun):
         """Plays, then updates."""
         self._play()
         self._log_losses([self._update() for _ in range(self.updates_now(self.updates_per_step))])
-        self.log_dict({f"train/{name}": value for name, value in self.outcomes.items()})
+        self.log_step({f"train/{name}": value for name, value in self.outcomes.items()})
         self.log_dict({"train/epsilon": self.agent.exploration.epsilon, "train/frames": float(self.frames)})
 
     def _log_losses(self, losses: list[dict[str, Tensor]]) -> None:
         means = {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
-        self.log("train/loss", torch.stack(list(means.values())).sum(), prog_bar=True)
+        self.log_step({"train/loss": torch.stack(list(means.values())).sum()}, prog_bar=True)
         if len(means) > 1:
-            self.log_dict({f"train/{name}_loss": mean for name, mean in means.items()})
+            self.log_step({f"train/{name}_loss": mean for name, mean in means.items()})
 
     def _play(self) -> None:
         self.agent.anneal(self.frames)

@@ -27,12 +27,14 @@ from torchrl_gpu.training.replay.files import replay_state, restore_replay
 
 STEPS_PER_EPOCH = 500  # where nobody says
 
-EnvFactory = Callable[..., BatchedEnv]
+EnvFactory = Callable[[], BatchedEnv]
 """Makes the environment of a run; called with `device`, once the process knows its own."""
 
 
 class EnvRun(LightningModule):
     """A Lightning module that plays in an environment on its own device, and resumes where it was saved.
+
+    `frames` counts steps of environments over all processes, so that all of them agree on what depends on it.
 
     The environment is made in `setup`, when the device is known, each process' with episodes of its own; `build` is
     called then, to make what depends on it. A subclass ends its constructor with `take_made_env`, makes `rollout` in
@@ -91,7 +93,8 @@ class EnvRun(LightningModule):
             rank: Of the process: its environments are those from number `rank · num_envs` on.
         """
         if self.__dict__["_env"] is None:
-            self._take_env(self._env_factory(device=device))  # type: ignore[operator]
+            make: Any = self._env_factory
+            self._take_env(make(device=device))
         if self.env.device != device:
             self.__dict__["_env"] = self.env.like(self.env.num_envs, device=device)
         if rank:
@@ -157,17 +160,23 @@ class EnvRun(LightningModule):
             )
         if fits and self.global_rank:
             torch.manual_seed(fold_rank(torch.initial_seed(), self.global_rank))
-        if fits:
-            self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
+
+    def on_fit_start(self) -> None:
+        """Begins to count episodes; a subclass makes its `rollout` besides."""
+        self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
 
     def collect(self, policy: Policy, steps: int) -> TensorDictBase:
         """Plays on and counts; transitions (B,), none while fewer steps than a return needs have been played."""
         self.env.set_frames(self.frames)
         transitions, played = self.rollout.collect(policy, steps)
-        self.frames += played.numel()
+        self.frames += played.numel() * self.trainer.world_size
         after = played["next"]
         self.meter.count({"done": after["done"], **self.env.episode_outcomes(after)})
         return transitions
+
+    def log_step(self, values: Mapping[str, Tensor | float], **options: Any) -> None:
+        """Logs values of this training step, means over all processes."""
+        self.log_dict(dict(values), sync_dist=self.trainer.world_size > 1, **options)
 
     def updates_now(self, most: int) -> int:
         """Updates of this training step: so many, but never beyond `trainer.max_steps`."""
@@ -266,8 +275,9 @@ class EnvRun(LightningModule):
         self.log_dict({f"val/{k}": v for k, v in scores.items()}, batch_size=1)
 
     def test_step(self, suite: Any, batch_idx: int) -> None:
-        """Plays policy and baselines on the same episodes; the suite prints and writes the table."""
-        self.log_dict({f"test/{k}": v for k, v in self.compare(suite).items()}, batch_size=1)
+        """Plays policy and baselines on the same episodes; the suite prints and writes the table, in one process."""
+        if self.trainer.is_global_zero:
+            self.log_dict({f"test/{k}": v for k, v in self.compare(suite).items()}, batch_size=1)
 
     def compare(self, suite: Any) -> dict[str, float]:
         """The suite's table of the policy and what it is compared with; the policy's scores by name."""
@@ -276,7 +286,9 @@ class EnvRun(LightningModule):
         return scores
 
     def predict_step(self, suite: Any, batch_idx: int) -> Any:
-        """Plans of every episode; the suite writes them."""
+        """Plans of every episode; the suite writes them, in one process."""
+        if not self.trainer.is_global_zero:
+            return None
         return suite.plan(self.policy_for(suite.env), Path(self.trainer.default_root_dir))
 
 
@@ -294,10 +306,9 @@ class ReplayRun(EnvRun):
         super().__init__(env)
         self.warmup_frames = warmup_frames
 
-    def check_replay(self, played: int, batch_size: int) -> None:
-        """ValueError unless the replay holds a batch, and what is played between two updates."""
-        capacity, needed = self.replay.storage.max_size, max(played, batch_size)
-        if capacity < needed:
+    def check_replay(self, replay: TensorDictReplayBuffer, needed: int) -> None:
+        """ValueError unless a replay can hold so many transitions: a batch, and what is played between two updates."""
+        if (capacity := replay.storage.max_size) < needed:
             raise ValueError(
                 f"{type(self).__name__}: replay must hold a batch and a rollout, {needed} transitions; got {capacity}"
             )

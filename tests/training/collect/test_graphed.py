@@ -400,7 +400,8 @@ class InARollout(Rollout):
     def collect(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
         assert policy is self.play.policy
         fresh, self.current = self.play(self.current)
-        joined = fresh if self.pending is None else torch.cat([self.pending, fresh], 1)
+        kept = self._replayed(fresh)
+        joined = kept if self.pending is None else torch.cat([self.pending, kept], 1)
         self.pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
         return joined, fresh
 

@@ -132,8 +132,9 @@ def test_what_is_kept_and_what_is_not() -> None:
     assert steps.batch_size == (4, 5)
     assert transitions.batch_size == (4 * 3,)
     assert set(transitions.keys()) == {"box_heightmap", "item_id", "action", "next", "steps_to_next_obs"}
-    kept = {"box_heightmap", "item_id", "reward", "done", "terminated", "utilization"}
+    kept = {"box_heightmap", "item_id", "reward", "done", "terminated"}  # what is told of an episode is no part of it
     assert set(transitions["next"].keys()) == kept
+    assert set(steps["next"].keys()) == {*kept, "utilization"}
 
 
 def test_a_transition_is_what_the_environment_did() -> None:
@@ -327,14 +328,14 @@ def test_the_worlds_of_these_tests_hold_every_end() -> None:
     _, steps = made.collect(policy, 45)
     after = steps["next", "robots"]
     ends = after["done"] & steps["robots", "active"]
-    for how in ("arrived", "collided"):
-        assert (ends & after[how]).any()
-    assert (ends & ~after["arrived"] & ~after["collided"]).any()
+    assert (ends & after["collided"]).any()
+    assert (ends & after["terminated"] & ~after["collided"]).any()
+    assert (ends & ~after["terminated"]).any()
     late = after["done"] & ~steps["next", "done"].unsqueeze(2)  # while the others of the world went on
     assert late.any()
 
 
-def test_lanes_by_hand() -> None:
+def test_robots_by_hand() -> None:
     # One environment, two robots, three steps; robot r sees 10 r + t, and half more in `next`.
     seen = torch.tensor([[[0.0, 10], [1, 11], [2, 12]]]).unsqueeze(-1)  # (N, T, R, 1)
     steps = TensorDict(
@@ -351,7 +352,7 @@ def test_lanes_by_hand() -> None:
 def test_what_is_kept_of_robots() -> None:
     made, policy = robots_rollout(n_steps=3)
     transitions, steps = made.collect(policy, 5)
-    assert transitions.batch_size == (3 * ROBOTS * 3,)  # two steps of each lane are pending
+    assert transitions.batch_size == (3 * ROBOTS * 3,)  # two steps of each robot are pending
     assert made.collect(policy, 5)[0].batch_size == (3 * ROBOTS * 5,)
     assert set(transitions.keys()) == {"observation", "active", "action", "next", "steps_to_next_obs"}
     assert set(transitions["next"].keys()) == {
@@ -360,8 +361,6 @@ def test_what_is_kept_of_robots() -> None:
         "reward",
         "done",
         "terminated",
-        "arrived",
-        "collided",
     }
     assert transitions["next", "reward"].shape == transitions["active"].shape == (3 * ROBOTS * 3, 1)
     assert transitions["observation"].shape == (3 * ROBOTS * 3, 39)
