@@ -300,6 +300,16 @@ def test_killed_between_two_writes(tmp_path: Path, child_environment: dict[str, 
     assert newest_checkpoint(tmp_path / "checkpoints") == (last(tmp_path), [])
 
 
+def test_of_several_whole_ones_the_newest_is_found(tmp_path: Path) -> None:
+    fit(module(), tmp_path, 8, saver(1, keep=3))
+    folder = tmp_path / "checkpoints"
+    older = sorted(folder.glob("episodes-*.ckpt"), key=lambda path: int(path.stem.removeprefix("episodes-")))
+    assert len(older) > 1
+    assert newest_checkpoint(folder) == (last(tmp_path), [])
+    last(tmp_path).unlink()
+    assert newest_checkpoint(folder) == (older[-1], [])
+
+
 def test_a_replay_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
     for name, steps in (("a", 2), ("b", 4)):
         fit(module(), tmp_path / name, steps, EpisodeCheckpoint())
