@@ -341,7 +341,7 @@ ENVS = [
         'done = tensordict.get("terminated").reshape(self.num_envs)',
         "envs/test_base.py",
     ),
-    _mutant("states_are_finite", "out = ~value.isfinite()", "out = value.isnan()", "envs/test_states.py"),
+    _mutant("states_are_finite", "out = ~value.isfinite()", "out = value.isnan()", "envs/test_entries.py"),
 ]
 
 MUTANTS = [*TRAINING, *UPDATES, *AGENTS, *EVALUATION, *CALLBACKS, *STREAMING, *ENVS]
