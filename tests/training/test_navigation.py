@@ -35,7 +35,9 @@ def weights(module: OffPolicy) -> list[Tensor]:
 def test_every_agent_trains_and_is_evaluated(tmp_path: Path, name: str) -> None:
     module = navigation(name, prioritized=name == "Rainbow")
     before = weights(module)
-    metrics = trained(module, tmp_path).trainer.callback_metrics
+    runner = trained(module, tmp_path).trainer
+    metrics = runner.callback_metrics
+    assert {name for name in runner.progress_bar_metrics if name.startswith("val/")} == {"val/success"}
     moved = [not torch.equal(a, b) for a, b in zip(before, weights(module), strict=True)]
     assert sum(moved) > len(moved) / 2
     assert module.trainer.global_step == 6

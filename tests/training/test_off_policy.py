@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 from torchrl.envs import SerialEnv
 
 from tests.training.resuming import differences, everything, last
@@ -51,14 +52,15 @@ def test_updates_wait_for_a_batch(tmp_path: Path) -> None:
 
 def test_rewards_are_scaled_in_the_loss_and_nowhere_else(tmp_path: Path) -> None:
     made, seen = module(reward_scale=1000.0), []
-    loss = made.agent.loss
+    losses = made.agent.losses
 
-    def spied(batch: TensorDictBase) -> TensorDictBase:
+    def spied(batch: TensorDictBase) -> dict[str, Tensor]:
         seen.append((batch["next", "reward"].clone(), batch["index"]))
-        return loss(batch)
+        return losses(batch)
 
-    made.agent.loss = spied  # type: ignore[method-assign, assignment]
+    made.agent.losses = spied  # type: ignore[method-assign]
     fit(made, tmp_path, 6)
+    assert len(seen) == 6
     stored = made.replay.storage[:]["next", "reward"]
     assert 0 < stored.max() <= 1
     for reward, index in seen:
@@ -66,7 +68,9 @@ def test_rewards_are_scaled_in_the_loss_and_nowhere_else(tmp_path: Path) -> None
 
 
 def test_every_loss_and_score_is_logged(tmp_path: Path) -> None:
-    metrics = fit(module(), tmp_path, 6).trainer.callback_metrics
+    runner = fit(module(), tmp_path, 6).trainer
+    metrics = runner.callback_metrics
+    assert {"train/loss", "val/utilization"} <= set(runner.progress_bar_metrics)
     wanted = {"train/loss", "train/epsilon", "train/utilization", "train/frames"}
     wanted |= {f"val/{name}" for name in ("utilization", "num_packed", "compactness", "pyramidality")}
     assert wanted <= set(metrics)
