@@ -20,7 +20,7 @@ from tests.tolerances import TOLERANCE
 from torchrl_gpu.bench.timing import Contestant
 from torchrl_gpu.policies import DDPG, DQN, SAC, Agent, Rainbow
 from torchrl_gpu.policies.spaces import in_keys
-from torchrl_gpu.training.graphed_update import GraphedUpdate
+from torchrl_gpu.training.updates.graphed import GraphedUpdate
 
 LEARNING_RATE, MAX_NORM, TAU = 1e-4, 0.5, 0.005
 LOSSES = ("loss", "loss_actor", "loss_value", "loss_qvalue")  # as TorchRL calls them

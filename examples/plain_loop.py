@@ -13,8 +13,8 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.evaluation.navigation import evaluate
 from torchrl_gpu.policies import IQN, NavigationQuantiles, PolicyWrapper
-from torchrl_gpu.training.replay import replay_buffer
-from torchrl_gpu.training.rollout import Rollout
+from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.replay.buffer import replay_buffer
 
 
 def main() -> None:

@@ -48,6 +48,7 @@ def main(argv: list[str]) -> None:
     options = argparse.Namespace(**{name: getattr(args, name) for name in OF_IRREGULAR})
     try:
         for table in suite.tables(cli.model, options):
+            result["notes"] += [line for line in table.pop("notes", ()) if line not in result["notes"]]
             result["tables"].append(table)
             result["elapsed_s"] = time.perf_counter() - started
             if args.output:
@@ -118,4 +119,4 @@ def _described(args: argparse.Namespace, cli: Any, env: Any) -> dict[str, Any]:
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     config = json.loads(cli.parser.dump(cli.config, format="json"))
     about = {"evaluation": Path(args.config).stem, "machine": machine.describe(env.device), "arguments": plain}
-    return about | {"config": config, "seed": env.seed, "checkpoint": None, "tables": [], "elapsed_s": 0.0}
+    return about | {"config": config, "seed": env.seed, "notes": [], "checkpoint": None, "tables": [], "elapsed_s": 0.0}

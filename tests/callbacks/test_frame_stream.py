@@ -28,7 +28,7 @@ from torchrl_gpu.callbacks import FrameStream, frame_stream
 from torchrl_gpu.policies import IQN, Rainbow
 from torchrl_gpu.policies.generators import random_state
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
-from torchrl_gpu.training import QLearning
+from torchrl_gpu.training import OffPolicy
 
 pytest.importorskip("cv2")
 
@@ -276,7 +276,7 @@ def test_asking_the_policy_leaves_no_trace(tmp_path: Path, watched_by, name: str
     for callbacks in ((), (small(),)):
         torch.manual_seed(7)
         optimizer = partial(torch.optim.Adam, lr=1e-2)
-        made = QLearning(packing_env(), agents()[name], optimizer, batch_size=16, replay_size=160, warmup_frames=48)
+        made = OffPolicy(packing_env(), agents()[name], optimizer, batch_size=16, warmup_frames=48)
         fit(made, tmp_path, 8, *callbacks, enable_checkpointing=False)
         states.append((made.state_dict(), made.env.state_dict(), random_state(made.env.device)))
         assert all(each.training for each in made.agent.modules())

@@ -89,9 +89,8 @@ def test_nothing_is_drawn_where_nobody_looks(tmp_path: Path, monkeypatch: pytest
 
 def test_an_environment_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(CountingEnv, "pictures")
-    runner = trainer(tmp_path, 2, EvaluationPictures(), enable_checkpointing=False)
     with pytest.raises(ValueError, match="EvaluationPictures: want an environment with pictures; got CountingEnv"):
-        runner.validate(Player(CountingEnv(2)), datamodule=Episodes(num_val_episodes=2), verbose=False)
+        EvaluationPictures().on_fit_start(trainer(tmp_path), Player(CountingEnv(2)))
 
 
 @pytest.mark.parametrize("wrong", [{"num": 0}, {"width": 0}])

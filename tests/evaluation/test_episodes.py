@@ -46,13 +46,11 @@ def test_the_same_whatever_the_batch(size: int | None) -> None:
         assert torch.equal(found.returned, expected.returned)
 
 
-def test_an_environment_without_numbers_plays_other_episodes_in_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(CountingEnv, "renumber")
-    suite = EpisodeSuite(CountingEnv(2, seed=3), num_episodes=6, batch_size=2)  # plays its batches itself
+def test_an_environment_that_plays_its_batches_itself_is_left_as_it_was() -> None:
+    suite = EpisodeSuite(CountingEnv(2, seed=3, first_env=1), num_episodes=6, batch_size=2)
     for _ in range(2):
-        lengths = suite.play(always(1)).length.tolist()
-        assert lengths == [2 + (seed + 7 * row) % 4 for seed in (3, 5, 7) for row in (0, 1)]
-        assert suite.env.seed == 3
+        assert suite.play(always(1)).length.tolist() == GOALS[1:7]
+        assert suite.env.first_env == 1
 
 
 def test_what_never_ends_counts_as_it_stands() -> None:

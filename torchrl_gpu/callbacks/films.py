@@ -11,7 +11,6 @@ import torch
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.viewable import Viewable, viewable
 from torchrl_gpu.evaluation.player import Player
-from torchrl_gpu.evaluation.suite import UNSEEN_SEED
 from torchrl_gpu.policies.policy import Policy
 
 HOLD_S = 1.5  # for which the end of the episode stays
@@ -48,8 +47,8 @@ class Films:
     def write(self, module: Any, begun: int) -> Path:
         """The film of one episode of the module's policy as it is now: `episode-BEGUN.mp4`."""
         if self._env is None:
-            numbered = hasattr(module.env, "first_env")
-            self._env = module.env.like(1, **{"first_env": UNSEEN_ENV} if numbered else {"seed": UNSEEN_SEED})
+            self._env = module.env.like(1)
+            self._env.renumber(UNSEEN_ENV)
         path = self.folder / f"episode-{begun:09d}.mp4"
         self.folder.mkdir(parents=True, exist_ok=True)
         write_film(self._env, module.policy_for(self._env), path, self.fps, self.width, self.height)

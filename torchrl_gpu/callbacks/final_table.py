@@ -27,10 +27,9 @@ class FinalTable(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Complains before anything is trained."""
-        if stage == "fit" and not (hasattr(pl_module, "compare") and hasattr(pl_module, "env")):
+        if stage == "fit" and not (hasattr(pl_module, "compare")):
             raise ValueError(
-                "FinalTable: want a module with `compare` and `env`, such as HierarchicalPacking;"
-                f" got {type(pl_module).__name__}"
+                f"FinalTable: want a module with `compare`, such as HierarchicalPacking; got {type(pl_module).__name__}"
             )
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

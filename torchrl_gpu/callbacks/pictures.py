@@ -24,7 +24,7 @@ class EvaluationPictures(Callback):
             raise ValueError(f"EvaluationPictures: num and width must be at least 1; got {num} and {width}")
         self.num, self.width = num, width
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Complains before anything is trained."""
         if not has_pictures(pl_module.env):
             got = type(pl_module.env).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
@@ -76,8 +76,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
     @property
     def headline(self) -> str:  # type: ignore[override]
         """The first of the environment's outcomes, else the return."""
-        names = [key if isinstance(key, str) else key[-1] for key in getattr(self.env, "outcomes", ())]
-        return [*names, "return"][0]
+        return [*self.env.outcome_names, "return"][0]
 
     def evaluate(
         self, env: BatchedEnv, policy: Policy, num_episodes: int, watch: Watch = lambda env, step, ended: None
@@ -100,7 +99,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
                 after = stepped["next"]
                 length += ~over
                 returned += torch.where(over, 0.0, _reward(env, after))
-                for name, values in _outcomes(env, after).items():
+                for name, values in env.episode_outcomes(after).items():
                     outcomes[name] = torch.where(over, outcomes.get(name, 0.0), values.reshape(-1).double())
                 ended = (after["done"].reshape(-1) | (step == self.max_steps)) & ~over
                 watch(env, step, ended)
@@ -195,10 +194,6 @@ def _reward(env: BatchedEnv, after: TensorDictBase) -> Tensor:
     return torch.cat([after.get(key).reshape(env.num_envs, -1) for key in env.reward_keys], 1).double().mean(1)
 
 
-def _outcomes(env: Any, after: TensorDictBase) -> Mapping[str, Tensor]:
-    return env.episode_outcomes(after) if hasattr(env, "episode_outcomes") else {}
-
-
 def _add_actions(env: BatchedEnv, chosen: TensorDictBase, over: Tensor, actions: list[dict[str, list[Any]]]) -> None:
     for key in env.action_keys:
         name, rows = key if isinstance(key, str) else "/".join(key), chosen.get(key).tolist()
@@ -250,5 +245,6 @@ def suite_for(
     if home is not None:
         importlib.import_module(home)
         return suite_for(env, num_episodes, seed=seed, pictures=pictures, batch_size=batch_size)
-    numbered = {"first_env": 0} if hasattr(env, "first_env") else {}
-    return EpisodeSuite(env.like(1, seed=seed, **numbered), pictures, num_episodes, batch_size)
+    unseen = env.like(1, seed=seed)
+    unseen.renumber(0)
+    return EpisodeSuite(unseen, pictures, num_episodes, batch_size)

@@ -100,11 +100,10 @@ def evaluation(env: BatchedEnv, policy: Policy) -> Iterator[TensorDictBase]:
     What a policy draws is the same every time: by `policies.draws.uniform`, whatever other episodes are played beside;
     else from torch's generators, which are seeded for these episodes and then put back. A module acts in eval mode.
     """
-    first = getattr(env, "first_env", 0)
-    number = torch.arange(env.num_envs, device=env.device) + first
+    number = torch.arange(env.num_envs, device=env.device) + env.first_env
     episode = draw_bits(draw_bits(torch.full_like(number, env.seed), number), torch.zeros_like(number))
     keys = draw_bits(episode, torch.full_like(number, 2**31))  # not those that items are drawn by
     greedy = set_exploration_type(ExplorationType.DETERMINISTIC)
-    with torch.no_grad(), seeded(env.seed + first, env.device), keyed_draws(keys), eval_mode(policy), greedy:
+    with torch.no_grad(), seeded(env.seed + env.first_env, env.device), keyed_draws(keys), eval_mode(policy), greedy:
         env.set_seed(env.seed)
         yield env.reset()

@@ -58,7 +58,7 @@ class Suite(ABC, Generic[E, R]):
         """Told what is being played, and the empty string when results are about to be printed."""
         self.last: R | None = None
         """Results of the policy that has played last."""
-        self._begins = getattr(env, "first_env", 0), env.seed  # `env` itself may play the batches
+        self._first_env = env.first_env  # kept, since `env` itself may play the batches
         self._batch: tuple[E, int] | None = None  # environment of the batches, and bytes of an episode in it
 
     # -- what a subclass says ---------------------------------------------------------------------------------------
@@ -96,15 +96,8 @@ class Suite(ABC, Generic[E, R]):
         return self.env.like(num_envs)
 
     def begin(self, env: E, first: int) -> None:
-        """Lets the rows of an environment be the episodes from number `first` on.
-
-        The environment's `renumber` does it; one that has none takes another seed, so that its episodes depend on the
-        size of the batches.
-        """
-        if hasattr(env, "renumber"):
-            env.renumber(self._begins[0] + first)
-        else:
-            env.set_seed(self._begins[1] + first)
+        """Lets the rows of an environment be the episodes from number `first` on."""
+        env.renumber(self._first_env + first)
 
     # -- what all have ----------------------------------------------------------------------------------------------
 
@@ -150,7 +143,7 @@ class Suite(ABC, Generic[E, R]):
 
     def policies_of(self, run: Any) -> dict[str, Policy]:
         """What the policy of a run is compared with, by name, and that policy, where it is trained."""
-        others: Mapping[str, Policy] | None = run.contestants(self.env)
+        others: Mapping[str, Policy] | None = run.baselines(self.env)
         own = {run.learner_name: run.policy_for(self.env)} if run.trained else {}
         return {**(self.baselines() if others is None else others), **own}
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from torchrl_gpu.envs.base import BatchedEnv
     from torchrl_gpu.envs.viewable import Viewable
 
-ALWAYS = ("return", "utilization")
+ALWAYS = ("return",)
 
 
 class EpisodeCurves:
@@ -21,10 +22,9 @@ class EpisodeCurves:
         env: Names its outcomes.
     """
 
-    def __init__(self, server: Any, view: Viewable, env: Any) -> None:
+    def __init__(self, server: Any, view: Viewable, env: BatchedEnv) -> None:
         self._server, self._view, self.finished = server, view, 0
-        outcomes = [key if isinstance(key, str) else key[-1] for key in getattr(env, "outcomes", ())]
-        self._shown = {*ALWAYS, *outcomes}
+        self._shown = {*ALWAYS, *env.outcome_names}
         server.state(curve_axis="episode")
 
     def add(self, done: Tensor) -> None:

@@ -51,9 +51,9 @@ def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[Package
     if ckpt_path is not None and cli.checkpoint is None:
         raise ValueError(f"{word}: want --ckpt_path to name a file, last or best; got {ckpt_path!r}")
     module: Any = cli.model
-    for method in ("policy_for", "learner_name", "env"):
+    for method in ("policy_for", "learner_name", "compare"):
         if not hasattr(module, method):
-            raise ValueError(f"{word}: want a model with {method}, such as QLearning; got {type(module).__name__}")
+            raise ValueError(f"{word}: want a model with {method}, such as OffPolicy; got {type(module).__name__}")
     module.trainer = cli.trainer
     cli.trainer.strategy.connect(module)
     module.setup("test")

@@ -216,12 +216,12 @@ def test_a_picture_of_each_order(tmp_path: Path) -> None:
 # -- plans --
 
 
-def voxels_of(plan: dict[str, Any], cells: tuple[int, int, int], cell: float) -> np.ndarray:
+def voxels_of(plan: dict[str, Any], cells: tuple[int, int, int], cell: tuple[float, float, float]) -> np.ndarray:
     """How many items are in each voxel of the bin; fails where an item is not wholly inside."""
     filled = np.zeros(cells, dtype=int)
     for placement in plan["placements"]:
-        low = np.round(np.array(placement["corner_m"]) / cell, 4)
-        high = np.round(low + np.array(placement["size_m"]) / cell, 4)
+        low = np.round(np.array(placement["corner_m"]) / np.array(cell), 4)
+        high = np.round(low + np.array(placement["size_m"]) / np.array(cell), 4)
         assert (low >= 0).all()
         assert (high <= cells).all()
         (x0, y0, z0), (x1, y1, z1) = low.astype(int), high.astype(int)
@@ -229,10 +229,12 @@ def voxels_of(plan: dict[str, Any], cells: tuple[int, int, int], cell: float) ->
     return filled
 
 
-@pytest.mark.parametrize("cell", [1.0, 0.02])
-def test_plans_can_be_packed(tmp_path: Path, cell: float) -> None:
-    side = 6 * cell
-    env = packing_env(8, bin_size=(side,) * 3, resolution=6, items=CutBoxes(2, 3, pool=32), stability="corners")
+@pytest.mark.parametrize("cell", [(1.0, 1.0, 1.0), (0.02, 0.02, 0.02), (1.0, 0.5, 1.0)])
+def test_plans_can_be_packed(tmp_path: Path, cell: tuple[float, float, float]) -> None:
+    sides = tuple(6 * side for side in cell)
+    orientations = "yaw" if cell[0] == cell[1] else "fixed"
+    items = CutBoxes(2, 3, pool=32)
+    env = packing_env(8, bin_size=sides, resolution=6, items=items, orientations=orientations, stability="corners")
     returned = PackingSuite(env).plan(DeepestBottomLeft(env), tmp_path)
     plans = json.loads((tmp_path / "plans.json").read_text())
     assert plans == returned

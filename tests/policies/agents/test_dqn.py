@@ -13,7 +13,7 @@ from tests.no_host_reads import NoHostReads
 from tests.tolerances import assert_near
 from tests.training.tiny import dqn, packing_env
 from torchrl_gpu.policies import DQN
-from torchrl_gpu.training.rollout import Rollout
+from torchrl_gpu.training.collect.rollout import Rollout
 
 
 class Table(nn.Module):

@@ -12,10 +12,10 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.no_host_reads import NoHostReads
 from tests.tolerances import assert_near
-from tests.training.tiny import STEPS, fit, packing_env
+from tests.training.tiny import STEPS, fit, packing_env, with_replay
 from torchrl_gpu.policies import IQN, Agent, PlacementAtoms, PlacementQuantiles, Rainbow
 from torchrl_gpu.policies.packing import RandomLegal
-from torchrl_gpu.training import QLearning
+from torchrl_gpu.training import OffPolicy
 
 quantiles = partial(PlacementQuantiles, channels=4, blocks=1)
 atoms = partial(PlacementAtoms, num_atoms=7, channels=4, blocks=1)
@@ -84,8 +84,10 @@ def test_nothing_is_read_back(agent: partial) -> None:
 @each_agent
 def test_it_trains(agent: partial, tmp_path: Path) -> None:
     torch.manual_seed(7)
-    settings = {"batch_size": 8, "replay_size": 96, "warmup_frames": 24, "prioritized": True, **STEPS}
-    module = QLearning(packing_env(), partial(agent, epsilon_start=0.5), partial(torch.optim.Adam, lr=1e-2), **settings)
+    settings = {"batch_size": 8, "capacity": 96, "warmup_frames": 24, "prioritized": True, **STEPS}
+    module = OffPolicy(
+        packing_env(), partial(agent, epsilon_start=0.5), partial(torch.optim.Adam, lr=1e-2), **with_replay(settings)
+    )
     before = [weight.clone() for weight in module.agent.parameters_to_train]
     fit(module, tmp_path, max_steps=4)
     moved = [not torch.equal(a, b) for a, b in zip(before, module.agent.parameters_to_train, strict=True)]

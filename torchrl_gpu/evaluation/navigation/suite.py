@@ -59,8 +59,7 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
 
     def begin(self, env: MarineNavEnv, first: int) -> None:
         """As in the base class; each world is of its row."""
-        env.first_env = first
-        env._env_index = torch.arange(first, first + env.num_envs, device=env.device)
+        super().begin(env, first)
         last = len(env.levels) - 1
         env.assign_levels([min(number // env.pool, last) for number in range(first, first + env.num_envs)])
 

@@ -82,7 +82,7 @@ def _sets(options: Any, items: ItemSource, base: PackingEnv) -> dict[str, ItemSo
 def _table(suite: PackingSuite, run: Any, options: Any, title: str, items: str) -> dict[str, Any]:
     """Packs, prints, and returns what is to be written."""
     env = suite.env
-    rows = run.contestants(env)  # of a packer, and without its manager where there is no choice
+    rows = run.baselines(env)  # of a packer, and without its manager where there is no choice
     policies = _chosen(suite.policies_of(run) if rows is None else rows, options.methods)
     alone = latencies(env, policies, 3 if options.timed is None else options.timed, suite.say)
     results = suite.play_all(policies)

@@ -13,10 +13,10 @@ from torchrl_gpu.arguments import shown
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.entries import Bounds, Entry, check_entries, entries_of, flat_entries
 from torchrl_gpu.policies.policy import Policy
-from torchrl_gpu.training.graphed import OUTCOMES, GraphedRollout, play_steps
+from torchrl_gpu.training.collect.graphed import RESULTS, GraphedRollout, play_steps
 
 if TYPE_CHECKING:
-    from torchrl_gpu.training.heightmap_codec import PileStore
+    from torchrl_gpu.training.replay.codecs import HeightmapCodec
 
 
 class Rollout:
@@ -43,7 +43,7 @@ class Rollout:
         gamma: float,
         cuda_graphs: bool = False,
         decisions: Sequence[str] = ("action",),
-        store: PileStore | None = None,
+        store: HeightmapCodec | None = None,
         group: tuple[str, ...] = (),
         written: Mapping[str, Entry] | None = None,
     ) -> None:
@@ -51,10 +51,11 @@ class Rollout:
         self.cuda_graphs, self.store, self.group = cuda_graphs, store, group
         self._graphed: GraphedRollout | None = None
         self.env, self.n_steps, self.gamma = env, n_steps, gamma
-        own = [(*group, name) for name in OUTCOMES] if group else []
-        self._kept = list(keys), [unravel_key((*group, name)) for name in decisions], [*OUTCOMES, *own]
+        own = [(*group, name) for name in RESULTS] if group else []
+        results = dict.fromkeys([*RESULTS, *own, *env.outcomes])
+        self._kept = list(keys), [unravel_key((*group, name)) for name in decisions], list(results)
         self.current: TensorDictBase = env.reset()
-        self.pending: TensorDictBase | None = None  # (lanes, n − 1 or fewer), steps whose return is not complete
+        self.pending: TensorDictBase | None = None  # (trajectories, n − 1 or fewer), steps whose return is not complete
 
     @torch.no_grad()
     def collect(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
@@ -66,11 +67,11 @@ class Rollout:
 
         Returns:
             Transitions ready for replay, packed by `store`, (N·T,), or (N·R·T,) of R robots, once n − 1 steps are
-            pending (n − 1 fewer of each lane at the start), and the raw steps (N, T) with `next` holding reward, done
-            and the observations kept.
+            pending (n − 1 fewer of each trajectory at the start), and the raw steps (N, T) with `next` holding reward,
+            ends, the environment's outcomes and the observations kept.
         """
         fresh, self.current = self._player(policy, steps)(self.current)
-        kept = self._packed(lanes(fresh, self.group) if self.group else fresh)
+        kept = self._packed(self._replayed(fresh))
         joined = kept if self.pending is None else torch.cat([self.pending, kept], 1)
         self.pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
         return n_step(joined, self.n_steps, self.gamma).flatten(), fresh
@@ -81,6 +82,12 @@ class Rollout:
         if self._graphed is None or (self._graphed.policy, self._graphed.steps) != (policy, steps):
             self._graphed = GraphedRollout(self.env, policy, steps, *self._kept)
         return self._graphed
+
+    def _replayed(self, steps: TensorDictBase) -> TensorDictBase:
+        """Steps (N, T), or (N·R, T) of robots, with no more in `next` than learning needs."""
+        steps = per_robot(steps, self.group) if self.group else steps.copy()
+        keys, _, _ = self._kept
+        return steps.set("next", steps["next"].select(*(_last(key) for key in keys), *RESULTS))
 
     def _packed(self, steps: TensorDictBase) -> TensorDictBase:
         return steps if self.store is None else self.store.packed(steps.copy())
@@ -115,9 +122,9 @@ class Rollout:
         known |= self._written
         if packed and self.store is not None:
             known |= self.store.entries(known)
-        keys, decisions, outcomes = ({_last(key) for key in names} for names in self._kept)
+        keys, decisions, _ = ({_last(key) for key in names} for names in self._kept)
         there = {key: known[key] for key in (*keys, *decisions) if key in known}
-        later = {("next", key): known[key] for key in (*keys, *outcomes) if key in known and key not in self._written}
+        later = {("next", key): known[key] for key in (*keys, *RESULTS) if key in known and key not in self._written}
         return there | later
 
     def _own_entries(self, spec: Any) -> dict[str, Entry]:
@@ -144,8 +151,8 @@ class Rollout:
         flat = flat_entries(given) if isinstance(given, Mapping) else {}
         action = flat.get("action")
         size = tuple(action.shape[:2]) if isinstance(action, Tensor) else ()
-        if len(size) != 2 or size[0] != self._num_lanes or size[1] >= max(2, self.n_steps):
-            wanted = f"actions of ({self._num_lanes}, fewer than {self.n_steps}) transitions"
+        if len(size) != 2 or size[0] != self._num_trajectories or size[1] >= max(2, self.n_steps):
+            wanted = f"actions of ({self._num_trajectories}, fewer than {self.n_steps}) transitions"
             raise ValueError(f"{where}: want {wanted}; got {shown(action)}")
         heights = flat.get("box_heightmap", flat.get(("next", "box_heightmap")))
         packed = not (isinstance(heights, Tensor) and heights.is_floating_point())
@@ -156,7 +163,7 @@ class Rollout:
             raise ValueError(f"{where}: want entries of {size} transitions; got others too") from error
 
     @property
-    def _num_lanes(self) -> int:
+    def _num_trajectories(self) -> int:
         """N, or N·R of robots."""
         return (
             self.env.full_action_spec[(*self.group, "action") if self.group else "action"]
@@ -169,7 +176,7 @@ def _last(key: NestedKey) -> str:
     return key if isinstance(key, str) else key[-1]
 
 
-def lanes(steps: TensorDictBase, group: tuple[str, ...]) -> TensorDictBase:
+def per_robot(steps: TensorDictBase, group: tuple[str, ...]) -> TensorDictBase:
     """Steps of every robot by itself, their entries at the root: (N·R, T), of (N, T) with a `group` of R robots."""
     robots = steps[group].copy()
     robots["next"] = steps[("next", *group)]

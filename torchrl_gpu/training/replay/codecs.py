@@ -11,7 +11,7 @@ from torchrl_gpu.envs.entries import Bounds, Entry
 _KEY = "box_heightmap"
 
 
-class PileStore:
+class HeightmapCodec:
     """Packs heightmaps of transitions into bytes or 16-bit counts, where the environment's items have a unit.
 
     A quarter or half of the memory, exact to the last count; items without a unit keep float32.

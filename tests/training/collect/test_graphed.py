@@ -18,8 +18,8 @@ from tests.training.tiny import dqn, packing_env
 from torchrl_gpu import native
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing import DeepestBottomLeft
-from torchrl_gpu.training.graphed import Graph, GraphedRollout, operator_named, play_steps
-from torchrl_gpu.training.rollout import Rollout
+from torchrl_gpu.training.collect.graphed import Graph, GraphedRollout, operator_named, play_steps
+from torchrl_gpu.training.collect.rollout import Rollout
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 STEPS = 6
@@ -400,7 +400,8 @@ class InARollout(Rollout):
     def collect(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
         assert policy is self.play.policy
         fresh, self.current = self.play(self.current)
-        joined = fresh if self.pending is None else torch.cat([self.pending, fresh], 1)
+        kept = self._replayed(fresh)
+        joined = kept if self.pending is None else torch.cat([self.pending, kept], 1)
         self.pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
         return joined, fresh
 

@@ -16,8 +16,7 @@ from torchrl.envs.utils import exploration_type
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.policy import Policy
 
-OUTCOMES: tuple[NestedKey, ...] = ("reward", "done", "terminated", "utilization", "success", "arrived", "collided")
-"""What a step leads to, as far as an environment tells it."""
+RESULTS: tuple[NestedKey, ...] = ("reward", "done", "terminated")
 
 Body = Callable[[], TensorDictBase]
 
@@ -46,7 +45,7 @@ def play_steps(
     steps: int,
     keys: Sequence[NestedKey],
     decisions: Sequence[NestedKey] = ("action",),
-    outcomes: Sequence[NestedKey] = OUTCOMES,
+    outcomes: Sequence[NestedKey] | None = None,
 ) -> tuple[TensorDictBase, TensorDictBase]:
     """Acts for `steps` steps.
 
@@ -57,11 +56,12 @@ def play_steps(
         steps: T.
         keys: Observations to keep.
         decisions: What else to keep of the state acted in: what the policy writes, observations not wanted in `next`.
-        outcomes: What to keep of `next`, where it is there.
+        outcomes: What to keep of `next`, where it is there; None for reward, ends and the environment's outcomes.
 
     Returns:
         The steps (N, T) with `next` holding the outcomes and the observations kept, and what `env` shows then.
     """
+    outcomes = [*RESULTS, *env.outcomes] if outcomes is None else outcomes
     made = []
     for _ in range(steps):
         stepped, current = env.step_and_maybe_reset(policy(current))
@@ -101,7 +101,7 @@ class GraphedRollout:
         steps: int,
         keys: Sequence[NestedKey],
         decisions: Sequence[NestedKey] = ("action",),
-        outcomes: Sequence[NestedKey] = OUTCOMES,
+        outcomes: Sequence[NestedKey] | None = None,
         *,
         capture: Capture | None = None,
     ) -> None:
@@ -113,7 +113,7 @@ class GraphedRollout:
                 f" hold them; got one that does: {env.reads_host}"
             )
         self.env, self.policy, self.steps = env, policy, steps
-        self._kept = list(keys), tuple(decisions), tuple(outcomes)
+        self._kept = list(keys), tuple(decisions), outcomes
         self._capture = capture_cuda if capture is None and env.device.type == "cuda" else capture
         self._shown_keys = [*env.full_observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
         self._state: dict[str, Tensor] = {}

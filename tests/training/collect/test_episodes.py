@@ -7,7 +7,7 @@ import torch
 from tensordict import TensorDict
 
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.training.episodes import EpisodeMeter
+from torchrl_gpu.training.collect.episodes import EpisodeMeter
 
 CPU = torch.device("cpu")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -25,7 +25,7 @@ class EpisodeMeter:
         self.finished = torch.zeros((), dtype=torch.int64, device=device)
         self.recent = {name: torch.zeros((), device=device) for name in names}
 
-    def count(self, steps: TensorDictBase) -> None:
+    def count(self, steps: Mapping[str, Tensor] | TensorDictBase) -> None:
         """Takes steps (…,) with `done` (…, 1) and each of the names (…, 1), which at the end of an episode is its."""
         done = steps["done"]
         number = done.sum()

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 from torchrl.envs import SerialEnv
 
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import data, dqn, fit, module, packing_env, trainer
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.policies import PlacementScores
+from torchrl_gpu.training import OffPolicy
 from torchrl_gpu.training.checkpoint import check_checkpoint
 from torchrl_gpu.training.checkpoint_files import parts_of
-from torchrl_gpu.training.q_learning import QLearning
 
 # -- how long it runs --
 
@@ -39,7 +40,7 @@ def test_frames_by_hand(tmp_path: Path) -> None:
 
 
 def test_training_where_nothing_is_legal_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"QLearning: want .*; got skip_unplaceable=True, which is for evaluation"):
+    with pytest.raises(ValueError, match=r"OffPolicy: want .*; got skip_unplaceable=True, which is for evaluation"):
         fit(module(env={"skip_unplaceable": True}), tmp_path, 1)
 
 
@@ -51,14 +52,15 @@ def test_updates_wait_for_a_batch(tmp_path: Path) -> None:
 
 def test_rewards_are_scaled_in_the_loss_and_nowhere_else(tmp_path: Path) -> None:
     made, seen = module(reward_scale=1000.0), []
-    loss = made.agent.loss
+    losses = made.agent.losses
 
-    def spied(batch: TensorDictBase) -> TensorDictBase:
+    def spied(batch: TensorDictBase) -> dict[str, Tensor]:
         seen.append((batch["next", "reward"].clone(), batch["index"]))
-        return loss(batch)
+        return losses(batch)
 
-    made.agent.loss = spied  # type: ignore[method-assign, assignment]
+    made.agent.losses = spied  # type: ignore[method-assign]
     fit(made, tmp_path, 6)
+    assert len(seen) == 6
     stored = made.replay.storage[:]["next", "reward"]
     assert 0 < stored.max() <= 1
     for reward, index in seen:
@@ -66,7 +68,9 @@ def test_rewards_are_scaled_in_the_loss_and_nowhere_else(tmp_path: Path) -> None
 
 
 def test_every_loss_and_score_is_logged(tmp_path: Path) -> None:
-    metrics = fit(module(), tmp_path, 6).trainer.callback_metrics
+    runner = fit(module(), tmp_path, 6).trainer
+    metrics = runner.callback_metrics
+    assert {"train/loss", "val/utilization"} <= set(runner.progress_bar_metrics)
     wanted = {"train/loss", "train/epsilon", "train/utilization", "train/frames"}
     wanted |= {f"val/{name}" for name in ("utilization", "num_packed", "compactness", "pyramidality")}
     assert wanted <= set(metrics)
@@ -84,10 +88,8 @@ def test_without_a_data_module_it_trains_and_validates_nothing(tmp_path: Path) -
 
 
 def test_an_environment_of_another_kind_is_refused_in_one_line() -> None:
-    with pytest.raises(
-        ValueError, match=r"^QLearning: env must be a torchrl_gpu.envs.BatchedEnv, .*; got torchrl\..*SerialEnv$"
-    ):
-        QLearning(SerialEnv(2, packing_env), dqn)
+    with pytest.raises(ValueError, match=r"^OffPolicy: env must be a .*BatchedEnv .*; got torchrl\..*SerialEnv$"):
+        OffPolicy(SerialEnv(2, packing_env), dqn)
 
 
 # -- it repeats itself --
@@ -158,7 +160,7 @@ def test_without_its_replay_a_resumed_run_fills_it_again(tmp_path: Path) -> None
 def test_a_replay_of_another_size_is_one_clear_error(tmp_path: Path) -> None:
     fit(module(), tmp_path / "half", 2, EpisodeCheckpoint())
     with pytest.raises(ValueError, match="want one for 320 transitions, as this run keeps; got one for 160"):
-        fit(module(replay_size=320), tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"))
+        fit(module(capacity=320), tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"))
 
 
 def test_other_numbers_of_environments_cannot_go_on(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def test_a_checkpoint_holds_tensors_and_plain_values_only(tmp_path: Path) -> Non
     made = fit(module(prioritized=True), tmp_path, 2, EpisodeCheckpoint())
     torch.load(last(tmp_path), weights_only=True)
     check_checkpoint(last(tmp_path), made)
-    with pytest.raises(ValueError, match="want the weights of this QLearning, agent"):
+    with pytest.raises(ValueError, match="want the weights of this OffPolicy, agent"):
         check_checkpoint(last(tmp_path), module(agent={"network": partial(PlacementScores, channels=5, blocks=1)}))
 
 
@@ -230,13 +232,13 @@ def test_names_for_tables(tmp_path: Path) -> None:
         ({"rollout_steps": 0}, "rollout_steps must be at least 1; got 0"),
         ({"updates_per_step": 0}, "updates_per_step must be at least 1; got 0"),
         ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
-        ({"replay_size": 0}, "replay_size must be at least 1; got 0"),
-        ({"replay_size": 15, "batch_size": 16}, "must hold a batch and a rollout, 16 transitions; got 15"),
-        ({"replay_size": 30, "rollout_steps": 4}, "must hold a batch and a rollout, 32 transitions; got 30"),
+        ({"capacity": 0}, "capacity must be at least 1; got 0"),
+        ({"capacity": 15, "batch_size": 16}, "must hold a batch and a rollout, 16 transitions; got 15"),
+        ({"capacity": 30, "rollout_steps": 4}, "must hold a batch and a rollout, 32 transitions; got 30"),
     ],
 )
 def test_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=f"QLearning: .*{message}"):
+    with pytest.raises(ValueError, match=f"OffPolicy: .*{message}"):
         module(**wrong)
 
 
@@ -246,7 +248,7 @@ def test_nothing_of_the_environment_is_a_weight() -> None:
 
 @pytest.mark.gpu
 def test_on_a_gpu_and_then_on_the_cpu(tmp_path: Path) -> None:
-    made: QLearning = fit(module(), tmp_path / "gpu", 6, EpisodeCheckpoint(), accelerator="gpu", devices=1)
+    made: OffPolicy = fit(module(), tmp_path / "gpu", 6, EpisodeCheckpoint(), accelerator="gpu", devices=1)
     assert made.env.device.type == made.replay.storage.device.type == "cuda"
     rest = fit(module(), tmp_path / "cpu", 8, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "gpu"), data_module=data())
     assert rest.trainer.global_step == 8

@@ -1,4 +1,4 @@
-"""Replay on the device, uniform or prioritised, without a host read."""
+"""Prioritised sampling on the device, without a host read."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tensordict import NestedKey, TensorDict
+from tensordict import NestedKey
 from torch import Tensor
-from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
-from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
+from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage
 
-from torchrl_gpu.arguments import shown, whole
 from torchrl_gpu.envs.entries import Bounds, Entry, check_entries
-
-_ENTRIES = {"capacity", "size", "transitions", "writer", "sampler"}
-
 
 _BLOCK = 128  # priorities that are summed together
 _PRIORITIES = Bounds(0, 1e100)
@@ -135,123 +130,14 @@ class DevicePrioritySampler(Sampler):
             self._sums.copy_(state_dict["sums"])
 
     def dumps(self, path: str | Path) -> None:
-        """Not used: see `replay_state`."""
-        raise NotImplementedError("DevicePrioritySampler: save a replay with replay_state")
+        """Not used: see `DeviceReplay.state_dict`."""
+        raise NotImplementedError("DevicePrioritySampler: save DeviceReplay.state_dict()")
 
     def loads(self, path: str | Path) -> None:
-        """Not used: see `restore_replay`."""
-        raise NotImplementedError("DevicePrioritySampler: load a replay with restore_replay")
+        """Not used: see `DeviceReplay.load_state_dict`."""
+        raise NotImplementedError("DevicePrioritySampler: use DeviceReplay.load_state_dict()")
 
 
 def _below(values: Tensor, bound: Tensor) -> Tensor:
     """The same, but less than a bound."""
     return torch.minimum(values, bound.nextafter(bound - 1))
-
-
-def replay_buffer(
-    capacity: int,
-    batch_size: int,
-    device: torch.device,
-    *,
-    prioritized: bool = False,
-    alpha: float = 0.6,
-    beta: float = 0.4,
-    masked: bool = False,
-) -> TensorDictReplayBuffer:
-    """A `TensorDictReplayBuffer` whose storage, indices and priorities are on `device`.
-
-    Args:
-        capacity: Transitions kept.
-        batch_size: Transitions of a sample.
-        device: Of everything.
-        prioritized: Whether it draws by `td_error`; otherwise all are equally likely.
-        alpha, beta: As in `DevicePrioritySampler`.
-        masked: Whether transitions can be left out by `sampler.leave_out`.
-    """
-    sampler: Sampler = RandomSampler()
-    if prioritized or masked:
-        sampler = DevicePrioritySampler(capacity, *((alpha, beta) if prioritized else (0.0, 0.0)), device=device)
-    return TensorDictReplayBuffer(
-        storage=LazyTensorStorage(capacity, device=device, compilable=True),  # else each write reads its cursor back
-        sampler=sampler,
-        batch_size=batch_size,
-        priority_key="td_error",
-        pin_memory=False,
-        prefetch=None,
-    )
-
-
-def replay_state(replay: TensorDictReplayBuffer) -> dict[str, Any]:
-    """A replay as tensors and plain values: transitions, where the next go, priorities.
-
-    TorchRL's own `dumps` leaves a pickle that its `loads` would run; this can be read with `weights_only`.
-    """
-    size, capacity = len(replay), replay.storage.max_size
-    transitions = replay.storage[:size] if size else TensorDict(batch_size=[0])
-    return {
-        "capacity": capacity,
-        "size": size,
-        "transitions": (transitions if size == capacity else transitions.clone()).to_dict(),  # a view saves all of it
-        "writer": replay.writer.state_dict(),
-        "sampler": replay.sampler.state_dict(),
-    }
-
-
-def restore_replay(
-    replay: TensorDictReplayBuffer,
-    state: Any,
-    where: str = "replay",
-    entries: Mapping[NestedKey, Entry] | None = None,
-) -> None:
-    """Fills an empty replay with what `replay_state` gave.
-
-    Args:
-        replay: The empty one.
-        state: That state.
-        where: Names it in errors.
-        entries: What a transition must hold, without batch axes, such as `Rollout.transition_entries` gives.
-
-    Args:
-        replay: The empty one.
-        checkpoint: The file that the replay lies beside.
-        entries: What a transition must hold, without batch axes, such as `Rollout.transition_entries` gives.
-
-    Raises:
-        ValueError: It is something else, a replay of another size, or transitions that cannot be of this run. Nothing
-            has changed then.
-    """
-    if not isinstance(state, dict) or (missing := _ENTRIES - set(state)):
-        got = f"no {sorted(missing)[0]} in it" if isinstance(state, dict) else f"a {type(state).__name__}"
-        raise ValueError(f"{where}: want what replay_state gives; got {got}")
-    most = replay.storage.max_size
-    capacity = whole(where, "capacity", state["capacity"], 0)
-    if capacity != most:
-        raise ValueError(f"{where}: want one for {most} transitions, as this run keeps; got one for {capacity}")
-    size = whole(where, "size", state["size"], 0, most)
-    transitions = _checked_transitions(where, state["transitions"], size, entries or {}) if size else None
-    writer = _checked_writer(where, replay.writer.state_dict(), state["writer"], most)
-    if state["sampler"] and isinstance(replay.sampler, DevicePrioritySampler):
-        try:
-            replay.sampler.check_state_dict(state["sampler"])
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from error
-    if transitions is not None:
-        replay.extend(transitions.to(replay.storage.device))
-    replay.writer.load_state_dict(writer)
-    if state["sampler"]:  # else the run that wrote it drew uniformly, and all are equally likely
-        replay.sampler.load_state_dict(state["sampler"])
-
-
-def _checked_transitions(where: str, given: Any, size: int, entries: Mapping[NestedKey, Entry]) -> TensorDict:
-    check_entries(where, given, {key: entry.behind(size) for key, entry in entries.items()}, more=True)
-    try:
-        return TensorDict(given, batch_size=[size])
-    except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"{where}: want entries of {size} transitions; got {str(error).splitlines()[0]}") from error
-
-
-def _checked_writer(where: str, present: Mapping[str, Any], given: Any, most: int) -> dict[str, int]:
-    if not isinstance(given, Mapping) or set(given) != set(present):
-        raise ValueError(f"{where}: want a writer of {sorted(present)}; got {shown(given)}")
-    limits = {"_cursor": most}
-    return {name: whole(where, f"writer {name}", value, 0, limits.get(name, 2**62)) for name, value in given.items()}

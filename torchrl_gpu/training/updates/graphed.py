@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.policies.agents.base import Agent
-from torchrl_gpu.training.clipping import clip_gradients
-from torchrl_gpu.training.graphed import Capture, Graph, capture_cuda, casts, uncached_casts
+from torchrl_gpu.training.collect.graphed import Capture, Graph, capture_cuda, casts, uncached_casts
+from torchrl_gpu.training.updates.clipping import clip_gradients
 
 Losses = Callable[[TensorDictBase], dict[str, Tensor]]
 

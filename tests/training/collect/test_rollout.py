@@ -26,8 +26,8 @@ from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.policies import IQN, NavigationQuantiles, PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft
 from torchrl_gpu.policies.policy import Policy
-from torchrl_gpu.training.heightmap_codec import PileStore
-from torchrl_gpu.training.rollout import Rollout, lanes, n_step
+from torchrl_gpu.training.collect.rollout import Rollout, n_step, per_robot
+from torchrl_gpu.training.replay.codecs import HeightmapCodec
 
 
 def steps_of(reward: torch.Tensor, done: torch.Tensor) -> TensorDict:
@@ -132,8 +132,9 @@ def test_what_is_kept_and_what_is_not() -> None:
     assert steps.batch_size == (4, 5)
     assert transitions.batch_size == (4 * 3,)
     assert set(transitions.keys()) == {"box_heightmap", "item_id", "action", "next", "steps_to_next_obs"}
-    kept = {"box_heightmap", "item_id", "reward", "done", "terminated", "utilization"}
+    kept = {"box_heightmap", "item_id", "reward", "done", "terminated"}  # what is told of an episode is no part of it
     assert set(transitions["next"].keys()) == kept
+    assert set(steps["next"].keys()) == {*kept, "utilization"}
 
 
 def test_a_transition_is_what_the_environment_did() -> None:
@@ -327,21 +328,21 @@ def test_the_worlds_of_these_tests_hold_every_end() -> None:
     _, steps = made.collect(policy, 45)
     after = steps["next", "robots"]
     ends = after["done"] & steps["robots", "active"]
-    for how in ("arrived", "collided"):
-        assert (ends & after[how]).any()
-    assert (ends & ~after["arrived"] & ~after["collided"]).any()
+    assert (ends & after["collided"]).any()
+    assert (ends & after["terminated"] & ~after["collided"]).any()
+    assert (ends & ~after["terminated"]).any()
     late = after["done"] & ~steps["next", "done"].unsqueeze(2)  # while the others of the world went on
     assert late.any()
 
 
-def test_lanes_by_hand() -> None:
+def test_robots_by_hand() -> None:
     # One environment, two robots, three steps; robot r sees 10 r + t, and half more in `next`.
     seen = torch.tensor([[[0.0, 10], [1, 11], [2, 12]]]).unsqueeze(-1)  # (N, T, R, 1)
     steps = TensorDict(
         {"robots": {"obs": seen}, "next": {"robots": {"obs": seen + 0.5}, "done": seen[:, :, 0] > 5}}, [1, 3]
     )
     steps["robots"].batch_size = steps["next", "robots"].batch_size = [1, 3, 2]
-    out = lanes(steps, ("robots",))
+    out = per_robot(steps, ("robots",))
     assert out.batch_size == (2, 3)
     assert out["obs"][..., 0].tolist() == [[0, 1, 2], [10, 11, 12]]
     assert out["next", "obs"][..., 0].tolist() == [[0.5, 1.5, 2.5], [10.5, 11.5, 12.5]]
@@ -351,7 +352,7 @@ def test_lanes_by_hand() -> None:
 def test_what_is_kept_of_robots() -> None:
     made, policy = robots_rollout(n_steps=3)
     transitions, steps = made.collect(policy, 5)
-    assert transitions.batch_size == (3 * ROBOTS * 3,)  # two steps of each lane are pending
+    assert transitions.batch_size == (3 * ROBOTS * 3,)  # two steps of each robot are pending
     assert made.collect(policy, 5)[0].batch_size == (3 * ROBOTS * 5,)
     assert set(transitions.keys()) == {"observation", "active", "action", "next", "steps_to_next_obs"}
     assert set(transitions["next"].keys()) == {
@@ -360,8 +361,6 @@ def test_what_is_kept_of_robots() -> None:
         "reward",
         "done",
         "terminated",
-        "arrived",
-        "collided",
     }
     assert transitions["next", "reward"].shape == transitions["active"].shape == (3 * ROBOTS * 3, 1)
     assert transitions["observation"].shape == (3 * ROBOTS * 3, 39)
@@ -426,10 +425,10 @@ def test_nothing_of_robots_is_read_back() -> None:
 # -- packed heightmaps --
 
 
-def solid_rollouts(n_steps: int, seed: int = 0) -> tuple[Rollout, Rollout, PileStore, DeepestBottomLeft]:
+def solid_rollouts(n_steps: int, seed: int = 0) -> tuple[Rollout, Rollout, HeightmapCodec, DeepestBottomLeft]:
     """One as it is and one that packs, of environments that go the same way; a policy that draws nothing."""
     plain, packs = (solids_env(seed=seed) for _ in range(2))
-    store, arguments = PileStore(packs), (["box_heightmap", "item_id"], n_steps, 1.0)
+    store, arguments = HeightmapCodec(packs), (["box_heightmap", "item_id"], n_steps, 1.0)
     assert store.dtype == torch.uint8
     return Rollout(plain, *arguments), Rollout(packs, *arguments, store=store), store, DeepestBottomLeft(plain)
 

@@ -17,15 +17,15 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.no_host_reads import NoHostReads
 from tests.training import tiny
+from tests.training.collect.test_graphed import capture_on_cpu
 from tests.training.resuming import differences, everything, last
-from tests.training.test_graphed import capture_on_cpu
 from tests.training.tiny_navigation import AGENTS, DISCRETE, marine_env, navigation, worlds
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.policies import Agent, PolicyWrapper
-from torchrl_gpu.training import Navigation, off_policy
-from torchrl_gpu.training.graphed import Graph
-from torchrl_gpu.training.graphed_update import GraphedUpdate, make_capturable
-from torchrl_gpu.training.rollout import Rollout
+from torchrl_gpu.training import OffPolicy, off_policy
+from torchrl_gpu.training.collect.graphed import Graph
+from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.updates.graphed import GraphedUpdate, make_capturable
 
 RATE = 2**-9  # the same number as float32 and as float64
 MAX_NORM = 0.5
@@ -449,7 +449,7 @@ def test_autocast_counts() -> None:
 # -- in a run --
 
 
-def run(folder: Path, name: str, max_steps: int = 6, **changes: Any) -> Navigation:
+def run(folder: Path, name: str, max_steps: int = 6, **changes: Any) -> OffPolicy:
     """A run with schedules that a graph can follow bit by bit."""
     own = {key: changes.pop(key) for key in ("ckpt_path", "precision", "plugins") if key in changes}
     module = navigation(name, learning_rates={next(iter(agent_of(name).parameter_groups)): 0.5}, **changes)
@@ -505,7 +505,7 @@ def test_a_run_in_bfloat16_by_graphs_is_the_same(tmp_path: Path, graphs: Countin
 def test_gradients_that_need_a_scaler_are_refused(tmp_path: Path) -> None:
     scaled = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
     with pytest.raises(
-        ValueError, match=r"Navigation: graph_updates wants .* no scaler, .*; got 1, and precision 16-mixed"
+        ValueError, match=r"OffPolicy: graph_updates wants .* no scaler, .*; got 1, and precision 16-mixed"
     ):
         run(tmp_path, "IQN", graph_updates=True, plugins=[scaled])
 
