@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from tests.callbacks.fake_server import FakeServer
 from tests.training.tiny import packing_env
@@ -149,6 +150,29 @@ def test_the_page_is_told_what_can_be_asked_for() -> None:
         "commands": ["pause", "resume", "step", "reset", "slower", "faster"],
         "curve_axis": "episode",
     }
+
+
+# -- curves --
+
+
+def test_each_episode_is_a_point() -> None:
+    stage = Stage(speed=50.0)
+    while len(stage.server.logged) < 2:
+        stage.wait(0.1)
+    (first, values), (second, _) = stage.server.logged[:2]
+    assert (first, second) == (1, 2)
+    assert values.keys() == {"episode/return", "episode/utilization"}
+    assert 0 < values["episode/utilization"] <= 1
+    last = next(meta for name, meta in stage.server.ended if name == "env0")
+    assert values["episode/utilization"] == last["utilization"]
+
+
+def test_those_that_go_on_are_none() -> None:
+    stage = Stage(num_envs=3, watched=())
+    stage.session._log(torch.tensor([False, False, False]))
+    assert stage.server.logged == []
+    stage.session._log(torch.tensor([True, False, True]))
+    assert [step for step, _ in stage.server.logged] == [1, 2]
 
 
 def test_it_ends_when_it_is_told() -> None:

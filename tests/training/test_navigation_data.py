@@ -121,7 +121,7 @@ def test_scores_of_a_suite() -> None:
 
 def test_the_worlds_of_training_are_refused() -> None:
     worlds = connected(NavigationWorlds(seed=9, **SMALL), trained(seed=9))
-    with pytest.raises(ValueError, match=r"want seeds other than that of training, 9; got .'test': 9, 'val': 253"):
+    with pytest.raises(ValueError, match=r"want seeds other than that of training, 9; got .'test': 9, 'validate': 253"):
         worlds.val_dataloader()
 
 

@@ -48,7 +48,7 @@ class Decisions:
             with eval_mode(self._policy), set_exploration_type(ExplorationType.DETERMINISTIC):
                 decide = getattr(self._policy, "decide", None)
                 written = self._policy(observation) if decide is None else decide(observation)
-        action = next(written[key] for key in written.keys(True, True) if _last(key) == "action")
+        action = next(written[k] for k in written.keys(True, True) if k == "action" or k[-1] == "action")
         values = written.get("action_value", None) if self.has_values else None
         return Decision(action[0], None if values is None else values[0])
 
@@ -67,7 +67,3 @@ def has_values(policy: Policy) -> bool:
     if found is not None:
         return bool(found)
     return isinstance(policy, TensorDictModuleBase) and "action_value" in policy.out_keys
-
-
-def _last(key: Any) -> str:
-    return key if isinstance(key, str) else key[-1]

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from torchrl_gpu.play.episode_curves import EpisodeCurves
-
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from torchrl_gpu.callbacks.env_streams import EnvStreams
     from torchrl_gpu.evaluation.player import Player
 
@@ -23,7 +23,7 @@ class ViewerSession:
     """Steps a player at a given speed, and publishes what it shows. While nobody watches, it stands still.
 
     Viewers with control send `pause`, `resume`, `step` (one, and then pause), `reset` (to the next episode), `slower`,
-    `faster`, and `speed` with steps a second as its value.
+    `faster`, and `speed` with steps a second as its value. Each episode that ends is a point of the page's curves.
 
     Args:
         player: What plays.
@@ -45,8 +45,8 @@ class ViewerSession:
     ) -> None:
         self.player, self.server, self.streams, self.meta, self.now = player, server, streams, meta or {}, now
         self.speed, self.paused, self.version, self.steps = _within(speed), False, 0, 0
-        self._next = 0.0
-        self._curves = EpisodeCurves(server, streams.view, player.env)
+        self._next, self.finished = 0.0, 0
+        server.state(curve_axis="episode")
         self._publish_state()
 
     def run(self, stop: threading.Event) -> None:
@@ -84,10 +84,20 @@ class ViewerSession:
     def _step(self) -> None:
         done = self.player.step()
         self.steps += 1
-        self._curves.add(done)
+        self._log(done)
         self._schedule()
         if bool(done.all()):
             self._next += HOLD_S
+
+    def _log(self, done: Tensor) -> None:
+        """Return and outcomes of the episodes that have just ended, (N,) bool, as curves by their number."""
+        if not done.any():
+            return
+        shown = {"return", *self.player.env.outcome_names}
+        told = {name: each for name, each in self.streams.view.figures().items() if name in shown}
+        for index in done.nonzero().flatten().tolist():
+            self.finished += 1
+            self.server.log(self.finished, **{f"episode/{name}": each[index].item() for name, each in told.items()})
 
     def _schedule(self) -> None:
         self.version += 1
