@@ -7,7 +7,6 @@ config may stand in place of --config. Options that are not listed go to the con
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -117,6 +116,12 @@ def _described(args: argparse.Namespace, cli: Any, env: Any) -> dict[str, Any]:
     from torchrl_gpu.bench import machine
 
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
-    config = json.loads(cli.parser.dump(cli.config, format="json"))
     about = {"evaluation": Path(args.config).stem, "machine": machine.describe(env.device), "arguments": plain}
-    return about | {"config": config, "seed": env.seed, "notes": [], "checkpoint": None, "tables": [], "elapsed_s": 0.0}
+    return about | {
+        "config": {"test": cli.config_dump},
+        "seed": env.seed,
+        "notes": [],
+        "checkpoint": None,
+        "tables": [],
+        "elapsed_s": 0.0,
+    }

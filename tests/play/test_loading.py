@@ -76,7 +76,7 @@ def test_real_orders_one_after_the_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "message"),
-    [("DQN", "want --policy to be one of random legal, .*; got 'DQN'"), ("best", "got 'best'")],
+    [("DQN", "want --policy to be one of random, random legal, .*; got 'DQN'"), ("best", "got 'best'")],
 )
 def test_names_of_nobody(policy: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -116,8 +116,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
     def table(self, results: dict[str, EpisodeResults], name: str) -> tuple[Table, dict[str, Any]]:
         """Means and standard errors."""
         columns = {
-            policy: each.per_episode() | {"ms/decision": torch.tensor([each.decision_ms])}
-            for policy, each in results.items()
+            policy: each.per_episode() | {"ms": torch.tensor([each.decision_ms])} for policy, each in results.items()
         }
         rows = [
             {

@@ -8,6 +8,7 @@ from typing import Any
 
 from torchrl_gpu.cli import resolve_configs
 from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.lightning_cli import PackageCLI, build
 from torchrl_gpu.policies.packing.contestants import RULE
 from torchrl_gpu.policies.policy import Policy
@@ -83,7 +84,7 @@ def load_policy(args: list[str], ckpt_path: str | None, wanted: str | None, num_
     cli, saved = load_run("play", args, ckpt_path)
     module: Any = cli.model
     suite = suite_of(module, "test")
-    policies = {**suite.baselines(), **suite.policies_of(module)}
+    policies = {"random": RandomActions(suite.env), **suite.baselines(), **suite.policies_of(module)}
     untrained = next(name for name in (*PREFERRED, *policies) if name in policies)
     name = wanted or (untrained if saved is None else module.learner_name)
     if name not in policies:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,10 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         super().begin(env, first)
         last = len(env.levels) - 1
         env.assign_levels([min(number // env.pool, last) for number in range(first, first + env.num_envs)])
+
+    def baselines(self) -> Mapping[str, Policy]:
+        """None: the released navigators stand beside, where this is a test that they were put to."""
+        return {}
 
     def play_in(self, num_envs: int) -> MarineNavEnv:
         """The hardest row first."""
