@@ -238,7 +238,7 @@ def test_names_for_tables(tmp_path: Path) -> None:
     ],
 )
 def test_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=f"OffPolicy: .*{message}"):
+    with pytest.raises(ValueError, match=f"(OffPolicy|DeviceReplay): .*{message}"):
         module(**wrong)
 
 
