@@ -15,8 +15,9 @@ from tests.streaming.network import only_loopback
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene
 from tests.streaming.plain_client import PeerClient, SocketClient, codec_string
 from tests.streaming.viewers import address, encoded, producing, run, server, until
-from torchrl_gpu.streaming import protocol, security, sockets, webrtc
+from torchrl_gpu.streaming.broadcast import protocol
 from torchrl_gpu.streaming.server import StreamServer
+from torchrl_gpu.streaming.web import security, sockets, webrtc
 
 PAGE = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text(encoding="utf-8")
 SECTION = PAGE[PAGE.index("## Protocol") :].partition("\n## Measured")[0]

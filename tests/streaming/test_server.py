@@ -19,9 +19,9 @@ import pytest
 
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene
 from tests.streaming.viewers import address, producing, run, server, session, until, viewer
-from torchrl_gpu.streaming.hub import Hub
-from torchrl_gpu.streaming.pixels import color_map
-from torchrl_gpu.streaming.protocol import Command
+from torchrl_gpu.streaming.broadcast.hub import Hub
+from torchrl_gpu.streaming.broadcast.protocol import Command
+from torchrl_gpu.streaming.codecs.pixels import color_map
 from torchrl_gpu.streaming.server import StreamServer
 
 

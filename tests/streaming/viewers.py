@@ -14,8 +14,8 @@ import aiohttp
 import numpy as np
 
 from tests.streaming.pictures import scene
-from torchrl_gpu.streaming.frames import Codec, Encoded
-from torchrl_gpu.streaming.protocol import read_picture
+from torchrl_gpu.streaming.broadcast.frames import Codec, Encoded
+from torchrl_gpu.streaming.broadcast.protocol import read_picture
 from torchrl_gpu.streaming.server import StreamServer
 
 TIMEOUT = 20.0

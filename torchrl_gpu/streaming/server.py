@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import quote
 
-from torchrl_gpu.streaming.extras import load
-from torchrl_gpu.streaming.frames import Scalar
-from torchrl_gpu.streaming.protocol import Command
-from torchrl_gpu.streaming.settings import Settings
+from torchrl_gpu.streaming.broadcast.frames import Scalar
+from torchrl_gpu.streaming.broadcast.protocol import Command
+from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.streaming.web.settings import Settings
 
 if TYPE_CHECKING:
-    from torchrl_gpu.streaming.pipeline import GpuFramePipeline
+    from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 
 _ANYWHERE = ("0.0.0.0", "::")
 
@@ -276,10 +276,10 @@ class StreamServer:
 
     def _open(self) -> Link:
         if self.isolation == "process":
-            from torchrl_gpu.streaming.process import ProcessLink
+            from torchrl_gpu.streaming.remote.process import ProcessLink
 
             return ProcessLink(self.settings)
-        from torchrl_gpu.streaming.thread import ThreadLink
+        from torchrl_gpu.streaming.web.thread import ThreadLink
 
         return ThreadLink(self.settings, self._pipeline)
 

@@ -1,0 +1,116 @@
+"""Newest-wins places: between the producer and the encoder, and between the encoder and each viewer."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Protocol
+
+import numpy as np
+
+from torchrl_gpu.streaming.broadcast.frames import Capture, Encoded
+
+
+class FrameBox:
+    """Holds the newest frame that the encoder has not taken, and the one that it took last.
+
+    Buffers are used again: while one is being filled, one may wait and one be encoded. Any thread may put; one takes.
+    """
+
+    def __init__(self) -> None:
+        self.current: Capture | None = None
+        self._waiting: Capture | None = None
+        self._spare: list[np.ndarray] = []
+        self._lock = threading.Lock()
+
+    def buffer(self) -> np.ndarray | None:
+        """A buffer that nobody reads, for the next frame; None if there is none."""
+        with self._lock:
+            return self._spare.pop() if self._spare else None
+
+    def put(self, frame: Capture) -> bool:
+        """Leaves a frame; true if one that nobody took lay there."""
+        with self._lock:
+            old, self._waiting = self._waiting, frame
+            self._reuse(old)
+        return old is not None
+
+    def take(self) -> Capture | None:
+        """The newest frame, which is the current one from now on; None if there is no new one."""
+        with self._lock:
+            if self._waiting is None:
+                return None
+            old, self.current, self._waiting = self.current, self._waiting, None
+            self._reuse(old)
+        return self.current
+
+    def _reuse(self, frame: Capture | None) -> None:
+        if frame is not None and isinstance(frame.pixels, np.ndarray) and len(self._spare) < 2:
+            self._spare.append(frame.pixels)
+
+
+class Slot(Protocol):
+    """What lies ready for one viewer."""
+
+    dropped: int
+    needs_key: bool
+
+    def offer(self, encoded: Encoded) -> None:
+        """Leaves a picture."""
+
+    def take(self) -> Encoded | None:
+        """The next picture to send; None if there is none."""
+
+
+class Newest:
+    """One picture: the newest. For codecs whose pictures stand alone."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self.needs_key = False
+        self._held: Encoded | None = None
+
+    def offer(self, encoded: Encoded) -> None:
+        """Leaves a picture, in place of one that was not taken."""
+        self.dropped += self._held is not None
+        self._held = encoded
+
+    def take(self) -> Encoded | None:
+        """The newest picture; None if it has been taken."""
+        held, self._held = self._held, None
+        return held
+
+
+class Chain:
+    """A few pictures, each of which builds on the one before: none is ever left out but up to the next key picture.
+
+    Args:
+        limit: Pictures that may wait; at one more all are dropped, and those that follow up to the next key picture.
+    """
+
+    def __init__(self, limit: int = 6) -> None:
+        self.dropped = 0
+        self.needs_key = True
+        self._limit = limit
+        self._held: deque[Encoded] = deque()
+        self._begun = False
+
+    def offer(self, encoded: Encoded) -> None:
+        """Leaves a picture, if what has been kept leads up to it."""
+        if encoded.key:
+            self._forget()
+            self.needs_key, self._begun = False, True
+        elif self.needs_key or len(self._held) == self._limit:
+            self._forget()
+            self.needs_key = True
+            self.dropped += self._begun
+            return
+        self._held.append(encoded)
+
+    def take(self) -> Encoded | None:
+        """The oldest picture; None if all have been taken."""
+        return self._held.popleft() if self._held else None
+
+    def _forget(self) -> None:
+        self.dropped += len(self._held)
+        self._held.clear()

@@ -1,0 +1,236 @@
+"""One named stream: what its producer, the encoder and its viewers know of each other."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+
+from torchrl_gpu.streaming.broadcast.frames import Codec, Encoded, Layout
+from torchrl_gpu.streaming.broadcast.instant_replay import ReplayRing
+from torchrl_gpu.streaming.broadcast.mailboxes import Chain, FrameBox, Newest, Slot
+from torchrl_gpu.streaming.broadcast.protocol import LARGEST_NAME
+from torchrl_gpu.streaming.broadcast.rates import Pace
+
+JOIN_SPACING = 0.25  # seconds between two key frames that joining viewers get
+GAP_SPACING = 1.0  # the same for viewers that were too slow: the others pay for these key frames
+STILL = 0.25  # seconds without a frame, after which a source counts as standing still
+KEEP_SPACING = 1.0  # seconds between two frames that are kept for whoever comes, while nobody waits for one
+
+MOST_STREAMS = 64
+
+
+def check_name(name: object, number: int) -> None:
+    """Lets the name of another stream pass, where there is a number of them already.
+
+    Raises:
+        ValueError: It is not 1 to 64 printable characters, or there are enough.
+    """
+    if not isinstance(name, str) or not 1 <= len(name) <= LARGEST_NAME or not name.isprintable():
+        raise ValueError(f"StreamServer: want 1 to {LARGEST_NAME} printable characters as a stream; got {name!r}")
+    if number >= MOST_STREAMS:
+        raise ValueError(f"StreamServer: want at most {MOST_STREAMS} streams; got {name!r} beside them")
+
+
+def is_due(pace: Pace, demand_at: float, now: float, is_on_demand: bool = False) -> bool:
+    """Whether a stream wants a frame: somebody waits for one, or the one that is kept for newcomers has grown old.
+
+    None is kept of a stream that is there because somebody asked for it.
+    """
+    kept_is_old = not is_on_demand and now >= pace.taken_at + KEEP_SPACING
+    return now >= pace.at and (now >= demand_at or kept_is_old)
+
+
+class SubscriptionClosed(Exception):
+    """There are no more pictures; the message says why."""
+
+
+class Stream:
+    """A stream of pictures.
+
+    The producer's thread, the encoder's and the event loop share it. Each attribute has one writer, named below.
+
+    Args:
+        name: What viewers ask for.
+        title: What they read.
+        fps: The largest rate.
+        replay: What keeps the last seconds.
+    """
+
+    def __init__(self, name: str, title: str, fps: float, replay: ReplayRing) -> None:
+        self.name = name
+        self.title = title
+        self.label = name  # what it is counted under
+        self.box = FrameBox()
+        # written by the producer, but for the interval of the pace
+        self.published = 0
+        self.layout = Layout()
+        self.pace = Pace(1 / fps)
+        # written by the event loop
+        self.subscriptions: tuple[Subscription, ...] = ()
+        self.demand_at = math.inf
+        self.idle_since = time.monotonic()
+        self.is_dropped = False
+        self.replay = replay
+        self.tell_demand: Callable[[Stream], None] = lambda stream: None
+        self.wake_encoder: Callable[[Stream], None] = lambda stream: None
+        self._shortest = 1 / fps
+        # asked for by the event loop, granted by the encoder
+        self.key_asked = False
+        self.again_asked = False
+        # written by the encoder
+        self.key_at = -math.inf
+
+    @property
+    def is_on_demand(self) -> bool:
+        """Whether it is the member of a family, made because somebody asked for it."""
+        return self.label != self.name
+
+    def is_due(self, now: float) -> bool:
+        """Whether a frame is wanted at this moment of the monotonic clock: see `is_due`."""
+        return is_due(self.pace, self.demand_at, now, self.is_on_demand)
+
+    def add(self, subscription: Subscription) -> None:
+        """A viewer comes."""
+        self.subscriptions = (*self.subscriptions, subscription)
+        self._set_pace()
+        self.refresh()
+
+    def remove(self, subscription: Subscription) -> None:
+        """A viewer goes."""
+        self.subscriptions = tuple(each for each in self.subscriptions if each is not subscription)
+        self.idle_since = time.monotonic()
+        self._set_pace()
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Finds out anew from when on a frame is wanted."""
+        self._set_demand(min((each.pace.at for each in self.subscriptions if each.is_waiting), default=math.inf))
+
+    def ask_from(self, moment: float) -> None:
+        """A viewer wants a frame from this moment on."""
+        self._set_demand(min(self.demand_at, moment))
+
+    def ask_key(self, spacing: float, now: float) -> None:
+        """Asks for a key frame, unless there was one a moment ago."""
+        if now - self.key_at >= spacing:
+            self.key_asked = True
+
+    def codecs_due(self, now: float) -> set[Codec]:
+        """In what the next frame is to be encoded."""
+        return {each.codec for each in self.subscriptions if each.is_waiting and now >= each.pace.at}
+
+    def show_newest(self) -> None:
+        """Has the newest frame encoded for whoever has just come, instead of waiting for the next."""
+        if self.box.current is not None:
+            self.again_asked = True
+            self.wake_encoder(self)
+
+    def has_viewers_of(self, codec: Codec) -> bool:
+        """Whether anybody watches in a codec, waiting or not."""
+        return any(each.codec == codec for each in self.subscriptions)
+
+    def stands_still(self, now: float) -> bool:
+        """Whether a viewer has waited in vain while there is a frame that it has not seen."""
+        newest = self.box.current
+        return newest is not None and any(each.misses(newest.seq, now) for each in self.subscriptions)
+
+    def _set_pace(self) -> None:
+        self.pace.interval = min((each.pace.interval for each in self.subscriptions), default=self._shortest)
+
+    def _set_demand(self, moment: float) -> None:
+        self.demand_at = moment
+        self.tell_demand(self)
+
+
+class Subscription:
+    """The pictures of one stream for one viewer, as it takes them. For the event loop's thread.
+
+    Args:
+        stream: The stream.
+        codec: "jpeg", of which the newest picture is given; or "h264", of which pictures follow each other without a
+            gap, or begin again at a key frame.
+        fps: The largest rate. H.264 comes at the rate of the stream's fastest viewer, for none may be left out.
+    """
+
+    def __init__(self, stream: Stream, codec: Codec, fps: float) -> None:
+        self.stream = stream
+        self.codec = codec
+        self.pace = Pace(1 / fps)
+        self.slot: Slot = Chain() if codec == "h264" else Newest()
+        self._seen = -1
+        self._waits_since = math.inf
+        self._waiter: asyncio.Future[None] | None = None
+        self._why_closed: str | None = None
+        stream.add(self)
+        if codec == "h264":
+            self.request_key()
+
+    @property
+    def dropped(self) -> int:
+        """Pictures that the viewer was too slow for."""
+        return self.slot.dropped
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether `get` waits."""
+        waiter = self._waiter
+        return waiter is not None and not waiter.done()
+
+    async def get(self) -> Encoded:
+        """The next picture, as soon as there is one. One call at a time.
+
+        Raises:
+            SubscriptionClosed: There will be none.
+        """
+        while True:
+            if self._why_closed is not None:
+                raise SubscriptionClosed(self._why_closed)
+            encoded = self.slot.take()
+            if encoded is not None:
+                self.pace.advance(time.monotonic())
+                self._seen = encoded.seq
+                return encoded
+            await self._wait()
+
+    def offer(self, encoded: Encoded, now: float) -> None:
+        """Leaves a picture for the viewer, if it is due."""
+        if self.codec == "jpeg" and now < self.pace.at:
+            return
+        self.slot.offer(encoded)
+        if not self.slot.needs_key:
+            self._wake()
+        elif self.is_waiting:  # not for one that cannot take it anyway
+            self.stream.ask_key(JOIN_SPACING if self._seen < 0 else GAP_SPACING, now)
+
+    def request_key(self) -> None:
+        """Asks for a picture that a decoder can start at; without meaning for JPEG."""
+        self.stream.ask_key(JOIN_SPACING, time.monotonic())
+
+    def misses(self, seq: int, now: float) -> bool:
+        """Whether the viewer has waited for a while, and not seen this frame."""
+        return self.is_waiting and self._seen < seq and now - max(self._waits_since, self.pace.at) >= STILL
+
+    def close(self, why: str = "closed") -> None:
+        """Ends it; whoever waits in `get` learns why. Closing again does nothing."""
+        if self._why_closed is None:
+            self._why_closed = why
+            self.stream.remove(self)
+            self._wake()
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._waits_since = time.monotonic()
+        self.stream.ask_from(self.pace.at)
+        if self._seen < 0 and (self.codec == "jpeg" or self.stream.key_asked):
+            self.stream.show_newest()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            self.stream.refresh()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

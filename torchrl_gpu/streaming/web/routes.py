@@ -1,0 +1,172 @@
+"""The paths of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from typing import Any
+
+from aiohttp import hdrs, web
+
+from torchrl_gpu.streaming.broadcast import metrics, protocol
+from torchrl_gpu.streaming.broadcast.frames import Encoded
+from torchrl_gpu.streaming.broadcast.protocol import ProtocolError
+from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
+from torchrl_gpu.streaming.web import mjpeg, sockets
+from torchrl_gpu.streaming.web.access import (
+    STATE,
+    add_headers,
+    fields_of,
+    guard,
+    role_of_token,
+    said,
+    set_session,
+    take_seat,
+)
+from torchrl_gpu.streaming.web.app_state import AppState
+from torchrl_gpu.streaming.web.security import content_security_policy
+
+LARGEST_BODY = 65_536
+_BODY_TIMEOUT = 5.0
+_SNAPSHOT_TIMEOUT = 1.0
+_FRESH = 0.25  # seconds: a snapshot may be this much older than its request, and waits so long for a younger frame
+
+
+def make_app(state: AppState) -> web.Application:
+    """The application of a server."""
+    app = web.Application(middlewares=[guard], client_max_size=LARGEST_BODY)
+    app[STATE] = state
+    app.on_response_prepare.append(add_headers)
+    app.add_routes(
+        [
+            web.get("/", page),
+            web.post("/login", login),
+            web.get("/ws", sockets.serve, allow_head=False),
+            web.get("/stream.mjpg", mjpeg.serve, allow_head=False),
+            web.get("/snapshot.jpg", snapshot, allow_head=False),
+            web.post("/webrtc/offer", offer),
+            web.get("/streams", streams),
+            web.get("/curves", curves),
+            web.get("/metrics", read_metrics),
+            web.get("/healthz", health),
+        ]
+    )
+    return app
+
+
+async def page(request: web.Request) -> web.StreamResponse:
+    """The page; with a token in the query, a session and the same address without the token."""
+    state = request.app[STATE]
+    if "token" in request.query:
+        role = role_of_token(request, request.query["token"])
+        rest = {name: value for name, value in request.query.items() if name != "token"}
+        response = web.Response(status=303, headers={hdrs.LOCATION: str(request.rel_url.with_query(rest))})
+        set_session(request, response, role)
+        return response
+    policy = content_security_policy(state.page, request.headers[hdrs.HOST], state.gate.allowed_origins)
+    return web.Response(text=state.page, content_type="text/html", headers={"Content-Security-Policy": policy})
+
+
+async def login(request: web.Request) -> web.StreamResponse:
+    """A session for a token: {"token": …} gives {"role": …} and a cookie."""
+    token = fields_of(await read_json(request)).get("token")
+    role = role_of_token(request, token if isinstance(token, str) else None)
+    response = web.json_response({"role": role})
+    set_session(request, response, role)
+    return response
+
+
+async def snapshot(request: web.Request) -> web.StreamResponse:
+    """A JPEG of this moment, or else the newest frame, which is at most a second older; 503 where there is none yet."""
+    state = request.app[STATE]
+    give_back = take_seat(request, "snapshot")
+    try:
+        subscription = state.hub.subscribe(request.query.get("stream", "main"), "jpeg")
+    except ProtocolError as error:
+        give_back()
+        raise web.HTTPNotFound(**said(str(error))) from None
+    try:
+        encoded = await _newest(subscription, time.time() - _FRESH)
+    finally:
+        subscription.close()
+        give_back()
+    if encoded is None:
+        raise web.HTTPServiceUnavailable(**said("no frame yet"), headers={hdrs.RETRY_AFTER: "1"})
+    about = {"X-Frame": protocol.header(encoded, time.time())}
+    return web.Response(body=encoded.data, content_type="image/jpeg", headers=about)
+
+
+async def offer(request: web.Request) -> web.StreamResponse:
+    """The answer to a WebRTC offer: {"sdp", "type", "stream"} gives {"sdp", "type", "id"}."""
+    fields = fields_of(await read_json(request))
+    try:
+        from torchrl_gpu.streaming.web import webrtc
+    except ImportError:
+        raise web.HTTPNotImplemented(
+            **said("want aiortc, which an extra brings, pip install 'torchrl_gpu[webrtc]'")
+        ) from None
+    give_back = take_seat(request, "webrtc")
+    try:
+        return web.json_response(await webrtc.answer(request.app[STATE], fields, give_back))
+    except ValueError as error:
+        give_back()
+        raise web.HTTPBadRequest(**said(str(error))) from None
+    except BaseException:
+        give_back()
+        raise
+
+
+async def streams(request: web.Request) -> web.StreamResponse:
+    """The list of streams."""
+    return web.json_response(request.app[STATE].hub.list_streams())
+
+
+async def curves(request: web.Request) -> web.StreamResponse:
+    """Curves of the run behind the point `since`, all of them by default; `newest` is the point to go on from."""
+    held = request.app[STATE].hub.curves
+    since = request.query.get("since", "0")
+    if not re.fullmatch(r"[0-9]{1,16}", since):
+        raise web.HTTPBadRequest(**said("curves: want since to be a whole number"))
+    newest, found = held.serial, []
+    for portion in held.since(int(since)):
+        found.append(",".join(map(json.dumps, portion)))
+        await asyncio.sleep(0)  # pictures go first
+    return web.Response(text=f'{{"newest": {newest}, "curves": [{",".join(found)}]}}', content_type="application/json")
+
+
+async def read_metrics(request: web.Request) -> web.StreamResponse:
+    """Everything that is counted, for Prometheus."""
+    text = request.app[STATE].metrics.render()
+    return web.Response(body=text.encode(), headers={hdrs.CONTENT_TYPE: metrics.CONTENT_TYPE})
+
+
+async def health(request: web.Request) -> web.StreamResponse:
+    """That the server answers."""
+    return web.Response(text="ok\n")
+
+
+async def read_json(request: web.Request) -> Any:
+    """The JSON of a request's body; raises 400 for anything else, 408 where it does not come, 413 where it is large."""
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT):
+            return json.loads(await request.read())
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(**said("want the body within 5 s")) from None
+    except (ValueError, RecursionError):
+        raise web.HTTPBadRequest(**said("want JSON")) from None
+
+
+async def _newest(subscription: Subscription, since: float) -> Encoded | None:
+    """The first picture captured since a time, or, where none comes at once, the newest there is."""
+    encoded = None
+    try:
+        async with asyncio.timeout(_SNAPSHOT_TIMEOUT):
+            encoded = await subscription.get()
+        async with asyncio.timeout(_FRESH):
+            while encoded.captured < since:
+                encoded = await subscription.get()
+    except (TimeoutError, SubscriptionClosed):
+        pass
+    return encoded
