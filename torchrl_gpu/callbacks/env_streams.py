@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 GRID_SIDE = 3  # pictures along each side of a grid, at most
 CHOSEN_SPACING = 1.0  # seconds: a stream that somebody chooses gets a picture, unless the last one is younger
 TITLES = {"worst": "The worst", "best": "The best", "grid": "Several"}
-MOST_DECLARED = 40  # streams with their overlays; of the others, overlays are there on demand
+MAX_DECLARED = 40  # streams with their overlays; of the others, overlays are there on demand
 _NAME = re.compile(r"(?:env(0|[1-9][0-9]{0,8})|worst|best|grid)(?::([a-z][a-z_]{0,15}))?")
 _COUNTS = ("step", "episode", "num_packed")
-_MOST_REMEMBERED = 256  # streams, of those drawn last
+_MAX_REMEMBERED = 256  # streams, of those drawn last
 
 
 class FrameSink(Protocol):
@@ -151,7 +151,7 @@ class EnvStreams:
         declared = dict.fromkeys(self.names)
         for base in (name for name in self.names if ":" not in name and name != "grid"):
             more = [f"{base}:{overlay}" for overlay in self.overlays]
-            if len(declared | dict.fromkeys(more)) <= MOST_DECLARED:
+            if len(declared | dict.fromkeys(more)) <= MAX_DECLARED:
                 declared |= dict.fromkeys(more)
         for name in declared:
             self.sink.declare(name, title(name, self.overlays))
@@ -285,7 +285,7 @@ def _remember(found: dict[str, Any], name: str, value: Any) -> None:
     """Keeps a value by the name of a stream, of which there may be millions: the newest ones."""
     found.pop(name, None)
     found[name] = value
-    if len(found) > _MOST_REMEMBERED:
+    if len(found) > _MAX_REMEMBERED:
         found.pop(next(iter(found)))
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.streaming.viewers import address, run, server, session, viewer
 from torchrl_gpu.streaming.broadcast import curves as curves_module
-from torchrl_gpu.streaming.broadcast.curves import LARGEST_STEP, MOST_CURVES, MOST_POINTS, Curves
+from torchrl_gpu.streaming.broadcast.curves import MAX_CURVES, MAX_POINTS, MAX_STEP, Curves
 from torchrl_gpu.streaming.server import StreamServer
 
 
@@ -52,12 +52,12 @@ def test_a_curve_has_its_points_in_order() -> None:
 
 def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
     curves = Curves()
-    for step in range(10 * MOST_POINTS + 7):
+    for step in range(10 * MAX_POINTS + 7):
         curves.log(step, {"a": float(step)})
-        assert step % 997 or len(all_of(curves)["a"]) <= MOST_POINTS
+        assert step % 997 or len(all_of(curves)["a"]) <= MAX_POINTS
     steps = list(all_of(curves)["a"])
-    assert MOST_POINTS / 2 <= len(steps) <= MOST_POINTS
-    assert (steps[0], steps[-1]) == (0, 10 * MOST_POINTS + 6)
+    assert MAX_POINTS / 2 <= len(steps) <= MAX_POINTS
+    assert (steps[0], steps[-1]) == (0, 10 * MAX_POINTS + 6)
     gaps = np.diff(steps[:-1])
     assert (gaps == 16).all(), "evenly: the first power of two at which they fit"
 
@@ -83,7 +83,7 @@ def test_who_reads_now_and_then_has_what_a_late_joiner_gets(logged: list[tuple[i
 def test_the_same_while_it_is_thinned(logged: list[tuple[int, bool]]) -> None:
     """Who has read along has all that a late joiner gets, and perhaps more."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(curves_module, "MOST_POINTS", 4)
+        patch.setattr(curves_module, "MAX_POINTS", 4)
         curves, reader = Curves(), Reader()
         for i, (step, reads) in enumerate(logged):
             curves.log(step, {"a": float(i)})
@@ -112,7 +112,7 @@ def test_a_viewer_of_an_earlier_server_gets_everything() -> None:
 
 def test_much_is_sent_in_portions() -> None:
     curves = Curves()
-    for step in range(MOST_POINTS):
+    for step in range(MAX_POINTS):
         curves.log(step, {f"curve {i}": 1.0 for i in range(12)})
     sizes = [sum(len(curve["steps"]) for curve in portion) for portion in curves.since(0)]
     assert sizes == [5000, 5000, 2000]
@@ -128,7 +128,7 @@ def test_what_is_not_finite_is_left_out() -> None:
     ("step", "scalars", "message"),
     [
         (-1, {"a": 1.0}, r"want the step to be an integer from 0 to 2\*\*53; got -1"),
-        (LARGEST_STEP, {"a": 1.0}, "want the step"),
+        (MAX_STEP, {"a": 1.0}, "want the step"),
         (1.0, {"a": 1.0}, "want the step"),
         (True, {"a": 1.0}, "want the step"),
         (1, {"": 1.0}, "want names of 1 to 64 characters; got ''"),
@@ -138,25 +138,19 @@ def test_what_is_not_finite_is_left_out() -> None:
         (1, {"a": True}, "want 'a' to be a number; got bool"),
         (1, {"a": None}, "want 'a' to be a number"),
         (1, {"a": np.zeros(3)}, "want 'a' to be a number; got ndarray"),
-        (1, {str(i): 0.0 for i in range(MOST_CURVES + 1)}, "want at most 200 curves; got 201 names"),
+        (1, {str(i): 0.0 for i in range(MAX_CURVES + 1)}, "want at most 200 curves; got 201 names"),
     ],
 )
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_nothing_else_is_taken(
-    shared_server: dict[str, StreamServer], isolation: str, step: Any, scalars: Any, message: str
-) -> None:
-    link = shared_server[isolation]._link
-    assert link is not None
+def test_nothing_else_is_taken(shared_server: StreamServer, step: Any, scalars: Any, message: str) -> None:
     with pytest.raises(ValueError, match=f"StreamServer.log: {message}"):
-        link.log(step, scalars)
+        shared_server._service.hub.curves.log(step, scalars)  # type: ignore[union-attr]
 
 
 @pytest.fixture(scope="module")
 def shared_server() -> Any:
-    with server() as thread, server(isolation="process") as process:
-        yield {"thread": thread, "process": process}
-        for each in (thread, process):
-            assert run(fetched(each))["curves"] == [], "a call that is refused leaves nothing"
+    with server() as stream_server:
+        yield stream_server
+        assert run(fetched(stream_server))["curves"] == [], "a call that is refused leaves nothing"
 
 
 async def fetched(stream_server: StreamServer, query: str = "") -> Any:
@@ -164,8 +158,7 @@ async def fetched(stream_server: StreamServer, query: str = "") -> Any:
         return await answer.json() if answer.status == 200 else answer.status
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_viewers_get_all_at_first_and_then_what_is_new(isolation: Any) -> None:
+def test_viewers_get_all_at_first_and_then_what_is_new() -> None:
     async def inner(stream_server: StreamServer) -> None:
         early = Reader()
         async with viewer(stream_server) as guest:
@@ -181,7 +174,7 @@ def test_viewers_get_all_at_first_and_then_what_is_new(isolation: Any) -> None:
                 late.take((await guest.text("curves"))["curves"])
             assert late.points == {"loss": {1: 1.0, 2: 0.5, 3: 0.25}, "self": {1: 5.0}, "step": {1: 6.0}}
 
-    with server(isolation=isolation) as stream_server:
+    with server() as stream_server:
         run(inner(stream_server))
 
 

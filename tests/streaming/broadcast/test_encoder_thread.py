@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene, unit_types
-from tests.streaming.viewers import run, until
+from tests.streaming.viewers import counted, run, until
 from torchrl_gpu.streaming.broadcast import encoder_thread as encoding_module
-from torchrl_gpu.streaming.broadcast.encoder_thread import Encoding
-from torchrl_gpu.streaming.broadcast.frames import Codec, Encoded
+from torchrl_gpu.streaming.broadcast.encoder_thread import EncoderThread
+from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, Codec, EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 
 
 @contextlib.asynccontextmanager
-async def encoding_hub(**arguments: Any) -> AsyncIterator[tuple[Hub, Encoding]]:
+async def encoding_hub(**arguments: Any) -> AsyncIterator[tuple[Hub, EncoderThread]]:
     """A hub whose frames are encoded."""
-    hub = Hub(fps=1000.0, replay_seconds=arguments.pop("replay_seconds", 10.0))
+    hub = Hub(fps=1000.0, instant_replay_s=arguments.pop("instant_replay_s", 10.0))
     hub.attach(asyncio.get_running_loop())
-    encoding = Encoding(hub, **arguments)
+    encoding = EncoderThread(hub, **arguments)
     encoding.start()
     try:
         yield hub, encoding
@@ -36,11 +36,11 @@ async def encoding_hub(**arguments: Any) -> AsyncIterator[tuple[Hub, Encoding]]:
         hub.attach(None)
 
 
-async def shown(hub: Hub, frame: Any, *subscriptions: Subscription, bgr: bool = False) -> list[Encoded]:
+async def shown(hub: Hub, frame: Any, *subscriptions: Subscription, bgr: bool = False) -> list[EncodedPicture]:
     """Publishes a frame as soon as all wait for one; what they get."""
     tasks = [asyncio.create_task(each.get()) for each in subscriptions]
     await until(lambda: all(each.is_waiting for each in subscriptions))
-    await until(lambda: hub.stream("main").is_due(asyncio.get_running_loop().time()))
+    await until(lambda: hub.declare("main").is_due(asyncio.get_running_loop().time()))
     hub.publish(frame, "main", {"step": 1}, bgr=bgr)
     return [await asyncio.wait_for(task, 10) for task in tasks]
 
@@ -50,7 +50,7 @@ async def shown(hub: Hub, frame: Any, *subscriptions: Subscription, bgr: bool = 
 def test_what_is_shown_is_what_was_published(codec: Codec, bgr: bool) -> None:
     async def inner() -> None:
         async with encoding_hub() as (hub, _):
-            hub.stream("main")
+            hub.declare("main")
             frame = scene()
             (picture,) = await shown(hub, frame[..., ::-1] if bgr else frame, hub.subscribe("main", codec), bgr=bgr)
             decoded = decode_jpeg(picture.data) if codec == "jpeg" else decode_h264([picture.data])[0]
@@ -63,15 +63,15 @@ def test_what_is_shown_is_what_was_published(codec: Codec, bgr: bool) -> None:
 
 def test_a_frame_is_encoded_once_however_many_watch() -> None:
     async def inner() -> None:
-        async with encoding_hub(replay_seconds=0) as (hub, _):
-            hub.stream("main")
+        async with encoding_hub(instant_replay_s=0) as (hub, _):
+            hub.declare("main")
             viewers = [hub.subscribe("main", codec) for codec in ("jpeg", "jpeg", "jpeg", "h264", "h264")]
             for _ in range(3):
                 pictures = await shown(hub, scene(), *viewers)
                 assert pictures[0] is pictures[1] is pictures[2]
                 assert pictures[3] is pictures[4]
             for codec in ("jpeg", "h264"):
-                assert hub.metrics.value("frames_encoded_total", stream="main", codec=codec) == 3
+                assert counted(hub, "frames_encoded_total", stream="main", codec=codec) == 3
 
     run(inner())
 
@@ -79,16 +79,16 @@ def test_a_frame_is_encoded_once_however_many_watch() -> None:
 def test_only_what_is_watched_is_encoded_but_for_a_jpeg_now_and_then() -> None:
     async def inner() -> None:
         async with encoding_hub() as (hub, _):
-            hub.stream("main")
+            hub.declare("main")
             still = hub.subscribe("main", "jpeg")
             for _ in range(4):
                 await shown(hub, scene(), still)
-            assert hub.metrics.value("frames_encoded_total", stream="main", codec="h264") == 0
+            assert counted(hub, "frames_encoded_total", stream="main", codec="h264") == 0
         async with encoding_hub() as (hub, _):
-            stream, video = hub.stream("main"), hub.subscribe("main", "h264")
+            stream, video = hub.declare("main"), hub.subscribe("main", "h264")
             for _ in range(4):
                 await shown(hub, scene(), video)
-            assert 1 <= hub.metrics.value("frames_encoded_total", stream="main", codec="jpeg") < 4
+            assert 1 <= counted(hub, "frames_encoded_total", stream="main", codec="jpeg") < 4
             assert [picture.codec for picture in stream.replay.clip()][:1] == ["jpeg"]
 
     run(inner())
@@ -97,7 +97,7 @@ def test_only_what_is_watched_is_encoded_but_for_a_jpeg_now_and_then() -> None:
 def test_who_joins_late_can_decode_from_the_first_picture() -> None:
     async def inner() -> None:
         async with encoding_hub() as (hub, _):
-            stream = hub.stream("main")
+            stream = hub.declare("main")
             early = hub.subscribe("main", "h264")
             first = [(await shown(hub, scene(shift=i), early))[0] for i in range(3)]
             assert [picture.key for picture in first] == [True, False, False]
@@ -119,10 +119,10 @@ def test_who_joins_late_can_decode_from_the_first_picture() -> None:
 def test_who_comes_between_two_frames_sees_the_newest_at_once(codec: Codec) -> None:
     async def inner() -> None:
         async with encoding_hub() as (hub, _):
-            stream = hub.stream("main")
+            stream = hub.declare("main")
             hub.publish(scene(), "main", {"step": 7}, bgr=False)  # and then no more, and no tick
-            await until(lambda: stream.box.current is not None)
-            assert hub.metrics.value("frames_encoded_total", stream="main", codec=codec) == 0, "nobody was there"
+            await until(lambda: stream.mailbox.current is not None)
+            assert counted(hub, "frames_encoded_total", stream="main", codec=codec) == 0, "nobody was there"
             for _ in range(2):
                 stream.key_at = 0.0  # a while ago
                 viewer = hub.subscribe("main", codec)
@@ -139,14 +139,14 @@ def test_who_comes_between_two_frames_sees_the_newest_at_once(codec: Codec) -> N
 def test_a_still_frame_is_encoded_again_as_a_key_frame() -> None:
     async def inner() -> None:
         async with encoding_hub() as (hub, _):
-            stream, early = hub.stream("main"), hub.subscribe("main", "jpeg")
+            stream, early = hub.declare("main"), hub.subscribe("main", "jpeg")
             (seen,) = await shown(hub, scene(), early)
             stream.key_at = time.monotonic() + 60.0  # so that who joins waits for a tick
             late = hub.subscribe("main", "h264")
             task = asyncio.create_task(late.get())
             await until(lambda: late.is_waiting)
             stream.again_asked = stream.key_asked = True
-            hub.wake_encoder(stream)
+            hub.pending.add(stream)
             again = await asyncio.wait_for(task, 10)
             assert again.key
             assert again.seq > seen.seq
@@ -159,7 +159,7 @@ def test_a_still_frame_is_encoded_again_as_a_key_frame() -> None:
 def test_an_encoder_that_nobody_watches_is_let_go() -> None:
     async def inner() -> None:
         async with encoding_hub() as (hub, encoding):
-            hub.stream("main")
+            hub.declare("main")
             still, video = hub.subscribe("main", "jpeg"), hub.subscribe("main", "h264")
             await shown(hub, scene(), still, video)
             assert encoding._h264
@@ -173,7 +173,7 @@ def test_an_encoder_that_nobody_watches_is_let_go() -> None:
 def test_sizes_may_change() -> None:
     async def inner() -> None:
         async with encoding_hub() as (hub, _):
-            hub.stream("main")
+            hub.declare("main")
             viewers = hub.subscribe("main", "jpeg"), hub.subscribe("main", "h264")
             for shape in ((48, 64), (47, 61), (3, 20, 30), (48, 64)):
                 frame = np.full((*shape, 3), 90, np.uint8)
@@ -194,7 +194,7 @@ def test_h264_that_fails_ends_its_viewers_and_not_those_of_jpeg(
 
     async def inner() -> None:
         async with encoding_hub() as (hub, encoding):
-            stream, still = hub.stream("main"), hub.subscribe("main", "jpeg")
+            stream, still = hub.declare("main"), hub.subscribe("main", "jpeg")
             for _ in range(2):
                 video = hub.subscribe("main", "h264")
                 task = asyncio.create_task(video.get())
@@ -224,14 +224,14 @@ def test_a_jpeg_that_fails_is_an_error_and_the_next_one_comes(monkeypatch: pytes
 
     async def inner() -> None:
         async with encoding_hub() as (hub, encoding):
-            subscription = hub.subscribe(hub.stream("main").name, "jpeg")
+            subscription = hub.subscribe(hub.declare("main").name, "jpeg")
             task = asyncio.create_task(subscription.get())
             while not task.done():
-                await until(lambda: task.done() or hub.stream("main").is_due(asyncio.get_running_loop().time()))
+                await until(lambda: task.done() or hub.declare("main").is_due(asyncio.get_running_loop().time()))
                 hub.publish(scene(), "main", None, bgr=False)
             assert (await task).data == b"jpeg"
             assert str(encoding.error) == "out of luck"
-            assert hub.metrics.value("encode_errors_total", stream="main", codec="jpeg") == 1
+            assert counted(hub, "encode_errors_total", stream="main", codec="jpeg") == 1
 
     run(inner())
 
@@ -243,7 +243,7 @@ def test_a_pipeline_of_the_program_makes_the_jpegs() -> None:
 
     async def inner() -> None:
         async with encoding_hub(pipeline=Pipeline(), jpeg_quality=55) as (hub, _):
-            hub.stream("main")
+            hub.declare("main")
             (picture,) = await shown(hub, scene(4, 6), hub.subscribe("main"), bgr=True)
             assert picture.data == b"(4, 6, 3) 55 True torchrl_gpu stream encoder"
 
@@ -253,9 +253,9 @@ def test_a_pipeline_of_the_program_makes_the_jpegs() -> None:
 def test_a_frame_that_cannot_be_read_is_an_error_and_the_thread_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def inner() -> None:
         async with encoding_hub() as (hub, encoding):
-            stream = hub.stream("main")
-            monkeypatch.setattr(stream.box, "take", lambda: 1 / 0)
-            hub.wake_encoder(stream)
+            stream = hub.declare("main")
+            monkeypatch.setattr(stream.mailbox, "take", lambda: 1 / 0)
+            hub.pending.add(stream)
             await until(lambda: encoding.error is not None)
             monkeypatch.undo()
             await shown(hub, scene(), hub.subscribe("main"))
@@ -265,8 +265,8 @@ def test_a_frame_that_cannot_be_read_is_an_error_and_the_thread_goes_on(monkeypa
 
 
 def test_the_thread_ends_with_stop_even_if_it_never_began() -> None:
-    Encoding(Hub()).stop()
-    encoding = Encoding(Hub())
+    EncoderThread(Hub()).stop()
+    encoding = EncoderThread(Hub())
     encoding.start()
     encoding.stop()
     encoding.stop()
@@ -283,22 +283,19 @@ class OnItsWay:
     def synchronize(self) -> None:
         self.is_there = True
 
-    def to(self, device: str, non_blocking: bool) -> OnItsWay:
-        return self
-
     def tolist(self) -> list[float]:
         assert self.is_there
         return [0.5, 4.0]
 
 
-def test_the_range_of_depth_is_read_when_the_copy_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_range_of_depth_is_read_when_the_copy_is_there() -> None:
     async def inner() -> None:
         async with encoding_hub() as (hub, _):
-            stream, depth = hub.stream("main"), OnItsWay()
-            monkeypatch.setattr("torchrl_gpu.streaming.broadcast.hub.event_behind", lambda pixels: depth)
+            stream, depth = hub.declare("main"), OnItsWay()
             task = asyncio.create_task(hub.subscribe("main").get())
             await until(lambda: stream.is_due(asyncio.get_running_loop().time()))
-            hub.accept(stream, scene(), {"step": 1}, bgr=False, captured=0.0, depth=depth)
+            stream.mailbox.put(CapturedFrame(scene(), False, 0.0, hub.next_seq(), {"step": 1}, depth, depth))
+            hub.pending.add(stream)
             picture = await asyncio.wait_for(task, 10)
             assert dict(picture.meta) == {"step": 1, "depth_near_m": 0.5, "depth_far_m": 4.0}
 

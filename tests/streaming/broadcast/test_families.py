@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchrl_gpu.streaming.broadcast.families import MOST_FAMILIES, MOST_MEMBERS, Families, split
+from torchrl_gpu.streaming.broadcast.families import MAX_FAMILIES, MAX_MEMBERS, Families, split_name
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def families() -> Families:
     [("env0", "env"), ("env17", "env"), ("env1023", "env"), ("env0:q", "env:q"), ("env7:q", "env:q")],
 )
 def test_members(families: Families, name: str, family: str) -> None:
-    found = families.of(name)
+    found = families.find(name)
     assert found is not None
     assert found.name == family
 
@@ -54,7 +54,7 @@ def test_members(families: Families, name: str, family: str) -> None:
     ],
 )
 def test_what_is_no_member(families: Families, name: object) -> None:
-    assert families.of(name) is None
+    assert families.find(name) is None
 
 
 def test_titles_and_labels(families: Families) -> None:
@@ -66,8 +66,8 @@ def test_titles_and_labels(families: Families) -> None:
 
 def test_a_family_may_grow_and_shrink(families: Families) -> None:
     families.declare("env", 5, None)
-    assert families.of("env4")
-    assert not families.of("env5")
+    assert families.find("env4")
+    assert not families.find("env5")
 
 
 @pytest.mark.parametrize("name", ["", "env1", "env 1", "1", "env:", "env:q1", "env:Q", "a:b:c", "x" * 33, "ä", None, 3])
@@ -76,7 +76,7 @@ def test_names_that_none_can_have(families: Families, name: object) -> None:
         families.declare(name, 3, None)
 
 
-@pytest.mark.parametrize("count", [0, -1, True, 1.5, "3", None, MOST_MEMBERS + 1])
+@pytest.mark.parametrize("count", [0, -1, True, 1.5, "3", None, MAX_MEMBERS + 1])
 def test_counts_that_are_none(families: Families, count: object) -> None:
     with pytest.raises(ValueError, match=r"^StreamServer.declare_family: want a count of 1 to 1,000,000,000; got .+$"):
         families.declare("env", count, None)
@@ -84,7 +84,7 @@ def test_counts_that_are_none(families: Families, count: object) -> None:
 
 def test_there_are_at_most_so_many() -> None:
     families = Families()
-    for i in range(MOST_FAMILIES):
+    for i in range(MAX_FAMILIES):
         families.declare(f"{chr(97 + i // 26)}{chr(97 + i % 26)}", 3, None)
     families.declare("aa", 4, None)
     with pytest.raises(ValueError, match=r"want at most 64 families; got 'zz' beside them$"):
@@ -103,4 +103,4 @@ def test_there_are_at_most_so_many() -> None:
     ],
 )
 def test_parts_of_a_name(name: str, parts: tuple[str, str | None]) -> None:
-    assert split(name) == parts
+    assert split_name(name) == parts

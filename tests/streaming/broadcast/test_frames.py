@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.streaming.pictures import scene
 from torchrl_gpu.streaming.broadcast.frames import (
-    LARGEST_SIDE,
-    Layout,
+    MAX_FRAME_SIDE,
+    FrameLayout,
     check_state,
     clean_meta,
     copy_pixels,
@@ -22,9 +22,9 @@ from torchrl_gpu.streaming.codecs.pixels import UNMEASURED, color_map, grid
 
 
 def copied(frame: Any, into: np.ndarray | None = None, depth_range: tuple[float, float] | None = None) -> np.ndarray:
-    layout = Layout()
-    frame = layout.see(frame, depth_range)
-    return copy_pixels(frame, layout.shape, into, layout.depth_of(frame, depth_range), layout.format)
+    layout = FrameLayout()
+    frame = layout.update(frame, depth_range)
+    return copy_pixels(frame, layout.shape, into, layout.measure_depth(frame, depth_range), layout.format)
 
 
 @settings(deadline=None)
@@ -72,29 +72,29 @@ def test_a_buffer_of_another_size_is_not_used() -> None:
         np.zeros((0, 6, 3), np.uint8),
         np.zeros((0, 4, 6, 3), np.uint8),
         np.zeros((1, 1, 4, 6, 3), np.uint8),
-        np.zeros((1, LARGEST_SIDE + 1, 3), np.uint8),
+        np.zeros((1, MAX_FRAME_SIDE + 1, 3), np.uint8),
         [[[1, 2, 3]]],
         None,
     ],
 )
 def test_what_is_no_picture(frame: Any) -> None:
     with pytest.raises(ValueError, match=r"^StreamServer.publish: want .*; got .+$"):
-        Layout().see(frame)
+        FrameLayout().update(frame)
 
 
 def test_a_layout_follows_the_frames() -> None:
-    layout = Layout()
-    layout.see(scene(4, 6))
+    layout = FrameLayout()
+    layout.update(scene(4, 6))
     assert layout.shape == (4, 6, 3)
-    layout.see(np.zeros((2, 4, 6, 3), np.uint8))
+    layout.update(np.zeros((2, 4, 6, 3), np.uint8))
     assert layout.shape == (4, 12, 3)
     with pytest.raises(ValueError):
-        layout.see(np.zeros((2, 4, 6, 3), np.int64))
+        layout.update(np.zeros((2, 4, 6, 3), np.int64))
     with pytest.raises(ValueError):
-        layout.see(None)
-    layout.see(scene(4, 6))
+        layout.update(None)
+    layout.update(scene(4, 6))
     with pytest.raises(ValueError, match="got Pretender"):
-        layout.see(Pretender())
+        layout.update(Pretender())
 
 
 class Pretender:
@@ -121,9 +121,9 @@ def test_gray_is_gray(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_depth_runs_from_the_first_colour_to_the_last(dtype: Any) -> None:
     frame = np.array([[1.0, 2.0, 3.0], [np.nan, np.inf, -np.inf]], dtype)
-    layout = Layout()
-    layout.see(frame)
-    assert depth_meta(layout.depth_of(frame, None)) == {"depth_near_m": 1.0, "depth_far_m": 3.0}
+    layout = FrameLayout()
+    layout.update(frame)
+    assert depth_meta(layout.measure_depth(frame, None)) == {"depth_near_m": 1.0, "depth_far_m": 3.0}
     picture, colors = copied(frame), color_map()
     assert picture[0].tolist() == [colors[0].tolist(), colors[128].tolist(), colors[255].tolist()]
     assert (picture[1] == UNMEASURED).all()
@@ -136,10 +136,10 @@ def test_depth_without_a_range(frame: np.ndarray) -> None:
     picture, near = copied(frame), frame[0, 0]
     expected = np.full(3, UNMEASURED) if np.isnan(near) else color_map()[0]
     assert (picture == expected).all()
-    layout = Layout()
-    layout.see(frame)
+    layout = FrameLayout()
+    layout.update(frame)
     known = None if np.isnan(near) else 7.0
-    assert depth_meta(layout.depth_of(frame, None)) == {"depth_near_m": known, "depth_far_m": known}
+    assert depth_meta(layout.measure_depth(frame, None)) == {"depth_near_m": known, "depth_far_m": known}
 
 
 def test_depth_of_any_size() -> None:

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.streaming.broadcast.frames import Layout, copy_pixels, depth_meta, event_behind, to_host_soon
+from torchrl_gpu.streaming.broadcast.frames import FrameLayout, copy_pixels, depth_meta, record_event, to_host_async
 from torchrl_gpu.streaming.codecs import pixels
 from torchrl_gpu.streaming.codecs.images import format_of
 
 
 def copied(frame: torch.Tensor) -> Any:
-    layout = Layout()
-    frame = layout.see(frame)
-    return copy_pixels(frame, layout.shape, None, layout.depth_of(frame, None), layout.format)
+    layout = FrameLayout()
+    frame = layout.update(frame)
+    return copy_pixels(frame, layout.shape, None, layout.measure_depth(frame, None), layout.format)
 
 
 def test_torch_on_the_host() -> None:
@@ -26,7 +26,7 @@ def test_torch_on_the_host() -> None:
     picture = copied(batch)
     np.testing.assert_array_equal(picture[:, :6], batch[0].numpy())
     np.testing.assert_array_equal(picture[:, 6:], batch[1].numpy())
-    assert event_behind(picture) is None
+    assert record_event(picture) is None
 
 
 def frames() -> dict[str, torch.Tensor]:
@@ -81,17 +81,17 @@ class OnDevice:
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", frames())
 def test_torch_on_the_gpu_stays_there_and_does_not_wait(name: str) -> None:
-    frame, layout = frames()[name].cuda(), Layout()
+    frame, layout = frames()[name].cuda(), FrameLayout()
     pixels._color_map_on(frame.device)  # comes to the device once
-    layout.see(frame)
+    layout.update(frame)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        depth = layout.depth_of(frame, None)
+        depth = layout.measure_depth(frame, None)
         picture: Any = copy_pixels(frame, layout.shape, None, depth, layout.format)
-        depth, event = to_host_soon(depth), event_behind(picture)
+        depth, event = to_host_async(depth), record_event(picture)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     event.synchronize()
     np.testing.assert_allclose(picture.cpu().numpy().astype(int), copied(frame.cpu()), atol=3)
-    layout.see(frame.cpu())
-    assert depth_meta(depth) == depth_meta(layout.depth_of(frame.cpu(), None))
+    layout.update(frame.cpu())
+    assert depth_meta(depth) == depth_meta(layout.measure_depth(frame.cpu(), None))

@@ -14,12 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.no_host_reads import NoHostReads
 from tests.streaming.pictures import scene
-from tests.streaming.viewers import encoded, run, until
+from tests.streaming.viewers import counted, encoded, run, until
 from torchrl_gpu.streaming.broadcast import hub as hub_module
-from torchrl_gpu.streaming.broadcast.hub import LINGER, MOST_COMMANDS, Hub
+from torchrl_gpu.streaming.broadcast.hub import MAX_COMMANDS, MEMBER_LINGER_S, Hub
 from torchrl_gpu.streaming.broadcast.protocol import Command, UnknownStream
-from torchrl_gpu.streaming.broadcast.rates import Pace
-from torchrl_gpu.streaming.broadcast.streams import MOST_STREAMS, Stream, SubscriptionClosed
+from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
+from torchrl_gpu.streaming.broadcast.streams import MAX_STREAMS, Stream, SubscriptionClosed
 
 
 def listening(hub: Hub) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def test_with_nobody_watching_one_frame_a_second_is_kept(monkeypatch: pytest.Mon
     hub, kept = Hub(), []
     for step in range(24):
         hub.publish(scene(), "main", {"step": step}, bgr=False)
-        capture = hub.streams["main"].box.take()
+        capture = hub.streams["main"].mailbox.take()
         kept += [] if capture is None else [capture.meta["step"]]
         clock[0] += 0.125
     hub.end_episode("main", {"return": 1.0})
@@ -55,7 +55,9 @@ def test_with_nobody_watching_a_gpu_is_not_asked_for_what_is_not_kept() -> None:
     hub = Hub()
     shapes = [(480, 640, 3), (16, 48, 64, 3), (480, 640, 4), (480, 640)]
     frames = [torch.zeros(shape, dtype=torch.uint8) for shape in shapes] + [torch.zeros(480, 640)]
-    hub.stream("main").pace.advance(time.monotonic() + 60.0)  # one has just been kept, however slow this machine is
+    hub.declare("main").schedule.advance(
+        time.monotonic() + 60.0
+    )  # one has just been kept, however slow this machine is
     with NoHostReads(), Nothing():
         for frame in frames:
             hub.publish(frame, "main", {"step": 1}, bgr=False)
@@ -66,12 +68,12 @@ def test_a_tensor_without_pixels_is_refused_though_one_like_it_came_before() -> 
     async def inner() -> None:
         hub = Hub()
         hub.attach(asyncio.get_running_loop())
-        task = asyncio.create_task(hub.subscribe(hub.stream("main").name).get())
+        task = asyncio.create_task(hub.subscribe(hub.declare("main").name).get())
         await until(lambda: hub.wanted_streams())
         frame = torch.zeros(4, 6, 3, dtype=torch.uint8)
-        hub.streams["main"].layout.see(frame)
+        hub.streams["main"].layout.update(frame)
         for other in (frame.to_sparse(), frame.to("meta")):
-            hub.streams["main"].pace = Pace()
+            hub.streams["main"].schedule = FrameSchedule()
             with pytest.raises(
                 ValueError, match=r"StreamServer.publish: want a frame .*; got a (sparse_coo|meta) tensor"
             ):
@@ -81,19 +83,19 @@ def test_a_tensor_without_pixels_is_refused_though_one_like_it_came_before() -> 
     run(inner())
 
 
-def test_a_wanted_frame_is_copied_once() -> None:
+def test_a_wanted_frame_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def inner() -> None:
         hub, woken, frame = Hub(), list[Stream](), scene()
         hub.attach(asyncio.get_running_loop())
-        hub.wake_encoder = woken.append
-        stream = hub.stream("main")
+        monkeypatch.setattr(hub.pending, "add", woken.append)
+        stream = hub.declare("main")
         task = asyncio.create_task(hub.subscribe("main").get())
         await until(lambda: stream.demand_at < 1e18)
         for step in range(5):
             hub.publish(frame, "main", {"step": step}, bgr=True)
         assert woken == [stream], "one is due, the others are not"
         frame[:] = 0
-        capture = stream.box.take()
+        capture = stream.mailbox.take()
         assert capture is not None
         np.testing.assert_array_equal(capture.pixels, scene())
         assert (capture.meta, capture.bgr) == ({"step": 0}, True)
@@ -117,20 +119,20 @@ def test_what_is_wrong_is_said_whether_somebody_watches_or_not(meta: dict[str, A
 
 def test_there_are_at_most_so_many_streams() -> None:
     hub = Hub()
-    for i in range(MOST_STREAMS):
-        hub.stream(f"stream {i}")
-    hub.stream("stream 3", "Another title")
+    for i in range(MAX_STREAMS):
+        hub.declare(f"stream {i}")
+    hub.declare("stream 3", "Another title")
     with pytest.raises(ValueError, match="at most 64 streams"):
-        hub.stream("one more")
-    assert hub.list_streams()[3]["title"] == "Another title"
+        hub.declare("one more")
+    assert hub.describe_streams()[3]["title"] == "Another title"
 
 
 def test_commands_are_drained_and_the_newest_kept() -> None:
     hub = Hub()
-    for i in range(MOST_COMMANDS + 5):
+    for i in range(MAX_COMMANDS + 5):
         hub.add_command(Command("step", i))
     commands = hub.take_commands()
-    assert [command.value for command in commands] == list(range(5, MOST_COMMANDS + 5))
+    assert [command.value for command in commands] == list(range(5, MAX_COMMANDS + 5))
     assert hub.take_commands() == []
 
 
@@ -139,7 +141,7 @@ def test_a_tick_tells_of_new_streams_and_viewers_once() -> None:
         hub = Hub()
         hub.attach(asyncio.get_running_loop())
         heard = listening(hub)
-        hub.stream("main", "The main one")
+        hub.declare("main", "The main one")
         hub.tick()
         hub.tick()
         hub.publish(scene(4, 6), "main", None, bgr=False)
@@ -184,15 +186,15 @@ def test_a_still_source_is_shown_to_whoever_has_not_seen_it(monkeypatch: pytest.
     async def inner() -> None:
         hub, woken = Hub(fps=1000), list[Stream]()
         hub.attach(asyncio.get_running_loop())
-        hub.wake_encoder = woken.append
-        stream = hub.stream("main")
+        monkeypatch.setattr(hub.pending, "add", woken.append)
+        stream = hub.declare("main")
         subscription = hub.subscribe("main")
         task = asyncio.create_task(subscription.get())
         await until(lambda: subscription.is_waiting)
         hub.tick()
         assert woken == [], "there is no frame yet"
         hub.publish(scene(), "main", None, bgr=False)
-        capture = stream.box.take()
+        capture = stream.mailbox.take()
         assert capture is not None
         hub.deliver(stream, encoded(capture.seq))
         await task
@@ -226,7 +228,7 @@ def test_calls_after_the_end_do_nothing() -> None:
         hub.attach(asyncio.get_running_loop())
 
     run(inner())
-    hub.call(pytest.fail, "the loop is closed")
+    hub.call_in_loop(pytest.fail, "the loop is closed")
     hub.set_state({"a": 1})
 
 
@@ -243,8 +245,6 @@ def with_family(loop: asyncio.AbstractEventLoop, count: int = 1024) -> Hub:
 def test_a_member_is_there_while_somebody_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def inner() -> None:
         hub, now = with_family(asyncio.get_running_loop()), time.monotonic()
-        dropped: list[Stream] = []
-        hub.on_drop = dropped.append
         hub.publish(scene(), "env17", None, bgr=False)
         hub.end_episode("env17", {})
         assert list(hub.streams) == []
@@ -262,9 +262,8 @@ def test_a_member_is_there_while_somebody_wants_it(monkeypatch: pytest.MonkeyPat
         subscription.close()
         hub.tick()
         assert "env17" in hub.streams, "it may be asked for again"
-        monkeypatch.setattr(hub_module.time, "monotonic", lambda: now + 1000 + LINGER)
+        monkeypatch.setattr(hub_module.time, "monotonic", lambda: now + 1000 + MEMBER_LINGER_S)
         hub.tick()
-        assert [stream.name for stream in dropped] == ["env17"]
         assert list(hub.streams) == []
 
     run(inner())
@@ -279,9 +278,9 @@ def test_a_family_is_listed_with_its_number() -> None:
         hub.declare("camera:left")
         hub.subscribe("env3:q")
         facts = {"width": 0, "height": 0, "watchers": 0, "published": 0}
-        names = [each["name"] for each in hub.list_streams()]
+        names = [each["name"] for each in hub.describe_streams()]
         assert names == ["env0", "env0:q", "camera:left", "env3:q", "env", "env:q"]
-        listed = {each["name"]: each for each in hub.list_streams()}
+        listed = {each["name"]: each for each in hub.describe_streams()}
         q = {"base": "env0", "overlay": "q"}
         assert listed["env0"] == {"name": "env0", "title": "env0", "base": "env0", **facts}
         assert listed["env0:q"] == {"name": "env0:q", "title": "Environment 0: Q map", **q, **facts}
@@ -300,10 +299,9 @@ def test_whatever_is_asked_for_there_are_at_most_so_many_streams() -> None:
         hub.declare("main")
         for i in range(500):
             hub.subscribe(f"env{i}").close()
-        assert len(hub.streams) == MOST_STREAMS
+        assert len(hub.streams) == MAX_STREAMS
         assert list(hub.streams) == ["main", *(f"env{i}" for i in range(437, 500))], "those not watched the longest go"
-        hub.metrics.render()
-        assert {dict(labels)["stream"] for labels in hub.metrics._values["watchers"]} == {"main", "env*"}
+        assert {sample.labels["stream"] for family in hub.collect() for sample in family.samples} == {"main", "env*"}
         watched = [hub.subscribe(f"env{i}") for i in range(600, 663)]
         with pytest.raises(UnknownStream, match="at most 64 streams at a time; all of them are watched"):
             hub.subscribe("env3")
@@ -311,11 +309,11 @@ def test_whatever_is_asked_for_there_are_at_most_so_many_streams() -> None:
             with pytest.raises(UnknownStream, match=r"watch: want one of the streams main, .* env and a number"):
                 hub.subscribe(name)
         hub.declare("worst")  # the program's own come first
-        await until(lambda: len(hub.streams) == MOST_STREAMS)
+        await until(lambda: len(hub.streams) == MAX_STREAMS)
         with pytest.raises(SubscriptionClosed, match="gave way"):
             await watched[0].get()
-        assert len(hub.streams) == MOST_STREAMS
-        for i in range(MOST_STREAMS - 2):
+        assert len(hub.streams) == MAX_STREAMS
+        for i in range(MAX_STREAMS - 2):
             hub.declare(f"stream {i}")
         with pytest.raises(ValueError, match="at most 64 streams"):
             hub.declare("one more")
@@ -354,8 +352,7 @@ def test_what_was_published_to_members_that_are_gone_is_still_counted() -> None:
             subscription = hub.subscribe(f"env{i}")
             hub.publish(scene(), f"env{i}", None, bgr=False)
             subscription.close()
-        hub.metrics.render()
-        assert hub.metrics.value("frames_published_total", stream="env*") == 100
-        assert hub.list_streams()[-1]["published"] == 100
+        assert counted(hub, "frames_published_total", stream="env*") == 100
+        assert hub.describe_streams()[-1]["published"] == 100
 
     run(inner())

@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.streaming.viewers import encoded
-from torchrl_gpu.streaming.broadcast.frames import Capture, Encoded
-from torchrl_gpu.streaming.broadcast.mailboxes import Chain, FrameBox, Newest
+from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, EncodedPicture
+from torchrl_gpu.streaming.broadcast.mailboxes import FrameMailbox, GopQueue, NewestPicture
 
 
-def capture(seq: int, pixels: np.ndarray | None = None) -> Capture:
-    return Capture(np.zeros((1, 1, 3), np.uint8) if pixels is None else pixels, False, 0.0, seq, {})
+def capture(seq: int, pixels: np.ndarray | None = None) -> CapturedFrame:
+    return CapturedFrame(np.zeros((1, 1, 3), np.uint8) if pixels is None else pixels, False, 0.0, seq, {})
 
 
 def test_the_box_holds_the_newest_and_says_what_was_lost() -> None:
-    box = FrameBox()
+    box = FrameMailbox()
     assert box.take() is None
     assert [box.put(capture(1)), box.put(capture(2))] == [False, True]
     taken = box.take()
@@ -28,7 +28,7 @@ def test_the_box_holds_the_newest_and_says_what_was_lost() -> None:
 
 
 def test_three_buffers_do_and_none_is_written_while_it_is_read() -> None:
-    box, made = FrameBox(), 0
+    box, made = FrameMailbox(), 0
     for seq in range(30):
         buffer = box.buffer()
         made += buffer is None
@@ -43,7 +43,7 @@ def test_three_buffers_do_and_none_is_written_while_it_is_read() -> None:
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["offer", "take"]), max_size=40))
 def test_newest_gives_the_last_offer_and_counts_the_others(operations: list[str]) -> None:
-    slot, naive, dropped = Newest(), [], 0
+    slot, naive, dropped = NewestPicture(), [], 0
     for seq, operation in enumerate(operations):
         if operation == "offer":
             dropped += len(naive)
@@ -59,8 +59,8 @@ def test_newest_gives_the_last_offer_and_counts_the_others(operations: list[str]
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["key", "delta", "take"]), max_size=60), st.integers(1, 4))
 def test_a_chain_gives_no_picture_whose_forerunner_it_left_out(operations: list[str], limit: int) -> None:
-    slot = Chain(limit)
-    given: list[Encoded] = []
+    slot = GopQueue(limit)
+    given: list[EncodedPicture] = []
     for seq, operation in enumerate(operations):
         if operation == "take":
             taken = slot.take()
@@ -74,7 +74,7 @@ def test_a_chain_gives_no_picture_whose_forerunner_it_left_out(operations: list[
 
 
 def test_a_full_chain_drops_all_and_goes_on_at_the_next_key_picture() -> None:
-    slot = Chain(limit=2)
+    slot = GopQueue(limit=2)
     for seq, key in enumerate([False, True, False, False, False, True, False]):
         slot.offer(encoded(seq, key=key, codec="h264"))
         if seq == 3:
@@ -86,7 +86,7 @@ def test_a_full_chain_drops_all_and_goes_on_at_the_next_key_picture() -> None:
 
 
 def test_a_key_picture_makes_what_waits_superfluous() -> None:
-    slot = Chain(limit=6)
+    slot = GopQueue(limit=6)
     for seq, key in enumerate([True, False, False, True]):
         slot.offer(encoded(seq, key=key, codec="h264"))
     first = slot.take()

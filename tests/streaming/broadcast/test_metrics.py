@@ -1,56 +1,82 @@
-"""Counters as Prometheus reads them."""
+"""What a server counts, as Prometheus reads it."""
 
 from __future__ import annotations
 
-import re
 import threading
 
-from torchrl_gpu.streaming.broadcast.metrics import Metrics
+from prometheus_client import REGISTRY, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
-LINE = re.compile(r'[a-z_]+(\{[a-z]+="(\\.|[^"\\])*"(,[a-z]+="(\\.|[^"\\])*")*\})? [-+0-9.e]+')
+from torchrl_gpu.streaming.broadcast.hub import Hub
+from torchrl_gpu.streaming.broadcast.metrics import PREFIX, Metrics
+
+# The names and labels that dashboards rely on.
+NAMES = {
+    "clients": {"transport"},
+    "watchers": {"stream", "codec"},
+    "frames_published": {"stream"},
+    "frames_overwritten": {"stream"},
+    "frames_encoded": {"stream", "codec"},
+    "key_frames": {"stream"},
+    "encode_seconds": {"stream", "codec"},
+    "encode_errors": {"stream", "codec"},
+    "encoded_bytes": {"stream", "codec"},
+    "frames_sent": {"codec", "transport"},
+    "sent_bytes": {"codec", "transport"},
+    "frames_dropped": {"codec"},
+    "ack_seconds": {"le"},
+    "commands": set(),
+    "failed_tokens": set(),
+    "refused": {"reason"},
+    "peer_errors": {"package"},
+    "bad_messages": set(),
+}
 
 
-def test_every_line_is_one_that_prometheus_reads() -> None:
-    metrics = Metrics()
-    metrics.add("frames_encoded_total", stream='odd "name" \\ of\na stream', codec="jpeg")
-    metrics.add("encode_seconds_total", 0.25, stream="main", codec="jpeg")
-    metrics.set("clients", 3, transport="websocket")
-    metrics.observe("ack_seconds", 0.03)
-    lines = metrics.render().splitlines()
-    samples = [line for line in lines if not line.startswith("#")]
-    assert all(LINE.fullmatch(line) for line in samples), samples
-    assert 'torchrl_gpu_stream_clients{transport="websocket"} 3' in samples
-    assert 'torchrl_gpu_stream_encode_seconds_total{stream="main",codec="jpeg"} 0.25' in samples
-    assert sum(line.startswith("# TYPE") for line in lines) == sum(line.startswith("# HELP") for line in lines) > 10
+def test_names_and_labels_are_those_that_dashboards_know() -> None:
+    hub = Hub()
+    hub.declare('odd "name" \\ of a stream')
+    metrics = hub.metrics
+    for name, labels in NAMES.items():
+        if name not in ("watchers", "frames_published", "ack_seconds") and labels:
+            metric = getattr(metrics, name).labels(**dict.fromkeys(labels, 'a "b" \\ c\nd'))
+            (metric.set if name == "clients" else metric.inc)(3)
+    metrics.ack_seconds.observe(0.03)
+    families = list(text_string_to_metric_families(generate_latest(metrics.registry).decode()))
+    assert {family.name.removeprefix(PREFIX) for family in families} == NAMES.keys(), "and no times of creation"
+    for family in families:
+        labels = NAMES[family.name.removeprefix(PREFIX)]
+        assert family.samples, family.name
+        for sample in family.samples:
+            assert set(sample.labels) == (labels if sample.name.endswith("_bucket") or labels != {"le"} else set())
+        assert family.samples[0].name.endswith("_total") == (family.type == "counter")
+    by_name = {family.name.removeprefix(PREFIX): family for family in families}
+    assert by_name["frames_encoded"].samples[0].labels["codec"] == 'a "b" \\ c\nd'
+    assert by_name["frames_published"].samples[0].labels["stream"] == 'odd "name" \\ of a stream'
 
 
 def test_a_histogram_by_hand() -> None:
     metrics = Metrics()
     for seconds in (0.004, 0.03, 0.04, 9.0):
-        metrics.observe("ack_seconds", seconds)
-    lines = dict(
-        line.rsplit(" ", 1) for line in metrics.render().splitlines() if "ack_seconds" in line and "#" not in line
-    )
-    name = "torchrl_gpu_stream_ack_seconds"
-    assert lines[f'{name}_bucket{{le="0.005"}}'] == "1"
-    assert lines[f'{name}_bucket{{le="0.02"}}'] == "1"
-    assert lines[f'{name}_bucket{{le="0.05"}}'] == "3"
-    assert lines[f'{name}_bucket{{le="+Inf"}}'] == lines[f"{name}_count"] == "4"
-    assert float(lines[f"{name}_sum"]) == 9.074
+        metrics.ack_seconds.observe(seconds)
+    value = metrics.registry.get_sample_value
+    buckets = [value(f"{PREFIX}ack_seconds_bucket", {"le": each}) for each in ("0.005", "0.02", "0.05", "+Inf")]
+    assert buckets == [1, 1, 3, 4]
+    assert (value(f"{PREFIX}ack_seconds_count"), value(f"{PREFIX}ack_seconds_sum")) == (4, 9.074)
 
 
 def test_threads_lose_nothing() -> None:
     metrics = Metrics()
-    threads = [threading.Thread(target=lambda: [metrics.add("commands_total") for _ in range(2000)]) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: [metrics.commands.inc() for _ in range(2000)]) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert metrics.value("commands_total") == 8000
+    assert metrics.registry.get_sample_value(f"{PREFIX}commands_total") == 8000
 
 
-def test_what_is_kept_elsewhere_is_read_when_it_is_asked_for() -> None:
-    metrics, published = Metrics(), [0]
-    metrics.before_reading(lambda: metrics.set("frames_published_total", published[0], stream="main"))
-    published[0] = 12
-    assert 'frames_published_total{stream="main"} 12\n' in metrics.render()
+def test_each_server_counts_for_itself_and_none_in_the_registry_of_the_program() -> None:
+    one, other = Hub(), Hub()
+    one.metrics.commands.inc()
+    assert other.metrics.registry.get_sample_value(f"{PREFIX}commands_total") == 0
+    assert PREFIX not in generate_latest(REGISTRY).decode()

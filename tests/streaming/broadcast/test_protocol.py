@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import torchrl_gpu.streaming
 from tests.streaming.viewers import encoded
 from torchrl_gpu.streaming.broadcast import protocol
-from torchrl_gpu.streaming.broadcast.frames import Encoded
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.protocol import Ack, Command, Pause, Ping, ProtocolError, Replay, Watch, parse
 
 JSON = st.recursive(
@@ -109,8 +109,10 @@ def test_garbage_is_understood_or_refused(said: str) -> None:
 
 
 def test_a_picture_there_and_back() -> None:
-    sent = Encoded("grid", "h264", b"\x00\x01bytes", False, 9, 12.34567, 640, 480, {"step": 3, "name": 'a "quoted" ü'})
-    header, payload = protocol.read_picture(protocol.picture(sent, sent=13.0, dropped=4))
+    sent = EncodedPicture(
+        "grid", "h264", b"\x00\x01bytes", False, 9, 12.34567, 640, 480, {"step": 3, "name": 'a "quoted" ü'}
+    )
+    header, payload = protocol.read_picture(protocol.picture_message(sent, sent=13.0, dropped=4))
     assert payload == sent.data
     assert header == {
         "seq": 9,
@@ -177,7 +179,9 @@ def test_any_bytes_are_a_picture_or_a_value_error(hostile: bytes) -> None:
 
 
 def test_a_header_may_stand_in_a_field_of_http() -> None:
-    text = protocol.header(Encoded("ü\n", "jpeg", b"", True, 1, 0.0, 1, 1, {"a": "\r\nSet-Cookie: b"}), sent=1.0)
+    text = protocol.picture_header(
+        EncodedPicture("ü\n", "jpeg", b"", True, 1, 0.0, 1, 1, {"a": "\r\nSet-Cookie: b"}), sent=1.0
+    )
     assert text.isascii()
     assert text.isprintable()
 

@@ -12,10 +12,10 @@ import pytest
 
 from tests.streaming.viewers import encoded, run, until
 from torchrl_gpu.streaming.broadcast import streams
-from torchrl_gpu.streaming.broadcast.frames import Encoded
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.protocol import ProtocolError
-from torchrl_gpu.streaming.broadcast.rates import Pace
+from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
 from torchrl_gpu.streaming.broadcast.streams import Stream, Subscription, SubscriptionClosed
 
 
@@ -26,7 +26,7 @@ def with_hub(test: Any) -> Any:
         async def inner() -> None:
             hub = Hub(fps=1000.0)
             hub.attach(asyncio.get_running_loop())
-            await test(hub, hub.stream("main"))
+            await test(hub, hub.declare("main"))
 
         run(inner())
 
@@ -34,14 +34,14 @@ def with_hub(test: Any) -> Any:
     return sync
 
 
-async def waiting(subscription: Subscription) -> asyncio.Task[Encoded]:
+async def waiting(subscription: Subscription) -> asyncio.Task[EncodedPicture]:
     """A task that waits for the next picture."""
     task = asyncio.create_task(subscription.get())
     await until(lambda: subscription.is_waiting)
     return task
 
 
-async def soon(task: Coroutine[Any, Any, Encoded] | asyncio.Task[Encoded]) -> int:
+async def soon(task: Coroutine[Any, Any, EncodedPicture] | asyncio.Task[EncodedPicture]) -> int:
     """The number of the picture that comes."""
     return (await asyncio.wait_for(task, 5)).seq
 
@@ -49,11 +49,11 @@ async def soon(task: Coroutine[Any, Any, Encoded] | asyncio.Task[Encoded]) -> in
 @with_hub
 async def test_a_frame_is_due_while_somebody_waits_or_none_has_been_kept_for_a_second(hub: Hub, stream: Stream) -> None:
     assert stream.is_due(time.monotonic())
-    stream.pace.advance(time.monotonic() + 60.0)
+    stream.schedule.advance(time.monotonic() + 60.0)
     assert not stream.is_due(time.monotonic() + 60.9)
-    assert stream.is_due(stream.pace.taken_at + 1.0)
-    stream.pace = Pace(stream.pace.interval)
-    stream.pace.taken_at = math.inf  # of what is kept no more is said here
+    assert stream.is_due(stream.schedule.taken_at + 1.0)
+    stream.schedule = FrameSchedule(stream.schedule.interval)
+    stream.schedule.taken_at = math.inf  # of what is kept no more is said here
     assert not stream.is_due(time.monotonic())
     subscription = hub.subscribe("main")
     assert not stream.is_due(time.monotonic()), "it has not asked for a picture"
@@ -75,7 +75,7 @@ async def test_a_frame_that_was_taken_is_not_asked_for_again_at_once(hub: Hub, s
     task = await waiting(subscription)
     now = time.monotonic()
     assert stream.is_due(now)
-    stream.pace.advance(now)
+    stream.schedule.advance(now)
     assert not stream.is_due(now + 1)
     assert stream.is_due(now + 5.1), "half a period is left to whoever comes early"
     task.cancel()
@@ -189,13 +189,13 @@ async def test_the_rate_is_that_of_the_fastest_viewer(hub: Hub, stream: Stream) 
     fast = hub.subscribe("main", fps=10)
     beyond = hub.subscribe("main", fps=1000)
     hub.fps = 50.0
-    assert stream.pace.interval == pytest.approx(1 / 1000)
+    assert stream.schedule.interval == pytest.approx(1 / 1000)
     beyond.close()
-    assert stream.pace.interval == pytest.approx(1 / 10)
+    assert stream.schedule.interval == pytest.approx(1 / 10)
     fast.close()
-    assert stream.pace.interval == pytest.approx(1 / 2)
+    assert stream.schedule.interval == pytest.approx(1 / 2)
     slow.close()
-    assert hub.subscribe("main", fps=900).pace.interval == pytest.approx(1 / 50), "not beyond the server's"
+    assert hub.subscribe("main", fps=900).schedule.interval == pytest.approx(1 / 50), "not beyond the server's"
 
 
 @with_hub

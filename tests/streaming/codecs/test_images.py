@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchrl_gpu.streaming.codecs.images import check_batch, check_frame, format_of, to_array, without_subclass
+from torchrl_gpu.streaming.codecs.images import check_batch, check_frame, format_of, plain_frame, to_array
 
 WRONG = {
     "channels first": np.zeros((3, 4, 5), np.uint8),
@@ -67,7 +67,7 @@ def test_frames_are_a_batch_or_a_list() -> None:
 def test_the_format_of_a_frame(library: Any, shape: tuple[int, ...], dtype: str, kind: str, number: int | None) -> None:
     frame = library(shape, dtype=getattr(torch if library is torch.zeros else np, dtype))
     height, width = shape[:2] if number is None else shape[1:3]
-    assert format_of(without_subclass(frame, "camera"), "camera") == (kind, number, height, width)
+    assert format_of(plain_frame(frame, "camera"), "camera") == (kind, number, height, width)
 
 
 class Lying(np.ndarray):
@@ -126,7 +126,7 @@ NO_FORMAT = {
 @pytest.mark.parametrize("name", NO_FORMAT)
 def test_what_has_no_format_is_refused_in_one_line(name: str) -> None:
     with pytest.raises(ValueError, match=r"^camera: want .*; got .+$"):
-        format_of(without_subclass(NO_FORMAT[name], "camera"), "camera")
+        format_of(plain_frame(NO_FORMAT[name], "camera"), "camera")
 
 
 @pytest.mark.parametrize("strided", [False, True])

@@ -17,7 +17,7 @@ def opened(width: int = 160, height: int = 120, fps: float = 30.0, bitrate: int 
 
 
 def packets_of(context, frames: list[np.ndarray]) -> list[bytes]:  # type: ignore[no-untyped-def]
-    made = [libavcodec.encode(context, libavcodec.picture(to_i420(frame), i)) for i, frame in enumerate(frames)]
+    made = [libavcodec.encode(context, libavcodec.video_frame(to_i420(frame), i)) for i, frame in enumerate(frames)]
     assert [len(packets) for packets in made] == [1] * len(frames), "a frame comes out of the call that it goes into"
     return [bytes(packets[0]) for packets in made]
 
@@ -85,13 +85,13 @@ def test_listed_does_not_mean_usable(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_reasons_are_what_libavcodec_says() -> None:
     number = av.error.MemoryError(12, "Cannot allocate memory", 'avcodec_open2("h264_nvenc", {})')
     worded = av.error.ExternalError(1, "Generic error", None, (16, "h264_nvenc", "No capable devices found\n"))
-    assert libavcodec.reason(number) == "Cannot allocate memory"
-    assert libavcodec.reason(worded) == "No capable devices found"
-    assert libavcodec.reason(ValueError()) == "ValueError"
+    assert libavcodec.error_text(number) == "Cannot allocate memory"
+    assert libavcodec.error_text(worded) == "No capable devices found"
+    assert libavcodec.error_text(ValueError()) == "ValueError"
 
 
 def test_a_codec_that_fails_amid_a_stream() -> None:
     context = opened()
     libavcodec.encode(context, None)  # after which libavcodec takes no more
     with pytest.raises(RuntimeError, match=r"^libx264 fails: .+"):
-        libavcodec.encode(context, libavcodec.picture(to_i420(scene()), 0))
+        libavcodec.encode(context, libavcodec.video_frame(to_i420(scene()), 0))

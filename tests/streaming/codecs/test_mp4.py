@@ -13,7 +13,7 @@ import torch
 
 from tests.streaming.pictures import psnr, scene
 from torchrl_gpu.streaming.codecs import mp4
-from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer, fitted
+from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer, letterboxed
 from torchrl_gpu.streaming.codecs.yuv import MATRIX
 
 
@@ -78,7 +78,7 @@ def test_odd_sides_grow_and_other_sizes_are_fitted(tmp_path: Path) -> None:
     ],
 )
 def test_fitted_by_hand(shape: tuple[int, int], box: tuple[int, int, int, int]) -> None:
-    canvas = fitted(np.full((*shape, 3), 200, np.uint8), 100, 100)
+    canvas = letterboxed(np.full((*shape, 3), 200, np.uint8), 100, 100)
     expected = np.zeros((100, 100, 3), np.uint8)
     top, bottom, left, right = box
     expected[top:bottom, left:right] = 200
@@ -87,7 +87,7 @@ def test_fitted_by_hand(shape: tuple[int, int], box: tuple[int, int, int, int]) 
 
 def test_fitted_leaves_alone_what_fits() -> None:
     frame = scene(99, 100)
-    assert fitted(frame, 100, 100) is frame
+    assert letterboxed(frame, 100, 100) is frame
 
 
 def test_the_name_comes_last(tmp_path: Path) -> None:

@@ -58,9 +58,9 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Gp
         monkeypatch.setattr(pipeline, "_is_on_gpu", lambda frame: isinstance(frame, Tensor))
         return GpuFramePipeline("cpu", "x264"), nvjpeg
 
-    pipeline._SAID.clear()
+    pipeline._WARNED.clear()
     yield make
-    pipeline._SAID.clear()
+    pipeline._WARNED.clear()
 
 
 # -- what it says it can --

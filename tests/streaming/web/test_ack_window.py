@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from torchrl_gpu.streaming.web.ack_window import Window
+from torchrl_gpu.streaming.web.ack_window import AckWindow
 
 FPS = 30
 
@@ -21,12 +21,12 @@ class Seen:
     age: float
 
 
-def watch(paint: float, way: float, *, duration: float = 20.0, window: Window | None = None) -> Seen:
+def watch(paint: float, way: float, *, duration: float = 20.0, window: AckWindow | None = None) -> Seen:
     """A viewer that takes `paint` seconds for a picture, `way` seconds from the server, in simulated time.
 
     The server has a new picture 30 times a second, and sends the newest as soon as the window is open.
     """
-    window = window or Window(1 / FPS)
+    window = window or AckWindow(1 / FPS)
     events: list[tuple[float, str, int]] = [(i / FPS, "frame", i) for i in range(int(duration * FPS))]
     newest, sent, free_at = -1, -1, 0.0
     captured, painted = {}, []
@@ -69,13 +69,13 @@ def test_who_keeps_up_sees_all_at_once(paint: float, way: float) -> None:
 
 
 def test_a_viewer_that_gets_quicker_is_given_all_again() -> None:
-    window = Window(1 / FPS)
+    window = AckWindow(1 / FPS)
     assert watch(0.2, 0.002, window=window).rate < 6
     assert watch(0.005, 0.002, window=window).rate == pytest.approx(FPS, rel=0.01)
 
 
 def test_by_hand() -> None:
-    window = Window(1.0)
+    window = AckWindow(1.0)
     window.send(5, 1.0)
     assert window.is_open
     window.send(8, 2.0)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.streaming.pictures import decode_jpeg, psnr, scene
-from tests.streaming.viewers import address, producing, run, server, session, until
+from tests.streaming.viewers import address, counted, producing, run, server, session, until
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.server import StreamServer
 
 
 def hub_of(stream_server: StreamServer) -> Hub:
-    hub: Hub = stream_server._link.hub  # type: ignore[union-attr]
+    hub: Hub = stream_server._service.hub  # type: ignore[union-attr]
     return hub
 
 
@@ -47,7 +47,7 @@ def test_the_usual_framing_tells_length_and_header() -> None:
                 await until(stream_server.wanted)
                 stream_server.publish(scene(), meta={"step": step})
                 assert await answer.content.readline() == b"--frame\r\n"
-                fields = dict([line async for line in fields_of(answer.content)])
+                fields = dict([line async for line in json_object(answer.content)])
                 payload = await answer.content.readexactly(int(fields["Content-Length"]) + 2)
                 assert psnr(decode_jpeg(payload[:-2]), scene()) > 28
                 assert json.loads(fields["X-Frame"])["meta"] == {"step": step}
@@ -57,7 +57,7 @@ def test_the_usual_framing_tells_length_and_header() -> None:
         run(inner(stream_server))
 
 
-async def fields_of(content: Any) -> Any:
+async def json_object(content: Any) -> Any:
     while (line := await content.readline()) != b"\r\n":
         name, _, value = line.decode().strip().partition(": ")
         yield name, value
@@ -93,10 +93,10 @@ def test_what_may_be_asked_for(query: str, status: int) -> None:
             if status == 200:
                 await until(lambda: stream_server.watchers() == 1)
                 (subscription,) = hub_of(stream_server).streams["main"].subscriptions
-                assert subscription.pace.interval == 0.2
+                assert subscription.schedule.interval == 0.2
         await until(lambda: stream_server.watchers() == 0)
 
-    with server(heartbeat=0.05) as stream_server:
+    with server(heartbeat_s=0.05) as stream_server:
         run(inner(stream_server))
 
 
@@ -107,13 +107,13 @@ def test_viewers_that_leave_or_do_not_read_are_found() -> None:
         gone, stuck = ask(stream_server), ask(stream_server)
         with stuck, producing(stream_server, frame=frame):
             await until(
-                lambda: hub_of(stream_server).metrics.value("frames_sent_total", codec="jpeg", transport="mjpeg") > 1
+                lambda: counted(hub_of(stream_server), "frames_sent_total", codec="jpeg", transport="mjpeg") > 1
             )
             gone.close()
             await until(lambda: stream_server.watchers() == 0)
-        assert hub_of(stream_server).metrics.value("clients", transport="mjpeg") == 0
+        assert counted(hub_of(stream_server), "clients", transport="mjpeg") == 0
 
-    with server(heartbeat=0.1) as stream_server:
+    with server(heartbeat_s=0.1) as stream_server:
         run(inner(stream_server))
 
 
@@ -127,7 +127,7 @@ def test_a_still_source_does_not_hide_who_left() -> None:
         gone.close()
         await until(lambda: stream_server.watchers() == 0)
 
-    with server(heartbeat=0.05) as stream_server:
+    with server(heartbeat_s=0.05) as stream_server:
         run(inner(stream_server))
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("aiortc", reason="needs the extra webrtc")
 
 from aiortc.mediastreams import MediaStreamError
 
-from torchrl_gpu.streaming.broadcast.frames import Encoded
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.protocol import ProtocolError
 from torchrl_gpu.streaming.web.packet_track import PacketTrack
@@ -27,7 +27,7 @@ def on_a_loop(play: Play) -> None:
 
     async def run() -> None:
         hub = Hub()
-        hub.stream("main"), hub.stream("other")
+        hub.declare("main"), hub.declare("other")
         hub.attach(asyncio.get_running_loop())
         await asyncio.wait_for(play(hub), 5)
 
@@ -35,7 +35,7 @@ def on_a_loop(play: Play) -> None:
 
 
 def give(hub: Hub, seq: int, *, captured: float = 100.0, key: bool = True, stream: str = "main") -> None:
-    encoded = Encoded(stream, "h264", b"\0\0\1" + bytes([seq]), key, seq, captured, 64, 48)
+    encoded = EncodedPicture(stream, "h264", b"\0\0\1" + bytes([seq]), key, seq, captured, 64, 48)
     hub.deliver(hub.streams[stream], encoded)
 
 
@@ -113,7 +113,7 @@ def test_a_stream_that_cannot_be_encoded_ends_the_track() -> None:
     async def play(hub: Hub) -> None:
         track = PacketTrack(hub, "main")
         receiving = await waits(track)
-        hub.refuse(hub.streams["main"], "h264", "no codec")
+        hub.end_codec(hub.streams["main"], "h264", "no codec")
         with pytest.raises(MediaStreamError):
             await receiving
         assert track.readyState == "ended"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from torchrl_gpu.streaming.web import security
-from torchrl_gpu.streaming.web.security import FailureLimit, Gate, Sessions, content_security_policy, is_loopback
+from torchrl_gpu.streaming.web.security import AccessRules, FailureLimit, Sessions, content_security_policy, is_loopback
 
 
 @pytest.mark.parametrize(
@@ -35,17 +35,17 @@ def test_loopback(host: str, loopback: bool) -> None:
 
 
 def test_roles() -> None:
-    gate = Gate("drive", "look")
+    gate = AccessRules("drive", "look")
     assert gate.role_of_token("drive") == "control"
     assert gate.role_of_token("look") == "view"
     wrong = ("", "driv", "drive ", "Drive", "dr\u00efve", "\udcff", "\ud800")
     assert [gate.role_of_token(token) for token in wrong] == [None] * len(wrong)
     assert not gate.is_open
-    assert Gate().is_open
+    assert AccessRules().is_open
 
 
 def test_sessions_are_random_and_end_with_the_server() -> None:
-    gate, later = Gate("drive", "look"), Gate("drive", "look")
+    gate, later = AccessRules("drive", "look"), AccessRules("drive", "look")
     control, view = gate.sessions.open("control"), gate.sessions.open("view")
     assert (gate.sessions.role(control), gate.sessions.role(view)) == ("control", "view")
     assert later.sessions.role(control) is None
@@ -56,7 +56,7 @@ def test_sessions_are_random_and_end_with_the_server() -> None:
 
 
 def test_no_cookie_can_be_computed_from_a_token() -> None:
-    gate = Gate("1234")
+    gate = AccessRules("1234")
     gate.sessions.open("control")
     message = b"torchrl_gpu session, control"
     guesses = (hmac.new(f"{number:04}".encode(), message, hashlib.sha256).hexdigest() for number in range(10_000))
@@ -92,7 +92,7 @@ def test_every_secret_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPat
         return hmac.compare_digest(given, secret)
 
     monkeypatch.setattr(security, "hmac", type("hmac", (), {"compare_digest": staticmethod(compare)}))
-    gate = object.__new__(Gate)
+    gate = object.__new__(AccessRules)
     gate._tokens = {"control": b"drive", "view": b"look"}
     for token in ("drive", "look", "neither"):
         compared.clear()
@@ -116,11 +116,11 @@ def test_every_secret_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_without_a_token_only_names_of_this_machine_may_be_asked_for(host: str, allowed: bool) -> None:
-    assert Gate(allowed_origins=["https://lab.example"]).allows_host(host) is allowed
+    assert AccessRules(allowed_origins=["https://lab.example"]).allows_host(host) is allowed
 
 
 def test_with_a_token_any_name_may() -> None:
-    gate = Gate("drive")
+    gate = AccessRules("drive")
     assert gate.allows_host("gpu_node-3.cluster:8080")
     assert not gate.allows_host('x"; script-src *')
 
@@ -145,7 +145,7 @@ def test_with_a_token_any_name_may() -> None:
     ],
 )
 def test_origins(origin: str | None, allowed: bool) -> None:
-    assert Gate(allowed_origins=["https://lab.example"]).allows_origin(origin, "localhost:8080") is allowed
+    assert AccessRules(allowed_origins=["https://lab.example"]).allows_origin(origin, "localhost:8080") is allowed
 
 
 def test_failures_of_one_address_end_in_a_wait() -> None:
@@ -185,7 +185,7 @@ def test_the_same_wrong_token_again_is_no_other_guess() -> None:
 
 
 def test_which_tokens_are_out_of_reach() -> None:
-    gate = Gate("a token of many characters", "1234")
+    gate = AccessRules("a token of many characters", "1234")
     assert gate.is_out_of_reach("control")
     assert not gate.is_out_of_reach("view")
 
@@ -193,11 +193,11 @@ def test_which_tokens_are_out_of_reach() -> None:
 @pytest.mark.parametrize("origin", ["https://lab.example; script-src *", "lab.example", "*", "", 7, "https://"])
 def test_what_is_no_origin(origin: Any) -> None:
     with pytest.raises(ValueError, match="want allowed_origins such as '"):
-        Gate(allowed_origins=[origin])
+        AccessRules(allowed_origins=[origin])
 
 
 def test_a_page_may_be_named_by_an_address_within() -> None:
-    gate = Gate(allowed_origins=["https://lab.example"])
+    gate = AccessRules(allowed_origins=["https://lab.example"])
     assert gate.lists_origin("https://LAB.example/wiki/robots?page=2")
     wrong = (None, "https://lab.example.evil.example/", "https://lab.example@evil.example/", "http://[", "null")
     assert not any(map(gate.lists_origin, wrong))

@@ -15,13 +15,13 @@ import pytest
 from aiohttp import WSMsgType
 
 from tests.streaming.pictures import decode_h264, psnr, scene
-from tests.streaming.viewers import TIMEOUT, Viewer, address, producing, run, server, session, until, viewer
+from tests.streaming.viewers import TIMEOUT, Viewer, address, counted, producing, run, server, session, until, viewer
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.server import StreamServer
 
 
 def hub_of(stream_server: StreamServer) -> Hub:
-    hub: Hub = stream_server._link.hub  # type: ignore[union-attr]
+    hub: Hub = stream_server._service.hub  # type: ignore[union-attr]
     return hub
 
 
@@ -34,7 +34,7 @@ async def shown(stream_server: StreamServer, guest: Viewer, step: int, *, ack: b
 
 def keep_nothing(stream_server: StreamServer) -> None:
     """Until the next picture a frame is wanted only while somebody waits for it, not for whoever comes."""
-    hub_of(stream_server).stream("main").pace.taken_at = math.inf
+    hub_of(stream_server).declare("main").schedule.taken_at = math.inf
 
 
 def test_the_greeting() -> None:
@@ -71,9 +71,8 @@ def test_two_pictures_are_under_way_and_no_more() -> None:
             await guest.say("ack", seq=first["seq"])
             assert (await shown(stream_server, guest, 3))["meta"]["step"] == 3
             for name, number in (("frames_encoded_total", 3), ("frames_published_total", 4)):
-                hub_of(stream_server).metrics.render()
                 labels = {"codec": "jpeg"} if name == "frames_encoded_total" else {}
-                assert hub_of(stream_server).metrics.value(name, stream="main", **labels) == number
+                assert counted(hub_of(stream_server), name, stream="main", **labels) == number
 
     with server() as stream_server:
         run(inner(stream_server))
@@ -286,7 +285,7 @@ def test_three_mistakes_and_the_socket_is_closed() -> None:
             for _ in range(3):
                 await guest.text("error")
             assert await guest.end() == 1008
-        assert hub_of(stream_server).metrics.value("bad_messages_total") == 3
+        assert counted(hub_of(stream_server), "bad_messages_total") == 3
 
     with server() as stream_server:
         run(inner(stream_server))
@@ -376,13 +375,13 @@ def test_a_flood_of_frames_ends_its_socket_and_slows_nobody(flood: str) -> None:
                     await guest.picture()
                 assert seen > 0
                 await asyncio.gather(*floods)
-        await until(lambda: hub_of(stream_server).metrics.value("clients", transport="websocket") == 0)
+        await until(lambda: counted(hub_of(stream_server), "clients", transport="websocket") == 0)
 
-    with server(heartbeat=600.0, fps=60.0) as stream_server:
+    with server(heartbeat_s=600.0, fps=60.0) as stream_server:
         run(inner(stream_server))
 
 
-def test_pings_within_the_budget_are_answered() -> None:
+def test_pings_within_the_limit_are_answered() -> None:
     async def inner(stream_server: StreamServer) -> None:
         async with session() as client, client.ws_connect(address(stream_server, "ws"), autoping=False) as connection:
             assert (await connection.receive_json())["type"] == "hello"
@@ -406,11 +405,11 @@ def test_seats_are_limited_and_given_back() -> None:
                     assert answer.status == 503
                 async with client.get(address(stream_server, "streams")) as answer:
                     assert answer.status == 200
-            gauge = hub_of(stream_server).metrics
-            await until(lambda: gauge.value("clients", transport="websocket") == 0)
+            hub = hub_of(stream_server)
+            await until(lambda: counted(hub, "clients", transport="websocket") == 0)
             async with viewer(stream_server) as guest:
                 await guest.quiet()
-            assert gauge.value("refused_total", reason="full") == 2
+            assert counted(hub, "refused_total", reason="full") == 2
 
     with server(max_clients=2) as stream_server:
         run(inner(stream_server))
@@ -432,17 +431,17 @@ def test_a_dead_socket_is_dropped(reads: bool) -> None:
 
     async def inner(stream_server: StreamServer) -> None:
         stream_server.declare("main")
-        frame, gauge = scene(800, 1200), hub_of(stream_server).metrics
+        frame, hub = scene(800, 1200), hub_of(stream_server)
         with dead_socket(stream_server) as connection, producing(stream_server, frame=frame):
-            await until(lambda: gauge.value("frames_sent_total", codec="jpeg", transport="websocket"))
+            await until(lambda: counted(hub, "frames_sent_total", codec="jpeg", transport="websocket"))
             if reads:
                 connection.setblocking(False)
-                await until(lambda: not gauge.value("clients", transport="websocket") or drain(connection))
-            await until(lambda: gauge.value("clients", transport="websocket") == 0)
+                await until(lambda: not counted(hub, "clients", transport="websocket") or drain(connection))
+            await until(lambda: counted(hub, "clients", transport="websocket") == 0)
             assert stream_server.watchers() == 0
             await until(lambda: not stream_server.wanted())
 
-    with server(heartbeat=0.1) as stream_server:
+    with server(heartbeat_s=0.1) as stream_server:
         run(inner(stream_server))
 
 
@@ -485,7 +484,7 @@ def test_fifty_viewers_get_every_picture_from_one_encode() -> None:
                 stream_server.publish(scene(), meta={"step": step})
                 headers = await asyncio.gather(*(guest.picture() for guest in guests))
                 assert {header["meta"]["step"] for header, _ in headers} == {step}
-            assert hub_of(stream_server).metrics.value("frames_encoded_total", stream="main", codec="jpeg") == 3
+            assert counted(hub_of(stream_server), "frames_encoded_total", stream="main", codec="jpeg") == 3
 
     with server() as stream_server:
         run(inner(stream_server))

@@ -30,8 +30,8 @@ from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import webrtc
 from torchrl_gpu.streaming.web.app_state import AppState
-from torchrl_gpu.streaming.web.connection_limit import Descriptors, Doorstep
-from torchrl_gpu.streaming.web.settings import Settings
+from torchrl_gpu.streaming.web.connection_limit import ConnectionLimit, DescriptorLimit
+from torchrl_gpu.streaming.web.settings import ServerSettings
 
 networked = pytest.mark.skipif(only_loopback(), reason="needs a network: ICE has no candidate for 127.0.0.1")
 OFFER = "v=0\r\nm=video 9 UDP/TLS/RTP/SAVPF 96\r\n"
@@ -47,7 +47,7 @@ def on_a_loop(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
         ({}, "want an offer"),
         ({"type": "answer", "sdp": OFFER}, "want an offer"),
         ({"type": "offer", "sdp": 7}, "want an offer"),
-        ({"type": "offer", "sdp": OFFER + "x" * webrtc.LARGEST_OFFER}, "at most 32768 characters"),
+        ({"type": "offer", "sdp": OFFER + "x" * webrtc.MAX_OFFER}, "at most 32768 characters"),
         ({"type": "offer", "sdp": "v=0\r\n"}, "want one video .* got nothing"),
         ({"type": "offer", "sdp": OFFER + OFFER}, "want one video"),
         ({"type": "offer", "sdp": OFFER + "m=audio 9 UDP/TLS/RTP/SAVPF 0\r\n"}, "got m=audio, m=video"),
@@ -90,9 +90,9 @@ class Seat:
 
 def state() -> AppState:
     hub = Hub()
-    hub.stream("main")
+    hub.declare("main")
     hub.attach(asyncio.get_running_loop())
-    return AppState(Settings(), hub)
+    return AppState(ServerSettings(), hub)
 
 
 async def offer_of(connection: RTCPeerConnection, *codecs: str) -> dict[str, str]:
@@ -151,16 +151,16 @@ def test_the_sockets_of_viewers_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def play() -> None:
         seat, server = Seat(), state()
-        server.doorstep = Doorstep(8, 10.0, Descriptors(room=3))
+        server.connections = ConnectionLimit(8, 10.0, DescriptorLimit(room=3))
         monkeypatch.setattr(webrtc, "get_host_addresses", lambda use_ipv4, use_ipv6: ["192.0.2.1"])
         for stream, error in (("main", ValueError), ("none", ValueError)):
             with pytest.raises(error):
                 await webrtc.answer(server, {"type": "offer", "sdp": OFFER, "stream": stream}, seat)
-        assert server.doorstep.reserve(2)
+        assert server.connections.reserve(2)
         with pytest.raises(web.HTTPServiceUnavailable):
             await webrtc.answer(server, {"type": "offer", "sdp": OFFER}, seat)
-        server.doorstep.release(2)
-        assert server.doorstep.reserve(3)
+        server.connections.release(2)
+        assert server.connections.reserve(3)
 
     on_a_loop(play)
 
@@ -197,7 +197,7 @@ async def until(happened: Callable[[], bool]) -> None:
 @pytest.fixture
 def server() -> Iterator[StreamServer]:
     """A server to whose stream main a moving picture is published."""
-    with StreamServer(port=0, heartbeat=0.5) as server:
+    with StreamServer(port=0, heartbeat_s=0.5) as server:
         server.declare("main")
         done = threading.Event()
         producer = threading.Thread(target=publish, args=(server, done))
@@ -265,7 +265,7 @@ def test_viewers_share_one_encoding_and_a_late_one_sees_a_picture(server: Stream
 def test_headers_come_on_a_data_channel_whose_silence_ends_the_connection(
     server: StreamServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(webrtc, "_SILENCE", 0.5)
+    monkeypatch.setattr(webrtc, "_MIN_SILENCE", 0.5)
 
     async def play() -> None:
         viewer = receiver()
@@ -318,7 +318,7 @@ def test_a_strangers_packet_is_no_failure_of_the_server(server: StreamServer, ca
 @networked
 def test_a_second_data_channel_ends_the_connection(server: StreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What came on it would be counted by nobody."""
-    monkeypatch.setattr(webrtc, "_SILENCE", 3600.0)
+    monkeypatch.setattr(webrtc, "_MIN_SILENCE", 3600.0)
 
     async def play() -> None:
         viewer = receiver()
@@ -339,11 +339,11 @@ def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:
         peer = webrtc.Peer(state(), "main", Seat())
         said: list[str] = []
         channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)
-        peer._say(channel, "one")  # type: ignore[arg-type]
+        peer._send_text(channel, "one")  # type: ignore[arg-type]
         channel.bufferedAmount = 1 << 20
-        peer._say(channel, "two")  # type: ignore[arg-type]
+        peer._send_text(channel, "two")  # type: ignore[arg-type]
         channel.bufferedAmount, channel.readyState = 0, "closing"
-        peer._say(channel, "three")  # type: ignore[arg-type]
+        peer._send_text(channel, "three")  # type: ignore[arg-type]
         assert said == ["one"]
         await peer.close()
 

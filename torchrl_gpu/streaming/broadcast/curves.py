@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from torchrl_gpu.streaming.broadcast.protocol import LARGEST_NAME
+from torchrl_gpu.streaming.broadcast.protocol import MAX_NAME
 
-MOST_CURVES = 200
-MOST_POINTS = 1_000  # of a curve; even
-LARGEST_STEP = 2**53  # what a page's numbers hold exactly
+MAX_CURVES = 200
+MAX_POINTS = 1_000  # of a curve; even
+MAX_STEP = 2**53  # what a page's numbers hold exactly
 POINTS_PER_MESSAGE = 5_000
 
 
@@ -28,9 +28,9 @@ def check_scalars(step: object, scalars: Mapping[str, Any], known: Collection[st
         known: Names of the curves that there are already.
 
     Raises:
-        ValueError: The step, a name or a value is something else, or there would be more than `MOST_CURVES`.
+        ValueError: The step, a name or a value is something else, or there would be more than `MAX_CURVES`.
     """
-    if isinstance(step, bool) or not isinstance(step, int | np.integer) or not 0 <= step < LARGEST_STEP:
+    if isinstance(step, bool) or not isinstance(step, int | np.integer) or not 0 <= step < MAX_STEP:
         raise ValueError(f"StreamServer.log: want the step to be an integer from 0 to 2**53; got {step!r}")
     finite, number = {}, len(known)
     for name, value in scalars.items():
@@ -40,13 +40,13 @@ def check_scalars(step: object, scalars: Mapping[str, Any], known: Collection[st
         if math.isfinite(scalar):
             finite[name] = scalar
             number += name not in known
-    if number > MOST_CURVES:
-        raise ValueError(f"StreamServer.log: want at most {MOST_CURVES} curves; got {number} names")
+    if number > MAX_CURVES:
+        raise ValueError(f"StreamServer.log: want at most {MAX_CURVES} curves; got {number} names")
     return finite
 
 
 class Curves:
-    """Curves by name, each with at most `MOST_POINTS` points. Any thread may call it.
+    """Curves by name, each with at most `MAX_POINTS` points. Any thread may call it.
 
     Of a curve that has more, only every second value is kept from then on, then every fourth, and so on, and always the
     first and the newest. A step that is not beyond the last one goes back: from there on the curve is forgotten.
@@ -115,7 +115,7 @@ class _Curve:
         if self._logged and (self._logged - 1) % self._stride:
             for each in (self._numbers, self._steps, self._values):
                 each.pop()  # the newest until now, which is not on the grid
-        if len(self._steps) == MOST_POINTS:
+        if len(self._steps) == MAX_POINTS:
             self._keep(slice(None, None, 2))
             self._stride *= 2
         self._numbers.append(number)
@@ -142,8 +142,8 @@ class _Curve:
 
 
 def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not 1 <= len(name) <= LARGEST_NAME:
-        raise ValueError(f"StreamServer.log: want names of 1 to {LARGEST_NAME} characters; got {name!r}")
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME:
+        raise ValueError(f"StreamServer.log: want names of 1 to {MAX_NAME} characters; got {name!r}")
 
 
 def _to_float(name: str, value: object) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from torchrl_gpu.streaming.broadcast.frames import Capture, Codec, Encoded, depth_meta
+from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, Codec, EncodedPicture, depth_meta
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.streams import Stream
 from torchrl_gpu.streaming.codecs.extras import load
@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 _REPLAY_PERIOD = 0.1  # seconds between pictures for instant replay that no viewer asked for
 
 
-class Encoding:
+class EncoderThread:
     """Takes the newest frame of each stream in turn and hands its pictures to the hub.
 
     Args:
@@ -38,11 +38,7 @@ class Encoding:
         self._own_pipeline: Any = None
         self._failed: set[tuple[str, str]] = set()
         self._h264: dict[str, H264Encoder] = {}
-        self._todo: dict[str, Stream] = {}
-        self._changed = threading.Condition()
-        self._stopped = False
         self._thread = threading.Thread(target=self._run, name="torchrl_gpu stream encoder", daemon=True)
-        hub.wake_encoder = self.wake
         for module in ("cv2", "av"):  # now, and not in the way of the first picture
             load(module)
 
@@ -50,23 +46,15 @@ class Encoding:
         """Starts the thread."""
         self._thread.start()
 
-    def wake(self, stream: Stream) -> None:
-        """Says that a stream has something to encode. Any thread may."""
-        with self._changed:
-            self._todo[stream.name] = stream
-            self._changed.notify()
-
     def stop(self, timeout: float = 5.0) -> None:
         """Ends the thread after the frame that it is encoding."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
+        self._hub.pending.close()
         if self._thread.ident is not None:
             self._thread.join(timeout)
 
     def _run(self) -> None:
         try:
-            while (stream := self._next()) is not None:
+            while (stream := self._hub.pending.take()) is not None:
                 try:
                     self._encode(stream)
                 except Exception as error:
@@ -77,12 +65,6 @@ class Encoding:
             if self._own_pipeline is not None:
                 self._own_pipeline.close()
 
-    def _next(self) -> Stream | None:
-        """The stream that has waited longest; None at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._todo or self._stopped)
-            return None if self._stopped else self._todo.pop(next(iter(self._todo)))
-
     def _encode(self, stream: Stream) -> None:
         if stream.is_dropped:
             encoder = self._h264.pop(stream.name, None)
@@ -90,7 +72,7 @@ class Encoding:
                 encoder.close()
             return
         again, stream.again_asked = stream.again_asked, False
-        capture = stream.box.take() or (self._once_more(stream) if again else None)
+        capture = stream.mailbox.take() or (self._once_more(stream) if again else None)
         if capture is None:
             return
         if capture.copied is not None:
@@ -102,21 +84,21 @@ class Encoding:
         for codec in self._codecs(stream, capture):
             picture = self._picture(stream, capture, codec)
             if picture is not None:
-                self._hub.call(self._hub.deliver, stream, picture)
+                self._hub.call_in_loop(self._hub.deliver, stream, picture)
 
-    def _once_more(self, stream: Stream) -> Capture | None:
+    def _once_more(self, stream: Stream) -> CapturedFrame | None:
         """The last frame, under a new number."""
-        if stream.box.current is not None:
-            stream.box.current.seq = self._hub.next_seq()
-        return stream.box.current
+        if stream.mailbox.current is not None:
+            stream.mailbox.current.seq = self._hub.next_seq()
+        return stream.mailbox.current
 
-    def _codecs(self, stream: Stream, capture: Capture) -> list[Codec]:
+    def _codecs(self, stream: Stream, capture: CapturedFrame) -> list[Codec]:
         """What viewers wait for; and behind it, now and then, a JPEG for instant replay."""
         codecs = sorted(stream.codecs_due(time.monotonic()))
-        is_short = stream.replay.is_on and capture.captured - stream.replay.newest >= _REPLAY_PERIOD
-        return [*codecs, "jpeg"] if is_short and codecs == ["h264"] else codecs
+        needs_jpeg = stream.replay.is_on and capture.captured - stream.replay.newest >= _REPLAY_PERIOD
+        return [*codecs, "jpeg"] if needs_jpeg and codecs == ["h264"] else codecs
 
-    def _picture(self, stream: Stream, capture: Capture, codec: Codec) -> Encoded | None:
+    def _picture(self, stream: Stream, capture: CapturedFrame, codec: Codec) -> EncodedPicture | None:
         """A frame in a codec; None if the codec fails, or keeps it for later."""
         begin = time.perf_counter()
         try:
@@ -124,10 +106,13 @@ class Encoding:
         except Exception as error:
             self._fail(stream, codec, error)
             return None
-        self._count(stream, codec, len(data), time.perf_counter() - begin)
+        metrics = self._hub.metrics
+        metrics.frames_encoded.labels(stream.label, codec).inc()
+        metrics.encoded_bytes.labels(stream.label, codec).inc(len(data))
+        metrics.encode_seconds.labels(stream.label, codec).inc(time.perf_counter() - begin)
         if not data:
             return None
-        return Encoded(
+        return EncodedPicture(
             stream=stream.name,
             codec=codec,
             data=data,
@@ -139,7 +124,7 @@ class Encoding:
             meta=capture.meta,
         )
 
-    def _jpeg(self, capture: Capture) -> tuple[bytes, bool]:
+    def _jpeg(self, capture: CapturedFrame) -> tuple[bytes, bool]:
         if self._pipeline is None and isinstance(capture.pixels, np.ndarray):
             return compress(capture.pixels, self._quality, bgr=capture.bgr), True
         if self._pipeline is None:
@@ -148,7 +133,7 @@ class Encoding:
             self._pipeline = self._own_pipeline = GpuFramePipeline(capture.pixels.device)
         return self._pipeline.encode_jpeg(capture.pixels, self._quality, bgr=capture.bgr), True
 
-    def _video(self, stream: Stream, capture: Capture) -> tuple[bytes, bool]:
+    def _video(self, stream: Stream, capture: CapturedFrame) -> tuple[bytes, bool]:
         encoder = self._h264.get(stream.name)
         if encoder is None:
             encoder = self._h264[stream.name] = H264Encoder(capture.width, capture.height, self._hub.fps)
@@ -156,20 +141,16 @@ class Encoding:
         packet = encoder.encode(capture.pixels, key, bgr=capture.bgr)
         if packet.key:
             stream.key_at = time.monotonic()
-            self._hub.metrics.add("key_frames_total", stream=stream.label)
+            self._hub.metrics.key_frames.labels(stream.label).inc()
         return packet.data, packet.key
-
-    def _count(self, stream: Stream, codec: Codec, size: int, seconds: float) -> None:
-        for name, amount in (("frames_encoded", 1), ("encoded_bytes", size), ("encode_seconds", seconds)):
-            self._hub.metrics.add(f"{name}_total", amount, stream=stream.label, codec=codec)
 
     def _fail(self, stream: Stream, codec: Codec, error: Exception) -> None:
         """Ends the subscriptions of the codec, so that their viewers choose another; JPEG has none beside it."""
-        self._hub.metrics.add("encode_errors_total", stream=stream.label, codec=codec)
+        self._hub.metrics.encode_errors.labels(stream.label, codec).inc()
         self._note(stream, codec, error)
         if codec == "h264":
             self._h264.pop(stream.name, None)
-            self._hub.call(self._hub.refuse, stream, codec, " ".join(str(error).split()))
+            self._hub.call_in_loop(self._hub.end_codec, stream, codec, " ".join(str(error).split()))
 
     def _note(self, stream: Stream, what: str, error: Exception) -> None:
         """Logs what went wrong, once per stream, and keeps the first error that viewers were not helped over."""

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-MOST_FAMILIES = 64
-MOST_MEMBERS = 10**9
+MAX_FAMILIES = 64
+MAX_MEMBERS = 10**9
 _NAME = re.compile(r"([A-Za-z][A-Za-z_]{0,31})(:[a-z][a-z_]{0,15})?")
 _MEMBER = re.compile(r"([A-Za-z][A-Za-z_]{0,31})(0|[1-9][0-9]{0,8})(:[a-z][a-z_]{0,15})?")
 _OVERLAY = re.compile(r"(.+):([a-z][a-z_]{0,15})")
@@ -37,7 +37,7 @@ class Family:
     @property
     def label(self) -> str:
         """What all members are counted under: the names of some of a thousand would fill the metrics."""
-        base, overlay = split(self.name)
+        base, overlay = split_name(self.name)
         return f"{base}*" if overlay is None else f"{base}*:{overlay}"
 
     def title_of(self, name: str) -> str:
@@ -67,21 +67,21 @@ class Families:
                 f"{where}: want a name of at most 32 letters and underscores, or NAME:OVERLAY of which the second has"
                 f" at most 16; got {name!r}"
             )
-        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_MEMBERS:
-            raise ValueError(f"{where}: want a count of 1 to {MOST_MEMBERS:,}; got {count!r}")
-        if len(self.by_name) >= MOST_FAMILIES and name not in self.by_name:
-            raise ValueError(f"{where}: want at most {MOST_FAMILIES} families; got {name!r} beside them")
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_MEMBERS:
+            raise ValueError(f"{where}: want a count of 1 to {MAX_MEMBERS:,}; got {count!r}")
+        if len(self.by_name) >= MAX_FAMILIES and name not in self.by_name:
+            raise ValueError(f"{where}: want at most {MAX_FAMILIES} families; got {name!r} beside them")
         self.by_name = {**self.by_name, name: Family(name, title or name, count)}
         return self.by_name[name]
 
-    def of(self, name: object) -> Family | None:
+    def find(self, name: object) -> Family | None:
         """The family that a stream of this name would belong to; None if there is none, or it has too few members."""
         member = _MEMBER.fullmatch(name) if isinstance(name, str) and self.by_name else None
         family = None if member is None else self.by_name.get(member[1] + (member[3] or ""))
         return family if family is not None and member is not None and int(member[2]) < family.count else None
 
 
-def split(name: str) -> StreamName:
+def split_name(name: str) -> StreamName:
     """A name in its parts."""
     found = _OVERLAY.fullmatch(name)
     return StreamName(name, None) if found is None else StreamName(found[1], found[2])

@@ -12,20 +12,20 @@ from typing import Any, Literal
 
 import numpy as np
 
-from torchrl_gpu.streaming.codecs.images import FrameFormat, format_of, to_array, without_subclass
+from torchrl_gpu.streaming.codecs.images import FrameFormat, format_of, plain_frame, to_array
 from torchrl_gpu.streaming.codecs.pixels import canvas_shape, check_depth_range, check_size, measured_range, paint
 
 Codec = Literal["jpeg", "h264"]
 Scalar = str | int | float | bool | None
-LARGEST_SIDE = 16_384
-MOST_META = 64
-LONGEST_TEXT = 1_024
+MAX_FRAME_SIDE = 16_384
+MAX_META = 64
+MAX_TEXT = 1_024
 _KINDS = frozenset((str, int, float, bool, type(None)))
 _WHERE = "StreamServer.publish"
 
 
 @dataclass
-class Capture:
+class CapturedFrame:
     """Pixels that the producer has handed over, owned by the server.
 
     Args:
@@ -59,7 +59,7 @@ class Capture:
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class EncodedPicture:
     """One picture as every viewer of a stream and codec gets it.
 
     Args:
@@ -86,7 +86,7 @@ class Encoded:
         return json.dumps(facts | {"captured": round(self.captured, 4), "meta": dict(self.meta)})[:-1]
 
 
-class Layout:
+class FrameLayout:
     """What a stream's frames look like; looks closely only at the first of a kind.
 
     Attributes:
@@ -101,17 +101,17 @@ class Layout:
         self._shape: Any = None
         self._dtype: Any = None
 
-    def see(self, frame: Any, depth_range: Any = None) -> Any:
-        """Takes a frame's layout in, and gives the frame as `images.without_subclass` does.
+    def update(self, frame: Any, depth_range: Any = None) -> Any:
+        """Takes a frame's layout in, and gives the frame as `images.plain_frame` does.
 
         Raises:
             ValueError: It is no picture, or too large a one, or the range is none of depth.
         """
         kind = type(frame)
         if kind is not self._kind or frame.shape != self._shape or frame.dtype != self._dtype:
-            frame = without_subclass(frame, _WHERE)
+            frame = plain_frame(frame, _WHERE)
             found = format_of(frame, _WHERE)
-            check_size(found, _WHERE, LARGEST_SIDE)
+            check_size(found, _WHERE, MAX_FRAME_SIDE)
             self.shape, self.format = canvas_shape(found), found
             self._shape, self._dtype = frame.shape, frame.dtype
             self._kind = kind if kind is type(frame) else None  # what a subclass says of itself is never believed
@@ -119,14 +119,14 @@ class Layout:
             check_depth_range(depth_range, self.format, _WHERE)
         return frame
 
-    def depth_of(self, frame: Any, depth_range: tuple[float, float] | None) -> Any:
+    def measure_depth(self, frame: Any, depth_range: tuple[float, float] | None) -> Any:
         """What the colours of a frame stand for, as `pixels.measured_range`; None where it has no depth.
 
         Raises:
             ValueError: It is a tensor that holds no strided numbers, though one like it did.
         """
         if not isinstance(frame, np.ndarray):
-            without_subclass(frame, _WHERE)
+            plain_frame(frame, _WHERE)
         return measured_range(frame, depth_range) if self.format.kind == "depth" else None
 
 
@@ -136,11 +136,11 @@ def copy_pixels(
     """The picture that a frame makes, of shape (H, W, 3), in memory of its own.
 
     Args:
-        frame: As `Layout.see` gave it, of any strides: NumPy, or torch on any device.
-        shape: `Layout.shape`.
+        frame: As `FrameLayout.update` gave it, of any strides: NumPy, or torch on any device.
+        shape: `FrameLayout.shape`.
         into: A buffer on the host to use again; another is made if its shape does not fit.
-        depth: `Layout.depth_of`.
-        found: `Layout.format`; None for H×W×3.
+        depth: `FrameLayout.measure_depth`.
+        found: `FrameLayout.format`; None for H×W×3.
 
     Returns:
         A NumPy array for what lies on the host; for CUDA tensors one of the same device, made on the current stream
@@ -168,12 +168,12 @@ def depth_meta(depth: Any) -> dict[str, Scalar]:
     }
 
 
-def to_host_soon(depth: Any) -> Any:
+def to_host_async(depth: Any) -> Any:
     """A range of depth on its way to the host, which nobody waits for: to be read behind the event that follows."""
     return depth if depth is None or isinstance(depth, tuple) else depth.to("cpu", non_blocking=True)
 
 
-def event_behind(pixels: Any) -> Any:
+def record_event(pixels: Any) -> Any:
     """A CUDA event recorded behind the work that has been asked for on the current stream; None on the host."""
     if isinstance(pixels, np.ndarray):
         return None
@@ -190,8 +190,8 @@ def clean_meta(meta: Mapping[str, Any] | None) -> dict[str, Scalar]:
     """
     if not meta:
         return {}
-    if len(meta) > MOST_META:
-        raise ValueError(f"StreamServer: want at most {MOST_META} values of metadata; got {len(meta)}")
+    if len(meta) > MAX_META:
+        raise ValueError(f"StreamServer: want at most {MAX_META} values of metadata; got {len(meta)}")
     return {name: _scalar(name, value) for name, value in meta.items()}
 
 
@@ -203,8 +203,8 @@ def check_state(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     lists = {name: value for name, value in values.items() if isinstance(value, list | tuple)}
     scalars = clean_meta({name: value for name, value in values.items() if name not in lists})
-    if sum(map(len, lists.values())) + len(values) > MOST_META:
-        raise ValueError(f"StreamServer: want at most {MOST_META} values of state; got more")
+    if sum(map(len, lists.values())) + len(values) > MAX_META:
+        raise ValueError(f"StreamServer: want at most {MAX_META} values of state; got more")
     return scalars | {name: [_scalar(name, each) for each in value] for name, value in lists.items()}
 
 
@@ -214,10 +214,10 @@ def _scalar(name: Any, value: Any) -> Scalar:
     kind = type(value)
     if kind is float and not math.isfinite(value):
         return None
-    if kind not in _KINDS or type(name) is not str or (kind is str and len(value) > LONGEST_TEXT):
+    if kind not in _KINDS or type(name) is not str or (kind is str and len(value) > MAX_TEXT):
         got = f"{len(value)} characters" if kind is str else kind.__name__
         raise ValueError(
-            f"StreamServer: want numbers, bools, None and strings of at most {LONGEST_TEXT} characters as metadata; "
+            f"StreamServer: want numbers, bools, None and strings of at most {MAX_TEXT} characters as metadata; "
             f"got {got} as {name!r}"
         )
     scalar: Scalar = value

@@ -9,31 +9,37 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from torchrl_gpu.streaming.broadcast import protocol
 from torchrl_gpu.streaming.broadcast.curves import Curves
-from torchrl_gpu.streaming.broadcast.families import Families, split
+from torchrl_gpu.streaming.broadcast.families import Families, split_name
 from torchrl_gpu.streaming.broadcast.frames import (
-    Capture,
+    CapturedFrame,
     Codec,
-    Encoded,
+    EncodedPicture,
     Scalar,
     check_state,
     clean_meta,
     copy_pixels,
     depth_meta,
-    event_behind,
-    to_host_soon,
+    record_event,
+    to_host_async,
 )
-from torchrl_gpu.streaming.broadcast.instant_replay import ReplayRing
-from torchrl_gpu.streaming.broadcast.metrics import Metrics
+from torchrl_gpu.streaming.broadcast.instant_replay import InstantReplay
+from torchrl_gpu.streaming.broadcast.mailboxes import EncoderQueue
+from torchrl_gpu.streaming.broadcast.metrics import PREFIX, Metrics
 from torchrl_gpu.streaming.broadcast.protocol import Command, UnknownStream
-from torchrl_gpu.streaming.broadcast.streams import MOST_STREAMS, STILL, Stream, Subscription, check_name
+from torchrl_gpu.streaming.broadcast.streams import MAX_STREAMS, STILL, Stream, Subscription, check_name
 
-MOST_COMMANDS = 256
-LINGER = 10.0  # seconds for which a member of a family stays that nobody watches
+if TYPE_CHECKING:
+    from torchrl_gpu.streaming.codecs.images import Frame
+
+MAX_COMMANDS = 256
+MEMBER_LINGER_S = 10.0  # seconds for which a member of a family stays that nobody watches
 _STATE_SPACING = 0.1  # seconds between two messages of the state
 
 
@@ -42,56 +48,61 @@ class Hub:
 
     Args:
         fps: The largest rate of a stream.
-        replay_seconds: How far instant replay reaches back.
-        metrics: Where everything is counted.
+        instant_replay_s: How far instant replay reaches back.
+
+    Attributes:
+        metrics: What is counted.
+        pending: Streams that the encoder has to look at.
+        listeners: Are called with every text message to all viewers.
+        curve_listeners: Are called when there are new points of curves.
     """
 
-    def __init__(self, fps: float = 30.0, replay_seconds: float = 10.0, metrics: Metrics | None = None) -> None:
+    def __init__(self, fps: float = 30.0, instant_replay_s: float = 10.0) -> None:
         self.fps = fps
-        self.metrics = metrics or Metrics()
+        self.metrics = Metrics()
+        self.pending = EncoderQueue()
         self.streams: dict[str, Stream] = {}
         self.families = Families()
-        self.state: dict[str, Any] = {}
+        self.state: dict[str, Scalar | list[Scalar]] = {}
         self.curves = Curves()
         self.listeners: set[Callable[[str], None]] = set()
         self.curve_listeners: set[Callable[[], None]] = set()
-        self.wake_encoder: Callable[[Stream], None] = lambda stream: None
-        self.learn_counts: Callable[[], None] = lambda: None
-        self.on_open: Callable[[Stream], None] = lambda stream: None
-        self.on_drop: Callable[[Stream], None] = lambda stream: None
-        self.on_command: Callable[[Command], object] | None = None
-        self._replay_seconds = replay_seconds
+        self._instant_replay_s = instant_replay_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
         self._seq = itertools.count(1)
-        self._commands: deque[Command] = deque(maxlen=MOST_COMMANDS)
+        self._commands: deque[Command] = deque(maxlen=MAX_COMMANDS)
         self._announced: list[dict[str, Any]] = []
         self._dropped_published: dict[str, int] = {}
         self._announced_state = self.state
         self._announced_point = 0
         self._state_at = -math.inf
-        self.metrics.before_reading(self._measure)
+        self.metrics.registry.register(self)
 
     # What the producer calls, in any thread.
 
-    def stream(self, name: str, title: str | None = None) -> Stream:
-        """The stream of a name; declares it if there is none.
+    def declare(self, name: str, title: str | None = None) -> Stream:
+        """The stream of a name, which is there from now on whether somebody watches it or not.
 
         Raises:
-            ValueError: The name is not 1 to 64 characters, or there are 64 streams already.
+            ValueError: The name is not 1 to 64 characters, or that of a family, or there are 64 streams already.
         """
-        stream = self.streams.get(name)
-        if stream is None or title is not None:
-            stream = self._declare(name, title)
+        with self._lock:
+            if name not in self.streams:
+                check_name(name, sum(not stream.is_on_demand for stream in self.streams.values()))
+                if name in self.families.by_name:
+                    raise ValueError(f"StreamServer: want a stream whose name no family has; got {name!r}")
+                self.streams[name] = self._new_stream(name, name)
+            stream = self.streams[name]
+            stream.title = title if title is not None else stream.title
+            stream.label = name
+        if len(self.streams) > MAX_STREAMS:  # those that the program names go before those that viewers asked for
+            self.call_in_loop(self._make_room)
         return stream
 
-    def declare(self, name: str, title: str | None = None) -> Stream:
-        """The stream of a name, which is there from now on whether somebody watches it or not."""
-        return self._declare(name, title)
-
     def find(self, name: str) -> Stream | None:
-        """As `stream`; but members of a family are there only while viewers want them."""
-        return self.streams.get(name) or (None if self.families.of(name) else self.stream(name))
+        """The stream of a name, declared if there is none; members of a family only while viewers want them."""
+        return self.streams.get(name) or (None if self.families.find(name) else self.declare(name))
 
     def declare_family(self, name: str, count: int, title: str | None = None) -> None:
         """Names streams that are made when viewers ask for them; see `Families.declare`.
@@ -103,76 +114,68 @@ class Hub:
             raise ValueError(f"StreamServer.declare_family: want a name that no stream has; got {name!r}")
         self.families.declare(name, count, title)
 
+    def wanted(self, name: str) -> bool:
+        """Whether a stream wants a frame now: see `Stream.is_due`."""
+        stream = self.find(name)
+        return stream is not None and stream.is_due(time.monotonic())
+
     def wanted_streams(self) -> list[str]:
-        """The streams that want a frame now: see `Stream.is_due`."""
+        """The streams that want a frame now."""
         now = time.monotonic()
         return [stream.name for stream in list(self.streams.values()) if stream.is_due(now)]
 
+    def watchers(self, name: str | None) -> int:
+        """How many watch a stream, or all of them."""
+        return sum(len(each.subscriptions) for each in list(self.streams.values()) if name in (None, each.name))
+
     def publish(
         self,
-        frame: Any,
+        frame: Frame,
         name: str,
         meta: Mapping[str, Any] | None,
         *,
         bgr: bool,
         depth_range: tuple[float, float] | None = None,
     ) -> None:
-        """Counts a frame, and takes a copy of it if somebody waits for one, or none was taken for a second."""
+        """Counts a frame, and takes a copy of it if somebody waits for one, or none was taken for a second.
+
+        The copy takes the place of one that the encoder has not come to.
+        """
         stream = self.find(name)
         if stream is None:
             return
         layout = stream.layout
-        frame = layout.see(frame, depth_range)
+        frame = layout.update(frame, depth_range)
         clean = clean_meta(meta)
         stream.published += 1
         now = time.monotonic()
-        if stream.is_due(now):
-            stream.pace.advance(now)
-            buffer = None if getattr(frame, "is_cuda", False) else stream.box.buffer()
-            depth = layout.depth_of(frame, depth_range)
-            pixels = copy_pixels(frame, layout.shape, buffer, depth, layout.format)
-            self.accept(stream, pixels, clean, bgr=bgr and depth is None, captured=time.time(), depth=depth)
-
-    def accept(
-        self,
-        stream: Stream,
-        pixels: Any,
-        meta: dict[str, Scalar],
-        *,
-        bgr: bool,
-        captured: float,
-        depth: Any = None,
-    ) -> None:
-        """Takes pixels that nobody else will write, in place of those that the encoder has not come to.
-
-        Args:
-            stream: Where they belong.
-            pixels: (H, W, 3) uint8, a NumPy array or a CUDA tensor.
-            meta: As `clean_meta` gives it.
-            bgr: Whether the channels are blue, green, red.
-            captured: Seconds since 1970.
-            depth: What `Layout.depth_of` gave.
-        """
+        if not stream.is_due(now):
+            return
+        stream.schedule.advance(now)
+        buffer = None if getattr(frame, "is_cuda", False) else stream.mailbox.buffer()
+        depth = layout.measure_depth(frame, depth_range)
+        pixels = copy_pixels(frame, layout.shape, buffer, depth, layout.format)
+        bgr = bgr and depth is None
         if isinstance(depth, tuple):
-            meta, depth = meta | depth_meta(depth), None
-        depth = to_host_soon(depth)
-        capture = Capture(pixels, bgr, captured, next(self._seq), meta, event_behind(pixels), depth)
-        if stream.box.put(capture):
-            self.metrics.add("frames_overwritten_total", stream=stream.label)
-        self.wake_encoder(stream)
+            clean, depth = clean | depth_meta(depth), None
+        depth = to_host_async(depth)
+        captured = CapturedFrame(pixels, bgr, time.time(), self.next_seq(), clean, record_event(pixels), depth)
+        if stream.mailbox.put(captured):
+            self.metrics.frames_overwritten.labels(stream.label).inc()
+        self.pending.add(stream)
 
-    def end_episode(self, name: str, meta: Mapping[str, Any] | None, captured: float | None = None) -> None:
-        """Marks what instant replay shows; `captured` is when the episode ended, now if it is None."""
+    def end_episode(self, name: str, meta: Mapping[str, Any] | None) -> None:
+        """Marks what instant replay shows."""
         stream, clean = self.find(name), clean_meta(meta)
         if stream is not None and stream.subscriptions:
-            self.call(stream.replay.mark, time.time() if captured is None else captured, clean)
+            self.call_in_loop(stream.replay.mark, time.time(), clean)
 
     def set_state(self, values: Mapping[str, Any]) -> None:
         """Joins values to the state, and tells the viewers."""
         state = {**self.state, **check_state(values)}
         if state != self.state:
             self.state = state
-            self.call(self._announce_state)
+            self.call_in_loop(self._announce_state)
 
     def take_commands(self) -> list[Command]:
         """What viewers have asked for since the last call, oldest first."""
@@ -187,7 +190,7 @@ class Hub:
         """A number for a picture that is shown again."""
         return next(self._seq)
 
-    def call(self, function: Callable[..., object], *arguments: Any) -> None:
+    def call_in_loop(self, function: Callable[..., object], *arguments: Any) -> None:
         """Has a function called in the event loop's thread; nothing happens once that has ended."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
@@ -202,8 +205,9 @@ class Hub:
         """Names the event loop that viewers live in; None when it ends, which closes all subscriptions."""
         self._loop = loop
         if loop is None:
-            for subscription in self._subscriptions():
-                subscription.close("the server stops")
+            for stream in list(self.streams.values()):
+                for subscription in stream.subscriptions:
+                    subscription.close("the server stops")
 
     def subscribe(self, name: str, codec: Codec = "jpeg", fps: float | None = None) -> Subscription:
         """The pictures of a stream for one viewer.
@@ -223,9 +227,9 @@ class Hub:
 
     def offers(self, name: str) -> bool:
         """Whether there is a stream of this name, or a family of which it would be a member."""
-        return name in self.streams or self.families.of(name) is not None
+        return name in self.streams or self.families.find(name) is not None
 
-    def deliver(self, stream: Stream, encoded: Encoded) -> None:
+    def deliver(self, stream: Stream, encoded: EncodedPicture) -> None:
         """Hands a picture to the viewers of its codec, and a JPEG to instant replay too."""
         now = time.monotonic()
         if encoded.codec == "jpeg":
@@ -235,7 +239,7 @@ class Hub:
                 subscription.offer(encoded, now)
         stream.refresh()
 
-    def refuse(self, stream: Stream, codec: Codec, why: str) -> None:
+    def end_codec(self, stream: Stream, codec: Codec, why: str) -> None:
         """Ends the subscriptions of a codec that cannot be encoded."""
         for subscription in stream.subscriptions:
             if subscription.codec == codec:
@@ -243,16 +247,12 @@ class Hub:
 
     def add_command(self, command: Command) -> None:
         """Leaves a command for the program; the oldest is lost when there are too many."""
-        self.metrics.add("commands_total")
-        if self.on_command is None:
-            self._commands.append(command)
-        else:
-            self.on_command(command)
+        self.metrics.commands.inc()
+        self._commands.append(command)
 
-    def list_streams(self) -> list[dict[str, Any]]:
+    def describe_streams(self) -> list[dict[str, Any]]:
         """Name, title, size, viewers and published frames of each stream, and what it is an overlay of; then families,
         with the number of their members as `count`."""
-        self.learn_counts()
         streams = list(self.streams.values())
         listed = [
             {
@@ -270,7 +270,7 @@ class Hub:
             members = [stream for stream in streams if stream.label == family.label]
             about = {"name": family.name, "title": family.title, "width": 0, "height": 0}
             about["watchers"] = sum(len(stream.subscriptions) for stream in members)
-            about["published"] = self._dropped_published.get(family.label, 0) + sum(s.published for s in members)
+            about["published"] = self._num_published(family.label, members)
             listed.append(about | {"count": family.count} | self._parts(family.name))
         return listed
 
@@ -293,22 +293,22 @@ class Hub:
         for stream in list(self.streams.values()):
             if stream.stands_still(now):
                 stream.again_asked = stream.key_asked = True
-                self.wake_encoder(stream)
-            if stream.is_on_demand and not stream.subscriptions and now - stream.idle_since >= LINGER:
+                self.pending.add(stream)
+            if stream.is_on_demand and not stream.subscriptions and now - stream.idle_since >= MEMBER_LINGER_S:
                 self._drop(stream)
         self._announce_state()
         self._announce_points()
-        listed = [{**facts, "published": 0} for facts in self.list_streams()]
+        listed = [{**facts, "published": 0} for facts in self.describe_streams()]
         if listed != self._announced:
             self._announced = listed
-            self.broadcast(protocol.text("streams", streams=self.list_streams()))
+            self.broadcast(protocol.text_message("streams", streams=self.describe_streams()))
 
     def _announce_state(self) -> None:
         """Tells the viewers of a new state; one that comes at once after another waits for the tick."""
         now = time.monotonic()
         if self.state is not self._announced_state and now - self._state_at >= _STATE_SPACING:
             self._announced_state, self._state_at = self.state, now
-            self.broadcast(protocol.text("state", state=self.state))
+            self.broadcast(protocol.text_message("state", state=self.state))
 
     def _announce_points(self) -> None:
         """Tells the viewers that there are new points of curves, which each reads when it can take them."""
@@ -317,49 +317,30 @@ class Hub:
             for listener in list(self.curve_listeners):
                 listener()
 
-    def _declare(self, name: str, title: str | None) -> Stream:
-        with self._lock:
-            if name not in self.streams:
-                check_name(name, sum(not stream.is_on_demand for stream in self.streams.values()))
-                if name in self.families.by_name:
-                    raise ValueError(f"StreamServer: want a stream whose name no family has; got {name!r}")
-                self.streams[name] = self._new_stream(name, name)
-            stream = self.streams[name]
-            stream.title = title if title is not None else stream.title
-            stream.label = name
-        if len(self.streams) > MOST_STREAMS:  # those that the program names go before those that viewers asked for
-            self.call(self._make_room)
-        return stream
-
     def _new_stream(self, name: str, title: str) -> Stream:
-        stream = Stream(name, title, self.fps, ReplayRing(self._replay_seconds))
-        stream.wake_encoder = lambda which: self.wake_encoder(which)  # which may be set later
-        return stream
+        return Stream(name, title, self.fps, InstantReplay(self._instant_replay_s), self.pending)
 
     def _open(self, name: str) -> Stream:
         """Makes the member of a family, in place of another that nobody watches where there are too many streams."""
-        family = self.families.of(name)
+        family = self.families.find(name)
         if family is None:
             names = [*self.streams, *(f"{each.name} and a number" for each in self.families.by_name.values())]
             raise UnknownStream(f"watch: want one of the streams {', '.join(names) or '(none yet)'}")
         unwatched = [each for each in self.streams.values() if each.is_on_demand and not each.subscriptions]
-        if len(self.streams) >= MOST_STREAMS and not unwatched:
-            raise UnknownStream(f"watch: want at most {MOST_STREAMS} streams at a time; all of them are watched")
-        if len(self.streams) >= MOST_STREAMS:
+        if len(self.streams) >= MAX_STREAMS and not unwatched:
+            raise UnknownStream(f"watch: want at most {MAX_STREAMS} streams at a time; all of them are watched")
+        if len(self.streams) >= MAX_STREAMS:
             self._drop(min(unwatched, key=lambda each: each.idle_since))
         stream = self._new_stream(name, family.title_of(name))
         stream.label = family.label
-        with self._lock:
-            stream = self.streams.setdefault(name, stream)
-        if stream.is_on_demand:  # and was not declared meanwhile
-            self.on_open(stream)
-        return stream
+        with self._lock:  # the program may have declared it meanwhile
+            return self.streams.setdefault(name, stream)
 
     def _make_room(self) -> None:
         """Drops members of families until there are no more streams than there may be: first those nobody watches."""
         members = [stream for stream in list(self.streams.values()) if stream.is_on_demand]
         members.sort(key=lambda each: (len(each.subscriptions), each.idle_since))
-        for stream in members[: max(0, len(self.streams) - MOST_STREAMS)]:
+        for stream in members[: max(0, len(self.streams) - MAX_STREAMS)]:
             self._drop(stream)
 
     def _drop(self, stream: Stream) -> None:
@@ -371,28 +352,31 @@ class Hub:
             self._dropped_published[stream.label] = self._dropped_published.get(stream.label, 0) + stream.published
         for subscription in stream.subscriptions:
             subscription.close("it gave way to another stream")
-        stream.tell_demand = lambda _: None
-        self.on_drop(stream)
         stream.is_dropped = True
-        self.wake_encoder(stream)
+        self.pending.add(stream)
 
     def _parts(self, name: str) -> dict[str, str]:
         """What a stream is an overlay of, if its name says so and there is such a stream or family."""
-        base, overlay = split(name)
+        base, overlay = split_name(name)
         if overlay is None or not (self.offers(base) or base in self.families.by_name):
             return {"base": name}
         return {"base": base, "overlay": overlay}
 
-    def _subscriptions(self) -> list[Subscription]:
-        return [each for stream in list(self.streams.values()) for each in stream.subscriptions]
-
-    def _measure(self) -> None:
-        self.learn_counts()
+    def collect(self) -> Iterator[Metric]:
+        """What Prometheus reads of the streams, members of a family under one label."""
+        published = CounterMetricFamily(
+            f"{PREFIX}frames_published", "Frames that the program published.", labels=["stream"]
+        )
+        watchers = GaugeMetricFamily(f"{PREFIX}watchers", "Viewers of a stream.", labels=["stream", "codec"])
         streams = list(self.streams.values())
         for label in {stream.label for stream in streams} | self._dropped_published.keys():
             members = [stream for stream in streams if stream.label == label]
-            published = self._dropped_published.get(label, 0) + sum(stream.published for stream in members)
-            self.metrics.set("frames_published_total", published, stream=label)
+            published.add_metric([label], self._num_published(label, members))
             for codec in ("jpeg", "h264"):
                 number = sum(each.codec == codec for stream in members for each in stream.subscriptions)
-                self.metrics.set("watchers", number, stream=label, codec=codec)
+                watchers.add_metric([label, codec], number)
+        yield published
+        yield watchers
+
+    def _num_published(self, label: str, members: Sequence[Stream]) -> int:
+        return self._dropped_published.get(label, 0) + sum(stream.published for stream in members)

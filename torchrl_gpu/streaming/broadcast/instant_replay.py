@@ -7,10 +7,10 @@ import math
 from collections import deque
 from collections.abc import Mapping
 
-from torchrl_gpu.streaming.broadcast.frames import Encoded, Scalar
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture, Scalar
 
 
-class ReplayRing:
+class InstantReplay:
     """The newest JPEGs of a stream, and those that came before the last mark.
 
     Args:
@@ -22,8 +22,8 @@ class ReplayRing:
         self._seconds = seconds
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._ring: deque[Encoded] = deque()
-        self._clip: list[Encoded] = []
+        self._ring: deque[EncodedPicture] = deque()
+        self._clip: list[EncodedPicture] = []
         self._mark = -math.inf
         self._meta: Mapping[str, Scalar] = {}
 
@@ -37,7 +37,7 @@ class ReplayRing:
         """When the newest picture was captured, seconds since 1970; −inf where there is none."""
         return self._ring[-1].captured if self._ring else -math.inf
 
-    def add(self, encoded: Encoded) -> None:
+    def add(self, encoded: EncodedPicture) -> None:
         """Takes the newest picture in, and lets go of what has become too old or too much.
 
         One that is no newer than the last is a frame that was shown again to whoever came, and is left out.
@@ -61,7 +61,7 @@ class ReplayRing:
         self._mark, self._meta = captured, meta
         self._clip = [encoded for encoded in self._ring if encoded.captured <= captured]
 
-    def clip(self) -> list[Encoded]:
+    def clip(self) -> list[EncodedPicture]:
         """What lies before the last mark, or else the newest pictures, oldest first, marked as replay."""
         pictures = [dataclasses.replace(encoded, replay=True) for encoded in self._clip or self._ring]
         if self._clip and self._meta:

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchrl_gpu.streaming.broadcast.frames import Codec, Encoded, Scalar
+from torchrl_gpu.streaming.broadcast.frames import Codec, EncodedPicture, Scalar
 
-LARGEST_MESSAGE = 4_096  # bytes that a viewer may send at once
-LARGEST_NAME = 64
-LARGEST_VALUE = 1_024
-LARGEST_HEADER = 1 << 20  # bytes of a picture's header
+MAX_MESSAGE_BYTES = 4_096  # bytes that a viewer may send at once
+MAX_NAME = 64
+MAX_VALUE = 1_024
+MAX_HEADER_BYTES = 1 << 20  # bytes of a picture's header
 SERVER_MESSAGES = ("hello", "state", "streams", "curves", "pong", "error")  # the types of text that the server sends
 _LENGTH = struct.Struct(">I")
 
@@ -94,8 +94,8 @@ def parse(text: str, stream: str = "main") -> Message:
     Raises:
         ProtocolError: The message is none of this protocol's.
     """
-    if len(text.encode("utf-8", "replace")) > LARGEST_MESSAGE:
-        raise ProtocolError(f"want at most {LARGEST_MESSAGE} bytes a message")
+    if len(text.encode("utf-8", "replace")) > MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"want at most {MAX_MESSAGE_BYTES} bytes a message")
     try:
         fields = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -108,7 +108,7 @@ def parse(text: str, stream: str = "main") -> Message:
     return reader(fields, stream)
 
 
-def picture(encoded: Encoded, sent: float, dropped: int) -> bytes:
+def picture_message(encoded: EncodedPicture, sent: float, dropped: int) -> bytes:
     """A picture for one viewer.
 
     Args:
@@ -116,11 +116,11 @@ def picture(encoded: Encoded, sent: float, dropped: int) -> bytes:
         sent: Now, seconds since 1970.
         dropped: Pictures that this viewer has missed so far.
     """
-    head = header(encoded, sent, dropped).encode()
+    head = picture_header(encoded, sent, dropped).encode()
     return b"".join((_LENGTH.pack(len(head)), head, encoded.data))
 
 
-def header(encoded: Encoded, sent: float, dropped: int = 0) -> str:
+def picture_header(encoded: EncodedPicture, sent: float, dropped: int = 0) -> str:
     """The header of a picture for one viewer: a JSON object in ASCII."""
     return f'{encoded.head}, "sent": {sent:.4f}, "dropped": {dropped}}}'
 
@@ -138,8 +138,8 @@ def read_picture(message: bytes) -> tuple[dict[str, Any], bytes]:
         raise ValueError(f"read_picture: want 4 bytes with the length of the header; got {len(data)} bytes")
     length: int = _LENGTH.unpack_from(data)[0]
     end = _LENGTH.size + length
-    if length > LARGEST_HEADER or end > len(data):
-        most = min(LARGEST_HEADER, len(data) - _LENGTH.size)
+    if length > MAX_HEADER_BYTES or end > len(data):
+        most = min(MAX_HEADER_BYTES, len(data) - _LENGTH.size)
         raise ValueError(f"read_picture: want a header of at most {most} bytes here; got a length of {length}")
     try:
         fields = json.loads(data[_LENGTH.size : end].decode(), parse_constant=_refuse_constant)
@@ -151,14 +151,10 @@ def read_picture(message: bytes) -> tuple[dict[str, Any], bytes]:
     return fields, data[end:]
 
 
-def text(kind: str, **fields: Any) -> str:
+def text_message(kind: str, **fields: Any) -> str:
     """A text message of a type out of `SERVER_MESSAGES`."""
     assert kind in SERVER_MESSAGES, kind
     return json.dumps({"type": kind, **fields})
-
-
-def _ack(fields: Mapping[str, Any], stream: str) -> Ack:
-    return Ack(int(_number(fields, "seq")))
 
 
 def _watch(fields: Mapping[str, Any], stream: str) -> Watch:
@@ -174,23 +170,10 @@ def _pause(fields: Mapping[str, Any], stream: str) -> Pause:
     return Pause(fields["on"])
 
 
-def _replay(fields: Mapping[str, Any], stream: str) -> Replay:
-    return Replay()
-
-
-def _ping(fields: Mapping[str, Any], stream: str) -> Ping:
-    return Ping(_number(fields, "t"))
-
-
-def read_command(fields: Mapping[str, Any], stream: str) -> Command:
-    """The command in a message, about a stream.
-
-    Raises:
-        ProtocolError: It is none.
-    """
+def _command(fields: Mapping[str, Any], stream: str) -> Command:
     value = fields.get("value")
-    if not isinstance(value, Scalar) or (isinstance(value, str) and not _is_line(value, LARGEST_VALUE)):
-        raise ProtocolError(f"command: want a JSON scalar of at most {LARGEST_VALUE} printable characters as value")
+    if not isinstance(value, Scalar) or (isinstance(value, str) and not _is_line(value, MAX_VALUE)):
+        raise ProtocolError(f"command: want a JSON scalar of at most {MAX_VALUE} printable characters as value")
     if isinstance(value, float) and not math.isfinite(value):
         raise ProtocolError("command: want a finite value")
     return Command(_name(fields, "name"), value, stream)
@@ -213,8 +196,8 @@ def read_fps(value: Any) -> float:
 
 def _name(fields: Mapping[str, Any], key: str) -> str:
     value = fields.get(key)
-    if not isinstance(value, str) or not value or not _is_line(value, LARGEST_NAME):
-        raise ProtocolError(f"{fields['type']}: want {key} to be 1 to {LARGEST_NAME} printable characters")
+    if not isinstance(value, str) or not value or not _is_line(value, MAX_NAME):
+        raise ProtocolError(f"{fields['type']}: want {key} to be 1 to {MAX_NAME} printable characters")
     return value
 
 
@@ -236,10 +219,10 @@ def _number(fields: Mapping[str, Any], key: str) -> float:
 
 # What a viewer may say, by type.
 _READERS: dict[str, Callable[[Mapping[str, Any], str], Message]] = {
-    "ack": _ack,
+    "ack": lambda fields, stream: Ack(int(_number(fields, "seq"))),
     "watch": _watch,
     "pause": _pause,
-    "replay": _replay,
-    "ping": _ping,
-    "command": read_command,
+    "replay": lambda fields, stream: Replay(),
+    "ping": lambda fields, stream: Ping(_number(fields, "t")),
+    "command": _command,
 }

@@ -1,12 +1,12 @@
-"""Rates: one that is kept by whoever comes a little early or late, and one that is not to be exceeded."""
+"""When the next frame is due at a rate, and how much may be sent at a rate."""
 
 from __future__ import annotations
 
 import math
 
 
-class Pace:
-    """A grid in time, one slot an interval; whoever comes half an interval early still gets the slot.
+class FrameSchedule:
+    """Times at which frames are due, one an interval; a frame that comes half an interval early is taken, too.
 
     Without that half, a producer whose period is the interval would lose every frame that comes a moment early.
 
@@ -20,7 +20,7 @@ class Pace:
         self._slot = -math.inf
 
     @property
-    def at(self) -> float:
+    def next_at(self) -> float:
         """From when on the next slot may be taken."""
         return self._slot + self.interval / 2
 
@@ -31,8 +31,8 @@ class Pace:
         self.taken_at = now
 
 
-class Budget:
-    """How often somebody may do something.
+class TokenBucket:
+    """How often somebody may do something, or how much may be sent.
 
     Args:
         rate: Times per second in the long run.
@@ -44,7 +44,7 @@ class Budget:
         self._left = burst
         self._at = -math.inf
 
-    def spend(self, now: float, number: float = 1.0) -> bool:
+    def take(self, now: float, number: float = 1.0) -> bool:
         """Takes so many at a moment of the monotonic clock; false, and takes none, if fewer are left."""
         self._left = min(self._burst, self._left + (now - self._at) * self._rate)
         self._at = now

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
 
-from torchrl_gpu.streaming.broadcast.frames import Codec, Encoded, Layout
-from torchrl_gpu.streaming.broadcast.instant_replay import ReplayRing
-from torchrl_gpu.streaming.broadcast.mailboxes import Chain, FrameBox, Newest, Slot
-from torchrl_gpu.streaming.broadcast.protocol import LARGEST_NAME
-from torchrl_gpu.streaming.broadcast.rates import Pace
+from torchrl_gpu.streaming.broadcast.frames import Codec, EncodedPicture, FrameLayout
+from torchrl_gpu.streaming.broadcast.instant_replay import InstantReplay
+from torchrl_gpu.streaming.broadcast.mailboxes import EncoderQueue, FrameMailbox, GopQueue, NewestPicture, PictureQueue
+from torchrl_gpu.streaming.broadcast.protocol import MAX_NAME
+from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
 
 JOIN_SPACING = 0.25  # seconds between two key frames that joining viewers get
 GAP_SPACING = 1.0  # the same for viewers that were too slow: the others pay for these key frames
 STILL = 0.25  # seconds without a frame, after which a source counts as standing still
 KEEP_SPACING = 1.0  # seconds between two frames that are kept for whoever comes, while nobody waits for one
 
-MOST_STREAMS = 64
+MAX_STREAMS = 64
 
 
 def check_name(name: object, number: int) -> None:
@@ -27,19 +26,10 @@ def check_name(name: object, number: int) -> None:
     Raises:
         ValueError: It is not 1 to 64 printable characters, or there are enough.
     """
-    if not isinstance(name, str) or not 1 <= len(name) <= LARGEST_NAME or not name.isprintable():
-        raise ValueError(f"StreamServer: want 1 to {LARGEST_NAME} printable characters as a stream; got {name!r}")
-    if number >= MOST_STREAMS:
-        raise ValueError(f"StreamServer: want at most {MOST_STREAMS} streams; got {name!r} beside them")
-
-
-def is_due(pace: Pace, demand_at: float, now: float, is_on_demand: bool = False) -> bool:
-    """Whether a stream wants a frame: somebody waits for one, or the one that is kept for newcomers has grown old.
-
-    None is kept of a stream that is there because somebody asked for it.
-    """
-    kept_is_old = not is_on_demand and now >= pace.taken_at + KEEP_SPACING
-    return now >= pace.at and (now >= demand_at or kept_is_old)
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+        raise ValueError(f"StreamServer: want 1 to {MAX_NAME} printable characters as a stream; got {name!r}")
+    if number >= MAX_STREAMS:
+        raise ValueError(f"StreamServer: want at most {MAX_STREAMS} streams; got {name!r} beside them")
 
 
 class SubscriptionClosed(Exception):
@@ -56,26 +46,26 @@ class Stream:
         title: What they read.
         fps: The largest rate.
         replay: What keeps the last seconds.
+        pending: Where the encoder looks for streams.
     """
 
-    def __init__(self, name: str, title: str, fps: float, replay: ReplayRing) -> None:
+    def __init__(self, name: str, title: str, fps: float, replay: InstantReplay, pending: EncoderQueue) -> None:
         self.name = name
         self.title = title
         self.label = name  # what it is counted under
-        self.box = FrameBox()
+        self.mailbox = FrameMailbox()
         # written by the producer, but for the interval of the pace
         self.published = 0
-        self.layout = Layout()
-        self.pace = Pace(1 / fps)
+        self.layout = FrameLayout()
+        self.schedule = FrameSchedule(1 / fps)
         # written by the event loop
         self.subscriptions: tuple[Subscription, ...] = ()
         self.demand_at = math.inf
         self.idle_since = time.monotonic()
         self.is_dropped = False
         self.replay = replay
-        self.tell_demand: Callable[[Stream], None] = lambda stream: None
-        self.wake_encoder: Callable[[Stream], None] = lambda stream: None
-        self._shortest = 1 / fps
+        self._pending = pending
+        self._min_interval = 1 / fps
         # asked for by the event loop, granted by the encoder
         self.key_asked = False
         self.again_asked = False
@@ -88,29 +78,34 @@ class Stream:
         return self.label != self.name
 
     def is_due(self, now: float) -> bool:
-        """Whether a frame is wanted at this moment of the monotonic clock: see `is_due`."""
-        return is_due(self.pace, self.demand_at, now, self.is_on_demand)
+        """Whether a frame is wanted at this moment of the monotonic clock.
+
+        Somebody waits for one, or the one that is kept for newcomers has grown old. None is kept of a stream that is
+        there because somebody asked for it.
+        """
+        kept_is_old = not self.is_on_demand and now >= self.schedule.taken_at + KEEP_SPACING
+        return now >= self.schedule.next_at and (now >= self.demand_at or kept_is_old)
 
     def add(self, subscription: Subscription) -> None:
         """A viewer comes."""
         self.subscriptions = (*self.subscriptions, subscription)
-        self._set_pace()
-        self.refresh()
+        self._set_rate()
 
     def remove(self, subscription: Subscription) -> None:
         """A viewer goes."""
         self.subscriptions = tuple(each for each in self.subscriptions if each is not subscription)
         self.idle_since = time.monotonic()
-        self._set_pace()
-        self.refresh()
+        self._set_rate()
 
     def refresh(self) -> None:
         """Finds out anew from when on a frame is wanted."""
-        self._set_demand(min((each.pace.at for each in self.subscriptions if each.is_waiting), default=math.inf))
+        self.demand_at = min(
+            (each.schedule.next_at for each in self.subscriptions if each.is_waiting), default=math.inf
+        )
 
     def ask_from(self, moment: float) -> None:
         """A viewer wants a frame from this moment on."""
-        self._set_demand(min(self.demand_at, moment))
+        self.demand_at = min(self.demand_at, moment)
 
     def ask_key(self, spacing: float, now: float) -> None:
         """Asks for a key frame, unless there was one a moment ago."""
@@ -119,13 +114,13 @@ class Stream:
 
     def codecs_due(self, now: float) -> set[Codec]:
         """In what the next frame is to be encoded."""
-        return {each.codec for each in self.subscriptions if each.is_waiting and now >= each.pace.at}
+        return {each.codec for each in self.subscriptions if each.is_waiting and now >= each.schedule.next_at}
 
     def show_newest(self) -> None:
         """Has the newest frame encoded for whoever has just come, instead of waiting for the next."""
-        if self.box.current is not None:
+        if self.mailbox.current is not None:
             self.again_asked = True
-            self.wake_encoder(self)
+            self._pending.add(self)
 
     def has_viewers_of(self, codec: Codec) -> bool:
         """Whether anybody watches in a codec, waiting or not."""
@@ -133,15 +128,15 @@ class Stream:
 
     def stands_still(self, now: float) -> bool:
         """Whether a viewer has waited in vain while there is a frame that it has not seen."""
-        newest = self.box.current
+        newest = self.mailbox.current
         return newest is not None and any(each.misses(newest.seq, now) for each in self.subscriptions)
 
-    def _set_pace(self) -> None:
-        self.pace.interval = min((each.pace.interval for each in self.subscriptions), default=self._shortest)
-
-    def _set_demand(self, moment: float) -> None:
-        self.demand_at = moment
-        self.tell_demand(self)
+    def _set_rate(self) -> None:
+        """Follows the fastest viewer, or the server's own rate while there is none."""
+        self.schedule.interval = min(
+            (each.schedule.interval for each in self.subscriptions), default=self._min_interval
+        )
+        self.refresh()
 
 
 class Subscription:
@@ -157,8 +152,8 @@ class Subscription:
     def __init__(self, stream: Stream, codec: Codec, fps: float) -> None:
         self.stream = stream
         self.codec = codec
-        self.pace = Pace(1 / fps)
-        self.slot: Slot = Chain() if codec == "h264" else Newest()
+        self.schedule = FrameSchedule(1 / fps)
+        self.queue: PictureQueue = GopQueue() if codec == "h264" else NewestPicture()
         self._seen = -1
         self._waits_since = math.inf
         self._waiter: asyncio.Future[None] | None = None
@@ -170,7 +165,7 @@ class Subscription:
     @property
     def dropped(self) -> int:
         """Pictures that the viewer was too slow for."""
-        return self.slot.dropped
+        return self.queue.dropped
 
     @property
     def is_waiting(self) -> bool:
@@ -178,7 +173,7 @@ class Subscription:
         waiter = self._waiter
         return waiter is not None and not waiter.done()
 
-    async def get(self) -> Encoded:
+    async def get(self) -> EncodedPicture:
         """The next picture, as soon as there is one. One call at a time.
 
         Raises:
@@ -187,19 +182,19 @@ class Subscription:
         while True:
             if self._why_closed is not None:
                 raise SubscriptionClosed(self._why_closed)
-            encoded = self.slot.take()
+            encoded = self.queue.take()
             if encoded is not None:
-                self.pace.advance(time.monotonic())
+                self.schedule.advance(time.monotonic())
                 self._seen = encoded.seq
                 return encoded
             await self._wait()
 
-    def offer(self, encoded: Encoded, now: float) -> None:
+    def offer(self, encoded: EncodedPicture, now: float) -> None:
         """Leaves a picture for the viewer, if it is due."""
-        if self.codec == "jpeg" and now < self.pace.at:
+        if self.codec == "jpeg" and now < self.schedule.next_at:
             return
-        self.slot.offer(encoded)
-        if not self.slot.needs_key:
+        self.queue.offer(encoded)
+        if not self.queue.needs_key:
             self._wake()
         elif self.is_waiting:  # not for one that cannot take it anyway
             self.stream.ask_key(JOIN_SPACING if self._seen < 0 else GAP_SPACING, now)
@@ -210,7 +205,7 @@ class Subscription:
 
     def misses(self, seq: int, now: float) -> bool:
         """Whether the viewer has waited for a while, and not seen this frame."""
-        return self.is_waiting and self._seen < seq and now - max(self._waits_since, self.pace.at) >= STILL
+        return self.is_waiting and self._seen < seq and now - max(self._waits_since, self.schedule.next_at) >= STILL
 
     def close(self, why: str = "closed") -> None:
         """Ends it; whoever waits in `get` learns why. Closing again does nothing."""
@@ -222,7 +217,7 @@ class Subscription:
     async def _wait(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
         self._waits_since = time.monotonic()
-        self.stream.ask_from(self.pace.at)
+        self.stream.ask_from(self.schedule.next_at)
         if self._seen < 0 and (self.codec == "jpeg" or self.stream.key_asked):
             self.stream.show_newest()
         try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
 
 _LOG = logging.getLogger(__name__)
-_SAID: set[str] = set()  # the codecs whose turn has been logged in this process
+_WARNED: set[str] = set()  # the codecs whose turn has been logged in this process
 CODECS = ("auto", "nvenc", "x264")
 
 
@@ -110,7 +110,7 @@ class H264Encoder:
     def _encode(self, planes: np.ndarray, key_frame: bool) -> list[Any]:
         """As the codec does; by the next codec where this one gives up amid the stream."""
         while True:
-            frame = libavcodec.picture(planes, self._number, key_frame=key_frame or self._number == 0)
+            frame = libavcodec.video_frame(planes, self._number, key_frame=key_frame or self._number == 0)
             self._number += 1
             try:
                 return libavcodec.encode(self._context, frame)
@@ -134,7 +134,7 @@ class H264Encoder:
         """Goes on to the next codec for the rest of this stream; False if there is none."""
         if len(self._words) < 2:
             return False
-        _say_once(str(error), self._words[1])
+        _warn_once(str(error), self._words[1])
         self._words = self._words[1:]
         return True
 
@@ -170,7 +170,7 @@ def _check_arguments(width: int, height: int, fps: float, bitrate: int, codec: s
         raise ValueError(f"H264Encoder: want a bitrate of 1,000 to 2^31 − 1 bits per second; got {bitrate!r}")
 
 
-def _say_once(problem: str, instead: str) -> None:
-    if instead not in _SAID:
-        _SAID.add(instead)
+def _warn_once(problem: str, instead: str) -> None:
+    if instead not in _WARNED:
+        _WARNED.add(instead)
         _LOG.warning("H264Encoder: %s; %s encodes instead", problem, instead)

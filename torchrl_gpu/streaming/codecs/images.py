@@ -52,7 +52,7 @@ def is_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def without_subclass(frame: Any, where: str, wanted: str = FORMATS) -> Any:
+def plain_frame(frame: Any, where: str, wanted: str = FORMATS) -> Any:
     """A frame as an array or tensor whose shape and dtype are those of its memory, whatever a subclass says.
 
     Raises:
@@ -73,7 +73,7 @@ def without_subclass(frame: Any, where: str, wanted: str = FORMATS) -> Any:
 
 
 def format_of(frame: Frame, where: str, wanted: str = FORMATS) -> FrameFormat:
-    """The format of what `without_subclass` gave, by the number of its axes, the last of them and the dtype.
+    """The format of what `plain_frame` gave, by the number of its axes, the last of them and the dtype.
 
     Two axes are H×W; three are H×W×C; four are N×H×W×C. So a batch of gray or depth frames is N×H×W×1, and N×H×W is
     refused.
@@ -100,7 +100,7 @@ def check_frame(frame: Frame, where: str) -> None:
         ValueError: It is not H×W×3 uint8, of an array or a tensor, with sides of 1 to 65500 pixels.
     """
     wanted = "a frame H×W×3 of uint8, NumPy or torch"
-    found = format_of(without_subclass(frame, where, wanted), where, wanted)
+    found = format_of(plain_frame(frame, where, wanted), where, wanted)
     if found.kind != "rgb" or found.number is not None:
         raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, frame.shape))} of {frame.dtype}")
 
@@ -113,10 +113,10 @@ def check_batch(frames: Frame | Sequence[Frame], where: str) -> None:
     """
     if isinstance(frames, list | tuple):
         for frame in frames:
-            format_of(without_subclass(frame, where), where)
+            format_of(plain_frame(frame, where), where)
         return
     wanted = "frames N×H×W×C, of uint8 with 1, 3 or 4 channels or of float32 or float16 with 1, or a list of frames"
-    batch = without_subclass(frames, where, wanted)
+    batch = plain_frame(frames, where, wanted)
     if format_of(batch, where, wanted).number is None:
         raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, batch.shape))} of {batch.dtype}")
 

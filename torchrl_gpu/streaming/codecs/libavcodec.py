@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.yuv import tell_colors
+from torchrl_gpu.streaming.codecs.yuv import set_color_properties
 
 NAMES = {"nvenc": "h264_nvenc", "x264": "libx264"}
 KEY_FRAME_PERIOD_S = 4.0  # at most; whoever joins asks for one at once
@@ -47,11 +47,11 @@ def open_codec(word: str, width: int, height: int, *, fps: float, bitrate: int) 
         context.time_base, context.framerate = 1 / rate, rate
         context.gop_size = max(1, round(KEY_FRAME_PERIOD_S * fps))
         context.max_b_frames = 0
-        tell_colors(context)
+        set_color_properties(context)
         _set_options(word, context, bitrate)
         context.open()
     except (av.FFmpegError, ValueError) as error:
-        raise RuntimeError(f"{NAMES[word]} does not open at {width}×{height}: {reason(error)}") from error
+        raise RuntimeError(f"{NAMES[word]} does not open at {width}×{height}: {error_text(error)}") from error
     return context
 
 
@@ -60,14 +60,14 @@ def codec_problem(word: str, width: int = 640, height: int = 480) -> str:
     try:
         with _in_its_own_words():
             context = open_codec(word, width, height, fps=30.0, bitrate=8_000_000)
-        grey = picture(np.full((height * 3 // 2, width), 128, np.uint8), 0, key_frame=True)
-        packets = [*encode(context, grey), *encode(context, None)]
+        gray = video_frame(np.full((height * 3 // 2, width), 128, np.uint8), 0, key_frame=True)
+        packets = [*encode(context, gray), *encode(context, None)]
     except (RuntimeError, ModuleNotFoundError) as error:
         return " ".join(str(error).split())
     return "" if any(bytes(packet) for packet in packets) else f"{NAMES[word]} opens, but gives no packet"
 
 
-def picture(planes: np.ndarray, number: int, *, key_frame: bool = False) -> Any:
+def video_frame(planes: np.ndarray, number: int, *, key_frame: bool = False) -> Any:
     """Planes as `to_i420` makes them, as the codec's n-th picture."""
     av = load("av")
     frame = av.VideoFrame.from_ndarray(planes, format="yuv420p")
@@ -87,11 +87,11 @@ def encode(context: Any, frame: Any) -> list[Any]:
     try:
         packets: list[Any] = context.encode(frame)
     except (av.FFmpegError, ValueError) as error:
-        raise RuntimeError(f"{context.name} fails: {reason(error)}") from error
+        raise RuntimeError(f"{context.name} fails: {error_text(error)}") from error
     return packets
 
 
-def reason(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """What an error of PyAV says, in one line, without the call that failed; libavcodec's own words if there are."""
     _, _, told = getattr(error, "log", None) or (0, "", "")
     words = told or getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -11,8 +11,8 @@ import numpy as np
 
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.images import check_frame, to_array
-from torchrl_gpu.streaming.codecs.libavcodec import picture, reason
-from torchrl_gpu.streaming.codecs.yuv import even, tell_colors, to_i420
+from torchrl_gpu.streaming.codecs.libavcodec import error_text, video_frame
+from torchrl_gpu.streaming.codecs.yuv import even, set_color_properties, to_i420
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
@@ -65,8 +65,8 @@ class Mp4Writer:
         array = to_array(frame)
         if self._file is None:
             self._open(even(array.shape[1]), even(array.shape[0]))
-        planes = to_i420(fitted(array, self._stream.width, self._stream.height), bgr=bgr)
-        self._file.mux(self._stream.encode(picture(planes, self.num_frames)))
+        planes = to_i420(letterboxed(array, self._stream.width, self._stream.height), bgr=bgr)
+        self._file.mux(self._stream.encode(video_frame(planes, self.num_frames)))
         self.num_frames += 1
 
     def close(self) -> None:
@@ -112,7 +112,7 @@ def _finish(file: Any, stream: Any) -> None:
         file.close()
 
 
-def fitted(frame: np.ndarray, width: int, height: int) -> np.ndarray:
+def letterboxed(frame: np.ndarray, width: int, height: int) -> np.ndarray:
     """A frame scaled as large as fits, in the middle, on black.
 
     Returns:
@@ -138,9 +138,9 @@ def _video_stream(file: Any, width: int, height: int, fps: float) -> Any:
     context = stream.codec_context
     context.gop_size = max(1, round(_KEY_FRAME_PERIOD_S * fps))
     context.thread_count = 1
-    tell_colors(context)
+    set_color_properties(context)
     try:
         context.open()
     except (av.FFmpegError, ValueError) as error:
-        raise RuntimeError(f"Mp4Writer: x264 does not open at {width}×{height}: {reason(error)}") from error
+        raise RuntimeError(f"Mp4Writer: x264 does not open at {width}×{height}: {error_text(error)}") from error
     return stream

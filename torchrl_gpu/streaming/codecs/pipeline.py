@@ -13,7 +13,7 @@ import numpy as np
 from torchrl_gpu.device import get_device
 from torchrl_gpu.streaming.codecs import probes
 from torchrl_gpu.streaming.codecs.h264 import H264Encoder, check_codec
-from torchrl_gpu.streaming.codecs.images import check_batch, is_tensor, to_array, without_subclass
+from torchrl_gpu.streaming.codecs.images import check_batch, is_tensor, plain_frame, to_array
 from torchrl_gpu.streaming.codecs.jpeg import check_quality, compress
 from torchrl_gpu.streaming.codecs.nvjpeg import NvJpeg
 from torchrl_gpu.streaming.codecs.pixels import as_rgb
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
 
 _LOG = logging.getLogger(__name__)
-_SAID: set[str] = set()  # the backends whose failure has been logged in this process
+_WARNED: set[str] = set()  # the backends whose failure has been logged in this process
 
 
 class GpuFramePipeline:
@@ -114,7 +114,7 @@ class GpuFramePipeline:
         check_quality(quality, where)
         self._refuse_if_closed()
         if not isinstance(frames, list | tuple):
-            frames = without_subclass(frames, where)
+            frames = plain_frame(frames, where)
             if frames.shape[-1] == 3 and depth_range is None:  # type: ignore[union-attr]
                 return self._jpegs(frames, quality, bgr)
         pictures = [as_rgb(frame, where, depth_range=depth_range) for frame in frames]
@@ -196,7 +196,7 @@ def _by_nvjpeg(nvjpeg: NvJpeg, frames: Any, quality: int, bgr: bool) -> list[byt
     try:
         return nvjpeg.encode(frames, quality, bgr=bgr)
     except RuntimeError as error:
-        _say_once(nvjpeg.backend, str(error).splitlines()[0])
+        _warn_once(nvjpeg.backend, str(error).splitlines()[0])
         return _by_opencv(frames if isinstance(frames, list) else to_array(frames), quality, bgr)
 
 
@@ -208,9 +208,9 @@ def _is_on_gpu(frame: Any) -> bool:
     return is_tensor(frame) and frame.device.type == "cuda"
 
 
-def _say_once(backend: str, problem: str) -> None:
-    if backend not in _SAID:
-        _SAID.add(backend)
+def _warn_once(backend: str, problem: str) -> None:
+    if backend not in _WARNED:
+        _WARNED.add(backend)
         _LOG.warning(
             "GpuFramePipeline: NVJPEG through %s fails (%s); OpenCV encodes such frames instead", backend, problem
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.images import FORMATS, MAX_SIDE, FrameFormat, format_of, to_array, without_subclass
+from torchrl_gpu.streaming.codecs.images import FORMATS, MAX_SIDE, FrameFormat, format_of, plain_frame, to_array
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
@@ -76,7 +76,7 @@ def paint(canvas: Any, frame: Frame, found: FrameFormat, depth: Any = None) -> N
 
     Args:
         canvas: uint8, of `canvas_shape`: an array, or a CUDA tensor on the device of the frame.
-        frame: What `without_subclass` gave, on the same side.
+        frame: What `plain_frame` gave, on the same side.
         found: Its format.
         depth: For depth, what `measured_range` gave.
     """
@@ -109,7 +109,7 @@ def as_rgb(frame: Frame, where: str, *, depth_range: tuple[float, float] | None 
     Raises:
         ValueError: The frame or the range is something else.
     """
-    frame = without_subclass(frame, where)
+    frame = plain_frame(frame, where)
     found = format_of(frame, where)
     if depth_range is not None:
         check_depth_range(depth_range, found, where)

@@ -30,7 +30,7 @@ def to_i420(frame: np.ndarray, *, bgr: bool = False) -> np.ndarray:
     return planes
 
 
-def tell_colors(codec_context: Any) -> None:
+def set_color_properties(codec_context: Any) -> None:
     """Writes into the stream which colours its numbers mean."""
     codec_context.color_primaries, codec_context.color_trc = PRIMARIES, TRANSFER
     codec_context.colorspace, codec_context.color_range = MATRIX, LIMITED

@@ -28,7 +28,7 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Lets a request pass to its handler if its host, origin and token are in order."""
     state = request.app[STATE]
     transport = request.transport
-    state.doorstep.begin(transport)
+    state.connections.start_timer(transport)
     try:
         check_host_and_origin(request)
         if _path(request) not in _PUBLIC:
@@ -37,7 +37,7 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     except ConnectionError:  # the peer has left: nothing to log, and nobody to answer
         return web.Response(status=400)
     finally:
-        state.doorstep.end(transport)
+        state.connections.start_timer(transport)
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
@@ -46,7 +46,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers.setdefault(name, value)
     origin = request.headers.get(hdrs.ORIGIN)
     response.headers["Cross-Origin-Resource-Policy"] = "cross-origin" if _is_listed(request) else _EVERYONE
-    if origin is not None and request.app[STATE].gate.lists_origin(origin):
+    if origin is not None and request.app[STATE].rules.lists_origin(origin):
         response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
         response.headers.add(hdrs.VARY, hdrs.ORIGIN)
 
@@ -54,14 +54,14 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 def check_host_and_origin(request: web.Request) -> None:
     """Raises 403 for names that are not ours, and for pages of other origins that connect, post or show pictures."""
     state = request.app[STATE]
-    if not state.gate.allows_host(request.headers.get(hdrs.HOST, "")):
-        state.metrics.add("refused_total", reason="host")
-        raise web.HTTPForbidden(**said("want a Host of this machine, or one of allowed_origins"))
+    if not state.rules.allows_host(request.headers.get(hdrs.HOST, "")):
+        state.metrics.refused.labels("host").inc()
+        raise web.HTTPForbidden(**error_body("want a Host of this machine, or one of allowed_origins"))
     connects = request.method != hdrs.METH_GET or hdrs.UPGRADE in request.headers
-    refused = connects and not state.gate.allows_origin(request.headers.get(hdrs.ORIGIN), request.headers[hdrs.HOST])
+    refused = connects and not state.rules.allows_origin(request.headers.get(hdrs.ORIGIN), request.headers[hdrs.HOST])
     if refused or (_is_of_other_site(request) and not _is_listed(request)):
-        state.metrics.add("refused_total", reason="origin")
-        raise web.HTTPForbidden(**said("want a page of this server, or one of allowed_origins"))
+        state.metrics.refused.labels("origin").inc()
+        raise web.HTTPForbidden(**error_body("want a page of this server, or one of allowed_origins"))
 
 
 def role_of(request: web.Request) -> Role:
@@ -70,11 +70,11 @@ def role_of(request: web.Request) -> Role:
     Raises 401 where there is none, and 429 for an address that has tried too many wrong ones.
     """
     state = request.app[STATE]
-    if state.gate.is_open:
+    if state.rules.is_open:
         return "control"
     name = cookie_name(request)
     cookie, token = request.cookies.get(name), _token(request)
-    role = state.gate.sessions.role(cookie) if cookie else None
+    role = state.rules.sessions.role(cookie) if cookie else None
     if role is not None:
         return role
     if cookie and token is None:
@@ -92,18 +92,18 @@ def role_of_token(request: web.Request, token: str | None) -> Role:
     loopback may have, opens only while its address has guesses left: the limit is all that keeps it.
     """
     state = request.app[STATE]
-    if state.gate.is_open:
+    if state.rules.is_open:
         return "control"
     if token is None:
         raise _unauthorized("want a token")
     address = request.remote or "?"
-    role = state.gate.role_of_token(token)
-    if role is not None and state.gate.is_out_of_reach(role):
+    role = state.rules.role_of_token(token)
+    if role is not None and state.rules.is_out_of_reach(role):
         return role
     if (wait := state.failures.wait(address)) > 0:
-        state.metrics.add("refused_total", reason="failures")
+        state.metrics.refused.labels("failures").inc()
         raise web.HTTPTooManyRequests(
-            **said("too many wrong tokens; wait"), headers={hdrs.RETRY_AFTER: str(math.ceil(wait))}
+            **error_body("too many wrong tokens; wait"), headers={hdrs.RETRY_AFTER: str(math.ceil(wait))}
         )
     if role is None:
         _note_failure(request, token)
@@ -114,7 +114,7 @@ def role_of_token(request: web.Request, token: str | None) -> Role:
 def _note_failure(request: web.Request, guess: str) -> None:
     state = request.app[STATE]
     state.failures.fail(request.remote or "?", guess)
-    state.metrics.add("failed_tokens_total")
+    state.metrics.failed_tokens.inc()
 
 
 def _path(request: web.Request) -> str | None:
@@ -136,14 +136,14 @@ def _is_of_other_site(request: web.Request) -> bool:
 def _is_listed(request: web.Request) -> bool:
     """Whether the page that asks is one of an allowed origin. A picture's request names it as its referrer only."""
     page = request.headers.get(hdrs.ORIGIN) or request.headers.get(hdrs.REFERER)
-    return request.app[STATE].gate.lists_origin(page)
+    return request.app[STATE].rules.lists_origin(page)
 
 
 def set_session(request: web.Request, response: web.StreamResponse, role: Role) -> None:
     """Gives the browser a cookie that stands for a role."""
-    gate = request.app[STATE].gate
-    if not gate.is_open:
-        cookie = gate.sessions.open(role)
+    rules = request.app[STATE].rules
+    if not rules.is_open:
+        cookie = rules.sessions.open(role)
         response.set_cookie(cookie_name(request), cookie, httponly=True, samesite="Strict", secure=request.secure)
 
 
@@ -161,24 +161,24 @@ def _token(request: web.Request) -> str | None:
 
 
 def _unauthorized(message: str) -> web.HTTPUnauthorized:
-    return web.HTTPUnauthorized(**said(message), headers={hdrs.WWW_AUTHENTICATE: 'Bearer realm="torchrl_gpu"'})
+    return web.HTTPUnauthorized(**error_body(message), headers={hdrs.WWW_AUTHENTICATE: 'Bearer realm="torchrl_gpu"'})
 
 
-def take_seat(request: web.Request, transport: str) -> Callable[[], None]:
-    """What gives a viewer's seat back; raises 503 if all are taken."""
-    give_back = request.app[STATE].seats.take(transport)
-    if give_back is None:
-        raise web.HTTPServiceUnavailable(**said("all seats are taken"), headers={hdrs.RETRY_AFTER: "5"})
-    return give_back
+def admit_viewer(request: web.Request, transport: str) -> Callable[[], None]:
+    """Lets a viewer in, and gives what lets another in once it has gone; raises 503 if there are as many as may be."""
+    release = request.app[STATE].viewers.admit(transport)
+    if release is None:
+        raise web.HTTPServiceUnavailable(**error_body("all seats are taken"), headers={hdrs.RETRY_AFTER: "5"})
+    return release
 
 
-def said(message: str) -> dict[str, Any]:
+def error_body(message: str) -> dict[str, Any]:
     """The body of an answer that says what is wrong, for its constructor."""
     return {"text": json.dumps({"message": message}), "content_type": "application/json"}
 
 
-def fields_of(body: Any) -> dict[str, Any]:
+def json_object(body: Any) -> dict[str, Any]:
     """A JSON object; raises 400 for anything else."""
     if not isinstance(body, dict):
-        raise web.HTTPBadRequest(**said("want a JSON object"))
+        raise web.HTTPBadRequest(**error_body("want a JSON object"))
     return body

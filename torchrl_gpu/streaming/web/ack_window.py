@@ -22,7 +22,7 @@ class _Flight:
     alone: bool
 
 
-class Window:
+class AckWindow:
     """Pictures that a viewer has been sent and has not acknowledged: two at most.
 
     Two at a time hide the way there and back, which lets a far viewer see twice as many. A viewer that is slow to

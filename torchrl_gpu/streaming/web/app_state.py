@@ -11,16 +11,16 @@ from aiohttp import WSCloseCode, web
 
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.metrics import Metrics
-from torchrl_gpu.streaming.web.connection_limit import Doorstep, descriptors_left
-from torchrl_gpu.streaming.web.security import FailureLimit, Gate
-from torchrl_gpu.streaming.web.settings import Settings
+from torchrl_gpu.streaming.web.connection_limit import ConnectionLimit, descriptors_left
+from torchrl_gpu.streaming.web.security import AccessRules, FailureLimit
+from torchrl_gpu.streaming.web.settings import ServerSettings
 
-_PATIENCE = 10.0  # seconds that a connection may say nothing, or a request that is no viewer's may take
+_IDLE_TIMEOUT = 10.0  # seconds that a connection may say nothing, or a request that is no viewer's may take
 _SPARE_CONNECTIONS = 64
 
 
-class Seats:
-    """The viewers that there is room for.
+class ViewerLimit:
+    """How many viewers there may be at once.
 
     Args:
         limit: How many.
@@ -30,31 +30,29 @@ class Seats:
     def __init__(self, limit: int, metrics: Metrics) -> None:
         self._limit = limit
         self._metrics = metrics
-        self._taken: list[str] = []
+        self._number = 0
 
     def __len__(self) -> int:
-        return len(self._taken)
+        return self._number
 
-    def take(self, transport: str) -> Callable[[], None] | None:
-        """What gives the seat back, once however often it is called; None if all are taken."""
-        if len(self._taken) >= self._limit:
-            self._metrics.add("refused_total", reason="full")
+    def admit(self, transport: str) -> Callable[[], None] | None:
+        """What lets another viewer in again, once however often it is called; None if there are as many as may be."""
+        if self._number >= self._limit:
+            self._metrics.refused.labels("full").inc()
             return None
-        self._taken.append(transport)
-        self._count(transport)
-        given_back = False
+        clients = self._metrics.clients.labels(transport)
+        self._number += 1
+        clients.inc()
+        admitted = True
 
-        def give_back() -> None:
-            nonlocal given_back
-            if not given_back:
-                given_back = True
-                self._taken.remove(transport)
-                self._count(transport)
+        def release() -> None:
+            nonlocal admitted
+            if admitted:
+                admitted = False
+                self._number -= 1
+                clients.dec()
 
-        return give_back
-
-    def _count(self, transport: str) -> None:
-        self._metrics.set("clients", self._taken.count(transport), transport=transport)
+        return release
 
 
 @dataclass
@@ -63,28 +61,28 @@ class AppState:
 
     Attributes:
         hub: Streams and subscriptions.
-        gate, failures: Who may come in.
-        seats: How many may watch.
-        doorstep: Connections.
+        rules, failures: Who may come in.
+        viewers: How many may watch.
+        connections: How many connections there may be, and how long those last that watch nothing.
         port: Where the server listens.
         page: The HTML of the page.
         sockets: Open WebSockets.
         closers: Awaited when the server stops, such as the closing of peer connections.
     """
 
-    settings: Settings
+    settings: ServerSettings
     hub: Hub
     port: int = 0
     sockets: set[web.WebSocketResponse] = field(default_factory=set)
     closers: set[Callable[[], Awaitable[object]]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.gate = Gate(self.settings.token, self.settings.view_token, self.settings.allowed_origins)
+        self.rules = AccessRules(self.settings.token, self.settings.view_token, self.settings.allowed_origins)
         self.failures = FailureLimit()
-        self.seats = Seats(self.settings.max_clients, self.hub.metrics)
+        self.viewers = ViewerLimit(self.settings.max_clients, self.hub.metrics)
         wanted = 2 * self.settings.max_clients + _SPARE_CONNECTIONS
-        self.doorstep = Doorstep(wanted, _PATIENCE, descriptors_left())
-        self.page = load_page()
+        self.connections = ConnectionLimit(wanted, _IDLE_TIMEOUT, descriptors_left())
+        self.page = resources.files(__package__).joinpath("static", "index.html").read_text(encoding="utf-8")
 
     async def close(self) -> None:
         """Says good-bye to all viewers."""
@@ -95,8 +93,3 @@ class AppState:
     def metrics(self) -> Metrics:
         """Where everything is counted."""
         return self.hub.metrics
-
-
-def load_page() -> str:
-    """The HTML of the page."""
-    return resources.files("torchrl_gpu.streaming.web").joinpath("static", "index.html").read_text(encoding="utf-8")

@@ -16,21 +16,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from torchrl_gpu.streaming.broadcast.rates import Budget
+from torchrl_gpu.streaming.broadcast.rates import TokenBucket
 from torchrl_gpu.streaming.web.security import network
 
 Factory = Callable[[], asyncio.Protocol]
 _LOG = logging.getLogger(__name__)
-_MOST_BYTES = 131_072  # of a request and what comes behind it, until it has been answered
+_MAX_REQUEST_BYTES = 131_072  # of a request and what comes behind it, until it has been answered
 _BYTES_PER_SECOND, _BYTES_AT_ONCE = 65_536.0, 262_144.0  # from a viewer on a WebSocket
 _HANDSHAKE_TIMEOUT = 10.0
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_PAUSE = 0.25  # seconds until connections are accepted again after that failed
-_FEWEST = 4  # connections that a server has room for under any limit of open files
+_MIN_CONNECTIONS = 4  # connections that a server has room for under any limit of open files
 
 
 @dataclass(frozen=True)
-class Descriptors:
+class DescriptorLimit:
     """What the limit of open files leaves to connections.
 
     A quarter of the limit, at least 32 files, is the program's, so that its own `open` does not fail because of
@@ -47,33 +47,32 @@ class Descriptors:
     why: str = ""
 
 
-class Doorstep:
+class ConnectionLimit:
     """Accepts connections, counts them, and drops those that watch nothing: after a while, or to make room.
 
-    One address gets two thirds of the places at most. When its places or all are taken, its connection (or that of the
+    One address gets two thirds of them at most. When its share or all are taken, its connection (or that of the
     address that has the most) that has watched nothing for longest makes room for the newcomer.
 
     Args:
         limit: Connections at once.
-        patience: Seconds that a connection may wait for its first request, take for one that is no viewer's, and stay
-            without another.
+        idle_timeout: Seconds that a connection may wait for its first request, take for one that is no viewer's, and
+            stay without another.
         descriptors: What they have to make do with.
     """
 
-    def __init__(self, limit: int, patience: float, descriptors: Descriptors | None = None) -> None:
-        self.patience = patience
-        self._told = False
-        self._descriptors = descriptors or Descriptors()
+    def __init__(self, limit: int, idle_timeout: float, descriptors: DescriptorLimit | None = None) -> None:
+        self.idle_timeout = idle_timeout
+        self._has_warned = False
+        self._descriptors = descriptors or DescriptorLimit()
         self._limit = int(min(limit, self._descriptors.room))
         self._limit_per_address = max(1, -(-2 * self._limit // 3))
         if self._limit < limit:
-            self._tell(f"there is room for {self._limit} connections, not {limit}: {self._descriptors.why}")
-        self._guests: dict[Guest, None] = {}  # in the order in which they came
-        self._by_transport: dict[asyncio.BaseTransport, Guest] = {}
+            self._warn_once(f"there is room for {self._limit} connections, not {limit}: {self._descriptors.why}")
+        self._connections: dict[GuardedConnection, None] = {}  # in the order in which they came
         self._reserved = 0
 
     def __len__(self) -> int:
-        return len(self._guests)
+        return len(self._connections)
 
     async def accept(self, listener: socket.socket, factory: Factory, tls: ssl.SSLContext | None) -> None:
         """Accepts connections until it is cancelled."""
@@ -85,17 +84,17 @@ class Doorstep:
                     connection, address = await loop.sock_accept(listener)
                 except OSError as error:  # of this connection, or of the machine: neither ends the server
                     if error.errno in _EXHAUSTED:
-                        self._tell(f"no connection can be accepted: {error.strerror}")
+                        self._warn_once(f"no connection can be accepted: {error.strerror}")
                     await asyncio.sleep(_ACCEPT_PAUSE)
                     continue
-                guest = self._admit(connection, address[0], factory)
-                if guest is None:
+                guarded = self._admit(connection, address[0], factory)
+                if guarded is None:
                     connection.close()
                     continue
-                guest.connecting = loop.create_task(_connect(guest, connection, tls))
-                connecting.add(guest.connecting)
-                guest.connecting.add_done_callback(connecting.discard)
-                guest.connecting.add_done_callback(partial(self._look_after, guest, connection))
+                guarded.connecting = loop.create_task(_connect(guarded, connection, tls))
+                connecting.add(guarded.connecting)
+                guarded.connecting.add_done_callback(connecting.discard)
+                guarded.connecting.add_done_callback(partial(self._close_failed, guarded, connection))
         finally:
             for task in connecting:
                 task.cancel()
@@ -112,167 +111,153 @@ class Doorstep:
         """Gives such descriptors back."""
         self._reserved -= number
 
-    def begin(self, transport: asyncio.BaseTransport | None) -> None:
-        """Says that a request of this connection is running."""
-        if guest := self._find(transport):
-            guest.hurry()
+    def start_timer(self, transport: asyncio.BaseTransport | None) -> None:
+        """Says that a request of this connection begins, or has been answered: the next must come in time."""
+        if guarded := _guarded(transport):
+            guarded.start_timer()
 
-    def stay(self, transport: asyncio.BaseTransport | None) -> None:
+    def stop_timer(self, transport: asyncio.BaseTransport | None) -> None:
         """Says that this connection is a viewer's, which lasts as long as it wants."""
-        if guest := self._find(transport):
-            guest.rest()
+        if guarded := _guarded(transport):
+            guarded.stop_timer()
 
-    def end(self, transport: asyncio.BaseTransport | None) -> None:
-        """Says that its request has been answered."""
-        if guest := self._find(transport):
-            guest.hurry()
-
-    def meter(self, transport: asyncio.BaseTransport | None, on_flood: Callable[[], None]) -> None:
+    def limit_rate(self, transport: asyncio.BaseTransport | None, on_flood: Callable[[], None]) -> None:
         """From now on counts the bytes of this connection by the second; nothing more is heard of it after a flood."""
-        if guest := self._find(transport):
-            guest.meter(Budget(_BYTES_PER_SECOND, _BYTES_AT_ONCE), on_flood)
+        if guarded := _guarded(transport):
+            guarded.limit_rate(TokenBucket(_BYTES_PER_SECOND, _BYTES_AT_ONCE), on_flood)
 
-    def deafen(self, transport: asyncio.BaseTransport | None) -> None:
+    def stop_reading(self, transport: asyncio.BaseTransport | None) -> None:
         """Hears nothing more of this connection; what is written still goes out."""
-        if guest := self._find(transport):
-            guest.deafen()
+        if guarded := _guarded(transport):
+            guarded.stop_reading()
 
-    def leave(self, guest: Guest) -> None:
+    def forget(self, guarded: GuardedConnection) -> None:
         """Forgets a connection."""
-        self._guests.pop(guest, None)
-        if guest.transport is not None:
-            self._by_transport.pop(guest.transport, None)
+        self._connections.pop(guarded, None)
 
-    def know(self, guest: Guest, transport: asyncio.BaseTransport) -> None:
-        """Learns by what requests know a connection."""
-        self._by_transport[transport] = guest
-
-    def _look_after(self, guest: Guest, connection: socket.socket, _: asyncio.Task[None]) -> None:
+    def _close_failed(self, guarded: GuardedConnection, connection: socket.socket, _: asyncio.Task[None]) -> None:
         """Closes a connection that has come to nothing."""
-        if guest.transport is None:
-            self.leave(guest)
+        if guarded.transport is None:
+            self.forget(guarded)
             connection.close()
 
-    def _admit(self, connection: socket.socket, address: str, factory: Factory) -> Guest | None:
+    def _admit(self, connection: socket.socket, address: str, factory: Factory) -> GuardedConnection | None:
         """Lets a connection in, for which another may have to go; None if there is no room."""
-        place = network(address)
-        places = Counter(guest.place for guest in self._guests)
+        source = network(address)
+        counts = Counter(guarded.source for guarded in self._connections)
         if connection.fileno() > self._descriptors.highest:
-            self._tell(f"connections are refused: {self._descriptors.why}")
+            self._warn_once(f"connections are refused: {self._descriptors.why}")
             return None
-        if places[place] >= self._limit_per_address and not self._make_room(place):
+        if counts[source] >= self._limit_per_address and not self._make_room(source):
             return None
         is_full = len(self) >= self._limit or len(self) + self._reserved >= self._descriptors.room
         if is_full and not self._make_room(self._busiest()):
             return None
-        guest = Guest(self, factory(), place)
-        self._guests[guest] = None
-        return guest
+        guarded = GuardedConnection(self, factory(), source)
+        self._connections[guarded] = None
+        return guarded
 
     def _busiest(self) -> str | None:
         """The address with the most connections that watch nothing."""
-        silent = Counter(guest.place for guest in self._guests if guest.is_silent)
-        return silent.most_common(1)[0][0] if silent else None
+        idle = Counter(guarded.source for guarded in self._connections if guarded.is_idle)
+        return idle.most_common(1)[0][0] if idle else None
 
-    def _make_room(self, place: str | None) -> bool:
+    def _make_room(self, source: str | None) -> bool:
         """Drops the connection of an address that has watched nothing for longest; false if all of them watch."""
-        silent = [guest for guest in self._guests if guest.place == place and guest.is_silent]
-        if not silent:
+        idle = [guarded for guarded in self._connections if guarded.source == source and guarded.is_idle]
+        if not idle:
             return False
-        guest = min(silent, key=lambda each: each.silent_since)
-        guest.drop()
-        self.leave(guest)
+        guarded = min(idle, key=lambda each: each.idle_since)
+        guarded.drop()
+        self.forget(guarded)
         return True
 
-    def _find(self, transport: asyncio.BaseTransport | None) -> Guest | None:
-        return None if transport is None else self._by_transport.get(transport)
-
-    def _tell(self, what: str) -> None:
+    def _warn_once(self, what: str) -> None:
         """Logs what keeps connections out, once."""
-        if not self._told:
-            self._told = True
+        if not self._has_warned:
+            self._has_warned = True
             _LOG.warning("StreamServer: %s", what)
 
 
-class Guest(asyncio.Protocol):
+class GuardedConnection(asyncio.Protocol):
     """One connection: passes everything on to the protocol within.
 
     Args:
-        doorstep: What counts it.
-        within: The protocol of requests.
-        place: Whose it is.
+        connections: What counts it.
+        protocol: The protocol of requests.
+        source: Whose it is, as `security.network` gives it.
     """
 
-    def __init__(self, doorstep: Doorstep, within: asyncio.Protocol, place: str) -> None:
-        self.place = place
+    def __init__(self, connections: ConnectionLimit, protocol: asyncio.Protocol, source: str) -> None:
+        self.source = source
         self.transport: asyncio.Transport | None = None
         self.connecting: asyncio.Task[None] | None = None
-        self.is_silent = True
-        self.silent_since = time.monotonic()
-        self._doorstep = doorstep
-        self._within = within
-        self._left = _MOST_BYTES
-        self._budget: Budget | None = None
+        self.is_idle = True
+        self.idle_since = time.monotonic()
+        self._connections = connections
+        self._protocol = protocol
+        self._bytes_left = _MAX_REQUEST_BYTES
+        self._bucket: TokenBucket | None = None
         self._on_flood: Callable[[], None] = self.drop
-        self._is_deaf = False
+        self._is_paused = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins to wait for its first request."""
         self.transport = cast(asyncio.Transport, transport)
-        self._doorstep.know(self, transport)
-        _keep_alive(self.transport, self._doorstep.patience)
-        self.hurry()
-        self._within.connection_made(transport)
+        _keep_alive(self.transport, self._connections.idle_timeout)
+        self.start_timer()
+        self._protocol.connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """Passes bytes on, unless there are too many."""
-        if self._is_deaf:
+        if self._is_paused:
             return
-        if self._may_send(len(data)):
-            self._within.data_received(data)
+        self._bytes_left -= len(data)
+        if self._bytes_left >= 0 if self._bucket is None else self._bucket.take(time.monotonic(), len(data)):
+            self._protocol.data_received(data)
         else:
-            self.deafen()
+            self.stop_reading()
             self._on_flood()
 
     def eof_received(self) -> bool | None:
         """Passes the end of input on."""
-        return self._within.eof_received()
+        return self._protocol.eof_received()
 
     def pause_writing(self) -> None:
         """Passes on that the peer reads too slowly."""
-        self._within.pause_writing()
+        self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
         """Passes on that it has caught up."""
-        self._within.resume_writing()
+        self._protocol.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Forgets the connection."""
-        self.rest()
-        self._doorstep.leave(self)
-        self._within.connection_lost(error)
+        self.stop_timer()
+        self._connections.forget(self)
+        self._protocol.connection_lost(error)
 
-    def hurry(self) -> None:
+    def start_timer(self) -> None:
         """Starts the clock, and the count of bytes."""
-        self.rest()
-        self.is_silent, self.silent_since, self._left = True, time.monotonic(), _MOST_BYTES
-        self._deadline = asyncio.get_running_loop().call_later(self._doorstep.patience, self.drop)
+        self.stop_timer()
+        self.is_idle, self.idle_since, self._bytes_left = True, time.monotonic(), _MAX_REQUEST_BYTES
+        self._deadline = asyncio.get_running_loop().call_later(self._connections.idle_timeout, self.drop)
 
-    def rest(self) -> None:
+    def stop_timer(self) -> None:
         """Stops the clock."""
-        self.is_silent = False
+        self.is_idle = False
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def meter(self, budget: Budget, on_flood: Callable[[], None]) -> None:
+    def limit_rate(self, bucket: TokenBucket, on_flood: Callable[[], None]) -> None:
         """From now on counts bytes by the second."""
-        self._budget, self._on_flood = budget, on_flood
+        self._bucket, self._on_flood = bucket, on_flood
 
-    def deafen(self) -> None:
+    def stop_reading(self) -> None:
         """Passes no more bytes on."""
-        self._is_deaf = True
+        self._is_paused = True
         if self.transport is not None:
             self.transport.pause_reading()
 
@@ -283,30 +268,32 @@ class Guest(asyncio.Protocol):
         elif self.connecting is not None:
             self.connecting.cancel()
 
-    def _may_send(self, number: int) -> bool:
-        if self._budget is not None:
-            return self._budget.spend(time.monotonic(), number)
-        self._left -= number
-        return self._left >= 0
+
+def _guarded(transport: asyncio.BaseTransport | None) -> GuardedConnection | None:
+    """The connection that a request came by; None where it has been lost."""
+    protocol = None if transport is None else transport.get_protocol()
+    return protocol if isinstance(protocol, GuardedConnection) else None
 
 
-async def _connect(guest: Guest, connection: socket.socket, tls: ssl.SSLContext | None) -> None:
+async def _connect(guarded: GuardedConnection, connection: socket.socket, tls: ssl.SSLContext | None) -> None:
     try:
         await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: guest, connection, ssl=tls, ssl_handshake_timeout=_HANDSHAKE_TIMEOUT if tls else None
+            lambda: guarded, connection, ssl=tls, ssl_handshake_timeout=_HANDSHAKE_TIMEOUT if tls else None
         )
     except OSError as error:  # no TLS, or broken off in the middle of it
         _LOG.debug("a connection failed: %s", error)
 
 
-def descriptors_left() -> Descriptors:
+def descriptors_left() -> DescriptorLimit:
     """What the limit of open files leaves to connections, as it stands now."""
     limit = _limit_of_open_files()
     if limit is None:
-        return Descriptors()
+        return DescriptorLimit()
     reserve, opened = max(32, limit // 4), _num_open_files()
     why = f"{limit} files may be open (ulimit -n), {opened} of them are, and {reserve} are left to the program"
-    return Descriptors(max(_FEWEST, limit - reserve - opened), max(limit - reserve, opened + _FEWEST), why)
+    return DescriptorLimit(
+        max(_MIN_CONNECTIONS, limit - reserve - opened), max(limit - reserve, opened + _MIN_CONNECTIONS), why
+    )
 
 
 def _limit_of_open_files() -> int | None:

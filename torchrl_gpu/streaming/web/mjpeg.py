@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from aiohttp import hdrs, web
 
-from torchrl_gpu.streaming.broadcast.frames import Encoded
-from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, header, read_fps
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
+from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, picture_header, read_fps
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
-from torchrl_gpu.streaming.web.access import STATE, said, take_seat
+from torchrl_gpu.streaming.web.access import STATE, admit_viewer, error_body
 
 _BOUNDARY = b"--frame\r\n"
 _PART = b"Content-Type: image/jpeg\r\n\r\n"
@@ -22,12 +22,12 @@ _SEND_BUFFER = 65_536  # there are no acknowledgements here, so what lies in buf
 
 async def serve(request: web.Request) -> web.StreamResponse:
     """`/stream.mjpg?stream=…&fps=…&compat=1`."""
-    give_back = take_seat(request, "mjpeg")
+    release = admit_viewer(request, "mjpeg")
     try:
         with _subscription(request) as subscription:
             return await _stream(request, subscription)
     finally:
-        give_back()
+        release()
 
 
 @contextlib.contextmanager
@@ -35,11 +35,11 @@ def _subscription(request: web.Request) -> Iterator[Subscription]:
     try:
         fps = read_fps(request.query["fps"]) if "fps" in request.query else None
     except ProtocolError as error:
-        raise web.HTTPBadRequest(**said(str(error))) from None
+        raise web.HTTPBadRequest(**error_body(str(error))) from None
     try:
         subscription = request.app[STATE].hub.subscribe(request.query.get("stream", "main"), "jpeg", fps)
     except ProtocolError as error:
-        raise web.HTTPNotFound(**said(str(error))) from None
+        raise web.HTTPNotFound(**error_body(str(error))) from None
     try:
         yield subscription
     finally:
@@ -49,15 +49,15 @@ def _subscription(request: web.Request) -> Iterator[Subscription]:
 async def _stream(request: web.Request, subscription: Subscription) -> web.StreamResponse:
     """Sends pictures until the viewer goes, or takes none for two heartbeats."""
     state = request.app[STATE]
-    state.doorstep.stay(request.transport)
-    heartbeat = state.settings.heartbeat
+    state.connections.stop_timer(request.transport)
+    heartbeat = state.settings.heartbeat_s
     response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "multipart/x-mixed-replace; boundary=frame"})
     writer = await response.prepare(request)
     assert writer is not None
     _shrink_buffers(request.transport)
     compat = "compat" in request.query
     chunk = b"" if compat else _BOUNDARY + _PART
-    encoded: Encoded | None = None
+    encoded: EncodedPicture | None = None
     with contextlib.suppress(TimeoutError, SubscriptionClosed, ConnectionError):
         while True:
             if chunk:
@@ -68,14 +68,13 @@ async def _stream(request: web.Request, subscription: Subscription) -> web.Strea
                 async with asyncio.timeout(heartbeat):
                     encoded = await subscription.get()
             chunk = b"" if encoded is None else _part(encoded, compat)
-            state.metrics.add("frames_sent_total", codec="jpeg", transport="mjpeg")
-            state.metrics.add("sent_bytes_total", len(chunk), codec="jpeg", transport="mjpeg")
+            state.metrics.count_sent("jpeg", "mjpeg", len(chunk))
     if request.transport is not None:
         request.transport.abort()
     return response
 
 
-def _part(encoded: Encoded, compat: bool) -> bytes:
+def _part(encoded: EncodedPicture, compat: bool) -> bytes:
     """A picture and the head of the next part, without which browsers show it one frame late.
 
     In the usual framing, which some readers insist on, the head stands first and gives the length, and all that a
@@ -83,7 +82,7 @@ def _part(encoded: Encoded, compat: bool) -> bytes:
     """
     if not compat:
         return encoded.data + b"\r\n" + _BOUNDARY + _PART
-    about = f"Content-Length: {len(encoded.data)}\r\nX-Frame: {header(encoded, time.time())}\r\n".encode()
+    about = f"Content-Length: {len(encoded.data)}\r\nX-Frame: {picture_header(encoded, time.time())}\r\n".encode()
     return _BOUNDARY + about + _PART + encoded.data + b"\r\n"
 
 

@@ -10,7 +10,7 @@ import av
 from aiortc import MediaStreamTrack
 from aiortc.mediastreams import MediaStreamError
 
-from torchrl_gpu.streaming.broadcast.frames import Encoded
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 
@@ -33,7 +33,7 @@ class PacketTrack(MediaStreamTrack):
 
     def __init__(self, hub: Hub, stream: str) -> None:
         super().__init__()
-        self.last: Encoded | None = None
+        self.last: EncodedPicture | None = None
         self.sender: Any = None
         self.origin: int | None = None
         self._hub = hub
@@ -57,7 +57,7 @@ class PacketTrack(MediaStreamTrack):
         self._ticks = max(self._ticks + 1, round(encoded.captured * CLOCK_RATE))
         packet.pts, packet.time_base = self._ticks, Fraction(1, CLOCK_RATE)
         self.last = encoded
-        self._count(encoded)
+        self._hub.metrics.count_sent("h264", "webrtc", len(encoded.data))
         return packet
 
     def watch(self, stream: str) -> None:
@@ -84,7 +84,7 @@ class PacketTrack(MediaStreamTrack):
         self._leave()
         super().stop()
 
-    async def _next(self) -> Encoded:
+    async def _next(self) -> EncodedPicture:
         while self.readyState == "live":
             subscription = self._subscription
             if subscription is None:
@@ -110,8 +110,3 @@ class PacketTrack(MediaStreamTrack):
         sent = getattr(self.sender, "_RTCRtpSender__rtp_timestamp", None)
         if sent is not None and self._ticks >= 0:
             self.origin = (sent - self._ticks) % _WRAP
-
-    def _count(self, encoded: Encoded) -> None:
-        metrics = self._hub.metrics
-        metrics.add("frames_sent_total", codec="h264", transport="webrtc")
-        metrics.add("sent_bytes_total", len(encoded.data), codec="h264", transport="webrtc")

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 Role = Literal["view", "control"]
 ROLES: tuple[Role, ...] = ("control", "view")
-LONG_TOKEN = 16  # characters, from which on a token is taken to be out of the reach of guesses
+MIN_REMOTE_TOKEN = 16  # characters, from which on a token is taken to be out of the reach of guesses
 _HOST = re.compile(r"[A-Za-z0-9._\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
 
 
@@ -69,7 +69,7 @@ class Sessions:
         return None
 
 
-class Gate:
+class AccessRules:
     """Decides on roles.
 
     Args:
@@ -83,7 +83,7 @@ class Gate:
     ) -> None:
         given: dict[Role, str | None] = {"control": token, "view": view_token}
         self._tokens = {role: secret.encode() for role, secret in given.items() if secret is not None}
-        self._out_of_reach = {role for role, secret in given.items() if secret and len(secret) >= LONG_TOKEN}
+        self._out_of_reach = {role for role, secret in given.items() if secret and len(secret) >= MIN_REMOTE_TOKEN}
         self.sessions = Sessions()
         self.allowed_origins = tuple(check_origin(origin, "Gate") for origin in allowed_origins)
         self._allowed_hosts = {urlsplit(origin).netloc for origin in self.allowed_origins}

@@ -1,4 +1,4 @@
-"""The server proper, which lives on an event loop: in a thread beside training, or in a process of its own."""
+"""The web server, in a thread beside the program: listens, serves, and keeps what went wrong."""
 
 from __future__ import annotations
 
@@ -10,56 +10,86 @@ import os
 import socket
 import ssl
 import stat
+import threading
 import traceback
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 
-from torchrl_gpu.streaming.broadcast.encoder_thread import Encoding
+from torchrl_gpu.streaming.broadcast.encoder_thread import EncoderThread
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.web.app_state import AppState
 from torchrl_gpu.streaming.web.routes import make_app
-from torchrl_gpu.streaming.web.settings import Settings
+from torchrl_gpu.streaming.web.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 128
+_TIMEOUT = 10.0  # seconds that starting and stopping may take
 _SHUTDOWN_TIMEOUT = 1.0
-_PEERS_FAULTS = (HttpProcessingError, PayloadEncodingError, OSError)
-_READERS = ("aiohttp", "aioice", "aiortc", "pylibsrtp", "OpenSSL")  # packages that read what strangers send
+_PEER_ERRORS = (HttpProcessingError, PayloadEncodingError, OSError)
+_PARSERS = ("aiohttp", "aioice", "aiortc", "pylibsrtp", "OpenSSL")  # packages that read what strangers send
 
 
 class Service:
-    """Listens from the moment it is made, and serves while `run` runs.
+    """A web server in a thread of its own, which serves from construction to `stop`.
 
     Args:
-        settings: What the server was told.
+        settings: What it was told.
+        pipeline: A `GpuFramePipeline` that makes JPEGs, if not OpenCV.
+
+    Attributes:
         hub: Its streams.
-        pipeline: What makes JPEGs, if not OpenCV.
+        port: The port that it listens at.
 
     Raises:
         ValueError: No port that may be tried is free, or the host or the certificate cannot be used.
+        RuntimeError: It does not start.
     """
 
-    def __init__(self, settings: Settings, hub: Hub, pipeline: Any = None) -> None:
+    def __init__(self, settings: ServerSettings, pipeline: GpuFramePipeline | None = None) -> None:
         self.settings = settings
-        self.hub = hub
+        self.hub = Hub(settings.fps, settings.instant_replay_s)
         self._tls = tls_context(settings.tls)
-        self._encoding = Encoding(hub, settings.jpeg_quality, pipeline)
+        self._encoder = EncoderThread(self.hub, settings.jpeg_quality, pipeline)
         self._socket = listen(settings.host, settings.port, settings.port_tries)
         self.port: int = self._socket.getsockname()[1]
-        self._stopping: asyncio.Event | None = None
-        self._error: BaseException | None = None
-
-    @property
-    def error(self) -> BaseException | None:
-        """The first thing that went wrong, if anything did: beside requests, each of which fails for itself."""
-        return self._error or self._encoding.error
-
-    async def run(self, started: Callable[[], None]) -> None:
-        """Serves until `stop`; calls `started` as soon as it does."""
         self._stopping = asyncio.Event()
+        self._error: BaseException | None = None
+        self._warned_packages: set[str] = set()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="torchrl_gpu stream server", daemon=True)
+        self._thread.start()
+        self._started.wait(_TIMEOUT)
+        if self._error is not None:
+            raise RuntimeError(f"StreamServer: it does not start: {self._error}") from self._error
+
+    def stop(self) -> RuntimeError | None:
+        """Ends the thread; what went wrong in it or its encoder, if anything did, besides single requests."""
+        self.hub.call_in_loop(self._stopping.set)
+        self._thread.join(_TIMEOUT)
+        if self._thread.is_alive():
+            return RuntimeError(f"its thread does not end within {_TIMEOUT:g} s")
+        error = self._error or self._encoder.error
+        if error is None:
+            return None
+        failure = RuntimeError(f"{type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return failure
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._socket.close()
+            self._started.set()
+
+    async def _serve(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._note)
         self.hub.attach(asyncio.get_running_loop())
         state = AppState(self.settings, self.hub, self.port)
@@ -68,30 +98,21 @@ class Service:
             make_app(state),
             access_log=None,
             logger=_request_log(),
-            keepalive_timeout=state.doorstep.patience,
+            keepalive_timeout=state.connections.idle_timeout,
             shutdown_timeout=_SHUTDOWN_TIMEOUT,
             auto_decompress=False,  # a few bytes may stand for many, and no client of ours compresses
             lingering_time=1.0,  # seconds that what a refused request still sends is read and thrown away
             handler_cancellation=True,  # who leaves is no viewer any more, even if nothing is sent that would show it
         )
         await runner.setup()
-        self._encoding.start()
+        self._encoder.start()
         try:
-            await self._listen(runner, state, started)
+            await self._accept(runner, state)
         finally:
             self.hub.attach(None)
             await state.close()
             await runner.cleanup()
-            self._encoding.stop()
-
-    def stop(self) -> None:
-        """Has `run` end. Any thread may."""
-        if self._stopping is not None:
-            self.hub.call(self._stopping.set)
-
-    def close(self) -> None:
-        """Gives the port back, where `run` never ran."""
-        self._socket.close()
+            self._encoder.stop()
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Keeps what went wrong on the loop; peers that break off, or send what is no TLS or no STUN, are not that."""
@@ -99,11 +120,11 @@ class Service:
         if isinstance(error, OSError):
             _LOG.debug("%s: %s", context["message"], error)
             return
-        if error is not None and (package := _package_that_failed(error)) in _READERS:
-            is_first = not self.hub.metrics.value("peer_errors_total", package=package)
-            self.hub.metrics.add("peer_errors_total", package=package)
+        if error is not None and (package := _package_that_failed(error)) in _PARSERS:
+            self.hub.metrics.peer_errors.labels(package).inc()
             line = "StreamServer: %s failed over what a peer sent: %r; more of this is counted in /metrics only"
-            _LOG.log(logging.WARNING if is_first else logging.DEBUG, line, package, error)
+            _LOG.log(logging.DEBUG if package in self._warned_packages else logging.WARNING, line, package, error)
+            self._warned_packages.add(package)
             return
         _LOG.error("%s", context["message"], exc_info=error)
         if isinstance(error, Exception) and self._error is None:
@@ -114,14 +135,14 @@ class Service:
         if not accepting.cancelled() and (error := accepting.exception()) is not None:
             self._note(accepting.get_loop(), {"message": "no more connections are accepted", "exception": error})
 
-    async def _listen(self, runner: web.AppRunner, state: AppState, started: Callable[[], None]) -> None:
+    async def _accept(self, runner: web.AppRunner, state: AppState) -> None:
+        """Accepts connections until `stop`."""
         assert runner.server is not None
-        assert self._stopping is not None
         loop = asyncio.get_running_loop()
-        accepting = loop.create_task(state.doorstep.accept(self._socket, runner.server, self._tls))
+        accepting = loop.create_task(state.connections.accept(self._socket, runner.server, self._tls))
         accepting.add_done_callback(self._note_end)
         try:
-            started()
+            self._started.set()
             await self.hub.tick_until(self._stopping)
         finally:
             accepting.cancel()
@@ -141,7 +162,7 @@ def _request_log() -> logging.Logger:
     """The log of requests that failed by our fault; the peers' faults would fill it, and show what they sent."""
     log = logging.getLogger(f"{__name__}.requests")
     if not log.filters:
-        log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _PEERS_FAULTS)))
+        log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _PEER_ERRORS)))
     return log
 
 

@@ -1,18 +1,19 @@
-"""What a stream server is told, checked once."""
+"""The options of a stream server: their defaults and what they may be."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchrl_gpu.streaming.codecs.jpeg import check_quality
-from torchrl_gpu.streaming.web.security import LONG_TOKEN, check_origin, is_loopback
+from torchrl_gpu.streaming.web.security import MIN_REMOTE_TOKEN, check_origin, is_loopback
 
 _WHERE = "StreamServer"
-_LONGEST_TOKEN = 1_024
+_MAX_TOKEN = 1_024
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """The arguments of `StreamServer`, which says what they mean.
 
     Raises:
@@ -27,29 +28,28 @@ class Settings:
     tls: tuple[str, str] | None = None
     jpeg_quality: int = 80
     fps: float = 30.0
-    replay_seconds: float = 10.0
-    heartbeat: float = 5.0
+    instant_replay_s: float = 10.0
+    heartbeat_s: float = 5.0
     port_tries: int = 1
-    allowed_origins: tuple[str, ...] = ()
+    allowed_origins: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self._check_address()
         self._check_tokens()
-        self._check_tls()
-        self._check_origins()
+        if self.tls is not None and (isinstance(self.tls, str) or len(tuple(self.tls)) != 2):
+            raise ValueError(f"{_WHERE}: want tls to be the files (certificate, key); got {self.tls!r}")
+        object.__setattr__(self, "allowed_origins", tuple(self.allowed_origins))
+        for origin in self.allowed_origins:
+            check_origin(origin, _WHERE)
         check_quality(self.jpeg_quality, _WHERE)
         for name in ("max_clients", "port_tries"):
             value = getattr(self, name)
             if not _is_integer(value) or value < 1:
                 raise ValueError(f"{_WHERE}: want {name} of at least 1; got {value!r}")
-        self._check_range("fps", 0.1, 1000, "fps of 0.1 to 1000")
-        self._check_range("replay_seconds", 0, 600, "replay_seconds of 0 to 600")
-        self._check_range("heartbeat", 0.05, 600, "a heartbeat of 0.05 to 600 seconds")
-
-    def _check_range(self, name: str, least: float, most: float, wanted: str) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-            raise ValueError(f"{_WHERE}: want {wanted}; got {value!r}")
+        for name, least, most in (("fps", 0.1, 1000), ("instant_replay_s", 0, 600), ("heartbeat_s", 0.05, 600)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+                raise ValueError(f"{_WHERE}: want {name} of {least:g} to {most:g}; got {value!r}")
 
     def _check_address(self) -> None:
         if not isinstance(self.host, str) or not self.host:
@@ -76,24 +76,16 @@ class Settings:
             raise ValueError(f"{_WHERE}: want {name} to be None or a string; got {type(token).__name__}")
         if token == "":
             raise ValueError(f"{_WHERE}: want {name} to be None or at least one character; got an empty one")
-        if len(token) > _LONGEST_TOKEN or not token.isprintable() or token != token.strip():
+        if len(token) > _MAX_TOKEN or not token.isprintable() or token != token.strip():
             raise ValueError(
-                f"{_WHERE}: want {name} of at most {_LONGEST_TOKEN} printable characters, without spaces around; "
+                f"{_WHERE}: want {name} of at most {_MAX_TOKEN} printable characters, without spaces around; "
                 f"got another of {len(token)}"
             )
-        if len(token) < LONG_TOKEN and not is_loopback(self.host):
+        if len(token) < MIN_REMOTE_TOKEN and not is_loopback(self.host):
             raise ValueError(
-                f"{_WHERE}: want {name} of at least {LONG_TOKEN} characters to listen beyond this machine, such as "
-                f'python -c "import secrets; print(secrets.token_urlsafe())" makes; got one of {len(token)}'
+                f"{_WHERE}: want {name} of at least {MIN_REMOTE_TOKEN} characters to listen beyond this machine, such "
+                f'as python -c "import secrets; print(secrets.token_urlsafe())" makes; got one of {len(token)}'
             )
-
-    def _check_origins(self) -> None:
-        for origin in self.allowed_origins:
-            check_origin(origin, _WHERE)
-
-    def _check_tls(self) -> None:
-        if self.tls is not None and (isinstance(self.tls, str) or len(tuple(self.tls)) != 2):
-            raise ValueError(f"{_WHERE}: want tls to be the files (certificate, key); got {self.tls!r}")
 
 
 def _is_integer(value: object) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from torchrl_gpu.streaming.broadcast import protocol
-from torchrl_gpu.streaming.broadcast.frames import Encoded
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.protocol import (
     Ack,
     Command,
@@ -23,27 +23,27 @@ from torchrl_gpu.streaming.broadcast.protocol import (
     UnknownStream,
     Watch,
 )
-from torchrl_gpu.streaming.broadcast.rates import Budget
+from torchrl_gpu.streaming.broadcast.rates import TokenBucket
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
-from torchrl_gpu.streaming.web.access import STATE, role_of, take_seat
-from torchrl_gpu.streaming.web.ack_window import Window
+from torchrl_gpu.streaming.web.access import STATE, admit_viewer, role_of
+from torchrl_gpu.streaming.web.ack_window import AckWindow
 from torchrl_gpu.streaming.web.app_state import AppState
 from torchrl_gpu.streaming.web.security import Role
 
-_MOST_MISTAKES = 3  # the socket is closed at the third
+_MAX_MISTAKES = 3  # the socket is closed at the third
 _MESSAGES_PER_SECOND, _BURST = 300.0, 600.0  # pings and pongs included
 _OUTBOX = 32
-_FAREWELL = 1.0  # seconds that a viewer who is sent away has to read what is still to be said
+_CLOSE_TIMEOUT = 1.0  # seconds that a viewer who is sent away has to read what is still to be error_body
 
 
 async def serve(request: web.Request) -> web.StreamResponse:
     """`/ws`."""
     state = request.app[STATE]
-    give_back = take_seat(request, "websocket")
+    release = admit_viewer(request, "websocket")
     socket = web.WebSocketResponse(
-        heartbeat=state.settings.heartbeat,
-        timeout=_FAREWELL,
-        max_msg_size=protocol.LARGEST_MESSAGE,
+        heartbeat=state.settings.heartbeat_s,
+        timeout=_CLOSE_TIMEOUT,
+        max_msg_size=protocol.MAX_MESSAGE_BYTES,
         compress=False,
         autoping=False,  # pings count as messages, so that they are answered here
     )
@@ -54,7 +54,7 @@ async def serve(request: web.Request) -> web.StreamResponse:
         await viewer.run()
     finally:
         state.sockets.discard(socket)
-        give_back()
+        release()
         if socket.close_code == WSCloseCode.ABNORMAL_CLOSURE and request.transport is not None:
             request.transport.abort()  # a peer that reads nothing would keep what lies in its buffers
     return socket
@@ -82,13 +82,13 @@ class Viewer:
         self._socket = socket
         self._transport = transport
         self._role: Role = role
-        self._window = Window(1 / state.settings.fps)
+        self._window = AckWindow(1 / state.settings.fps)
         self._may_send = asyncio.Event()
         self._may_send.set()
         self._outbox: deque[str] = deque(maxlen=_OUTBOX)
         self._has_text = asyncio.Event()
         self._point_sent = 0  # number of the newest point of a curve
-        self._budget = Budget(_MESSAGES_PER_SECOND, _BURST)
+        self._bucket = TokenBucket(_MESSAGES_PER_SECOND, _BURST)
         self._mistakes = 0
         self._watch: Watch | None = None
         self._awaited: Watch | None = None
@@ -96,31 +96,31 @@ class Viewer:
         self._subscription: Subscription | None = None
         self._sending: asyncio.Task[None] | None = None
         self._dropped = 0
-        self._leaving: asyncio.Task[None] | None = None
-        state.doorstep.stay(transport)
-        state.doorstep.meter(transport, self._flee)
+        self._disconnecting: asyncio.Task[None] | None = None
+        state.connections.stop_timer(transport)
+        state.connections.limit_rate(transport, self._on_flood)
 
     async def run(self) -> None:
         """Serves until either side closes."""
-        self._say(self._hello())
+        self._queue_text(self._greeting())
         texts = asyncio.create_task(self._send_texts())
-        self._hub.listeners.add(self._pass_on)
+        self._hub.listeners.add(self._on_broadcast)
         self._hub.curve_listeners.add(self._has_text.set)
         try:
             async for message in self._socket:
-                await self._hear(message.type, message.data)
+                await self._on_message(message.type, message.data)
         finally:
-            self._hub.listeners.discard(self._pass_on)
+            self._hub.listeners.discard(self._on_broadcast)
             self._hub.curve_listeners.discard(self._has_text.set)
             self._send_nothing()
             texts.cancel()
-            await asyncio.gather(*filter(None, (texts, self._leaving)), return_exceptions=True)
+            await asyncio.gather(*filter(None, (texts, self._disconnecting)), return_exceptions=True)
 
-    def _hello(self) -> str:
-        return protocol.text(
+    def _greeting(self) -> str:
+        return protocol.text_message(
             "hello",
             role=self._role,
-            streams=self._hub.list_streams(),
+            streams=self._hub.describe_streams(),
             transports=["h264", "jpeg"],
             now=time.time(),
             state=self._hub.state,
@@ -128,11 +128,11 @@ class Viewer:
 
     # What the viewer says.
 
-    async def _hear(self, kind: WSMsgType, data: Any) -> None:
+    async def _on_message(self, kind: WSMsgType, data: Any) -> None:
         if kind is WSMsgType.ERROR:  # the socket is closed by now
             return
-        if not self._budget.spend(time.monotonic()):
-            await self._send_away(b"too many messages")
+        if not self._bucket.take(time.monotonic()):
+            await self._disconnect(b"too many messages")
             return
         if kind is WSMsgType.PING:
             with contextlib.suppress(ConnectionError):
@@ -143,29 +143,29 @@ class Viewer:
         try:
             if kind is not WSMsgType.TEXT:
                 raise ProtocolError("want text")
-            self._obey(protocol.parse(data, self._watch.stream if self._watch else "main"))
+            self._handle(protocol.parse(data, self._watch.stream if self._watch else "main"))
         except UnknownStream as error:
-            self._say(protocol.text("error", message=str(error)))
+            self._queue_text(protocol.text_message("error", message=str(error)))
         except ProtocolError as error:
-            self._say(protocol.text("error", message=str(error)))
-            self._state.metrics.add("bad_messages_total")
+            self._queue_text(protocol.text_message("error", message=str(error)))
+            self._state.metrics.bad_messages.inc()
             self._mistakes += 1
-            if self._mistakes >= _MOST_MISTAKES:
-                await self._send_away(b"too many mistakes")
+            if self._mistakes >= _MAX_MISTAKES:
+                await self._disconnect(b"too many mistakes")
 
-    def _flee(self) -> None:
+    def _on_flood(self) -> None:
         """Sends a viewer away that sends too many bytes: of messages that never end, which are never heard here."""
-        self._leaving = asyncio.create_task(self._send_away(b"too many bytes"))
+        self._disconnecting = asyncio.create_task(self._disconnect(b"too many bytes"))
 
-    async def _send_away(self, why: bytes) -> None:
-        self._state.doorstep.deafen(self._transport)
+    async def _disconnect(self, why: bytes) -> None:
+        self._state.connections.stop_reading(self._transport)
         self._send_nothing()
         with contextlib.suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout(_FAREWELL):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await self._send_outbox()
         await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=why)
 
-    def _obey(self, message: protocol.Message) -> None:
+    def _handle(self, message: protocol.Message) -> None:
         match message:
             case Ack(seq):
                 self._acknowledge(seq)
@@ -176,14 +176,14 @@ class Viewer:
             case Replay():
                 self._send_clip()
             case Ping(t):
-                self._say(protocol.text("pong", t=t, now=time.time()))
+                self._queue_text(protocol.text_message("pong", t=t, now=time.time()))
             case Command():
                 self._take_command(message)
 
     def _acknowledge(self, seq: int) -> None:
         latency = self._window.acknowledge(seq, time.monotonic())
         if latency is not None:
-            self._state.metrics.observe("ack_seconds", latency)
+            self._state.metrics.ack_seconds.observe(latency)
             if self._window.is_open:
                 self._may_send.set()
 
@@ -199,17 +199,17 @@ class Viewer:
         if self._role == "control":
             self._hub.add_command(command)
         else:
-            self._say(protocol.text("error", message="command: want the role control"))
+            self._queue_text(protocol.text_message("error", message="command: want the role control"))
 
     # What it is sent: texts by one task, pictures by another, of which there is one at a time.
 
-    def _say(self, text: str) -> None:
+    def _queue_text(self, text: str) -> None:
         self._outbox.append(text)
         self._has_text.set()
 
-    def _pass_on(self, text: str) -> None:
+    def _on_broadcast(self, text: str) -> None:
         """Says what the hub says; if that is that a stream has come which the viewer waits for, it waits no longer."""
-        self._say(text)
+        self._queue_text(text)
         if self._awaited is not None and self._hub.offers(self._awaited.stream):
             with contextlib.suppress(UnknownStream):  # there may be no room for it, still
                 self._send_live(self._awaited)
@@ -226,7 +226,7 @@ class Viewer:
         """Sends the points that have come since the last call. They wait with the hub, which keeps few, not here."""
         newest = self._hub.curves.serial
         for curves in self._hub.curves.since(self._point_sent):
-            await self._socket.send_str(protocol.text("curves", curves=curves))
+            await self._socket.send_str(protocol.text_message("curves", curves=curves))
             await self._send_outbox()
         self._point_sent = newest
 
@@ -245,7 +245,7 @@ class Viewer:
             subscription.close()
         else:
             self._subscription = subscription
-            self._window.interval = subscription.pace.interval
+            self._window.interval = subscription.schedule.interval
             self._send(self._live(subscription))
 
     def _send_clip(self) -> None:
@@ -258,7 +258,7 @@ class Viewer:
             self._send_nothing()
             self._send(self._clip(clip, self._watch))
         else:
-            self._say(protocol.text("error", message="replay: nothing has been kept yet"))
+            self._queue_text(protocol.text_message("error", message="replay: nothing has been kept yet"))
 
     def _send(self, pictures: Coroutine[Any, Any, None]) -> None:
         self._sending = asyncio.create_task(pictures)
@@ -270,7 +270,7 @@ class Viewer:
             self._sending = None
         if self._subscription is not None:
             self._dropped += self._subscription.dropped
-            self._state.metrics.add("frames_dropped_total", self._subscription.dropped, codec=self._subscription.codec)
+            self._state.metrics.frames_dropped.labels(self._subscription.codec).inc(self._subscription.dropped)
             self._subscription.close()
             self._subscription = None
 
@@ -282,7 +282,7 @@ class Viewer:
         except ConnectionError:
             pass
         except SubscriptionClosed as closed:
-            self._say(protocol.text("error", message=str(closed)))
+            self._queue_text(protocol.text_message("error", message=str(closed)))
             self._fall_back(subscription)
 
     def _fall_back(self, subscription: Subscription) -> None:
@@ -292,7 +292,7 @@ class Viewer:
             with contextlib.suppress(UnknownStream):
                 self._send_live(Watch(self._watch.stream, "jpeg", self._watch.fps))
 
-    async def _clip(self, clip: Sequence[Encoded], watch: Watch) -> None:
+    async def _clip(self, clip: Sequence[EncodedPicture], watch: Watch) -> None:
         """Sends a clip at the rate at which it was captured; a slow viewer sees fewer pictures, not a slower world."""
         offset = time.monotonic() - clip[0].captured
         try:
@@ -307,12 +307,11 @@ class Viewer:
         with contextlib.suppress(UnknownStream):
             self._send_live(watch)
 
-    async def _picture(self, encoded: Encoded) -> None:
+    async def _picture(self, encoded: EncodedPicture) -> None:
         self._window.send(encoded.seq, time.monotonic())
         if not self._window.is_open:
             self._may_send.clear()
         dropped = self._dropped + (self._subscription.dropped if self._subscription else 0)
-        message = protocol.picture(encoded, time.time(), dropped)
-        self._state.metrics.add("frames_sent_total", codec=encoded.codec, transport="websocket")
-        self._state.metrics.add("sent_bytes_total", len(message), codec=encoded.codec, transport="websocket")
+        message = protocol.picture_message(encoded, time.time(), dropped)
+        self._state.metrics.count_sent(encoded.codec, "websocket", len(message))
         await self._socket.send_bytes(message)

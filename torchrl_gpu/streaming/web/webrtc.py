@@ -20,32 +20,32 @@ from aiortc import RTCConfiguration, RTCDataChannel, RTCPeerConnection, RTCSessi
 from aiortc.rtcrtpsender import RTCRtpSender
 
 from torchrl_gpu.streaming.broadcast import protocol
-from torchrl_gpu.streaming.broadcast.frames import Encoded
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.protocol import Pause, Ping, ProtocolError, Watch
-from torchrl_gpu.streaming.web.access import said
+from torchrl_gpu.streaming.web.access import error_body
 from torchrl_gpu.streaming.web.app_state import AppState
 from torchrl_gpu.streaming.web.packet_track import PacketTrack
-from torchrl_gpu.streaming.web.sockets import Budget
+from torchrl_gpu.streaming.web.sockets import TokenBucket
 
 _LOG = logging.getLogger(__name__)
-LARGEST_OFFER = 32_768  # characters
+MAX_OFFER = 32_768  # characters
 _CONNECT_TIMEOUT = 10.0
 _HEADER_PERIOD = 0.2  # seconds between two headers on the data channel
-_SILENCE = 5.0  # seconds that a page, which pings every two, may be silent at least
-_PATIENCE = 3
+_MIN_SILENCE = 5.0  # seconds that a page, which pings every two, may be silent at least
+_MAX_MISTAKES = 3
 _CODECS = ("video/H264", "video/rtx")
-_MOST_CANDIDATES = 16  # addresses of a viewer that are tried
-_MOST_LINES = 400
-_MOST_BUFFERED = 65_536  # bytes on the data channel that a viewer has not taken
+_MAX_CANDIDATES = 16  # addresses of a viewer that are tried
+_MAX_LINES = 400
+_MAX_BUFFERED = 65_536  # bytes on the data channel that a viewer has not taken
 
 
-async def answer(state: AppState, fields: Mapping[str, Any], give_back: Callable[[], None]) -> dict[str, str]:
+async def answer(state: AppState, fields: Mapping[str, Any], release: Callable[[], None]) -> dict[str, str]:
     """Connects a viewer.
 
     Args:
         state: The server.
         fields: {"sdp", "type", "stream"} of the offer, which asks for one video and may open a data channel.
-        give_back: Gives the viewer's seat back; called once it has gone.
+        release: Gives the viewer's seat back; called once it has gone.
 
     Returns:
         {"sdp", "type", "id"} of the answer.
@@ -60,17 +60,17 @@ async def answer(state: AppState, fields: Mapping[str, Any], give_back: Callable
         raise ValueError("webrtc: want the name of a stream; got something else")
     # One socket for each address of this machine, for the video and for a data channel that does not share it.
     sockets = 2 * len(get_host_addresses(use_ipv4=True, use_ipv6=True))
-    if not state.doorstep.reserve(sockets):
-        raise web.HTTPServiceUnavailable(**said("want fewer viewers: no more files may be opened"))
+    if not state.connections.reserve(sockets):
+        raise web.HTTPServiceUnavailable(**error_body("want fewer viewers: no more files may be opened"))
 
     def leave() -> None:
-        state.doorstep.release(sockets)
-        give_back()
+        state.connections.release(sockets)
+        release()
 
     try:
         peer = Peer(state, stream, leave)
     except BaseException:
-        state.doorstep.release(sockets)
+        state.connections.release(sockets)
         raise
     try:
         return await peer.answer(sdp)
@@ -89,13 +89,13 @@ def read_offer(fields: Mapping[str, Any]) -> str:
         ValueError: It is none, too long, or asks for something else than one video and a data channel.
     """
     sdp = fields.get("sdp")
-    if fields.get("type") != "offer" or not isinstance(sdp, str) or not 0 < len(sdp) <= LARGEST_OFFER:
-        raise ValueError(f"webrtc: want an offer with an sdp of at most {LARGEST_OFFER} characters")
+    if fields.get("type") != "offer" or not isinstance(sdp, str) or not 0 < len(sdp) <= MAX_OFFER:
+        raise ValueError(f"webrtc: want an offer with an sdp of at most {MAX_OFFER} characters")
     candidates = [line for line in sdp.splitlines() if line.startswith("a=candidate:")]
-    tried = [line for line in candidates if _has_address(line)][:_MOST_CANDIDATES]
+    tried = [line for line in candidates if _has_address(line)][:_MAX_CANDIDATES]
     lines = [line for line in sdp.splitlines() if not line.startswith("a=candidate:") or line in tried]
-    if len(lines) > _MOST_LINES:
-        raise ValueError(f"webrtc: want an sdp of at most {_MOST_LINES} lines; got {len(lines)}")
+    if len(lines) > _MAX_LINES:
+        raise ValueError(f"webrtc: want an sdp of at most {_MAX_LINES} lines; got {len(lines)}")
     media = sorted(line.split()[0] for line in lines if line.startswith("m="))
     if media not in (["m=video"], ["m=application", "m=video"]):
         got = ", ".join(media)[:100] or "nothing"
@@ -103,7 +103,7 @@ def read_offer(fields: Mapping[str, Any]) -> str:
     return "\r\n".join(lines) + "\r\n"
 
 
-def _line(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:200]
 
 
@@ -125,26 +125,26 @@ class Peer:
     Args:
         state: The server.
         stream: What it watches.
-        give_back: Called once when the connection has ended.
+        release: Called once when the connection has ended.
     """
 
-    def __init__(self, state: AppState, stream: str, give_back: Callable[[], None]) -> None:
+    def __init__(self, state: AppState, stream: str, release: Callable[[], None]) -> None:
         self.id = secrets.token_urlsafe(8)
         self._state = state
-        self._give_back = give_back
+        self._give_back = release
         self._track = PacketTrack(state.hub, stream)
         # An empty list: without one, aiortc would ask a public server for this machine's address.
         self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
-        self._connection.on("connectionstatechange", self._look)
+        self._connection.on("connectionstatechange", self._on_state_change)
         self._connection.on("datachannel", self._open_channel)
-        self._track.on("ended", self._give_up)
+        self._track.on("ended", self._close_soon)
         self._headers: asyncio.Task[None] | None = None
-        self._budget = Budget(20.0, 40.0)
+        self._bucket = TokenBucket(20.0, 40.0)
         self._mistakes = 0
-        self._heard = time.monotonic()
+        self._last_heard = time.monotonic()
         self._closed = False
         self._closing: asyncio.Future[None] | None = None
-        self._deadline = asyncio.get_running_loop().call_later(_CONNECT_TIMEOUT, self._give_up)
+        self._deadline = asyncio.get_running_loop().call_later(_CONNECT_TIMEOUT, self._close_soon)
         state.closers.add(self.close)
 
     async def answer(self, sdp: str) -> dict[str, str]:
@@ -164,7 +164,7 @@ class Peer:
             await self._connection.setRemoteDescription(RTCSessionDescription(sdp=sdp, type="offer"))
             await self._connection.setLocalDescription(await self._connection.createAnswer())
         except Exception as error:  # whatever a parser stumbles over in what a stranger wrote
-            raise ValueError(f"webrtc: want an offer that takes H.264; got {_line(error)}") from error
+            raise ValueError(f"webrtc: want an offer that takes H.264; got {_one_line(error)}") from error
         local = self._connection.localDescription
         return {"sdp": local.sdp, "type": local.type, "id": self.id}
 
@@ -176,7 +176,7 @@ class Peer:
         self._deadline.cancel()
         if self._headers is not None:
             self._headers.cancel()
-        self._state.metrics.add("frames_dropped_total", self._track.dropped, codec="h264")
+        self._state.metrics.frames_dropped.labels("h264").inc(self._track.dropped)
         self._track.stop()
         try:
             await self._connection.close()
@@ -186,67 +186,67 @@ class Peer:
             self._state.closers.discard(self.close)
             self._give_back()
 
-    async def _look(self) -> None:
+    async def _on_state_change(self) -> None:
         match self._connection.connectionState:
             case "connected":
                 self._deadline.cancel()
             case "failed" | "closed":
                 await self.close()
 
-    def _give_up(self) -> None:
+    def _close_soon(self) -> None:
         if not self._closed:
             self._closing = asyncio.ensure_future(self.close())
 
     def _open_channel(self, channel: RTCDataChannel) -> None:
         if self._headers is not None:  # what comes on it would be heard by nobody, and counted by nobody
-            self._give_up()
+            self._close_soon()
         elif not self._closed:
-            channel.on("message", lambda message: self._hear(channel, message))
-            self._heard = time.monotonic()
-            self._headers = asyncio.ensure_future(self._tell(channel))
+            channel.on("message", lambda message: self._on_message(channel, message))
+            self._last_heard = time.monotonic()
+            self._headers = asyncio.ensure_future(self._send_headers(channel))
 
-    async def _tell(self, channel: RTCDataChannel) -> None:
+    async def _send_headers(self, channel: RTCDataChannel) -> None:
         """Tells the newest picture's header now and then; the pictures themselves carry no more than their time."""
-        told: Encoded | None = None
+        told: EncodedPicture | None = None
         with contextlib.suppress(ConnectionError):
             while channel.readyState in ("connecting", "open"):
                 encoded = self._track.last
                 if encoded is not None and encoded is not told and channel.readyState == "open":
                     facts = f'"dropped": {self._track.dropped}, "origin": {self._origin()}'
-                    self._say(channel, f"{encoded.head}, {facts}}}")
+                    self._send_text(channel, f"{encoded.head}, {facts}}}")
                     told = encoded
                 await asyncio.sleep(_HEADER_PERIOD)
-                if time.monotonic() - self._heard > max(2 * self._state.settings.heartbeat, _SILENCE):
-                    self._give_up()
+                if time.monotonic() - self._last_heard > max(2 * self._state.settings.heartbeat_s, _MIN_SILENCE):
+                    self._close_soon()
 
-    def _say(self, channel: RTCDataChannel, text: str) -> None:
+    def _send_text(self, channel: RTCDataChannel, text: str) -> None:
         """Says something, unless the viewer does not take what it was told before."""
-        if channel.readyState == "open" and channel.bufferedAmount < _MOST_BUFFERED:
+        if channel.readyState == "open" and channel.bufferedAmount < _MAX_BUFFERED:
             channel.send(text)
 
     def _origin(self) -> str:
         return "null" if self._track.origin is None else str(self._track.origin)
 
-    def _hear(self, channel: RTCDataChannel, message: str | bytes) -> None:
-        self._heard = time.monotonic()
+    def _on_message(self, channel: RTCDataChannel, message: str | bytes) -> None:
+        self._last_heard = time.monotonic()
         try:
-            if not isinstance(message, str) or not self._budget.spend(time.monotonic()):
+            if not isinstance(message, str) or not self._bucket.take(time.monotonic()):
                 raise ProtocolError("want text, and less of it")
-            self._obey(channel, protocol.parse(message))
+            self._handle(channel, protocol.parse(message))
         except ProtocolError as error:
-            self._state.metrics.add("bad_messages_total")
+            self._state.metrics.bad_messages.inc()
             self._mistakes += 1
-            self._say(channel, protocol.text("error", message=str(error)))
-            if self._mistakes >= _PATIENCE:
-                self._give_up()
+            self._send_text(channel, protocol.text_message("error", message=str(error)))
+            if self._mistakes >= _MAX_MISTAKES:
+                self._close_soon()
 
-    def _obey(self, channel: RTCDataChannel, message: protocol.Message) -> None:
+    def _handle(self, channel: RTCDataChannel, message: protocol.Message) -> None:
         match message:
             case Watch(stream):
                 self._track.watch(stream)
             case Pause(on):
                 self._track.pause(on)
             case Ping(t):
-                self._say(channel, protocol.text("pong", t=t, now=time.time()))
+                self._send_text(channel, protocol.text_message("pong", t=t, now=time.time()))
             case _:
                 raise ProtocolError("want watch, pause or ping here")

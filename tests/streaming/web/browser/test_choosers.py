@@ -21,7 +21,7 @@ SET = "const n = document.getElementById('number'); n.value = '{}'; n.dispatchEv
 @pytest.fixture
 def family(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers say that there are 1,024 environments, and list only the first of them."""
-    listed = Hub.list_streams
+    listed = Hub.describe_streams
 
     def of_a_family(self: Hub) -> list[dict[str, Any]]:
         found = [one for one in listed(self) if not one["name"].startswith(("env7", "env1023"))]
@@ -30,7 +30,7 @@ def family(monkeypatch: pytest.MonkeyPatch) -> None:
             one |= {"base": "env0", "overlay": "mask"} if one["name"] == "env0:mask" else {}
         return found
 
-    monkeypatch.setattr(Hub, "list_streams", of_a_family)
+    monkeypatch.setattr(Hub, "describe_streams", of_a_family)
 
 
 def watched(page: Page) -> str:

@@ -1,1 +1,0 @@
-"""A server in a process of its own."""
