@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of
 from torchrl_gpu.callbacks.films import Films
-from torchrl_gpu.callbacks.overhead import Allowance, HookClock
+from torchrl_gpu.callbacks.overhead import HookTimer, TimeBudget
 from torchrl_gpu.callbacks.run_curves import CurveLogger, follow, unfollow
 from torchrl_gpu.envs.viewable import Viewable, viewable
 from torchrl_gpu.streaming.web.settings import ServerSettings
@@ -101,7 +101,7 @@ class FrameStream(Callback):
             allowed_origins=allowed_origins,
         )
         self.server: StreamServer | None = None
-        self.cost: dict[str, float] = {}  # of the last run, see `HookClock.totals`
+        self.cost: dict[str, float] = {}  # of the last run, see `HookTimer.totals`
         self._view: Viewable | None = None
         self._curves: CurveLogger | None = None
 
@@ -136,8 +136,8 @@ class FrameStream(Callback):
         decide = decisions_of(pl_module)
         self._streams = EnvStreams(self.server, self._view, self.streams, self.width, self.height, decide)
         self._streams.warm_up()  # nobody waits yet, and no share is charged
-        self._allowance = Allowance(self.most_share)
-        self._unwatched = Allowance(UNWATCHED_SHARE * self.most_share, burst_s=0.05, silence_s=math.inf)
+        self._budget = TimeBudget(self.most_share)
+        self._unwatched = TimeBudget(UNWATCHED_SHARE * self.most_share, burst_s=0.05, silence_s=math.inf)
         self._unwatched_at = time.perf_counter() + UNWATCHED_S
         self.server.state(run=type(pl_module).__name__)
         self._curves = follow(trainer, self.server)
@@ -145,12 +145,12 @@ class FrameStream(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock."""
-        self._clock = HookClock(time.perf_counter())
+        self._timer = HookTimer(time.perf_counter())
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Says what it has cost."""
         if self.server is not None:
-            cost = self.cost = self._clock.totals(time.perf_counter())
+            cost = self.cost = self._timer.totals(time.perf_counter())
             print(f"FrameStream: {cost['hook_us']:.1f} µs a hook, {cost['share']:.2%} of the time", flush=True)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -185,22 +185,22 @@ class FrameStream(Callback):
                 self._draw(trainer, begin, self._unwatched, self.streams)
         if self.films is not None:
             self._record(pl_module)
-        if self._clock.calls >= self.log_every_n_steps:
+        if self._timer.calls >= self.log_every_n_steps:
             self._log(trainer)
-        self._clock.add(time.perf_counter() - begin)
+        self._timer.add(time.perf_counter() - begin)
 
     def _show(self, trainer: Trainer, begin: float, watched: Sequence[str]) -> None:
-        names = watched if self._allowance.allows(begin) else self._streams.chosen()
+        names = watched if self._budget.allows(begin) else self._streams.chosen()
         if names:
-            self._draw(trainer, begin, self._allowance, names)
+            self._draw(trainer, begin, self._budget, names)
 
-    def _draw(self, trainer: Trainer, begin: float, allowance: Allowance, names: Sequence[str]) -> None:
+    def _draw(self, trainer: Trainer, begin: float, budget: TimeBudget, names: Sequence[str]) -> None:
         self._streams.publish(only=names, step=trainer.global_step, policy_version=trainer.global_step)
-        allowance.spend(time.perf_counter() - begin)
+        budget.spend(time.perf_counter() - begin)
 
     def _log(self, trainer: Trainer) -> None:
         """Straight to the loggers: `pl_module.log` takes longer than all the hooks that it would tell of."""
-        cost = self._clock.figures(time.perf_counter())
+        cost = self._timer.metrics(time.perf_counter())
         for logger in trainer.loggers:
             logger.log_metrics({f"stream/{name}": value for name, value in cost.items()}, trainer.global_step)
 

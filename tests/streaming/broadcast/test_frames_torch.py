@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.streaming.broadcast.frames import FrameLayout, copy_pixels, depth_meta, record_event, to_host_async
+from torchrl_gpu.streaming.broadcast.frames import FrameLayout, copy_pixels, depth_meta, record_event
 from torchrl_gpu.streaming.codecs import pixels
 from torchrl_gpu.streaming.codecs.images import format_of
 
@@ -88,7 +88,8 @@ def test_torch_on_the_gpu_stays_there_and_does_not_wait(name: str) -> None:
     try:
         depth = layout.measure_depth(frame, None)
         picture: Any = copy_pixels(frame, layout.shape, None, depth, layout.format)
-        depth, event = to_host_async(depth), record_event(picture)
+        depth = None if depth is None else depth.to("cpu", non_blocking=True)
+        event = record_event(picture)
     finally:
         torch.cuda.set_sync_debug_mode("default")
     event.synchronize()

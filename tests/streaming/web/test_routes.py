@@ -541,9 +541,7 @@ def certificate(folder: Path) -> tuple[str, str]:
     files = folder / "certificate.pem", folder / "key.pem"
     files[0].write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     files[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     files[1].chmod(0o600)
     return str(files[0]), str(files[1])

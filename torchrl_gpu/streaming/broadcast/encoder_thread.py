@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from torchrl_gpu.streaming.broadcast.streams import Stream
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.h264 import H264Encoder
 from torchrl_gpu.streaming.codecs.jpeg import compress
+
+if TYPE_CHECKING:
+    from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 
 _LOG = logging.getLogger(__name__)
 _REPLAY_PERIOD = 0.1  # seconds between pictures for instant replay that no viewer asked for
@@ -30,12 +33,12 @@ class EncoderThread:
             a GPU.
     """
 
-    def __init__(self, hub: Hub, jpeg_quality: int = 80, pipeline: Any = None) -> None:
+    def __init__(self, hub: Hub, jpeg_quality: int = 80, pipeline: GpuFramePipeline | None = None) -> None:
         self.error: BaseException | None = None
         self._hub = hub
         self._quality = jpeg_quality
         self._pipeline = pipeline
-        self._own_pipeline: Any = None
+        self._own_pipeline: GpuFramePipeline | None = None
         self._failed: set[tuple[str, str]] = set()
         self._h264: dict[str, H264Encoder] = {}
         self._thread = threading.Thread(target=self._run, name="torchrl_gpu stream encoder", daemon=True)

@@ -8,12 +8,17 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from torchrl_gpu.streaming.codecs.images import FrameFormat, format_of, plain_frame, to_array
 from torchrl_gpu.streaming.codecs.pixels import canvas_shape, check_depth_range, check_size, measured_range, paint
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchrl_gpu.streaming.codecs.images import Depth, Frame
 
 Codec = Literal["jpeg", "h264"]
 Scalar = str | int | float | bool | None
@@ -39,13 +44,13 @@ class CapturedFrame:
             them, or the frame had no depth.
     """
 
-    pixels: Any
+    pixels: Frame
     bgr: bool
     captured: float
     seq: int
     meta: dict[str, Scalar]
-    copied: Any = None
-    depth: Any = None
+    copied: torch.cuda.Event | None = None
+    depth: torch.Tensor | None = None
 
     @property
     def width(self) -> int:
@@ -101,7 +106,7 @@ class FrameLayout:
         self._shape: Any = None
         self._dtype: Any = None
 
-    def update(self, frame: Any, depth_range: Any = None) -> Any:
+    def update(self, frame: Frame, depth_range: object = None) -> Frame:
         """Takes a frame's layout in, and gives the frame as `images.plain_frame` does.
 
         Raises:
@@ -119,7 +124,7 @@ class FrameLayout:
             check_depth_range(depth_range, self.format, _WHERE)
         return frame
 
-    def measure_depth(self, frame: Any, depth_range: tuple[float, float] | None) -> Any:
+    def measure_depth(self, frame: Frame, depth_range: tuple[float, float] | None) -> Depth:
         """What the colours of a frame stand for, as `pixels.measured_range`; None where it has no depth.
 
         Raises:
@@ -131,8 +136,12 @@ class FrameLayout:
 
 
 def copy_pixels(
-    frame: Any, shape: tuple[int, int, int], into: np.ndarray | None = None, depth: Any = None, found: Any = None
-) -> Any:
+    frame: Frame,
+    shape: tuple[int, int, int],
+    into: np.ndarray | None = None,
+    depth: Depth = None,
+    found: FrameFormat | None = None,
+) -> Frame:
     """The picture that a frame makes, of shape (H, W, 3), in memory of its own.
 
     Args:
@@ -157,7 +166,7 @@ def copy_pixels(
     return into
 
 
-def depth_meta(depth: Any) -> dict[str, Scalar]:
+def depth_meta(depth: Depth) -> dict[str, Scalar]:
     """Metres that the first and the last colour of depth stand for, as metadata; None where nothing was measured."""
     if depth is None:
         return {}
@@ -168,12 +177,7 @@ def depth_meta(depth: Any) -> dict[str, Scalar]:
     }
 
 
-def to_host_async(depth: Any) -> Any:
-    """A range of depth on its way to the host, which nobody waits for: to be read behind the event that follows."""
-    return depth if depth is None or isinstance(depth, tuple) else depth.to("cpu", non_blocking=True)
-
-
-def record_event(pixels: Any) -> Any:
+def record_event(pixels: Frame) -> torch.cuda.Event | None:
     """A CUDA event recorded behind the work that has been asked for on the current stream; None on the host."""
     if isinstance(pixels, np.ndarray):
         return None

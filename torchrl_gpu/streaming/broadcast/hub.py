@@ -27,7 +27,6 @@ from torchrl_gpu.streaming.broadcast.frames import (
     copy_pixels,
     depth_meta,
     record_event,
-    to_host_async,
 )
 from torchrl_gpu.streaming.broadcast.instant_replay import InstantReplay
 from torchrl_gpu.streaming.broadcast.mailboxes import EncoderQueue
@@ -158,8 +157,8 @@ class Hub:
         bgr = bgr and depth is None
         if isinstance(depth, tuple):
             clean, depth = clean | depth_meta(depth), None
-        depth = to_host_async(depth)
-        captured = CapturedFrame(pixels, bgr, time.time(), self.next_seq(), clean, record_event(pixels), depth)
+        on_its_way = None if depth is None else depth.to("cpu", non_blocking=True)  # to be read behind the event
+        captured = CapturedFrame(pixels, bgr, time.time(), self.next_seq(), clean, record_event(pixels), on_its_way)
         if stream.mailbox.put(captured):
             self.metrics.frames_overwritten.labels(stream.label).inc()
         self.pending.add(stream)

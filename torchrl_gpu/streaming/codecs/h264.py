@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from torchrl_gpu.streaming.codecs.images import MAX_SIDE, check_frame, to_array
 from torchrl_gpu.streaming.codecs.yuv import even, to_i420
 
 if TYPE_CHECKING:
+    import av
+    from av.video.codeccontext import VideoCodecContext
+
     from torchrl_gpu.streaming.codecs.images import Frame
 
 _LOG = logging.getLogger(__name__)
@@ -56,9 +59,9 @@ class H264Encoder:
         _check_arguments(width, height, fps, bitrate, codec)
         load("cv2")
         self.fps, self.bitrate = float(fps), int(bitrate)
-        self._words = candidates(codec)
+        self._codecs = candidates(codec)
         self._lock = threading.Lock()
-        self._context: Any = None
+        self._context: VideoCodecContext | None = None
         self._closed = False
         self._number = 0
         self._open(even(width), even(height))
@@ -107,11 +110,12 @@ class H264Encoder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _encode(self, planes: np.ndarray, key_frame: bool) -> list[Any]:
+    def _encode(self, planes: np.ndarray, key_frame: bool) -> list[av.Packet]:
         """As the codec does; by the next codec where this one gives up amid the stream."""
         while True:
             frame = libavcodec.video_frame(planes, self._number, key_frame=key_frame or self._number == 0)
             self._number += 1
+            assert self._context is not None
             try:
                 return libavcodec.encode(self._context, frame)
             except RuntimeError as error:
@@ -124,18 +128,20 @@ class H264Encoder:
         self._context, self._number = None, 0
         while self._context is None:
             try:
-                self._context = libavcodec.open_codec(self._words[0], width, height, fps=self.fps, bitrate=self.bitrate)
+                self._context = libavcodec.open_codec(
+                    self._codecs[0], width, height, fps=self.fps, bitrate=self.bitrate
+                )
             except RuntimeError as error:
                 if not self._drop_codec(error):
                     raise
-        self.codec, self.width, self.height = self._words[0], width, height
+        self.codec, self.width, self.height = self._codecs[0], width, height
 
     def _drop_codec(self, error: RuntimeError) -> bool:
         """Goes on to the next codec for the rest of this stream; False if there is none."""
-        if len(self._words) < 2:
+        if len(self._codecs) < 2:
             return False
-        _warn_once(str(error), self._words[1])
-        self._words = self._words[1:]
+        _warn_once(str(error), self._codecs[1])
+        self._codecs = self._codecs[1:]
         return True
 
     def _refuse_if_closed(self) -> None:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from typing_extensions import TypeIs
 
     Frame: TypeAlias = np.ndarray | Tensor
+    Depth: TypeAlias = tuple[float, float] | Tensor | None  # metres of the first and the last colour, (2,)
 
 MAX_SIDE = 65500  # of a JPEG, pixels
 FORMATS = (
@@ -47,12 +49,13 @@ class FrameFormat(NamedTuple):
     width: int
 
 
-def is_tensor(value: object) -> bool:
+def is_tensor(value: object) -> TypeIs[Tensor]:
+    """Whether a value is a tensor; without torch, which a program that has tensors has imported, none is."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def plain_frame(frame: Any, where: str, wanted: str = FORMATS) -> Any:
+def plain_frame(frame: object, where: str, wanted: str = FORMATS) -> Frame:
     """A frame as an array or tensor whose shape and dtype are those of its memory, whatever a subclass says.
 
     Raises:
@@ -62,14 +65,14 @@ def plain_frame(frame: Any, where: str, wanted: str = FORMATS) -> Any:
         return np.asarray(frame)
     if not is_tensor(frame):
         raise ValueError(f"{where}: want {wanted}; got {type(frame).__name__}")
-    torch = sys.modules["torch"]
+    torch, tensor = sys.modules["torch"], frame
     if type(frame) is not torch.Tensor and "__torch_dispatch__" not in vars(type(frame)):
         with torch._C.DisableTorchFunctionSubclass():
-            frame = torch.Tensor.as_subclass(frame, torch.Tensor)
-    if frame.layout is not torch.strided or frame.is_nested or frame.device.type == "meta":
-        kind = "nested" if frame.is_nested else "meta" if frame.device.type == "meta" else str(frame.layout)
+            tensor = torch.Tensor.as_subclass(frame, torch.Tensor)
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type == "meta":
+        kind = "nested" if tensor.is_nested else "meta" if tensor.device.type == "meta" else str(tensor.layout)
         raise ValueError(f"{where}: want {wanted}; got a {kind.removeprefix('torch.')} tensor")
-    return frame
+    return tensor
 
 
 def format_of(frame: Frame, where: str, wanted: str = FORMATS) -> FrameFormat:
@@ -129,7 +132,7 @@ def to_array(frame: Frame) -> np.ndarray:
     return array
 
 
-def _dtype_name(frame: Any) -> str:
+def _dtype_name(frame: Frame) -> str:
     """As NumPy writes it; empty for numbers whose bytes are swapped, of which torch has none."""
     if isinstance(frame, np.ndarray):
         return frame.dtype.name if frame.dtype.isnative else ""

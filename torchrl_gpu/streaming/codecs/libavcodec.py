@@ -9,12 +9,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.yuv import set_color_properties
+
+if TYPE_CHECKING:
+    from av.packet import Packet
+    from av.video.codeccontext import VideoCodecContext
+    from av.video.frame import VideoFrame
 
 NAMES = {"nvenc": "h264_nvenc", "x264": "libx264"}
 KEY_FRAME_PERIOD_S = 4.0  # at most; whoever joins asks for one at once
@@ -22,11 +27,11 @@ _CRF = 23  # x264's own default: what looks right costs no more bits, however ma
 _PIXELS_PER_THREAD = 1 << 21
 
 
-def open_codec(word: str, width: int, height: int, *, fps: float, bitrate: int) -> Any:
+def open_codec(codec: str, width: int, height: int, *, fps: float, bitrate: int) -> VideoCodecContext:
     """An open encoder of I420 pictures: Annex B, Baseline, no B-frames, one packet per picture in the same call.
 
     Args:
-        word: "nvenc" or "x264".
+        codec: "nvenc" or "x264".
         width: Pixels, even; the height too.
         height: Pixels.
         fps: Frames per second that the rate control counts on.
@@ -42,32 +47,32 @@ def open_codec(word: str, width: int, height: int, *, fps: float, bitrate: int) 
     av = load("av")
     rate = Fraction(fps).limit_denominator(1001)
     try:
-        context = av.CodecContext.create(NAMES[word], "w")
+        context = av.CodecContext.create(NAMES[codec], "w")
         context.width, context.height, context.pix_fmt = width, height, "yuv420p"
         context.time_base, context.framerate = 1 / rate, rate
         context.gop_size = max(1, round(KEY_FRAME_PERIOD_S * fps))
         context.max_b_frames = 0
         set_color_properties(context)
-        _set_options(word, context, bitrate)
+        _set_options(codec, context, bitrate)
         context.open()
     except (av.FFmpegError, ValueError) as error:
-        raise RuntimeError(f"{NAMES[word]} does not open at {width}×{height}: {error_text(error)}") from error
+        raise RuntimeError(f"{NAMES[codec]} does not open at {width}×{height}: {error_text(error)}") from error
     return context
 
 
-def codec_problem(word: str, width: int = 640, height: int = 480) -> str:
+def codec_problem(codec: str, width: int = 640, height: int = 480) -> str:
     """Why a codec encodes nothing here, in one line; empty if it has just encoded a picture of this size."""
     try:
         with _in_its_own_words():
-            context = open_codec(word, width, height, fps=30.0, bitrate=8_000_000)
+            context = open_codec(codec, width, height, fps=30.0, bitrate=8_000_000)
         gray = video_frame(np.full((height * 3 // 2, width), 128, np.uint8), 0, key_frame=True)
         packets = [*encode(context, gray), *encode(context, None)]
     except (RuntimeError, ModuleNotFoundError) as error:
         return " ".join(str(error).split())
-    return "" if any(bytes(packet) for packet in packets) else f"{NAMES[word]} opens, but gives no packet"
+    return "" if any(bytes(packet) for packet in packets) else f"{NAMES[codec]} opens, but gives no packet"
 
 
-def video_frame(planes: np.ndarray, number: int, *, key_frame: bool = False) -> Any:
+def video_frame(planes: np.ndarray, number: int, *, key_frame: bool = False) -> VideoFrame:
     """Planes as `to_i420` makes them, as the codec's n-th picture."""
     av = load("av")
     frame = av.VideoFrame.from_ndarray(planes, format="yuv420p")
@@ -77,7 +82,7 @@ def video_frame(planes: np.ndarray, number: int, *, key_frame: bool = False) -> 
     return frame
 
 
-def encode(context: Any, frame: Any) -> list[Any]:
+def encode(context: VideoCodecContext, frame: VideoFrame | None) -> list[Packet]:
     """The packets that a picture makes ready; with None, those that were still inside, after which it takes no more.
 
     Raises:
@@ -85,7 +90,7 @@ def encode(context: Any, frame: Any) -> list[Any]:
     """
     av = load("av")
     try:
-        packets: list[Any] = context.encode(frame)
+        packets: list[Packet] = context.encode(frame)
     except (av.FFmpegError, ValueError) as error:
         raise RuntimeError(f"{context.name} fails: {error_text(error)}") from error
     return packets
@@ -114,9 +119,9 @@ def _in_its_own_words() -> Iterator[None]:
         logging.set_level(level)
 
 
-def _set_options(word: str, context: Any, bitrate: int) -> None:
+def _set_options(codec: str, context: VideoCodecContext, bitrate: int) -> None:
     shared = {"profile": "baseline", "forced-idr": "1", "maxrate": str(bitrate), "bufsize": str(bitrate // 2)}
-    if word == "nvenc":
+    if codec == "nvenc":
         context.bit_rate = bitrate
         context.options = shared | {"preset": "p1", "tune": "ull", "zerolatency": "1", "delay": "0", "rc": "cbr"}
     else:

@@ -115,7 +115,7 @@ class GpuFramePipeline:
         self._refuse_if_closed()
         if not isinstance(frames, list | tuple):
             frames = plain_frame(frames, where)
-            if frames.shape[-1] == 3 and depth_range is None:  # type: ignore[union-attr]
+            if frames.shape[-1] == 3 and depth_range is None:
                 return self._jpegs(frames, quality, bgr)
         pictures = [as_rgb(frame, where, depth_range=depth_range) for frame in frames]
         if not bgr or not any(is_rgb for _, is_rgb in pictures):

@@ -14,7 +14,7 @@ from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.images import FORMATS, MAX_SIDE, FrameFormat, format_of, plain_frame, to_array
 
 if TYPE_CHECKING:
-    from torchrl_gpu.streaming.codecs.images import Frame
+    from torchrl_gpu.streaming.codecs.images import Depth, Frame
 
 WHITE = 255  # of the background behind what is transparent
 UNMEASURED = 128  # red, green and blue where depth is NaN or infinite; no colour of the map is gray
@@ -34,7 +34,7 @@ def canvas_shape(found: FrameFormat) -> tuple[int, int, int]:
     return rows * found.height, columns * found.width, 3
 
 
-def check_depth_range(depth_range: Any, found: FrameFormat, where: str) -> None:
+def check_depth_range(depth_range: object, found: FrameFormat, where: str) -> None:
     """Lets a range of depth pass.
 
     Raises:
@@ -51,7 +51,7 @@ def check_depth_range(depth_range: Any, found: FrameFormat, where: str) -> None:
         raise ValueError(f"{where}: want depth_range with a frame of depth, of float32 or float16; got {found.kind}")
 
 
-def measured_range(frame: Frame, depth_range: tuple[float, float] | None = None) -> Any:
+def measured_range(frame: Frame, depth_range: tuple[float, float] | None = None) -> Depth:
     """Nearest and farthest of a frame of depth: what was given, or what was measured in it.
 
     Returns:
@@ -71,7 +71,7 @@ def measured_range(frame: Frame, depth_range: tuple[float, float] | None = None)
     return torch.stack((near, far))
 
 
-def paint(canvas: Any, frame: Frame, found: FrameFormat, depth: Any = None) -> None:
+def paint(canvas: Frame, frame: Frame, found: FrameFormat, depth: Depth = None) -> None:
     """Writes the picture of a frame.
 
     Args:

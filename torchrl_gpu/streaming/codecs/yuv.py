@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torchrl_gpu.streaming.codecs.extras import load
+
+if TYPE_CHECKING:
+    from av.video.codeccontext import VideoCodecContext
 
 # ITU-T H.273 numbers of what `to_i420` makes of sRGB: without them a player guesses BT.709 from the size of the picture
 PRIMARIES, TRANSFER, MATRIX, LIMITED = 1, 13, 6, 1
@@ -30,7 +33,7 @@ def to_i420(frame: np.ndarray, *, bgr: bool = False) -> np.ndarray:
     return planes
 
 
-def set_color_properties(codec_context: Any) -> None:
+def set_color_properties(codec_context: VideoCodecContext) -> None:
     """Writes into the stream which colours its numbers mean."""
     codec_context.color_primaries, codec_context.color_trc = PRIMARIES, TRANSFER
     codec_context.colorspace, codec_context.color_range = MATRIX, LIMITED
