@@ -147,7 +147,7 @@ class EnvStreams:
         return len(due)
 
     def _declare(self) -> None:
-        """Tells the server what can be watched."""
+        """Declares the streams and families of streams to the server."""
         declared = dict.fromkeys(self.names)
         for base in (name for name in self.names if ":" not in name and name != "grid"):
             more = [f"{base}:{overlay}" for overlay in self.overlays]
@@ -254,7 +254,7 @@ def choose(name: str, metrics: dict[str, np.ndarray]) -> int:
 
 
 def title(name: str, overlays: Mapping[str, Overlay] | None = None) -> str:
-    """What viewers read of a stream."""
+    """Title of a stream on the page."""
     base, _, overlay = name.partition(":")
     of = TITLES.get(base) or f"Environment {base.removeprefix('env')}"
     if not overlay:

@@ -148,7 +148,7 @@ class FrameStream(Callback):
         self._timer = HookTimer(time.perf_counter())
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Says what it has cost."""
+        """Prints what it has cost."""
         if self.server is not None:
             cost = self.cost = self._timer.totals(time.perf_counter())
             print(f"FrameStream: {cost['hook_us']:.1f} µs a hook, {cost['share']:.2%} of the time", flush=True)

@@ -132,7 +132,7 @@ class StreamServer:
 
     @property
     def url(self) -> str:
-        """What to open in a browser. It carries the token: for a terminal, not for a log that others read."""
+        """Address to open in a browser. It carries the token: for a terminal, not for a log that others read."""
         host = socket.gethostname() if self.settings.host in _ANYWHERE else self.settings.host
         host = f"[{host}]" if ":" in host else host
         query = f"?token={quote(self.settings.token, safe='')}" if self.settings.token else ""
@@ -219,7 +219,7 @@ class StreamServer:
             self._service.hub.end_episode(stream, meta)
 
     def commands(self) -> list[Command]:
-        """What viewers with control have asked for since the last call, oldest first; at most 256 are kept."""
+        """Commands of viewers with control since the last call, oldest first; at most 256 are kept."""
         return [] if self._service is None else self._service.hub.take_commands()
 
     def state(self, **values: Scalar | Sequence[Scalar]) -> None:

@@ -78,7 +78,7 @@ class Curves:
                 self._curves.setdefault(name, _Curve()).add(self.serial, int(step), value)
 
     def since(self, number: int) -> Iterator[list[dict[str, Any]]]:
-        """What has come after the point of a number, as JSON, in portions of about `POINTS_PER_MESSAGE` points.
+        """Points after that of a number, as JSON, in portions of about `POINTS_PER_MESSAGE` points.
 
         Each curve is its `name`, `steps`, `values`, and whether this is the `whole` of it, to be put in place of what a
         viewer has. Otherwise the points are added, in place of whatever the viewer has at their steps or later. A

@@ -96,7 +96,7 @@ class EncoderThread:
         return stream.mailbox.current
 
     def _codecs(self, stream: Stream, capture: CapturedFrame) -> list[Codec]:
-        """What viewers wait for; and behind it, now and then, a JPEG for instant replay."""
+        """Codecs that viewers wait for, and at intervals JPEG for instant replay."""
         codecs = sorted(stream.codecs_due(time.monotonic()))
         needs_jpeg = stream.replay.is_on and capture.captured - stream.replay.newest >= _REPLAY_PERIOD
         return [*codecs, "jpeg"] if needs_jpeg and codecs == ["h264"] else codecs

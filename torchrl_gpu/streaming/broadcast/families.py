@@ -36,7 +36,7 @@ class Family:
 
     @property
     def label(self) -> str:
-        """What all members are counted under: the names of some of a thousand would fill the metrics."""
+        """The label of all members in metrics, which a name for each would fill."""
         base, overlay = split_name(self.name)
         return f"{base}*" if overlay is None else f"{base}*:{overlay}"
 

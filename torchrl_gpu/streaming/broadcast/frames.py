@@ -92,7 +92,7 @@ class EncodedPicture:
 
 
 class FrameLayout:
-    """What a stream's frames look like; looks closely only at the first of a kind.
+    """Format of a stream's frames and shape of their pictures; only the first of a kind is checked in full.
 
     Attributes:
         shape: (H, W, 3) of the picture that a frame makes.
@@ -107,7 +107,7 @@ class FrameLayout:
         self._dtype: Any = None
 
     def update(self, frame: Frame, depth_range: object = None) -> Frame:
-        """Takes a frame's layout in, and gives the frame as `images.plain_frame` does.
+        """Updates the layout from a frame; returns the frame as `images.plain_frame` does.
 
         Raises:
             ValueError: It is no picture, or too large a one, or the range is none of depth.
@@ -125,7 +125,7 @@ class FrameLayout:
         return frame
 
     def measure_depth(self, frame: Frame, depth_range: tuple[float, float] | None) -> Depth:
-        """What the colours of a frame stand for, as `pixels.measured_range`; None where it has no depth.
+        """Range of a frame of depth, as `pixels.measured_range` gives it; None for other formats.
 
         Raises:
             ValueError: It is a tensor that holds no strided numbers, though one like it did.

@@ -177,7 +177,7 @@ class Hub:
             self.call_in_loop(self._announce_state)
 
     def take_commands(self) -> list[Command]:
-        """What viewers have asked for since the last call, oldest first."""
+        """Commands of viewers since the last call, oldest first."""
         commands = []
         while self._commands:
             commands.append(self._commands.popleft())
@@ -190,7 +190,7 @@ class Hub:
         return next(self._seq)
 
     def call_in_loop(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Has a function called in the event loop's thread; nothing happens once that has ended."""
+        """Calls a function in the event loop's thread; does nothing once the loop has ended."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
             try:
@@ -245,7 +245,7 @@ class Hub:
                 subscription.close(f"{codec}: {why}")
 
     def add_command(self, command: Command) -> None:
-        """Leaves a command for the program; the oldest is lost when there are too many."""
+        """Queues a command for the program; the oldest is lost when there are too many."""
         self.metrics.commands.inc()
         self._commands.append(command)
 
@@ -279,7 +279,7 @@ class Hub:
             listener(message)
 
     async def tick_until(self, end: asyncio.Event) -> None:
-        """Looks after what no event announces: sources that stand still, and lists that changed."""
+        """Calls `tick` four times a second until an event is set."""
         while not end.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STILL):
@@ -287,7 +287,7 @@ class Hub:
             self.tick()
 
     def tick(self) -> None:
-        """Has the last frame of sources that stand still encoded again for whoever has not seen it."""
+        """Re-encodes the last frame of still sources for viewers that lack it; drops idle members, sends changes."""
         now = time.monotonic()
         for stream in list(self.streams.values()):
             if stream.stands_still(now):
@@ -303,14 +303,14 @@ class Hub:
             self.broadcast(protocol.text_message("streams", streams=self.describe_streams()))
 
     def _announce_state(self) -> None:
-        """Tells the viewers of a new state; one that comes at once after another waits for the tick."""
+        """Sends a changed state to the viewers, at most ten times a second; the tick catches up."""
         now = time.monotonic()
         if self.state is not self._announced_state and now - self._state_at >= _STATE_SPACING:
             self._announced_state, self._state_at = self.state, now
             self.broadcast(protocol.text_message("state", state=self.state))
 
     def _announce_points(self) -> None:
-        """Tells the viewers that there are new points of curves, which each reads when it can take them."""
+        """Notifies the viewers of new points of curves, which each reads when it can."""
         if self.curves.serial != self._announced_point:
             self._announced_point = self.curves.serial
             for listener in list(self.curve_listeners):
@@ -355,14 +355,14 @@ class Hub:
         self.pending.add(stream)
 
     def _parts(self, name: str) -> dict[str, str]:
-        """What a stream is an overlay of, if its name says so and there is such a stream or family."""
+        """Base and overlay of a stream's name, where there is such a base."""
         base, overlay = split_name(name)
         if overlay is None or not (self.offers(base) or base in self.families.by_name):
             return {"base": name}
         return {"base": base, "overlay": overlay}
 
     def collect(self) -> Iterator[Metric]:
-        """What Prometheus reads of the streams, members of a family under one label."""
+        """Metrics of the streams for Prometheus, members of a family under one label."""
         published = CounterMetricFamily(
             f"{PREFIX}frames_published", "Frames that the program published.", labels=["stream"]
         )

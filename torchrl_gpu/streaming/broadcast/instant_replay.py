@@ -29,7 +29,7 @@ class InstantReplay:
 
     @property
     def is_on(self) -> bool:
-        """Whether it keeps anything."""
+        """Whether anything is kept."""
         return self._seconds > 0
 
     @property
@@ -52,7 +52,7 @@ class InstantReplay:
             self._bytes -= len(self._ring.popleft().data)
 
     def mark(self, captured: float, meta: Mapping[str, Scalar]) -> None:
-        """Says that an episode ended: what is kept up to this moment is what `clip` gives until the next mark.
+        """Marks the end of an episode: what is kept up to it is what `clip` gives until the next mark.
 
         Args:
             captured: Seconds since 1970.
@@ -62,7 +62,7 @@ class InstantReplay:
         self._clip = [encoded for encoded in self._ring if encoded.captured <= captured]
 
     def clip(self) -> list[EncodedPicture]:
-        """What lies before the last mark, or else the newest pictures, oldest first, marked as replay."""
+        """Pictures before the last mark, or else the newest ones, oldest first, marked as replay."""
         pictures = [dataclasses.replace(encoded, replay=True) for encoded in self._clip or self._ring]
         if self._clip and self._meta:
             pictures[-1] = dataclasses.replace(pictures[-1], meta={**pictures[-1].meta, **self._meta})

@@ -32,7 +32,7 @@ class FrameMailbox:
             return self._spare.pop() if self._spare else None
 
     def put(self, frame: CapturedFrame) -> bool:
-        """Leaves a frame; true if one that nobody took lay there."""
+        """Stores a frame; true if it replaces one that was not taken."""
         with self._lock:
             old, self._waiting = self._waiting, frame
             self._reuse(old)
@@ -61,7 +61,7 @@ class EncoderQueue:
         self._closed = False
 
     def add(self, stream: Stream) -> None:
-        """Says that a stream has something to encode."""
+        """Queues a stream for the encoder."""
         with self._changed:
             self._streams[stream.name] = stream
             self._changed.notify()
@@ -73,7 +73,7 @@ class EncoderQueue:
             return None if self._closed else self._streams.pop(next(iter(self._streams)))
 
     def close(self) -> None:
-        """Has `take` give None from now on."""
+        """Ends `take`, which returns None from now on."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -86,7 +86,7 @@ class PictureQueue(Protocol):
     needs_key: bool
 
     def offer(self, encoded: EncodedPicture) -> None:
-        """Leaves a picture."""
+        """Queues a picture."""
 
     def take(self) -> EncodedPicture | None:
         """The next picture to send; None if there is none."""
@@ -101,7 +101,7 @@ class NewestPicture:
         self._held: EncodedPicture | None = None
 
     def offer(self, encoded: EncodedPicture) -> None:
-        """Leaves a picture, in place of one that was not taken."""
+        """Stores a picture, in place of one that was not taken."""
         self.dropped += self._held is not None
         self._held = encoded
 
@@ -126,7 +126,7 @@ class GopQueue:
         self._begun = False
 
     def offer(self, encoded: EncodedPicture) -> None:
-        """Leaves a picture, if what has been kept leads up to it."""
+        """Queues a picture, if it can be decoded with those before it."""
         if encoded.key:
             self._forget()
             self.needs_key, self._begun = False, True

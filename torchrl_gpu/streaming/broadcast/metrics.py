@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus."""
+"""Prometheus metrics of a server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PREFIX = "torchrl_gpu_stream_"
 
 
 class _Registry(CollectorRegistry):
-    """Leaves out when each counter was created, which would double the number of series."""
+    """Without the time of creation of each counter, which would double the number of series."""
 
     def collect(self) -> Iterator[Metric]:
         for metric in super().collect():

@@ -1,4 +1,4 @@
-"""What travels over a WebSocket: bytes and text in and out, without a socket.
+"""The WebSocket protocol: messages to and from bytes and text, without a socket.
 
 A picture is binary: four bytes with the length of the header (big-endian), the header as JSON in UTF-8, the payload.
 Everything else is text: one JSON object with a `type`.
@@ -68,7 +68,7 @@ class Ping:
 
 @dataclass(frozen=True)
 class Command:
-    """What a viewer with control asks the program for.
+    """A command of a viewer with control to the program.
 
     Args:
         name: What to do, 1 to 64 printable characters.
@@ -85,7 +85,7 @@ Message = Ack | Watch | Pause | Replay | Ping | Command
 
 
 def parse(text: str, stream: str = "main") -> Message:
-    """What a viewer says.
+    """The message in a text of a viewer.
 
     Args:
         text: A text message.

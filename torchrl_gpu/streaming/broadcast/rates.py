@@ -32,7 +32,7 @@ class FrameSchedule:
 
 
 class TokenBucket:
-    """How often somebody may do something, or how much may be sent.
+    """Rate limit with bursts, of events or bytes.
 
     Args:
         rate: Times per second in the long run.

@@ -21,7 +21,7 @@ MAX_STREAMS = 64
 
 
 def check_name(name: object, number: int) -> None:
-    """Lets the name of another stream pass, where there is a number of them already.
+    """Checks the name of a new stream beside a number of others.
 
     Raises:
         ValueError: It is not 1 to 64 printable characters, or there are enough.
@@ -54,7 +54,7 @@ class Stream:
         self.title = title
         self.label = name  # what it is counted under
         self.mailbox = FrameMailbox()
-        # written by the producer, but for the interval of the pace
+        # written by the producer, but for the schedule's interval
         self.published = 0
         self.layout = FrameLayout()
         self.schedule = FrameSchedule(1 / fps)
@@ -74,11 +74,11 @@ class Stream:
 
     @property
     def is_on_demand(self) -> bool:
-        """Whether it is the member of a family, made because somebody asked for it."""
+        """Whether it is a member of a family, made on request of a viewer."""
         return self.label != self.name
 
     def is_due(self, now: float) -> bool:
-        """Whether a frame is wanted at this moment of the monotonic clock.
+        """Whether a frame is wanted at a time of the monotonic clock.
 
         Somebody waits for one, or the one that is kept for newcomers has grown old. None is kept of a stream that is
         there because somebody asked for it.
@@ -87,18 +87,18 @@ class Stream:
         return now >= self.schedule.next_at and (now >= self.demand_at or kept_is_old)
 
     def add(self, subscription: Subscription) -> None:
-        """A viewer comes."""
+        """Adds a viewer."""
         self.subscriptions = (*self.subscriptions, subscription)
         self._set_rate()
 
     def remove(self, subscription: Subscription) -> None:
-        """A viewer goes."""
+        """Removes a viewer."""
         self.subscriptions = tuple(each for each in self.subscriptions if each is not subscription)
         self.idle_since = time.monotonic()
         self._set_rate()
 
     def refresh(self) -> None:
-        """Finds out anew from when on a frame is wanted."""
+        """Updates from when on a frame is wanted."""
         self.demand_at = min(
             (each.schedule.next_at for each in self.subscriptions if each.is_waiting), default=math.inf
         )
@@ -117,13 +117,13 @@ class Stream:
         return {each.codec for each in self.subscriptions if each.is_waiting and now >= each.schedule.next_at}
 
     def show_newest(self) -> None:
-        """Has the newest frame encoded for whoever has just come, instead of waiting for the next."""
+        """Requests that the newest frame is encoded again, for a viewer that has just come."""
         if self.mailbox.current is not None:
             self.again_asked = True
             self._pending.add(self)
 
     def has_viewers_of(self, codec: Codec) -> bool:
-        """Whether anybody watches in a codec, waiting or not."""
+        """Whether there are viewers of a codec."""
         return any(each.codec == codec for each in self.subscriptions)
 
     def stands_still(self, now: float) -> bool:
@@ -190,7 +190,7 @@ class Subscription:
             await self._wait()
 
     def offer(self, encoded: EncodedPicture, now: float) -> None:
-        """Leaves a picture for the viewer, if it is due."""
+        """Queues a picture for the viewer, if it is due."""
         if self.codec == "jpeg" and now < self.schedule.next_at:
             return
         self.queue.offer(encoded)

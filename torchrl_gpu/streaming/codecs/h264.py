@@ -89,7 +89,7 @@ class H264Encoder:
         return Packet(b"".join(map(bytes, packets)), any(packet.is_keyframe for packet in packets))
 
     def flush(self) -> bytes:
-        """What the codec still held, usually nothing. The next frame is a key frame.
+        """The last bytes of the codec, usually none. The next frame is a key frame.
 
         Raises:
             RuntimeError: The encoder is closed.
@@ -157,7 +157,7 @@ def candidates(codec: str) -> tuple[str, ...]:
 
 
 def check_codec(codec: str, where: str) -> None:
-    """Lets the name of a codec pass.
+    """Checks the name of a codec.
 
     Raises:
         ValueError: It is none of `CODECS`.

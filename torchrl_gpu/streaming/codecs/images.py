@@ -1,4 +1,4 @@
-"""What a frame is: an array of NumPy or a tensor of torch, on any device, in any strides, of one of four formats.
+"""Formats of frames: arrays of NumPy or tensors of torch, on any device, in any strides.
 
 Nothing here imports torch: a program that has tensors has imported it.
 """
@@ -97,7 +97,7 @@ def format_of(frame: Frame, where: str, wanted: str = FORMATS) -> FrameFormat:
 
 
 def check_frame(frame: Frame, where: str) -> None:
-    """Lets one frame pass.
+    """Checks that a value is one RGB frame.
 
     Raises:
         ValueError: It is not H×W×3 uint8, of an array or a tensor, with sides of 1 to 65500 pixels.
@@ -109,7 +109,7 @@ def check_frame(frame: Frame, where: str) -> None:
 
 
 def check_batch(frames: Frame | Sequence[Frame], where: str) -> None:
-    """Lets several frames pass: a batch N×H×W×C, or a sequence of frames or batches of any formats and sizes.
+    """Checks several frames: a batch N×H×W×C, or a sequence of frames or batches of any formats and sizes.
 
     Raises:
         ValueError: They are something else.

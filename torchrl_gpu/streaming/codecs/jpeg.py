@@ -40,7 +40,7 @@ def compress(array: np.ndarray, quality: int, *, bgr: bool = False) -> bytes:
 
 
 def check_quality(quality: int, where: str) -> None:
-    """Lets a JPEG quality pass.
+    """Checks a JPEG quality.
 
     Raises:
         ValueError: It is not a whole number from 1 to 100.

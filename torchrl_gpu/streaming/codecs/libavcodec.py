@@ -97,7 +97,7 @@ def encode(context: VideoCodecContext, frame: VideoFrame | None) -> list[Packet]
 
 
 def error_text(error: Exception) -> str:
-    """What an error of PyAV says, in one line, without the call that failed; libavcodec's own words if there are."""
+    """The message of a PyAV error in one line, libavcodec's own where there is one."""
     _, _, told = getattr(error, "log", None) or (0, "", "")
     words = told or getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(words).split())

@@ -148,7 +148,7 @@ class GpuFramePipeline:
             return self._encoder.encode(picture, key_frame, bgr=bgr and not is_rgb).data
 
     def flush(self) -> bytes:
-        """What the H.264 encoder still held, usually nothing; the next frame is a key frame."""
+        """The last bytes of the H.264 encoder, usually none; the next frame is a key frame."""
         with self._lock:
             self._refuse_if_closed()
             return b"" if self._encoder is None else self._encoder.flush()

@@ -35,7 +35,7 @@ def canvas_shape(found: FrameFormat) -> tuple[int, int, int]:
 
 
 def check_depth_range(depth_range: object, found: FrameFormat, where: str) -> None:
-    """Lets a range of depth pass.
+    """Checks a range of depth.
 
     Raises:
         ValueError: It is not two finite numbers, the first below the second, or the frame has no depth.
@@ -127,7 +127,7 @@ def as_rgb(frame: Frame, where: str, *, depth_range: tuple[float, float] | None 
 
 
 def check_size(found: FrameFormat, where: str, most: int = MAX_SIDE) -> None:
-    """Lets a frame pass that makes a picture of at most so many pixels a side; by default what a JPEG holds.
+    """Checks the size of a frame's picture: at most `most` pixels a side, by default what a JPEG holds.
 
     Raises:
         ValueError: It is an empty batch, or makes a larger picture.

@@ -25,7 +25,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @web.middleware
 async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Lets a request pass to its handler if its host, origin and token are in order."""
+    """Middleware that passes a request to its handler if its host, origin and token are valid."""
     state = request.app[STATE]
     transport = request.transport
     state.connections.start_timer(transport)
@@ -140,7 +140,7 @@ def _is_listed(request: web.Request) -> bool:
 
 
 def set_session(request: web.Request, response: web.StreamResponse, role: Role) -> None:
-    """Gives the browser a cookie that stands for a role."""
+    """Sets the cookie of a new session of a role."""
     rules = request.app[STATE].rules
     if not rules.is_open:
         cookie = rules.sessions.open(role)
@@ -165,7 +165,7 @@ def _unauthorized(message: str) -> web.HTTPUnauthorized:
 
 
 def admit_viewer(request: web.Request, transport: str) -> Callable[[], None]:
-    """Lets a viewer in, and gives what lets another in once it has gone; raises 503 if there are as many as may be."""
+    """Counts a viewer and returns what to call when it has gone; raises 503 at the limit of viewers."""
     release = request.app[STATE].viewers.admit(transport)
     if release is None:
         raise web.HTTPServiceUnavailable(**error_body("all seats are taken"), headers={hdrs.RETRY_AFTER: "5"})

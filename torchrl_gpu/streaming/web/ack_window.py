@@ -1,4 +1,4 @@
-"""How many pictures may be on their way to a viewer."""
+"""Flow control: how many unacknowledged pictures a viewer may have."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class AckWindow:
 
     @property
     def is_open(self) -> bool:
-        """Whether another may be sent."""
+        """Whether another picture may be sent."""
         return len(self._flights) < self._limit
 
     def send(self, seq: int, now: float) -> None:
-        """Notes that a picture leaves."""
+        """Counts a picture as sent."""
         self._flights.append(_Flight(seq, now, not self._flights))
 
     def acknowledge(self, seq: int, now: float) -> float | None:

@@ -1,4 +1,4 @@
-"""What every request of a server shares."""
+"""State that all requests of a server share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SPARE_CONNECTIONS = 64
 
 
 class ViewerLimit:
-    """How many viewers there may be at once.
+    """Limit of the number of viewers.
 
     Args:
         limit: How many.
@@ -36,7 +36,7 @@ class ViewerLimit:
         return self._number
 
     def admit(self, transport: str) -> Callable[[], None] | None:
-        """What lets another viewer in again, once however often it is called; None if there are as many as may be."""
+        """Counts a viewer and returns what releases its place, once however often called; None at the limit."""
         if self._number >= self._limit:
             self._metrics.refused.labels("full").inc()
             return None
@@ -57,7 +57,7 @@ class ViewerLimit:
 
 @dataclass
 class AppState:
-    """What every request of a server shares.
+    """State that all requests of a server share.
 
     Attributes:
         hub: Streams and subscriptions.
@@ -85,11 +85,11 @@ class AppState:
         self.page = resources.files(__package__).joinpath("static", "index.html").read_text(encoding="utf-8")
 
     async def close(self) -> None:
-        """Says good-bye to all viewers."""
+        """Closes the connections of all viewers."""
         sockets = [socket.close(code=WSCloseCode.GOING_AWAY, message=b"the server stops") for socket in self.sockets]
         await asyncio.gather(*sockets, *(close() for close in self.closers), return_exceptions=True)
 
     @property
     def metrics(self) -> Metrics:
-        """Where everything is counted."""
+        """Counters of the server."""
         return self.hub.metrics

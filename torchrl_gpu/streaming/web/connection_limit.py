@@ -31,7 +31,7 @@ _MIN_CONNECTIONS = 4  # connections that a server has room for under any limit o
 
 @dataclass(frozen=True)
 class DescriptorLimit:
-    """What the limit of open files leaves to connections.
+    """How many connections the limit of open files allows.
 
     A quarter of the limit, at least 32 files, is the program's, so that its own `open` does not fail because of
     viewers.
@@ -101,33 +101,33 @@ class ConnectionLimit:
             await asyncio.gather(*connecting, return_exceptions=True)
 
     def reserve(self, number: int) -> bool:
-        """Takes descriptors for sockets that are opened elsewhere; false if there is no room for as many."""
+        """Reserves descriptors for sockets that are opened elsewhere; false if there are not as many."""
         if len(self) + self._reserved + number > self._descriptors.room:
             return False
         self._reserved += number
         return True
 
     def release(self, number: int) -> None:
-        """Gives such descriptors back."""
+        """Frees reserved descriptors."""
         self._reserved -= number
 
     def start_timer(self, transport: asyncio.BaseTransport | None) -> None:
-        """Says that a request of this connection begins, or has been answered: the next must come in time."""
+        """(Re)starts the idle timeout of a connection: at the begin of a request, and after its answer."""
         if guarded := _guarded(transport):
             guarded.start_timer()
 
     def stop_timer(self, transport: asyncio.BaseTransport | None) -> None:
-        """Says that this connection is a viewer's, which lasts as long as it wants."""
+        """Stops the idle timeout of a connection: that of a viewer may last."""
         if guarded := _guarded(transport):
             guarded.stop_timer()
 
     def limit_rate(self, transport: asyncio.BaseTransport | None, on_flood: Callable[[], None]) -> None:
-        """From now on counts the bytes of this connection by the second; nothing more is heard of it after a flood."""
+        """Limits the bytes per second of a connection from now on; after a flood it is no longer read."""
         if guarded := _guarded(transport):
             guarded.limit_rate(TokenBucket(_BYTES_PER_SECOND, _BYTES_AT_ONCE), on_flood)
 
     def stop_reading(self, transport: asyncio.BaseTransport | None) -> None:
-        """Hears nothing more of this connection; what is written still goes out."""
+        """Reads nothing more from a connection; what is written is still sent."""
         if guarded := _guarded(transport):
             guarded.stop_reading()
 
@@ -142,7 +142,7 @@ class ConnectionLimit:
             connection.close()
 
     def _admit(self, connection: socket.socket, address: str, factory: Factory) -> GuardedConnection | None:
-        """Lets a connection in, for which another may have to go; None if there is no room."""
+        """Accepts a connection, for which an idle one may be closed; None if there is no room."""
         source = network(address)
         counts = Counter(guarded.source for guarded in self._connections)
         if connection.fileno() > self._descriptors.highest:
@@ -285,7 +285,7 @@ async def _connect(guarded: GuardedConnection, connection: socket.socket, tls: s
 
 
 def descriptors_left() -> DescriptorLimit:
-    """What the limit of open files leaves to connections, as it stands now."""
+    """The present limit of connections, by the limit of open files and the files open now."""
     limit = _limit_of_open_files()
     if limit is None:
         return DescriptorLimit()
@@ -312,7 +312,7 @@ def _num_open_files() -> int:
 
 
 def _keep_alive(transport: asyncio.Transport, period: float) -> None:
-    """Has the kernel find peers that vanished without a word."""
+    """Turns on TCP keep-alive, by which the kernel finds peers that are gone."""
     connection: Any = transport.get_extra_info("socket")
     if connection is None:
         return

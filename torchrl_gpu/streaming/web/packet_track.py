@@ -106,7 +106,7 @@ class PacketTrack(MediaStreamTrack):
         self._changed.set()
 
     def _learn_origin(self) -> None:
-        """What the sender adds to the times of packets; it draws that itself, and shows only the sum of the last."""
+        """Reads the random offset that aiortc's sender adds to RTP timestamps, from the last sum of the two."""
         sent = getattr(self.sender, "_RTCRtpSender__rtp_timestamp", None)
         if sent is not None and self._ticks >= 0:
             self.origin = (sent - self._ticks) % _WRAP

@@ -1,4 +1,4 @@
-"""The paths of the server."""
+"""Routes of the web server."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ async def read_metrics(request: web.Request) -> web.StreamResponse:
 
 
 async def health(request: web.Request) -> web.StreamResponse:
-    """That the server answers."""
+    """Health check."""
     return web.Response(text="ok\n")
 
 

@@ -1,4 +1,4 @@
-"""Who may watch and who may control: tokens, sessions, origins and hosts, without a socket."""
+"""Authentication and access rules: tokens, sessions, origins and hosts, without a socket."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Sessions:
         return cookie
 
     def role(self, cookie: str) -> Role | None:
-        """What a cookie stands for; being asked counts as use."""
+        """The role of a session; asking counts as use."""
         key, now = _digest(cookie), self._clock()
         for role, used in self._used.items():
             if key in used:
@@ -94,7 +94,7 @@ class AccessRules:
         return "control" not in self._tokens
 
     def role_of_token(self, token: str) -> Role | None:
-        """What a token gives; takes as long whatever is wrong with it."""
+        """The role of a token, compared in constant time."""
         return _match(token, self._tokens)
 
     def is_out_of_reach(self, role: Role) -> bool:
@@ -102,7 +102,7 @@ class AccessRules:
         return role in self._out_of_reach
 
     def allows_host(self, host: str) -> bool:
-        """Whether a request's Host header may stand there.
+        """Whether a request's Host header is allowed.
 
         Without a token only names of this machine may: a page of a name that was turned to 127.0.0.1 would otherwise
         count as of the same origin (DNS rebinding).
@@ -125,7 +125,7 @@ class AccessRules:
 
 
 class FailureLimit:
-    """How many wrong tokens an address may try.
+    """Rate limit of wrong tokens by address.
 
     The same one again is no other guess, and counts once: a page or script that goes on with what was right before the
     server was restarted shuts nobody out.
@@ -150,7 +150,7 @@ class FailureLimit:
         return 0.0 if len(moments) < self._limit else moments[-self._limit] + self._window - self._clock()
 
     def fail(self, address: str, guess: str) -> None:
-        """Notes a wrong token, or a wrong cookie."""
+        """Counts a wrong token or cookie."""
         place = network(address)
         recent = self._recent(place)
         recent.setdefault(_digest(guess, self._key), self._clock())

@@ -183,7 +183,7 @@ def listen(host: str, port: int, tries: int) -> socket.socket:
 
 
 def tls_context(files: tuple[str, str] | None) -> ssl.SSLContext | None:
-    """What TLS needs, from the files of a certificate and its key.
+    """The TLS context of a server, from the files of its certificate and key.
 
     Raises:
         ValueError: They cannot be read as such.

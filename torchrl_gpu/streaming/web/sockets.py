@@ -1,4 +1,4 @@
-"""Viewers on a WebSocket."""
+"""Viewers over WebSocket."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ class Viewer:
         self._has_text.set()
 
     def _on_broadcast(self, text: str) -> None:
-        """Says what the hub says; if that is that a stream has come which the viewer waits for, it waits no longer."""
+        """Forwards a text message of the hub, and watches the awaited stream once there is one."""
         self._queue_text(text)
         if self._awaited is not None and self._hub.offers(self._awaited.stream):
             with contextlib.suppress(UnknownStream):  # there may be no room for it, still

@@ -206,7 +206,7 @@ class Peer:
             self._headers = asyncio.ensure_future(self._send_headers(channel))
 
     async def _send_headers(self, channel: RTCDataChannel) -> None:
-        """Tells the newest picture's header now and then; the pictures themselves carry no more than their time."""
+        """Sends the newest picture's header at intervals: RTP carries only its time."""
         told: EncodedPicture | None = None
         with contextlib.suppress(ConnectionError):
             while channel.readyState in ("connecting", "open"):
@@ -220,7 +220,7 @@ class Peer:
                     self._close_soon()
 
     def _send_text(self, channel: RTCDataChannel, text: str) -> None:
-        """Says something, unless the viewer does not take what it was told before."""
+        """Sends text, unless the viewer has not received what was sent before."""
         if channel.readyState == "open" and channel.bufferedAmount < _MAX_BUFFERED:
             channel.send(text)
 
