@@ -14,6 +14,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.agents.base import Agent
+from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.training.clipping import clip_gradients
 from torchrl_gpu.training.episodes import EpisodeMeter
@@ -22,7 +23,7 @@ from torchrl_gpu.training.replay import DevicePrioritySampler, replay_buffer
 from torchrl_gpu.training.rollout import Rollout
 from torchrl_gpu.training.run import ReplayRun, check_counts
 
-AgentFactory = Callable[[EnvBase], Agent]
+AgentFactory = Callable[[AgentSpace], Agent]
 
 
 class OffPolicy(ReplayRun):
@@ -37,7 +38,7 @@ class OffPolicy(ReplayRun):
 
     Args:
         env: The environment.
-        agent: Makes the agent of an environment.
+        agent: Makes the agent of an environment's space.
         optimizer: Makes the optimizer of the agent's weights, in a group for each of its losses.
         lr_scheduler: Makes a schedule that is stepped at every update.
         learning_rates: Learning rate of a loss's weights over that of the optimizer, such as `{actor: 0.1}`.
@@ -90,7 +91,7 @@ class OffPolicy(ReplayRun):
             replay_size=replay_size,
             priority_beta_updates=1 if priority_beta_updates is None else priority_beta_updates,
         )
-        self.agent = agent(env)
+        self.agent = agent(AgentSpace.of(env))
         needed = max(batch_size, self.lanes * rollout_steps)
         if replay_size < needed:
             raise ValueError(
@@ -211,7 +212,8 @@ class OffPolicy(ReplayRun):
         losses = [self._update() for _ in range(updates)]
         self._log_losses(losses)
         self.log_dict({f"train/{name}": value for name, value in self.meter.recent.items()})
-        self.log_dict({"train/epsilon": self.agent.exploration.epsilon, "train/frames": float(self.frames)})
+        self.log_dict({f"train/{name}": value for name, value in self.agent.metrics.items()})
+        self.log("train/frames", float(self.frames))
 
     def _log_losses(self, losses: list[dict[str, Tensor]]) -> None:
         means = {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
@@ -251,7 +253,7 @@ class OffPolicy(ReplayRun):
         with set_exploration_type(ExplorationType.RANDOM):
             losses = self.agent.losses(batch)
         self._descend(torch.stack(list(losses.values())).sum())
-        self.agent.follow(self.trainer.global_step)
+        self.agent.update_targets(self.trainer.global_step)
         return losses
 
     def _learn_graphed(self, update: GraphedUpdate, batch: TensorDictBase) -> dict[str, Tensor]:
