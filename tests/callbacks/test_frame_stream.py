@@ -267,10 +267,18 @@ def test_only_the_first_process_serves(watched_by) -> None:  # type: ignore[no-u
 # -- what cannot work is said before anything runs --
 
 
+class DrawnTaus(PlacementQuantiles):
+    """Decides by τ that are drawn."""
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        *observations, taus = inputs
+        return super().forward(*observations, torch.rand_like(taus))
+
+
 def agents() -> dict[str, Any]:
     """Networks whose greedy answer could leave a trace: noise in layers, shares drawn at random."""
     rainbow = partial(Rainbow, network=partial(PlacementAtoms, num_atoms=5, channels=4, blocks=1))
-    iqn = partial(IQN, network=partial(PlacementQuantiles, channels=4, blocks=1), num_taus=4, upstream_compat=True)
+    iqn = partial(IQN, network=partial(DrawnTaus, channels=4, blocks=1), num_taus=4)
     return {"rainbow": rainbow, "iqn": iqn}
 
 
