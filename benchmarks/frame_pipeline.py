@@ -23,8 +23,8 @@ from rich.table import Table
 
 from torchrl_gpu.bench import machine, report
 from torchrl_gpu.bench.timing import Contestant, measure
-from torchrl_gpu.streaming.codecs import open_codec
-from torchrl_gpu.streaming.pipeline import GpuFramePipeline
+from torchrl_gpu.streaming.codecs.libavcodec import open_codec
+from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 
 SIZES = ((640, 480), (1280, 720))
 QUALITY, BITRATE = 80, 8_000_000

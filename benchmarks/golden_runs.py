@@ -78,7 +78,7 @@ QUIET: Options = {
 }
 REPLAY: Options = {
     "model.batch_size": 8,
-    "model.replay_size": 200,  # fewer than are played, so that it wraps around
+    "model.replay.capacity": 200,  # fewer than are played, so that it wraps around
     "model.warmup_frames": 48,
     "model.rollout_steps": 4,
     "model.updates_per_step": 2,
@@ -110,8 +110,8 @@ RAINBOW = {
     "model.agent.v_max": 10.0,
     "model.agent.n_steps": 3,
     "model.agent.epsilon_start": 0.5,
-    "model.prioritized": "true",
-    "model.priority_beta_updates": 12,
+    "model.replay.prioritized": "true",
+    "model.replay.beta_updates": 12,
 }
 SMALL_BINS = {
     "model.env.bin_size": "[0.24,0.24,0.24]",
@@ -133,7 +133,7 @@ IRREGULAR |= {
 }
 EVALUATE = ("--device=cpu", "--cases=2", "--batch=2", "--timed=0", *(f"--{k}={v}" for k, v in SMALL_BINS.items()))
 MARINE = REPLAY | {
-    "model.replay_size": 500,
+    "model.replay.capacity": 500,
     "model.env.num_envs": 4,
     "model.env.pool": 16,
     "model.env.max_steps": 20,

@@ -12,7 +12,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.evaluation.navigation import evaluate
-from torchrl_gpu.policies import IQN, NavigationQuantiles, PolicyWrapper
+from torchrl_gpu.policies import IQN, AgentSpace, EpsilonGreedy, NavigationQuantiles, PolicyWrapper, SoftTargets
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import replay_buffer
 
@@ -30,9 +30,9 @@ def main() -> None:
     sea = {"robots": 3, "cores": 4, "obstacles": 0, "min_distance": 30.0, "max_steps": 300}
     env = MarineNavEnv(64, **sea, device=args.device, seed=args.seed)
     unseen = env.like(args.worlds, seed=args.seed + 1, pool=args.worlds, in_order=True)
-    agent = IQN(
-        env, network=NavigationQuantiles, acting_taus=8, n_steps=3, tau=0.01, epsilon_start=0.6, epsilon_frames=40_000
-    ).to(env.device)
+    exploration, targets = EpsilonGreedy(0.6, frames=40_000), SoftTargets(0.01)
+    settings = {"network": NavigationQuantiles, "acting_taus": 8, "n_steps": 3}
+    agent = IQN(AgentSpace.of(env), **settings, exploration=exploration, targets=targets).to(env.device)
     policy, optimizer = PolicyWrapper(agent), torch.optim.Adam(agent.parameters_to_train, lr=1e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, args.updates)
     kept = [("robots", name) for name in (*agent.observations, "active")]
@@ -61,7 +61,7 @@ def main() -> None:
         torch.nn.utils.clip_grad_norm_(agent.parameters_to_train, 10.0)
         optimizer.step()
         schedule.step()
-        agent.follow(update)
+        agent.update_targets(update)
         replay.update_priority(batch["index"], batch["td_error"])
         if update % max(1, args.updates // 10) == 0:
             print(f"update {update}: loss {loss.item():.3f}")

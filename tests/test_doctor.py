@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from torchrl_gpu import doctor
-from torchrl_gpu.streaming import probes
+from torchrl_gpu.streaming.codecs import probes
 
 
 @pytest.fixture

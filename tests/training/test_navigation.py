@@ -61,7 +61,7 @@ def test_playing_and_updating_read_nothing_back(tmp_path: Path, name: str) -> No
             module.env.restore(part)
         losses = module.agent.losses(batch)
         torch.stack(list(losses.values())).sum().backward()
-        module.agent.follow(7)
+        module.agent.update_targets(7)
         module.replay.sampler.update_priority(batch["index"], batch["td_error"])
     assert all(group["capturable"] is False for group in optimizer.param_groups)  # no GPU here
 

@@ -15,7 +15,7 @@ from torchrl.envs import SerialEnv
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import data, dqn, fit, module, packing_env, trainer
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.policies import PlacementScores
+from torchrl_gpu.policies import PeriodicTargets, PlacementScores
 from torchrl_gpu.training import OffPolicy
 from torchrl_gpu.training.checkpoint import check_checkpoint
 from torchrl_gpu.training.checkpoint_files import parts_of
@@ -116,7 +116,7 @@ def test_priorities_follow_the_errors(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"prioritized": True}, {"agent": {"tau": None, "target_period": 4}}],
+    [{}, {"prioritized": True}, {"agent": {"targets": PeriodicTargets(4)}}],
     ids=["uniform", "prioritized", "hard targets"],
 )
 @pytest.mark.parametrize("stop", [4, 6])  # in the middle of an epoch of 3 training steps, and at its end
@@ -238,7 +238,7 @@ def test_names_for_tables(tmp_path: Path) -> None:
     ],
 )
 def test_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:
-    with pytest.raises(ValueError, match=f"OffPolicy: .*{message}"):
+    with pytest.raises(ValueError, match=f"(OffPolicy|DeviceReplay): .*{message}"):
         module(**wrong)
 
 

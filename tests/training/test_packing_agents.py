@@ -15,23 +15,32 @@ from tests.no_host_reads import NoHostReads
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import STEPS, dqn, fit, packing_env, with_replay
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.policies import IQN, PlacementAtoms, PlacementQuantiles, Rainbow
+from torchrl_gpu.policies import (
+    IQN,
+    AgentSpace,
+    EpsilonGreedy,
+    PlacementAtoms,
+    PlacementQuantiles,
+    Rainbow,
+    SoftTargets,
+)
 from torchrl_gpu.training import OffPolicy
 
-FOLLOWING = {"epsilon_frames": 400, "tau": 0.1}
+TARGETS = {"targets": SoftTargets(0.1)}
 
 
-def rainbow(env: PackingEnv, **changes: Any) -> Rainbow:
+def rainbow(space: AgentSpace, **changes: Any) -> Rainbow:
     """With few atoms, over the utilizations that there are."""
-    network = partial(PlacementAtoms, num_atoms=7, channels=4, blocks=1)
-    return Rainbow(env, network=network, **{"v_min": 0.0, "v_max": 1.0, "epsilon_start": 0.5, **FOLLOWING, **changes})
+    network, exploration = partial(PlacementAtoms, num_atoms=7, channels=4, blocks=1), EpsilonGreedy(0.5, 0.0, 400)
+    arguments = {"v_min": 0.0, "v_max": 1.0, "exploration": exploration}
+    return Rainbow(space, network=network, **{**arguments, **TARGETS, **changes})
 
 
-def iqn(env: PackingEnv, **changes: Any) -> IQN:
+def iqn(space: AgentSpace, **changes: Any) -> IQN:
     """With few τ."""
     network = partial(PlacementQuantiles, channels=4, blocks=1)
-    return IQN(env, network=network, **{"num_taus": 4, "acting_taus": 4, **FOLLOWING, **changes})
+    arguments = {"num_taus": 4, "acting_taus": 4, "exploration": EpsilonGreedy(frames=400)}
+    return IQN(space, network=network, **{**arguments, **TARGETS, **changes})
 
 
 AGENTS = {"DQN": dqn, "Rainbow": rainbow, "IQN": iqn}
@@ -86,7 +95,7 @@ def test_playing_and_updating_read_nothing_back(tmp_path: Path, name: str) -> No
         for part in (batch, batch["next"]):
             made.env.restore(part)
         made.agent.loss(batch)["loss"].backward()
-        made.agent.follow(3)
+        made.agent.update_targets(3)
         made.replay.update_priority(batch["index"], batch["td_error"])
 
 

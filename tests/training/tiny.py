@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
-from torchrl_gpu.policies import DQN, PlacementScores
+from torchrl_gpu.policies import DQN, AgentSpace, EpsilonGreedy, PlacementScores, SoftTargets
 from torchrl_gpu.training import DeviceReplay, OffPolicy, PackingEpisodes
 from torchrl_gpu.training.run import ReplayRun
 
@@ -35,10 +35,11 @@ def packing_env(num_envs: int = 8, **changes: Any) -> PackingEnv:
     return PackingEnv(num_envs, **{**arguments, "device": "cpu", "seed": 3, **changes})
 
 
-def dqn(env: PackingEnv, **changes: Any) -> DQN:
-    """An agent with a narrow network."""
-    arguments = {"network": partial(PlacementScores, channels=4, blocks=1), "epsilon_frames": 400, "tau": 0.1}
-    return DQN(env, **{**arguments, **changes})
+def dqn(given: PackingEnv | AgentSpace, **changes: Any) -> DQN:
+    """An agent of an environment or its space, with a narrow network."""
+    space = given if isinstance(given, AgentSpace) else AgentSpace.of(given)
+    arguments = {"network": partial(PlacementScores, channels=4, blocks=1), "targets": SoftTargets(0.1)}
+    return DQN(space, **{**arguments, "exploration": EpsilonGreedy(frames=400), **changes})
 
 
 def module(*, agent: dict[str, Any] | None = None, env: dict[str, Any] | None = None, **changes: Any) -> OffPolicy:

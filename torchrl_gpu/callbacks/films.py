@@ -65,7 +65,7 @@ def write_film(env: BatchedEnv, policy: Policy, path: Path, fps: float, width: i
         fps: Steps shown a second.
         width, height: Pixels.
     """
-    from torchrl_gpu.streaming.mp4 import Mp4Writer  # brings PyAV, which runs without films do without
+    from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer  # loads PyAV, which a run without films may not have
 
     player, view, steps = Player(env, policy), viewable(env), 0
     with Mp4Writer(path, fps) as film:

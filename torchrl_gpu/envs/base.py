@@ -142,6 +142,11 @@ class BatchedEnv(EnvBase):
         """Observations that replay must keep."""
         return [str(key) for key in self.observation_spec]
 
+    @property
+    def space_extras(self) -> dict[str, Any]:
+        """What networks must know of this environment beside shapes: numbers, text, lists and dicts."""
+        return {}
+
     def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
         """Adds to states (B,) taken from replay what `stored_keys` leaves out; in place.
 

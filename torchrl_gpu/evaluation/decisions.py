@@ -46,11 +46,10 @@ class Decisions:
             if self._generators is not None:
                 set_random_state(dict(self._generators()), self._device)
             with eval_mode(self._policy), set_exploration_type(ExplorationType.DETERMINISTIC):
-                decide = getattr(self._policy, "decide", None)
-                written = self._policy(observation) if decide is None else decide(observation)
-        action = next(written[k] for k in written.keys(True, True) if k == "action" or k[-1] == "action")
-        values = written.get("action_value", None) if self.has_values else None
-        return Decision(action[0], None if values is None else values[0])
+                decide = getattr(self._policy, "decide", self._policy)
+                written = decide(observation.copy())
+        found = {_last(key): value[0] for key, value in written.items(True, True)}
+        return Decision(found["action"], found.get("action_value") if self.has_values else None)
 
 
 def decisions_of(module: Any) -> Decisions | None:
@@ -66,4 +65,8 @@ def has_values(policy: Policy) -> bool:
     found = getattr(policy, "has_values", None)
     if found is not None:
         return bool(found)
-    return isinstance(policy, TensorDictModuleBase) and "action_value" in policy.out_keys
+    return isinstance(policy, TensorDictModuleBase) and "action_value" in map(_last, policy.out_keys)
+
+
+def _last(key: Any) -> str:
+    return key if isinstance(key, str) else key[-1]

@@ -100,7 +100,6 @@ def _parser(word: str) -> argparse.ArgumentParser:
     add("--tls", nargs=2, metavar=("CERT", "KEY"), help="PEM files, to serve https")
     add("--max_clients", type=int, default=64, help="viewers at once")
     add("--allowed_origins", nargs="+", default=(), help="pages that may show this one in a frame")
-    add("--isolation", choices=("thread", "process"), default="thread", help="where the server runs")
     return parser
 
 
@@ -113,7 +112,7 @@ def _check(word: str, args: argparse.Namespace) -> None:
 
 
 def _serving(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("host", "port", "token", "view_token", "fps", "max_clients", "allowed_origins", "isolation")
+    names = ("host", "port", "token", "view_token", "fps", "max_clients", "allowed_origins")
     return {name: getattr(args, name) for name in names} | {"tls": tuple(args.tls) if args.tls else None}
 
 

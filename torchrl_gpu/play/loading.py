@@ -84,7 +84,7 @@ def load_policy(args: list[str], ckpt_path: str | None, wanted: str | None, num_
     cli, saved = load_run("play", args, ckpt_path)
     module: Any = cli.model
     suite = suite_of(module, "test")
-    policies = {"random": RandomActions(suite.env), **suite.baselines(), **suite.policies_of(module)}
+    policies: dict[str, Policy] = {"random": RandomActions(suite.env), **suite.baselines(), **suite.policies_of(module)}
     untrained = next(name for name in (*PREFERRED, *policies) if name in policies)
     name = wanted or (untrained if saved is None else module.learner_name)
     if name not in policies:

@@ -1,7 +1,7 @@
 """Policies over TensorDicts."""
 
 from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, SAC, Agent, Rainbow
-from torchrl_gpu.policies.exploration import MaskedEpsilonGreedy, UniformEpsilonGreedy
+from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.networks import (
     NavigationActor,
     NavigationAtoms,
@@ -13,6 +13,8 @@ from torchrl_gpu.policies.networks import (
 )
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.policies.packing.scores import PlacementScores
+from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 
 __all__ = [
@@ -22,7 +24,8 @@ __all__ = [
     "IQN",
     "SAC",
     "Agent",
-    "MaskedEpsilonGreedy",
+    "AgentSpace",
+    "EpsilonGreedy",
     "NavigationActor",
     "NavigationAtoms",
     "NavigationCritic",
@@ -30,10 +33,11 @@ __all__ = [
     "NavigationQuantileCritic",
     "NavigationQuantiles",
     "NavigationScores",
+    "PeriodicTargets",
     "PlacementAtoms",
     "PlacementQuantiles",
     "PlacementScores",
     "PolicyWrapper",
     "Rainbow",
-    "UniformEpsilonGreedy",
+    "SoftTargets",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import torch
@@ -41,7 +41,7 @@ class HierarchicalPacking(ReplayRun):
 
     Args:
         env: Makes the `PackingEnv`, as in `EnvRun`; its reward should be "objective", and several items visible.
-        networks: The weights.
+        networks: Makes the weights, once the environment is there; or the weights themselves.
         optimizer: Makes the optimizer of all weights.
         worker_updates: Updates of stage one.
         joint_rate: Learning rate of stage two, over that of stage one.
@@ -71,7 +71,7 @@ class HierarchicalPacking(ReplayRun):
     def __init__(
         self,
         env: EnvFactory,
-        networks: PackerNetworks,
+        networks: Callable[[], PackerNetworks],
         optimizer: OptimizerCallable = torch.optim.Adam,
         *,
         worker_updates: int = 2000,
@@ -103,7 +103,8 @@ class HierarchicalPacking(ReplayRun):
             n_steps=n_steps,
             manager_period=manager_period,
         )
-        self.networks, self.make_optimizer = networks, optimizer
+        self.__dict__["make_networks"] = networks  # no submodule, where they are the weights themselves
+        self.make_optimizer = optimizer
         self.worker_updates, self.manager_period = worker_updates, manager_period
         self.joint_rate, self.deep_rate = joint_rate, deep_rate
         self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
@@ -122,6 +123,8 @@ class HierarchicalPacking(ReplayRun):
         if not isinstance(self.env, PackingEnv):
             raise ValueError(f"HierarchicalPacking: env must be a PackingEnv; got {type(self.env).__name__}")
         self._new_replay()  # takes no memory yet: what is wrong with it is told before anything runs
+        made: Any = self.make_networks
+        self.networks: PackerNetworks = made if isinstance(made, PackerNetworks) else made()
         self.bootstraps = self.n_steps < self.env.num_items
         self.targets = copy.deepcopy(self.networks).requires_grad_(False) if self.bootstraps else None
 

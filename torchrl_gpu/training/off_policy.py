@@ -10,13 +10,12 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
-from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.agents.base import Agent
-from torchrl_gpu.policies.agents.iqn import IQN
 from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
@@ -24,7 +23,7 @@ from torchrl_gpu.training.run import EnvFactory, ReplayRun, check_counts
 from torchrl_gpu.training.updates.clipping import clip_gradients
 from torchrl_gpu.training.updates.graphed import GraphedUpdate, make_capturable
 
-AgentFactory = Callable[[EnvBase], Agent]
+AgentFactory = Callable[[AgentSpace], Agent]
 
 
 class OffPolicy(ReplayRun):
@@ -40,7 +39,7 @@ class OffPolicy(ReplayRun):
 
     Args:
         env: Makes the environment, as in `EnvRun`.
-        agent: Makes the agent of an environment.
+        agent: Makes the agent of an environment's space.
         optimizer: Makes the optimizer of the agent's weights, in a group for each of its losses.
         lr_scheduler: Makes a schedule that is stepped at every update.
         learning_rates: Learning rate of a loss's weights over that of the optimizer, such as `{actor: 0.1}`.
@@ -89,7 +88,7 @@ class OffPolicy(ReplayRun):
 
     def build(self) -> None:
         """Makes the agent of the environment."""
-        self.agent = self.make_agent(self.env)
+        self.agent = self.make_agent(AgentSpace.of(self.env))
         known = list(self.agent.parameter_groups)
         for name, rate in self.learning_rates.items():
             if name not in known or rate <= 0:
@@ -132,10 +131,8 @@ class OffPolicy(ReplayRun):
         return PolicyWrapper(self.agent)
 
     def baselines(self, env: BatchedEnv) -> Mapping[str, Policy] | None:
-        """The same weights at the level of risk that follows the clearance, where they can be asked for it."""
-        if isinstance(self.agent, IQN) and "clearance" in self.agent.space.observations:
-            return {"adaptive IQN": PolicyWrapper(self.agent, cvar="adaptive")}
-        return None
+        """Other policies of the same weights, where the agent has some."""
+        return self.agent.alternatives() or None
 
     @property
     def has_values(self) -> bool:
@@ -196,7 +193,8 @@ class OffPolicy(ReplayRun):
         self._play()
         self._log_losses([self._update() for _ in range(self.updates_now(self.updates_per_step))])
         self.log_step({f"train/{name}": value for name, value in self.outcomes.items()})
-        self.log_dict({"train/epsilon": self.agent.exploration.epsilon, "train/frames": float(self.frames)})
+        self.log_dict({f"train/{name}": value for name, value in self.agent.metrics.items()})
+        self.log("train/frames", float(self.frames))
 
     def _log_losses(self, losses: list[dict[str, Tensor]]) -> None:
         means = {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
@@ -233,7 +231,7 @@ class OffPolicy(ReplayRun):
         with set_exploration_type(ExplorationType.RANDOM):
             losses = self.agent.losses(batch)
         self._descend(torch.stack(list(losses.values())).sum())
-        self.agent.follow(self.trainer.global_step)
+        self.agent.update_targets(self.trainer.global_step)
         return losses
 
     def _learn_graphed(self, update: GraphedUpdate, batch: TensorDictBase) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from tests.training.crossing_worlds import AHEAD, CROWD, IDLE, always, homing, m
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.types import HEADING, PLACE, SPEED
 from torchrl_gpu.evaluation.navigation.episodes import BETWEEN_READS, GAMMA, NavigationResults, evaluate
-from torchrl_gpu.policies import IQN, NavigationQuantiles, PolicyWrapper
+from torchrl_gpu.policies import IQN, AgentSpace, NavigationQuantiles, PolicyWrapper
 
 PER_ROBOT = ("exists", "arrived", "collided", "steps", "energy", "returned", "discounted")
 
@@ -176,9 +176,17 @@ def test_worlds_stay_as_they_ended_in_the_environment_too() -> None:
     assert torch.equal(env.state.collided.t(), played.collided)
 
 
+class DrawnTaus(NavigationQuantiles):
+    """Decides by τ that are drawn."""
+
+    def mean(self, *inputs: Tensor) -> Tensor:
+        *observations, taus = inputs
+        return super().mean(*observations, torch.rand_like(taus))
+
+
 def iqn(env: MarineNavEnv) -> PolicyWrapper:
     torch.manual_seed(1)
-    return PolicyWrapper(IQN(env, network=NavigationQuantiles, acting_taus=4, upstream_compat=True))  # draws its τ
+    return PolicyWrapper(IQN(AgentSpace.of(env), network=DrawnTaus, acting_taus=4))
 
 
 def same(first: NavigationResults, second: NavigationResults) -> bool:

@@ -21,6 +21,7 @@ from torchrl_gpu.evaluation import suite as suite_module
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.suite import PackingSuite, packing_table
 from torchrl_gpu.evaluation.side_by_side import episode_bytes
+from torchrl_gpu.policies import EpsilonGreedy, PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft, baselines
 
 
@@ -84,8 +85,8 @@ def test_packing_twice_is_the_same_whatever_came_before() -> None:
 
 def test_packing_is_greedy() -> None:
     env = packing_env(6)
-    agent = dqn(env, epsilon_start=1.0)
-    first, second = evaluate(env, agent.acting), evaluate(env, agent.acting)
+    agent = dqn(env, exploration=EpsilonGreedy(1.0))
+    first, second = (evaluate(env, PolicyWrapper(agent)) for _ in range(2))
     assert torch.equal(first.utilization, second.utilization)
 
 

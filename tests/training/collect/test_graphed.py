@@ -17,6 +17,7 @@ from tests.no_host_reads import HostRead, NoHostReads
 from tests.training.tiny import dqn, packing_env
 from torchrl_gpu import native
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies import EpsilonGreedy, PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft
 from torchrl_gpu.training.collect.graphed import Graph, GraphedRollout, operator_named, play_steps
 from torchrl_gpu.training.collect.rollout import Rollout
@@ -78,7 +79,7 @@ def explorer(env: PackingEnv, epsilon: float = 0.5) -> Any:
     """An exploring agent, the same at each call."""
     with torch.random.fork_rng():
         torch.manual_seed(11)
-        agent = dqn(env, epsilon_start=1.0, epsilon_end=0.0)
+        agent = dqn(env, exploration=EpsilonGreedy(1.0, 0.0))
     agent.exploration.epsilon.fill_(epsilon)
     return agent
 
@@ -131,7 +132,7 @@ def test_greedy_replays_are_the_plain_loop(capture: Any) -> None:
 
 def test_exploring_replays_are_the_plain_loop(capture: Any) -> None:
     env, twin = tiny_env(), tiny_env()
-    play, policy = graphed(env, explorer(env).acting, capture), explorer(twin).acting
+    play, policy = graphed(env, PolicyWrapper(explorer(env)), capture), PolicyWrapper(explorer(twin))
     ours, theirs = env.reset(), twin.reset()
     with set_exploration_type(ExplorationType.RANDOM):
         for turn in range(4):
@@ -145,7 +146,7 @@ def test_exploring_replays_are_the_plain_loop(capture: Any) -> None:
 
 def test_two_replays_differ_where_the_policy_explores(capture: Any) -> None:
     env = tiny_env()
-    play = graphed(env, explorer(env, 1.0).acting, capture)
+    play = graphed(env, PolicyWrapper(explorer(env, 1.0)), capture)
     start, state = env.reset(), env.state_dict()
     first = start.clone()
     with set_exploration_type(ExplorationType.RANDOM):
@@ -157,7 +158,7 @@ def test_two_replays_differ_where_the_policy_explores(capture: Any) -> None:
 
 def test_nothing_is_read_back() -> None:
     env = tiny_env()
-    play, current = graphed(env, explorer(env).acting), env.reset()
+    play, current = graphed(env, PolicyWrapper(explorer(env))), env.reset()
     with NoHostReads(), set_exploration_type(ExplorationType.RANDOM):
         for _ in range(3):
             _, current = play(current)
@@ -256,7 +257,7 @@ def test_a_reset_counts(capture: Any, seed: int | None) -> None:
 def test_epsilon_counts(capture: Any) -> None:
     env = tiny_env()
     agent = explorer(env, 0.0)
-    play = graphed(env, agent.acting, capture)
+    play = graphed(env, PolicyWrapper(agent), capture)
     start, state = env.reset(), env.state_dict()
     starts = [start.clone() for _ in range(4)]
     actions = []
@@ -286,7 +287,7 @@ def test_weights_count(capture: Any) -> None:
 
 def test_the_exploration_type_counts(capture: Any) -> None:
     env = tiny_env()
-    play = graphed(env, explorer(env, 1.0).acting, capture)
+    play = graphed(env, PolicyWrapper(explorer(env, 1.0)), capture)
     start, state = env.reset(), env.state_dict()
     starts = [start.clone() for _ in range(3)]
     actions = []
@@ -340,7 +341,7 @@ def test_a_graph_is_made_again_only_where_what_is_fixed_changed() -> None:
         made.append(env.seed)
         return capture_on_cpu(body, device)
 
-    play = graphed(env, explorer(env).acting, counting)
+    play = graphed(env, PolicyWrapper(explorer(env)), counting)
     _, current = play(env.reset())
     for _ in range(3):
         _, current = play(current)
@@ -474,7 +475,7 @@ def test_cuda_graphs_play_as_the_plain_loop() -> None:
 @pytest.mark.gpu
 def test_cuda_replays_differ_where_the_policy_explores() -> None:
     env = cuda_env()
-    play = graphed(env, explorer(env, 1.0).acting)
+    play = graphed(env, PolicyWrapper(explorer(env, 1.0)))
     start, state = env.reset(), env.state_dict()
     starts, actions = [start.clone() for _ in range(3)], []
     with set_exploration_type(ExplorationType.RANDOM):
@@ -489,7 +490,7 @@ def test_cuda_replays_differ_where_the_policy_explores() -> None:
 def test_a_changed_epsilon_counts_on_cuda() -> None:
     env = cuda_env()
     agent = explorer(env, 0.0)
-    play = graphed(env, agent.acting)
+    play = graphed(env, PolicyWrapper(agent))
     start, state = env.reset(), env.state_dict()
     starts, actions = [start.clone() for _ in range(3)], []
     with set_exploration_type(ExplorationType.RANDOM):

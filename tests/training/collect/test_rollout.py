@@ -23,7 +23,7 @@ from tests.tolerances import assert_near
 from tests.training.crossing_worlds import IDLE, marine_env
 from tests.training.tiny import packing_env
 from torchrl_gpu.envs import MarineNavEnv
-from torchrl_gpu.policies import IQN, NavigationQuantiles, PolicyWrapper
+from torchrl_gpu.policies import IQN, AgentSpace, NavigationQuantiles, PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.collect.rollout import Rollout, n_step, per_robot
@@ -415,7 +415,7 @@ def test_robots_go_on_where_their_state_was_saved(tmp_path: Path, before: int) -
 
 def test_nothing_of_robots_is_read_back() -> None:
     env = robots_env()
-    agent = IQN(env, network=NavigationQuantiles, acting_taus=2)
+    agent = IQN(AgentSpace.of(env), network=NavigationQuantiles, acting_taus=2)
     made, policy = Rollout(env, KEPT, 3, 0.9, group=("robots",)), PolicyWrapper(agent)
     with NoHostReads(), set_exploration_type(ExplorationType.RANDOM):
         for _ in range(3):

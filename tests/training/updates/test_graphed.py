@@ -21,7 +21,8 @@ from tests.training.collect.test_graphed import capture_on_cpu
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny_navigation import AGENTS, DISCRETE, marine_env, navigation, worlds
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.policies import Agent, PolicyWrapper
+from torchrl_gpu.policies import Agent, AgentSpace, EpsilonGreedy, PeriodicTargets, PolicyWrapper, SoftTargets
+from torchrl_gpu.policies.targets import TargetUpdate
 from torchrl_gpu.training import OffPolicy, off_policy
 from torchrl_gpu.training.collect.graphed import Graph
 from torchrl_gpu.training.collect.rollout import Rollout
@@ -58,7 +59,8 @@ class Counting:
 def agent_of(name: str, **changes: Any) -> Agent:
     """The same agent at each call."""
     torch.manual_seed(7)
-    return AGENTS[name](marine_env("v2" if name in DISCRETE else "v3"), **{"n_steps": 3, "tau": 0.1, **changes})
+    space = AgentSpace.of(marine_env("v2" if name in DISCRETE else "v3"))
+    return AGENTS[name](space, **{"n_steps": 3, "targets": SoftTargets(0.1), **changes})
 
 
 def optimizer_of(agent: Agent, make: Callable[..., Optimizer] = Adam) -> Optimizer:
@@ -72,7 +74,7 @@ def optimizer_of(agent: Agent, make: Callable[..., Optimizer] = Adam) -> Optimiz
 @cache
 def transitions(name: str) -> TensorDictBase:
     """Of robots that explore; some do not count."""
-    agent, env = agent_of(name, epsilon_start=1.0), marine_env("v2" if name in DISCRETE else "v3")
+    agent, env = agent_of(name, exploration=EpsilonGreedy(1.0)), marine_env("v2" if name in DISCRETE else "v3")
     rollout = Rollout(env, env.stored_keys, 3, agent.gamma, group=agent.space.group)
     torch.manual_seed(5)
     with set_exploration_type(ExplorationType.RANDOM):
@@ -101,7 +103,7 @@ def eager(
             if max_norm is not None:
                 nn.utils.clip_grad_norm_(group["params"], max_norm)
         optimizer.step()
-        agent.follow(number)
+        agent.update_targets(number)
         return {name: loss.detach() for name, loss in losses.items()}
 
     return update
@@ -152,9 +154,9 @@ def how(request: pytest.FixtureRequest) -> Any:
 
 
 @each_agent
-@pytest.mark.parametrize("tau", [0.1, None])
-def test_updates_are_the_plain_loop(name: str, tau: float | None, how: Any) -> None:
-    pair = Pair(name, how, tau=tau, target_period=3)
+@pytest.mark.parametrize("targets", [SoftTargets(0.1), PeriodicTargets(3)], ids=["soft", "periodic"])
+def test_updates_are_the_plain_loop(name: str, targets: TargetUpdate, how: Any) -> None:
+    pair = Pair(name, how, targets=targets)
     before = [weight.detach().clone() for weight in pair.agents[0].parameters_to_train]
     for batch in batches(name, 7):
         pair.update(batch)
@@ -405,7 +407,7 @@ def test_an_optimizer_can_be_made_capturable() -> None:
 
 def test_under_autocast_replays_cast_weights_anew() -> None:
     def trained(by_graphs: bool) -> dict[str, Any]:
-        agent = agent_of("IQN", tau=None, target_period=2)  # `follow` is outside of the graph, and clears the cache
+        agent = agent_of("IQN", targets=PeriodicTargets(2))  # moved outside of the graph, which clears the cache
 
         def losses(batch: TensorDictBase) -> dict[str, Tensor]:
             found, error = agent._losses(batch)  # `losses` would clear it, too
@@ -473,9 +475,11 @@ def test_a_run_without_a_gpu_is_the_same(tmp_path: Path, name: str) -> None:
     assert differences(*(everything(last(tmp_path / folder)) for folder in ("plain", "graphed"))) == []
 
 
-@pytest.mark.parametrize(("name", "tau"), [("SAC", 0.1), ("Rainbow", None), ("IQN", 0.1)])
-def test_a_run_by_graphs_is_the_same(tmp_path: Path, graphs: Counting, name: str, tau: float | None) -> None:
-    changes = {"prioritized": name == "Rainbow", "agent": {"tau": tau, "target_period": 3}}
+@pytest.mark.parametrize(
+    ("name", "targets"), [("SAC", SoftTargets(0.1)), ("Rainbow", PeriodicTargets(3)), ("IQN", SoftTargets(0.1))]
+)
+def test_a_run_by_graphs_is_the_same(tmp_path: Path, graphs: Counting, name: str, targets: TargetUpdate) -> None:
+    changes = {"prioritized": name == "Rainbow", "agent": {"targets": targets}}
     plain = run(tmp_path / "plain", name, 7, **changes)
     assert graphs.made == 0
     graphed = run(tmp_path / "graphed", name, 7, graph_updates=True, **changes)

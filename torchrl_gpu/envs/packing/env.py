@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -189,6 +189,11 @@ class PackingEnv(BatchedEnv):
     def cell(self) -> tuple[float, float]:
         """Metres per cell along x and y."""
         return self.bin.cell
+
+    @property
+    def space_extras(self) -> dict[str, Any]:
+        """The bin, and what an action is an index into, (K, O, Gx, Gy)."""
+        return {"bin": asdict(self.bin), "action_shape": self.action_shape}
 
     @property
     def action_shape(self) -> tuple[int, int, int, int]:

@@ -10,6 +10,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Catalogue
 from torchrl_gpu.policies.packing.features import PlacementFeatures
+from torchrl_gpu.policies.spaces import AgentSpace
 
 
 class PlacementPlanes(nn.Module):
@@ -26,7 +27,7 @@ class PlacementPlanes(nn.Module):
 
     def __init__(self, env: PackingEnv) -> None:
         super().__init__()
-        self.near = PlacementFeatures(env)
+        self.near = PlacementFeatures(AgentSpace.of(env))
         self.bin, self.kernels, self.catalogue = env.bin, env.kernels, env.catalogue.separated()
         self.shapes: Tensor
         self.sizes: Tensor

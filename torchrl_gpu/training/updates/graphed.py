@@ -29,11 +29,11 @@ _OUTCOMES = ("reward", "done", "terminated")
 class GraphedUpdate:
     """An update of an agent as a function of a batch; on CUDA one replay of a graph.
 
-    An update is: `Agent.losses`, the backward pass of their sum, clipping, a step of the optimizer, `Agent.follow`. A
-    call copies the batch into tensors that the graph reads. Weights, targets and the optimizer's state are read and
-    written where they are, and learning rates are taken from the optimizer at every call, so that what is loaded or
-    scheduled between calls counts. Random numbers come from torch's global generator of the device, which a replay
-    moves on. Targets that follow by the number of the update do so outside of the graph.
+    An update is: `Agent.losses`, the backward pass of their sum, clipping, a step of the optimizer,
+    `Agent.update_targets`. A call copies the batch into tensors that the graph reads. Weights, targets and the
+    optimizer's state are read and written where they are, and learning rates are taken from the optimizer at every
+    call, so that what is loaded or scheduled between calls counts. Random numbers come from torch's global generator of
+    the device, which a replay moves on. Targets that follow by the number of the update do so outside of the graph.
 
     A graph is made at the second of two calls that are alike in what is fixed in it: the shapes of the batch, the
     optimizer's settings but the learning rate, autocast, the agent's training mode. Other calls, hence the first, which
@@ -43,7 +43,7 @@ class GraphedUpdate:
     A call leaves the weights without gradients, and a replay calls none of their hooks.
 
     Args:
-        agent: Its losses and `follow` may not read the device back.
+        agent: Its losses and `update_targets` may not read the device back.
         optimizer: Of the agent's weights; it keeps its state on the device, as with `capturable=True`, which is set
             where there is such a setting and the weights are on CUDA.
         max_grad_norm: Gradients of each of the optimizer's groups are clipped to this norm; None leaves them.
@@ -87,8 +87,8 @@ class GraphedUpdate:
             As `Agent.losses`, without gradients; `td_error` (B, 1) is written into `batch`.
         """
         result = self._updated(batch.select(*self._keys, strict=False))
-        if not self.agent.follows_alike:
-            self.agent.follow(update)
+        if not self.agent.targets_update_every_step:
+            self.agent.update_targets(update)
         batch.set("td_error", result["td_error"])
         return dict(result["losses"].items())
 
@@ -118,8 +118,8 @@ class GraphedUpdate:
                 losses = self.losses(batch)
             torch.stack(list(losses.values())).sum().backward()
             self._step()
-            if self.agent.follows_alike:
-                self.agent.follow(1)
+            if self.agent.targets_update_every_step:
+                self.agent.update_targets(1)
         found = TensorDict({name: loss.detach() for name, loss in losses.items()})
         return TensorDict({"losses": found, "td_error": batch["td_error"]})
 
