@@ -66,7 +66,7 @@ def test_numbers_of_worlds(version: str, number: int) -> None:
 
 
 def test_fewer_worlds_are_the_first_of_every_row() -> None:
-    worlds = connected(NavigationWorlds(**SMALL | {"worlds_per_level": 3}), trained())
+    worlds = connected(NavigationWorlds(**SMALL | {"worlds_per_level": 3}, max_steps=2), trained())
     every, some, least = (worlds.suite("test", number) for number in (None, 10, 1))
     assert [suite.num_episodes for suite in (every, some, least)] == [15, 10, 5]
     assert worlds.suite("test", 100).num_episodes == 15
