@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchrl_gpu import words
+from torchrl_gpu.cli import subcommands
 
 # what: (module:function that takes the rest of the command line, what it evaluates)
 WORDS = {
@@ -15,4 +15,4 @@ WORDS = {
 
 def main(argv: list[str]) -> None:
     """Runs one evaluation."""
-    words.run("torchrl-gpu evaluate", __doc__, WORDS, argv)
+    subcommands.run("torchrl-gpu evaluate", __doc__, WORDS, argv)

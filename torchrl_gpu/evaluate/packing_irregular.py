@@ -20,21 +20,21 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from torchrl_gpu import machine
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.bench import machine
-from torchrl_gpu.bench.report import progress
-from torchrl_gpu.cli import resolve_configs
+from torchrl_gpu.cli.lightning_cli import PackageCLI, build
+from torchrl_gpu.cli.options import resolve_configs
+from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.console import progress
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ItemSource
-from torchrl_gpu.errors import OneLineParser
 from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
 from torchrl_gpu.evaluation.packing.cases import agreement_data, latencies, pack_cases
 from torchrl_gpu.evaluation.packing.objects import HARD_SHAPES, UNSEEN_SEED, Remembered, easy, hard
 from torchrl_gpu.evaluation.packing.side_by_side import episode_bytes, num_side_by_side
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.evaluation.reports import print_whole, write_json
-from torchrl_gpu.lightning_cli import PackageCLI, build
 from torchrl_gpu.policies.packing.contestants import (
     BOTH,
     DEEPEST,
@@ -232,7 +232,7 @@ def _table(
 def _environment(
     args: argparse.Namespace, module: HierarchicalPacking, items: Remembered, setting: Setting
 ) -> PackingEnv:
-    fixed = {"items": items, "seed": args.seed, "first_env": 0, "order": "box", "judge": "com"}
+    fixed = {"items": items, "seed": args.seed, "first_env": 0, "order": "box", "stability_judge": "com"}
     env = module.env.like(1, **fixed, **setting.changes())
     assert isinstance(env, PackingEnv)
     return env

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchrl_gpu.cli import resolve_configs
+from torchrl_gpu.cli.lightning_cli import PackageCLI, build
+from torchrl_gpu.cli.options import resolve_configs
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.lightning_cli import PackageCLI, build
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.contestants import RULE
 from torchrl_gpu.policies.policy import Policy
@@ -97,7 +97,7 @@ def _episodes(cli: PackageCLI, num_envs: int) -> BatchedEnv:
 
 def _policies(module: Any, env: BatchedEnv, trained: bool) -> Mapping[str, Policy]:
     """By name: what the module's table compares, and its own policy where it is trained."""
-    others: Mapping[str, Policy] | None = module.contestants(env)
+    others: Mapping[str, Policy] | None = module.baselines(env)
     if others is None:
         others = baselines(env) if isinstance(env, PackingEnv) else {}
     own = {module.learner_name: module.policy_for(env)} if trained else {}

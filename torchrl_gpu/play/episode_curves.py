@@ -29,7 +29,7 @@ class EpisodeCurves:
         ended = done.nonzero().flatten().tolist()
         if not ended:
             return
-        figures = {name: values.tolist() for name, values in self._view.figures().items() if name in SHOWN}
+        figures = {name: values.tolist() for name, values in self._view.metrics().items() if name in SHOWN}
         for index in ended:
             self.finished += 1
             self._server.log(self.finished, **{f"episode/{name}": values[index] for name, values in figures.items()})

@@ -57,9 +57,9 @@ class PackingEpisodes(LightningDataModule):
         """Episodes on the device of the training module's environment; those of a file are all of its sequences."""
         env = self._trained_env()
         if self.items is None:
-            judge = "rule" if env.catalogue.flat and env.judge == "rule" else "com"
+            judge = "rule" if env.catalogue.flat and env.stability_judge == "rule" else "com"
             items = env.items.reseeded(self.seed)
-            like = env.like(1, items=items, seed=self.seed, first_env=0, judge=judge)
+            like = env.like(1, items=items, seed=self.seed, first_env=0, stability_judge=judge)
         else:
             longest = max(len(episode) for episode in self.items.episodes)
             like = env.like(1, items=self.items, num_items=longest, seed=self.seed, first_env=0)

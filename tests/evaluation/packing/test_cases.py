@@ -9,9 +9,9 @@ import torch
 
 from tests.policies.packing.test_contestants import solids_env
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.live_bytes import LiveBytes
 from torchrl_gpu.evaluation.packing.cases import Agreement, Outcome, agreement_data, latencies, pack_cases
 from torchrl_gpu.evaluation.packing.episodes import Packings, pack
-from torchrl_gpu.live_bytes import LiveBytes
 from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal, VolumeSorted
 from torchrl_gpu.policies.policy import Policy
 
@@ -21,7 +21,7 @@ def policies(env: PackingEnv) -> dict[str, Policy]:
 
 
 def judged(num_envs: int) -> PackingEnv:
-    return solids_env().like(num_envs, judge="com")
+    return solids_env().like(num_envs, stability_judge="com")
 
 
 def test_cases_do_not_depend_on_the_batch() -> None:

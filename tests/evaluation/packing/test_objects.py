@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchrl_gpu.envs.packing.items import ItemStream, ProceduralSolids, RandomBoxes
+from torchrl_gpu.envs.packing.items import ItemSequences, ProceduralSolids, RandomBoxes
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.evaluation.packing.objects import HARD_SCALE, Remembered, easy, hard
 
@@ -54,7 +54,7 @@ class Counting(ProceduralSolids):
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
+    ) -> tuple[Catalogue, ItemSequences]:
         self.built += 1
         return super().build(bin_, orientations, num_items, num_envs)
 

@@ -9,8 +9,9 @@ from tensordict import TensorDictBase
 from tests.policies.packing.packer_scenes import solids_env
 from tests.training.tiny import packing_env
 from torchrl_gpu.envs.packing.items import BoxSequences
+from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.evaluation.packing.episodes import pack
-from torchrl_gpu.evaluation.packing.side_by_side import SameItems, decision_bytes, episode_bytes, num_side_by_side
+from torchrl_gpu.evaluation.packing.side_by_side import decision_bytes, episode_bytes, num_side_by_side
 from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -74,7 +75,7 @@ def test_the_same_items_are_shared(order: str) -> None:
 
 
 def test_the_same_solids_are_shared() -> None:
-    env = solids_env(1).like(1, judge="com")
+    env = solids_env(1).like(1, stability_judge="com")
     twin = env.like(3, items=SameItems(env))
     assert twin.catalogue is env.catalogue  # what kernels made of it once is found by identity
     assert twin.items.boxes is False

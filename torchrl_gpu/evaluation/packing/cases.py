@@ -113,7 +113,7 @@ def latencies(
     Methods take turns: whatever else the machine does, it does to all of them alike.
     """
     taken: dict[str, list[float]] = {name: [] for name in policies}
-    one = env.like(1, judge="rule")
+    one = env.like(1, stability_judge="rule")
     for case in (0, *range(cases)):  # the first is a rehearsal
         one.renumber(case)
         for name, policy in policies.items():

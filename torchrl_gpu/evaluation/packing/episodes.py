@@ -12,9 +12,9 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
 
 from torchrl_gpu.device import now
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.counter_rng import draw_bits
 from torchrl_gpu.envs.packing.items.source import episode_key
 from torchrl_gpu.envs.packing.reward import compactness, pyramidality
-from torchrl_gpu.envs.streams import draw_bits
 from torchrl_gpu.policies.draws import keyed_draws
 from torchrl_gpu.policies.generators import seeded
 from torchrl_gpu.policies.policy import Policy
@@ -181,7 +181,7 @@ def pack(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -> Pa
         "placements": state.placements * made[..., None],
         "placement_z": torch.where(made, state.placement_z, 0.0),
     }
-    if env.judge == "com":
+    if env.stability_judge == "com":
         found["stands"] = torch.stack(stands, 1)
     return Packings(
         **{name: value[:number].to("cpu", copy=True) for name, value in found.items()},

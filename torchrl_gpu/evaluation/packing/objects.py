@@ -7,7 +7,7 @@ from typing import final
 
 import torch
 
-from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, ProceduralSolids
+from torchrl_gpu.envs.packing.items import ItemSequences, ItemSource, ProceduralSolids
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.kernels import balanced
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
@@ -47,11 +47,11 @@ class Remembered(ItemSource):
         if source.boxes:
             raise ValueError(f"evaluate: want a config with irregular objects; got {type(source).__name__}")
         self.source, self.device = source, device
-        self._made: dict[tuple[Bin, str | float, int], tuple[Catalogue, ItemStream]] = {}
+        self._made: dict[tuple[Bin, str | float, int], tuple[Catalogue, ItemSequences]] = {}
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
+    ) -> tuple[Catalogue, ItemSequences]:
         """As the source builds them."""
         key = bin_, orientations, num_items
         if key not in self._made:

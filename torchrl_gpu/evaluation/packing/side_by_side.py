@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import cast, final
-
 import torch
 from tensordict import TensorDictBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.items import ItemSource, ItemStream
-from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.items.source import SortedStream
-from torchrl_gpu.envs.packing.memory import free_bytes
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
-from torchrl_gpu.live_bytes import LiveBytes
+from torchrl_gpu.envs.live_bytes import LiveBytes
+from torchrl_gpu.envs.memory import free_bytes
 from torchrl_gpu.policies.generators import seeded
 from torchrl_gpu.policies.policy import Policy
 
@@ -63,28 +57,3 @@ def _peak(policy: Policy, observation: TensorDictBase) -> int:
     with LiveBytes() as counter:
         policy(observation)
     return counter.peak
-
-
-@final
-class SameItems(ItemSource):
-    """The items and episodes of another environment, none of them made again: its catalogue is shared.
-
-    Args:
-        env: The other one; one that is built with this source differs from it in no argument that decides its items.
-    """
-
-    def __init__(self, env: PackingEnv) -> None:
-        self.source, self.boxes = env.items, env.items.boxes
-        # The environment that asks sorts by itself.
-        stream = env.stream if env.order == "sequence" else cast("SortedStream", env.stream).episodes
-        self._made = env.catalogue, stream
-
-    def build(
-        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
-        """Those of the other environment."""
-        return self._made
-
-    def solid(self, item: int, bin_: Bin) -> Solid:
-        """The source's."""
-        return self.source.solid(item, bin_)

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
+from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.envs.packing.types import Catalogue
 from torchrl_gpu.evaluation.comparison import columns_of, comparison_data, comparison_table
 from torchrl_gpu.evaluation.packing.episodes import Packings, Score, pack_episodes
-from torchrl_gpu.evaluation.packing.side_by_side import SameItems, episode_bytes, num_side_by_side
+from torchrl_gpu.evaluation.packing.side_by_side import episode_bytes, num_side_by_side
 from torchrl_gpu.evaluation.reports import print_whole, write_json
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.contestants import RULE
