@@ -3,7 +3,7 @@
 # make lint   ruff and mypy
 # make asan   the C++ kernels under AddressSanitizer and UBSan: the tests of what they refuse and survive
 # make soak   the same with all tests of the kernels, and fifty times the examples of the fuzz test; an hour or more
-# make bench  the benchmarks of the README
+# make bench  the throughput of this machine, parity first
 # Another Python than the first that works: make fit PYTHON=/path/to/python3.12
 
 VENV := .venv

@@ -27,11 +27,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # twins and oracles lie a
 from benchmarks import agents_acting as acting
 from benchmarks import agents_replay as replay
 from benchmarks import agents_updates as updates
+from benchmarks import report
 from benchmarks.tables import listed, targets
 from tests.policies.navigation_spaces import AGENTS
+from torchrl_gpu import machine
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.bench import machine, report
-from torchrl_gpu.bench.timing import Contestant, measure
+from torchrl_gpu.bench.timing import TimedRow, measure
+from torchrl_gpu.console import progress
 from torchrl_gpu.device import get_device
 
 PARTS = ("acting", "updates", "replay")
@@ -61,10 +63,10 @@ class Bench:
         """Checks that found a difference."""
         return [check for check in self.parity if check["difference"]]
 
-    def measured(self, title: str, rows: Iterator[Contestant]) -> list[Contestant]:
+    def measured(self, title: str, rows: Iterator[TimedRow]) -> list[TimedRow]:
         """Rows in turns; nothing is timed once parity has failed."""
         torch._dynamo.reset()  # else the groups together exceed the graphs that one function may have
-        with report.progress(title) as say:
+        with progress(title) as say:
             made = list(rows)
             if not self.failed:
                 measure(made, self.seconds / len(made), self.args.repetitions, on_row=say)
@@ -86,7 +88,7 @@ class Bench:
             agent = acting.make_agent(name, env)
             rows = acting.observed(env, max(*self.args.batches, acting.LOOP_ROBOTS))
             batches, compiled = self.args.batches, self.args.compiled
-            made = self.measured(f"{name} acting", acting.contestants(agent, rows, batches, compiled, self.check))
+            made = self.measured(f"{name} acting", acting.timed_rows(agent, rows, batches, compiled, self.check))
             if self.failed:
                 return
             rates = {row.name: row.rate for row in made}
@@ -98,7 +100,7 @@ class Bench:
     def _updates(self) -> Iterator[dict[str, Any]]:
         for name in self.args.agents:
             how = self.args.update_sizes, self.device, self.args.compiled
-            made = self.measured(f"{name} learning", updates.contestants(name, *how, self.check, self.missing))
+            made = self.measured(f"{name} learning", updates.timed_rows(name, *how, self.check, self.missing))
             if not self.failed:
                 yield report.section(name, "updates/s", made, {})
 
@@ -106,7 +108,7 @@ class Bench:
         for side in replay.SIDES:
             self.check(f"replay, {side}", replay.difference(side, self.device))
         for capacity in self.args.capacities:
-            rows = replay.contestants(capacity, self.args.update_sizes, self.device)
+            rows = replay.timed_rows(capacity, self.args.update_sizes, self.device)
             made = self.measured(f"replay of {capacity:,}", rows)
             if not self.failed:
                 yield report.section(str(capacity), "cycles/s", made, {})

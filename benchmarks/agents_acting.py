@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.envs.marine.settings import acted, random_action
 from tests.policies.navigation_spaces import DISCRETE, make
 from tests.tolerances import TOLERANCE
-from torchrl_gpu.bench.timing import Contestant
+from torchrl_gpu.bench.timing import TimedRow
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.policies import DQN, IQN, SAC, Agent, PolicyWrapper, Rainbow
 from torchrl_gpu.policies.spaces import in_keys
@@ -146,15 +146,15 @@ def difference(loop: PerSampleLoop, actions: np.ndarray) -> str:
     return ""
 
 
-def contestants(
+def timed_rows(
     agent: Agent, rows: TensorDict, batches: list[int], compiled: bool, refuse: Callable[[str, str], None]
-) -> Iterator[Contestant]:
+) -> Iterator[TimedRow]:
     """Rows of one agent: ceiling, loop, and the wrapper by batch; `refuse` is told what decides otherwise."""
     device = rows.device or torch.device("cpu")
     threads = str(torch.get_num_threads()) if device.type == "cpu" else str(device)
     yield matrix_products(device)
     loop, wrapper = PerSampleLoop(agent, rows[:LOOP_ROBOTS]), PolicyWrapper(agent).eval()
-    yield Contestant(LOOP, loop.play, len(loop.robots), threads, agent.name)
+    yield TimedRow(LOOP, loop.play, len(loop.robots), threads, agent.name)
     for robots in batches:
         calls = {"eager": BatchedCall(wrapper, rows[:robots])}
         if compiled and robots <= _COMPILED_AT_MOST:
@@ -164,10 +164,10 @@ def contestants(
         for how, call in calls.items():
             refuse(f"{agent.name}, {robots} robots, {how}", difference(loop, call.actions))
             extra: dict[str, object] = {"agent": agent.name, "robots": robots, "how": how}
-            yield Contestant(f"{agent.name}, {robots}, {how}", call.play, robots, threads, agent.name, extra=extra)
+            yield TimedRow(f"{agent.name}, {robots}, {how}", call.play, robots, threads, agent.name, extra=extra)
 
 
-def matrix_products(device: torch.device) -> Contestant:
+def matrix_products(device: torch.device) -> TimedRow:
     """Floating point operations a second of float32 products of large matrices: more than any network reaches."""
     left, right = (torch.ones(_MATRIX, _MATRIX, device=device) for _ in range(2))
     out = torch.empty_like(left)
@@ -176,7 +176,7 @@ def matrix_products(device: torch.device) -> Contestant:
         for _ in range(calls):
             torch.mm(left, right, out=out)
 
-    return Contestant(CEILING, run, 2 * _MATRIX**3, str(torch.get_num_threads()), notes="operations/s")
+    return TimedRow(CEILING, run, 2 * _MATRIX**3, str(torch.get_num_threads()), notes="operations/s")
 
 
 def operations(agent: Agent, rows: TensorDict) -> float:

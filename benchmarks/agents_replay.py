@@ -9,7 +9,7 @@ from torch import Tensor
 from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
 
 from tests.policies.navigation_spaces import transitions
-from torchrl_gpu.bench.timing import Contestant
+from torchrl_gpu.bench.timing import TimedRow
 from torchrl_gpu.training.replay.buffer import replay_buffer
 
 ALPHA, BETA, EPS = 0.6, 0.4, 1e-3
@@ -76,11 +76,11 @@ def _powers(errors: Tensor) -> Tensor:
     return (errors.double().cpu() + EPS) ** ALPHA
 
 
-def contestants(capacity: int, sizes: list[int], device: torch.device) -> Iterator[Contestant]:
+def timed_rows(capacity: int, sizes: list[int], device: torch.device) -> Iterator[TimedRow]:
     """Rows of one capacity."""
     threads = str(torch.get_num_threads()) if device.type == "cpu" else str(device)
     for size in sizes:
         for side, make in SIDES.items():
             cycle = Cycle(make(capacity, size, device), capacity, size, device)
             extra: dict[str, object] = {"capacity": capacity, "batch": size, "side": side}
-            yield Contestant(f"{side}, {capacity:,}, {size}", cycle.play, 1, threads, str(capacity), extra=extra)
+            yield TimedRow(f"{side}, {capacity:,}, {size}", cycle.play, 1, threads, str(capacity), extra=extra)

@@ -17,7 +17,7 @@ from torchrl.objectives import DDPGLoss, DQNLoss, LossModule, SoftUpdate
 from tests.policies.agents.test_torchrl import distributional_loss, soft_loss
 from tests.policies.navigation_spaces import make, transitions
 from tests.tolerances import TOLERANCE
-from torchrl_gpu.bench.timing import Contestant
+from torchrl_gpu.bench.timing import TimedRow
 from torchrl_gpu.policies import DDPG, DQN, SAC, Agent, Rainbow
 from torchrl_gpu.policies.spaces import in_keys
 from torchrl_gpu.training.updates.graphed import GraphedUpdate
@@ -193,9 +193,9 @@ def _same_noise() -> Iterator[None]:
         yield
 
 
-def contestants(
+def timed_rows(
     name: str, sizes: list[int], device: torch.device, compiled: bool, tell: Told, missing: list[str]
-) -> Iterator[Contestant]:
+) -> Iterator[TimedRow]:
     """Rows of one agent by batch size; `tell` is told what loses otherwise, `missing` gets rows that cannot be."""
     threads = str(torch.get_num_threads()) if device.type == "cpu" else str(device)
     for size in sizes:
@@ -203,7 +203,7 @@ def contestants(
         check(name, batch, tell)
         for how, run in _ways(name, batch, compiled, tell, missing):
             extra: dict[str, object] = {"agent": name, "batch": size, "how": how}
-            yield Contestant(f"{name}, {size}, {how}", run, 1, threads, name, extra=extra)
+            yield TimedRow(f"{name}, {size}, {how}", run, 1, threads, name, extra=extra)
 
 
 def _ways(

@@ -22,8 +22,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from torchrl_gpu import machine
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.bench import machine
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.evaluation.packing import evaluate
@@ -58,7 +58,7 @@ def measured(episodes: int, batch_size: int | None, objects: int, items: int) ->
         orientations="cube",
         order="box",
         reward="objective",
-        judge="com",
+        stability_judge="com",
         include=["z_map"],
         device="cpu",
         seed=1,

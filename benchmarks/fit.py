@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from torchrl_gpu.bench import machine
+from torchrl_gpu import machine
 
 CONFIG = "packing.yaml"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
@@ -21,8 +22,12 @@ import torch
 from PIL import Image
 from rich.table import Table
 
-from torchrl_gpu.bench import machine, report
-from torchrl_gpu.bench.timing import Contestant, measure
+sys.path.insert(0, str(Path(__file__).parent.parent))  # to find the other benchmarks
+
+from benchmarks import report
+from torchrl_gpu import machine
+from torchrl_gpu.bench.timing import TimedRow, measure
+from torchrl_gpu.console import progress, wide_console
 from torchrl_gpu.streaming.codecs.libavcodec import open_codec
 from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 
@@ -65,8 +70,8 @@ def main() -> int:
             result["sections"].append(timed(f"{kind} {width}×{height}", rows, args))
     result |= {"elapsed_s": time.perf_counter() - started} | machine.gpu_use(pipe.device)
     for section in result["sections"]:
-        report.wide_console().print(_table(section))
-    report.wide_console().print(report.machine_line(result), markup=False)
+        wide_console().print(_table(section))
+    wide_console().print(report.machine_line(result), markup=False)
     if args.output:
         args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -128,11 +133,11 @@ def check(row: Row, frames: np.ndarray, decode: Decode, kind: str) -> dict[str, 
 
 def timed(title: str, rows: list[Row], args: argparse.Namespace) -> dict[str, Any]:
     """Rates of rows that take turns, and their ratios to the first."""
-    contestants = [Contestant(row.name, _work(row), row.per_call, notes=row.notes) for row in rows]
-    with report.progress(title) as on_row:
-        measure(contestants, args.seconds, args.repetitions, on_row=on_row)
-    bars = {"first": contestants[0].rate}
-    section = report.section(title, "frames/s", contestants, bars)
+    timed = [TimedRow(row.name, _work(row), row.per_call, notes=row.notes) for row in rows]
+    with progress(title) as on_row:
+        measure(timed, args.seconds, args.repetitions, on_row=on_row)
+    bars = {"first": timed[0].rate}
+    section = report.section(title, "frames/s", timed, bars)
     for row in section["rows"]:
         row["ms_per_frame"] = 1000 / row["rate"]
     return section

@@ -88,7 +88,7 @@ EPISODES: Options = {"data.num_episodes": 3, "data.num_val_episodes": 2}
 NARROW: Options = {
     "model.agent.network.channels": 8,
     "model.agent.network.blocks": 1,
-    "model.agent.epsilon_frames": 120,
+    "model.agent.exploration.frames": 120,
 }
 BOXES = REPLAY | EPISODES | {"model.env.num_envs": 4, "model.env.items.pool": 16}
 PACKING = BOXES | NARROW
@@ -109,7 +109,7 @@ RAINBOW = {
     "model.agent.v_min": 0.0,
     "model.agent.v_max": 10.0,
     "model.agent.n_steps": 3,
-    "model.agent.epsilon_start": 0.5,
+    "model.agent.exploration.start": 0.5,
     "model.replay.prioritized": "true",
     "model.replay.beta_updates": 12,
 }
@@ -143,7 +143,7 @@ MARINE = REPLAY | {
 }
 # Both rows are trained on: the second one begins after the first updates.
 UNICYCLES = MARINE | {"model.env.curriculum": "[[0,3,4,0,30.0],[100,5,6,2,35.0]]"}
-CHOOSING = UNICYCLES | {"model.agent.epsilon_frames": 200}
+CHOOSING = UNICYCLES | {"model.agent.exploration.frames": 200}
 VESSELS = MARINE | {"model.env.curriculum": "[[0,2,0,0,30.0],[100,4,0,2,35.0]]"}
 IN_FLOAT32 = {"trainer.precision": "32-true"}  # in the shipped bfloat16, a last bit may be rounded away
 

@@ -22,12 +22,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the reference lies among the tests
 
+from benchmarks import report
 from tests.envs.marine.reference import World
 from tests.envs.marine.settings import acted, random_action
 from tests.envs.marine.worlds import noise_of, world_of
+from torchrl_gpu import machine
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.bench import machine, report
-from torchrl_gpu.bench.timing import Contestant, measure
+from torchrl_gpu.bench.timing import TimedRow, measure
+from torchrl_gpu.console import progress
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.types import PLACE
@@ -158,10 +160,10 @@ def vmas_player(num_envs: int, num_agents: int, device: str) -> Callable[[int], 
     return play
 
 
-def contestants(name: str, changes: dict[str, Any], args: argparse.Namespace, device: str) -> Iterator[Contestant]:
+def timed_rows(name: str, changes: dict[str, Any], args: argparse.Namespace, device: str) -> Iterator[TimedRow]:
     """Rows of one setting."""
     threads = str(torch.get_num_threads()) if device == "cpu" else device
-    yield Contestant(
+    yield TimedRow(
         "reference", ReferencePlayer(changes).play, 1, "1", name, "NumPy, one world, robot and obstacle at a time"
     )
     for n in args.num_envs:
@@ -169,15 +171,15 @@ def contestants(name: str, changes: dict[str, Any], args: argparse.Namespace, de
         def make(num_envs: int = n) -> MarineNavEnv:
             return MarineNavEnv(num_envs, device=device, seed=0, max_steps=MAX_STEPS, **changes)
 
-        yield Contestant(f"ours, {n}", Player(make()).play, n, threads, name)
+        yield TimedRow(f"ours, {n}", Player(make()).play, n, threads, name)
         if args.compiled:
-            yield Contestant(f"ours, {n}, compiled", Player(make(), True).play, n, threads, name)
+            yield TimedRow(f"ours, {n}, compiled", Player(make(), True).play, n, threads, name)
         if device != "cpu":
-            yield Contestant(f"ours, {n}, CUDA graph", GraphedPlayer(make()).play, n, threads, name)
+            yield TimedRow(f"ours, {n}, CUDA graph", GraphedPlayer(make()).play, n, threads, name)
         if args.peers:
             agents = changes.get("robots", 5)
             note = f"navigation, {agents} agents, one substep, no currents, no resets"
-            yield Contestant(f"VMAS, {n}", vmas_player(n, agents, device), n, threads, name, note)
+            yield TimedRow(f"VMAS, {n}", vmas_player(n, agents, device), n, threads, name, note)
 
 
 def main() -> int:
@@ -200,8 +202,8 @@ def main() -> int:
     }
     for name, changes in chosen.items():
         torch._dynamo.reset()  # else the settings together exceed the graphs that one function may have
-        rows = list(contestants(name, changes, args, device))
-        with report.progress(name) as say:
+        rows = list(timed_rows(name, changes, args, device))
+        with progress(name) as say:
             measure(rows, args.seconds, args.repetitions, on_row=say)
         rates = {row.name: row.rate for row in rows}
         best = max((rate for row, rate in rates.items() if row.startswith("VMAS")), default=None)

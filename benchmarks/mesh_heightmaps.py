@@ -21,13 +21,13 @@ import torch
 from rich.progress import track
 from trimesh import creation
 
-from torchrl_gpu.bench.machine import describe
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs.packing.items.columns import crossings
 from torchrl_gpu.envs.packing.items.mesh_shapes import MeshShape
 from torchrl_gpu.envs.packing.items.meshes import MeshItems
 from torchrl_gpu.envs.packing.items.rasterise import Heightmaps, rasterise
 from torchrl_gpu.envs.packing.rotations import orientation_set
+from torchrl_gpu.machine import describe
 
 RAYS = 3  # along each side of a cell
 TOLERANCE = 1e-6  # metres

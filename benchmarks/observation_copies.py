@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchrl_gpu.bench import machine
+from torchrl_gpu import machine
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids

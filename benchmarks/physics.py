@@ -19,11 +19,11 @@ from rich.progress import track
 from rich.table import Table
 from torchrl.envs.utils import step_mdp
 
-from torchrl_gpu.bench.machine import describe
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ItemSource, ProceduralSolids
 from torchrl_gpu.envs.packing.physics import PhysicsJudge, plan_of, settle
 from torchrl_gpu.evaluation.reports import print_whole, write_json
+from torchrl_gpu.machine import describe
 from torchrl_gpu.policies.packing import HeightmapMinimization, RandomLegal, VolumeSorted
 
 CPU = torch.device("cpu")

@@ -22,7 +22,6 @@ from rich.progress import track
 from rich.table import Table
 from tensordict import TensorDictBase
 
-from torchrl_gpu.bench.machine import describe
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items.meshes import MeshItem, MeshItems
 from torchrl_gpu.envs.packing.items.rasterise import Heightmaps, rasterise
@@ -33,6 +32,7 @@ from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.evaluation.comparison import estimate
 from torchrl_gpu.evaluation.packing import evaluate
 from torchrl_gpu.evaluation.reports import print_whole, write_json
+from torchrl_gpu.machine import describe
 from torchrl_gpu.policies.packing import HierarchicalPacker, PackerNetworks
 
 CPU = torch.device("cpu")

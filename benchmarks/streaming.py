@@ -90,7 +90,7 @@ def describe() -> dict[str, Any]:
     """The machine and what it runs, in the words of the other benchmarks."""
     import torch
 
-    from torchrl_gpu.bench import machine
+    from torchrl_gpu import machine
 
     made = machine.describe(torch.device("cpu"))
     made["versions"] |= {name: metadata.version(name) for name in PACKAGES}
@@ -203,7 +203,7 @@ def measure_hook(args: argparse.Namespace) -> tuple[list[Row], dict[str, Any]]:
     from lightning.pytorch.loggers import CSVLogger
 
     from torchrl_gpu.callbacks import FrameStream
-    from torchrl_gpu.lightning_cli import quiet
+    from torchrl_gpu.cli.lightning_cli import quiet
 
     quiet()
     stream, costs = FrameStream(port=0), []
@@ -252,7 +252,7 @@ def measure_training(args: argparse.Namespace) -> tuple[list[Row], dict[str, Any
     """Training steps a second with a viewer against without, stretch by stretch in one run."""
     from torchrl_gpu.allocator import keep_freed_memory
     from torchrl_gpu.callbacks import FrameStream
-    from torchrl_gpu.lightning_cli import build
+    from torchrl_gpu.cli.lightning_cli import build
 
     keep_freed_memory()  # as `lightning fit` does
     stream = FrameStream(port=0, streams=["env0"])
@@ -374,7 +374,7 @@ def a_viewer() -> Iterator[Viewer]:
 
 def resolved(words: list[str]) -> list[str]:
     """With the shipped config's own path."""
-    from torchrl_gpu.cli import resolve_configs
+    from torchrl_gpu.cli.options import resolve_configs
 
     return resolve_configs(words)
 

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from selenium import webdriver
 
-from torchrl_gpu.bench.machine import describe
+from torchrl_gpu.machine import describe
 from torchrl_gpu.streaming.server import StreamServer
 
 SIZES = ((640, 480), (1280, 720))

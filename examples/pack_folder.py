@@ -15,9 +15,9 @@ from rich.table import Table
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing import viewer
 from torchrl_gpu.envs.packing.items import MeshItems
-from torchrl_gpu.envs.packing.items.source import PooledStream
+from torchrl_gpu.envs.packing.items.source import PooledSequences
 from torchrl_gpu.envs.packing.overlap import overlaps
-from torchrl_gpu.envs.packing.plan import Plan, plan_of
+from torchrl_gpu.envs.packing.plan import PackingPlan, plan_of
 from torchrl_gpu.envs.packing.scene_export import save_glb, save_plan
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.policies.packing import baselines
@@ -28,10 +28,10 @@ class EachOnce(MeshItems):
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, PooledStream]:
+    ) -> tuple[Catalogue, PooledSequences]:
         """The objects as one sequence."""
         catalogue, _ = super().build(bin_, orientations, num_items, num_envs)
-        return catalogue, PooledStream(torch.arange(catalogue.num_items)[None, :num_items], in_order=True)
+        return catalogue, PooledSequences(torch.arange(catalogue.num_items)[None, :num_items], in_order=True)
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def main() -> None:
     report(env, plan)
 
 
-def report(env: PackingEnv, plan: Plan) -> None:
+def report(env: PackingEnv, plan: PackingPlan) -> None:
     """Prints what went where."""
     table = Table("object", "position (m)", "quaternion (w, x, y, z)", title=f"{len(plan.poses)} of {env.num_items}")
     for solid, pose in zip(plan.solids, plan.poses, strict=True):

@@ -10,6 +10,7 @@ import torch
 
 from torchrl_gpu import arguments
 
+CPU = torch.device("cpu")
 HUGE = 10**5000  # more digits than Python writes out
 
 
@@ -96,7 +97,7 @@ def test_flags_words_and_lists() -> None:
         (lambda: arguments.choices("Here", "w", ["a", 3], ("a", "b")), "w must be one of a, b; got 3"),
         (lambda: arguments.listed("Here", "l", "a list", 3), "l must be a list; got 3"),
     ):
-        with pytest.raises(ValueError, match=f"^Here: {message}$"):
+        with pytest.raises(ValueError, match=rf"^Here: {message}$"):
             check()
 
 
@@ -108,3 +109,63 @@ def test_a_message_is_one_short_line_whatever_came() -> None:
     assert arguments.shown(Odd()) == "a Odd that cannot be written out"
     assert arguments.shown("a\nb" * 100).isprintable()
     assert len(arguments.shown(list(range(10_000)))) == 80
+
+
+# -- tensors -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_tensor_that_is_as_wanted_is_given_back_itself() -> None:
+    for dtype in (torch.float32, torch.int64, torch.bool):
+        value = torch.zeros(2, 3, dtype=dtype)
+        for shape in ((2, 3), (None, 3), (None, None)):
+            for device in (CPU, None):
+                assert arguments.tensor("Here", "t", value, dtype, shape, device, contiguous=True) is value
+        assert arguments.tensor("Here", "t", value.T, dtype, (3, 2), CPU).shape == (3, 2)  # strides are no matter
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32])
+def test_integers_become_int64_where_they_may(dtype: torch.dtype) -> None:
+    value = torch.tensor([1, 2, 100]).to(dtype)
+    came = arguments.tensor("Here", "t", value, torch.int64, (3,), CPU, cast=True)
+    assert came.dtype == torch.int64
+    assert came.tolist() == [1, 2, 100]
+    with pytest.raises(ValueError, match=rf"^Here: t must be of dtype int64; got {str(dtype)[6:]}$"):
+        arguments.tensor("Here", "t", value, torch.int64, (3,), CPU)
+    with pytest.raises(ValueError, match=r"^Here: t must be of dtype int32; got "):
+        arguments.tensor("Here", "t", torch.tensor([1]), torch.int32, (1,), CPU, cast=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.zeros(2), "of dtype int64; got float32"),
+        (torch.zeros(2, dtype=torch.bool), "of dtype int64; got bool"),
+        (torch.zeros(3, dtype=torch.int64), r"shape \(2,\); got \(3,\)"),
+        (torch.zeros(2, 1, dtype=torch.int64), r"shape \(2,\); got \(2, 1\)"),
+        (torch.zeros(2, dtype=torch.int64, device="meta"), "on cpu; got meta"),
+        (torch.zeros(2, dtype=torch.int64).to_sparse(), "a dense tensor with data; got one of layout sparse_coo"),
+        ([0, 0], r"a tensor; got \[0, 0\]"),
+        (None, "a tensor; got none"),
+    ],
+    ids=lambda _: "",
+)
+def test_what_is_not_the_tensor_wanted(value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"^Here: t must (be|have) {message}$"):
+        arguments.tensor("Here", "t", value, torch.int64, (2,), CPU, cast=True)
+
+
+def test_a_tensor_of_any_device_holds_data() -> None:
+    with pytest.raises(ValueError, match=r"^Here: t must be a dense tensor with data; got one without$"):
+        arguments.tensor("Here", "t", torch.zeros(2, device="meta"), torch.float32, (2,))
+    with pytest.raises(ValueError, match=r"^Here: t must have shape \(any, 3\); got \(2, 2\)$"):
+        arguments.tensor("Here", "t", torch.zeros(2, 2), torch.float32, (None, 3))
+
+
+def test_what_is_written_in_place_is_contiguous() -> None:
+    with pytest.raises(ValueError, match=r"^Here: t must be contiguous; got strides \(2,\)$"):
+        arguments.tensor("Here", "t", torch.zeros(4)[::2], torch.float32, (2,), CPU, contiguous=True)
+
+
+def test_what_is_no_tensor_has_no_length() -> None:
+    assert arguments.length(None) == arguments.length(torch.tensor(1)) == arguments.length(torch.zeros(2), 1) == 0
+    assert arguments.length(torch.zeros(2, 3), 1) == 3

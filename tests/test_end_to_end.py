@@ -19,7 +19,8 @@ from PIL import Image
 
 from tests.conftest import ROOT
 from tests.training.resuming import part_of
-from torchrl_gpu import cli, configs, lightning_cli
+from torchrl_gpu import cli, configs
+from torchrl_gpu.cli import lightning_cli
 from torchrl_gpu.training.checkpoint_files import ENTRY
 
 NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]

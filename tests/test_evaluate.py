@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from torchrl_gpu import cli
+from torchrl_gpu.cli.lightning_cli import build
+from torchrl_gpu.cli.options import resolve_configs
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation.comparison import paired
-from torchrl_gpu.lightning_cli import build
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.contestants import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
 
@@ -35,7 +36,7 @@ FIGURES = ("C", "P", "S com", "objects", "utilization")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Of networks that differ from the rules, as if they had been trained."""
     config = ["--config=packing_irregular.yaml", "--model.env.device=cpu", "--model.env.num_envs=1"]
-    module = build("fit", [*cli.resolve_configs(config), "--trainer.logger=false", *SMALL]).model
+    module = build("fit", [*resolve_configs(config), "--trainer.logger=false", *SMALL]).model
     torch.manual_seed(0)
     with torch.no_grad():
         for weights in module.parameters():
@@ -118,7 +119,7 @@ WRONG = [
     (["--meshes", "nowhere"], "--meshes must be a folder of mesh files; got nowhere"),
     (["--ckpt_path", "no.ckpt"], "checkpoint no.ckpt: want an existing file; got none there"),
     (["--config", "no.yaml"], "no.yaml"),
-    (["--model.env.visible=3"], "want a known option"),
+    (["--model.env.visible=3"], "visible"),
 ]
 
 

@@ -1,7 +1,10 @@
-"""Checks of the arguments that users give: each returns the plain value, or says in one line what is wrong with it.
+"""Checks of arguments: each returns the plain value, or says in one line what is wrong with it.
 
 Every error is a ValueError in three parts: where and which argument, what it must be, what came. Numbers of NumPy and
 0-dimensional arrays and tensors count as numbers, whole floats as whole numbers; booleans count as neither.
+
+Of tensors only the form is checked: to look at values would make a device wait. Whoever reads their memory holds what
+it finds there within its range.
 """
 
 from __future__ import annotations
@@ -11,8 +14,14 @@ import numbers
 from collections.abc import Collection, Iterable
 from typing import Any, NoReturn
 
+import torch
+from torch import Tensor
+
 INT64 = -(2**63), 2**63 - 1
 _LONGEST = 80  # characters of a value in a message
+_INTEGERS = frozenset(
+    (torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32, torch.uint64, torch.int64)
+)
 
 
 def refuse(where: str, name: str, wanted: str, value: Any) -> NoReturn:
@@ -98,6 +107,73 @@ def listed(where: str, name: str, wanted: str, value: Any) -> tuple[Any, ...]:
     if len(getattr(value, "shape", ())) == 1 and hasattr(value, "tolist"):
         return tuple(value.tolist())
     refuse(where, name, wanted, value)
+
+
+def tensor(
+    where: str,
+    name: str,
+    value: Any,
+    dtype: torch.dtype,
+    shape: tuple[int | None, ...],
+    device: torch.device | None = None,
+    *,
+    cast: bool = False,
+    contiguous: bool = False,
+) -> Tensor:
+    """The value, if it is a dense tensor of a dtype and shape, and on the device where one is named. Reads nothing.
+
+    Args:
+        where: The first part of the message.
+        name: Of the value, in messages.
+        value: What came.
+        dtype: Wanted.
+        shape: Wanted; None stands for any length.
+        device: Wanted; None for any that holds data.
+        cast: Whether integers of another width become int64 where that is wanted, since it loses nothing.
+        contiguous: Whether it must be, as what is written in place.
+
+    Raises:
+        ValueError: It is not.
+    """
+    at_once = isinstance(value, Tensor) and value.shape == shape and value.dtype is dtype and value.device == device
+    if not at_once or value.layout is not torch.strided:
+        _check_form(where, name, value, dtype, shape, device, cast)
+    if contiguous and not value.is_contiguous():
+        raise ValueError(f"{where}: {name} must be contiguous; got strides {value.stride()}")
+    return value if value.dtype is dtype else value.long()
+
+
+def _check_form(
+    where: str,
+    name: str,
+    value: Any,
+    dtype: torch.dtype,
+    shape: tuple[int | None, ...],
+    device: torch.device | None,
+    cast: bool,
+) -> None:
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{where}: {name} must be a tensor; got {'none' if value is None else shown(value)}")
+    is_meta = value.device.type == "meta" and device is None
+    if value.layout != torch.strided or value.is_quantized or is_meta:
+        came = "a quantized one" if value.is_quantized else f"one of layout {_word(value.layout)}"
+        raise ValueError(f"{where}: {name} must be a dense tensor with data; got {'one without' if is_meta else came}")
+    if value.dtype != dtype and not (cast and dtype is torch.int64 and value.dtype in _INTEGERS):
+        raise ValueError(f"{where}: {name} must be of dtype {_word(dtype)}; got {_word(value.dtype)}")
+    if len(value.shape) != len(shape) or any(w is not None and w != c for w, c in zip(shape, value.shape, strict=True)):
+        wanted = "(" + ", ".join("any" if n is None else str(n) for n in shape) + (",)" if len(shape) == 1 else ")")
+        raise ValueError(f"{where}: {name} must have shape {wanted}; got {tuple(value.shape)}")
+    if device is not None and value.device != device:
+        raise ValueError(f"{where}: {name} must be on {device}; got {value.device}")
+
+
+def length(value: object, axis: int = 0) -> int:
+    """Size of a tensor along an axis; 0 where there is none, which `tensor` then says."""
+    return value.shape[axis] if isinstance(value, Tensor) and value.ndim > axis else 0
+
+
+def _word(constant: object) -> str:
+    return str(constant).removeprefix("torch.")
 
 
 def _plain(value: Any) -> Any:

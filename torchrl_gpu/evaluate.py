@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.cli import check_arguments, check_is_there
-from torchrl_gpu.errors import OneLineParser
+from torchrl_gpu.cli.options import check_arguments, check_checkpoint_path
+from torchrl_gpu.cli.subcommands import OneLineParser
 
 WHERE = "torchrl-gpu evaluate"
 OF_IRREGULAR = ("sets", "shapes", "meshes", "unit", "visible", "steps", "resolutions", "methods", "physics", "timed")
@@ -93,7 +93,7 @@ def _check(args: argparse.Namespace) -> None:
             raise ValueError(f"{WHERE}: --{name} must be at least {bound}; got {given}")
     if args.meshes is not None and not args.meshes.is_dir():
         raise FileNotFoundError(f"{WHERE}: --meshes must be a folder of mesh files; got {args.meshes}")
-    check_is_there(args.ckpt_path or "")
+    check_checkpoint_path(args.ckpt_path or "")
     if args.physics:
         from torchrl_gpu.envs.packing.physics.scene import load_mujoco
 
@@ -113,7 +113,7 @@ def _words(args: argparse.Namespace, rest: list[str]) -> list[str]:
 
 
 def _described(args: argparse.Namespace, cli: Any, env: Any) -> dict[str, Any]:
-    from torchrl_gpu.bench import machine
+    from torchrl_gpu import machine
 
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     about = {"evaluation": Path(args.config).stem, "machine": machine.describe(env.device), "arguments": plain}

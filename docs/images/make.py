@@ -1,7 +1,7 @@
 """Draws pictures of the documentation: `python docs/images/make.py [--folder FOLDER] [--packer CHECKPOINT]`.
 
 solids.png and marine.gif; with the checkpoint of a run of packing_irregular.yaml packer.png instead. kernels.png is
-drawn by `torchrl-gpu bench kernels --plot`, packing.gif and crossing.gif by `lightning test` with the checkpoints of
+drawn by `python -m benchmarks.kernels --plot`, packing.gif and crossing.gif by `lightning test` with the checkpoints of
 packing.yaml and navigation_iqn.yaml.
 """
 
@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 from tensordict import TensorDictBase
 
-from torchrl_gpu.cli import resolve_configs
+from torchrl_gpu.cli.lightning_cli import build
+from torchrl_gpu.cli.options import resolve_configs
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.marine.viewer import film
 from torchrl_gpu.envs.packing.items import ProceduralSolids
@@ -21,7 +22,6 @@ from torchrl_gpu.envs.packing.viewer import contact_sheet, render, save_gif, sav
 from torchrl_gpu.evaluation.packing import evaluate
 from torchrl_gpu.evaluation.packing.items import easy
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED
-from torchrl_gpu.lightning_cli import build
 from torchrl_gpu.policies.packing import HeightmapMinimization
 from torchrl_gpu.training.checkpoint import read_archive
 

@@ -1,71 +1,60 @@
-"""The packing benchmark: parity is looked for first, and no ratio is given while it fails."""
+"""`torchrl-gpu bench packing`: parity is looked for first, and no ratio is given while it fails."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
-from torchrl_gpu import bench
-from torchrl_gpu.bench import machine, packing, parity
-from torchrl_gpu.bench.settings import BPP10
-from torchrl_gpu.bench.timing import Contestant
-from torchrl_gpu.cli import USER_ERROR
-from torchrl_gpu.cli import main as cli_main
+from torchrl_gpu.bench import packing
+from torchrl_gpu.bench.ceilings import ADD_MAX, COPY
+from torchrl_gpu.bench.timing import TimedRow
+from torchrl_gpu.cli import main
+from torchrl_gpu.envs.packing.kernels import eager, get_kernels
+from torchrl_gpu.envs.packing.types import Moved
 
-TINY = ["--device", "cpu", "--no-peers", "--num_envs", "1", "3", "--steps", "1", "--parity_steps", "3"]
-TINY += ["--seconds", "0.001", "--repetitions", "2"]
+CPU = torch.device("cpu")
+TINY = ["--device", "cpu", "--num_envs", "1", "3", "--parity_steps", "3", "--seconds", "0.001", "--repetitions", "2"]
+TINY += ["--num_objects", "2", "--resolution", "26", "--grid_step", "5"]
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of the protocols, few objects, and a ceiling that takes no time."""
-    monkeypatch.setattr(packing, "BPP10", {name: BPP10[name] for name in ("bpp10", "bpp10 discrete125")})
-    monkeypatch.setattr(packing, "_DROP_ENVS", (1, 2))
-    monkeypatch.setattr(machine, "ceilings", lambda device: [Contestant(machine.ADD_MAX, lambda calls: None, 1000)])
-
-
-def measured(path: Path, *words: str) -> dict[str, Any]:
-    assert bench.main(["packing", *TINY, *words, "--output", str(path)]) == 0
-    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return result
+    """Ceilings that take no time."""
+    rows = (COPY, ADD_MAX)
+    monkeypatch.setattr(packing, "ceilings", lambda device: [TimedRow(n, lambda calls: None, 1000) for n in rows])
 
 
 def test_the_command_writes_every_raw_timing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = measured(tmp_path / "new" / "packing.json", "--settings", "bpp10")
-    assert {"device", "cpu", "cores", "torch_threads", "commit"} <= set(result["machine"])
+    path = tmp_path / "new" / "packing.json"
+    assert main(["bench", "packing", *TINY, "--output", str(path)], "torchrl-gpu") == 0
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    assert {"device", "cpu", "cores", "torch_threads", "commit", "gpu_memory"} <= set(result["machine"])
     assert {"torch", "torchrl"} <= set(result["machine"]["versions"])
-    assert [check["difference"] for check in result["parity"]] == ["", ""]
-    rows = {row["name"]: row for each in result["sections"] for row in each["rows"] if each["title"] == "bpp10"}
-    numpy_rows = {"NumPy, loop", "NumPy, windows", "NumPy, box loop"}
-    assert set(rows) == numpy_rows | {"ours, 1", "ours, 3", "ours, 3, with z_map"}
-    ours, loop = rows["ours, 3"], rows["NumPy, loop"]
-    assert len(ours["seconds"]) == 2
-    assert ours["ratios"]["numpy_loop"] == pytest.approx(ours["rate"] / loop["rate"])
-    assert result["missing"] == []
-    printed = capsys.readouterr().out
-    assert "× loop" in printed
-    assert "GPU utilisation n/a" in " ".join(printed.split())
-
-
-def test_irregular_objects_are_measured_and_written(tmp_path: Path) -> None:
-    size = ["--num_objects", "2", "--resolution", "40", "--grid_step", "5"]
-    _, objects, steps = measured(tmp_path / "packing.json", *size, "--settings", "irregular")["sections"]
-    assert {"NumPy, loop", "NumPy, windows", "ours, 1", "ours, 2"} <= {row["name"] for row in objects["rows"]}
-    assert all(row["add_max_per_object"] > 0 for row in objects["rows"])
-    assert "ours, 1" in {row["name"] for row in steps["rows"]}
+    copied, _, *rows = result["rows"]
+    names = ["NumPy reference", "1 envs", "3 envs"]
+    assert [(row["group"], row["name"]) for row in rows] == [(g, n) for g in ("bpp10", "irregular") for n in names]
+    for reference, ours in ((rows[0], rows[2]), (rows[3], rows[5])):
+        assert len(ours["seconds"]) == 2
+        assert ours["ratio"] == pytest.approx(ours["rate"] / reference["rate"])
+        assert ours["share_of_copy"] == pytest.approx(ours["rate"] * ours["bytes_per_step"] / copied["rate"])
+        assert "ratio" not in reference
+    assert rows[2]["bytes_per_step"] == 8 * 100 + 5 * 200  # heights in and out; z-maps and masks out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "× NumPy" in printed
+    assert "GPU utilisation n/a" in printed
 
 
 def test_nothing_is_timed_while_parity_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def never(*args: object) -> None:
-        raise AssertionError("timed although parity fails")
-
-    monkeypatch.setattr(parity, "difference", lambda *args, **kwargs: "step 1: legal_mask differs")
-    monkeypatch.setattr(packing, "measure", never)
+    monkeypatch.setattr(packing, "difference", lambda *args, **kwargs: "step 1: legal_mask differs")
+    monkeypatch.setattr(packing, "measure", pytest.fail)
     output = tmp_path / "packing.json"
     assert packing.main([*TINY, "--output", str(output)]) == 1
     said = capsys.readouterr()
@@ -74,20 +63,44 @@ def test_nothing_is_timed_while_parity_fails(
     assert not output.exists()
 
 
-def test_a_missing_peer_is_named_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("torchrl_gpu.bench.jumanji_packing.find_spec", lambda name: None)
-    words = [word for word in TINY if word != "--no-peers"]
-    assert packing.main([*words, "--settings", "bpp10"]) == 0
-    assert "pip install 'torchrl_gpu[peers]'" in capsys.readouterr().out
+def too_permissive(*args: Any) -> tuple[Tensor, Tensor]:
+    z_map, legal = eager.drop_map(*args)
+    return z_map, torch.ones_like(legal)
+
+
+def floating(*args: Any) -> Moved:
+    moved = eager.advance(*args)
+    return moved._replace(state=replace(moved.state, heightmap=moved.state.heightmap + 0.01))
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("wrong", "message"),
+    [
+        ({}, ""),
+        ({"drop_map": too_permissive}, "step 0: legal_mask differs in "),
+        ({"advance": floating}, "step 0: box_heightmap differs in 200 of 200 entries"),
+    ],
+    ids=["right", "map", "placement"],
+)
+def test_a_wrong_kernel_is_found(wrong: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kernels(name: str, device: torch.device) -> Any:
+        return get_kernels("eager")._replace(**wrong) if name == "auto" else get_kernels(name, device)
+
+    monkeypatch.setattr("torchrl_gpu.envs.packing.env.get_kernels", kernels)
+    found = packing.difference({}, CPU, steps=20)
+    assert found.startswith(message)
+    assert bool(found) == bool(wrong)
+
+
+def test_an_action_that_is_not_legal_ends_the_episode_in_both() -> None:
+    # One action in twenty is drawn from all of them; these steps hold several that are not legal.
+    assert packing.difference({"bin_size": (10.0, 10.0, 5.0)}, CPU, steps=60) == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "wanted"),
     [
         (["packing", "--num_envs", "0"], "--num_envs must be at least 1; got 0"),
-        (["packing", "--steps", "0"], "--steps must be at least 1; got 0"),
         (["packing", "--seconds", "nan"], "--seconds must be positive; got nan"),
         (["packing", "--device", "abacus"], "get_device"),
         (["packing", "--settings", "bpp9"], "bpp9"),
@@ -95,8 +108,10 @@ def test_a_missing_peer_is_named_with_its_extra(
         ([], "what"),
     ],
 )
-def test_bad_words_are_refused_in_one_line(words: list[str], wanted: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli_main(["bench", *words], "torchrl-gpu") == USER_ERROR
+def test_bad_arguments_are_refused_in_one_line(
+    args: list[str], wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *args], "torchrl-gpu") == 2
     said = capsys.readouterr().err.strip()
     assert wanted in said
     assert "\n" not in said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchrl_gpu.bench import timing
-from torchrl_gpu.bench.timing import Contestant, measure
+from torchrl_gpu.bench.timing import TimedRow, measure
 
 
 class Clock:
@@ -15,12 +15,12 @@ class Clock:
         self.now, self.order = 0.0, list[str]()
         monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)
 
-    def worker(self, name: str, seconds: float, per_call: int = 1) -> Contestant:
+    def worker(self, name: str, seconds: float, per_call: int = 1) -> TimedRow:
         def run(calls: int) -> None:
             self.now += calls * seconds
             self.order.append(name)
 
-        return Contestant(name, run, per_call)
+        return TimedRow(name, run, per_call)
 
 
 def test_rows_take_turns_after_their_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:

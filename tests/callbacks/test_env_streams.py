@@ -1,4 +1,4 @@
-"""What is drawn is what somebody watches, with figures that are true of it."""
+"""What is drawn is what somebody watches, with metrics that are true of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Counted:
         self.reached = torch.tensor([0.5, 0.2, 0.3, 0.0, 0.9])
         self.asked, self.drawn = 0, []
 
-    def figures(self) -> dict[str, Tensor]:
+    def metrics(self) -> dict[str, Tensor]:
         self.asked += 1
         return {"step": self.step, "episode": self.episode, "return": self.reached}
 
@@ -116,10 +116,10 @@ def test_a_stream_that_somebody_chooses_waits_for_a_picture(
 
 
 def test_the_worst_of_those_that_are_far_enough() -> None:
-    figures = {"step": np.array([9, 4, 6, 1, 5.0]), "return": np.array([0.5, 0.2, 0.3, 0.0, 0.9])}
-    assert choose("worst", figures) == 2
-    assert choose("best", figures) == 4
-    assert choose("env3", figures) == 3
+    metrics = {"step": np.array([9, 4, 6, 1, 5.0]), "return": np.array([0.5, 0.2, 0.3, 0.0, 0.9])}
+    assert choose("worst", metrics) == 2
+    assert choose("best", metrics) == 4
+    assert choose("env3", metrics) == 3
 
 
 def test_a_stream_stays_with_an_environment_until_its_episode_ends(view: Counted, server: FakeServer) -> None:

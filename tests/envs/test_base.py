@@ -47,7 +47,7 @@ class Countdown(BatchedEnv):
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
         self.episode, self.left = state["episode"], state["left"]
 
-    def _restart_streams(self) -> None:
+    def _restart_episodes(self) -> None:
         self.episode = torch.zeros_like(self.episode)
 
     def like(self, num_envs: int, **changes: Any) -> Countdown:

@@ -16,13 +16,13 @@ from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.packing.items import (
     BoxSequences,
     CutBoxes,
+    ItemSequences,
     ItemSource,
-    ItemStream,
     MeshItems,
     ProceduralSolids,
     RandomBoxes,
 )
-from torchrl_gpu.envs.packing.items.source import PooledStream
+from torchrl_gpu.envs.packing.items.source import PooledSequences
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 NAN, INF, HUGE = float("nan"), float("inf"), 10**12
@@ -49,7 +49,7 @@ BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {
             "orientations": [1, 0, -90, 7, NAN, INF, True, None, "spin", 10**400, [90], 1e-300],
             "stability": WORD,
             "reward": WORD,
-            "judge": WORD,
+            "stability_judge": WORD,
             "objective_weights": [1.0, (1, 1), (1, NAN, 1), (1, -1, 1), "abc", None, (True, 1, 1)],
             "skip_unplaceable": FLAG,
             "order": WORD,
@@ -152,7 +152,7 @@ def test_no_argument_is_left_out() -> None:
 @pytest.mark.parametrize(("name", "argument", "value"), CASES, ids=[f"{n}-{a}" for n, a, _ in CASES])
 def test_what_makes_no_sense_is_refused(name: str, argument: str, value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is refused for want of memory must be so on any machine.
-    monkeypatch.setattr("torchrl_gpu.envs.packing.memory.free_bytes", lambda device: 2**34)
+    monkeypatch.setattr("torchrl_gpu.envs.memory.free_bytes", lambda device: 2**34)
     with pytest.raises((ValueError, FileNotFoundError)) as error:
         BAD[name][0](**{argument: value})
     line = str(error.value)
@@ -191,7 +191,7 @@ class Given(ItemSource):
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
+    ) -> tuple[Catalogue, ItemSequences]:
         """The same, whatever the bin."""
         return self.built
 
@@ -205,7 +205,7 @@ def solids() -> Catalogue:
 SEQUENCES = torch.tensor([[0, 1, -1], [1, 1, 0]])
 # types, shapes and extents are the catalogue's own: see test_catalogue_check.py
 BUILT: list[tuple[Callable[[], Any], Any, str]] = [
-    (lambda: None, SEQUENCES, "want a Catalogue and an ItemStream; got None and "),
+    (lambda: None, SEQUENCES, "want a Catalogue and ItemSequences; got None and "),
     (lambda: replace(solids(), volume=torch.tensor([NAN, 3.0])), SEQUENCES, "volume must be from 0 to .*; got nan at"),
     (lambda: replace(solids(), height=torch.tensor([[-1.0], [1.0]])), SEQUENCES, "height must be from 0 to .*; got -1"),
     (
@@ -224,9 +224,9 @@ BUILT: list[tuple[Callable[[], Any], Any, str]] = [
 @pytest.mark.parametrize(("catalogue", "sequences", "message"), BUILT, ids=[message for *_, message in BUILT])
 def test_what_a_source_built_is_looked_at(catalogue: Callable[[], Any], sequences: Any, message: str) -> None:
     with pytest.raises(ValueError, match=rf"^Given\.build: {message}"):
-        PackingEnv(2, items=Given(catalogue(), PooledStream(sequences)), orientations="fixed", device="cpu")
+        PackingEnv(2, items=Given(catalogue(), PooledSequences(sequences)), orientations="fixed", device="cpu")
 
 
 def test_what_is_right_is_taken(tmp_path: Path) -> None:
-    env = PackingEnv(2, items=Given(solids(), PooledStream(SEQUENCES)), orientations="fixed", device="cpu", seed=0)
+    env = PackingEnv(2, items=Given(solids(), PooledSequences(SEQUENCES)), orientations="fixed", device="cpu", seed=0)
     assert env.rollout(3, break_when_any_done=False)["next", "num_packed"].max() <= 3

@@ -20,7 +20,7 @@ class Drawn:
 
     num_envs = 2
 
-    def figures(self) -> dict[str, Tensor]:
+    def metrics(self) -> dict[str, Tensor]:
         return {"step": torch.zeros(2), "episode": torch.ones(2), "return": torch.zeros(2)}
 
     def pictures(self, index: Sequence[int], width: int, height: int) -> np.ndarray:

@@ -17,8 +17,9 @@ from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, scene, scene_i
 from tests.native.compilers import need_compiler
 from tests.tolerances import assert_near
 from torchrl_gpu import native
-from torchrl_gpu.envs.packing.kernels import Kept, compiled, reference
-from torchrl_gpu.envs.streams import draw_bits
+from torchrl_gpu.envs.counter_rng import draw_bits
+from torchrl_gpu.envs.packing.kernels import compiled, reference
+from torchrl_gpu.envs.packing.types import StoredMaps
 from torchrl_gpu.native import build
 from torchrl_gpu.policies.exploration import random_legal
 
@@ -61,7 +62,7 @@ def in_use(narrower: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def assert_parity(s: Scene, seed: int) -> None:
-    """Maps, growth, and maps kept after a placement are those of the reference."""
+    """Maps, growth, and maps stored after a placement are those of the reference."""
     z_map, legal = reference.drop_map(*s)
     came_z, came_legal = compiled.drop_map(*s)
     assert torch.equal(came_z, z_map)
@@ -76,7 +77,7 @@ def assert_parity(s: Scene, seed: int) -> None:
     changed = torch.cat([corner, corner + extent], 1) * (placement.item_id >= 0)[:, None]
     slot = torch.arange(s.item_id.shape[1]).expand_as(s.item_id)
     after = s._replace(heightmap=placed)
-    came = compiled.drop_map(*after, Kept(z_map, legal, slot, changed))
+    came = compiled.drop_map(*after, StoredMaps(z_map, legal, slot, changed))
     assert all(torch.equal(a, b) for a, b in zip(came, reference.drop_map(*after), strict=True))
 
 

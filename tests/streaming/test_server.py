@@ -426,7 +426,6 @@ def test_nothing_forks_and_torch_is_not_loaded(child_environment: dict[str, str]
     code = """
 import os, sys
 os.register_at_fork(before=lambda: print("forked"))
-from torchrl_gpu.streaming import StreamServer
 with StreamServer(port=0) as server:
     server.stop()
     server.start()

@@ -8,7 +8,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from torchrl_gpu import configs
-from torchrl_gpu.lightning_cli import run
+from torchrl_gpu.cli.lightning_cli import run
 
 NAVIGATION = [name for name in configs.names() if name.startswith("navigation_")]
 

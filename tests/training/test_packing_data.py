@@ -48,8 +48,8 @@ def test_the_environment_is_like_the_one_of_training() -> None:
 
 def items_of(env: Any, number: int) -> list[list[int]]:
     """Of the first episode of so many environments."""
-    key = env.stream.begin(env.seed, torch.arange(number), torch.zeros(number, dtype=torch.int64))
-    return env.stream.items(key, torch.arange(env.stream.length).expand(number, -1)).tolist()
+    key = env.item_sequences.begin(env.seed, torch.arange(number), torch.zeros(number, dtype=torch.int64))
+    return env.item_sequences.items(key, torch.arange(env.item_sequences.length).expand(number, -1)).tolist()
 
 
 @pytest.mark.parametrize("items", ["random", "cut"])

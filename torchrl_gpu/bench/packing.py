@@ -1,72 +1,58 @@
-"""`torchrl-gpu bench packing`: PackingEnv against the NumPy path and Jumanji's BinPack, side by side, parity first."""
+"""`torchrl-gpu bench packing`: steps of PackingEnv per second, beside the NumPy reference and the memory's ceiling.
+
+Parity comes first: nothing is timed while the kernels that run here and the reference give different episodes.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from rich.table import Table
 
+from torchrl_gpu import machine
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.bench import jumanji_packing, machine, parity, report
-from torchrl_gpu.bench.drops import drop_contestants
-from torchrl_gpu.bench.numpy_packing import Drop, NumpyPacking
-from torchrl_gpu.bench.settings import BPP10, Player, episodes_of, irregular, make
-from torchrl_gpu.bench.timing import Contestant, measure
+from torchrl_gpu.bench.ceilings import COPY, ceilings
+from torchrl_gpu.bench.timing import TimedRow, measure
+from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.console import progress, wide_console
 from torchrl_gpu.device import get_device
-from torchrl_gpu.errors import OneLineParser
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import ProceduralSolids
+from torchrl_gpu.policies.exploration import random_legal
 
-SETTINGS = ("bpp10", "irregular")
-_DROP_ENVS = (1, 64)
-
-
-@dataclass
-class Section:
-    """Rows that are compared with each other.
-
-    Attributes:
-        title: What all rows of it measure.
-        unit: Of the rates.
-        rows: In the order in which they are shown.
-    """
-
-    title: str
-    unit: str
-    rows: list[Contestant]
+_TOLERANCE = 1e-6  # of heights, volumes and rewards
+_MOST_IRREGULAR = 64  # environments
+_PROGRAM = "torchrl-gpu bench packing"
 
 
 def main(argv: list[str]) -> int:
     """Prints the table and writes the JSON; 1 where parity fails, and then nothing is timed."""
     args = _parser().parse_args(argv)
     _check(args)
-    started, device = time.perf_counter(), str(get_device(args.device))
-    kept = keep_freed_memory()
-    checks = list(_parity(args, device))
-    if failed := [check for check in checks if check["difference"]]:
-        report.refuse(failed)
-        return 1
-    sections, missing = list(_sections(args, device)), []
-    rows = [row for section in sections for row in section.rows]
-    if args.peers and not any(row.name.startswith("Jumanji") for row in rows) and "bpp10" in args.settings:
-        missing.append(f"Jumanji BinPack-v2: {jumanji_packing.MISSING}")
-    result: dict[str, Any] = {
-        "benchmark": "packing",
-        "machine": machine.describe(torch.device(device)) | {"keeps_freed_memory": kept},
+    device, kept = get_device(args.device), keep_freed_memory()
+    settings = {name: changes for name, changes in _settings(args).items() if name in args.settings}
+    for name, changes in settings.items():
+        if found := difference(changes, device, steps=args.parity_steps if name == "bpp10" else 2):
+            print(f"parity fails in {name}: {found}\nNothing was timed.", file=sys.stderr)
+            return 1
+    rows = ceilings(device)
+    for name, changes in settings.items():
+        rows += _rows(name, changes, args.num_envs, device)
+    with progress("bench packing") as say:
+        measure(rows, args.seconds, args.repetitions, on_row=say)
+    result = {
+        "machine": machine.describe(device) | {"keeps_freed_memory": kept} | machine.gpu_use(device),
         "arguments": {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()},
-        "parity": checks,
+        "rows": [_as_data(row, rows) for row in rows],
     }
-    for section in sections:
-        _measure(section, args, device)
-    result["sections"] = [report.section(each.title, each.unit, each.rows) for each in sections]
-    result |= {"missing": missing, "elapsed_s": time.perf_counter() - started}
-    result |= machine.gpu_use(torch.device(device))
-    report.show(result)
+    _show(result)
     if args.output:
         args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -75,94 +61,133 @@ def main(argv: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(prog="torchrl-gpu bench packing", description=__doc__)
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS), help="what to measure")
-    parser.add_argument("--num_envs", nargs="+", type=int, default=[1, 64, 1024], help="batches of bpp10")
-    parser.add_argument("--num_objects", type=int, default=20, help="irregular: visible objects, of 50 to pack")
+    parser = OneLineParser(prog=_PROGRAM, description=__doc__)
+    names = ["bpp10", "irregular"]
+    parser.add_argument("--settings", nargs="+", choices=names, default=names, help="what to measure")
+    parser.add_argument("--num_envs", nargs="+", type=int, default=[1, 64, 1024], help="batches")
+    parser.add_argument("--num_objects", type=int, default=20, help="irregular: objects of the catalogue")
     parser.add_argument("--resolution", type=int, default=200, help="irregular: cells along x and y")
     parser.add_argument("--grid_step", type=int, default=4, help="irregular: cells between placements")
-    parser.add_argument("--steps", type=int, default=10, help="irregular: steps of one repetition, at most")
-    parser.add_argument("--peer_batches", nargs="+", type=int, default=[1, 64, 512, 1024], help="batches of Jumanji")
-    parser.add_argument("--device", default="auto", help="where ours runs; NumPy and Jumanji run on the CPU")
+    parser.add_argument("--device", default="auto", help="where PackingEnv runs; the reference runs on the CPU")
     parser.add_argument("--seconds", type=float, default=5.0, help="for each row, over all repetitions")
     parser.add_argument("--repetitions", type=int, default=5, help="turns; the median and the range are shown")
     parser.add_argument("--parity_steps", type=int, default=40, help="steps of bpp10 compared before anything is timed")
     parser.add_argument("--output", type=Path, help="JSON with every raw timing")
-    parser.add_argument("--no-peers", dest="peers", action="store_false", help="leave Jumanji out")
     return parser
 
 
 def _check(args: argparse.Namespace) -> None:
-    counts = (
-        "num_envs",
-        "peer_batches",
-        "num_objects",
-        "resolution",
-        "grid_step",
-        "steps",
-        "repetitions",
-        "parity_steps",
-    )
-    for name in counts:
+    for name in ("num_envs", "num_objects", "resolution", "grid_step", "repetitions", "parity_steps"):
         given = getattr(args, name)
         least = min(given) if isinstance(given, list) else given
         if least < 1:
-            raise ValueError(f"torchrl-gpu bench packing: --{name} must be at least 1; got {least}")
+            raise ValueError(f"{_PROGRAM}: --{name} must be at least 1; got {least}")
     if not 0 < args.seconds < float("inf"):
-        raise ValueError(f"torchrl-gpu bench packing: --seconds must be positive; got {args.seconds}")
+        raise ValueError(f"{_PROGRAM}: --seconds must be positive; got {args.seconds}")
 
 
-def _parity(args: argparse.Namespace, device: str) -> Iterator[dict[str, Any]]:
-    for name, changes in BPP10.items() if "bpp10" in args.settings else ():
-        found = parity.difference(changes, num_envs=3, steps=args.parity_steps, device=device, drops=parity.BOX_DROPS)
-        yield {"setting": name, "num_envs": 3, "steps": args.parity_steps, "difference": found}
-    if "irregular" in args.settings:  # one visible object: the loop takes a second for each
-        changes = irregular(1, 60, args.resolution, args.grid_step)
-        found = parity.difference(changes, num_envs=1, steps=3, device=device, drops=parity.DROPS)
-        yield {"setting": "irregular, 1 visible object", "num_envs": 1, "steps": 3, "difference": found}
+def _settings(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Constructor arguments of the two reference settings, the second with one visible object."""
+    irregular = {
+        "bin_size": (0.4, 0.4, 0.3),
+        "resolution": args.resolution,
+        "grid_step": args.grid_step,
+        "items": ProceduralSolids(args.num_objects),
+        "num_items": 50,
+        "orientations": "cube",
+    }
+    return {"bpp10": {}, "irregular": irregular}
 
 
-def _sections(args: argparse.Namespace, device: str) -> Iterator[Section]:
-    yield Section("ceilings of this machine", "as noted", machine.ceilings(torch.device(device)))
-    if "bpp10" in args.settings:
-        peers = jumanji_packing.contestants(args.peer_batches) if args.peers else []
-        for name, changes in BPP10.items():
-            rows = [*_numpy_rows(changes, parity.BOX_DROPS), *_our_rows(changes, args.num_envs, device)]
-            if name == "bpp10":
-                rows += [*_our_rows(changes, args.num_envs[-1:], device, ("z_map",)), *peers]
-            yield Section(name, "environment steps/s", rows)
-    if "irregular" in args.settings:
-        one = irregular(1, 60, args.resolution, args.grid_step)
-        cells = f"{args.resolution}×{args.resolution} cells"
-        title = f"irregular, z-maps and legality of one object in 24 orientations, {cells}"
-        yield Section(title, "objects/s", drop_contestants(one, _DROP_ENVS, device))
-        changes = irregular(args.num_objects, 60, args.resolution, args.grid_step)
-        rows = [*_numpy_rows(changes, parity.DROPS), *_our_rows(changes, [1], device)]
-        yield Section(f"irregular, whole steps, {args.num_objects} visible objects", "environment steps/s", rows)
+def difference(changes: dict[str, Any], device: torch.device, steps: int) -> str:
+    """What first differs between the kernels of a device and the reference, in one line; "" where nothing does.
+
+    Args:
+        changes: Constructor arguments of `PackingEnv`.
+        device: Where its kernels run; the reference runs on the CPU.
+        steps: Of both, driven by the same actions: legal ones, and now and then any.
+    """
+    ours, reference = (
+        PackingEnv(2, **changes | {"device": where, "seed": 0, "backend": backend})
+        for where, backend in ((device, "auto"), ("cpu", "reference"))
+    )
+    generator = torch.Generator().manual_seed(0)
+    here, there = ours.reset(), reference.reset()
+    for step in range(steps):
+        weights = there["action_mask"].float() + (torch.rand(2, 1, generator=generator) < 0.05) + 1e-9
+        action = weights.multinomial(1, generator=generator).squeeze(1)
+        here["action"], there["action"] = action.to(device), action
+        (gave, here), (expected, there) = ours.step_and_maybe_reset(here), reference.step_and_maybe_reset(there)
+        for key, wanted in expected["next"].items():
+            came = gave["next", key].cpu()
+            wrong = came != wanted if wanted.dtype == torch.bool else ~came.isclose(wanted, rtol=0, atol=_TOLERANCE)
+            if bool(wrong.any()):
+                return f"step {step}: {key} differs in {int(wrong.sum())} of {wrong.numel()} entries"
+    return ""
 
 
-def _numpy_rows(changes: dict[str, Any], drops: dict[str, Drop]) -> list[Contestant]:
-    return [Contestant(f"NumPy, {name}", _numpy_player(changes, drop)) for name, drop in drops.items()]
-
-
-def _numpy_player(changes: dict[str, Any], drop: Drop) -> Callable[[int], None]:
-    env = make(changes, 1, "cpu")
-    twin = NumpyPacking(env.catalogue, env.bin, episodes_of(env, 0, 200), env.visible_items, drop)
-    rng = np.random.default_rng(0)
-    return lambda steps: twin.play(steps, rng)
-
-
-def _our_rows(
-    changes: dict[str, Any], num_envs: list[int], device: str, include: tuple[str, ...] = ()
-) -> Iterator[Contestant]:
-    threads = str(torch.get_num_threads()) if device == "cpu" else device
+def _rows(name: str, changes: dict[str, Any], num_envs: list[int], device: torch.device) -> Iterator[TimedRow]:
+    """The reference, one environment at a time, and ours in several batches."""
+    if name == "irregular":
+        num_envs = sorted({min(n, _MOST_IRREGULAR) for n in num_envs})
+    reference = PackingEnv(1, **changes | {"device": "cpu", "seed": 0, "backend": "reference"})
+    yield TimedRow("NumPy reference", random_steps(reference), group=name)
     for n in num_envs:
-        env = make(changes, n, device, include)
-        shown = f", with {', '.join(include)}" if include else ""
-        yield Contestant(f"ours, {n}{shown}", Player(env).play, n, threads, notes=f"kernels {env.kernels.backend}")
+        env = PackingEnv(n, **changes | {"device": device, "seed": 0})
+        threads = str(torch.get_num_threads()) if device.type == "cpu" else str(device)
+        written = 8 * prod(env.bin.cells) + 5 * env.num_actions  # heights in and out, z-maps and masks out
+        extra: dict[str, object] = {"bytes_per_step": written}
+        yield TimedRow(f"{n} envs", random_steps(env), n, threads, name, f"kernels {env.kernels.backend}", extra=extra)
 
 
-def _measure(section: Section, args: argparse.Namespace, device: str) -> None:
-    most = args.steps if "whole steps" in section.title else None
-    with report.progress(section.title) as say:
-        measure(section.rows, args.seconds, args.repetitions, most, say)
+def random_steps(env: PackingEnv) -> Callable[[int], None]:
+    """Steps `env` so many times, with random legal actions drawn on its device; the time of resets is in it."""
+    current = [env.reset()]
+
+    @torch.no_grad()
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            current[0]["action"] = random_legal(current[0]["action_mask"])
+            _, current[0] = env.step_and_maybe_reset(current[0])
+
+    return run
+
+
+def _as_data(row: TimedRow, rows: list[TimedRow]) -> dict[str, Any]:
+    """With the ratio to the reference of the same group, and the share of the rate at which memory is copied."""
+    reference = next((each.rate for each in rows if each.group == row.group and "bytes_per_step" not in each.extra), 0)
+    copied = next(each.rate for each in rows if each.name == COPY)
+    found: dict[str, Any] = {"group": row.group, "name": row.name, "rate": row.rate, "seconds": row.seconds}
+    found |= {"calls": row.calls, "results_per_call": row.per_call, "threads": row.threads, "notes": row.notes}
+    found |= {"range": [min(row.rates), max(row.rates)]} | row.extra
+    if "bytes_per_step" in found:
+        found |= {"ratio": row.rate / reference, "share_of_copy": row.rate * found["bytes_per_step"] / copied}
+    return found
+
+
+def _show(result: dict[str, Any]) -> None:
+    console, at = wide_console(), result["machine"]
+    table = Table(title="PackingEnv, environment steps/s", title_justify="left")
+    for heading in ("", "", "median", "range", "× NumPy", "% of memory", "threads", ""):
+        table.add_column(heading, justify="right" if heading and heading != "threads" else "left", no_wrap=True)
+    for row in result["rows"]:
+        ratio, share = row.get("ratio"), row.get("share_of_copy")
+        table.add_row(
+            row["group"],
+            row["name"],
+            f"{row['rate']:,.3g}" if row["rate"] < 100 else f"{row['rate']:,.0f}",
+            "–".join(f"{rate:.3g}" for rate in row["range"]),
+            "" if ratio is None else f"{ratio:,.3g}",
+            "" if share is None else f"{share:.1%}",
+            row["threads"],
+            row["notes"],
+        )
+    console.print(table)
+    console.print(
+        "Medians of repetitions that took turns; resets are in the time. Every step agrees with the reference, which"
+        " steps one environment at a time. % of memory: the bytes that a step must read and write, of those copied.",
+        f"{at['device_name']}, {at['cores']} cores, torch {at['versions']['torch']} with {at['torch_threads']} threads,"
+        f" GPU utilisation {at['gpu_utilisation']}, memory {at['gpu_memory']}.",
+        sep="\n",
+        markup=False,
+    )

@@ -13,7 +13,7 @@ _MOST_REPETITIONS = 15
 
 
 @dataclass
-class Contestant:
+class TimedRow:
     """One row of a table.
 
     Attributes:
@@ -47,16 +47,16 @@ class Contestant:
 
 
 def measure(
-    contestants: Sequence[Contestant],
+    rows: Sequence[TimedRow],
     seconds: float,
     repetitions: int = 5,
     most_calls: int | None = None,
     on_row: Callable[[str], None] = lambda name: None,
 ) -> None:
-    """Times contestants in turn, after a warm-up that is not counted.
+    """Times rows in turn, after a warm-up that is not counted.
 
     Args:
-        contestants: Rows; their `calls` and `seconds` are filled.
+        rows: Rows; their `calls` and `seconds` are filled.
         seconds: For each row over all its repetitions; a call that takes longer is made twice all the same.
         repetitions: Turns.
         most_calls: Units of one repetition at most.
@@ -64,14 +64,14 @@ def measure(
     """
     repetitions = min(repetitions, _MOST_REPETITIONS)
     turns = {}
-    for each in contestants:
+    for each in rows:
         on_row(each.name)
         _timed(each.run, 1)  # compiles, allocates, faults memory in
         once = _timed(each.run, 1)
         each.calls = max(1, min(round(seconds / repetitions / once), most_calls or 10**9))
         turns[id(each)] = max(2, min(repetitions, round(seconds / (once * each.calls))))
     for turn in range(repetitions):
-        for each in contestants:
+        for each in rows:
             if turn < turns[id(each)]:
                 on_row(each.name)
                 each.seconds.append(_timed(each.run, each.calls))

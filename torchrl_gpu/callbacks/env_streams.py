@@ -229,7 +229,7 @@ class EnvStreams:
         import torch  # here, since the command line checks names of streams before it loads anything heavy
 
         with torch.no_grad():
-            found = self.view.figures()
+            found = self.view.metrics()
             rows = torch.stack([values.double() for values in found.values()]).cpu().numpy()
         return dict(zip(found, rows, strict=True))
 

@@ -40,7 +40,7 @@ class Films:
 
     def due(self, view: Viewable) -> int | None:
         """How many episodes have begun, where that has just passed a multiple of `every`. Reads the device."""
-        begun = int(view.figures()["episode"].sum())
+        begun = int(view.metrics()["episode"].sum())
         crossed, self._crossed = self._crossed, begun // self.every
         return begun if crossed is not None and self._crossed > crossed else None
 

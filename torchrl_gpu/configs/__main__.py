@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 from torchrl_gpu import configs
-from torchrl_gpu.errors import is_for_user, one_line
+from torchrl_gpu.cli.errors import is_for_user, one_line
 
 
 def main() -> int:
     """Exit status: 0 if every config parses and its objects can be made, else 1."""
-    from torchrl_gpu.lightning_cli import build
+    from torchrl_gpu.cli.lightning_cli import build
 
     failed = 0
     for name in configs.names():

@@ -45,7 +45,7 @@ class BatchedEnv(EnvBase):
     """
 
     reads_host = ""
-    """What in a step reads the device back after all, so that no CUDA graph can hold it; empty where nothing does."""
+    """Why a step makes the host wait for the device, which no CUDA graph can hold; empty where none does."""
 
     outcomes: Sequence[NestedKey] = ()
     """Entries of `next`, numbers or flags (N, 1), that tell at the end of an episode what it came to; the first counts
@@ -245,10 +245,10 @@ class BatchedEnv(EnvBase):
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:
             self.seed = arguments.seed(f"{type(self).__name__}.set_seed", "seed", seed)
-            self._restart_streams()
+            self._restart_episodes()
 
-    def _restart_streams(self) -> None:
-        """Makes the next reset begin the first episode of the streams of `self.seed`."""
+    def _restart_episodes(self) -> None:
+        """Makes the next reset begin the first episode that `self.seed` gives."""
         self._state.episode = torch.zeros_like(self._state.episode)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:

@@ -10,6 +10,7 @@ from tensordict import NestedKey
 from torch import Tensor
 from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 
+from torchrl_gpu import arguments
 from torchrl_gpu.arguments import shown
 
 Limit = float | Tensor | None
@@ -63,52 +64,18 @@ class Entry(NamedTuple):
         Raises:
             ValueError: It is no dense tensor with data, or of another dtype or shape, or an element is out of bounds.
         """
-        tensor = check_form(where, name, value, self.dtype, self.shape)
+        tensor = arguments.tensor(where, name, value, self.dtype, self.shape)
         violated = self.bounds.violated(tensor)
         if bool(violated.any()):
             index = tuple(int(i) for i in violated.nonzero()[0])
+            place = f" at {list(index)}" if index else ""
             limits, came = self.bounds.at(index, tensor.shape), tensor[index].item()
-            raise ValueError(f"{where}: {name} must be {limits}; got {_number(came)}{_place(index)}")
+            raise ValueError(f"{where}: {name} must be {limits}; got {_number(came)}{place}")
         return tensor
 
     def behind(self, *leading: int) -> Entry:
         """The same with axes in front."""
         return self._replace(shape=(*leading, *self.shape))
-
-
-def check_form(
-    where: str,
-    name: str,
-    value: Any,
-    dtype: torch.dtype,
-    shape: tuple[int | None, ...],
-    device: torch.device | None = None,
-) -> Tensor:
-    """The value, if it is a dense tensor of a dtype and shape, and on the device where one is named. Reads nothing.
-
-    Args:
-        where: The first part of the message.
-        name: Of the value, in messages.
-        value: What came.
-        dtype: Wanted; no other is cast to it.
-        shape: Wanted; None stands for any length.
-        device: Wanted; None for any that holds data.
-
-    Raises:
-        ValueError: It is not.
-    """
-    if not isinstance(value, Tensor):
-        raise ValueError(f"{where}: {name} must be a tensor; got {'none' if value is None else shown(value)}")
-    if value.layout != torch.strided or value.is_quantized or value.device.type == "meta":
-        raise ValueError(f"{where}: {name} must be a dense tensor with data; got {_kind(value)}")
-    if value.dtype != dtype:
-        raise ValueError(f"{where}: {name} must be of dtype {_word(dtype)}; got {_word(value.dtype)}")
-    if len(value.shape) != len(shape) or any(w is not None and w != c for w, c in zip(shape, value.shape, strict=True)):
-        wanted = "(" + ", ".join("any" if n is None else str(n) for n in shape) + (",)" if len(shape) == 1 else ")")
-        raise ValueError(f"{where}: {name} must have shape {wanted}; got {tuple(value.shape)}")
-    if device is not None and value.device != device:
-        raise ValueError(f"{where}: {name} must be on {device}; got {value.device}")
-    return value
 
 
 def check_entries(
@@ -177,19 +144,5 @@ def _name(key: NestedKey) -> str:
     return key if isinstance(key, str) else "/".join(key)
 
 
-def _place(index: tuple[int, ...]) -> str:
-    return f" at {list(index)}" if index else ""
-
-
 def _number(value: Any) -> str:
     return f"{value:.7g}" if isinstance(value, float) else str(value)
-
-
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _kind(value: Tensor) -> str:
-    if value.device.type == "meta":
-        return "one without"
-    return "a quantized one" if value.is_quantized else f"one of layout {str(value.layout).removeprefix('torch.')}"

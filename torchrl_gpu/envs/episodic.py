@@ -13,7 +13,7 @@ from torchrl.data import Binary, Categorical, Composite, TensorSpec, Unbounded
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, where_rows
-from torchrl_gpu.envs.streams import draw_bits
+from torchrl_gpu.envs.counter_rng import draw_bits
 
 _COUNTS = ("step_count", "episode", "score")
 
@@ -154,7 +154,7 @@ class EpisodicEnv(BatchedEnv):
         """What is seen of one environment as it stands, batch size (1,)."""
         return TensorDict(self._seen(), batch_size=self.batch_size, device=self.device)[index : index + 1]
 
-    def _restart_streams(self) -> None:
+    def _restart_episodes(self) -> None:
         self._rows = {**self._rows, "episode": torch.zeros_like(self._rows["episode"])}
 
     def _env_state(self) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 @runtime_checkable
 class Viewable(Protocol):
-    """Pictures and figures of an environment as it stands; asking changes nothing, and draws no random number.
+    """Pictures and metrics of an environment as it stands; asking changes nothing, and draws no random number.
 
     Both may be asked for before the first reset.
     """
@@ -23,7 +23,7 @@ class Viewable(Protocol):
     def num_envs(self) -> int:
         """N."""
 
-    def figures(self) -> Mapping[str, Tensor]:
+    def metrics(self) -> Mapping[str, Tensor]:
         """(N,) each, on the environment's device, of the episode that is running.
 
         `step` and `episode` (begun so far) are counts, `return` is the sum of the rewards so far; others by any name.
@@ -89,6 +89,6 @@ def viewable(env: Any) -> Viewable:
         if package and importlib.util.find_spec(f"{package}.viewable") and package != __package__:
             return cast(Viewable, importlib.import_module(f"{package}.viewable").viewable(env))
     raise ValueError(
-        "viewable: want an environment with `figures` and `pictures`, or a module `viewable` beside its own;"
+        "viewable: want an environment with `metrics` and `pictures`, or a module `viewable` beside its own;"
         f" got {type(env).__module__}.{type(env).__name__}"
     )

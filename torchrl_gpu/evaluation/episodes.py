@@ -203,14 +203,13 @@ def _add_actions(env: BatchedEnv, chosen: TensorDictBase, over: Tensor, actions:
 def has_pictures(env: Any) -> bool:
     """Whether an environment can be drawn."""
     try:
-        return hasattr(env, "pictures") or bool(viewable(env))
+        return bool(viewable(env))
     except ValueError:
         return False
 
 
 def _picture(env: Any, row: int, width: int) -> Tensor:
-    view = env if hasattr(env, "pictures") else viewable(env)
-    return torch.as_tensor(view.pictures([row], width, width * 3 // 4)[0]).cpu()
+    return torch.as_tensor(viewable(env).pictures([row], width, width * 3 // 4)[0]).cpu()
 
 
 # -- the suite of an environment -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.device import now
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.envs.streams import draw_bits
+from torchrl_gpu.envs.counter_rng import draw_bits
 from torchrl_gpu.evaluation.player import eval_mode
 from torchrl_gpu.policies.draws import keyed_draws
 from torchrl_gpu.policies.generators import seeded

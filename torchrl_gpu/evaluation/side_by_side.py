@@ -6,9 +6,9 @@ import torch
 from tensordict import TensorDictBase
 
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.envs.packing.memory import free_bytes
+from torchrl_gpu.envs.live_bytes import LiveBytes
+from torchrl_gpu.envs.memory import free_bytes
 from torchrl_gpu.evaluation.results import evaluation
-from torchrl_gpu.live_bytes import LiveBytes
 from torchrl_gpu.policies.policy import Policy
 
 _SHARE = 0.5  # of the free memory: what kernels and convolutions take inside themselves is in no estimate

@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from torchrl_gpu.native.arguments import argument, describe, shape_of
+from torchrl_gpu.arguments import tensor
 from torchrl_gpu.native.build import library, problem
 
 _CPU = torch.device("cpu")
@@ -20,18 +20,18 @@ def runs_on(tensor: Tensor) -> bool:
 
 
 def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
-    """As `streams.draw_bits`.
+    """As `counter_rng.draw_bits`.
 
     Raises:
         ValueError: They are no integers on a CPU, or do not broadcast.
     """
-    key = argument("draw_bits", "key", key, torch.int64, shape_of(key), _CPU)
-    counter = argument("draw_bits", "counter", counter, torch.int64, shape_of(counter), _CPU)
+    key = tensor("draw_bits", "key", key, torch.int64, _shape(key), _CPU, cast=True)
+    counter = tensor("draw_bits", "counter", counter, torch.int64, _shape(counter), _CPU, cast=True)
     if key.shape != counter.shape:
         try:
             key, counter = torch.broadcast_tensors(key, counter)
         except RuntimeError:
-            shapes = f"{describe(key)} and {describe(counter)}"
+            shapes = f"{tuple(key.shape)} and {tuple(counter.shape)}"
             raise ValueError(f"draw_bits: want a key and a counter that broadcast; got {shapes}") from None
     key, counter = key.contiguous(), counter.contiguous()
     out = torch.empty_like(key)
@@ -52,8 +52,8 @@ def pick_true(mask: Tensor, draw: Tensor) -> Tensor:
     Raises:
         ValueError: They are of other types or shapes, or not on a CPU.
     """
-    mask = argument("pick_true", "mask", mask, torch.bool, shape_of(mask) or (0,), _CPU)
-    draw = argument("pick_true", "draw", draw, torch.float64, shape_of(mask)[:-1], _CPU)
+    mask = tensor("pick_true", "mask", mask, torch.bool, _shape(mask) or (0,), _CPU, cast=True)
+    draw = tensor("pick_true", "draw", draw, torch.float64, _shape(mask)[:-1], _CPU, cast=True)
     mask, draw = mask.contiguous(), draw.contiguous()
     out = torch.empty_like(draw, dtype=torch.int64)
     sizes = draw.numel(), mask.shape[-1], torch.get_num_threads()
@@ -73,11 +73,15 @@ def any_true(values: Tensor) -> Tensor:
     Raises:
         ValueError: It is of another type, has no rows, or is not on a CPU.
     """
-    values = argument("any_true", "values", values, torch.bool, shape_of(values) or (0,), _CPU).contiguous()
+    values = tensor("any_true", "values", values, torch.bool, _shape(values) or (0,), _CPU, cast=True).contiguous()
     out = torch.empty(values.shape[0], dtype=torch.bool)
     library().any_true(_at(values), c_int64(values.shape[0]), c_int64(prod(values.shape[1:])), _at(out))
     return out
 
 
-def _at(tensor: Tensor) -> c_void_p:
-    return c_void_p(tensor.data_ptr())
+def _shape(value: object) -> tuple[int, ...]:
+    return tuple(value.shape) if isinstance(value, Tensor) else ()
+
+
+def _at(whole: Tensor) -> c_void_p:
+    return c_void_p(whole.data_ptr())

@@ -309,7 +309,7 @@ void pick_true(const uint8_t* values, const double* draw, int64_t rows, int64_t 
     });
 }
 
-// As streams.draw_bits, for each of `size` keys and counters.
+// As counter_rng.draw_bits, for each of `size` keys and counters.
 void draw_bits(const int64_t* key, const int64_t* counter, int64_t size, int64_t* out) {
     const auto mix = [](uint32_t x) {
         x = (x ^ (x >> 16)) * 0x7FEB352Du;

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of, title
-from torchrl_gpu.cli import check_arguments, check_is_there, resolve_configs
-from torchrl_gpu.errors import OneLineParser
+from torchrl_gpu.cli.options import check_arguments, check_checkpoint_path, resolve_configs
+from torchrl_gpu.cli.subcommands import OneLineParser
 from torchrl_gpu.play.session import COMMANDS, ViewerSession
 from torchrl_gpu.streaming import StreamServer
 
@@ -42,7 +42,7 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
     check_names(names, args.num_envs)
     rest = resolve_configs(rest)
     check_arguments(rest, (action.dest for action in parser._actions))
-    check_is_there(args.ckpt_path or "")
+    check_checkpoint_path(args.ckpt_path or "")
     keep_freed_memory()
     server = StreamServer(port_tries=port_tries, **_serving(args))
     with _ending() as ending, server:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.streams import draw_bits
+from torchrl_gpu.envs.counter_rng import draw_bits
 
 _current: _RowStreams | None = None
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.marine.reward import RULE_REWARD, Outcome, distance, judge
+from torchrl_gpu.envs.marine.reward import RULE_REWARD, Outcome, distance, rewards_and_ends
 from torchrl_gpu.envs.marine.types import CRAFTS, PLACE, MarineState, Scene
 
 LATE, EARLY = torch.tensor([True]), torch.tensor([False])
@@ -38,7 +38,7 @@ def outcome(cut: Tensor = EARLY, end_on_collision: bool = False, cut_is_end: boo
     none = torch.empty(2, 0, 1, 1)
     scene = Scene(torch.zeros(2, 5, 1), none, none[0], none[:, :, 0], none[0, :, 0])
     assert distance(start.motion, scene)[:, 0].tolist() == [10, 3, 10, 3, 10]
-    return judge(
+    return rewards_and_ends(
         start,
         motion,
         scene,

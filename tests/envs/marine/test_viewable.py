@@ -1,4 +1,4 @@
-"""Worlds to watch: figures and pictures, which change nothing."""
+"""Worlds to watch: metrics and pictures, which change nothing."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def test_figures_are_those_of_the_running_episode(setting: str) -> None:
     assert isinstance(shown, Viewable)
     assert shown.num_envs == 4
     seen, _ = play(env, 7)
-    figures = shown.figures()
-    assert {value.shape for value in figures.values()} == {(4,)}
-    assert figures["step"].tolist() == [7] * 4
-    assert figures["episode"].tolist() == [1] * 4
+    metrics = shown.metrics()
+    assert {value.shape for value in metrics.values()} == {(4,)}
+    assert metrics["step"].tolist() == [7] * 4
+    assert metrics["episode"].tolist() == [1] * 4
     robots = seen[0]["robots", "active"].sum(1)[:, 0]
     expected = sum(step["next", "robots", "reward"].sum((1, 2)) for step in seen) / robots
-    assert torch.allclose(figures["return"], expected, atol=1e-4)
-    assert torch.equal(figures["active"] + figures["arrived"] + figures["collided"], robots)
+    assert torch.allclose(metrics["return"], expected, atol=1e-4)
+    assert torch.equal(metrics["active"] + metrics["arrived"] + metrics["collided"], robots)
 
 
 def test_pictures_change_nothing_and_join_the_places_seen() -> None:

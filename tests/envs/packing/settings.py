@@ -41,7 +41,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "irregular, on its support": {**COARSER, "orientations": "axis", "stability": "support", "reward": "objective"},
     "irregular, on its corners": {**COARSER, "visible_items": 2, "stability": "corners", "order": "volume"},
     "irregular, on its balance": {**COARSER, "visible_items": 2, "stability": "com"},
-    "irregular, judged": {**COARSER, "reward": "objective", "judge": "com"},
+    "irregular, judged": {**COARSER, "reward": "objective", "stability_judge": "com"},
     "passing over": {"num_items": 16, "reward": "objective", "skip_unplaceable": True},
     "irregular, passing over": {**COARSER, "num_items": 14, "visible_items": 2, "skip_unplaceable": True},
 }

@@ -105,7 +105,7 @@ def test_constructor_arguments_can_be_read_back() -> None:
         "stability": "corners",
         "reward": "objective",
         "objective_weights": (0.5, 0.25, 0.0),
-        "judge": "com",
+        "stability_judge": "com",
         "skip_unplaceable": True,
         "order": "volume",
         "include": ("z_map",),
@@ -290,7 +290,7 @@ def test_the_judge_of_the_objective_by_hand() -> None:
     gains = {}
     for judge in ("com", "rule"):
         size = {"bin_size": (6.0, 6.0, 6.0), "resolution": 6, "items": RandomBoxes(3, 3)}
-        env = unit_boxes(**size, reward="objective", judge=judge)
+        env = unit_boxes(**size, reward="objective", stability_judge=judge)
         first = act(env, env.reset(), 0, 0)
         assert env.state.stable.tolist() == [True, True]
         second = act(env, first, 2 * 6 + 2, 3 * 6)
@@ -367,7 +367,7 @@ def test_steps_after_the_end_leave_the_record_of_placements_alone() -> None:
 def test_visible_items_move_up_and_the_next_one_is_shown() -> None:
     env = packing("three visible", num_envs=3)
     current = env.reset()
-    sequence = env.stream.items(env.state.key, torch.arange(12).expand(3, -1))
+    sequence = env.item_sequences.items(env.state.key, torch.arange(12).expand(3, -1))
     assert torch.equal(current["item_id"], sequence[:, :3])
     # Environment n takes slot n, at its first legal placement.
     legal = current["legal_mask"].flatten(2)
@@ -472,7 +472,7 @@ def test_by_volume_the_largest_comes_first() -> None:
     for env in (plain, ordered):
         env.reset()
     length = torch.arange(60).expand(6, -1)
-    items = [env.stream.items(env.state.key, length) for env in (plain, ordered)]
+    items = [env.item_sequences.items(env.state.key, length) for env in (plain, ordered)]
     assert torch.equal(items[0].sort(1).values, items[1].sort(1).values)  # the same items …
     volume = torch.where(items[1] < 0, 0.0, plain.catalogue.volume[items[1].clamp_min(0)])
     assert (volume[:, 1:] <= volume[:, :-1]).all()  # … from the largest to the smallest
@@ -482,7 +482,7 @@ def test_by_volume_the_largest_comes_first() -> None:
 def test_an_endless_stream_can_be_ordered_too() -> None:
     env = packing(num_envs=5, order="volume", num_items=20)
     env.reset()
-    items = env.stream.items(env.state.key, torch.arange(20).expand(5, -1))
+    items = env.item_sequences.items(env.state.key, torch.arange(20).expand(5, -1))
     assert (items >= 0).all()
     assert (env.catalogue.volume[items].diff(dim=1) <= 0).all()
 
@@ -585,7 +585,7 @@ def episodes(env: PackingEnv, count: int) -> torch.Tensor:
     out = []
     for _ in range(count):
         env.reset()
-        out.append(env.stream.items(env.state.key, torch.arange(6).expand(env.num_envs, -1)))
+        out.append(env.item_sequences.items(env.state.key, torch.arange(6).expand(env.num_envs, -1)))
     return torch.stack(out)
 
 
@@ -738,7 +738,7 @@ def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> N
         ({"grid_step": 0}, "Bin: grid_step must be from 1 to the bin's 10 cells; got 0"),
         ({"grid_step": 11}, "Bin: grid_step must be from 1 to the bin's 10 cells; got 11"),
         ({"stability": "glue"}, "Bin: stability must be one of none, corners, support, com; got 'glue'"),
-        ({"judge": "jury"}, "PackingEnv: judge must be one of rule, com, physics; got 'jury'"),
+        ({"stability_judge": "jury"}, "PackingEnv: stability_judge must be one of rule, com, physics; got 'jury'"),
         (
             {"objective_weights": (1.0, -1.0, 0.0)},
             "PackingEnv: objective_weights must be three finite numbers from 0 on; got (1.0, -1.0, 0.0)",

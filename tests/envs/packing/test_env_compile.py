@@ -84,8 +84,8 @@ def test_every_rule_and_kind_of_item_is_one_graph(setting: str) -> None:
 
 def test_a_simulation_on_the_host_is_refused_by_its_name() -> None:
     pytest.importorskip("mujoco")
-    env = packing("objective", judge="physics", backend="eager")
-    with pytest.raises(torch._dynamo.exc.TorchDynamoException, match="judge='physics' reads the device back"):
+    env = packing("objective", stability_judge="physics", backend="eager")
+    with pytest.raises(torch._dynamo.exc.TorchDynamoException, match="stability_judge='physics' reads the device back"):
         play(env, compiled(env, backend="eager"), env.reset(), 0)
 
 

@@ -11,7 +11,7 @@ from tests.envs.packing.physics.stacks import BIN, plan_of_boxes, prism, turned
 from tests.envs.packing.settings import packing, play
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.overlap import Overlap, overlaps
-from torchrl_gpu.envs.packing.plan import Plan, plan_of
+from torchrl_gpu.envs.packing.plan import PackingPlan, plan_of
 
 VOXEL = 0.002
 CUBE = (0.1, 0.1, 0.1)
@@ -55,7 +55,9 @@ def test_the_deepest_of_several_is_named() -> None:
 
 def test_what_lies_in_a_hollow_does_not_overlap() -> None:
     hollow, box = channel(), Solid.of_box("box", np.array([0.06, 0.1, 0.08]))
-    inside = Plan((hollow, box), (turned(hollow, 0, 0, 0, (0, 0, 0)), turned(box, 0, 0, 0, (0.02, 0, 0.02))), BIN)
+    inside = PackingPlan(
+        (hollow, box), (turned(hollow, 0, 0, 0, (0, 0, 0)), turned(box, 0, 0, 0, (0.02, 0, 0.02))), BIN
+    )
     assert overlaps(inside, VOXEL).items == 0.0
     deeper = inside._replace(poses=(inside.poses[0], turned(box, 0, 0, 0, (0.026, 0, 0.02))))
     assert overlaps(deeper, VOXEL).items == pytest.approx(0.006)
@@ -67,10 +69,10 @@ def test_turned_items() -> None:
     # Two bars of 0.04 × 0.04 m cross at 45° in the same plane: what they share is 0.04 high, and wider than that.
     bar = Solid.of_box("bar", np.array([0.2, 0.04, 0.04]))
     poses = turned(bar, 0, 0, 0, (0.1, 0.2, 0)), turned(bar, 0, 0, 45, (0.12, 0.14, 0))
-    assert overlaps(Plan((bar, bar), poses, BIN), VOXEL).items == pytest.approx(0.04)
+    assert overlaps(PackingPlan((bar, bar), poses, BIN), VOXEL).items == pytest.approx(0.04)
     can = prism(48, 0.05, 0.1)
     beside = turned(can, 0, 0, 0, (0, 0, 0)), turned(can, 0, 0, 0, (0.05 * math.sqrt(2) + 0.002,) * 2 + (0,))
-    assert overlaps(Plan((can, can), beside, BIN), VOXEL).items == 0.0  # their bounds overlap, they do not
+    assert overlaps(PackingPlan((can, can), beside, BIN), VOXEL).items == 0.0  # their bounds overlap, they do not
 
 
 def test_a_finer_lattice_sees_shallower_overlaps() -> None:
@@ -89,7 +91,7 @@ def test_items_in_walls_floor_or_lid(corner: tuple[float, float, float], depth: 
 
 
 def test_an_empty_bin() -> None:
-    assert overlaps(Plan((), (), BIN), VOXEL) == Overlap(0.0, None, 0.0, None)
+    assert overlaps(PackingPlan((), (), BIN), VOXEL) == Overlap(0.0, None, 0.0, None)
 
 
 @pytest.mark.parametrize("setting", ["irregular", "by volume"])
@@ -106,4 +108,4 @@ def test_what_the_environment_packs_does_not_overlap(setting: str) -> None:
 @pytest.mark.parametrize("voxel", [0.0, -1.0, math.nan, math.inf])
 def test_bad_voxels_are_refused(voxel: float) -> None:
     with pytest.raises(ValueError, match="voxel must be a positive length in metres"):
-        overlaps(Plan((), (), BIN), voxel)
+        overlaps(PackingPlan((), (), BIN), voxel)

@@ -11,15 +11,17 @@ import pytest
 
 from tests.envs.packing.physics.stacks import BIN, plan_of_boxes, prism, turned
 from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.plan import Plan
+from torchrl_gpu.envs.packing.plan import PackingPlan
 from torchrl_gpu.envs.packing.scene_export import plan_table, save_glb, save_plan
 
 
-def mixed() -> Plan:
+def mixed() -> PackingPlan:
     """A turned can that was made larger, and a box."""
     can, box = prism(24, 0.04, 0.1, "can.obj"), Solid.of_box("box", np.array([0.1, 0.08, 0.06]))
     grown = Solid("can.obj", *(getattr(can, k) for k in ("parts", "vertices", "faces", "centre", "volume")), scale=1.25)
-    return Plan((grown, box), (turned(can, 90, 0, 30, (0.1, 0.05, 0)), turned(box, 0, 90, 0, (0.25, 0.2, 0.1))), BIN)
+    return PackingPlan(
+        (grown, box), (turned(can, 90, 0, 30, (0.1, 0.05, 0)), turned(box, 0, 90, 0, (0.25, 0.2, 0.1))), BIN
+    )
 
 
 def rotation_of(quaternion: list[float]) -> np.ndarray:
@@ -74,7 +76,7 @@ def test_items_are_opaque_and_walls_are_not(tmp_path: Path) -> None:
 
 def test_walls_leave_the_bin_free(tmp_path: Path) -> None:
     trimesh = pytest.importorskip("trimesh")
-    scene = trimesh.load_scene(save_glb(Plan((), (), BIN), tmp_path / "empty.glb"))
+    scene = trimesh.load_scene(save_glb(PackingPlan((), (), BIN), tmp_path / "empty.glb"))
     inner = np.array([[0, 0, -BIN[1]], [BIN[0], BIN[2], 0]])  # of the bin, y up
     for mesh in scene.to_geometry().split():
         overlap = np.minimum(mesh.bounds[1], inner[1]) - np.maximum(mesh.bounds[0], inner[0])

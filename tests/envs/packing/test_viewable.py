@@ -17,7 +17,7 @@ from torchrl_gpu.policies.packing import RandomLegal
 
 pytest.importorskip("cv2")
 
-REWARDS = [{"reward": "utilization"}, {"reward": "objective"}, {"reward": "objective", "judge": "com"}]
+REWARDS = [{"reward": "utilization"}, {"reward": "objective"}, {"reward": "objective", "stability_judge": "com"}]
 
 
 @pytest.mark.parametrize("changes", REWARDS, ids=str)
@@ -31,11 +31,11 @@ def test_the_return_is_the_sum_of_the_rewards(changes: dict[str, Any]) -> None:
         done = stepped["next", "done"][:, 0]
         total = torch.where(done, 0.0, total + stepped["next", "reward"][:, 0])
         ended += int(done.sum())
-        figures = view.figures()
-        torch.testing.assert_close(figures["return"], total, atol=1e-5, rtol=0)
-        assert torch.equal(figures["step"], current["step_count"][:, 0])
-        torch.testing.assert_close(figures["utilization"], current["utilization"][:, 0])
-        assert int(figures["episode"].sum()) == 6 + ended
+        metrics = view.metrics()
+        torch.testing.assert_close(metrics["return"], total, atol=1e-5, rtol=0)
+        assert torch.equal(metrics["step"], current["step_count"][:, 0])
+        torch.testing.assert_close(metrics["utilization"], current["utilization"][:, 0])
+        assert int(metrics["episode"].sum()) == 6 + ended
     assert ended > 6
 
 
@@ -46,7 +46,7 @@ def test_looking_changes_nothing() -> None:
     for _ in range(3):
         _, current = env.step_and_maybe_reset(policy(current))
     before, random = env.state_dict(), torch.get_rng_state()
-    view.figures()
+    view.metrics()
     view.pictures([0, 3], 64, 48)
     assert torch.equal(random, torch.get_rng_state())
     after = env.state_dict()

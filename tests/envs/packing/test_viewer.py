@@ -275,9 +275,9 @@ def test_edges_are_darker_than_faces() -> None:
 
 
 def nearest_box(lower: np.ndarray, upper: np.ndarray, camera: Camera) -> np.ndarray:
-    """Box seen by each sample of the window, −1 for none: ray against slabs in double precision, box by box."""
+    """Box seen by each sample of the viewport, −1 for none: ray against slabs in double precision, box by box."""
     forward = np.array(camera.forward)
-    ground = np.stack([g.numpy() for g in camera.ground(camera.window, torch.device("cpu"))], -1).astype(float)
+    ground = np.stack([g.numpy() for g in camera.ground(camera.viewport, torch.device("cpu"))], -1).astype(float)
     start = np.concatenate((ground, np.zeros((*ground.shape[:2], 1))), -1)
     best, label = np.full(start.shape[:2], np.inf), np.full(start.shape[:2], -1)
     for m, (low, high) in enumerate(zip(lower, upper, strict=True)):
@@ -344,11 +344,11 @@ def test_walls_thinner_than_a_voxel_have_no_holes() -> None:
     volume = fill_volume(top, bottom, corner, present, bin_size=(1.2, 1.2, 1.2), cell=(0.01, 0.01), resolution=40)
     assert volume.density.shape == (1, 40, 40, 40)
     tube = trace_solids(volume, camera)
-    x, y = camera.ground(camera.window, torch.device("cpu"))
+    x, y = camera.ground(camera.viewport, torch.device("cpu"))
     away = torch.tensor(camera.forward[:2]) / math.hypot(*camera.forward[:2])
     depth = (x + tube.t[0] * camera.forward[0] - 0.6) * away[0] + (y + tube.t[0] * camera.forward[1] - 0.6) * away[1]
     row, column = (int(c) for c in camera.pixel((0.6 - 0.49 * float(away[0]), 0.6 - 0.49 * float(away[1]), 0.5)))
-    row, column = row - camera.window.row0, column - camera.window.col0
+    row, column = row - camera.viewport.row0, column - camera.viewport.col0
     near = depth[row - 15 : row + 16, column - 25 : column + 26]
     assert (near < -0.3).all()  # the wall on the viewer's side, not one seen through it
 

@@ -24,8 +24,8 @@ class Twin:
     def restart(self) -> None:
         """Begins the next episode."""
         self.episode += 1
-        key = self.env.stream.begin(self.env.seed, torch.tensor([self.index]), torch.tensor([self.episode]))
-        items = self.env.stream.items(key, torch.arange(self.env.num_items)[None])[0].tolist()
+        key = self.env.item_sequences.begin(self.env.seed, torch.tensor([self.index]), torch.tensor([self.episode]))
+        items = self.env.item_sequences.items(key, torch.arange(self.env.num_items)[None])[0].tolist()
         self.waiting = [item for item in items if item >= 0]
         self.heights = np.zeros(self.bin_.cells, dtype=np.float32)
         self.volume, self.num_packed, self.stable = 0.0, 0, False
@@ -67,7 +67,7 @@ class Twin:
         y = dict(reference.placements(top.shape[1], self.bin_.cells[1], self.bin_))[int(gy)]
         z = self.z_map[k, o, gx, gy]
         judged = reference.judge_item(self.heights, bottom, x, y, z, self.bin_, self.centre(item, int(o)))
-        self.stable = judged or self.env.judge == "rule"
+        self.stable = judged or self.env.stability_judge == "rule"
         reference.place_item(self.heights, top, bottom, x, y, z)
         self.volume += float(self.env.catalogue.volume[item])
         self.num_packed += 1

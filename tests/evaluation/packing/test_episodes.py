@@ -13,11 +13,11 @@ from tensordict import TensorDictBase
 from tests.policies.packing.packer_scenes import narrow
 from tests.training.tiny import packing_env
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.live_bytes import LiveBytes
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.evaluation.side_by_side import episode_bytes
-from torchrl_gpu.live_bytes import LiveBytes
 from torchrl_gpu.policies.packing import HierarchicalPacker, RandomLegal
 from torchrl_gpu.policies.packing.contestants import irregular_contestants
 from torchrl_gpu.policies.policy import Policy
@@ -26,7 +26,9 @@ from torchrl_gpu.policies.policy import Policy
 def solids_env(num_envs: int = 4) -> PackingEnv:
     """Few solids, in bins that some of them overfill, and placements that are judged."""
     changes = {"bin_size": (0.2, 0.2, 0.2), "resolution": 20, "grid_step": 4, "num_items": 8, "visible_items": 2}
-    return packing_env(num_envs, items=ProceduralSolids(8), orientations="yaw", judge="com", order="box", **changes)
+    return packing_env(
+        num_envs, items=ProceduralSolids(8), orientations="yaw", stability_judge="com", order="box", **changes
+    )
 
 
 def packed(values: torch.Tensor, **changes: Any) -> PackingResults:

@@ -28,7 +28,7 @@ def policies(env: PackingEnv) -> dict[str, Policy]:
 
 
 def judged(num_envs: int) -> PackingEnv:
-    return solids_env().like(num_envs, judge="com")
+    return solids_env().like(num_envs, stability_judge="com")
 
 
 def test_a_latency_for_each_case() -> None:
@@ -71,7 +71,7 @@ def test_physics_of_the_first_cases() -> None:
 
 def test_steps_that_pass_an_item_over_make_no_placement() -> None:
     pytest.importorskip("mujoco")
-    env = judged(1).like(1, visible_items=1, skip_unplaceable=True, num_items=12, judge="com")
+    env = judged(1).like(1, visible_items=1, skip_unplaceable=True, num_items=12, stability_judge="com")
     results = PackingSuite(env, False, 1).play(RandomLegal(env))
     stands = results.stands
     assert stands is not None

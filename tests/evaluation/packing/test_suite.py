@@ -27,8 +27,8 @@ from torchrl_gpu.policies.packing import DeepestBottomLeft, baselines
 
 def sequence_of(env: PackingEnv, index: int) -> list[int]:
     """Items of the first episode of an environment, in order."""
-    key = env.stream.begin(env.seed, torch.tensor([index]), torch.tensor([0]))
-    return env.stream.items(key, torch.arange(env.num_items)[None])[0].tolist()
+    key = env.item_sequences.begin(env.seed, torch.tensor([index]), torch.tensor([0]))
+    return env.item_sequences.items(key, torch.arange(env.num_items)[None])[0].tolist()
 
 
 def replayed(env: PackingEnv, index: int) -> tuple[np.ndarray, float, int]:

@@ -12,8 +12,8 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, ProceduralSolids, RandomBoxes
-from torchrl_gpu.envs.packing.items.source import EndlessStream
+from torchrl_gpu.envs.packing.items import ItemSequences, ItemSource, ProceduralSolids, RandomBoxes
+from torchrl_gpu.envs.packing.items.source import EndlessSequences
 from torchrl_gpu.envs.packing.items.voxels import heightmaps
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
@@ -32,10 +32,10 @@ class Voxels(ItemSource):
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
+    ) -> tuple[Catalogue, ItemSequences]:
         """One row for each, drawn endlessly."""
         catalogue = heightmaps(self.items, orientation_set(orientations, boxes=False), bin_)
-        return catalogue, EndlessStream(catalogue.num_items, num_items)
+        return catalogue, EndlessSequences(catalogue.num_items, num_items)
 
 
 def voxels(shape: tuple[int, int, int], cells: list[tuple[int, int, int]]) -> np.ndarray:

@@ -256,7 +256,8 @@ def test_exploration_draws_any_placement_within_the_margin_and_no_other() -> Non
         drawn = policy(state.clone())
     slot = drawn["slot"].mode().values  # of items that are alike, the last bit of a score picks one
     assert (drawn["slot"] == slot).sum() > 290
-    near = set(NaivePacker(env, policy).placements(state[0], int(slot)))
+    growth = grown(env, state[0])[int(slot)]
+    near = set(NaivePacker(env, policy).placements(state[0], int(slot), growth))
     assert 5 < len(near) < 60
     actions = drawn["action"][drawn["slot"] == slot].tolist()
     assert set(actions) == near  # each is missed with a chance below (1 − 1/60)^290 = 0.8 %; the seed is fixed
@@ -300,7 +301,8 @@ def test_a_wider_margin_only_adds_choices() -> None:
     narrower, wider, all_ = (packer(env, margin=margin) for margin in (0.0, 0.002, 10.0))
     for row in state:
         slot = int(narrower(row.clone())["slot"])
-        least, some, every = (set(NaivePacker(env, p).placements(row, slot)) for p in (narrower, wider, all_))
+        growth = grown(env, row)[slot]
+        least, some, every = (set(NaivePacker(env, p).placements(row, slot, growth)) for p in (narrower, wider, all_))
         assert least <= some <= every
         assert len(every) == int(row["legal_mask"][slot].sum())
     chosen = [policy(state.clone())["action"] for policy in (narrower, wider, all_)]

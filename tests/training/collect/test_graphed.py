@@ -387,8 +387,10 @@ def test_steps_must_be_positive() -> None:
 
 def test_an_environment_that_reads_the_host_is_refused() -> None:
     pytest.importorskip("mujoco")
-    env = tiny_env(judge="physics")
-    with pytest.raises(ValueError, match=r"never make the host wait, .*; got one that does: .*judge='physics'"):
+    env = tiny_env(stability_judge="physics")
+    with pytest.raises(
+        ValueError, match=r"never make the host wait, .*; got one that does: .*stability_judge='physics'"
+    ):
         graphed(env, DeepestBottomLeft(env))
 
 

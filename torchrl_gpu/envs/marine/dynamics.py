@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.marine.currents import flow
-from torchrl_gpu.envs.marine.layout import settled
+from torchrl_gpu.envs.marine.layout import contiguous_copy
 from torchrl_gpu.envs.marine.types import DT, HEADING, SPEED, SUBSTEPS, THRUST, Scene
 
 MAX_SPEED = 2.0  # m/s through the water
@@ -169,4 +169,4 @@ def _looked_up(table: Tensor, action: Tensor, idle: int) -> Tensor:
     """Columns of a table (2, A) for actions (R, N), (2, R, N); that of `idle` for an action that does not exist."""
     known = (action >= 0) & (action < table.shape[1])
     column = torch.where(known, action, idle)
-    return settled(table.index_select(1, column.flatten()).view(2, *action.shape))
+    return contiguous_copy(table.index_select(1, column.flatten()).view(2, *action.shape))

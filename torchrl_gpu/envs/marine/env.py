@@ -13,15 +13,16 @@ from torch import Tensor
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, Conflict
+from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers
 from torchrl_gpu.envs.entries import Bounds
 from torchrl_gpu.envs.marine.colregs import starboard_turn
 from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
 from torchrl_gpu.envs.marine.generator import generate
-from torchrl_gpu.envs.marine.layout import flags, settled
+from torchrl_gpu.envs.marine.layout import contiguous_copy, to_bool
 from torchrl_gpu.envs.marine.levels import Level, Sizes, chosen_levels
 from torchrl_gpu.envs.marine.noise import draw_noise, radius_factors
 from torchrl_gpu.envs.marine.pool import Pool
-from torchrl_gpu.envs.marine.reward import Outcome, judge
+from torchrl_gpu.envs.marine.reward import Outcome, rewards_and_ends
 from torchrl_gpu.envs.marine.sensors import Sight, object_mask, observation, see_v2, see_v3
 from torchrl_gpu.envs.marine.specs import GROUP, make_specs
 from torchrl_gpu.envs.marine.types import (
@@ -34,8 +35,7 @@ from torchrl_gpu.envs.marine.types import (
     MarineState,
     Scene,
 )
-from torchrl_gpu.envs.packing.memory import check_fits
-from torchrl_gpu.envs.streams import draw_bits, draw_integers
+from torchrl_gpu.envs.memory import check_fits
 
 ACTIONS = {"v2": ("discrete",), "v3": ("continuous", "discrete")}  # the published one first
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -283,9 +283,9 @@ class MarineNavEnv(BatchedEnv):
         )
         if self.num_actions:
             action = self._given_action(tensordict, key, shape, whole=True)
-            return settled(action.reshape(self.num_envs, self.num_robots).t())
+            return contiguous_copy(action.reshape(self.num_envs, self.num_robots).t())
         action = self._given_action(tensordict, key, (*shape, 2), whole=False).to(self.dtype)
-        return settled(action.reshape(self.num_envs, self.num_robots, 2).permute(2, 1, 0))
+        return contiguous_copy(action.reshape(self.num_envs, self.num_robots, 2).permute(2, 1, 0))
 
     def _look(self, motion: Tensor, scene: Scene, there: Tensor, key: Tensor, step: Tensor) -> Sight:
         """What robots see, with the noise of a step of the streams `key` (N,)."""
@@ -305,7 +305,7 @@ class MarineNavEnv(BatchedEnv):
         if self.version == "v3":
             turn = starboard_turn(sight.own[:, 2:4], sight.objects[0], self.craft.radius)
         counted = self.state.step_count + (0 if "late_limit" in self.quirks else 1)
-        return judge(
+        return rewards_and_ends(
             self.state,
             motion,
             scene,
@@ -341,11 +341,11 @@ class MarineNavEnv(BatchedEnv):
             robots_own = ("observation", "object_mask", "active", "arrived", "collided", "clearance", "energy")
             shown = (*robots_own, "step_count", "level")
             s = replace(s, **{name: getattr(s, name).clone() for name in shown})
-        robots = {"observation": s.observation, "object_mask": flags(s.object_mask)}
+        robots = {"observation": s.observation, "object_mask": to_bool(s.object_mask)}
         for name in ("active", "arrived", "collided", "clearance", "energy"):
             robots[name] = _by_env(getattr(s, name))
         if self.num_actions:
-            robots["action_mask"] = flags(torch.maximum(robots["active"].to(self.dtype), self._idle))
+            robots["action_mask"] = to_bool(torch.maximum(robots["active"].to(self.dtype), self._idle))
         success = (s.arrived | ~s.exists).all(0)
         return robots, {"step_count": s.step_count, "level": s.level, "success": success}
 
@@ -400,8 +400,8 @@ class MarineNavEnv(BatchedEnv):
             picked = draw_integers(key, torch.zeros_like(key), self.pool)
         return self.state.next_level * self.pool + picked
 
-    def _restart_streams(self) -> None:
-        super()._restart_streams()
+    def _restart_episodes(self) -> None:
+        super()._restart_episodes()
         if self.seed != self._pool_seed:
             self._make_pool()
 

@@ -14,9 +14,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from torchrl_gpu.envs.counter_rng import draw_bits
 from torchrl_gpu.envs.marine.levels import Level, Sizes
 from torchrl_gpu.envs.marine.types import CORE_RADIUS, FAR, OBSTACLE_RADIUS, Craft
-from torchrl_gpu.envs.streams import draw_bits
 
 DRAWS = 500  # candidates for each kind of object
 MOST_ROUNDS = 100  # worlds drawn for a place in the pool
@@ -231,5 +231,5 @@ def _nowhere(key: Tensor, most: int) -> Tensor:
 
 
 def _uniform(key: Tensor, place: int, count: int) -> Tensor:
-    """Numbers in [0, 1) from `place` on in the streams `key` (W,): float64 (W, count)."""
+    """Numbers in [0, 1) from `place` on of the keys `key` (W,): float64 (W, count)."""
     return draw_bits(key[:, None], torch.arange(place, place + count)).double() * 2.0**-32

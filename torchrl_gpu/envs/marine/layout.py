@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 
-def settled(tensor: Tensor) -> Tensor:
-    """The same numbers, contiguous, in memory of their own.
+def contiguous_copy(tensor: Tensor) -> Tensor:
+    """The same numbers in the same shape (…), contiguous, in memory of their own.
 
     torch.compile takes a plain `contiguous` into the loops that read it, and those then run along the axes of the
     original, one number at a time. It never does so with a tensor of given strides.
@@ -16,6 +16,6 @@ def settled(tensor: Tensor) -> Tensor:
     return whole.as_strided(whole.shape, whole.stride())
 
 
-def flags(zeros_and_ones: Tensor) -> Tensor:
-    """The same as bool: what torch.compile makes of a comparison takes twenty times as long on a CPU."""
+def to_bool(zeros_and_ones: Tensor) -> Tensor:
+    """The same (…) as bool: what torch.compile makes of a comparison takes twenty times as long on a CPU."""
     return zeros_and_ones.to(torch.uint8).view(torch.bool)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.streams import draw_bits
+from torchrl_gpu.envs.counter_rng import draw_bits
 
 ERROR = 0.05  # standard deviation along each axis, of a place in metres and of a velocity in m/s
 KAPPA = 1.0  # concentration of the error of a radius
@@ -20,7 +20,7 @@ def draw_noise(key: Tensor, step: Tensor, objects: int, table: Tensor) -> Tensor
     """Errors of every object as every robot sees it.
 
     Args:
-        key: int64, names a stream for each of R robots in N worlds, (R, 1, N).
+        key: int64, names the draws of each of R robots in N worlds, (R, 1, N).
         step: int64, step of the episode, (N,).
         objects: J.
         table: What `radius_factors` gave; its dtype is that of the result.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
 from torchrl_gpu.envs.marine.generator import Worlds
-from torchrl_gpu.envs.marine.layout import settled
+from torchrl_gpu.envs.marine.layout import contiguous_copy
 from torchrl_gpu.envs.marine.sensors import Sight, object_mask, observation
 from torchrl_gpu.envs.marine.types import OBSTACLE_RADIUS, Scene
 
@@ -61,7 +61,7 @@ class Pool:
 
     def begin(self, world: Tensor) -> Begun:
         """The worlds of some numbers, int64 (N,)."""
-        rows = settled(self._numbers.index_select(0, world).t())
+        rows = contiguous_copy(self._numbers.index_select(0, world).t())
         scene, motion, clearance = rows.split(self._lengths)
         return Begun(
             scene,

@@ -41,7 +41,7 @@ def distance(motion: Tensor, scene: Scene) -> Tensor:
     return (x * x + y * y).sqrt()
 
 
-def judge(
+def rewards_and_ends(
     before: MarineState,
     motion: Tensor,
     scene: Scene,

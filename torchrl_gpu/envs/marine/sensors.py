@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from torchrl_gpu.envs.marine.layout import settled
+from torchrl_gpu.envs.marine.layout import contiguous_copy
 from torchrl_gpu.envs.marine.types import FAR, HEADING, NEAREST, PLACE, THRUST, VELOCITY, YAW_RATE, Craft, Scene
 
 _ABOVE_ZERO = 8.0  # m: no gap between surfaces is so far below 0
@@ -122,7 +122,7 @@ def observation(sight: Sight) -> Tensor:
     Returns:
         (N, R, F), contiguous: the own numbers, then each kind of objects one after the other.
     """
-    rows = settled(torch.cat([sight.own, *(kind.flatten(1, 2) for kind in sight.objects)], 1))  # (R, F, N)
+    rows = contiguous_copy(torch.cat([sight.own, *(kind.flatten(1, 2) for kind in sight.objects)], 1))  # (R, F, N)
     robots, features, num_envs = rows.shape
     # One transposition of a matrix: several times as fast as that of three axes.
     return rows.view(robots * features, num_envs).t().contiguous().view(num_envs, robots, features)
@@ -131,7 +131,7 @@ def observation(sight: Sight) -> Tensor:
 def object_mask(sight: Sight) -> Tensor:
     """(N, R, num_seen), contiguous: 1 where a slot of the observation holds an object, else 0."""
     robots, slots, num_envs = sight.mask.shape
-    return settled(sight.mask).view(robots * slots, num_envs).t().contiguous().view(num_envs, robots, slots)
+    return contiguous_copy(sight.mask).view(robots * slots, num_envs).t().contiguous().view(num_envs, robots, slots)
 
 
 class Nearest(NamedTuple):

@@ -133,7 +133,7 @@ class Scene(NamedTuple):
         return Scene(goal.view(2, r, n), *flowing, obstacle.view(2, m, n), radius)
 
     def joined(self) -> Tensor:
-        """The one tensor."""
+        """The one tensor, (rows of all parts, N)."""
         return torch.cat([part.flatten(0, -2) for part in self])
 
 

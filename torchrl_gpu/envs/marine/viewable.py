@@ -37,7 +37,7 @@ class ViewableMarine:
         return self.env.num_envs
 
     @torch.no_grad()
-    def figures(self) -> Mapping[str, Tensor]:
+    def metrics(self) -> Mapping[str, Tensor]:
         """`step`, `episode`, `return` (mean over the robots of a world), `level`, `active`, `arrived` and `collided`
         (robots), (N,) each."""
         s = self.env.state

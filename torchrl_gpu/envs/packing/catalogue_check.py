@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torchrl_gpu.native.arguments import exact, length
+from torchrl_gpu.arguments import length, tensor
 
 if TYPE_CHECKING:
     from torchrl_gpu.envs.packing.types import Catalogue
@@ -28,13 +28,13 @@ def check_catalogue(catalogue: Catalogue) -> None:
     if min(items, orientations) < 1:
         raise ValueError(f"{where}: want at least one item in one orientation; got {items} in {orientations}")
     each, device = (items, orientations), c.extent.device
-    exact(where, "extent", c.extent, torch.int64, (*each, 2), device)
-    exact(where, "height", c.height, torch.float32, each, device)
-    exact(where, "volume", c.volume, torch.float32, (items,), device)
+    tensor(where, "extent", c.extent, torch.int64, (*each, 2), device)
+    tensor(where, "height", c.height, torch.float32, each, device)
+    tensor(where, "volume", c.volume, torch.float32, (items,), device)
     if c.plumb is not None:
-        exact(where, "plumb", c.plumb, torch.int32, (*each, 2), device)
+        tensor(where, "plumb", c.plumb, torch.int32, (*each, 2), device)
     if c.steady is not None:
-        exact(where, "steady", c.steady, torch.bool, each, device)
+        tensor(where, "steady", c.steady, torch.bool, each, device)
     if (c.top is None) != (c.bottom is None):
         came = "tops" if c.bottom is None else "bottoms"
         raise ValueError(f"{where}: want tops and bottoms, or neither; got the {came} only")
@@ -47,8 +47,8 @@ def check_catalogue(catalogue: Catalogue) -> None:
         )
     if c.top is not None and c.bottom is not None:
         maps = (*each, length(c.bottom, 2), length(c.bottom, 3))
-        exact(where, "top", c.top, torch.float32, maps, device)
-        exact(where, "bottom", c.bottom, torch.float32, maps, device)
+        tensor(where, "top", c.top, torch.float32, maps, device)
+        tensor(where, "bottom", c.bottom, torch.float32, maps, device)
         if any(most > cells for most, cells in zip(c.footprint, maps[2:], strict=True)):
             raise ValueError(f"{where}: want maps that hold footprints of {c.footprint} cells; got {maps[2:]}")
         if max(maps[2:]) > MOST_MAP_CELLS:

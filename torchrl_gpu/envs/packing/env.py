@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -14,24 +15,24 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import BatchedEnv, Conflict
-from torchrl_gpu.envs.entries import Bounds, check_form
+from torchrl_gpu.envs.entries import Bounds
+from torchrl_gpu.envs.memory import check_fits, free_bytes, measure_bytes_per_env
 from torchrl_gpu.envs.packing.geometry import grid_positions
-from torchrl_gpu.envs.packing.items import ItemSource, ItemStream, item_source
+from torchrl_gpu.envs.packing.items import ItemSequences, ItemSource, item_source
 from torchrl_gpu.envs.packing.items.checks import check_built
-from torchrl_gpu.envs.packing.items.source import SortedStream
-from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement, balanced, get_kernels, judge_placements
+from torchrl_gpu.envs.packing.items.source import SameItems, SortedSequences
+from torchrl_gpu.envs.packing.kernels import balanced, get_kernels, judge_placements
 from torchrl_gpu.envs.packing.kernels.transition import passed_over
-from torchrl_gpu.envs.packing.memory import bytes_per_env, check_fits
-from torchrl_gpu.envs.packing.reward import JUDGES, REWARDS, WEIGHTS, objective
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
+from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
+from torchrl_gpu.envs.packing.reward import REWARDS, STABILITY_JUDGES, WEIGHTS, objective
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
 ITEM_ORDERS = ("sequence", "volume", "box")
+_MOST_TIMES_LEAST = 8  # a step takes up to five times what is always taken
+_MOST_UNMEASURED = 8  # environments: fewer are too few to measure how much one takes
 MOST_ITEMS = 2**31 - 1  # of an episode, and visible: numbers are drawn by a counter of 32 bits
-_SIMULATES = "PackingEnv with judge='physics' reads the device back and simulates on the host"
+_SIMULATES = "PackingEnv with stability_judge='physics' reads the device back and simulates on the host"
 
 
 class PackingEnv(BatchedEnv):
@@ -53,10 +54,10 @@ class PackingEnv(BatchedEnv):
         stability: What is legal: "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) or "com" (the
             centre of mass lies over the contact cells).
         reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
-        judge: What decides in J whether the last placement stands: "rule" (whatever is legal does), "com" (by that
-            rule, whatever is legal) or "physics" (MuJoCo drops it; needs the extra `physics`). The last one reads the
-            device back and simulates on the host in every step, see `physics.PhysicsJudge`: no CUDA graph can hold it,
-            and `torch.compile` stops at it.
+        stability_judge: What decides in J whether the last placement stands: "rule" (whatever is legal does), "com" (by
+            that rule, whatever is legal) or "physics" (MuJoCo drops it; needs the extra `physics`). The last one reads
+            the device back and simulates on the host in every step, see `physics.PhysicsJudge`: no CUDA graph can hold
+            it, and `torch.compile` stops at it.
         objective_weights: α, β and γ of J: of compactness, pyramidality and stability.
         skip_unplaceable: Whether an episode goes on where no visible item fits: the next step, whatever its action,
             passes over the first of them for the reward 0, and the episode ends when nothing is left to show. Until
@@ -92,7 +93,7 @@ class PackingEnv(BatchedEnv):
         orientations: str | float = "yaw",
         stability: str = "none",
         reward: str = "utilization",
-        judge: str = "rule",
+        stability_judge: str = "rule",
         objective_weights: tuple[float, float, float] = WEIGHTS,
         skip_unplaceable: bool = False,
         order: str = "sequence",
@@ -105,7 +106,7 @@ class PackingEnv(BatchedEnv):
         copy_observations: bool = False,
     ) -> None:
         where = "PackingEnv"
-        self._check_words(where, reward=reward, judge=judge, order=order)
+        self._check_words(where, reward=reward, stability_judge=stability_judge, order=order)
         num_items = arguments.whole(where, "num_items", num_items, 1, MOST_ITEMS)
         visible_items = arguments.whole(where, "visible_items", visible_items, 1, MOST_ITEMS)
         super().__init__(num_envs, device, seed, first_env)
@@ -116,17 +117,20 @@ class PackingEnv(BatchedEnv):
         self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
         self.orientations, self.stability, self.reward, self.order = orientations, stability, reward, order
         self.include, self.backend = arguments.choices(where, "include", include, LARGE_KEYS), backend
-        self.incremental, self.judge = arguments.flag(where, "incremental", incremental), judge
+        self.incremental, self.stability_judge = arguments.flag(where, "incremental", incremental), stability_judge
         self.copy_observations = arguments.flag(where, "copy_observations", copy_observations)
         self.skip_unplaceable = arguments.flag(where, "skip_unplaceable", skip_unplaceable)
         self.objective_weights = _weights(objective_weights)
-        self._physics = _physics_judge() if judge == "physics" else None
+        self._physics = PhysicsJudge() if stability_judge == "physics" else None
         self.reads_host = "" if self._physics is None else _SIMULATES
         if not isinstance(backend, str):
             arguments.refuse(where, "backend", "a word", backend)
         self.kernels = get_kernels(backend, self.device)
-        self.catalogue, self.stream = self._build_items()
-        check_fits(num_envs, self.bytes_per_env, self.device)
+        self.catalogue, self.item_sequences = self._build_items()
+        least = self._least_bytes()
+        check_fits(num_envs, least, self.device)
+        if num_envs > _MOST_UNMEASURED and (free_bytes(self.device) or math.inf) < _MOST_TIMES_LEAST * num_envs * least:
+            check_fits(num_envs, self.bytes_per_env, self.device)
         self._slots = torch.arange(visible_items, device=self.device)
         self._sizes = self._item_sizes()
         # A box costs too little for it, and with one slot the only item shown is always a new one.
@@ -135,23 +139,23 @@ class PackingEnv(BatchedEnv):
         self._make_specs()
 
     def _check_words(self, where: str, **words: Any) -> None:
-        known = {"reward": REWARDS, "judge": JUDGES, "order": ITEM_ORDERS}
+        known = {"reward": REWARDS, "stability_judge": STABILITY_JUDGES, "order": ITEM_ORDERS}
         for name, word in words.items():
             arguments.choice(where, name, word, known[name])
 
     # -- what the environment is made of ---------------------------------------------------------------------------
 
-    def _build_items(self) -> tuple[Catalogue, ItemStream]:
-        catalogue, stream = self.items.build(self.bin, self.orientations, self.num_items, self.num_envs)
-        check_built(f"{type(self.items).__name__}.build", catalogue, stream)
+    def _build_items(self) -> tuple[Catalogue, ItemSequences]:
+        catalogue, sequences = self.items.build(self.bin, self.orientations, self.num_items, self.num_envs)
+        check_built(f"{type(self.items).__name__}.build", catalogue, sequences)
         if self.order != "sequence":
-            stream = SortedStream(
-                stream, catalogue.volume if self.order == "volume" else catalogue.box_volume(self.bin)
+            sequences = SortedSequences(
+                sequences, catalogue.volume if self.order == "volume" else catalogue.box_volume(self.bin)
             )
         catalogue = catalogue.to(self.device)
-        if "com" in (self.stability, self.judge):
+        if "com" in (self.stability, self.stability_judge):
             catalogue = balanced(catalogue, self.bin)
-        return catalogue, stream.to(self.device)
+        return catalogue, sequences.to(self.device)
 
     def _item_sizes(self) -> Tensor:
         """(M + 1, O, 4) float32: sides of each item's bounding box and its volume, metres; the last row is no item."""
@@ -165,15 +169,23 @@ class PackingEnv(BatchedEnv):
     def _sizes_of(self, item_id: Tensor) -> Tensor:
         return self._sizes[item_id.clamp(-1, self.catalogue.num_items)]  # what is no row of the catalogue is no item
 
-    @property
+    def _least_bytes(self) -> int:
+        """Bytes of one environment that are always taken: two states and the item maps of two observations."""
+        longest = max(1, min(self.num_items, self.item_sequences.length))
+        state = 4 * math.prod(self.bin.cells) + 5 * self.num_actions + 20 * longest
+        maps = 4 * math.prod(self.catalogue.footprint) * self.visible_items * self.num_orientations
+        return 2 * (state + maps * sum(name in self.include for name in ("item_top", "item_bottom")))
+
+    @cached_property
     def bytes_per_env(self) -> int:
-        """Most bytes that one environment takes while it steps."""
-        longest = max(1, min(self.num_items, self.stream.length))
-        shown = {"visible_items": self.visible_items, "num_items": longest, "include": self.include}
-        made = {"backend": self.kernels.backend, "judged": self.judge == "com"}
-        most = bytes_per_env(self.bin, self.catalogue, **shown, **made)  # type: ignore[arg-type]
-        copies = 4 * math.prod(self.bin.cells) + 5 * self.num_actions  # heightmap, z-map and mask of the state itself
-        return most + copies * self.copy_observations
+        """Most bytes that one environment takes while it steps; measured in a few that have the same items."""
+        judge = "rule" if self.stability_judge == "physics" else self.stability_judge
+        changes = {"items": SameItems(self), "seed": 0, "stability_judge": judge}
+
+        def make(num_envs: int) -> PackingEnv:
+            return PackingEnv.like(self, num_envs, **changes)
+
+        return measure_bytes_per_env(make, lambda shown: shown["action_mask"].int().argmax(1))
 
     @property
     def num_orientations(self) -> int:
@@ -223,7 +235,7 @@ class PackingEnv(BatchedEnv):
     def _blank_state(self) -> PackingState:
         n, device = self.num_envs, self.device
         count = torch.zeros(n, dtype=torch.int64, device=device)
-        longest = max(1, min(self.num_items, self.stream.length))
+        longest = max(1, min(self.num_items, self.item_sequences.length))
         shape = (n, *self.action_shape)
         return PackingState(
             heightmap=torch.zeros(n, *self.bin.cells, device=device),
@@ -291,8 +303,8 @@ class PackingEnv(BatchedEnv):
         """
         where, size = "PackingEnv.restore", tensordict.shape[:1]
         heightmap, item_id = tensordict.get("box_heightmap", None), tensordict.get("item_id", None)
-        check_form(where, "box_heightmap", heightmap, torch.float32, (*size, *self.bin.cells), self.device)
-        check_form(where, "item_id", item_id, torch.int64, (*size, self.visible_items), self.device)
+        arguments.tensor(where, "box_heightmap", heightmap, torch.float32, (*size, *self.bin.cells), self.device)
+        arguments.tensor(where, "item_id", item_id, torch.int64, (*size, self.visible_items), self.device)
         known = (item_id >= 0) & (item_id < self.catalogue.num_items)
         item_id = torch.where(known, item_id, -1)
         z_map, legal = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin)
@@ -331,14 +343,15 @@ class PackingEnv(BatchedEnv):
     def _advanced(self, action: Tensor, stuck: Tensor | None) -> tuple[PackingState, Tensor]:
         """The state after an action, maps included, and whether the action was legal, (N,) bool."""
         s = self.state
-        following = self.stream.items(s.key, s.position[:, None]).squeeze(1)
+        following = self.item_sequences.items(s.key, s.position[:, None]).squeeze(1)
         moved = self.kernels.advance(s, action, following, self.catalogue, self.bin)
         if stuck is not None:
             moved = passed_over(moved, stuck, following)
-        kept = Kept(s.z_map, s.legal, moved.slot, moved.changed) if self._keeps_maps else None
-        stable = self._judged(s, moved) if self.judge == "com" else moved.state.stable
-        z_map, legal = self.kernels.drop_map(moved.state.heightmap, moved.state.item_id, self.catalogue, self.bin, kept)
-        return replace(moved.state, stable=stable, z_map=z_map, legal=legal), moved.legal
+        stored = StoredMaps(s.z_map, s.legal, moved.slot, moved.changed) if self._keeps_maps else None
+        stable = self._judged(s, moved) if self.stability_judge == "com" else moved.state.stable
+        after = moved.state
+        z_map, legal = self.kernels.drop_map(after.heightmap, after.item_id, self.catalogue, self.bin, stored)
+        return replace(after, stable=stable, z_map=z_map, legal=legal), moved.legal
 
     def _judged(self, before: PackingState, moved: Moved) -> Tensor:
         """Whether the last placement stands by the rule `com`, (N,) bool; as before where none was made."""
@@ -400,19 +413,19 @@ class PackingEnv(BatchedEnv):
 
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
         s = self.state
-        key = self.stream.begin(self.seed, self._env_index, s.episode)
-        item_id = self.stream.items(key, self._slots.expand(self.num_envs, -1))
+        key = self.item_sequences.begin(self.seed, self._env_index, s.episode)
+        item_id = self.item_sequences.items(key, self._slots.expand(self.num_envs, -1))
         self._state = self.kernels.restart(s, mask, key, item_id, self.catalogue, self.bin)
         return self._observation()
 
     def _state_bounds(self) -> dict[str, Bounds]:
         ceiling, count = self.bin.size[2] + 2 * self.bin.tolerance, Bounds(0, 2**62)  # twice: heights are rounded
         last = [n - 1 for n in (self.catalogue.num_items, self.num_orientations, *self.bin.cells)]
-        most = None if self.stream.num_keys is None else self.stream.num_keys - 1
+        most = None if self.item_sequences.num_keys is None else self.item_sequences.num_keys - 1
         return {
             "heightmap": Bounds(0, ceiling),
             "item_id": Bounds(-1, self.catalogue.num_items - 1),
-            "position": Bounds(0, self.visible_items + self.stream.length),
+            "position": Bounds(0, self.visible_items + self.item_sequences.length),
             "key": Bounds(None if most is None else 0, most),
             "episode": count,
             "volume": Bounds(0, self.bin.volume * (1 + 1e-3)),
@@ -460,10 +473,3 @@ def _weights(given: Any) -> tuple[float, ...]:
         return tuple(arguments.number("PackingEnv", "objective_weights", weight, 0) for weight in weights)
     except ValueError:
         arguments.refuse("PackingEnv", "objective_weights", wanted, given)
-
-
-def _physics_judge() -> PhysicsJudge:
-    """Imported late: the module needs this one, and MuJoCo."""
-    from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
-
-    return PhysicsJudge()

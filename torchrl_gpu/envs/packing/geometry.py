@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Placement
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 
 
 def grid_positions(extent: Tensor, cells: int, step: int) -> tuple[Tensor, Tensor]:
@@ -35,7 +30,7 @@ def grid_positions(extent: Tensor, cells: int, step: int) -> tuple[Tensor, Tenso
 
 
 def catalogue_rows(item_id: Tensor, catalogue: Catalogue) -> Tensor:
-    """Rows of the catalogue, int64, to read whatever `item_id` holds; where they differ from it there is no item."""
+    """Rows of the catalogue, int64 (…), to read whatever `item_id` (…) holds; no item where they differ from it."""
     return item_id.clamp(0, catalogue.num_items - 1)
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from torchrl_gpu.envs.packing.items.columns import crossings
-from torchrl_gpu.envs.packing.plan import Plan
+from torchrl_gpu.envs.packing.plan import PackingPlan
 
 
 class Overlap(NamedTuple):
@@ -41,7 +41,7 @@ class _Voxels(NamedTuple):
     filled: np.ndarray  # (A, B, C) bool
 
 
-def overlaps(plan: Plan, voxel: float) -> Overlap:
+def overlaps(plan: PackingPlan, voxel: float) -> Overlap:
     """The deepest overlap between two items, and between an item and the bin.
 
     Args:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from torchrl_gpu.envs.packing.env import PackingEnv
 from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.poses import Pose, poses, solid_of
+from torchrl_gpu.envs.packing.poses import PackedBins, Pose, poses, solid_of
 
 
-class Plan(NamedTuple):
+class PackingPlan(NamedTuple):
     """The items of one bin, in the order in which they are packed.
 
     Attributes:
@@ -23,8 +22,8 @@ class Plan(NamedTuple):
     bin_size: tuple[float, float, float]
 
 
-def plan_of(env: PackingEnv, index: int) -> Plan:
+def plan_of(env: PackedBins, index: int) -> PackingPlan:
     """What bin `index` of an environment holds now; reads the device back."""
     planned = poses(env, index)
     shapes = {row: solid_of(env, row) for row in {pose.item for pose in planned}}
-    return Plan(tuple(shapes[pose.item] for pose in planned), tuple(planned), env.bin_size)
+    return PackingPlan(tuple(shapes[pose.item] for pose in planned), tuple(planned), env.bin.size)

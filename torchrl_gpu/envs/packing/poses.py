@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
+from torch import Tensor
 
-from torchrl_gpu.envs.packing.env import PackingEnv
+from torchrl_gpu.envs.packing.items import ItemSource
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.rotations import orientation_set
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+
+
+class PackedBins(Protocol):
+    """What of a `PackingEnv` says which items its bins hold, and where."""
+
+    bin: Bin
+    catalogue: Catalogue
+    items: ItemSource
+    orientations: str | float
+
+    @property
+    def num_packed(self) -> Tensor:
+        """(N,) int64."""
+
+    @property
+    def placements(self) -> Tensor:
+        """(N, T, 4) int32: item, orientation, x and y in cells of each placement."""
+
+    @property
+    def placement_z(self) -> Tensor:
+        """(N, T) float32: base of each placed item, metres."""
 
 
 class Pose(NamedTuple):
@@ -24,16 +47,16 @@ class Pose(NamedTuple):
         return quaternion(self.rotation)
 
 
-def solid_of(env: PackingEnv, item: int) -> Solid:
+def solid_of(env: PackedBins, item: int) -> Solid:
     """The shape of a row of an environment's catalogue."""
     if env.catalogue.flat:
         p, q = env.catalogue.extent[item, 0].tolist()
-        size = np.array([p * env.cell[0], q * env.cell[1], env.catalogue.height[item, 0].item()])
+        size = np.array([p * env.bin.cell[0], q * env.bin.cell[1], env.catalogue.height[item, 0].item()])
         return Solid.of_box(f"box-{item}", size)
     return env.items.solid(item, env.bin)
 
 
-def poses(env: PackingEnv, index: int) -> list[Pose]:
+def poses(env: PackedBins, index: int) -> list[Pose]:
     """The items in bin `index` of an environment, in the order in which they were packed."""
     rotations = orientation_set(env.orientations, boxes=env.catalogue.flat)
     number = int(env.num_packed[index])
@@ -41,7 +64,7 @@ def poses(env: PackingEnv, index: int) -> list[Pose]:
     found = []
     for (item, orientation, x, y), z in zip(rows, heights, strict=True):
         rotation = rotations[orientation]
-        corner = np.array([x * env.cell[0], y * env.cell[1], z])
+        corner = np.array([x * env.bin.cell[0], y * env.bin.cell[1], z])
         found.append(Pose(item, rotation, corner - (solid_of(env, item).vertices @ rotation.T).min(0)))
     return found
 

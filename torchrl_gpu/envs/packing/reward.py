@@ -9,7 +9,7 @@ from torchrl_gpu.envs.packing.types import Bin
 
 REWARDS = ("utilization", "objective")
 # Of whether a placement stands: that it was legal, the rule `com` whatever the bin's is, or a simulation on the host.
-JUDGES = ("rule", "com", "physics")
+STABILITY_JUDGES = ("rule", "com", "physics")
 WEIGHTS = ALPHA, BETA, GAMMA = 0.75, 0.25, 0.25
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from torchrl_gpu.envs.packing.drawing.palette import decode_srgb, item_colors
-from torchrl_gpu.envs.packing.plan import Plan
+from torchrl_gpu.envs.packing.plan import PackingPlan
 from torchrl_gpu.envs.packing.poses import Pose
 
 MISSING = "save_glb: want trimesh, which an extra brings, pip install 'torchrl_gpu[meshes]'; got an install without it"
@@ -22,7 +22,7 @@ WALL_SHARE = 0.01  # thickness, of the bin's shortest side
 Y_UP = np.array([[1.0, 0, 0, 0], [0, 0, 1, 0], [0, -1, 0, 0], [0, 0, 0, 1]])
 
 
-def plan_table(plan: Plan) -> dict[str, Any]:
+def plan_table(plan: PackingPlan) -> dict[str, Any]:
     """A plan in plain numbers: what `save_plan` writes.
 
     Returns:
@@ -39,7 +39,7 @@ def plan_table(plan: Plan) -> dict[str, Any]:
     return {"bin_size": list(plan.bin_size), "items": items}
 
 
-def save_plan(plan: Plan, path: str | os.PathLike[str]) -> Path:
+def save_plan(plan: PackingPlan, path: str | os.PathLike[str]) -> Path:
     """Writes `plan_table` as JSON; parent folders are made.
 
     Returns:
@@ -51,7 +51,7 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def save_glb(plan: Plan, path: str | os.PathLike[str]) -> Path:
+def save_glb(plan: PackingPlan, path: str | os.PathLike[str]) -> Path:
     """Writes the packed bin as a glTF scene: items in the viewer's colours, walls one can see through.
 
     Item i is the node `item-i`, a child of the node `bin`, which turns z up into glTF's y up: poses in `bin` are those
@@ -69,7 +69,7 @@ def save_glb(plan: Plan, path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def scene_of(plan: Plan) -> Any:
+def scene_of(plan: PackingPlan) -> Any:
     """The `trimesh.Scene` that `save_glb` writes."""
     trimesh = _trimesh()
     scene = trimesh.Scene(base_frame="world")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -124,6 +124,56 @@ class PackingState:
     placement_z: Tensor  # (N, T) float32, metres
     z_map: Tensor  # (N, K, O, Gx, Gy) float32
     legal: Tensor  # (N, K, O, Gx, Gy) bool
+
+
+class Placement(NamedTuple):
+    """One placement per environment.
+
+    Attributes:
+        item_id: (N,) int64; −1 places nothing.
+        orientation: (N,) int64.
+        x: (N,) int64, first cell of the footprint.
+        y: (N,) int64.
+        z: (N,) float32, base of the item, metres.
+    """
+
+    item_id: Tensor
+    orientation: Tensor
+    x: Tensor
+    y: Tensor
+    z: Tensor
+
+
+class StoredMaps(NamedTuple):
+    """Maps of an earlier heightmap, of which a backend may keep what still holds.
+
+    Attributes:
+        z_map: (N, K, O, Gx, Gy) float32, as `drop_map` gave it.
+        legal: (N, K, O, Gx, Gy) bool, likewise.
+        slot: (N, K) int64, the slot k of `z_map` that holds the item now in slot k; −1 where none does.
+        changed: (N, 4) int64, cells [x0, x1) × [y0, y1) outside which the heightmap is the earlier one: x0, y0, x1, y1.
+    """
+
+    z_map: Tensor
+    legal: Tensor
+    slot: Tensor
+    changed: Tensor
+
+
+class Moved(NamedTuple):
+    """What an action of each environment did.
+
+    Attributes:
+        state: The state after it; its maps are still those from before.
+        legal: (N,) bool, whether the action was.
+        slot: (N, K) int64, the slot in which each visible item was before; −1 for the one newly shown.
+        changed: (N, 4) int64, cells [x0, x1) × [y0, y1) of the footprint: x0, y0, x1, y1; empty where nothing changed.
+    """
+
+    state: PackingState
+    legal: Tensor
+    slot: Tensor
+    changed: Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,7 +49,7 @@ class ViewablePacking:
         return self.env.num_envs
 
     @torch.no_grad()
-    def figures(self) -> Mapping[str, Tensor]:
+    def metrics(self) -> Mapping[str, Tensor]:
         """`step`, `episode`, `return`, `utilization` and `num_packed`, (N,) each.
 
         Rewards of a packing are gains, so that the state alone tells their sum.

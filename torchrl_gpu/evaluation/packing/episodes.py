@@ -121,7 +121,7 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
         "placements": state.placements * made[..., None],
         "placement_z": torch.where(made, state.placement_z, 0.0),
     }
-    if env.judge == "com":
+    if env.stability_judge == "com":
         found["stands"] = torch.stack(stands, 1)
     parts: dict[str, Any] = {name: value[:number].to("cpu", copy=True) for name, value in found.items()}
     return PackingResults(**parts, **clock.times())

@@ -6,7 +6,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
@@ -15,13 +15,16 @@ from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ItemSource
+from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, evaluate
-from torchrl_gpu.evaluation.packing.items import HARD_SHAPES, CachedItems, easy, hard
-from torchrl_gpu.evaluation.packing.suite import PackingSuite
+from torchrl_gpu.evaluation.packing.items import HARD_SHAPES, easy, hard
 from torchrl_gpu.evaluation.reports import print_whole
 from torchrl_gpu.policies.packing.contestants import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
 from torchrl_gpu.policies.policy import Policy
+
+if TYPE_CHECKING:
+    from torchrl_gpu.evaluation.packing.suite import PackingSuite  # which offers these tables
 
 METHODS = {"random": RANDOM, "dbl": DEEPEST, "hm": RULE, "waste": LESS_WASTE}
 METHODS |= {"worker": WORKER, "manager": MANAGER, "both": BOTH}
@@ -51,9 +54,9 @@ def irregular_tables(suite: PackingSuite, run: Any, options: Any) -> Iterator[di
             for visible in options.visible or [base.visible_items]:
                 setting = {"visible_items": max(1, visible), "skip_unplaceable": visible == 0}
                 setting |= {"orientations": orientations, "resolution": resolution}
-                source = items if made is None else CachedItems(made)
-                made = base.like(1, items=source, order="box", judge="com", **setting)
-                one = PackingSuite(made, False, suite.num_episodes, suite.batch_size)
+                source = items if made is None else SameItems(made)
+                made = base.like(1, items=source, order="box", stability_judge="com", **setting)
+                one = type(suite)(made, False, suite.num_episodes, suite.batch_size)
                 one.say = suite.say
                 about = {
                     "set": name,
@@ -132,7 +135,7 @@ def latencies(
     Methods take turns: whatever else the machine does, it does to all of them alike.
     """
     taken: dict[str, list[float]] = {name: [] for name in policies}
-    one = env.like(1, judge="rule", items=CachedItems(env)) if cases else env
+    one = env.like(1, stability_judge="rule", items=SameItems(env)) if cases else env
     for case in (0, *range(cases)) if cases else ():  # the first is a rehearsal
         one.renumber(case)
         for name, policy in policies.items():
@@ -171,7 +174,7 @@ def drop(env: PackingEnv, results: PackingResults, number: int) -> tuple[Tensor,
 
     assert results.stands is not None
     bins, agreement = PackedBins(env, results), Agreement()
-    settled = settle_cases([plan_of(bins, index) for index in range(number)])  # type: ignore[arg-type]
+    settled = settle_cases([plan_of(bins, index) for index in range(number)])
     for stands, each in zip(results.stands, settled, strict=False):
         agreement.count(stands[stands >= 0] > 0, torch.from_numpy(each.stable))  # a step may pass an item over
     return torch.tensor([each.share for each in settled]), agreement

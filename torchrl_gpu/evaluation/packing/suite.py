@@ -13,10 +13,10 @@ from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
+from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate
-from torchrl_gpu.evaluation.packing.items import CachedItems
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.contestants import RULE
@@ -41,7 +41,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
 
     def like(self, num_envs: int) -> PackingEnv:
         """An environment that shares the items."""
-        return self.env.like(num_envs, items=CachedItems(self.env))
+        return self.env.like(num_envs, items=SameItems(self.env))
 
     def table(self, results: dict[str, PackingResults], name: str) -> tuple[Table, dict[str, Any]]:
         """Beside the rule of irregular packing, where that is among the policies, differences from it too."""
@@ -126,8 +126,8 @@ def _packing_suite(
     pictures: bool = True,
     batch_size: int | None = None,
 ) -> PackingSuite:
-    judge = "rule" if env.catalogue.flat and env.judge == "rule" else "com"
-    unseen = env.like(1, items=env.items.reseeded(seed), seed=seed, first_env=0, judge=judge)
+    judge = "rule" if env.catalogue.flat and env.stability_judge == "rule" else "com"
+    unseen = env.like(1, items=env.items.reseeded(seed), seed=seed, first_env=0, stability_judge=judge)
     return PackingSuite(unseen, pictures, num_episodes, batch_size)
 
 

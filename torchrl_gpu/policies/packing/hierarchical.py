@@ -13,8 +13,9 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, exploration_type
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.entries import ANY, Bounds, Entry, check_form
+from torchrl_gpu.envs.entries import ANY, Bounds, Entry
 from torchrl_gpu.policies.exploration import random_legal
 from torchrl_gpu.policies.packing.networks import PlacementUNet, StateValue, ViewResNet
 from torchrl_gpu.policies.packing.views import ItemViews, PlacementPlanes
@@ -201,7 +202,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         """Writes the fields of `Chosen` and `Picked`, each behind the batch shape of `tensordict`."""
         shape = tensordict.shape
         heightmap, item_id, item_mask, z_map, legal = (
-            check_form(
+            arguments.tensor(
                 "HierarchicalPacker", key, tensordict.get(key, None), dtype, (*shape, *form), self.box.device
             ).reshape(-1, *form)
             for key, (dtype, form) in self._forms.items()

@@ -11,8 +11,8 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.entries import check_form
 from torchrl_gpu.envs.packing.geometry import grid_positions
 
 
@@ -97,13 +97,14 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
         where, batch = type(self).__name__, tensordict.shape
         item_id, z_map = tensordict.get("item_id", None), tensordict.get("z_map", None)
         slots = (*batch, item_id.shape[-1] if isinstance(item_id, Tensor) and item_id.ndim else None)
-        check_form(where, "item_id", item_id, torch.int64, slots, self._device)
+        arguments.tensor(where, "item_id", item_id, torch.int64, slots, self._device)
         maps, pile = (*slots, *self._maps), (*batch, *self.bin.cells)
-        legal = check_form(where, "legal_mask", tensordict.get("legal_mask", None), torch.bool, maps, self._device)
+        legal = tensordict.get("legal_mask", None)
+        arguments.tensor(where, "legal_mask", legal, torch.bool, maps, self._device)
         heightmap = tensordict.get("box_heightmap", None)
-        check_form(where, "box_heightmap", heightmap, torch.float32, pile, self._device)
+        arguments.tensor(where, "box_heightmap", heightmap, torch.float32, pile, self._device)
         if z_map is not None:
-            check_form(where, "z_map", z_map, torch.float32, maps, self._device)
+            arguments.tensor(where, "z_map", z_map, torch.float32, maps, self._device)
         return legal, heightmap, item_id, z_map
 
     def levels(self, metres: Tensor) -> Tensor:

@@ -9,8 +9,8 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.entries import check_form
 
 _PER_ITEM = ("item_id", "legal_mask", "z_map", "item_top", "item_bottom")
 
@@ -41,11 +41,11 @@ class VolumeSorted(TensorDictModuleBase):
         """Writes `action`, of the batch shape of `tensordict`."""
         where, batch = "VolumeSorted", tensordict.shape
         legal, item_id = tensordict.get("legal_mask", None), tensordict.get("item_id", None)
-        check_form(where, "legal_mask", legal, torch.bool, (*batch, *self._maps), self.volume.device)
-        check_form(where, "item_id", item_id, torch.int64, (*batch, self._maps[0]), self.volume.device)
+        arguments.tensor(where, "legal_mask", legal, torch.bool, (*batch, *self._maps), self.volume.device)
+        arguments.tensor(where, "item_id", item_id, torch.int64, (*batch, self._maps[0]), self.volume.device)
         z_map = tensordict.get("z_map", None)
         if z_map is not None:
-            check_form(where, "z_map", z_map, torch.float32, (*batch, *self._maps), self.volume.device)
+            arguments.tensor(where, "z_map", z_map, torch.float32, (*batch, *self._maps), self.volume.device)
         per_item = legal.shape[-3:].numel()
         slot = self._largest(item_id, legal)  # (…)
         shown = tensordict.select(*self.in_keys, strict=False).items()

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
 
-from torchrl_gpu.envs.packing.memory import free_bytes
+from torchrl_gpu.envs.memory import free_bytes
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 
 ReplayFactory = Callable[[int, torch.device, bool], TensorDictReplayBuffer]

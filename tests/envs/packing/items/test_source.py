@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
-from torchrl_gpu.envs.packing.items.source import EndlessStream, PooledStream, SortedStream, sorted_by_volume
+from torchrl_gpu.envs.packing.items.source import EndlessSequences, PooledSequences, SortedSequences, sorted_by_volume
 
 SEQUENCES = torch.tensor([[0, 1, 2], [3, 4, -1], [5, -1, -1]])
 
@@ -16,7 +16,7 @@ def zeros(n: int) -> torch.Tensor:
 
 
 def test_a_pool_ends_where_its_sequences_do() -> None:
-    stream = PooledStream(SEQUENCES)
+    stream = PooledSequences(SEQUENCES)
     items = stream.items(torch.tensor([0, 1, 2]), torch.arange(5).expand(3, -1))
     assert items.tolist() == [[0, 1, 2, -1, -1], [3, 4, -1, -1, -1], [5, -1, -1, -1, -1]]
     assert stream.length == 3
@@ -24,14 +24,14 @@ def test_a_pool_ends_where_its_sequences_do() -> None:
 
 def test_in_order_each_environment_takes_every_so_manieth_sequence() -> None:
     # 2 environments over 3 sequences: 0, 2, 4 = 1, … and 1, 3 = 0, 5 = 2, …
-    stream = PooledStream(SEQUENCES, in_order=True, stride=2)
+    stream = PooledSequences(SEQUENCES, in_order=True, stride=2)
     env = torch.arange(2)
     keys = [stream.begin(0, env, zeros(2) + episode).tolist() for episode in range(3)]
     assert keys == [[0, 1], [2, 0], [1, 2]]
 
 
 def test_draws_from_a_pool_are_spread_and_reproducible() -> None:
-    stream = PooledStream(torch.arange(10)[:, None])
+    stream = PooledSequences(torch.arange(10)[:, None])
     env = torch.arange(5000)
     drawn = stream.begin(7, env, zeros(5000))
     counts = drawn.bincount(minlength=10)
@@ -43,7 +43,7 @@ def test_draws_from_a_pool_are_spread_and_reproducible() -> None:
 
 
 def test_an_item_does_not_depend_on_those_asked_for_beside_it() -> None:
-    for stream in (EndlessStream(64, 50), PooledStream(torch.randint(64, (20, 50)))):
+    for stream in (EndlessSequences(64, 50), PooledSequences(torch.randint(64, (20, 50)))):
         key = stream.begin(1, torch.arange(8), zeros(8))
         together = stream.items(key, torch.arange(50).expand(8, -1))
         for n, place in ((0, 0), (7, 49), (3, 17)):
@@ -51,7 +51,7 @@ def test_an_item_does_not_depend_on_those_asked_for_beside_it() -> None:
 
 
 def test_streams_move(device: torch.device) -> None:
-    for stream in (EndlessStream(64, 50), PooledStream(SEQUENCES, True, 2)):
+    for stream in (EndlessSequences(64, 50), PooledSequences(SEQUENCES, True, 2)):
         there = stream.to(device)
         env = torch.arange(3, device=device)
         items = there.items(there.begin(0, env, torch.zeros_like(env)), env.expand(3, -1))
@@ -71,8 +71,8 @@ def test_sorting_by_volume_by_hand() -> None:
 
 def test_a_sorted_stream_gives_the_same_episodes_from_large_to_small() -> None:
     volume = torch.rand(64, generator=torch.Generator().manual_seed(0))
-    plain = EndlessStream(64, 9)
-    ordered = SortedStream(plain, volume)
+    plain = EndlessSequences(64, 9)
+    ordered = SortedSequences(plain, volume)
     key = ordered.begin(3, torch.arange(5), zeros(5))
     whole = torch.arange(9).expand(5, -1)
     items = ordered.items(key, whole)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tests.envs.packing.kernels.test_transition import state_of
 from tests.envs.packing.scenes import Scene
-from torchrl_gpu.envs.packing.kernels import Kept, Placement
-from torchrl_gpu.envs.packing.types import PackingState
+from torchrl_gpu.envs.packing.types import PackingState, Placement, StoredMaps
 
 WILD = (-1, -2, -7, -50, -(2**31), -(2**63), 2**31 - 1, 2**31, 2**32, 10**9, 10**12, 2**63 - 1)
 
@@ -36,10 +35,10 @@ def hostile_placement(s: Scene, rng: np.random.Generator, share: float = 0.2) ->
     return Placement(item_id, orientation, x, y, torch.from_numpy(rng.integers(0, 5, n) / 8).float())
 
 
-def hostile_kept(s: Scene, maps: tuple[Tensor, Tensor], rng: np.random.Generator) -> Kept:
-    """Kept maps whose slots and cells may be anything."""
+def hostile_stored(s: Scene, maps: tuple[Tensor, Tensor], rng: np.random.Generator) -> StoredMaps:
+    """Stored maps whose slots and cells may be anything."""
     changed = wild(rng, (len(s.heightmap), 4), 0, max(s.bin_.cells) + 1)
-    return Kept(*maps, wild(rng, tuple(s.item_id.shape), 0, s.item_id.shape[1]), changed)
+    return StoredMaps(*maps, wild(rng, tuple(s.item_id.shape), 0, s.item_id.shape[1]), changed)
 
 
 def hostile_state(s: Scene, rng: np.random.Generator) -> PackingState:

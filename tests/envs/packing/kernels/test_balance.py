@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.envs.packing.hulls import balances
 from tests.envs.packing.kernels.test_eager import some_placement
 from tests.envs.packing.scenes import CELL, LAW, RULES, bin_of, scene
-from torchrl_gpu.envs.packing.kernels import Placement, balanced, judge_placements, reference
+from torchrl_gpu.envs.packing.kernels import balanced, judge_placements, reference
 from torchrl_gpu.envs.packing.kernels.balance import holds, plumb, standing_height, steady
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 
 KINDS = ("boxes", "solids", "boxes as solids")
 seeds, kinds = st.integers(0, 2**32 - 1), st.sampled_from(KINDS)

@@ -21,8 +21,8 @@ from tests.envs.packing.scenes import CELL, LAW, RULES, Scene, as_solids, bin_of
 from tests.native.compilers import need_compiler, threads
 from tests.tolerances import assert_near
 from torchrl_gpu import native
-from torchrl_gpu.envs.packing.kernels import Kept, Placement, compiled, reference
-from torchrl_gpu.envs.packing.types import Catalogue
+from torchrl_gpu.envs.packing.kernels import compiled, reference
+from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
 
 KINDS = ("boxes", "solids", "boxes as solids")
 # Bins of `scene` are 4 to 7 cells high, so that the unit decides which type holds their heights; None is float32.
@@ -45,10 +45,10 @@ def type_of(s: Scene) -> torch.dtype | None:
     return None if counted is None else counted.cells.dtype
 
 
-def assert_parity(s: Scene, kept: Kept | None = None) -> tuple[Tensor, Tensor]:
+def assert_parity(s: Scene, stored: StoredMaps | None = None) -> tuple[Tensor, Tensor]:
     """z and legality of the reference, to the bit, and growth but for the order of its sums."""
     z_map, legal = reference.drop_map(*s)
-    came_z, came_legal = compiled.drop_map(*s, kept)
+    came_z, came_legal = compiled.drop_map(*s, stored)
     assert torch.equal(came_z, z_map)
     assert torch.equal(came_legal, legal)
     growth = reference.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_)
@@ -205,7 +205,7 @@ def test_a_catalogue_is_counted_once_for_each_type() -> None:
     assert compiled._counted(scene(1, "boxes").counted(CELL).catalogue, 100) is None
 
 
-# -- maps that are kept -----------------------------------------------------------------------------------------------
+# -- maps that are stored ---------------------------------------------------------------------------------------------
 
 
 @settings(LAW, max_examples=80)
@@ -222,9 +222,9 @@ def test_maps_kept_over_several_placements_are_those_made_anew(
             placement = some_placement(s, generator)
             heightmap = compiled.place(s.heightmap, placement, s.catalogue, s.bin_)
             item_id, slot = shown_next(s, rng)
-            kept = Kept(z_map, legal, slot, changed_by(placement, s, rng))
+            stored = StoredMaps(z_map, legal, slot, changed_by(placement, s, rng))
             s = s._replace(heightmap=heightmap, item_id=item_id)
-            z_map, legal = compiled.drop_map(*s, kept)
+            z_map, legal = compiled.drop_map(*s, stored)
             expected = reference.drop_map(*s)
             assert torch.equal(z_map, expected[0])
             assert torch.equal(legal, expected[1])
@@ -237,7 +237,7 @@ def shown_next(s: Scene, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     item_id = s.item_id.gather(1, slot)
     fresh = torch.from_numpy(rng.random(slot.shape) < 0.3)
     other = torch.from_numpy(rng.integers(-1, s.catalogue.num_items, slot.shape))
-    forgotten = torch.from_numpy(rng.random(slot.shape) < 0.1)  # the same item, but its maps are not kept
+    forgotten = torch.from_numpy(rng.random(slot.shape) < 0.1)  # the same item, but its maps are not stored
     return torch.where(fresh, other, item_id), torch.where(fresh | forgotten, -1, slot)
 
 
@@ -257,8 +257,8 @@ def test_only_what_changed_is_made_anew() -> None:
     item_id = torch.zeros(1, 1, dtype=torch.int64)
     s = Scene(torch.zeros(1, 9, 8), item_id, box, bin_of((9, 8)))
     nonsense = torch.full((1, 1, 1, 9, 8), 0.75)
-    kept = Kept(nonsense, torch.zeros_like(nonsense, dtype=torch.bool), item_id, torch.tensor([[4, 5, 5, 6]]))
-    z_map, legal = compiled.drop_map(*s, kept)
+    stored = StoredMaps(nonsense, torch.zeros_like(nonsense, dtype=torch.bool), item_id, torch.tensor([[4, 5, 5, 6]]))
+    z_map, legal = compiled.drop_map(*s, stored)
     anew = torch.zeros(9, 8, dtype=torch.bool)
     anew[2:5, 4:6] = True  # 3×2 cells reach the cell (4, 5) from x = 2, 3, 4 and y = 4, 5
     assert torch.equal(z_map[0, 0, 0] != 0.75, anew)
@@ -386,13 +386,13 @@ def test_strides_do_not_matter(kind: str) -> None:
         spread = torch.stack([s.heightmap, torch.full_like(s.heightmap, 9.0)], 1).flatten(0, 1)[::2]
         for heightmap in (s.heightmap.mT.contiguous().mT, spread):
             assert_parity(s._replace(heightmap=heightmap))
-        kept = Kept(
+        stored = StoredMaps(
             wanted_z.mT.contiguous().mT,
             wanted_legal.movedim(0, -1).contiguous().movedim(-1, 0),
             torch.arange(s.item_id.shape[1]).expand(4, -1),
             torch.zeros(1, 4, dtype=torch.int64).expand(4, 4),
         )
-        assert_parity(s, kept)
+        assert_parity(s, stored)
         growth = [
             compiled.pile_growth(s.heightmap, s.item_id, z, s.catalogue, s.bin_)
             for z in (wanted_z, wanted_z.mT.contiguous().mT)

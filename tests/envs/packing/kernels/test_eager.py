@@ -11,8 +11,8 @@ from tests.envs.packing.scenes import CELL, LAW, RULES, Scene, as_solids, bin_of
 from tests.tolerances import assert_near
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import ProceduralSolids
-from torchrl_gpu.envs.packing.kernels import Placement, eager, reference
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.packing.kernels import eager, reference
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 
 seeds = st.integers(0, 2**32 - 1)
 

@@ -25,8 +25,8 @@ from tests.envs.packing.scenes import CELL, LAW, RULES, Scene, scene
 from tests.native.compilers import need_compiler, threads
 from tests.tolerances import assert_near
 from torchrl_gpu import native
-from torchrl_gpu.envs.packing.kernels import Kept, Kernels, Placement, get_kernels
-from torchrl_gpu.envs.packing.types import PackingState
+from torchrl_gpu.envs.packing.kernels import Kernels, get_kernels
+from torchrl_gpu.envs.packing.types import PackingState, Placement, StoredMaps
 
 MORE = int(os.environ.get("TORCHRL_GPU_FUZZ", "1"))
 FUZZ = settings(LAW, max_examples=60 * MORE, suppress_health_check=[HealthCheck.too_slow])
@@ -153,9 +153,9 @@ def test_kept_maps_of_anything(seed: int, stability: str, unit: float | None, nu
     z_map, legal = get_kernels("eager").drop_map(*s)
     changed = torch.zeros(len(s.heightmap), 4, dtype=torch.int64)
     most = max(s.bin_.cells) + 1
-    kept = Kept(f(z_map), f(legal), f(s.item_id, 0, s.item_id.shape[1]), f(changed, 0, most))
+    stored = StoredMaps(f(z_map), f(legal), f(s.item_id, 0, s.item_id.shape[1]), f(changed, 0, most))
     with threads(num):
-        came = outcome(lambda: get_kernels("compiled").drop_map(*s, kept))
+        came = outcome(lambda: get_kernels("compiled").drop_map(*s, stored))
     if f.sane:  # maps that were never made for this pile: of their kind is all that they can be
         assert [each.shape for each in came] == [z_map.shape] * 2
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tests.envs.packing.hulls import balances, centre_in_hull
 from tests.envs.packing.scenes import CELL, LAW, SCENES, Scene, bin_of, pile, scene
-from torchrl_gpu.envs.packing.kernels import Placement, reference
-from torchrl_gpu.envs.packing.types import Catalogue
+from torchrl_gpu.envs.packing.kernels import reference
+from torchrl_gpu.envs.packing.types import Catalogue, Placement
 
 
 def dropped(s: Scene) -> Iterator[tuple[tuple[int, int, int], np.ndarray, np.ndarray, int, int, float, bool]]:

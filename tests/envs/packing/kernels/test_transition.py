@@ -14,8 +14,8 @@ from torch import Tensor
 
 from tests.envs.packing.scenes import CELL, LAW, RULES, Scene, bin_of, scene, scene_in
 from tests.native.compilers import need_compiler, threads
-from torchrl_gpu.envs.packing.kernels import Kernels, Moved, compiled, get_kernels, reference, transition
-from torchrl_gpu.envs.packing.types import PackingState
+from torchrl_gpu.envs.packing.kernels import Kernels, compiled, get_kernels, reference, transition
+from torchrl_gpu.envs.packing.types import Moved, PackingState
 
 KINDS = ("boxes", "solids", "boxes as solids")
 seeds, kinds = st.integers(0, 2**32 - 1), st.sampled_from(KINDS)

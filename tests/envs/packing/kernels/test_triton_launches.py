@@ -20,8 +20,8 @@ from triton.runtime.jit import JITFunction
 
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene_in
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement, triton_kernels, triton_solids
-from torchrl_gpu.envs.packing.types import Catalogue, PackingState
+from torchrl_gpu.envs.packing.kernels import triton_kernels, triton_solids
+from torchrl_gpu.envs.packing.types import Catalogue, Moved, PackingState, Placement, StoredMaps
 
 _TYPES = {
     torch.float32: "*fp32",
@@ -80,10 +80,10 @@ def some_scene(kind: str, *, cells: tuple[int, int] = (14, 11), step: int = 1, s
     return scene_in(bin_, np.random.default_rng(3), kind, num_envs=3)
 
 
-def kept_for(s: Scene) -> Kept:
+def stored_for(s: Scene) -> StoredMaps:
     """Maps to keep."""
     z_map = torch.zeros(*s.item_id.shape, s.catalogue.num_orientations, *s.bin_.grid)
-    return Kept(z_map, z_map > 0, s.item_id, torch.zeros(len(s.heightmap), 4, dtype=torch.int64))
+    return StoredMaps(z_map, z_map > 0, s.item_id, torch.zeros(len(s.heightmap), 4, dtype=torch.int64))
 
 
 def placement_for(s: Scene) -> Placement:
@@ -94,11 +94,11 @@ def placement_for(s: Scene) -> Placement:
 
 def state_for(s: Scene) -> PackingState:
     """The packings of a scene, three items long at most."""
-    n, kept, count = len(s.heightmap), kept_for(s), torch.zeros(len(s.heightmap), dtype=torch.int64)
+    n, stored, count = len(s.heightmap), stored_for(s), torch.zeros(len(s.heightmap), dtype=torch.int64)
     counts = dict.fromkeys(("position", "key", "episode", "num_packed", "step_count"), count)
     rows = {"placements": torch.zeros(n, 3, 4, dtype=torch.int32), "placement_z": torch.zeros(n, 3)}
     one = {"volume": torch.zeros(n), "stable": count > 0}
-    return PackingState(s.heightmap, s.item_id, **counts, **one, **rows, z_map=kept.z_map, legal=kept.legal)
+    return PackingState(s.heightmap, s.item_id, **counts, **one, **rows, z_map=stored.z_map, legal=stored.legal)
 
 
 def step(s: Scene) -> tuple[Moved, PackingState]:
@@ -126,13 +126,13 @@ def test_an_action_and_a_restart_are_one_launch_each(kind: str, launches: list[L
 def test_nothing_is_read_by_the_host(kind: str, stability: str, launches: list[Launch]) -> None:
     cells = (40, 11) if kind == "wide boxes" else (14, 11)
     s = some_scene(kind.removeprefix("wide "), cells=cells, step=2, stability=stability)
-    kept, placement = kept_for(s), placement_for(s)
+    stored, placement = stored_for(s), placement_for(s)
     with NoHostReads():
-        z_map, legal = triton_kernels.drop_map(*s, kept)
+        z_map, legal = triton_kernels.drop_map(*s, stored)
         triton_kernels.drop_map(*s)
         placed = triton_kernels.place(s.heightmap, placement, s.catalogue, s.bin_)
         growth = triton_kernels.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_)
-    assert z_map.shape == legal.shape == growth.shape == kept.z_map.shape
+    assert z_map.shape == legal.shape == growth.shape == stored.z_map.shape
     assert legal.dtype == torch.bool
     assert placed.shape == s.heightmap.shape
     assert len(launches) == {"boxes": 4, "wide boxes": 6, "solids": 6, "counted": 6}[kind]
@@ -158,10 +158,10 @@ def all_launches(made: list[Launch]) -> Iterator[tuple[str, Launch]]:
         ("boxes", "corners", (40, 11)),
     ):
         s = some_scene(kind, cells=cells, step=1 if kind == "boxes" else 3, stability=stability)
-        triton_kernels.drop_map(*s, kept_for(s) if kind == "counted" else None)
+        triton_kernels.drop_map(*s, stored_for(s) if kind == "counted" else None)
         if stability == "none":
             triton_kernels.place(s.heightmap, placement_for(s), s.catalogue, s.bin_)
-            triton_kernels.pile_growth(s.heightmap, s.item_id, kept_for(s).z_map, s.catalogue, s.bin_)
+            triton_kernels.pile_growth(s.heightmap, s.item_id, stored_for(s).z_map, s.catalogue, s.bin_)
             step(s)
         yield from ((f"{kind}, {stability}: {launch.kernel.__name__}", launch) for launch in made)
         made.clear()

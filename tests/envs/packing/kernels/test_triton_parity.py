@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.envs.packing.kernels.hostile import hostile_items, hostile_kept, hostile_placement
+from tests.envs.packing.kernels.hostile import hostile_items, hostile_placement, hostile_stored
 from tests.envs.packing.kernels.test_compiled import changed_by, shown_next
 from tests.envs.packing.kernels.test_eager import some_placement
 from tests.envs.packing.scenes import CELL, RULES, Scene, as_solids, bin_of, scene, scene_in
 from tests.tolerances import assert_near
-from torchrl_gpu.envs.packing.kernels import Kept, Placement, get_kernels, reference, triton_kernels
-from torchrl_gpu.envs.packing.types import Catalogue
+from torchrl_gpu.envs.packing.kernels import get_kernels, reference, triton_kernels
+from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # the interpreter wraps integers
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -34,18 +34,18 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
-def dropped(s: Scene, device: torch.device, kept: Kept | None = None) -> tuple[Tensor, Tensor]:
+def dropped(s: Scene, device: torch.device, stored: StoredMaps | None = None) -> tuple[Tensor, Tensor]:
     """z-map and legality, from the device."""
     there = s.to(device)
-    on_device = kept and Kept(*(field.to(device) for field in kept))
+    on_device = stored and StoredMaps(*(field.to(device) for field in stored))
     z_map, legal = triton_kernels.drop_map(*there, on_device)
     return z_map.cpu(), legal.cpu()
 
 
-def assert_parity(s: Scene, device: torch.device, kept: Kept | None = None) -> tuple[Tensor, Tensor]:
+def assert_parity(s: Scene, device: torch.device, stored: StoredMaps | None = None) -> tuple[Tensor, Tensor]:
     """z and legality of the reference, to the bit."""
     z_map, legal = reference.drop_map(*s)
-    came_z, came_legal = dropped(s, device, kept)
+    came_z, came_legal = dropped(s, device, stored)
     assert torch.equal(came_z, z_map)
     assert torch.equal(came_legal, legal)
     return z_map, legal
@@ -211,9 +211,9 @@ def test_maps_kept_over_several_placements_are_those_made_anew(
             placement = some_placement(s, generator)
             heightmap = reference.place(s.heightmap, placement, s.catalogue, s.bin_)
             item_id, slot = shown_next(s, rng)
-            kept = Kept(z_map, legal, slot, changed_by(placement, s, rng))
+            stored = StoredMaps(z_map, legal, slot, changed_by(placement, s, rng))
             s = s._replace(heightmap=heightmap, item_id=item_id)
-            z_map, legal = assert_parity(s, device, kept)
+            z_map, legal = assert_parity(s, device, stored)
 
 
 @pytest.mark.parametrize("unit", [None, CELL])
@@ -226,8 +226,8 @@ def test_only_what_changed_is_made_anew(step: int, unit: float | None, device: t
         s = Scene(torch.zeros(1, 10, 9), item_id, box, bin_of((10, 9), step=step))
         nonsense = torch.full((1, 1, 1, *s.bin_.grid), 0.75)
         changed = torch.tensor([[*corner, corner[0] + 1, corner[1] + 1]])
-        kept = Kept(nonsense, torch.zeros_like(nonsense, dtype=torch.bool), item_id, changed)
-        z_map, legal = dropped(s, device, kept)
+        stored = StoredMaps(nonsense, torch.zeros_like(nonsense, dtype=torch.bool), item_id, changed)
+        z_map, legal = dropped(s, device, stored)
         expected = reference.drop_map(*s)
         fits = expected[1][0, 0, 0]
         x, y = (torch.arange(g) * step for g in s.bin_.grid)
@@ -364,8 +364,8 @@ def test_kept_maps_of_no_slot_are_not_kept(device: torch.device) -> None:
         rng = np.random.default_rng(seed)
         s = scene_in(bin_of((5, 4), step=1 + seed % 2), rng, "solids", num_envs=3).counted(CELL)
         maps = reference.drop_map(*s)
-        z_map, legal = dropped(s, device, hostile_kept(s, maps, rng))  # whatever the numbers: nothing outside is read
+        z_map, legal = dropped(s, device, hostile_stored(s, maps, rng))  # whatever the numbers: nothing outside is read
         assert z_map.shape == legal.shape == maps[0].shape
-        kept = hostile_kept(s, (torch.full_like(maps[0], 77.0), ~maps[1]), rng)
-        nowhere = torch.where(kept.slot < 0, kept.slot, kept.slot.clamp_min(s.item_id.shape[1]))
-        assert_parity(s, device, kept._replace(slot=nowhere))
+        stored = hostile_stored(s, (torch.full_like(maps[0], 77.0), ~maps[1]), rng)
+        nowhere = torch.where(stored.slot < 0, stored.slot, stored.slot.clamp_min(s.item_id.shape[1]))
+        assert_parity(s, device, stored._replace(slot=nowhere))

@@ -33,8 +33,8 @@ from tests.envs.packing.kernels.test_triton_parity import INTERPRETED
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene, scene_in
 from tests.envs.packing.settings import assert_same, legal_action, packing, small_solids
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.kernels import Moved, reference, transition, triton_kernels
-from torchrl_gpu.envs.packing.types import STABILITY_RULES, Catalogue, PackingState
+from torchrl_gpu.envs.packing.kernels import reference, transition, triton_kernels
+from torchrl_gpu.envs.packing.types import STABILITY_RULES, Catalogue, Moved, PackingState
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # the interpreter wraps integers
 SEEDS = range(10 if INTERPRETED else 40)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.plan import Plan
+from torchrl_gpu.envs.packing.plan import PackingPlan
 from torchrl_gpu.envs.packing.poses import Pose
 from torchrl_gpu.envs.packing.rotations import turn
 
@@ -15,11 +15,11 @@ BIN = (0.4, 0.4, 0.3)
 Box = tuple[Sequence[float], Sequence[float]]
 
 
-def plan_of_boxes(*boxes: Box, bin_size: tuple[float, float, float] = BIN) -> Plan:
+def plan_of_boxes(*boxes: Box, bin_size: tuple[float, float, float] = BIN) -> PackingPlan:
     """Boxes given as (lower corner, sides), metres, in order."""
     solids = tuple(Solid.of_box(f"box-{i}", np.array(sides)) for i, (_, sides) in enumerate(boxes))
     poses = tuple(Pose(i, np.eye(3), np.array(corner)) for i, (corner, _) in enumerate(boxes))
-    return Plan(solids, poses, bin_size)
+    return PackingPlan(solids, poses, bin_size)
 
 
 def prism(sides: int, radius: float, height: float, name: str = "prism") -> Solid:

@@ -61,7 +61,7 @@ def test_a_tower_that_falls_is_worth_no_stability_by_hand() -> None:
     #   J = 0.75 · 1/4 + 0.25 · 1 + 0.25 S                      after the first: C = 27 / (36·3), P = 1
     #   J = 0.75 · 1/4 + 0.25 · 1 + 0.25                        on top of it: C = 54 / (36·6), P = 54 / (9·6)
     #   J = 0.75 · 1/4 + 0.25 · 54 / (6·3 + 9·6) + 0.25 S       over the edge, where 6 cells are 3 high and 9 are 6
-    env = empty_bins(2, reward="objective", judge="physics")
+    env = empty_bins(2, reward="objective", stability_judge="physics")
     first = env.step(env.reset().set("action", torch.tensor([0, 0])))["next"]
     assert first["reward"].flatten().tolist() == pytest.approx([0.1875 + 0.5] * 2)
     second = env.step(first.exclude("reward").set("action", torch.tensor([0, 2 * 6])))["next"]
@@ -70,8 +70,8 @@ def test_a_tower_that_falls_is_worth_no_stability_by_hand() -> None:
 
 
 def test_the_environment_says_what_the_judge_says() -> None:
-    env = packing("irregular, judged", num_envs=3, judge="physics")
-    plain, judge = env.like(3, judge="rule"), PhysicsJudge()
+    env = packing("irregular, judged", num_envs=3, stability_judge="physics")
+    plain, judge = env.like(3, stability_judge="rule"), PhysicsJudge()
     generator, current, other, verdicts = torch.Generator().manual_seed(0), env.reset(), plain.reset(), []
     stands = torch.zeros(3, dtype=torch.bool)
     for turn in range(8):
@@ -91,7 +91,7 @@ def test_the_environment_says_what_the_judge_says() -> None:
 
 
 def test_a_saved_environment_goes_on_bit_by_bit() -> None:
-    env, other = (packing("irregular, judged", num_envs=2, judge="physics", seed=seed) for seed in (0, 9))
+    env, other = (packing("irregular, judged", num_envs=2, stability_judge="physics", seed=seed) for seed in (0, 9))
     _, current = play(env, 3)
     saved, start = env.state_dict(), current.clone()
     expected, _ = play(env, 5, seed=1, start=current)
@@ -105,9 +105,9 @@ def test_a_saved_environment_goes_on_bit_by_bit() -> None:
 def test_without_mujoco_it_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mujoco", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'torchrl_gpu\[physics\]'"):
-        empty_bins(1, judge="physics")
+        empty_bins(1, stability_judge="physics")
 
 
 def test_only_this_judge_says_that_it_reads_the_host() -> None:
-    assert "judge='physics'" in empty_bins(1, judge="physics").reads_host
-    assert [empty_bins(1, judge=judge).reads_host for judge in ("rule", "com")] == ["", ""]
+    assert "stability_judge='physics'" in empty_bins(1, stability_judge="physics").reads_host
+    assert [empty_bins(1, stability_judge=judge).reads_host for judge in ("rule", "com")] == ["", ""]

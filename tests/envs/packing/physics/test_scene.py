@@ -10,7 +10,7 @@ import pytest
 from tests.envs.packing.physics.stacks import BIN, plan_of_boxes, prism, turned
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.physics.scene import DENSITY, box_sides, centre_of, has_volume, load_mujoco, model_of
-from torchrl_gpu.envs.packing.plan import Plan
+from torchrl_gpu.envs.packing.plan import PackingPlan
 
 mujoco = pytest.importorskip("mujoco")
 
@@ -39,7 +39,7 @@ def test_bodies_stand_where_they_are_planned() -> None:
         turned(box, 0, 90, 0, (0.2, 0.2, 0.0)),
         turned(can, 0, 0, 30, (0.3, 0.3, 0.0)),
     )
-    plan = Plan((can, box, can), poses, BIN)
+    plan = PackingPlan((can, box, can), poses, BIN)
     model = model_of(plan)
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
@@ -54,7 +54,7 @@ def test_bodies_stand_where_they_are_planned() -> None:
 def test_overlapping_parts_weigh_once() -> None:
     box = Solid.of_box("box", np.array([0.1, 0.05, 0.02]))
     twice = Solid("twice", box.parts * 2, box.vertices, box.faces, box.centre, box.volume)
-    models = [model_of(Plan((solid,), (turned(solid, 0, 0, 0, (0, 0, 0)),), BIN)) for solid in (box, twice)]
+    models = [model_of(PackingPlan((solid,), (turned(solid, 0, 0, 0, (0, 0, 0)),), BIN)) for solid in (box, twice)]
     assert models[0].body_mass == pytest.approx(models[1].body_mass)
     inertias = [np.sort(model.body_inertia[1]) for model in models]
     assert inertias[0] == pytest.approx(inertias[1])
@@ -69,7 +69,7 @@ def test_fixed_items_have_no_joints() -> None:
 def test_a_solid_without_volume_is_refused() -> None:
     flat = Solid("leaf", (CORNERS[:4],), CORNERS, np.zeros((0, 3), dtype=np.int64), CORNERS[0], 1e-6)
     with pytest.raises(ValueError, match=r"want solids with a part that has volume; got 'leaf' without"):
-        model_of(Plan((flat,), (turned(flat, 0, 0, 0, (0, 0, 0)),), BIN))
+        model_of(PackingPlan((flat,), (turned(flat, 0, 0, 0, (0, 0, 0)),), BIN))
 
 
 def test_without_mujoco_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

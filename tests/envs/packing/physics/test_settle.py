@@ -11,7 +11,7 @@ from tests.envs.packing.physics.stacks import BIN, plan_of_boxes, prism, turned
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.physics import Settled, settle, settle_cases
 from torchrl_gpu.envs.packing.physics.simulate import angle_between
-from torchrl_gpu.envs.packing.plan import Plan
+from torchrl_gpu.envs.packing.plan import PackingPlan
 from torchrl_gpu.envs.packing.poses import Pose, quaternion
 from torchrl_gpu.envs.packing.rotations import turn
 
@@ -36,7 +36,7 @@ def test_a_box_on_the_floor_stays(sequential: bool) -> None:
 @MODES
 def test_a_box_on_its_edge_falls(sequential: bool) -> None:
     box = Solid.of_box("slab", np.array([0.02, 0.1, 0.2]))
-    plan = Plan((box,), (turned(box, 0, 50, 0, (0.1, 0.1, 0)),), BIN)
+    plan = PackingPlan((box,), (turned(box, 0, 50, 0, (0.1, 0.1, 0)),), BIN)
     settled = settle(*plan, sequential=sequential)
     assert settled.stable.tolist() == [False]
     assert settled.turned[0] == pytest.approx(math.radians(40), abs=0.02)  # it lies flat
@@ -145,7 +145,9 @@ def test_an_item_in_a_wall_is_unstable() -> None:
 @MODES
 def test_the_same_plan_gives_the_same_bits(sequential: bool) -> None:
     can = prism(24, 0.04, 0.1)
-    plan = Plan((can, can), (turned(can, 50, 0, 0, (0.1, 0.1, 0)), turned(can, 90, 0, 0, (0.12, 0.1, 0.12))), BIN)
+    plan = PackingPlan(
+        (can, can), (turned(can, 50, 0, 0, (0.1, 0.1, 0)), turned(can, 90, 0, 0, (0.12, 0.1, 0.12))), BIN
+    )
     first, again = settle(*plan, sequential=sequential), settle(*plan, sequential=sequential)
     assert np.array_equal(first.moved, again.moved)
     assert np.array_equal(first.turned, again.turned)

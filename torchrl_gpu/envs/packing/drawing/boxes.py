@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.drawing.camera import Camera, Window
+from torchrl_gpu.envs.packing.drawing.camera import Camera, Viewport
 from torchrl_gpu.envs.packing.drawing.surface import Surface, line_width
 
 CPU_SAMPLES = 1 << 16  # a pass over a band of this many samples stays in the cache
@@ -13,23 +13,25 @@ CUDA_SAMPLES = 1 << 24  # one launch per operator for a whole picture
 
 
 def trace_boxes(lower: Tensor, upper: Tensor, present: Tensor, camera: Camera) -> Surface:
-    """The box that each sample of the camera's window sees.
+    """The box that each sample of the camera's viewport sees.
 
     Args:
         lower, upper: Opposite corners, metres, float32 (B, M, 3).
         present: Boxes to draw, bool (B, M).
     """
-    window = camera.window
+    viewport = camera.viewport
     limit = CPU_SAMPLES if lower.device.type == "cpu" else CUDA_SAMPLES
-    rows = max(1, limit // (lower.shape[0] * (window.col1 - window.col0)))
+    rows = max(1, limit // (lower.shape[0] * (viewport.col1 - viewport.col0)))
     bands = [
-        _trace_band(lower, upper, present, camera, Window(row, min(row + rows, window.row1), window.col0, window.col1))
-        for row in range(window.row0, window.row1, rows)
+        _trace_band(
+            lower, upper, present, camera, Viewport(row, min(row + rows, viewport.row1), viewport.col0, viewport.col1)
+        )
+        for row in range(viewport.row0, viewport.row1, rows)
     ]
     return Surface(*(torch.cat(parts, dim=-2) for parts in zip(*bands, strict=True)))
 
 
-def _trace_band(lower: Tensor, upper: Tensor, present: Tensor, camera: Camera, band: Window) -> Surface:
+def _trace_band(lower: Tensor, upper: Tensor, present: Tensor, camera: Camera, band: Viewport) -> Surface:
     ground = camera.ground(band, lower.device)  # 2 × (h, w)
     enter, leave = _slabs(lower, upper, present, camera)
     shift = [-ground[axis] / camera.forward[axis] for axis in range(2)]  # (h, w)

@@ -19,7 +19,7 @@ MARGIN = 0.045  # of the picture's smaller side, left free around the bin
 MIN_SLOPE = 1e-3  # keeps rays off being parallel to a face
 
 
-class Window(NamedTuple):
+class Viewport(NamedTuple):
     """The pixels that the bin can touch: rows [row0, row1), columns [col0, col1)."""
 
     row0: int
@@ -97,33 +97,33 @@ class Camera:
         return row, 0.5 * self.width * self.supersample + (u - 0.5 * (left + right)) * self.scale
 
     @cached_property
-    def window(self) -> Window:
+    def viewport(self) -> Viewport:
         """The samples that the bin and its outline can touch, in whole pixels."""
         return self.around(self._corners, margin=3)
 
-    def around(self, points: list[Vector], margin: int) -> Window:
-        """Smallest window of whole pixels about points, with a margin in pixels, inside the picture."""
+    def around(self, points: list[Vector], margin: int) -> Viewport:
+        """Smallest viewport of whole pixels about points, with a margin in pixels, inside the picture."""
         pixels = [self.pixel(point) for point in points]
         row0, row1 = _span([p[0] / self.supersample for p in pixels], margin, self.height)
         col0, col1 = _span([p[1] / self.supersample for p in pixels], margin, self.width)
         s = self.supersample
-        return Window(row0 * s, row1 * s, col0 * s, col1 * s)
+        return Viewport(row0 * s, row1 * s, col0 * s, col1 * s)
 
-    def ground(self, window: Window, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Where the rays of a window cross the floor plane: x and y, metres, each float32 (h, w)."""
+    def ground(self, viewport: Viewport, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Where the rays of a viewport cross the floor plane: x and y, metres, each float32 (h, w)."""
         left, right, low, high = self._bounds
-        rows = torch.arange(window.row0, window.row1, device=device, dtype=torch.float32) + 0.5
-        cols = torch.arange(window.col0, window.col1, device=device, dtype=torch.float32) + 0.5
+        rows = torch.arange(viewport.row0, viewport.row1, device=device, dtype=torch.float32) + 0.5
+        cols = torch.arange(viewport.col0, viewport.col1, device=device, dtype=torch.float32) + 0.5
         up = 0.5 * (low + high) - (rows[:, None] - 0.5 * self.height * self.supersample) / self.scale  # (h, 1)
         along = 0.5 * (left + right) + (cols - 0.5 * self.width * self.supersample) / self.scale  # (w,)
         (ax, cx), (ay, cy), _ = self.axes
         slope = self.axes[2][1] / self.forward[2]
         return along * ax + up * (cx - slope * self.forward[0]), along * ay + up * (cy - slope * self.forward[1])
 
-    def ground_depth(self, window: Window, device: torch.device) -> Tensor:
+    def ground_depth(self, viewport: Viewport, device: torch.device) -> Tensor:
         """Distance along the view from the screen plane to the floor plane, metres, shape (h, 1)."""
         _, _, low, high = self._bounds
-        rows = torch.arange(window.row0, window.row1, device=device, dtype=torch.float32) + 0.5
+        rows = torch.arange(viewport.row0, viewport.row1, device=device, dtype=torch.float32) + 0.5
         up = 0.5 * (low + high) - (rows[:, None] - 0.5 * self.height * self.supersample) / self.scale
         return up * (-self.axes[2][1] / self.forward[2])
 

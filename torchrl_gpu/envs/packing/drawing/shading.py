@@ -21,7 +21,7 @@ def compose(surface: Surface, colors: Tensor, camera: Camera) -> Tensor:
     """The finished picture.
 
     Args:
-        surface: What the samples of the camera's window see.
+        surface: What the samples of the camera's viewport see.
         colors: sRGB of each item in [0, 1], float32 (B, M, 3).
 
     Returns:
@@ -58,7 +58,7 @@ def _contact_shadow(surface: Surface, stage: Stage, camera: Camera) -> Tensor:
     s = camera.supersample
     label, t = surface.label[:, ::s, ::s], surface.t[:, ::s, ::s]
     seen = label >= 0
-    depth = torch.where(seen, t, stage.t[::s, ::s]) + camera.ground_depth(camera.window, t.device)[::s]
+    depth = torch.where(seen, t, stage.t[::s, ::s]) + camera.ground_depth(camera.viewport, t.device)[::s]
     normal = torch.where(seen.unsqueeze(1), surface.normal[:, :, ::s, ::s], stage.normal[:, ::s, ::s])
     inside = seen | stage.inside[::s, ::s]
     light = openness(depth, normal, inside, camera)
@@ -72,11 +72,11 @@ def _with_wire(rgb: Tensor, stage: Stage) -> Tensor:
 
 
 def _on_canvas(rgb: Tensor, camera: Camera) -> Tensor:
-    """Linear light of the window to an 8-bit picture, (B, 3, h, w) to (B, H, W, 3)."""
+    """Linear light of the viewport to an 8-bit picture, (B, 3, h, w) to (B, H, W, 3)."""
     patch = (encode_srgb(rgb.clamp(0.0, 1.0)) * 255.0 + 0.5).to(torch.uint8).permute(0, 2, 3, 1)
     canvas = torch.empty(len(rgb), camera.height, camera.width, 3, dtype=torch.uint8, device=rgb.device)
     for channel in range(3):
         canvas[..., channel] = int(BACKGROUND[1 + 2 * channel : 3 + 2 * channel], 16)
-    window, s = camera.window, camera.supersample
-    canvas[:, window.row0 // s : window.row1 // s, window.col0 // s : window.col1 // s] = patch
+    viewport, s = camera.viewport, camera.supersample
+    canvas[:, viewport.row0 // s : viewport.row1 // s, viewport.col0 // s : viewport.col1 // s] = patch
     return canvas

@@ -163,7 +163,7 @@ def empty_bin(camera: Camera) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     picture = compose(nothing, item_colors(torch.zeros(1, 1)), fine)[0].numpy()
     wire = build_stage(fine, torch.device("cpu")).wire.numpy()
     row, col = np.nonzero(wire > 0.01)
-    at = (row + fine.window.row0 // 2) * camera.width + col + fine.window.col0 // 2
+    at = (row + fine.viewport.row0 // 2) * camera.width + col + fine.viewport.col0 // 2
     return picture, at, wire[row, col][:, None].astype(np.float32)
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.drawing.camera import Camera, Window
+from torchrl_gpu.envs.packing.drawing.camera import Camera, Viewport
 from torchrl_gpu.envs.packing.drawing.surface import Surface, line_width
 from torchrl_gpu.envs.packing.drawing.volume import Volume
 
@@ -24,9 +24,9 @@ CREASE = 2.5  # voxels: a jump in depth that is drawn as an edge within one item
 
 
 def trace_solids(volume: Volume, camera: Camera) -> Surface:
-    """The item that each sample of the camera's window sees."""
+    """The item that each sample of the camera's viewport sees."""
     device = volume.density.device
-    ground = camera.ground(camera.window, device)
+    ground = camera.ground(camera.viewport, device)
     density = _thicken(volume.density)
     t, hit = _march(density, volume.voxel, ground, camera)
     x, y, z = camera.forward
@@ -58,7 +58,7 @@ def _march(
     for k in range((layers + 1) * steps, steps // 2 - 1, -1):
         below, part = divmod(k, steps)
         z = (k / steps - 0.5) * voxel[2]
-        rows, cols = _slice_window(z, camera)
+        rows, cols = _slice_viewport(z, camera)
         image = padded[:, below]
         if part:
             image = torch.lerp(image, padded[:, below + 1], part / steps)
@@ -93,15 +93,17 @@ def _steps_per_layer(voxel: tuple[float, float, float], camera: Camera) -> int:
     return min(8, max(2, math.ceil(1.2 * aside)))
 
 
-def _slice_window(z: float, camera: Camera) -> tuple[slice, slice]:
-    """Samples, counted in the camera's window, that see a level of the bin."""
+def _slice_viewport(z: float, camera: Camera) -> tuple[slice, slice]:
+    """Samples, counted in the camera's viewport, that see a level of the bin."""
     x, y, _ = camera.bin_size
-    window = camera.window
+    viewport = camera.viewport
     row0, row1, col0, col1 = camera.around([(*corner, z) for corner in product((0.0, x), (0.0, y))], margin=2)
-    inner = Window(max(row0, window.row0), min(row1, window.row1), max(col0, window.col0), min(col1, window.col1))
+    inner = Viewport(
+        max(row0, viewport.row0), min(row1, viewport.row1), max(col0, viewport.col0), min(col1, viewport.col1)
+    )
     return (
-        slice(inner.row0 - window.row0, inner.row1 - window.row0),
-        slice(inner.col0 - window.col0, inner.col1 - window.col0),
+        slice(inner.row0 - viewport.row0, inner.row1 - viewport.row0),
+        slice(inner.col0 - viewport.col0, inner.col1 - viewport.col0),
     )
 
 

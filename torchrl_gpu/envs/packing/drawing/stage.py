@@ -23,7 +23,7 @@ FRONT_ALPHA, BACK_ALPHA = 0.7, 0.35
 
 
 class Stage(NamedTuple):
-    """The empty bin in a camera's window.
+    """The empty bin in a camera's viewport.
 
     rgb: Linear light, shape (3, h, w).
     t: Ray parameter of floor and walls, metres, shape (h, w).
@@ -47,7 +47,7 @@ def build_stage(camera: Camera, device: torch.device) -> Stage:
 
 
 def _build_stage(camera: Camera, device: torch.device) -> Stage:
-    ground = camera.ground(camera.window, device)
+    ground = camera.ground(camera.viewport, device)
     starts = (*ground, torch.zeros_like(ground[0]))
     enter, leave = [], []
     for axis, side in enumerate(camera.bin_size):
@@ -88,9 +88,9 @@ def _grid_coverage(point: list[Tensor], axis: int, camera: Camera) -> Tensor:
 
 def _wireframe(camera: Camera, device: torch.device) -> Tensor:
     """Coverage by the bin's edges; those that the items can hide, at the back, are left to the grid."""
-    window, s = camera.window, camera.supersample
-    rows = torch.arange(window.row0 // s, window.row1 // s, device=device) + 0.5
-    cols = torch.arange(window.col0 // s, window.col1 // s, device=device) + 0.5
+    viewport, s = camera.viewport, camera.supersample
+    rows = torch.arange(viewport.row0 // s, viewport.row1 // s, device=device) + 0.5
+    cols = torch.arange(viewport.col0 // s, viewport.col1 // s, device=device) + 0.5
     coverage = rows.new_zeros(len(rows), len(cols))
     width = max(1.0, camera.height / 420.0)
     for start, end, alpha in _edges(camera):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Surface(NamedTuple):
-    """The items that the samples of a camera's window see.
+    """The items that the samples of a camera's viewport see.
 
     label: Item, int64, −1 where a sample sees none, shape (B, h, w).
     t: Ray parameter of the hit, metres (see `Camera`), anything where there is none, shape (B, h, w).

@@ -10,13 +10,13 @@ from torchrl_gpu.envs.packing.items.mesh_files import MESH_SUFFIXES
 from torchrl_gpu.envs.packing.items.meshes import MeshItems
 from torchrl_gpu.envs.packing.items.procedural import ProceduralSolids
 from torchrl_gpu.envs.packing.items.sequences import BoxSequences
-from torchrl_gpu.envs.packing.items.source import ItemSource, ItemStream
+from torchrl_gpu.envs.packing.items.source import ItemSequences, ItemSource
 
 __all__ = [
     "BoxSequences",
     "CutBoxes",
+    "ItemSequences",
     "ItemSource",
-    "ItemStream",
     "MeshItems",
     "ProceduralSolids",
     "RandomBoxes",

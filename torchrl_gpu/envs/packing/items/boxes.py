@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu import arguments
-from torchrl_gpu.envs.packing.items.source import EndlessStream, ItemSource, ItemStream, PooledStream
+from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences, ItemSource, PooledSequences
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
@@ -77,7 +77,7 @@ class RandomBoxes(ItemSource):
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
+    ) -> tuple[Catalogue, ItemSequences]:
         """One catalogue row for each triple of sides."""
         sides = range(self.min_side, self.max_side + 1)
         if len(sides) ** 3 > MOST_SIZES:
@@ -86,7 +86,7 @@ class RandomBoxes(ItemSource):
             )
         sizes = np.array(list(itertools.product(sides, repeat=3)))
         catalogue = box_catalogue(sizes, cell_volume(sizes, bin_), bin_, orientations)
-        return catalogue, EndlessStream(catalogue.num_items, num_items)
+        return catalogue, EndlessSequences(catalogue.num_items, num_items)
 
 
 class CutBoxes(ItemSource):
@@ -119,14 +119,14 @@ class CutBoxes(ItemSource):
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
+    ) -> tuple[Catalogue, ItemSequences]:
         """One catalogue row for each size; pieces beyond `num_items` are left out."""
         episodes = self.cut(bin_)
         sizes = np.array(sorted({size for episode in episodes for _, size in episode}))
         row = {tuple(size): i for i, size in enumerate(sizes.tolist())}
         catalogue = box_catalogue(sizes, cell_volume(sizes, bin_), bin_, orientations)
         sequences = pad_sequences([[row[size] for _, size in episode[:num_items]] for episode in episodes])
-        return catalogue, PooledStream(sequences)
+        return catalogue, PooledSequences(sequences)
 
     def cut(self, bin_: Bin) -> list[list[tuple[Cells, Cells]]]:
         """The pool: for each episode its pieces in order, as (corner, size) in cells: a packing of the whole bin."""

@@ -9,22 +9,22 @@ from torch import Tensor
 
 from torchrl_gpu.arguments import refuse, shown, whole
 from torchrl_gpu.envs.entries import ANY, Bounds, Entry
-from torchrl_gpu.envs.packing.items.source import ItemStream, PooledStream, SortedStream
+from torchrl_gpu.envs.packing.items.source import ItemSequences, PooledSequences, SortedSequences
 from torchrl_gpu.envs.packing.types import Catalogue
 
 _SIXTEENTHS = 16  # of a cell, see `Catalogue.plumb`
 
 
-def check_built(where: str, catalogue: Any, stream: Any) -> None:
-    """Returns if a catalogue and a stream are what they must be. Reads the device.
+def check_built(where: str, catalogue: Any, given: Any) -> None:
+    """Returns if a catalogue and item sequences are what they must be. Reads the device.
 
     Raises:
         ValueError: They are not; `where` is the first part of the message.
     """
-    if not isinstance(catalogue, Catalogue) or not isinstance(stream, ItemStream):
-        raise ValueError(f"{where}: want a Catalogue and an ItemStream; got {shown(catalogue)} and {shown(stream)}")
+    if not isinstance(catalogue, Catalogue) or not isinstance(given, ItemSequences):
+        raise ValueError(f"{where}: want a Catalogue and ItemSequences; got {shown(catalogue)} and {shown(given)}")
     _check_catalogue(where, catalogue)
-    _check_stream(where, stream, catalogue.num_items)
+    _check_sequences(where, given, catalogue.num_items)
 
 
 def _check_catalogue(where: str, c: Catalogue) -> None:
@@ -42,13 +42,13 @@ def _check_catalogue(where: str, c: Catalogue) -> None:
             Entry(value.dtype, tuple(value.shape), bounds).check(where, name, value)
 
 
-def _check_stream(where: str, stream: ItemStream, num_items: int) -> None:
-    if isinstance(stream, SortedStream):
-        _check_stream(where, stream.episodes, num_items)
-    if isinstance(stream, PooledStream):
-        sequences = stream.sequences
-        shape = tuple(sequences.shape) if isinstance(sequences, Tensor) and sequences.ndim == 2 else (1, 1)
-        Entry(torch.int64, shape, Bounds(-1, num_items - 1)).check(where, "sequences", sequences)
-        if not len(sequences):
-            refuse(where, "sequences", "at least one", sequences)
-    whole(where, "the stream's length", stream.length, 0)
+def _check_sequences(where: str, given: ItemSequences, num_items: int) -> None:
+    if isinstance(given, SortedSequences):
+        _check_sequences(where, given.episodes, num_items)
+    if isinstance(given, PooledSequences):
+        pool = given.sequences
+        shape = tuple(pool.shape) if isinstance(pool, Tensor) and pool.ndim == 2 else (1, 1)
+        Entry(torch.int64, shape, Bounds(-1, num_items - 1)).check(where, "sequences", pool)
+        if not len(pool):
+            refuse(where, "sequences", "at least one", pool)
+    whole(where, "the sequences' length", given.length, 0)

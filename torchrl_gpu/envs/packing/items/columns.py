@@ -68,7 +68,7 @@ def voxelised(triangles: np.ndarray, longest: int = 32) -> tuple[np.ndarray, np.
 
 
 def crossings(triangles: np.ndarray, columns_x: int, columns_y: int) -> Crossings:
-    """Where columns pass triangles given in columns; the axis of column i is at i + 0.5.
+    """Where columns pass triangles (F, 3, 3) given in columns; the axis of column i is at i + 0.5.
 
     Every edge is cut the same way for the two triangles that share it, and ends are half open, so that a closed surface
     is left as often as entered.

@@ -18,7 +18,7 @@ from torchrl_gpu.envs.packing.items.mesh_files import UNITS, find_meshes, read_g
 from torchrl_gpu.envs.packing.items.procedural import scale_of
 from torchrl_gpu.envs.packing.items.rasterise import Heightmaps, Mesh, padded, rasterise, turned_centres
 from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.items.source import EndlessStream, ItemSource, ItemStream
+from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences, ItemSource
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
@@ -96,7 +96,7 @@ class MeshItems(ItemSource):
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
+    ) -> tuple[Catalogue, ItemSequences]:
         """One catalogue row for each item that fits the bin; on the source's device."""
         rotations = orientation_set(orientations, boxes=False)
         maps = self._heightmaps(rotations, bin_)
@@ -114,7 +114,7 @@ class MeshItems(ItemSource):
         exact = torch.tensor([item.shape.volume * item.scale**3 for item in items], dtype=torch.float64)
         volume = torch.minimum(exact, _column_volume(top, bottom, bin_).cpu())
         catalogue = Catalogue.of_maps(top, bottom, extent, volume, centre=centres)
-        return catalogue.to(self.device), EndlessStream(catalogue.num_items, num_items)
+        return catalogue.to(self.device), EndlessSequences(catalogue.num_items, num_items)
 
     def solid(self, item: int, bin_: Bin) -> Solid:
         """The object of a row, in its file's frame but for its unit and scale."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.items.source import EndlessStream, ItemSource, ItemStream
+from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences, ItemSource
 from torchrl_gpu.envs.packing.items.voxels import heightmaps, solid_of
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
@@ -125,7 +125,7 @@ class ProceduralSolids(ItemSource):
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
+    ) -> tuple[Catalogue, ItemSequences]:
         """Voxels of the size of a cell, turned, and seen from above and below."""
         if abs(bin_.cell[0] - bin_.cell[1]) > 1e-9:
             raise ValueError(f"ProceduralSolids: cells must be square; got {bin_.cell} m")
@@ -137,7 +137,7 @@ class ProceduralSolids(ItemSource):
             )
         rotations = orientation_set(orientations, boxes=False)
         catalogue = heightmaps(self.solids(bin_.cell[0]), rotations, bin_)
-        return catalogue, EndlessStream(catalogue.num_items, num_items)
+        return catalogue, EndlessSequences(catalogue.num_items, num_items)
 
     def solid(self, item: int, bin_: Bin) -> Solid:
         """The voxels of a row: boxes of them as its parts, their outer faces as its surface."""

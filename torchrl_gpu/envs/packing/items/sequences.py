@@ -18,7 +18,7 @@ import torch
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.items.boxes import box_catalogue, cell_volume, pad_sequences
-from torchrl_gpu.envs.packing.items.source import ItemSource, ItemStream, PooledStream
+from torchrl_gpu.envs.packing.items.source import ItemSequences, ItemSource, PooledSequences
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 UNITS = ("cells", "m", "mm")
@@ -79,7 +79,7 @@ class BoxSequences(ItemSource):
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
+    ) -> tuple[Catalogue, ItemSequences]:
         """One catalogue row for each size that occurs."""
         metres = {"m": 1.0, "mm": 1e-3}.get(self.unit)
         cell = np.ones(3) if metres is None else np.array([*bin_.cell, bin_.cell[0]]) / metres
@@ -96,7 +96,7 @@ class BoxSequences(ItemSource):
             volume = (sizes * metres).prod(-1)
         catalogue = box_catalogue(cells, volume, bin_, orientations)
         rows = [[row[tuple(size)] for size in episode[:num_items].tolist()] for episode in episodes]
-        return catalogue, PooledStream(pad_sequences(rows), self.in_order, num_envs)
+        return catalogue, PooledSequences(pad_sequences(rows), self.in_order, num_envs)
 
     @property
     def _where(self) -> str:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Protocol, final
 
 import torch
 from torch import Tensor
 
+from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
-from torchrl_gpu.envs.streams import draw_bits, draw_integers
 
 NUM_BITS = 2**32  # what `draw_bits` gives is below
 
 
-class ItemStream(ABC):
+class ItemSequences(ABC):
     """The items of every episode, readable at any place without a generator's state."""
 
     length: int
@@ -34,8 +35,8 @@ class ItemStream(ABC):
     def items(self, key: Tensor, position: Tensor) -> Tensor:
         """Catalogue rows at `position` (N, K) of the episodes `key` (N,); int64 (N, K), −1 past the end."""
 
-    def to(self, device: torch.device) -> ItemStream:
-        """The same stream on `device`."""
+    def to(self, device: torch.device) -> ItemSequences:
+        """The same on `device`."""
         return self
 
 
@@ -45,7 +46,7 @@ def episode_key(seed: int, env: Tensor, episode: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class EndlessStream(ItemStream):
+class EndlessSequences(ItemSequences):
     """Items drawn uniformly and independently from a catalogue of `num_types`."""
 
     num_types: int
@@ -67,7 +68,7 @@ class EndlessStream(ItemStream):
 
 
 @dataclass(frozen=True)
-class PooledStream(ItemStream):
+class PooledSequences(ItemSequences):
     """Episodes picked from a pool of sequences.
 
     Attributes:
@@ -101,35 +102,35 @@ class PooledStream(ItemStream):
         found = self.sequences[key[:, None], position.clamp_max(self.length - 1)]
         return torch.where(position < self.length, found, -1)
 
-    def to(self, device: torch.device) -> PooledStream:
+    def to(self, device: torch.device) -> PooledSequences:
         """The pool moves."""
-        return PooledStream(self.sequences.to(device), self.in_order, self.stride)
+        return PooledSequences(self.sequences.to(device), self.in_order, self.stride)
 
 
 @dataclass(frozen=True)
-class SortedStream(ItemStream):
-    """The episodes of another stream, each from its largest item to its smallest.
+class SortedSequences(ItemSequences):
+    """The episodes of other sequences, each from its largest item to its smallest.
 
     Attributes:
-        episodes: The other stream; an episode is drawn whole and sorted at each look-up.
+        episodes: The others; an episode is drawn whole and sorted at each look-up.
         volume: (M,) float32, cubic metres of the catalogue's items.
     """
 
-    episodes: ItemStream
+    episodes: ItemSequences
     volume: Tensor
 
     @property
     def length(self) -> int:  # type: ignore[override]
-        """That of the other stream."""
+        """That of the others."""
         return self.episodes.length
 
     @property
     def num_keys(self) -> int | None:
-        """Those of the other stream."""
+        """Those of the others."""
         return self.episodes.num_keys
 
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
-        """The other stream's keys."""
+        """The keys of the others."""
         return self.episodes.begin(seed, env, episode)
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
@@ -138,9 +139,9 @@ class SortedStream(ItemStream):
         ordered = sorted_by_volume(self.episodes.items(key, whole), self.volume)
         return torch.where(position < self.length, ordered.gather(1, position.clamp_max(self.length - 1)), -1)
 
-    def to(self, device: torch.device) -> SortedStream:
+    def to(self, device: torch.device) -> SortedSequences:
         """Both move."""
-        return SortedStream(self.episodes.to(device), self.volume.to(device))
+        return SortedSequences(self.episodes.to(device), self.volume.to(device))
 
 
 class ItemSource(ABC):
@@ -159,19 +160,52 @@ class ItemSource(ABC):
     @abstractmethod
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
-    ) -> tuple[Catalogue, ItemStream]:
-        """Catalogue and stream on the CPU.
+    ) -> tuple[Catalogue, ItemSequences]:
+        """Catalogue and sequences on the CPU.
 
         Args:
             bin_: The bin to pack.
             orientations: As in `orientation_set`.
             num_items: Most items of an episode.
-            num_envs: Environments that will read the stream.
+            num_envs: Environments that will read the sequences.
         """
 
     def solid(self, item: int, bin_: Bin) -> Solid:
         """The shape of a row of the catalogue that `build` makes for a bin; a source of boxes needs none."""
         raise NotImplementedError(f"{type(self).__name__} gives no solids")
+
+
+class WithItems(Protocol):
+    """What of a `PackingEnv` says which items it has."""
+
+    items: ItemSource
+    catalogue: Catalogue
+    item_sequences: ItemSequences
+
+
+@final
+class SameItems(ItemSource):
+    """The items and episodes of another environment, none of them made again: its catalogue is shared.
+
+    Args:
+        env: The other one; one that is built with this source differs from it in no argument that decides its items.
+    """
+
+    def __init__(self, env: WithItems) -> None:
+        self.source, self.boxes = env.items, env.items.boxes
+        # The environment that asks sorts by itself.
+        given = env.item_sequences
+        self._made = env.catalogue, given.episodes if isinstance(given, SortedSequences) else given
+
+    def build(
+        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
+    ) -> tuple[Catalogue, ItemSequences]:
+        """Those of the other environment."""
+        return self._made
+
+    def solid(self, item: int, bin_: Bin) -> Solid:
+        """The source's."""
+        return self.source.solid(item, bin_)
 
 
 def sorted_by_volume(sequences: Tensor, volume: Tensor) -> Tensor:

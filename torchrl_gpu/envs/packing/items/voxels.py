@@ -65,7 +65,7 @@ def corners_of(boxes: np.ndarray) -> np.ndarray:
 
 
 def solid_of(name: str, voxels: np.ndarray, cell: float) -> Solid:
-    """Voxels of `cell` metres as a solid: boxes as its parts, their outer faces as its surface."""
+    """Voxels (X, Y, Z) of `cell` metres as a solid: boxes as its parts, their outer faces as its surface."""
     vertices, faces = _surface(voxels)
     centre = (np.argwhere(voxels).mean(0) + 0.5) * cell
     parts = tuple(corners_of(boxes_of(voxels)) * cell)

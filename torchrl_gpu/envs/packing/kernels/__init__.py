@@ -27,14 +27,11 @@ from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels import balance, border
 from torchrl_gpu.envs.packing.kernels.balance import balanced
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement
 
 __all__ = [
     "BACKENDS",
-    "Kept",
     "Kernels",
-    "Moved",
-    "Placement",
     "available_backends",
     "balanced",
     "get_kernels",
@@ -60,60 +57,10 @@ BACKENDS = {
 _PREFERRED = {"cpu": ("compiled", "eager"), "cuda": ("triton", "eager")}  # by "auto", in this order
 
 
-class Placement(NamedTuple):
-    """One placement per environment.
-
-    Attributes:
-        item_id: (N,) int64; −1 places nothing.
-        orientation: (N,) int64.
-        x: (N,) int64, first cell of the footprint.
-        y: (N,) int64.
-        z: (N,) float32, base of the item, metres.
-    """
-
-    item_id: Tensor
-    orientation: Tensor
-    x: Tensor
-    y: Tensor
-    z: Tensor
-
-
-class Kept(NamedTuple):
-    """Maps of an earlier heightmap, of which a backend may keep what still holds.
-
-    Attributes:
-        z_map: (N, K, O, Gx, Gy) float32, as `drop_map` gave it.
-        legal: (N, K, O, Gx, Gy) bool, likewise.
-        slot: (N, K) int64, the slot k of `z_map` that holds the item now in slot k; −1 where none does.
-        changed: (N, 4) int64, cells [x0, x1) × [y0, y1) outside which the heightmap is the earlier one: x0, y0, x1, y1.
-    """
-
-    z_map: Tensor
-    legal: Tensor
-    slot: Tensor
-    changed: Tensor
-
-
-class Moved(NamedTuple):
-    """What an action of each environment did.
-
-    Attributes:
-        state: The state after it; its maps are still those from before.
-        legal: (N,) bool, whether the action was.
-        slot: (N, K) int64, the slot in which each visible item was before; −1 for the one newly shown.
-        changed: (N, 4) int64, cells [x0, x1) × [y0, y1) of the footprint: x0, y0, x1, y1; empty where nothing changed.
-    """
-
-    state: PackingState
-    legal: Tensor
-    slot: Tensor
-    changed: Tensor
-
-
 class Kernels(NamedTuple):
     """The jobs of one backend, behind the border.
 
-    `drop_map(heightmap, item_id, catalogue, bin, kept=None)` gives the same with and without `kept`.
+    `drop_map(heightmap, item_id, catalogue, bin, stored=None)` gives the same with and without `stored`.
     """
 
     backend: str

@@ -6,16 +6,12 @@ Lengths are whole sixteenths of a cell, so that the rule is exact and every back
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.geometry import inside
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Placement
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 
 SIXTEENTHS = 16  # of a cell; a cell's centre is at 8 of them
 

@@ -11,18 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
-from torchrl_gpu.native.arguments import argument, describe, length, written
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Kept, Placement
+from torchrl_gpu.arguments import length, shown, tensor
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState, Placement, StoredMaps
 
 _FLAG, _COUNT, _REAL = torch.bool, torch.int64, torch.float32
+argument = partial(tensor, cast=True)
 
 
 def checked(name: str, job: Callable[..., Any], devices: tuple[str, ...] | None) -> Callable[..., Any]:
@@ -48,21 +46,21 @@ def drop_map(
     item_id: Tensor,
     catalogue: Catalogue,
     bin_: Bin,
-    kept: Kept | None = None,
+    stored: StoredMaps | None = None,
 ) -> tuple[Any, ...]:
     """The arguments of `drop_map`."""
     where, device = "drop_map", _device("drop_map", devices, catalogue)
     heightmap, item_id = _bins(where, heightmap, item_id, bin_, device)
-    if kept is None:
+    if stored is None:
         return heightmap, item_id, catalogue, bin_
     maps = *item_id.shape, catalogue.num_orientations, *bin_.grid
-    kept = kept._replace(
-        z_map=argument(where, "kept.z_map", kept.z_map, _REAL, maps, device),
-        legal=argument(where, "kept.legal", kept.legal, _FLAG, maps, device),
-        slot=argument(where, "kept.slot", kept.slot, _COUNT, tuple(item_id.shape), device),
-        changed=argument(where, "kept.changed", kept.changed, _COUNT, (item_id.shape[0], 4), device),
+    stored = stored._replace(
+        z_map=argument(where, "stored.z_map", stored.z_map, _REAL, maps, device),
+        legal=argument(where, "stored.legal", stored.legal, _FLAG, maps, device),
+        slot=argument(where, "stored.slot", stored.slot, _COUNT, tuple(item_id.shape), device),
+        changed=argument(where, "stored.changed", stored.changed, _COUNT, (item_id.shape[0], 4), device),
     )
-    return heightmap, item_id, catalogue, bin_, kept
+    return heightmap, item_id, catalogue, bin_, stored
 
 
 def place(
@@ -142,9 +140,9 @@ def restart(
 def any_legal(devices: tuple[str, ...] | None, legal: Tensor) -> tuple[Any, ...]:
     """The argument of `any_legal`."""
     if not isinstance(legal, Tensor) or legal.ndim < 2 or legal.dtype is not _FLAG:
-        raise ValueError(f"any_legal: want legal bool of two axes or more; got {describe(legal)}")
+        raise ValueError(f"any_legal: legal must be bool of two axes or more; got {shown(legal)}")
     if devices is not None and legal.device.type not in devices:
-        raise ValueError(f"any_legal: want tensors on {' or '.join(devices)}; got {describe(legal)}")
+        raise ValueError(f"any_legal: want tensors on {' or '.join(devices)}; got one on {legal.device}")
     return (legal,)
 
 
@@ -168,8 +166,8 @@ def _state(where: str, state: PackingState, catalogue: Catalogue, bin_: Bin, dev
     heightmap, item_id = _bins(where, state.heightmap, state.item_id, bin_, device)
     rows, maps = heightmap.shape[:1], (*item_id.shape, catalogue.num_orientations, *bin_.grid)
     longest = max(1, length(state.placements, 1))
-    written(where, "placements", state.placements, torch.int32, (*rows, longest, 4), device)
-    written(where, "placement_z", state.placement_z, _REAL, (*rows, longest), device)
+    tensor(where, "placements", state.placements, torch.int32, (*rows, longest, 4), device, contiguous=True)
+    tensor(where, "placement_z", state.placement_z, _REAL, (*rows, longest), device, contiguous=True)
     argument(where, "volume", state.volume, _REAL, rows, device)
     argument(where, "stable", state.stable, _FLAG, rows, device)
     argument(where, "z_map", state.z_map, _REAL, maps, device)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ctypes import Structure, byref, c_double, c_float, c_int64, c_void_p
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,11 +20,7 @@ from torch import Tensor
 from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels import eager
 from torchrl_gpu.envs.packing.kernels.balance import plumb, standing_height
-from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue, PackingState
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement
-
+from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 DEVICES = ("cpu",)
 Job = TypeVar("Job", bound=Callable[..., Any])
@@ -171,13 +167,13 @@ def _pointers(counted: _Counted) -> tuple[int, int, int]:
 
 @_traced_as(eager.drop_map)
 def drop_map(
-    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, kept: Kept | None = None
+    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None = None
 ) -> tuple[Tensor, Tensor]:
     """As `reference.drop_map`."""
     described = _described(heightmap, item_id, catalogue, bin_)
     z_map = heightmap.new_empty(*item_id.shape, catalogue.num_orientations, *bin_.grid)
     legal = torch.empty_like(z_map, dtype=torch.bool)
-    before = [] if kept is None else [each.contiguous() for each in kept]
+    before = [] if stored is None else [each.contiguous() for each in stored]
     maps = _Maps(z_map.data_ptr(), legal.data_ptr(), *(each.data_ptr() for each in before))
     native.library().drop_map(byref(described), byref(maps))
     return z_map, legal
@@ -206,8 +202,6 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
 @_traced_as(eager.advance)
 def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
     """As `transition.advance`."""
-    from torchrl_gpu.envs.packing.kernels import Moved
-
     described = _described(state.heightmap, state.item_id, catalogue, bin_)
     assert state.placements.is_contiguous()  # both are written in place
     assert state.placement_z.is_contiguous()

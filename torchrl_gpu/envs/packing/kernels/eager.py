@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,10 +23,7 @@ from torchrl_gpu.envs.packing.kernels import transition
 from torchrl_gpu.envs.packing.kernels.stability import stands
 from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 __all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
 
@@ -62,7 +59,7 @@ def variants(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Variants:
 
 
 def drop_map(
-    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, kept: Kept | None = None
+    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None = None
 ) -> tuple[Tensor, Tensor]:
     """As `reference.drop_map`."""
     v = variants(item_id, catalogue, bin_)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,11 +10,7 @@ from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.kernels import transition
 from torchrl_gpu.envs.packing.kernels.balance import plumb
 from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement
-
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 __all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
 
@@ -29,7 +23,7 @@ def problem(device: torch.device) -> str:
 
 
 def drop_map(
-    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, kept: Kept | None = None
+    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None = None
 ) -> tuple[Tensor, Tensor]:
     """Where every item rests on every placement, and whether it may stay there.
 
@@ -38,7 +32,7 @@ def drop_map(
         item_id: (N, K) int64; −1, or whatever else is no row of the catalogue, is an empty slot.
         catalogue: The items.
         bin_: The bin; its stability rule decides what stands.
-        kept: Not needed here.
+        stored: Not needed here.
 
     Returns:
         z_map (N, K, O, Gx, Gy) float32, metres, the bin's height where the footprint does not fit; legal_mask, bool,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,10 +11,7 @@ from torch import Tensor
 from torchrl_gpu.envs.base import where_rows
 from torchrl_gpu.envs.packing.geometry import catalogue_rows, walls
 from torchrl_gpu.envs.packing.kernels.balance import standing_height
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Moved, Placement
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement
 
 
 def advance(
@@ -37,8 +33,6 @@ def advance(
         bin_: The bin.
         place: The backend's kernel.
     """
-    from torchrl_gpu.envs.packing.kernels import Moved
-
     placement, slot, legal = _decode(state, action, catalogue, bin_)
     _record(state, placement)
     slots = torch.arange(state.item_id.shape[1], device=action.device)
@@ -79,8 +73,6 @@ def passed_over(moved: Moved, stuck: Tensor, following: Tensor) -> Moved:
 
 def _decode(state: PackingState, action: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Placement, Tensor, Tensor]:
     """The placement, with item −1 where it is not legal; the slot of the item, (N,); whether it is legal, (N,)."""
-    from torchrl_gpu.envs.packing.kernels import Placement
-
     num_orientations, grid_x, grid_y = state.legal.shape[2:]
     inside = (action >= 0) & (action < state.legal[0].numel())
     action = torch.where(inside, action, 0)

@@ -5,7 +5,7 @@ maximum over the box's width is had from the rows that the lane reads, that over
 two, in registers, whose number of operations is that of the digits of the length. Each result is written once; a line
 reads `width` words per row, from the first-level cache: for so narrow bins shuffles between lanes would cost as much.
 
-Kept maps are not read: to make a height again costs less than to load it.
+Stored maps are not read: to make a height again costs less than to load it.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -105,7 +105,7 @@ def fits_along(placement, extent, CELLS: tl.constexpr, STEP: tl.constexpr):
 
 
 @triton.jit
-def judge(
+def write_legality(
     here,
     out_z,
     out_legal,
@@ -226,4 +226,6 @@ def drop_boxes_kernel(
             tl.store(legal + (out + gx * GY), (fits & (z + high <= limit)).to(tl.uint8), mask=there)
     if RULE != "none":
         tl.debug_barrier()  # what follows reads z with another layout of threads
-        judge(here, z_map + out, legal + out, gy, p, q, high, there, ceiling, limit, tolerance, RULE, X, Y, STEP)
+        write_legality(
+            here, z_map + out, legal + out, gy, p, q, high, there, ceiling, limit, tolerance, RULE, X, Y, STEP
+        )

@@ -10,7 +10,6 @@ slowly, for tests.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -21,10 +20,7 @@ from torchrl_gpu.envs.packing.kernels.transition import any_legal
 from torchrl_gpu.envs.packing.kernels.triton_boxes import MOST_CELLS_X, drop_boxes
 from torchrl_gpu.envs.packing.kernels.triton_solids import drop_solids
 from torchrl_gpu.envs.packing.kernels.triton_wide_boxes import drop_wide_boxes
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Kept, Moved, Placement
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 __all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
 
@@ -39,13 +35,13 @@ def problem(device: torch.device) -> str:
 
 
 def drop_map(
-    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, kept: Kept | None = None
+    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As `reference.drop_map`; of irregular items only what `kept` does not hold is worked out."""
+    """As `reference.drop_map`; of irregular items only what `stored` does not hold is worked out."""
     heightmap, item_id = heightmap.contiguous(), item_id.contiguous()
     with _on(heightmap.device):
         if not catalogue.flat:
-            return drop_solids(heightmap, item_id, catalogue, bin_, kept)
+            return drop_solids(heightmap, item_id, catalogue, bin_, stored)
         if bin_.cells[0] <= MOST_CELLS_X:
             return drop_boxes(heightmap, item_id, catalogue, bin_)
         return drop_wide_boxes(heightmap, item_id, catalogue, bin_)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -13,10 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels.triton_placements import num_fitting, present
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Placement
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 
 _LANES = 1024  # of a program that copies
 _PLACEMENTS = 128  # per program of `growth_kernel`

@@ -11,7 +11,7 @@ groups of V is assumed from the bounds of the catalogue, and only costs time whe
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -24,10 +24,7 @@ from torchrl_gpu.envs.packing.kernels.triton_contact import counted, first_conta
 from torchrl_gpu.envs.packing.kernels.triton_placements import num_fitting, present, sharers, touched, variants, work
 from torchrl_gpu.envs.packing.kernels.triton_split import sortable, split
 from torchrl_gpu.envs.packing.kernels.triton_stability import balances, stands
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Kept
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, StoredMaps
 
 # Results per thread, by stability rule: the more, the more often what is read is used, until the registers of the
 # rule's own pass no longer fit.
@@ -66,7 +63,7 @@ def blocks(catalogue: Catalogue, bin_: Bin) -> Blocks:
 
 
 def drop_solids(
-    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, kept: Kept | None
+    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None
 ) -> tuple[Tensor, Tensor]:
     """As `reference.drop_map`, for catalogues with maps; arguments contiguous."""
     assert catalogue.bottom is not None
@@ -80,7 +77,7 @@ def drop_solids(
     rows = grid_x // 2 + 1 if pairs else grid_x  # of pairs, the one with a flush placement apart
     num_tiles = triton.cdiv(rows * grid_y, cut.lanes)
     centres = plumb(catalogue, bin_).contiguous() if bin_.stability == "com" else read.order  # or any int32: not read
-    earlier = (z_map, legal, item_id, item_id) if kept is None else tuple(each.contiguous() for each in kept)
+    earlier = (z_map, legal, item_id, item_id) if stored is None else tuple(each.contiguous() for each in stored)
     drop_solids_kernel[(num_envs * num_slots * (num_orientations // cut.variants) * num_tiles,)](
         read.heights,
         read.counts,
@@ -115,7 +112,7 @@ def drop_solids(
         EXACT_PADDED=triton.next_power_of_2(read.exact.shape[-1]),
         PAIRS=pairs,
         FUSED=bool(fused),
-        KEPT=kept is not None,
+        STORED=stored is not None,
         enable_fp_fusion=False,
         num_warps=cut.num_warps,
         maxnreg=MOST_REGISTERS[bin_.stability],
@@ -174,7 +171,7 @@ def drop_solids_kernel(
     EXACT_PADDED: tl.constexpr,
     PAIRS: tl.constexpr,
     FUSED: tl.constexpr,
-    KEPT: tl.constexpr,
+    STORED: tl.constexpr,
 ):
     """A tile of placements of V orientations of one visible item per program.
 
@@ -196,7 +193,7 @@ def drop_solids_kernel(
 
     window = (0, X, 0, Y)
     before = out
-    if KEPT:
+    if STORED:
         held = present(tl.load(kept_slot + slot), SLOTS)
         before = ((env * SLOTS + tl.maximum(held, 0)) * ORIENTATIONS + orientation) * (GX * GY)
         x0, y0 = tl.load(changed + env * 4), tl.load(changed + env * 4 + 1)
@@ -218,7 +215,7 @@ def drop_solids_kernel(
         write = (lane < GX * GY)[None, :] & ~works
         z = tl.zeros([V, T], tl.float32) + ceiling
         fine = tl.zeros([V, T], tl.uint8)
-        if KEPT:
+        if STORED:
             fits = (gx < num_fitting(p, X, STEP, GX)[:, None]) & (gy < num_fitting(q, Y, STEP, GY)[:, None])
             z = tl.load(kept_z + (before[:, None] + lane[None, :]), mask=write & fits, other=ceiling)
             fine = tl.load(kept_legal + (before[:, None] + lane[None, :]), mask=write & fits, other=0)

@@ -11,7 +11,6 @@ rows that begin again are not read.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 import triton
@@ -21,10 +20,7 @@ from torch import Tensor
 from torchrl_gpu.envs.packing.kernels.balance import standing_height
 from torchrl_gpu.envs.packing.kernels.triton_piles import cut, maps_of, raised
 from torchrl_gpu.envs.packing.kernels.triton_placements import num_fitting, present
-from torchrl_gpu.envs.packing.types import Bin, Catalogue, PackingState
-
-if TYPE_CHECKING:
-    from torchrl_gpu.envs.packing.kernels import Moved
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState
 
 _MOVED = ("heightmap", "item_id", "position", "volume", "stable", "num_packed", "step_count")
 _BEGUN = (*_MOVED, "key", "episode", "z_map", "legal")
@@ -32,8 +28,6 @@ _BEGUN = (*_MOVED, "key", "episode", "z_map", "legal")
 
 def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
     """As `transition.advance`."""
-    from torchrl_gpu.envs.packing.kernels import Moved
-
     assert state.placements.is_contiguous()  # both are written in place
     assert state.placement_z.is_contiguous()
     after = {name: torch.empty_like(each) for name, each in _contiguous(state, _MOVED).items()}

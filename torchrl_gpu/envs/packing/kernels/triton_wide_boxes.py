@@ -5,7 +5,7 @@ width. Along x: the line is cut into blocks as long as the box; a window is the 
 the next, whose maxima come about while the line is walked back and forth (van Herk 1992; Gil and Werman 1993). A result
 costs four words from the cache, however large the box.
 
-Kept maps are not read: to make a height again costs as much as to load it.
+Stored maps are not read: to make a height again costs as much as to load it.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels.triton_boxes import fits_along, heights_of, judge, lines
+from torchrl_gpu.envs.packing.kernels.triton_boxes import fits_along, heights_of, lines, write_legality
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 _LANES = 128  # per program
@@ -151,4 +151,4 @@ def drop_wide_boxes_kernel(
         in_block = tl.where(in_block == length - 1, 0, in_block + 1)
     tl.debug_barrier()
     here = heightmap + env * (X * Y)
-    judge(here, out_z, out_legal, gy, p, q, high, there, ceiling, limit, tolerance, RULE, X, Y, STEP)
+    write_legality(here, out_z, out_legal, gy, p, q, high, there, ceiling, limit, tolerance, RULE, X, Y, STEP)

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.env import PackingEnv
 from torchrl_gpu.envs.packing.physics.scene import FRICTION, load_mujoco, model_of
-from torchrl_gpu.envs.packing.physics.settle import in_threads, judged
+from torchrl_gpu.envs.packing.physics.settle import in_threads, verdict
 from torchrl_gpu.envs.packing.physics.simulate import distances, run
-from torchrl_gpu.envs.packing.plan import Plan, plan_of
+from torchrl_gpu.envs.packing.plan import PackingPlan, plan_of
+from torchrl_gpu.envs.packing.poses import PackedBins
 
 
 def stands_in_physics(
-    env: PackingEnv,
+    env: PackedBins,
     indices: Sequence[int],
     *,
     seconds: float = 1.0,
@@ -40,14 +40,14 @@ def stands_in_physics(
     return np.array(verdicts, dtype=bool)
 
 
-def _last_stands(plan: Plan, seconds: float, friction: float) -> bool:
+def _last_stands(plan: PackingPlan, seconds: float, friction: float) -> bool:
     if not plan.poses:
         return True
     last = len(plan.poses) - 1
     model = model_of(plan, friction=friction, num_fixed=last)
     data = load_mujoco().MjData(model)
     passed = run(model, data, seconds)
-    return bool(judged(*distances(data, plan, range(last, last + 1)), passed).stable.all())
+    return bool(verdict(*distances(data, plan, range(last, last + 1)), passed).stable.all())
 
 
 @final
@@ -63,7 +63,7 @@ class PhysicsJudge:
         load_mujoco()
         self.seconds, self.friction, self.workers = seconds, friction, workers
 
-    def __call__(self, env: PackingEnv, placed: Tensor) -> Tensor:
+    def __call__(self, env: PackedBins, placed: Tensor) -> Tensor:
         """Whether each bin's last placement stands.
 
         Args:

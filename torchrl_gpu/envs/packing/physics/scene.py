@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from torchrl_gpu.envs.packing.items.solid import Solid
-from torchrl_gpu.envs.packing.plan import Plan
+from torchrl_gpu.envs.packing.plan import PackingPlan
 from torchrl_gpu.envs.packing.poses import Pose, quaternion
 
 MISSING = "physics: want MuJoCo, which an extra brings, pip install 'torchrl_gpu[physics]'; got an install without it"
 
 TIMESTEP_S = 0.004
 FRICTION = 0.5
-DENSITY = 500.0  # kg/m³; that all items have the same matters, which it is does not
+DENSITY = 500.0  # kg/m³; any value will do, as long as all items have the same
 WALL_M = 0.2
 # A contact gives way by hundredths of a millimetre under the weight of a bin, and comes to rest in a few steps.
 CONTACT_TIME_S, CONTACT_DAMPING = 0.01, 1.0
@@ -35,7 +35,7 @@ def load_mujoco() -> Any:
     return mujoco
 
 
-def model_of(plan: Plan, *, friction: float = FRICTION, num_fixed: int = 0, parked: bool = False) -> Any:
+def model_of(plan: PackingPlan, *, friction: float = FRICTION, num_fixed: int = 0, parked: bool = False) -> Any:
     """The `MjModel` of a packing. Item i is body i + 1; the origin of the body is the item's centre of mass.
 
     Args:
@@ -65,7 +65,7 @@ def centre_of(solid: Solid, pose: Pose) -> np.ndarray:
     return pose.rotation @ solid.centre + pose.position
 
 
-def _parking(plan: Plan, index: int) -> np.ndarray:
+def _parking(plan: PackingPlan, index: int) -> np.ndarray:
     """How far from its plan item `index` waits: farther from everything than any item is long."""
     longest = max(float(np.ptp(solid.vertices, axis=0).max()) for solid in plan.solids)
     return np.array([2.0 * (index + 1) * (longest + max(plan.bin_size) + WALL_M), 0.0, 0.0])
@@ -145,7 +145,7 @@ def box_sides(part: np.ndarray) -> np.ndarray | None:
     return high - low if exact.all() and len(corners) == 8 else None
 
 
-def _with_true_mass(mj: Any, model: Any, plan: Plan, num_fixed: int) -> Any:
+def _with_true_mass(mj: Any, model: Any, plan: PackingPlan, num_fixed: int) -> Any:
     """Masses and centres of the solids: MuJoCo adds up the parts, and counts twice what they share."""
     for i in range(num_fixed, len(plan.solids)):
         body, mass = i + 1, DENSITY * plan.solids[i].volume

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
-from rich.progress import track
 
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.physics.scene import FRICTION, load_mujoco, model_of
 from torchrl_gpu.envs.packing.physics.simulate import distances, let_in, run
-from torchrl_gpu.envs.packing.plan import Plan
+from torchrl_gpu.envs.packing.plan import PackingPlan
 from torchrl_gpu.envs.packing.poses import Pose
 
 MOST_MOVED_M = 0.02
@@ -75,14 +74,14 @@ def settle(
         ValueError: There are not as many solids as poses, or a number is out of range.
     """
     length, width, height = bin_size
-    plan = Plan(tuple(solids), tuple(poses), (length, width, height))
+    plan = PackingPlan(tuple(solids), tuple(poses), (length, width, height))
     _check(plan, seconds, friction)
     model = model_of(plan, friction=friction, parked=sequential)
     return _one_by_one(model, plan, seconds) if sequential else _all_at_once(model, plan, seconds)
 
 
 def settle_cases(
-    plans: Iterable[Plan],
+    plans: Iterable[PackingPlan],
     *,
     workers: int | None = None,
     progress: bool = False,
@@ -99,7 +98,7 @@ def settle_cases(
         sequential, seconds, friction: As for `settle`.
     """
 
-    def one(plan: Plan) -> Settled:
+    def one(plan: PackingPlan) -> Settled:
         return settle(*plan, sequential=sequential, seconds=seconds, friction=friction)
 
     return in_threads(one, list(plans), workers, progress)
@@ -107,17 +106,19 @@ def settle_cases(
 
 def in_threads(function: Callable[[Any], T], arguments: Sequence[Any], workers: int | None, progress: bool) -> list[T]:
     """The function of each argument, in order."""
+    from rich.progress import track
+
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         results = pool.map(function, arguments)
         return list(track(results, "settling", total=len(arguments), disable=not progress))
 
 
-def judged(moved: np.ndarray, turned: np.ndarray, seconds: float) -> Settled:
-    """The verdict on distances from the plan."""
+def verdict(moved: np.ndarray, turned: np.ndarray, seconds: float) -> Settled:
+    """What distances from the plan say, metres and radians, (I,) each."""
     return Settled(moved, turned, (moved < MOST_MOVED_M) & (turned < MOST_TURNED), seconds)
 
 
-def _check(plan: Plan, seconds: float, friction: float) -> None:
+def _check(plan: PackingPlan, seconds: float, friction: float) -> None:
     if len(plan.solids) != len(plan.poses):
         raise ValueError(f"settle: want a solid for each of {len(plan.poses)} poses; got {len(plan.solids)}")
     if not min(plan.bin_size) > 0:
@@ -126,13 +127,13 @@ def _check(plan: Plan, seconds: float, friction: float) -> None:
         raise ValueError(f"settle: seconds must be positive and friction not negative; got {seconds} and {friction}")
 
 
-def _all_at_once(model: Any, plan: Plan, seconds: float) -> Settled:
+def _all_at_once(model: Any, plan: PackingPlan, seconds: float) -> Settled:
     data = load_mujoco().MjData(model)
     passed = run(model, data, seconds)
-    return judged(*distances(data, plan, range(len(plan.poses))), passed)
+    return verdict(*distances(data, plan, range(len(plan.poses))), passed)
 
 
-def _one_by_one(model: Any, plan: Plan, seconds: float) -> Settled:
+def _one_by_one(model: Any, plan: PackingPlan, seconds: float) -> Settled:
     data = load_mujoco().MjData(model)
     moved, turned = np.zeros(len(plan.poses)), np.zeros(len(plan.poses))
     passed = 0.0
@@ -140,4 +141,4 @@ def _one_by_one(model: Any, plan: Plan, seconds: float) -> Settled:
         let_in(data, plan, i + 1)
         passed += run(model, data, seconds, slice(i + 1, i + 2))
         moved[i : i + 1], turned[i : i + 1] = distances(data, plan, range(i, i + 1))
-    return judged(moved, turned, passed)
+    return verdict(moved, turned, passed)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from torchrl_gpu.envs.packing.physics.scene import centre_of, load_mujoco
-from torchrl_gpu.envs.packing.plan import Plan
+from torchrl_gpu.envs.packing.plan import PackingPlan
 from torchrl_gpu.envs.packing.poses import quaternion
 
 # At rest is what in this time moved by less than a tenth of a millimetre and turned by less than a ninth of a degree.
@@ -30,7 +30,7 @@ def run(model: Any, data: Any, seconds: float, watched: slice = slice(1, None)) 
     return windows * WINDOW_S
 
 
-def let_in(data: Any, plan: Plan, number: int) -> None:
+def let_in(data: Any, plan: PackingPlan, number: int) -> None:
     """Puts the first `number` items where they are planned, without motion; the others wait on."""
     for i, (solid, pose) in enumerate(zip(plan.solids[:number], plan.poses[:number], strict=True)):
         data.qpos[7 * i : 7 * i + 7] = *centre_of(solid, pose), *quaternion(pose.rotation)
@@ -38,8 +38,8 @@ def let_in(data: Any, plan: Plan, number: int) -> None:
     data.qacc_warmstart[: 6 * number] = 0.0
 
 
-def distances(data: Any, plan: Plan, items: range) -> tuple[np.ndarray, np.ndarray]:
-    """How far some items are from their plans: metres between centres of mass, radians; infinite if it diverged."""
+def distances(data: Any, plan: PackingPlan, items: range) -> tuple[np.ndarray, np.ndarray]:
+    """How far I items are from their plans, (I,) each: metres between centres of mass, radians; or infinite."""
     bodies = slice(items.start + 1, items.stop + 1)
     places = np.array([centre_of(plan.solids[i], plan.poses[i]) for i in items]).reshape(-1, 3)
     turns = np.array([quaternion(plan.poses[i].rotation) for i in items]).reshape(-1, 4)

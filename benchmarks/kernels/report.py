@@ -1,0 +1,177 @@
+"""What the kernel benchmark prints, and the same as plain data: rates beside the floor that the counts imply."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks import report
+from benchmarks.kernels.ceilings import Ceilings
+from benchmarks.kernels.rows import NUMPY, UNFOLD, row_name
+from torchrl_gpu.bench.timing import TimedRow
+from torchrl_gpu.console import wide_console
+
+_LEGEND = (
+    "A z-map is one item in one orientation on one bin; with it comes the legality of every placement, no stability;"
+    " unfold gives z alone, and only on the grid. Operations are those that the counts ask for: a subtraction and a"
+    " maximum for each material cell at each placement that fits. Percentages are shares of ceilings measured in the"
+    " same turns: bytes copied, two tensor calls (torch), loops that stay in registers (by type). The range is"
+    " that of the repetitions."
+)
+
+
+@dataclass
+class Section:
+    """Rows that are compared with each other, and those that could not be measured.
+
+    Attributes:
+        title: What all rows of it measure.
+        unit: Of the rates.
+        rows: In the order in which they are shown.
+        missing: Names of further rows, and why there is no rate.
+    """
+
+    title: str
+    unit: str
+    rows: list[TimedRow]
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def as_data(section: Section, ceilings: Mapping[str, Ceilings]) -> dict[str, Any]:
+    """A section that has been measured, with ratios and shares."""
+    rates = {row.name: row.rate for row in section.rows}
+    unfold = max((rate for name, rate in rates.items() if name.startswith(UNFOLD)), default=None)
+    bars = {"numpy_windows": rates.get(NUMPY), "torch_unfold": unfold}
+    data = report.section(section.title, section.unit, section.rows, bars)
+    for row in data["rows"]:
+        eager = rates.get(row_name("eager", row.get("num_envs", 0)))
+        if row["name"].startswith(UNFOLD):
+            del row["ratios"]["torch_unfold"]
+        elif row["name"].startswith("ours") and eager and row["backend"] != "eager":
+            row["ratios"]["ours_eager"] = row["rate"] / eager
+        if "bytes_per_z_map" in row:
+            row |= _shares(row, ceilings[row["device"]])
+    return data | {"missing": [{"name": name, "reason": reason} for name, reason in section.missing.items()]}
+
+
+def _shares(row: dict[str, Any], ceilings: Ceilings) -> dict[str, Any]:
+    operations, num_bytes = row["add_max_per_z_map"], row["bytes_per_z_map"]
+    floor, bound = ceilings.floor(operations, num_bytes)
+    found = {
+        "bytes_per_s": row["rate"] * num_bytes,
+        "share_of_copy": row["rate"] * num_bytes / ceilings.copy,
+        "floor_s": floor,
+        "bound_by": bound,
+        "share_of_floor": None if floor is None else row["rate"] * floor,
+    }
+    if operations is not None:
+        speed = row["rate"] * operations
+        found["add_max_per_s"] = speed
+        found["shares_of_add_max"] = {name: speed / ceiling for name, ceiling in ceilings.add_max.items()}
+    return found
+
+
+def show(result: dict[str, Any]) -> None:
+    """Prints every section, the sweep, the machine, and what is missing."""
+    console = wide_console()
+    for each in result["sections"]:
+        console.print(_table(each))
+    for axis, kind in dict.fromkeys((p["axis"], p["kind"]) for p in result.get("sweep", {}).get("points", ())):
+        points = [p for p in result["sweep"]["points"] if (p["axis"], p["kind"]) == (axis, kind)]
+        console.print(_sweep_table(f"time for one environment against {axis}, {kind}", points))
+    for line in result["missing"]:
+        console.print(line, markup=False)
+    console.print(f"Parity: {len(result['parity'])} comparisons with the reference agree. {_LEGEND}", markup=False)
+    console.print(report.machine_line(result), markup=False)
+
+
+_RATIOS = {"NumPy": "numpy_windows", "unfold": "torch_unfold", "eager": "ours_eager"}
+
+_SHORT = {"float32": "f32", "int32": "i32", "uint16": "u16", "uint8": "u8"}
+
+
+def _table(data: dict[str, Any]) -> Table:
+    rows = data["rows"]
+    shown = {name: key for name, key in _RATIOS.items() if any(key in row["ratios"] for row in rows)}
+    kinds = list(dict.fromkeys(kind for row in rows for kind in row.get("shares_of_add_max", ())))
+    by_bytes = not kinds and any("share_of_copy" in row for row in rows)
+    timed = data["unit"] != "as noted"
+    table = Table(title=f"{data['title']}, {data['unit']}", title_justify="left", caption_justify="left")
+    table.caption = "\n".join(_floors(rows)) or None
+    table.add_column("", no_wrap=True)
+    headings = ["median", "range", *["each"] * timed, *(f"× {name}" for name in shown)]
+    headings += ["G ops/s"] * bool(kinds) + [f"% {_SHORT.get(kind, kind)}" for kind in kinds]
+    headings += ["GB/s", "% copy"] * by_bytes + ["threads"]
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    for row in rows:
+        cells = [report.number(row["rate"]), _spread(row)]
+        cells += [duration(1 / row["rate"])] * timed
+        cells += [_or_blank(row["ratios"].get(key), report.number) for key in shown.values()]
+        cells += [_or_blank(row.get("add_max_per_s"), _giga)] * bool(kinds)
+        cells += [_or_blank(row.get("shares_of_add_max", {}).get(kind), _percent) for kind in kinds]
+        if by_bytes:
+            cells += [_giga(row["bytes_per_s"]), _percent(row["share_of_copy"])]
+        table.add_row(row["name"], *cells, row["threads"], row["notes"])
+    for each in data["missing"]:
+        table.add_row(each["name"], *("" for _ in headings), each["reason"].partition(":")[0])
+    return table
+
+
+def _sweep_table(title: str, points: list[dict[str, Any]]) -> Table:
+    """Values across, rows down; what was left out says which limit it passed."""
+    values = list(dict.fromkeys(p["value"] for p in points))
+    table = Table(title=title, title_justify="left")
+    table.add_column("", no_wrap=True)
+    for value in values:
+        table.add_column(f"{value:,}", justify="right", no_wrap=True)
+    for name in dict.fromkeys(p["row"] for p in points):
+        cells = {p["value"]: _point(p) for p in points if p["row"] == name}
+        table.add_row(name, *(cells.get(value, "") for value in values))
+    return table
+
+
+def _point(point: dict[str, Any]) -> str:
+    return duration(point["seconds_per_env"]) if "seconds_per_env" in point else str(point["shown"])
+
+
+def _or_blank(value: float | None, shown: Any) -> str:
+    return "" if value is None else str(shown(value))
+
+
+def _floors(rows: list[dict[str, Any]]) -> list[str]:
+    """What the counts of the largest batch imply, for each type of device; a share of 100% is that floor reached."""
+    last = {row["device"]: row for row in rows if row.get("floor_s")}
+    lines = []
+    for device, row in last.items():
+        operations, num_bytes = row["add_max_per_z_map"], row["bytes_per_z_map"]
+        counts = f"{num_bytes:,.0f} bytes" + (f", {operations:,.0f} operations" if operations else "")
+        best = f"{row['name']}: {_percent(row['share_of_floor'])}% of it"
+        lines.append(f"floor on {device}: {duration(row['floor_s'])} for {counts}; {row['bound_by']} bind. {best}")
+    return lines
+
+
+def _spread(row: dict[str, Any]) -> str:
+    """The range as percentages of the median."""
+    least, most = (100 * (rate / row["rate"] - 1) for rate in row["range"])
+    return f"−{abs(least):.0f} +{abs(most):.0f}%"
+
+
+def _giga(value: float) -> str:
+    return f"{value / 1e9:.3g}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}" if share >= 0.1 else f"{100 * share:.2g}"
+
+
+def duration(seconds: float) -> str:
+    """Three digits and a unit."""
+    for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= factor:
+            return f"{seconds / factor:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"

@@ -1,0 +1,8 @@
+"""`python -m benchmarks.packing`: PackingEnv beside others."""
+
+import sys
+
+from benchmarks.packing.command import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,52 @@
+"""What the packing benchmark measures: named environments, and the episodes behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import ProceduralSolids
+from torchrl_gpu.envs.packing.protocols import PROTOCOLS
+
+# Stability rule and orientations decide what a step costs: none and 2, corners and 1, support and 2, none and 6.
+BPP10: dict[str, dict[str, Any]] = {
+    "bpp10": {},
+    **{f"bpp10 {name}": PROTOCOLS[name] for name in ("cut2", "discrete125", "free125")},
+}
+
+
+def irregular(num_visible: int, num_objects: int, resolution: int, grid_step: int) -> dict[str, Any]:
+    """Constructor arguments of the reference setting `irregular`, at another size.
+
+    Args:
+        num_visible: K.
+        num_objects: Objects of the catalogue.
+        resolution: Cells along x and y.
+        grid_step: Cells between placements.
+    """
+    return {
+        "bin_size": (0.4, 0.4, 0.3),
+        "resolution": resolution,
+        "grid_step": grid_step,
+        "items": ProceduralSolids(num_objects),
+        "num_items": 50,
+        "visible_items": num_visible,
+        "orientations": "cube",
+    }
+
+
+def episodes_of(env: PackingEnv, row: int, count: int) -> np.ndarray:
+    """Catalogue rows (R, T) of the first `count` episodes that row `row` of an environment will play."""
+    episode = torch.arange(count, device=env.device)
+    key = env.item_sequences.begin(env.seed, torch.full_like(episode, row + env.first_env), episode)
+    position = torch.arange(env.item_sequences.length, device=env.device).expand(count, -1)
+    return env.item_sequences.items(key, position).cpu().numpy()
+
+
+def make(changes: dict[str, Any], num_envs: int, device: str, include: Sequence[str] = ()) -> PackingEnv:
+    """An environment of the benchmark; seed 0."""
+    return PackingEnv(num_envs, **changes | {"device": device, "seed": 0, "include": include})

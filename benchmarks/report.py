@@ -1,0 +1,121 @@
+"""What a benchmark prints, and the same as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from torchrl_gpu.bench.ceilings import ADD_MAX
+from torchrl_gpu.bench.timing import TimedRow
+from torchrl_gpu.console import wide_console
+
+_LEGEND = (
+    "Rates are medians of repetitions that took turns, with their range; resets are in the time. NumPy, loop: every"
+    " placement in a Python loop, any item through the same code, as released heightmap packers work; targets refer to"
+    " it. Box loop: the same for boxes alone. Windows: NumPy at its best. All three step one environment at a time."
+)
+
+
+def section(
+    title: str, unit: str, rows: list[TimedRow], bars: Mapping[str, float | None] | None = None
+) -> dict[str, Any]:
+    """Rows as data, with ratios to the bars that there are.
+
+    Args:
+        title: What all rows measure.
+        unit: Of their rates.
+        rows: Measured.
+        bars: Rates to compare with, by name; those of the NumPy rows and of Jumanji's best batch by default.
+    """
+    bars = _rates_of_others(rows) if bars is None else bars
+    data = []
+    for row in rows:
+        is_bar = row.name.startswith(("NumPy", "Jumanji", "ceiling"))
+        data.append(
+            {
+                "name": row.name,
+                "rate": row.rate,
+                "range": [min(row.rates), max(row.rates)],
+                "ratios": {} if is_bar else {key: row.rate / bar for key, bar in bars.items() if bar},
+                "threads": row.threads,
+                "notes": row.notes,
+                "calls": row.calls,
+                "results_per_call": row.per_call,
+                "seconds": row.seconds,
+            }
+            | row.extra
+        )
+    return {"title": title, "unit": unit, "rows": data}
+
+
+def _rates_of_others(rows: list[TimedRow]) -> dict[str, float | None]:
+    rates = {row.name: row.rate for row in rows}
+    bars = {f"numpy_{name.replace(' ', '_')}": rates.get(f"NumPy, {name}") for name in ("loop", "box loop", "windows")}
+    return bars | {"jumanji_best": max((r for name, r in rates.items() if name.startswith("Jumanji")), default=None)}
+
+
+def show(result: dict[str, Any]) -> None:
+    """Prints every section, the machine, and what is missing."""
+    console = wide_console()
+    ceiling = next((r["rate"] for s in result["sections"] for r in s["rows"] if r["name"] == ADD_MAX), None)
+    for each in result["sections"]:
+        console.print(_table(each, ceiling))
+    for line in result["missing"]:
+        console.print(line, markup=False)
+    console.print(f"Parity: {len(result['parity'])} settings agree at every step. {_LEGEND}", markup=False)
+    console.print(machine_line(result), markup=False)
+
+
+def machine_line(result: dict[str, Any]) -> str:
+    """What it was measured on, in one line."""
+    at = result["machine"]
+    return (
+        f"{at['device_name']}, {at['cores']} cores, torch {at['versions']['torch']} with {at['torch_threads']} threads,"
+        f" commit {at['commit'] or 'unknown'}, load {at['load_average'] or 0:.1f} before; GPU utilisation"
+        f" {result['gpu_utilisation']}, memory {result['gpu_memory']}; {result['elapsed_s']:.0f} s in all"
+    )
+
+
+_RATIOS = {"loop": "numpy_loop", "box loop": "numpy_box_loop", "windows": "numpy_windows", "Jumanji": "jumanji_best"}
+
+
+def _table(data: dict[str, Any], ceiling: float | None) -> Table:
+    shown = {name: key for name, key in _RATIOS.items() if any(row["ratios"].get(key) for row in data["rows"])}
+    table = Table(title=f"{data['title']}, {data['unit']}", title_justify="left")
+    table.add_column("", no_wrap=True)
+    for heading in ("median", "range", *(f"× {name}" for name in shown), "s", "threads"):
+        table.add_column(heading, justify="right", no_wrap=heading != "threads")
+    table.add_column("")
+    for row in data["rows"]:
+        notes = [row["notes"]] if row["notes"] else []
+        if "add_max_per_object" in row and ceiling:
+            notes.append(f"{row['rate'] * row['add_max_per_object'] / ceiling:.0%} of the add-max ceiling")
+        ratios = (row["ratios"].get(key) for key in shown.values())
+        table.add_row(
+            row["name"],
+            number(row["rate"]),
+            "–".join(map(number, row["range"])),
+            *("" if ratio is None else number(ratio) for ratio in ratios),
+            f"{sum(row['seconds']):.1f}",
+            row["threads"],
+            "; ".join(notes),
+        )
+    return table
+
+
+def number(value: float) -> str:
+    """A rate with three digits or all those before the point."""
+    if value >= 1e9:
+        return f"{value / 1e9:.1f} G"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def refuse(failed: list[dict[str, Any]], why: str = "a ratio between two different environments means nothing") -> None:
+    """Says what differs; no rate is printed."""
+    console = Console(stderr=True)
+    for check in failed:
+        console.print(f"parity fails in {check['setting']}: {check['difference']}", markup=False)
+    console.print(f"Nothing was timed: {why}.", markup=False)

@@ -1,0 +1,211 @@
+"""LightningCLI over small stand-ins for the package's own modules."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch.callbacks import ModelSummary, ProgressBar
+
+from tests.cli.tiny_run import CONFIG, Run, build_with
+from tests.standins import Note
+from torchrl_gpu import cli, configs
+from torchrl_gpu.cli.lightning_cli import PackageCLI, SaveConfig, build
+from torchrl_gpu.training.checkpoint import check_checkpoint
+
+# -- what the terminal shows --
+
+
+def shown_by(cli: PackageCLI) -> dict[type, list[str]]:
+    """Names of the callbacks that show a run, by their role."""
+    return {
+        role: [type(each).__name__ for each in cli.trainer.callbacks if isinstance(each, role)]
+        for role in (ProgressBar, ModelSummary)
+    }
+
+
+@pytest.mark.parametrize("name", configs.names())
+def test_progress_bar_and_summary_of_shipped_configs(name: str, tmp_path: Path) -> None:
+    shipped = yaml.safe_load(Path(configs.find(name)).read_text())["trainer"]
+    path = tmp_path / "trainer.yaml"
+    path.write_text(yaml.safe_dump(CONFIG | {"trainer": shipped | {"accelerator": "cpu", "precision": "32-true"}}))
+    assert shown_by(build_with(path)) == {ProgressBar: ["RunProgress"], ModelSummary: ["NetworkSummary"]}
+
+
+def test_progress_bar_and_summary_can_be_switched_off(config: Path) -> None:
+    on = ("--trainer.enable_progress_bar=true", "--trainer.enable_model_summary=true")
+    assert shown_by(build_with(config, *on)) == {ProgressBar: ["RunProgress"], ModelSummary: ["NetworkSummary"]}
+    off = build_with(config, "--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false")
+    assert shown_by(off) == {ProgressBar: [], ModelSummary: []}
+
+
+def test_another_progress_bar_takes_the_place_of_ours(config: Path) -> None:
+    others = "[lightning.pytorch.callbacks.TQDMProgressBar, lightning.pytorch.callbacks.ModelSummary]"
+    on = ("--trainer.enable_progress_bar=true", "--trainer.enable_model_summary=true")
+    found = shown_by(build_with(config, *on, f"--trainer.callbacks={others}"))
+    assert found == {ProgressBar: ["TQDMProgressBar"], ModelSummary: ["ModelSummary"]}
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")  # two runs, one folder
+def test_a_run_resumes(config: Path, checkpoint: Path, tmp_path: Path) -> None:
+    args = ["fit", "--config", str(config), "--ckpt_path", str(checkpoint), "--trainer.max_steps", "12"]
+    assert cli.main(args) is None
+    steps = [torch.load(path, weights_only=True)["global_step"] for path in checkpoint.parent.glob("*.ckpt")]
+    assert sorted(steps)[-1] == 12
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")  # two runs, one folder
+def test_only_fit_saves_its_config(config: Path, tmp_path: Path) -> None:
+    assert cli.main(["test", "--config", str(config)]) is None
+    assert not (tmp_path / "run" / "config.yaml").exists()
+    for _ in range(2):  # a second run may take the place of the first
+        assert cli.main(["fit", "--config", str(config)]) is None
+    saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text(encoding="utf-8"))
+    assert saved["model"]["init_args"]["env"]["init_args"]["num_envs"] == 8
+
+
+# -- the config and what the command line changes in it --
+
+
+def test_overrides_reach_nested_classes(config: Path) -> None:
+    made = build_with(
+        config,
+        "--model.env.num_envs=256",
+        "--model.env.bin_size=[4,5,6]",
+        "--trainer.max_steps=50",
+        "--seed_everything=3",
+        "--data.sequences=orders.json",
+    )
+    assert made.model.env.num_envs == 256
+    assert made.model.env.bin_size == (4, 5, 6)
+    assert made.trainer.max_steps == 50
+    assert made.config.fit.seed_everything == 3
+    assert made.datamodule.sequences == "orders.json"
+
+
+def test_overrides_reach_a_torchrl_environment(config: Path) -> None:
+    model = ["--model=tests.standins.EnvModule", "--model.env=torchrl_gpu.envs.PackingEnv"]
+    made = build_with(config, *model, "--model.env.num_envs=3", "--model.env.device=cpu")
+    assert made.model.env.num_envs == 3
+
+
+def test_an_override_of_a_class_drops_the_arguments_of_the_old_one(config: Path) -> None:
+    assert build_with(config, "--model.env=tests.standins.OtherEnv", "--model.env.depth=3").model.env.depth == 3
+
+
+def test_callbacks_are_appended(config: Path) -> None:
+    Note.built.clear()
+    build_with(config, "--trainer.callbacks+=tests.standins.Note", "--trainer.callbacks.text=second")
+    assert Note.built == ["hello", "second"]
+
+
+def test_print_config_builds_nothing(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Note.built.clear()
+    assert cli.main(["fit", "--config", str(config), "--model.env.num_envs=-1", "--print_config"]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["model"]["init_args"]["env"]["init_args"]["num_envs"] == -1
+    assert Note.built == []
+
+
+def test_a_seed_is_used_by_default(config: Path) -> None:
+    text = config.read_text(encoding="utf-8").replace("seed_everything: 7\n", "")
+    config.write_text(text, encoding="utf-8")
+    weights = [build_with(config).model.layer.weight for _ in range(2)]
+    assert torch.equal(*weights)
+
+
+# -- checkpoints --
+
+
+class Malicious:
+    """Writes a file when it is unpickled without care."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, (str(self.path),))
+
+
+@pytest.fixture(params=["archive", "bare pickle"])
+def malicious(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    path = tmp_path / "malicious.ckpt"
+    content = {"state_dict": {}, "pytorch-lightning_version": "2.6.6", "bad": Malicious(tmp_path / "ran")}
+    if request.param == "archive":
+        torch.save(content, path)
+    else:
+        path.write_bytes(pickle.dumps(content, protocol=2))
+    return path
+
+
+@pytest.mark.parametrize("subcommand", ["fit", "validate", "test", "predict"])
+def test_code_in_a_checkpoint_never_runs(
+    error_of: Run, malicious: Path, subcommand: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # which torch obeys where nobody says otherwise
+    assert "malicious.ckpt: want" in error_of("--ckpt_path", str(malicious), subcommand=subcommand)
+    monkeypatch.setattr("torchrl_gpu.training.checkpoint.check_checkpoint", lambda *args: None)
+    with pytest.raises(pickle.UnpicklingError):  # without our check, Lightning's own load is as strict
+        cli.main([subcommand, "--config", str(tmp_path / "tiny.yaml"), "--ckpt_path", str(malicious)])
+    assert not (tmp_path / "ran").exists()
+
+
+def test_weights_only_cannot_be_switched_off(error_of: Run) -> None:
+    assert "got 'weights_only'" in error_of("--weights_only=false")
+
+
+def test_a_checkpoint_names_no_classes(config: Path, checkpoint: Path, tmp_path: Path) -> None:
+    content = torch.load(checkpoint, weights_only=True)
+    content["hyper_parameters"] = {"_class_path": "no.such.Module", "width": 9}
+    torch.save(content, tmp_path / "other.ckpt")
+    assert cli.main(["test", "--config", str(config), "--ckpt_path", str(tmp_path / "other.ckpt")]) is None
+
+
+@pytest.mark.parametrize("length", [0, 100, 1000])
+def test_truncated_checkpoint(error_of: Run, checkpoint: Path, length: int) -> None:
+    checkpoint.write_bytes(checkpoint.read_bytes()[:length])
+    assert f"want a complete archive as torch.save writes it; got {length} bytes" in error_of(
+        "--ckpt_path", str(checkpoint), subcommand="test"
+    )
+
+
+def test_checkpoint_of_another_architecture(error_of: Run, checkpoint: Path) -> None:
+    said = error_of("--ckpt_path", str(checkpoint), "--model.width=5", subcommand="test")
+    assert said.endswith("want the weights of this TinyModule, layer.weight of shape (5, 2); got shape (3, 2)")
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({}, r"want the weights of this Linear; got none for weight and 1 more"),
+        ({"weight": torch.ones(2, 1), "bias": torch.ones(2), "gain": torch.ones(1)}, r"got others too, gain"),
+        (None, r"want a checkpoint of a training run; got no state_dict in it"),
+    ],
+)
+def test_check_checkpoint(tmp_path: Path, state: dict[str, torch.Tensor] | None, message: str) -> None:
+    torch.save({"state_dict": state}, tmp_path / "x.ckpt")
+    with pytest.raises(ValueError, match=message):
+        check_checkpoint(tmp_path / "x.ckpt", torch.nn.Linear(1, 2))
+
+
+def test_check_checkpoint_of_a_folder_and_of_a_list(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="got a folder"):
+        check_checkpoint(tmp_path)
+    torch.save([1], tmp_path / "list.ckpt")
+    with pytest.raises(ValueError, match="want a dict; got a list"):
+        check_checkpoint(tmp_path / "list.ckpt")
+
+
+def test_tokens_are_not_saved_with_the_configuration(config: Path) -> None:
+    secret = "a-token-of-a-stream"
+    stream = ["--trainer.callbacks+=torchrl_gpu.callbacks.FrameStream", f"--trainer.callbacks.token={secret}"]
+    made = build("fit", ["--config", str(config), *stream])
+    (saver,) = (each for each in made.trainer.callbacks if isinstance(each, SaveConfig))
+    saved = saver.parser.dump(saver.config, skip_none=False)
+    assert "token: null" in saved
+    assert secret not in saved
+    assert secret in str(made.config)  # which the callback was made from

@@ -1,0 +1,47 @@
+"""Options that are checked before lightning is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.tiny_run import Run
+from torchrl_gpu import configs
+from torchrl_gpu.cli import options
+from torchrl_gpu.cli.lightning_cli import build
+
+
+@pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"], ["-c", "{}"]])
+def test_configs_are_found_by_name(form: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "shipped").mkdir()
+    (tmp_path / "shipped" / "run.yaml").touch()
+    monkeypatch.setattr(configs, "_FOLDER", tmp_path / "shipped")
+    monkeypatch.chdir(tmp_path)
+    for name in ("run.yaml", "run"):
+        (found,) = options.resolve_configs([part.format(name) for part in form])[-1:]
+        assert found.removeprefix("--config=") == str(tmp_path / "shipped" / "run.yaml")
+    (tmp_path / "run.yaml").touch()  # a path comes first
+    (found,) = options.resolve_configs([part.format("run.yaml") for part in form])[-1:]
+    assert found.removeprefix("--config=") == "run.yaml"
+
+
+@pytest.mark.parametrize(
+    "args", [["--modle.env=3"], ["--weights_only=false"], ["--ckpt_path=no.ckpt"], ["--ckpt_path", "no.ckpt"]]
+)
+def test_what_the_arguments_alone_tell_is_said_before_lightning_is_loaded(
+    error_of: Run, args: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchrl_gpu.cli.lightning_cli.run", pytest.fail)
+    assert "; got " in error_of(*args)
+
+
+@pytest.mark.parametrize("subcommand", ["fit", "validate", "test", "predict"])
+def test_the_options_that_are_known_without_lightning_are_its_own(config: Path, subcommand: str) -> None:
+    known = {option.partition(".")[0] for option in build(subcommand, ["--config", str(config)])._option_names()}
+    assert {*options.OPTIONS} == known | {"help", "return_predictions"}
+
+
+@pytest.mark.parametrize("path", ["best", "last", "hpc", "registry:model", "s3://bucket/x.ckpt", "null"])
+def test_checkpoints_that_are_no_files_pass(path: str) -> None:
+    options.check_arguments(["--ckpt_path", path, "--trainer.callbacks+=x", "--print_config=skip_null", "-c", "x.yaml"])

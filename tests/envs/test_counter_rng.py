@@ -1,0 +1,129 @@
+"""Numbers by counter: uniform, and each one by itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.native.compilers import need_compiler
+from torchrl_gpu import native
+from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, mix
+from torchrl_gpu.envs.packing.items.source import EndlessSequences, episode_key
+
+
+def assert_uniform(drawn: Tensor, high: int) -> None:
+    """Chi-square of the counts over [0, high): within five standard deviations √(2·df) of its mean, df = high − 1."""
+    assert drawn.min() >= 0
+    assert drawn.max() < high
+    expected = drawn.numel() / high
+    chi_square = ((drawn.flatten().bincount(minlength=high) - expected) ** 2 / expected).sum()
+    freedom = high - 1
+    assert abs(chi_square - freedom) < 5 * (2 * freedom) ** 0.5
+
+
+@pytest.mark.parametrize("high", [2, 6, 64, 125, 1000])
+def test_integers_are_uniform_along_a_stream_and_across_streams(high: int) -> None:
+    many, few = torch.arange(100_000), torch.tensor([5])
+    assert_uniform(draw_integers(few, many, high), high)
+    assert_uniform(draw_integers(many, few, high), high)
+
+
+def test_neighbouring_draws_are_independent() -> None:
+    # Pairs of neighbours, in the stream and across streams, are uniform over the 16×16 pairs.
+    drawn = draw_integers(torch.arange(300)[:, None], torch.arange(400), 16)
+    assert_uniform(drawn[:, 1:] * 16 + drawn[:, :-1], 256)
+    assert_uniform(drawn[1:] * 16 + drawn[:-1], 256)
+
+
+def test_every_bit_is_fair() -> None:
+    bits = draw_bits(torch.tensor(3), torch.arange(100_000))
+    share = (bits[:, None] >> torch.arange(32) & 1).double().mean(0)
+    assert ((share - 0.5).abs() < 5 * 0.5 / 100_000**0.5).all()  # five standard deviations
+
+
+def test_mix_loses_nothing() -> None:
+    # It is a permutation of the 32-bit numbers: no two of a million inputs meet.
+    mixed = mix(torch.arange(1_000_000) * 4093)
+    assert len(mixed.unique()) == 1_000_000
+    assert mixed.min() >= 0
+    assert mixed.max() < 2**32
+
+
+def test_mix_is_what_unbounded_integers_give() -> None:
+    def scalar(x: int) -> int:
+        x = ((x ^ x >> 16) * 0x7FEB352D) % 2**32
+        x = ((x ^ x >> 15) * 0x846CA68B) % 2**32
+        return x ^ x >> 16
+
+    values = [0, 1, 2, 12345, 2**31, 2**32 - 1]
+    assert mix(torch.tensor(values)).tolist() == [scalar(v) for v in values]
+    assert mix(torch.tensor([-1, 2**32 + 7])).tolist() == [scalar(2**32 - 1), scalar(7)]  # the low 32 bits count
+
+
+def test_a_draw_is_the_same_alone_and_in_company(device: torch.device) -> None:
+    key, place = torch.arange(50, device=device), torch.arange(30, device=device)
+    together = draw_integers(key[:, None], place, 10**6)
+    for i, j in ((0, 0), (7, 29), (49, 3)):
+        assert draw_integers(key[i], place[j], 10**6) == together[i, j]
+
+
+EXTREMES = torch.tensor([0, 1, -1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, -(2**31), 2**63 - 1, -(2**63)])
+
+
+@pytest.mark.parametrize(
+    ("key", "counter"),
+    [
+        (torch.tensor(3), torch.tensor(-8)),
+        (EXTREMES, EXTREMES.flip(0)),
+        (EXTREMES[:, None], EXTREMES),
+        (EXTREMES[::3], torch.tensor(2**32 - 1)),
+        (torch.tensor(9), EXTREMES[::2].view(5, 1).expand(5, 3)),
+        (torch.arange(24).view(2, 3, 4).mT, torch.arange(3)),
+        (torch.zeros(0, 3, dtype=torch.int64), torch.arange(3)),
+    ],
+)
+def test_compiled_draws_are_those_of_torch(key: Tensor, counter: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_compiler()
+    came = draw_bits(key, counter)
+    monkeypatch.setattr(native, "runs_on", lambda tensor: False)
+    expected = draw_bits(key, counter)
+    assert came.dtype == expected.dtype
+    assert torch.equal(came, expected)
+
+
+def test_compiled_draws_are_those_of_torch_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    need_compiler()
+    generator = torch.Generator().manual_seed(0)
+    key, counter = torch.randint(-(2**63), 2**63 - 1, (2, 50_000), generator=generator)
+    came = draw_bits(key, counter)
+    monkeypatch.setattr(native, "runs_on", lambda tensor: False)
+    assert torch.equal(came, draw_bits(key, counter))
+
+
+def test_the_largest_range() -> None:
+    drawn = draw_integers(torch.tensor(1), torch.arange(1000), 2**31)
+    assert drawn.min() >= 0
+    assert drawn.max() < 2**31
+    assert drawn.max() > 2**30
+
+
+def test_episode_keys_do_not_depend_on_how_many_environments_there_are() -> None:
+    few, many = torch.arange(4), torch.arange(16)
+    for episode in (0, 1, 1000):
+        keys = [episode_key(9, env, torch.full_like(env, episode)) for env in (few, many)]
+        assert torch.equal(keys[0], keys[1][:4])
+
+
+def test_seeds_environments_and_episodes_all_make_a_difference() -> None:
+    env, episode = torch.arange(100).repeat(100), torch.arange(100).repeat_interleave(100)
+    keys = torch.cat([episode_key(seed, env, episode) for seed in (0, 1)])
+    assert len(keys.unique()) > 0.9999 * len(keys)  # 20,000 of 2³² keys: 0.05 chance meetings are to be expected
+
+
+def test_items_of_an_endless_stream_are_uniform_and_end_at_its_length() -> None:
+    stream = EndlessSequences(num_types=64, length=90)
+    env = torch.arange(2000)
+    items = stream.items(stream.begin(0, env, torch.zeros_like(env)), torch.arange(100).expand(2000, -1))
+    assert_uniform(items[:, :90], 64)
+    assert (items[:, 90:] == -1).all()

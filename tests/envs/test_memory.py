@@ -1,0 +1,198 @@
+"""The memory of an environment: what is measured in a few is what many take; what cannot fit is refused."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.envs.packing.settings import assert_same, packing, play
+from torchrl_gpu.envs import PackingEnv, memory
+from torchrl_gpu.envs.live_bytes import LiveBytes
+from torchrl_gpu.envs.memory import check_fits, free_bytes
+from torchrl_gpu.envs.packing import env as packing_env
+from torchrl_gpu.envs.packing.kernels import available_backends
+
+CPU = torch.device("cpu")
+SMALL_SOLIDS: dict[str, Any] = {"setting": "irregular, on its corners", "stability": "none"}
+
+CASES: dict[str, dict[str, Any]] = {
+    "bpp10": {},
+    "bpp10, support, K = 5": {"setting": "support", "visible_items": 5},
+    "bpp10, masks only": {"include": ()},
+    "bpp10, by volume": {"order": "volume"},
+    "oblong": {"setting": "oblong"},
+    "irregular, K = 5": {**SMALL_SOLIDS, "visible_items": 5},
+    "irregular, com": {"setting": "irregular, on its balance"},
+    "irregular, judged": {"setting": "irregular, judged"},
+    "irregular, support, every cell": {"setting": "irregular, on its support", "grid_step": 1},
+    "bpp10, copies": {"copy_observations": True},
+}
+BACKENDS = [
+    pytest.param(name, marks=pytest.mark.skipif(bool(problem), reason=problem))
+    for name, problem in available_backends(CPU).items()
+    if name in ("eager", "compiled")
+]
+
+
+def peak_of(make: Callable[[int], PackingEnv], num_envs: int) -> int:
+    """Most bytes alive during four steps of the usual loop."""
+    peak, step = 0, None
+    with LiveBytes() as memory:
+        env = make(num_envs)
+        current = env.reset()
+        gc.collect()  # what TorchRL leaves in cycles while it is built
+        for _ in range(4):
+            current.set("action", current["action_mask"].int().argmax(1))
+            memory.restart_peak()
+            step, current = env.step_and_maybe_reset(current)
+            peak = max(peak, memory.peak)
+    assert step is not None
+    return peak
+
+
+def taken(make: Callable[[int], PackingEnv], fewer: int = 48, more: int = 64) -> float:
+    """Bytes that one more environment takes among many: what is the same for any number cancels."""
+    return (peak_of(make, more) - peak_of(make, fewer)) / (more - fewer)
+
+
+# -- a few say how much many take --
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_measured_in_a_few_is_what_many_take(case: str, backend: str) -> None:
+    def make(num_envs: int) -> PackingEnv:
+        return packing(num_envs=num_envs, backend=backend, **CASES[case])
+
+    assert make(1).bytes_per_env == pytest.approx(taken(make), rel=0.1)
+
+
+def test_what_is_left_out_takes_nothing_while_it_is_built() -> None:
+    """Specs are in reference cycles: one of maps that are left out would stay until the collector comes round."""
+    changes: dict[str, Any] = {"include": ("z_map",), "visible_items": 8}
+
+    def built(num_envs: int) -> int:
+        with LiveBytes() as memory:
+            packing("irregular", num_envs, **changes)
+        return memory.peak
+
+    gc.collect()
+    gc.disable()
+    try:
+        per_env = (built(24) - built(8)) / 16
+    finally:
+        gc.enable()
+    assert per_env <= packing("irregular", 2, **changes).bytes_per_env
+
+
+def test_measuring_changes_nothing() -> None:
+    env, other = packing("irregular, judged"), packing("irregular, judged")
+    drawn = torch.get_rng_state()
+    assert env.bytes_per_env > 0
+    assert torch.equal(torch.get_rng_state(), drawn)
+    for first, second in zip(play(env, 3)[0], play(other, 3)[0], strict=True):
+        assert_same(first, second)
+
+
+@pytest.mark.parametrize("setting", ["bpp10", "three visible", "irregular", "irregular, on its balance"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_always_taken_is_less_and_not_much_less(setting: str, backend: str) -> None:
+    env = packing(setting, backend=backend)
+    assert env._least_bytes() <= env.bytes_per_env <= packing_env._MOST_TIMES_LEAST * env._least_bytes()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("backend", ["triton", "eager"])
+@pytest.mark.parametrize("setting", ["bpp10", "support", "irregular"])
+def test_what_is_measured_is_what_a_gpu_allocates(setting: str, backend: str) -> None:
+    def peak(num_envs: int) -> int:
+        env = packing(setting, num_envs, device="cuda", backend=backend)
+        current = env.reset()
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats()
+        for _ in range(4):
+            current.set("action", current["action_mask"].int().argmax(1))
+            _, current = env.step_and_maybe_reset(current)
+        return torch.cuda.max_memory_allocated()
+
+    per_env = (peak(2048) - peak(1024)) / 1024
+    assert 0.5 * per_env <= packing(setting, device="cuda", backend=backend).bytes_per_env <= 2 * per_env
+
+
+# -- at construction --
+
+
+def test_it_is_measured_only_where_it_may_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    each, least, asked = packing().bytes_per_env, packing()._least_bytes(), []
+    measure = packing_env.measure_bytes_per_env
+    monkeypatch.setattr(packing_env, "measure_bytes_per_env", lambda *args: asked.append(1) or measure(*args))
+
+    def with_free(free: int) -> None:
+        for module in (memory, packing_env):
+            monkeypatch.setattr(module, "free_bytes", lambda device: free)
+
+    with_free(8 * 20 * least)
+    packing(num_envs=20)
+    assert not asked
+    with_free(20 * each)
+    packing(num_envs=20)
+    assert asked == [1]
+    with_free(20 * each - 1)
+    with pytest.raises(ValueError, match=r"^PackingEnv: want at most 19 environments on cpu .*; got 20$"):
+        packing(num_envs=20)
+    with_free(20 * least - 1)  # refused at once
+    with pytest.raises(ValueError, match=r"^PackingEnv: want at most 19 environments on cpu .*; got 20$"):
+        packing(num_envs=20)
+    assert asked == [1, 1]
+
+
+# -- refusals --
+
+
+def test_too_many_are_refused_with_the_number_that_would_fit() -> None:
+    check_fits(1000, 1024, CPU, budget=1000 * 1024)
+    with pytest.raises(ValueError) as refused:
+        check_fits(1001, 1024, CPU, budget=1000 * 1024)
+    assert str(refused.value) == (
+        "PackingEnv: want at most 1,000 environments on cpu (1000.0 KiB free, 1.0 KiB each); got 1,001"
+    )
+
+
+def test_the_message_reads_as_a_person_would_say_it() -> None:
+    with pytest.raises(ValueError) as refused:
+        check_fits(1_000_000, 47_616, torch.device("cuda:0"), budget=int(35.2 * 2**30))
+    assert str(refused.value) == (
+        "PackingEnv: want at most 793,760 environments on cuda:0 (35.2 GiB free, 46.5 KiB each); got 1,000,000"
+    )
+
+
+@pytest.mark.parametrize(("size", "said"), [(800, "800 B"), (1 << 20, "1.0 MiB"), (3 << 40, "3.0 TiB")])
+def test_units(size: int, said: str) -> None:
+    with pytest.raises(ValueError, match=rf"\({said} free"):
+        check_fits(2, size, CPU, budget=size)
+
+
+def test_a_device_that_says_nothing_is_not_checked() -> None:
+    assert free_bytes(torch.device("meta")) is None
+    check_fits(10**12, 10**12, torch.device("meta"))
+
+
+def test_free_memory_of_a_machine(tmp_path: Path) -> None:
+    account = tmp_path / "meminfo"
+    account.write_text("MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:    2048 kB\nSwapFree: 5 kB\n")
+    assert free_bytes(CPU, account) == 2048 * 1024
+    account.write_text("MemTotal:  9000 kB\n")  # kernels before 3.14
+    assert free_bytes(CPU, account) is None
+    assert free_bytes(CPU, tmp_path / "absent") is None
+
+
+def test_free_memory_on_cuda_counts_what_torch_holds_unused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 9000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 500)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 200)
+    assert free_bytes(torch.device("cuda:0")) == 1300

@@ -1,1 +1,0 @@
-"""`torchrl-gpu bench kernels`, a module for each part of it; `command` is the command line."""

@@ -1,0 +1,104 @@
+"""What the user can mend, said in one line: where, what is wanted, what came."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+_PARSERS = ("jsonargparse", "argparse", "yaml")
+_MENDABLE = (
+    *(ValueError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError),
+    argparse.ArgumentError,
+)
+
+
+def is_for_user(error: BaseException) -> bool:
+    """Whether an error is one that the user can mend, so that it deserves a line rather than a traceback."""
+    root = root_error(error)
+    module, function = _raised_by(root)
+    if module in _PARSERS or (module == "torch" and function == "load_state_dict"):
+        return True
+    if isinstance(root, ModuleNotFoundError):
+        return (root.name or "").partition(".")[0] != "torchrl_gpu"
+    torch, exceptions = map(sys.modules.get, ("torch", "lightning.fabric.utilities.exceptions"))
+    loaded: list[Any] = [torch and torch.OutOfMemoryError, exceptions and exceptions.MisconfigurationException]
+    return isinstance(root, (*_MENDABLE, *filter(None, loaded)))
+
+
+def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
+    """An error as a single line, whatever its message looks like.
+
+    Args:
+        error: Any exception; those of jsonargparse are unwrapped to what the user wrote.
+        options: The option names of the command, from which close matches of a misspelt one are taken.
+    """
+    root = root_error(error)
+    module, function = _raised_by(root)
+    if module == "yaml":
+        return f"--config: want YAML; got what has {_flat(str(root))}"
+    if module in _PARSERS:
+        return _parser_line(str(error), list(options))
+    text = _flat(str(root)) or type(root).__name__
+    if type(root).__name__ == "OutOfMemoryError":
+        return f"device memory: want a run that fits, for example with fewer environments; {text}"
+    if module == "torch" and function == "load_state_dict":
+        return f"checkpoint: want the weights of this model; got {_shorten(text)}"
+    if isinstance(root, OSError) and root.strerror and root.filename:
+        return f"{root.filename}: {root.strerror}"
+    return text
+
+
+def root_error(error: BaseException) -> BaseException:
+    """The error as it was first raised, without the wrapping that jsonargparse puts around it."""
+    while _raised_by(error)[0] == "jsonargparse" and (inner := error.__cause__ or error.__context__):
+        error = inner
+    return error
+
+
+def _raised_by(error: BaseException) -> tuple[str, str]:
+    """Top-level package and function of the frame that raised an error."""
+    traceback = error.__traceback__
+    if traceback is None:
+        return "", ""
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    frame = traceback.tb_frame
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0], frame.f_code.co_name
+
+
+def _parser_line(text: str, options: list[str]) -> str:
+    """What jsonargparse found stands in the lines that it indents most, with the value, where it has several, last;
+    around it are keys and classes in quotes."""
+    lines = [line for line in text.splitlines() if line.strip(" -")]
+    depths = [len(line) - len(line.lstrip(" -")) for line in lines]
+    found = dict.fromkeys(line.strip(" -") for line, depth in zip(lines, depths, strict=True) if depth == max(depths))
+    said = _shorten(re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", " or ".join(found)))
+    given = f"; {_shorten(lines[-1], 80)}" if len(found) > 1 and depths[-1] < max(depths) else ""
+    key = ".".join(dict.fromkeys(re.findall(r'key "([^"]+)"', text)))
+    classes = re.findall(r"class_path '([^']+)'", text)
+    where = f"{key} ({classes[-1]})" if classes else key or "command line or config"
+    known = (_parameters(classes[-1]) if classes else []) or options
+    written = [name for name in re.findall(r"(?:'|--)([\w.]+)", said) if name not in known]
+    close = [match for name in written for match in difflib.get_close_matches(name, known)]
+    return f"{where}: {said}{given}" + (f"; want for example {', '.join(close)}" if close else "")
+
+
+def _parameters(class_path: str) -> list[str]:
+    """Names of the constructor's arguments of a class that jsonargparse has imported; none where it could not."""
+    module, _, name = class_path.rpartition(".")
+    found = getattr(sys.modules.get(module), name, None)
+    return [] if found is None else [*inspect.signature(found.__init__).parameters][1:]
+
+
+def _flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _shorten(text: str, longest: int = 240) -> str:
+    text = _flat(text)
+    return text if len(text) <= longest else text[: longest - 1] + "…"

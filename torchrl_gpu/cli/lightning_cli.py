@@ -1,0 +1,205 @@
+"""LightningCLI over any module and data module named by class path, with safe checkpoints. Imports lightning."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import warnings
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelSummary, ProgressBar
+from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from torchrl_gpu.allocator import keep_freed_memory
+from torchrl_gpu.cli.errors import is_for_user, one_line
+
+_NOISY = (
+    "lightning.pytorch.utilities.rank_zero",
+    "lightning.fabric.utilities.rank_zero",
+    "lightning.fabric.utilities.seed",
+)
+_NOISE = (
+    "💡 Tip:",
+    "TPU available:",
+    "Seed set to",  # which stands in the config that is saved
+    "Trainer already configured with model summary callbacks",
+)
+_NO_NEWS = (
+    ".*does not have many workers",  # rollouts are made inside the training step: the loader only counts
+    "Your `IterableDataset` has `__len__` defined",  # which would matter with more than one worker
+    ".*isinstance\\(treespec, LeafSpec\\)` is deprecated",  # lightning 2.6 calls torch's older name
+)
+
+
+class SaveConfig(SaveConfigCallback):
+    """Saves the resolved configuration beside the logs, without tokens and passwords."""
+
+    def __init__(self, parser: Any, config: Any, **kwargs: Any) -> None:
+        from torchrl_gpu.training.run_record import is_secret
+
+        config = config.clone()
+        config.trainer.callbacks = copy.deepcopy(config.trainer.callbacks)
+        callbacks = config.trainer.callbacks or []
+        for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
+            arguments: Any = getattr(callback, "init_args", None)
+            for name in [] if arguments is None else list(vars(arguments)):
+                if is_secret(name):
+                    arguments[name] = None
+        super().__init__(parser, config, **kwargs)
+
+
+class PackageCLI(LightningCLI):
+    """One of `fit`, `validate`, `test` and `predict`, parsed, built and, unless told otherwise, run.
+
+    Departs from LightningCLI: only the subcommand that was asked for gets a parser (a fourth of the time); the config
+    alone says what is built, never the hyper-parameters inside a checkpoint; checkpoints are checked before anything
+    is built and are always loaded with `weights_only=True`; parse errors are one-line ValueErrors.
+    """
+
+    def __init__(self, subcommand: str, args: list[str], *, run: bool = True) -> None:
+        self.name = subcommand
+        self.runs = run
+        # A shortened option is more often a misspelt one.
+        strict: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
+        super().__init__(
+            args=[subcommand, *args],
+            save_config_callback=SaveConfig if subcommand == "fit" else None,
+            save_config_kwargs={"overwrite": True},
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            parser_kwargs=strict | {subcommand: dict(strict)},
+        )
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]  # a static method upstream
+        """The arguments of the Trainer's method that cannot be set from outside."""
+        return {self.name: LightningCLI.subcommands()[self.name] | {"weights_only", "verbose"}}
+
+    def parse_arguments(self, parser: Any, args: Any) -> None:
+        """Fills `self.config`.
+
+        Raises:
+            ValueError: In one line, what is wrong with the command line or a config.
+        """
+        try:
+            self.config = parser.parse_args(args)
+        except Exception as error:
+            if not is_for_user(error):
+                raise
+            raise ValueError(one_line(error, self._option_names())) from error
+
+    def _option_names(self) -> list[str]:
+        actions = self._subcommand_parsers[self.name]._actions
+        return [action.dest for action in actions if action.option_strings and not action.dest.endswith(".help")]
+
+    def _parse_ckpt_path(self) -> None:
+        """Leaves the config alone: a checkpoint brings weights and state, and names no classes to import."""
+
+    def before_instantiate_classes(self) -> None:
+        """Complains about a bad checkpoint before an environment is built for it."""
+        self._check_checkpoint()
+
+    def after_instantiate_classes(self) -> None:
+        """Complains about a checkpoint of another architecture before anything is run or written."""
+        self._found = self._find_checkpoint()
+        if make_env := getattr(self.model, "make_env", None):  # so that networks are there to be checked
+            make_env(self.trainer.strategy.root_device, self.trainer.global_rank if self.name == "fit" else 0)
+        if not is_overridden("configure_model", self.model):  # which makes layers only inside the run
+            self._check_checkpoint(self.model)
+        model: Any = self.model
+        if hasattr(model, "run_config"):
+            model.run_config = self._plain_config()
+
+    _found: str | None = None
+
+    def _find_checkpoint(self) -> str | None:
+        """The file that "last" or "best" stands for, where an `EpisodeCheckpoint` saves; None for other values.
+
+        Raises:
+            ValueError: There is none: a run that was meant to go on must not begin anew.
+        """
+        word = self._get(self.config, "ckpt_path")
+        if word not in ("last", "best"):
+            return None
+        from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+
+        savers = [each for each in self.trainer.callbacks if isinstance(each, EpisodeCheckpoint)]  # type: ignore[attr-defined]
+        return str(savers[0].find(self.trainer, word)) if savers else None
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The checkpoint file that was asked for, by its path or as "last" or "best"; None where there is none."""
+        return self._ckpt_path()
+
+    def _plain_config(self) -> dict[str, Any]:
+        """The resolved configuration of this run: numbers, text, lists and dicts."""
+        self._dump_config()
+        return dict(self.config_dump)
+
+    def _check_checkpoint(self, model: LightningModule | None = None) -> None:
+        from torchrl_gpu.training.checkpoint import check_checkpoint  # brings torchrl, which --help does without
+
+        path = self._ckpt_path()
+        if path is not None:
+            check_checkpoint(path, model)
+
+    def _ckpt_path(self) -> str | None:
+        """The checkpoint file that was asked for; None for Lightning's own words and for addresses."""
+        path = self._found or self._get(self.config, "ckpt_path")
+        if path is None or path in ("best", "last", "hpc") or path.startswith("registry") or "://" in path:
+            return None
+        return str(path)
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        shows_own_table = subcommand in ("validate", "test") and getattr(self.datamodule, "shows_own_table", False)
+        silent = {"verbose": False} if shows_own_table else {}
+        found = {} if self._found is None else {"ckpt_path": self._found}
+        return super()._prepare_subcommand_kwargs(subcommand) | {"weights_only": True} | silent | found
+
+    def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
+        """Adds this package's progress bar and summary where the config has none and does not switch them off."""
+        from torchrl_gpu.callbacks.progress import RunProgress
+        from torchrl_gpu.callbacks.summary import NetworkSummary
+
+        given = config.get("callbacks") or []
+        given = [*(given if isinstance(given, list) else [given]), *callbacks]
+        defaults = (
+            ("enable_progress_bar", ProgressBar, RunProgress),
+            ("enable_model_summary", ModelSummary, NetworkSummary),
+        )
+        for switch, role, default in defaults:
+            if config.get(switch) is not False and not any(isinstance(each, role) for each in given):
+                callbacks = [*callbacks, default()]
+        return super()._instantiate_trainer(config, callbacks)
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        if self.runs:
+            super()._run_subcommand(subcommand)
+
+
+def run(subcommand: str, args: list[str]) -> None:
+    """Runs `lightning SUBCOMMAND ARGS`."""
+    quiet()
+    keep_freed_memory()
+    PackageCLI(subcommand, args)
+
+
+def build(subcommand: str, args: list[str]) -> PackageCLI:
+    """The same, up to the point where the Trainer would start: its `model`, `datamodule` and `trainer` are made."""
+    quiet()
+    return PackageCLI(subcommand, args, run=False)
+
+
+def quiet() -> None:
+    """Silences, by name, what is no news to a user of this package."""
+    for name in _NOISY:
+        logging.getLogger(name).addFilter(_is_news)
+    os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # lightning 2.6 calls its older names
+    for message in _NO_NEWS:
+        warnings.filterwarnings("ignore", message=message)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(_NOISE)

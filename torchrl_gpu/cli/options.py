@@ -1,0 +1,74 @@
+"""Options of the Trainer's subcommands, as far as they can be checked before lightning is loaded."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+from torchrl_gpu import configs
+
+# What each of these subcommands takes, up to the first dot; `predict` alone takes the last one.
+OPTIONS = (
+    *("help", "config", "print_config", "seed_everything", "trainer", "model", "data", "ckpt_path"),
+    "return_predictions",
+)
+
+
+def resolve_configs(args: list[str]) -> list[str]:
+    """The same arguments, with each `--config` given as a path.
+
+    Raises:
+        FileNotFoundError: A config is neither a file nor shipped with the package.
+    """
+    resolved: list[str] = []
+    for arg in args:
+        option, equals, value = arg.partition("=")
+        if resolved and resolved[-1] in ("--config", "-c"):
+            resolved.append(_config_path(arg))
+        elif option == "--config" and equals:
+            resolved.append(f"--config={_config_path(value)}")
+        else:
+            resolved.append(arg)
+    return resolved
+
+
+def _config_path(name: str) -> str:
+    is_address_or_text = "://" in name or "\n" in name or name.lstrip().startswith("{")
+    return name if is_address_or_text else configs.find(name)
+
+
+def check_arguments(args: list[str], others: Iterable[str] = ()) -> None:
+    """Complains of what can be told from the arguments alone, so that nobody waits for it until lightning is loaded.
+
+    Args:
+        args: For a subcommand of the Trainer.
+        others: Options that have been taken out of them, which a misspelt one may have meant.
+
+    Raises:
+        ValueError: There is no such option.
+        FileNotFoundError: There is no such checkpoint.
+    """
+    for i, arg in enumerate(args):
+        option, equals, value = arg.partition("=")
+        name = option.removeprefix("--").removesuffix("+")
+        if not option.startswith("--") or not name:
+            continue
+        head = name.partition(".")[0]
+        if head not in OPTIONS:
+            close = difflib.get_close_matches(head, sorted({*OPTIONS, *others}))
+            such_as = f", such as {', '.join(close)}" if close else ""
+            raise ValueError(f"command line or config: want a known option{such_as}; got {name!r}")
+        if name == "ckpt_path":
+            check_checkpoint_path(value if equals else "".join(args[i + 1 : i + 2]))
+
+
+def check_checkpoint_path(ckpt_path: str) -> None:
+    """Lets Lightning's own words and addresses pass.
+
+    Raises:
+        FileNotFoundError: There is no such checkpoint.
+    """
+    is_word = ckpt_path in ("", "best", "last", "hpc", "null") or ckpt_path.startswith("registry")
+    if not is_word and "://" not in ckpt_path and not Path(ckpt_path).exists():
+        raise FileNotFoundError(f"checkpoint {ckpt_path}: want an existing file; got none there")

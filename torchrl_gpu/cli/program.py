@@ -1,0 +1,104 @@
+"""Subcommands to functions, errors to one line. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from torchrl_gpu import __version__, configs
+from torchrl_gpu.cli.errors import is_for_user, one_line
+from torchrl_gpu.cli.options import check_arguments, resolve_configs
+from torchrl_gpu.cli.subcommands import Subcommands, load
+
+TRAINER_SUBCOMMANDS = {
+    "fit": "train, and validate now and then",
+    "validate": "evaluate on the validation episodes",
+    "test": "evaluate on the test episodes",
+    "predict": "return what the policy decides",
+}
+OWN_SUBCOMMANDS: Subcommands = {
+    "doctor": ("torchrl_gpu.cli.doctor:main", "print what this machine can do, and why not where it cannot"),
+    "bench": ("torchrl_gpu.bench:main", "measure this machine's throughput beside its ceilings, parity first"),
+    "evaluate": ("torchrl_gpu.evaluate:main", "print the tables of published evaluations, with ours in them"),
+    "play": ("torchrl_gpu.play:main", "show in the browser how a policy packs"),
+    "serve": ("torchrl_gpu.play:serve", "the same as a service: one port, until SIGTERM"),
+}
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+
+def main(argv: list[str] | None = None, program: str | None = None) -> int | str | None:
+    """Runs a command line; the value is the exit status, where None and 0 stand for success.
+
+    Args:
+        argv: The arguments behind the program's name; those of this process by default.
+        program: "lightning" or "torchrl-gpu"; by default the name under which this process was started.
+
+    What the user can mend is one line on stderr and status 2; any other error keeps its traceback, and so does every
+    error where the variable TORCHRL_GPU_DEBUG is 1.
+    """
+    # Waiting threads spin a little and then sleep: those that spin on take a core that another process wants, those
+    # that sleep at once are late for the next operation.
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")  # torchrl announces every buffer that it allocates
+    argv = sys.argv[1:] if argv is None else argv
+    program = program or ("lightning" if Path(sys.argv[0]).stem == "lightning" else "torchrl-gpu")
+    try:
+        return _dispatch(argv, program)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as stop:  # Lightning turns an interrupt into exit(1)
+        return INTERRUPTED if isinstance(stop.__context__, KeyboardInterrupt) else stop.code
+    except Exception as error:
+        if os.environ.get("TORCHRL_GPU_DEBUG") == "1" or not is_for_user(error):
+            raise
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return USER_ERROR
+
+
+def _dispatch(argv: list[str], program: str) -> int | None:
+    subcommand, rest = (argv[0], argv[1:]) if argv else ("--help", [])
+    own = {} if program == "lightning" else OWN_SUBCOMMANDS
+    listed = TRAINER_SUBCOMMANDS | {name: does for name, (_, does) in own.items()}
+    if subcommand in ("-h", "--help"):
+        print(_help(program, listed))
+    elif subcommand == "--version":
+        print(f"torchrl_gpu {__version__}")
+    elif subcommand in TRAINER_SUBCOMMANDS:
+        args = resolve_configs(rest)
+        check_arguments(args)
+        builds = ("-c", "-h", "--config", "--model", "--print_config")
+        if not any(arg.startswith(builds) or "help" in arg for arg in args):
+            raise ValueError("command line: want --config NAME.yaml or --model CLASS; got neither")
+        from torchrl_gpu.cli.lightning_cli import run
+
+        run(subcommand, args)
+    elif subcommand in own:
+        status: int | None = load(own[subcommand][0])(rest)
+        return status
+    else:
+        for script in _sdk_scripts() if program == "lightning" else ():
+            return script.load()()
+        raise ValueError(f"{program}: want one of the subcommands {', '.join(listed)}; got {subcommand!r}")
+    return None
+
+
+def _sdk_scripts() -> list[metadata.EntryPoint]:
+    """The program `lightning` of lightning_sdk, where that is installed: it gets what is not ours."""
+    try:
+        scripts = metadata.distribution("lightning_sdk").entry_points
+    except metadata.PackageNotFoundError:
+        return []
+    return [each for each in scripts if each.group == "console_scripts" and each.name == "lightning"]
+
+
+def _help(program: str, subcommands: dict[str, str]) -> str:
+    listed = "\n".join(f"  {name:<10}{does}" for name, does in subcommands.items())
+    return (
+        f"usage: {program} SUBCOMMAND [--config NAME_OR_PATH.yaml] [--OPTION VALUE ...]\n\n{listed}\n\n"
+        f"Shipped configs: {', '.join(configs.names())}\n"
+        f"Options: {program} SUBCOMMAND --help; what a config comes to: {program} fit --config NAME --print_config"
+    )

@@ -1,0 +1,43 @@
+"""Random numbers by counter: what environment i draws depends on the seed and its own history, on nothing else."""
+
+from torch import Tensor
+
+from torchrl_gpu import native
+
+_MASK = 0xFFFFFFFF
+
+
+def mix(x: Tensor) -> Tensor:
+    """32 well-mixed bits of each element.
+
+    Args:
+        x: Any int64 tensor; its low 32 bits count.
+
+    Returns:
+        int64 in [0, 2**32), same shape. Two rounds of xor-shift and multiply; constants found by exhaustive bias search
+        (C. Wellons, "hash-prospector", public domain).
+    """
+    x = x & _MASK
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _MASK
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & _MASK
+    return x ^ (x >> 16)
+
+
+def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
+    """32 bits for each (key, counter): which can be read at any place, in any order.
+
+    Args:
+        key: int64, names a sequence of draws.
+        counter: int64, place in it; broadcasts against `key`.
+
+    Returns:
+        int64 in [0, 2**32), the broadcast shape.
+    """
+    if native.runs_on(key):
+        return native.draw_bits(key, counter)
+    return mix(mix(key) ^ mix(counter + 0x9E3779B9))
+
+
+def draw_integers(key: Tensor, counter: Tensor, high: int) -> Tensor:
+    """Integers in [0, high) for each (key, counter); int64, the broadcast shape. `high` is at most 2**31."""
+    return (draw_bits(key, counter) * high) >> 32

@@ -1,0 +1,97 @@
+"""How much memory environments take, counted in a step of a few of them, and how much there is."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.live_bytes import LiveBytes
+
+_FEW, _MORE, _STEPS = 2, 4, 2  # the second step is made while the first is still held
+
+
+def measure_bytes_per_env(make: Callable[[int], BatchedEnv], act: Callable[[TensorDictBase], Tensor]) -> int:
+    """Most bytes that one environment takes at any time of a step, the restart of finished rows included.
+
+    It is the peak of the loop `step, current = env.step_and_maybe_reset(current)`: tensors alive, by their storages,
+    as growth from a few environments to a few more, so that what any number shares is left out. So is what a kernel
+    allocates and frees inside itself, an allocator's rounding, and the action.
+
+    Args:
+        make: Gives so many environments.
+        act: The action for what they show.
+    """
+    return max(1, -(-(_peak(make, _MORE, act) - _peak(make, _FEW, act)) // (_MORE - _FEW)))
+
+
+@torch.no_grad()
+def _peak(make: Callable[[int], BatchedEnv], num_envs: int, act: Callable[[TensorDictBase], Tensor]) -> int:
+    with LiveBytes() as counter:
+        env = make(num_envs)
+        step, current, peak = None, env.reset(), 0
+        gc.collect()  # what TorchRL leaves in cycles while it is built
+        for _ in range(_STEPS):
+            current["action"] = act(current)
+            counter.restart_peak()
+            step, current = env.step_and_maybe_reset(current)
+            peak = max(peak, counter.peak)
+    del step  # held until here, as whoever keeps the last step holds it
+    return peak
+
+
+def check_fits(
+    num_envs: int, per_env: int, device: torch.device, budget: int | None = None, where: str = "PackingEnv"
+) -> None:
+    """Refuses more environments than there is memory for.
+
+    Args:
+        num_envs: N.
+        per_env: Bytes of one.
+        device: Where they shall live.
+        budget: Bytes to be had there; None asks `free_bytes`, and where that does not know all is allowed.
+        where: The first part of the message.
+
+    Raises:
+        ValueError: They do not fit; the message says how many would.
+    """
+    budget = free_bytes(device) if budget is None else budget
+    if budget is None or num_envs * per_env <= budget:
+        return
+    raise ValueError(
+        f"{where}: want at most {budget // per_env:,} environments on {device}"
+        f" ({_readable(budget)} free, {_readable(per_env)} each); got {num_envs:,}"
+    )
+
+
+def free_bytes(device: torch.device, meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Bytes that tensors on a device can still take; None where that is not known.
+
+    Args:
+        device: On CUDA the driver's free memory counts and what torch's allocator holds unused; on a CPU the memory
+            that the system says can be had without swapping.
+        meminfo: The system's own account of its memory.
+    """
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
+    if device.type != "cpu" or not meminfo.is_file():
+        return None
+    for line in meminfo.read_text(encoding="ascii", errors="replace").splitlines():
+        name, _, amount = line.partition(":")
+        if name == "MemAvailable":
+            return 1024 * int(amount.split()[0])
+    return None
+
+
+def _readable(size: int) -> str:
+    """Bytes with a unit: 512 B, 46.5 KiB, 35.2 GiB."""
+    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"

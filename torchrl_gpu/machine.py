@@ -1,0 +1,71 @@
+"""What a figure or a checkpoint was made on: the machine, the versions of packages, the commit of this one."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_PACKAGES = ("torchrl_gpu", "torch", "torchrl", "tensordict", "lightning", "numpy", "mujoco", "jumanji", "jax")
+_GIB = 2**30
+
+
+def describe(device: torch.device) -> dict[str, Any]:
+    """Device, processor, cores, threads, versions, commit, load."""
+    return {
+        "device": str(device),
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "cpu": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "openmp": {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")},
+        "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        "versions": {name: version(name) for name in _PACKAGES},
+        "commit": commit(),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown"
+
+
+def gpu_use(device: torch.device) -> dict[str, str]:
+    """Utilisation as the driver last sampled it, and the most memory that was allocated; "n/a" without a GPU."""
+    if device.type != "cuda":
+        return {"gpu_utilisation": "n/a", "gpu_memory": "n/a"}
+    try:
+        busy = f"{torch.cuda.utilization(device)}%"
+    except Exception as error:  # no pynvml, no permission, a driver that does not tell
+        busy = f"n/a ({type(error).__name__})"
+    return {"gpu_utilisation": busy, "gpu_memory": f"{torch.cuda.max_memory_allocated(device) / _GIB:.2f} GiB"}
+
+
+def version(name: str) -> str | None:
+    """Version of an installed package; None where it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def commit() -> str | None:
+    """Commit of the checkout that this code lies in, "+" behind it where tracked files differ from it; else None."""
+    here = Path(__file__).parent
+    try:
+        head, changed = (
+            subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+            for words in (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no", "--", "."])
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head + ("+" if changed else "")
