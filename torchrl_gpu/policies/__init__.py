@@ -10,6 +10,7 @@ from torchrl_gpu.policies.networks import (
     NavigationQuantileCritic,
     NavigationQuantiles,
     NavigationScores,
+    VectorScores,
 )
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.policies.packing.scores import PlacementScores
@@ -40,4 +41,5 @@ __all__ = [
     "PolicyWrapper",
     "Rainbow",
     "SoftTargets",
+    "VectorScores",
 ]

@@ -151,6 +151,11 @@ class OffPolicy(ReplayRun):
             return optimizer
         return [optimizer], [self.make_scheduler(optimizer)]
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what the agent observes and does, so that its policy can be rebuilt without an environment."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["agent_space"] = self.agent.space.to_dict()
+
     # -- fit --------------------------------------------------------------------------------------------------------
 
     def on_fit_start(self) -> None:

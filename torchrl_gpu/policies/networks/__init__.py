@@ -9,6 +9,7 @@ from torchrl_gpu.policies.networks.navigation import (
     NavigationQuantiles,
     NavigationScores,
 )
+from torchrl_gpu.policies.networks.vectors import VectorScores
 
 __all__ = [
     "NavigationActor",
@@ -18,4 +19,5 @@ __all__ = [
     "NavigationQuantileCritic",
     "NavigationQuantiles",
     "NavigationScores",
+    "VectorScores",
 ]
