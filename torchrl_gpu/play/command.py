@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLES = {"token": "TORCHRL_GPU_TOKEN", "view_token": "TORCHRL_GPU_VIEW_TOKEN"}
 LOADING = "loading"
+AGAIN_S = 0.1  # after which what passes over that it is broken off, as the compiler of an import does, is so again
 
 
 def run(word: str, argv: list[str], port_tries: int) -> None:
@@ -140,14 +141,18 @@ class Ending:
         """Within, they break off whatever runs."""
         self._at_once = True
         try:
+            if self.event.is_set():  # it came just before
+                raise _Ended
             yield
         finally:
             self._at_once = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def __call__(self, *_: object) -> None:
         """The handler of the signals."""
         self.event.set()
         if self._at_once:
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
             raise _Ended
 
 
@@ -157,7 +162,7 @@ def _ending() -> Iterator[Ending]:
     if threading.current_thread() is not threading.main_thread():  # signals go to the main thread only
         yield ending
         return
-    before = {each: signal.signal(each, ending) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.signal(each, ending) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     try:
         with suppress(_Ended):
             yield ending
