@@ -14,7 +14,7 @@ from torchrl.envs import SerialEnv
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import data, dqn, fit, module, packing_env, trainer
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.policies import PeriodicTargets, PlacementScores
+from torchrl_gpu.policies import PeriodicTargets, PlacementScores, SoftTargets
 from torchrl_gpu.training.checkpoint import check_checkpoint
 from torchrl_gpu.training.checkpoint_files import parts_of
 from torchrl_gpu.training.q_learning import QLearning
@@ -198,7 +198,7 @@ def test_the_schedule_reaches_its_end(tmp_path: Path) -> None:
 
 def test_gradients_are_clipped(tmp_path: Path) -> None:
     def change(**changes: Any) -> float:
-        made = module(reward_scale=1000.0, agent={"tau": 0.0001}, **changes)
+        made = module(reward_scale=1000.0, agent={"targets": SoftTargets(0.0001)}, **changes)
         made.make_optimizer = partial(torch.optim.SGD, lr=1.0)
         before = [weight.detach().clone() for weight in made.agent.parameters_to_train]
         fit(made, tmp_path, 1)

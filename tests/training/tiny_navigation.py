@@ -24,6 +24,7 @@ from torchrl_gpu.policies import (
     NavigationQuantiles,
     NavigationScores,
     Rainbow,
+    SoftTargets,
 )
 from torchrl_gpu.training import Navigation, NavigationWorlds
 
@@ -57,7 +58,7 @@ def navigation(
     torch.manual_seed(7)
     return Navigation(
         marine_env("v2" if name in DISCRETE else "v3", **(env or {})),
-        partial(AGENTS[name], **{"n_steps": 3, "tau": 0.1, **(agent or {})}),
+        partial(AGENTS[name], **{"n_steps": 3, "targets": SoftTargets(0.1), **(agent or {})}),
         partial(torch.optim.Adam, lr=1e-3),
         **arguments | changes,
     )

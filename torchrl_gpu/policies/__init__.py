@@ -2,7 +2,7 @@
 
 from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, SAC, Agent, Rainbow
 from torchrl_gpu.policies.exploration import EpsilonGreedy
-from torchrl_gpu.policies.networks import (
+from torchrl_gpu.policies.networks.navigation import (
     NavigationActor,
     NavigationAtoms,
     NavigationCritic,
