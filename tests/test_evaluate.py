@@ -112,7 +112,7 @@ def test_what_is_written(evaluate: Callable[..., dict[str, Any]], capsys: pytest
 WRONG = [
     (["--methods", "foo"], "argument --methods: invalid choice: 'foo'"),
     (["--sets", "hardest"], "argument --sets: invalid choice: 'hardest'"),
-    (["--case=3"], "unrecognized arguments: --case=3"),
+    (["--case=3"], "want a known option, such as cases; got 'case'"),
     (["--cases=0"], "--cases must be at least 1; got 0"),
     (["--visible", "5", "-1"], "--visible must be at least 0; got [5, -1]"),
     (["--seed=1"], "evaluate: --seed must differ from that of the objects trained on; got 1"),
