@@ -258,8 +258,8 @@ NEWS = ("Seed set to", "GPU available", "INFO: ", "Restor")
 
 
 WRONG = [
-    (["--model.env.num_envz=3"], "want a known option, such as num_envs; got 'num_envz'"),
-    (["--model.agent.gama=0.9"], "want a known option; got 'gama'"),
+    (["--model.env.num_envz=3"], "Option 'num_envz' is not accepted; want for example num_envs"),
+    (["--model.agent.gama=0.9"], "Option 'gama' is not accepted"),
     (["--model.env.grid_step=11"], "Bin: grid_step must be from 1 to the bin's 10 cells; got 11"),
     (["--model.env.resolution=0"], "Bin: resolution must give at least one cell along x and y; got (0, 0)"),
     (["--model.env.bin_size=[0,10,10]"], "Bin: bin_size must be three positive lengths in metres"),

@@ -112,14 +112,14 @@ def test_what_is_written(evaluate: Callable[..., dict[str, Any]], capsys: pytest
 WRONG = [
     (["--methods", "foo"], "argument --methods: invalid choice: 'foo'"),
     (["--sets", "hardest"], "argument --sets: invalid choice: 'hardest'"),
-    (["--case=3"], "want a known option"),
+    (["--case=3"], "want a known option, such as cases; got 'case'"),
     (["--cases=0"], "--cases must be at least 1; got 0"),
     (["--visible", "5", "-1"], "--visible must be at least 0; got [5, -1]"),
     (["--seed=1"], "evaluate: --seed must differ from that of the objects trained on; got 1"),
     (["--meshes", "nowhere"], "--meshes must be a folder of mesh files; got nowhere"),
     (["--ckpt_path", "no.ckpt"], "checkpoint no.ckpt: want an existing file; got none there"),
     (["--config", "no.yaml"], "no.yaml"),
-    (["--model.env.visible=3"], "visible"),
+    (["--model.env.visible=3"], "Option 'visible' is not accepted"),
 ]
 
 

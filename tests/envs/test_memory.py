@@ -103,7 +103,7 @@ def test_measuring_changes_nothing() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_is_always_taken_is_less_and_not_much_less(setting: str, backend: str) -> None:
     env = packing(setting, backend=backend)
-    assert env._least_bytes() <= env.bytes_per_env <= packing_env._MOST_TIMES_LEAST * env._least_bytes()
+    assert env._least_bytes() <= env.bytes_per_env <= memory.MOST_TIMES_LEAST * env._least_bytes()
 
 
 @pytest.mark.gpu
@@ -133,8 +133,7 @@ def test_it_is_measured_only_where_it_may_matter(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(packing_env, "measure_bytes_per_env", lambda *args: asked.append(1) or measure(*args))
 
     def with_free(free: int) -> None:
-        for module in (memory, packing_env):
-            monkeypatch.setattr(module, "free_bytes", lambda device: free)
+        monkeypatch.setattr(memory, "free_bytes", lambda device: free)
 
     with_free(8 * 20 * least)
     packing(num_envs=20)

@@ -88,7 +88,7 @@ def batch_of(made: HierarchicalPacking, number: int = 5) -> tuple[TensorDictBase
 
 
 def state_values(made: HierarchicalPacking, state: TensorDictBase) -> Tensor:
-    figures = made.both.state_figures(
+    figures = made.both.state_features(
         *(state[key] for key in ("box_heightmap", "item_id", "utilization", "num_packed"))
     )
     return made.networks.value(figures)
@@ -279,7 +279,7 @@ class NaiveTargets:
         late = HierarchicalPacker(made.env, made.targets, margin=made.margin)
         chosen = online(shown)
         advantage = late.scores_of(shown["box_heightmap"], chosen["variant"][:, None]).flatten()[chosen["place"]]
-        figures = online.state_figures(
+        figures = online.state_features(
             *(after[None][key] for key in ("box_heightmap", "item_id", "utilization", "num_packed"))
         )
         item = after["item_id"][chosen["slot"][0]]

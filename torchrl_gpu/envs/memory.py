@@ -13,6 +13,8 @@ from torch import Tensor
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.live_bytes import LiveBytes
 
+MOST_TIMES_LEAST = 8  # a step takes up to five times what is always taken
+_MOST_UNMEASURED = 8  # environments: fewer are too few to measure how much one takes
 _FEW, _MORE, _STEPS = 2, 4, 2  # the second step is made while the first is still held
 
 
@@ -46,14 +48,21 @@ def _peak(make: Callable[[int], BatchedEnv], num_envs: int, act: Callable[[Tenso
 
 
 def check_fits(
-    num_envs: int, per_env: int, device: torch.device, budget: int | None = None, where: str = "PackingEnv"
+    num_envs: int,
+    least: int,
+    device: torch.device,
+    *,
+    measure: Callable[[], int] | None = None,
+    budget: int | None = None,
+    where: str = "PackingEnv",
 ) -> None:
     """Refuses more environments than there is memory for.
 
     Args:
         num_envs: N.
-        per_env: Bytes of one.
+        least: Bytes that one always takes.
         device: Where they shall live.
+        measure: Gives the bytes that one takes at most; asked only where that may decide. None for `least`.
         budget: Bytes to be had there; None asks `free_bytes`, and where that does not know all is allowed.
         where: The first part of the message.
 
@@ -61,12 +70,15 @@ def check_fits(
         ValueError: They do not fit; the message says how many would.
     """
     budget = free_bytes(device) if budget is None else budget
-    if budget is None or num_envs * per_env <= budget:
+    if budget is None:
         return
-    raise ValueError(
-        f"{where}: want at most {budget // per_env:,} environments on {device}"
-        f" ({_readable(budget)} free, {_readable(per_env)} each); got {num_envs:,}"
-    )
+    may_decide = num_envs > _MOST_UNMEASURED and num_envs * least <= budget < MOST_TIMES_LEAST * num_envs * least
+    per_env = measure() if measure is not None and may_decide else least
+    if num_envs * per_env > budget:
+        raise ValueError(
+            f"{where}: want at most {budget // per_env:,} environments on {device}"
+            f" ({_readable(budget)} free, {_readable(per_env)} each); got {num_envs:,}"
+        )
 
 
 def free_bytes(device: torch.device, meminfo: Path = Path("/proc/meminfo")) -> int | None:

@@ -2,7 +2,7 @@
 
 from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, SAC, Agent, Rainbow
 from torchrl_gpu.policies.exploration import EpsilonGreedy
-from torchrl_gpu.policies.networks import (
+from torchrl_gpu.policies.networks.navigation import (
     NavigationActor,
     NavigationAtoms,
     NavigationCritic,
@@ -10,8 +10,8 @@ from torchrl_gpu.policies.networks import (
     NavigationQuantileCritic,
     NavigationQuantiles,
     NavigationScores,
-    VectorScores,
 )
+from torchrl_gpu.policies.networks.vectors import VectorScores
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.policies.packing.scores import PlacementScores
 from torchrl_gpu.policies.spaces import AgentSpace

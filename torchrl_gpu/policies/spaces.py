@@ -111,11 +111,7 @@ class AgentSpace:
         return cls(**found | {name: None if found[name] is None else tuple(found[name]) for name in ("low", "high")})
 
     def size_of(self, name: str) -> int:
-        """Last axis of an observation.
-
-        Raises:
-            ValueError: It is not observed.
-        """
+        """Last axis of an observation; ValueError where it is not observed."""
         if name not in self.observations:
             raise ValueError(f"AgentSpace: want {name} to observe; {self.source} gives only {self.names}")
         return self.observations[name][0][-1]
@@ -132,22 +128,14 @@ class AgentSpace:
 
     @property
     def values_shape(self) -> tuple[int]:
-        """(A,), of the values of all actions.
-
-        Raises:
-            ValueError: The action is continuous.
-        """
+        """(A,), of the values of all actions; ValueError where the action is continuous."""
         if self.num_actions is None:
             raise ValueError(f"AgentSpace: want a discrete action; that of {self.source} is continuous")
         return (self.num_actions,)
 
     @property
     def bounds(self) -> tuple[Tensor, Tensor]:
-        """Smallest and largest action, (D,) float32.
-
-        Raises:
-            ValueError: The action is discrete.
-        """
+        """Smallest and largest action, (D,) float32; ValueError where the action is discrete."""
         if self.low is None or self.high is None:
             raise ValueError(f"AgentSpace: want a continuous action; that of {self.source} is discrete")
         return torch.tensor(self.low), torch.tensor(self.high)

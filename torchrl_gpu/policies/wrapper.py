@@ -45,11 +45,10 @@ class PolicyWrapper(TensorDictModuleBase):
         self.policy = agent.policy if cvar is None else agent.policy_at(RiskLevel(cvar, cvar_distance))
         self.exploration = agent.exploration
         group = () if flat else agent.space.group
-        explored, replaced = (
-            ([], ()) if self.exploration is None else (self.exploration.in_keys, self.exploration.replaced)
-        )
-        own = dict.fromkeys([*self.policy.in_keys, *explored])
-        self._reads = {name: unravel_key((*group, name)) for name in own if name not in self.policy.out_keys}
+        explored = [] if self.exploration is None else self.exploration.in_keys
+        replaced = () if self.exploration is None else self.exploration.replaced
+        read = dict.fromkeys([*self.policy.in_keys, *explored])
+        self._reads = {name: unravel_key((*group, name)) for name in read if name not in self.policy.out_keys}
         self._writes = {name: unravel_key((*group, name)) for name in self.policy.out_keys if name not in replaced}
         self._active = unravel_key((*group, "active"))
         self._discrete = agent.space.num_actions is not None

@@ -270,7 +270,7 @@ class HierarchicalPacking(ReplayRun):
         return (each * known).sum() / known.sum().clamp_min(1)
 
     def _figures(self, state: TensorDictBase) -> Tensor:
-        return self.both.state_figures(*(state[key] for key in _STATE if key != "item_mask"))
+        return self.both.state_features(*(state[key] for key in _STATE if key != "item_mask"))
 
     @torch.no_grad()
     def _later(self, batch: TensorDictBase) -> Tensor:

@@ -22,7 +22,8 @@ from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.checkpoint_files import read_entry, read_part
 from torchrl_gpu.training.collect.episodes import EpisodeMeter
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.loaders import StepLoader as Ticks
+from torchrl_gpu.training.data import suite_of
+from torchrl_gpu.training.loaders import StepLoader, single_batch
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 
 STEPS_PER_EPOCH = 500  # where nobody says
@@ -183,9 +184,19 @@ class EnvRun(LightningModule):
         left = self.trainer.max_steps - self.trainer.global_step
         return min(most, left) if self.trainer.max_steps > 0 else most
 
-    def train_dataloader(self) -> Ticks:
-        """Where no data module is given: training steps, until `trainer.max_steps` ends the run."""
-        return Ticks(STEPS_PER_EPOCH)
+    # -- where no data module is given -------------------------------------------------------------------------------
+
+    def train_dataloader(self) -> StepLoader:
+        """Training steps, until `trainer.max_steps` ends the run."""
+        return StepLoader(STEPS_PER_EPOCH)
+
+    def test_dataloader(self) -> Any:
+        """One batch: the suite of `test`, with the defaults of `Episodes`."""
+        return single_batch(suite_of(self))
+
+    def predict_dataloader(self) -> Any:
+        """One batch: the suite of `predict`, likewise."""
+        return single_batch(suite_of(self, "predict"))
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 

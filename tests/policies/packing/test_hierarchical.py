@@ -175,7 +175,7 @@ def test_figures_of_a_state_by_hand() -> None:
     heightmap[:, :2] = 2.0
     sides = torch.cat([env.catalogue.extent[:, 0], env.catalogue.height[:, :1].long()], 1).tolist()
     item_id = torch.tensor([[sides.index([1, 2, 4]), sides.index([2, 2, 2]), -1]])
-    found = packer(env).state_figures(heightmap, item_id, torch.tensor([[0.25]]), torch.tensor([[5]]))
+    found = packer(env).state_features(heightmap, item_id, torch.tensor([[0.25]]), torch.tensor([[5]]))
     deviation, box = math.sqrt((14 * (3 / 16) ** 2 + 42 / 16**2) / 55), 8 / 448
     wanted = [1 / 16, 1 / 4, deviation, 0.25, 0.1, 2 / 3, 2 * box, 2 * box, 10 * box, 0.0]
     assert_near(found, torch.tensor([wanted]))

@@ -16,7 +16,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import BatchedEnv, Conflict
 from torchrl_gpu.envs.entries import Bounds
-from torchrl_gpu.envs.memory import check_fits, free_bytes, measure_bytes_per_env
+from torchrl_gpu.envs.memory import check_fits, measure_bytes_per_env
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import ItemSequences, ItemSource, item_source
 from torchrl_gpu.envs.packing.items.checks import check_built
@@ -29,8 +29,6 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, 
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
 ITEM_ORDERS = ("sequence", "volume", "box")
-_MOST_TIMES_LEAST = 8  # a step takes up to five times what is always taken
-_MOST_UNMEASURED = 8  # environments: fewer are too few to measure how much one takes
 MOST_ITEMS = 2**31 - 1  # of an episode, and visible: numbers are drawn by a counter of 32 bits
 _SIMULATES = "PackingEnv with stability_judge='physics' reads the device back and simulates on the host"
 
@@ -127,10 +125,7 @@ class PackingEnv(BatchedEnv):
             arguments.refuse(where, "backend", "a word", backend)
         self.kernels = get_kernels(backend, self.device)
         self.catalogue, self.item_sequences = self._build_items()
-        least = self._least_bytes()
-        check_fits(num_envs, least, self.device)
-        if num_envs > _MOST_UNMEASURED and (free_bytes(self.device) or math.inf) < _MOST_TIMES_LEAST * num_envs * least:
-            check_fits(num_envs, self.bytes_per_env, self.device)
+        check_fits(num_envs, self._least_bytes(), self.device, measure=lambda: self.bytes_per_env)
         self._slots = torch.arange(visible_items, device=self.device)
         self._sizes = self._item_sizes()
         # A box costs too little for it, and with one slot the only item shown is always a new one.

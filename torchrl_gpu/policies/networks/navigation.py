@@ -9,7 +9,7 @@ Reinforcement Learning", ICRA 2024 (unicycles). Departs from them: inputs are di
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import cast, final
 
 import torch
@@ -24,7 +24,7 @@ from torchrl_gpu.policies.spaces import AgentSpace
 _LOGITS_AT_ONCE = 1 << 17  # on a CPU, whose cache holds no more
 
 
-class _Network(nn.Module):
+class _Network(nn.Module, ABC):
     """An encoder, and what a subclass adds to it.
 
     Args:

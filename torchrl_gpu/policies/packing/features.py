@@ -1,4 +1,4 @@
-"""What a placement looks like from close by: the planes that a network sees."""
+"""Input planes of placement networks: what a placement looks like from close by."""
 
 from __future__ import annotations
 

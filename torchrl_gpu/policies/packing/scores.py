@@ -80,7 +80,7 @@ class PlacementScores(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two convolutions around a skip, the first told what the whole map holds."""
+    """Two convolutions around a skip; what the whole map holds is added to the first."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
