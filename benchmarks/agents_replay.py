@@ -10,7 +10,7 @@ from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer, T
 
 from tests.policies.navigation_spaces import transitions
 from torchrl_gpu.bench.timing import TimedRow
-from torchrl_gpu.training.replay import replay_buffer
+from torchrl_gpu.training.replay.buffer import replay_buffer
 
 ALPHA, BETA, EPS = 0.6, 0.4, 1e-3
 EXTENDED = 64  # transitions that come before each draw

@@ -20,7 +20,7 @@ from tests.tolerances import TOLERANCE
 from torchrl_gpu.bench.timing import TimedRow
 from torchrl_gpu.policies import DDPG, DQN, SAC, Agent, Rainbow
 from torchrl_gpu.policies.spaces import in_keys
-from torchrl_gpu.training.graphed_update import GraphedUpdate
+from torchrl_gpu.training.updates.graphed import GraphedUpdate
 
 LEARNING_RATE, MAX_NORM, TAU = 1e-4, 0.5, 0.005
 LOSSES = ("loss", "loss_actor", "loss_value", "loss_qvalue")  # as TorchRL calls them
@@ -32,9 +32,15 @@ class Update:
     """Losses, backward pass, clipping, Adam's step, targets: the same around ours and around TorchRL's losses."""
 
     def __init__(
-        self, loss: Loss, weights: list[Tensor], follow: Callable[[int], Any], batch: TensorDict, number: int = 0
+        self,
+        loss: Loss,
+        weights: list[Tensor],
+        update_targets: Callable[[int], Any],
+        batch: TensorDict,
+        number: int = 0,
     ) -> None:
-        self.loss, self.weights, self.follow, self.batch, self.number = loss, weights, follow, batch, number
+        self.loss, self.weights, self.update_targets = loss, weights, update_targets
+        self.batch, self.number = batch, number
         self.optimizer = torch.optim.Adam(weights, lr=LEARNING_RATE, fused=True)
 
     def once(self) -> None:
@@ -44,7 +50,7 @@ class Update:
         self.loss(self.batch).backward()
         nn.utils.clip_grad_norm_(self.weights, MAX_NORM)
         self.optimizer.step()
-        self.follow(self.number)
+        self.update_targets(self.number)
 
     def play(self, calls: int) -> None:
         """Updates."""
@@ -76,7 +82,7 @@ def ours(name: str, batch: TensorDict, compiled: bool = False) -> Update:
         return torch.stack(list(agent.losses(rows).values())).sum()
 
     call = torch.compile(loss, fullgraph=True, dynamic=False) if compiled else loss
-    return Update(call, agent.parameters_to_train, agent.follow, batch)
+    return Update(call, agent.parameters_to_train, agent.update_targets, batch)
 
 
 def theirs(name: str, batch: TensorDict, compiled: bool = False) -> Update | None:
@@ -93,10 +99,10 @@ def theirs(name: str, batch: TensorDict, compiled: bool = False) -> Update | Non
 
     call = torch.compile(loss, dynamic=False) if compiled else loss
     weights = [weight for weight in module.parameters() if weight.requires_grad]
-    return Update(call, weights, _Follower(module, agent), batch)
+    return Update(call, weights, _TargetUpdater(module, agent), batch)
 
 
-class _Follower:
+class _TargetUpdater:
     """Moves the targets of a loss of TorchRL and draws the noise of its online network anew."""
 
     def __init__(self, module: LossModule, agent: Agent) -> None:
@@ -139,9 +145,9 @@ def _q_loss(agent: DQN) -> DQNLoss:
 
 
 def _gradient_loss(agent: DDPG) -> DDPGLoss:
-    act, judge = agent.policy.module, agent.objective.value_network.module
+    act, value = agent.policy.module, agent.objective.value_network.module
     actor = TensorDictModule(act, in_keys=act.in_keys, out_keys=["action"])
-    critic = TensorDictModule(judge, in_keys=[*in_keys(judge), "action"], out_keys=["state_action_value"])
+    critic = TensorDictModule(value, in_keys=[*in_keys(value), "action"], out_keys=["state_action_value"])
     loss = DDPGLoss(actor, critic, loss_function="smooth_l1", delay_actor=True, delay_value=True)
     loss.make_value_estimator(gamma=agent.gamma)
     SoftUpdate(loss, tau=TAU)

@@ -13,8 +13,8 @@ from pathlib import Path
 from rich.progress import track
 
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol
+from torchrl_gpu.evaluation.packing.episodes import Score, evaluate
 from torchrl_gpu.policies.packing import baselines
-from torchrl_gpu.training.packings import Score, pack
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     results: dict[str, list[Score]] = {}
     for name in track(PROTOCOLS, "protocols"):
         env = make_protocol(name, args.num_episodes, seed=args.seed, device=args.device, include=["z_map"])
-        results[name] = [pack(env, policy).score(label) for label, policy in baselines(env).items()]
+        results[name] = [evaluate(env, policy).score(label) for label, policy in baselines(env).items()]
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(json.dumps({k: [asdict(row) for row in v] for k, v in results.items()}, indent=2) + "\n")
     print(markdown(results))

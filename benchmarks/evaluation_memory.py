@@ -26,11 +26,11 @@ from torchrl_gpu import machine
 from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids
+from torchrl_gpu.evaluation.packing import evaluate
+from torchrl_gpu.evaluation.packing.suite import PackingSuite
+from torchrl_gpu.evaluation.reports import write_json
 from torchrl_gpu.policies.packing import HierarchicalPacker, PackerNetworks
 from torchrl_gpu.policies.packing.contestants import BOTH, RULE, irregular_contestants
-from torchrl_gpu.training.packing_suite import PackingSuite
-from torchrl_gpu.training.packings import pack
-from torchrl_gpu.training.reports import write_json
 
 ROWS = (
     (6, 6),
@@ -66,16 +66,15 @@ def measured(episodes: int, batch_size: int | None, objects: int, items: int) ->
     packer = HierarchicalPacker(env, PackerNetworks(), shortlist=12, item_shortlist=8)
     policies = {name: policy for name, policy in irregular_contestants(env, packer).items() if name in (RULE, BOTH)}
     for policy in policies.values():
-        pack(env, policy)  # what is made once
+        evaluate(env, policy)  # what is made once
     gc.collect()
     suite = PackingSuite(env, False, episodes, batch_size)
     before, started = _now(), time.perf_counter()
-    side_by_side = suite._env_for(list(policies.values())).num_envs
-    means = [suite.play(policy).utilization.mean().item() for policy in policies.values()]
+    means = [results.utilization.mean().item() for results in suite.play_all(policies).values()]
     return {
         "episodes": episodes,
         "asked_for": batch_size,
-        "side_by_side": side_by_side,
+        "side_by_side": suite.side_by_side,
         "before_gb": before,
         "peak_gb": _peak(),
         "seconds": time.perf_counter() - started,

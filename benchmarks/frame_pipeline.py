@@ -28,8 +28,8 @@ from benchmarks import report
 from torchrl_gpu import machine
 from torchrl_gpu.bench.timing import TimedRow, measure
 from torchrl_gpu.console import progress, wide_console
-from torchrl_gpu.streaming.codecs import open_codec
-from torchrl_gpu.streaming.pipeline import GpuFramePipeline
+from torchrl_gpu.streaming.codecs.libavcodec import open_codec
+from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 
 SIZES = ((640, 480), (1280, 720))
 QUALITY, BITRATE = 80, 8_000_000

@@ -53,8 +53,9 @@ def main() -> None:
         return
     if args.before is None:
         parser.error("want a checkout of the commit before; got none")
+        from torchrl_gpu.evaluation.reports import write_json
+    from torchrl_gpu.evaluation.reports import write_json
     from torchrl_gpu.machine import describe
-    from torchrl_gpu.training.reports import write_json
 
     checkouts = {"before": args.before, "after": args.after}
     seconds: dict[str, dict[str, list[float]]] = {name: {side: [] for side in checkouts} for name in CALLS}

@@ -20,7 +20,7 @@ from torchrl_gpu import machine
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids
-from torchrl_gpu.training.reports import write_json
+from torchrl_gpu.evaluation.reports import write_json
 
 
 def irregular(**changes: Any) -> PackingEnv:

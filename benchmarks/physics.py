@@ -22,9 +22,9 @@ from torchrl.envs.utils import step_mdp
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ItemSource, ProceduralSolids
 from torchrl_gpu.envs.packing.physics import PhysicsJudge, plan_of, settle
+from torchrl_gpu.evaluation.reports import print_whole, write_json
 from torchrl_gpu.machine import describe
 from torchrl_gpu.policies.packing import HeightmapMinimization, RandomLegal, VolumeSorted
-from torchrl_gpu.training.reports import print_whole, write_json
 
 CPU = torch.device("cpu")
 NO_HULLS = ("bowl", "mug", "l_shape", "u_shape", "cylinder")

@@ -29,11 +29,11 @@ from torchrl_gpu.envs.packing.overlap import overlaps
 from torchrl_gpu.envs.packing.plan import plan_of
 from torchrl_gpu.envs.packing.reward import pyramidality
 from torchrl_gpu.envs.packing.rotations import orientation_set
+from torchrl_gpu.evaluation.comparison import estimate
+from torchrl_gpu.evaluation.packing import evaluate
+from torchrl_gpu.evaluation.reports import print_whole, write_json
 from torchrl_gpu.machine import describe
 from torchrl_gpu.policies.packing import HierarchicalPacker, PackerNetworks
-from torchrl_gpu.training.comparison import estimate
-from torchrl_gpu.training.packings import pack
-from torchrl_gpu.training.reports import print_whole, write_json
 
 CPU = torch.device("cpu")
 WRONG = ("holes", "low", "high", "beyond")
@@ -180,18 +180,18 @@ def _packed(rule: str, word: str, source: MeshItems, args: argparse.Namespace) -
         pyramidalities.append(pyramidality(state["box_heightmap"], volume, env.bin))
         return policy(state)
 
-    packings = pack(env, watched)
+    results = evaluate(env, watched)
     plans = [plan_of(env, index) for index in range(env.num_envs)]
     found = [overlaps(plan, args.cell / args.voxels) for plan in track(plans, f"overlaps, {rule}")]
     return {
         "rule": rule,
         "bins": env.num_envs,
-        **{key: estimate(values).mean for key, values in packings.per_episode().items()},
-        "objects": estimate(packings.num_packed).mean,
-        "most_pyramidality": torch.stack([*pyramidalities, packings.pyramidality]).max().item(),
+        **{key: estimate(values).mean for key, values in results.per_episode().items()},
+        "objects": estimate(results.num_packed).mean,
+        "most_pyramidality": torch.stack([*pyramidalities, results.pyramidality]).max().item(),
         "overlap_cells": max(each.items for each in found) / args.cell,
         "walls_cells": max(each.walls for each in found) / args.cell,
-        "seconds": packings.seconds,
+        "seconds": results.seconds,
     }
 
 

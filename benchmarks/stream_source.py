@@ -28,10 +28,9 @@ def main() -> None:
     parser.add_argument("--kilobytes", type=float, default=50.0, help="of a frame in JPEG")
     parser.add_argument("--fps", type=float, default=30.0)
     parser.add_argument("--heartbeat", type=float, default=5.0)
-    parser.add_argument("--isolation", default="thread")
     args = parser.parse_args()
     frames, size = noisy_frames(args.kilobytes)
-    settings: dict[str, Any] = {"fps": args.fps, "heartbeat": args.heartbeat, "isolation": args.isolation}
+    settings: dict[str, Any] = {"fps": args.fps, "heartbeat_s": args.heartbeat}
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     with StreamServer(port=0, max_clients=256, **settings) as server:

@@ -66,7 +66,6 @@ def main() -> None:
     parser.add_argument("--viewers", type=int, default=50)
     parser.add_argument("--dead", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=15.0, help="of each part with viewers")
-    parser.add_argument("--isolation", default="thread")
     parser.add_argument("--pairs", type=int, default=10, help="stretches of training with and without a viewer")
     parser.add_argument("--stretch_s", type=float, default=6.0, help="about how long one takes")
     args = parser.parse_args()
@@ -152,7 +151,6 @@ class Source:
 
     def __init__(self, args: argparse.Namespace) -> None:
         words = [sys.executable, str(HERE / "stream_source.py"), "--heartbeat", str(HEARTBEAT_S)]
-        words += ["--isolation", args.isolation]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         first = self._line()
         self.url, self.frame_bytes = first["url"], first["frame_bytes"]
@@ -208,7 +206,7 @@ def measure_hook(args: argparse.Namespace) -> tuple[list[Row], dict[str, Any]]:
     from torchrl_gpu.cli.lightning_cli import quiet
 
     quiet()
-    stream, costs = FrameStream(port=0, isolation=args.isolation), []
+    stream, costs = FrameStream(port=0), []
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(5):
             module = idle_module()
@@ -257,7 +255,7 @@ def measure_training(args: argparse.Namespace) -> tuple[list[Row], dict[str, Any
     from torchrl_gpu.cli.lightning_cli import build
 
     keep_freed_memory()  # as `lightning fit` does
-    stream = FrameStream(port=0, streams=["env0"], isolation=args.isolation)
+    stream = FrameStream(port=0, streams=["env0"])
     with tempfile.TemporaryDirectory() as folder, a_viewer() as viewer:
         words = ["--config", "packing.yaml", f"--trainer.default_root_dir={folder}", "--trainer.max_steps=1000000"]
         words += ["--trainer.callbacks=[]", "--trainer.limit_val_batches=0"]

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torchrl_gpu.training.shares import percent, share_error
+from torchrl_gpu.evaluation.shares import percent, share_error
 
 HERE = Path(__file__).parent
 PAGES = (

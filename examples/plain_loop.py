@@ -11,10 +11,10 @@ import torch
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs import MarineNavEnv
-from torchrl_gpu.policies import IQN, NavigationQuantiles, PolicyWrapper
-from torchrl_gpu.training.crossings import cross
-from torchrl_gpu.training.replay import replay_buffer
-from torchrl_gpu.training.rollout import Rollout
+from torchrl_gpu.evaluation.navigation import evaluate
+from torchrl_gpu.policies import IQN, AgentSpace, EpsilonGreedy, NavigationQuantiles, PolicyWrapper, SoftTargets
+from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.replay.buffer import replay_buffer
 
 
 def main() -> None:
@@ -30,9 +30,9 @@ def main() -> None:
     sea = {"robots": 3, "cores": 4, "obstacles": 0, "min_distance": 30.0, "max_steps": 300}
     env = MarineNavEnv(64, **sea, device=args.device, seed=args.seed)
     unseen = env.like(args.worlds, seed=args.seed + 1, pool=args.worlds, in_order=True)
-    agent = IQN(
-        env, network=NavigationQuantiles, acting_taus=8, n_steps=3, tau=0.01, epsilon_start=0.6, epsilon_frames=40_000
-    ).to(env.device)
+    exploration, targets = EpsilonGreedy(0.6, frames=40_000), SoftTargets(0.01)
+    settings = {"network": NavigationQuantiles, "acting_taus": 8, "n_steps": 3}
+    agent = IQN(AgentSpace.of(env), **settings, exploration=exploration, targets=targets).to(env.device)
     policy, optimizer = PolicyWrapper(agent), torch.optim.Adam(agent.parameters_to_train, lr=1e-3)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, args.updates)
     kept = [("robots", name) for name in (*agent.observations, "active")]
@@ -45,7 +45,9 @@ def main() -> None:
         index = replay.extend(transitions)
         replay.sampler.leave_out(index, ~transitions["active"])  # who is at the goal, or a wreck
 
-    print(f"untrained: {cross(unseen, policy).scores()['success']:.0%} of {args.worlds} worlds crossed by all robots")
+    print(
+        f"untrained: {evaluate(unseen, policy).scores()['success']:.0%} of {args.worlds} worlds crossed by all robots"
+    )
     play(steps=50)
     for update in range(1, args.updates + 1):
         if update % 10 == 0:
@@ -59,13 +61,13 @@ def main() -> None:
         torch.nn.utils.clip_grad_norm_(agent.parameters_to_train, 10.0)
         optimizer.step()
         schedule.step()
-        agent.follow(update)
+        agent.update_targets(update)
         replay.update_priority(batch["index"], batch["td_error"])
         if update % max(1, args.updates // 10) == 0:
             print(f"update {update}: loss {loss.item():.3f}")
     careful = PolicyWrapper(agent, cvar="adaptive")  # the same weights, less bold the nearer something is
-    print(f"trained: {cross(unseen, policy).scores()['success']:.0%}")
-    print(f"careful: {cross(unseen, careful).scores()['success']:.0%}")
+    print(f"trained: {evaluate(unseen, policy).scores()['success']:.0%}")
+    print(f"careful: {evaluate(unseen, careful).scores()['success']:.0%}")
 
 
 if __name__ == "__main__":

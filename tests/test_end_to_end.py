@@ -24,7 +24,8 @@ from torchrl_gpu.cli import lightning_cli
 from torchrl_gpu.training.checkpoint_files import ENTRY
 
 NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]
-UPDATES = ["--model.batch_size=8", "--model.replay_size=200", "--model.warmup_frames=32", "--model.updates_per_step=2"]
+UPDATES = ["--model.batch_size=8", "--model.replay.capacity=200", "--model.warmup_frames=32"]
+UPDATES += ["--model.updates_per_step=2"]
 EPISODES = ["--data.steps_per_epoch=2", "--data.num_episodes=3", "--data.num_val_episodes=2"]
 # What makes each shipped config a matter of seconds; one that is missing here is not tested, so that is an error.
 SMALL = {
@@ -267,7 +268,7 @@ WRONG = [
     (["--model.env.stability=glue"], "stability must be one of none, corners, support, com; got 'glue'"),
     (["--model.env.items.max_side=2"], "CutBoxes: max_side must be at least 2·min_side − 1 = 3; got 2"),
     (["--model.env.include=[]"], "DQN: PlacementScores wants z_map to observe"),
-    (["--model.replay_size=4"], "QLearning: replay_size must hold a batch and a rollout, 16 transitions; got 4"),
+    (["--model.replay.capacity=4"], "OffPolicy: replay must hold a batch and a rollout, 16 transitions; got 4"),
     (["--data.sequences=no.json"], "BoxSequences: no.json: want a file of box sequences; there is none"),
     (["--ckpt_path=no.ckpt"], "checkpoint no.ckpt: want an existing file; got none there"),
 ]
@@ -322,7 +323,7 @@ def test_a_foreign_checkpoint(error_of: Callable[..., str], tmp_path: Path) -> N
 
 def test_a_checkpoint_of_another_architecture(error_of: Callable[..., str], checkpoint: str) -> None:
     said = error_of("test", "--ckpt_path", checkpoint, "--model.agent.network.channels=5")
-    assert "want the weights of this QLearning, agent." in said
+    assert "want the weights of this OffPolicy, agent." in said
     assert "of shape (5, " in said
 
 

@@ -15,8 +15,10 @@ PACKAGE = Path(__file__).parent.parent / "torchrl_gpu"
 
 # Lower layers know nothing of higher ones. What is not named here (the CLI and what belongs to it) stands on top.
 LAYERS = {name: 0 for name in ("allocator", "arguments", "console", "device", "machine")}
-LAYERS |= {"native": 1, "envs": 2, "streaming": 2, "policies": 3, "training": 4, "callbacks": 5}
-TOP = 6
+LAYERS |= {"native": 1, "envs": 2, "streaming": 2, "policies": 3, "evaluation": 4, "training": 5, "callbacks": 6}
+TOP = 7
+# The same within streaming, whose server stands on top.
+STREAMING = ("codecs", "broadcast", "web", "server")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -61,6 +63,19 @@ def test_imports_run_one_way(path: Path) -> None:
             same_layer_of_packages = layer(other) == layer(mine) < TOP
             assert layer(other) <= layer(mine), f"{path} must not import {name}"
             assert not same_layer_of_packages, f"{path} must not import {name}, which stands beside it"
+
+
+@pytest.mark.parametrize(
+    "path", [each for each in MODULES if part_of_file(each) == "streaming"], ids=lambda path: "/".join(path.parts[-2:])
+)
+def test_imports_within_streaming_run_one_way(path: Path) -> None:
+    mine = path.relative_to(PACKAGE).parts[1].removesuffix(".py")
+    if mine == "__init__":
+        return  # the public names, fetched when they are asked for
+    for name in imported(path):
+        words = name.split(".")
+        if words[:2] == ["torchrl_gpu", "streaming"] and len(words) > 2:
+            assert STREAMING.index(words[2]) <= STREAMING.index(mine), f"{path} must not import {name}"
 
 
 def module_of(name: str, modules: dict[str, set[str]]) -> str | None:

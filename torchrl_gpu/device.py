@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -67,3 +68,10 @@ def _cuda_device(word: str, index: str | None) -> torch.device:
 def _first_sentence(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text.split(". ")[0].rstrip(".")
+
+
+def now(device: torch.device) -> float:
+    """Seconds of a clock, once all that was asked of the device is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()

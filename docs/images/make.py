@@ -19,10 +19,11 @@ from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.marine.viewer import film
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.envs.packing.viewer import contact_sheet, render, save_gif, save_png
-from torchrl_gpu.evaluate.objects import UNSEEN_SEED, easy
+from torchrl_gpu.evaluation.packing import evaluate
+from torchrl_gpu.evaluation.packing.items import easy
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED
 from torchrl_gpu.policies.packing import HeightmapMinimization
 from torchrl_gpu.training.checkpoint import read_archive
-from torchrl_gpu.training.packings import pack
 
 
 def solids(folder: Path) -> None:
@@ -40,7 +41,7 @@ def solids(folder: Path) -> None:
         device="cpu",
         seed=0,
     )
-    pack(env, HeightmapMinimization(env))
+    evaluate(env, HeightmapMinimization(env))
     save_png(contact_sheet(render(env, range(4), width=480, height=360), columns=2), folder / "solids.png")
 
 
@@ -89,7 +90,7 @@ def packer(folder: Path, checkpoint: Path) -> None:
     env = module.env.like(3, items=easy(module.env.items, UNSEEN_SEED), seed=UNSEEN_SEED, first_env=0)
     learned, rows = module.policy_for(env), []
     for policy in (learned.choosing("box", "growth"), learned):
-        packed = pack(env, policy)
+        packed = evaluate(env, policy)
         for objects, share in zip(packed.num_packed, packed.pyramidality, strict=True):
             print(f"{objects:.0f} objects, P {share:.2f}")
         rows.append(render(env, range(3), width=400, height=320))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from torchrl_gpu.streaming import pipeline
+from torchrl_gpu.streaming.codecs import pipeline
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,15 +7,17 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from torchrl_gpu.streaming.web.settings import ServerSettings
+
 
 class FakeServer:
     """As much of a `StreamServer` as producers use; the last one made stands in `FakeServer.last`."""
 
     last: ClassVar[FakeServer | None] = None
 
-    def __init__(self, watched: tuple[str, ...] = (), **arguments: Any) -> None:
+    def __init__(self, watched: tuple[str, ...] = (), settings: ServerSettings | None = None) -> None:
         FakeServer.last = self
-        self.watched, self.arguments = set(watched), arguments
+        self.watched, self.settings = set(watched), settings
         self.kept: set[str] = set()  # streams with a picture for whoever comes, which here never grows old
         self.url, self.running, self.asked = "http://127.0.0.1:8080/", False, 0
         self.declared: dict[str, str | None] = {}

@@ -45,7 +45,7 @@ class Diary(Callback):
         self.note(trainer, pl_module)
 
     def note(self, trainer, pl_module) -> None:  # type: ignore[no-untyped-def]
-        self.episodes.append(int(pl_module.meter.finished))
+        self.episodes.append(int(pl_module.episodes))
         self.updates.append(trainer.global_step)
 
 
@@ -156,18 +156,20 @@ def test_a_quick_look_writes_nothing(tmp_path: Path) -> None:
 # -- the best one --
 
 
-def test_the_best_one_by_what_validation_finds(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mode", "best_of"), [("max", max), ("min", min)])
+def test_the_best_one_by_what_validation_finds(tmp_path: Path, mode: str, best_of: Callable[..., float]) -> None:
     seen: list[tuple[float, int]] = []
 
     class Values(Callback):
         def on_validation_end(self, trainer, pl_module) -> None:  # type: ignore[no-untyped-def]
             seen.append((float(trainer.callback_metrics["val/utilization"]), trainer.global_step))
 
-    callback = saver(monitor="val/utilization")
+    callback = saver(monitor="val/utilization", mode=mode)
     fit(module(), tmp_path, 24, Values(), callback)  # four epochs of three training steps, a validation after each
     assert len(seen) == 4
+    assert seen[0][0] not in (value for value, _ in seen[1:])  # else any mode may keep the first
     best = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)
-    value = max(value for value, _ in seen)
+    value = best_of(value for value, _ in seen)
     assert best["global_step"] == next(step for each, step in seen if each == value)
     assert parts_of(tmp_path / "checkpoints" / "best.ckpt") == []
     assert callback.state_dict()["best"] == value
@@ -300,6 +302,16 @@ def test_killed_between_two_writes(tmp_path: Path, child_environment: dict[str, 
     assert newest_checkpoint(tmp_path / "checkpoints") == (last(tmp_path), [])
 
 
+def test_of_several_whole_ones_the_newest_is_found(tmp_path: Path) -> None:
+    fit(module(), tmp_path, 8, saver(1, keep=3))
+    folder = tmp_path / "checkpoints"
+    older = sorted(folder.glob("episodes-*.ckpt"), key=lambda path: int(path.stem.removeprefix("episodes-")))
+    assert len(older) > 1
+    assert newest_checkpoint(folder) == (last(tmp_path), [])
+    last(tmp_path).unlink()
+    assert newest_checkpoint(folder) == (older[-1], [])
+
+
 def test_a_replay_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
     for name, steps in (("a", 2), ("b", 4)):
         fit(module(), tmp_path / name, steps, EpisodeCheckpoint())
@@ -359,7 +371,7 @@ def test_what_the_run_was(tmp_path: Path) -> None:
     entry = torch.load(last(tmp_path), weights_only=True)[ENTRY]
     assert entry["config"]["model"] == {"env": {"num_envs": 8}}
     assert entry["versions"]["torch"] == metadata.version("torch")
-    assert entry["module"] == "torchrl_gpu.training.q_learning.QLearning"
+    assert entry["module"] == "torchrl_gpu.training.off_policy.OffPolicy"
     assert "commit" in entry
     assert "secret-of-a-stream" not in str(entry)
 

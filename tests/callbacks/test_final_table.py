@@ -10,9 +10,10 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule
 
-from tests.standins import TinyData
+from tests.standins import TinyData, TinyEnv, TinyModule
 from tests.training import tiny_packer
 from tests.training.tiny import data, fit, module, packing_env, trainer
+from tests.training.tiny_navigation import navigation, worlds
 from torchrl_gpu.callbacks import EpisodeCheckpoint, FinalTable
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.contestants import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
@@ -89,10 +90,25 @@ def test_no_table_of_a_trial_run(tmp_path: Path) -> None:
     assert not (tmp_path / "evaluation.json").exists()
 
 
-def test_data_without_episodes(tmp_path: Path) -> None:
+def test_navigators_have_it_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(navigation("IQN"), tmp_path, 4, FinalTable(num_episodes=2), data_module=worlds(), **QUIET)  # type: ignore[arg-type]
+    report = json.loads((tmp_path / "evaluation.json").read_text())
+    assert report["worlds"]["num_worlds"] == 2  # one of each row
+    assert [row["policy"] for row in report["policies"]] == ["IQN", "adaptive IQN"]
+    assert "2 worlds" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step`")
+def test_without_a_data_module(tmp_path: Path) -> None:
+    runner = trainer(tmp_path, 2, FinalTable(num_episodes=3), **QUIET)
+    runner.fit(module())
+    assert {row["num_episodes"] for row in report_in(tmp_path)["policies"]} == {3}
+
+
+def test_a_module_that_cannot_be_compared(tmp_path: Path) -> None:
     runner = trainer(tmp_path, 2, FinalTable(), **QUIET)
-    with pytest.raises(ValueError, match=r"FinalTable: want a module .*; got QLearning and TinyData"):
-        runner.fit(module(), datamodule=TinyData())
+    with pytest.raises(ValueError, match=r"FinalTable: want a module .*; got TinyModule"):
+        runner.fit(TinyModule(TinyEnv()), datamodule=TinyData())
 
 
 def test_a_number_that_cannot_work() -> None:

@@ -26,9 +26,10 @@ from tests.training.tiny import fit, module, packing_env
 from torchrl_gpu import cli
 from torchrl_gpu.callbacks import FrameStream, frame_stream
 from torchrl_gpu.policies import IQN, Rainbow
+from torchrl_gpu.policies.generators import random_state
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
-from torchrl_gpu.training import QLearning
-from torchrl_gpu.training.replay_run import random_state
+from torchrl_gpu.streaming.web.settings import ServerSettings
+from torchrl_gpu.training import OffPolicy
 
 pytest.importorskip("cv2")
 
@@ -40,7 +41,7 @@ def watched_by(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     """Makes every server one that is watched so; the callback itself is real."""
 
     def choose(*streams: str) -> None:
-        monkeypatch.setattr(frame_stream, "make_server", lambda **arguments: FakeServer(streams, **arguments))
+        monkeypatch.setattr(frame_stream, "make_server", lambda settings: FakeServer(streams, settings))
 
     return choose
 
@@ -93,16 +94,20 @@ def test_ends_of_episodes_are_marked(tmp_path: Path, watched_by) -> None:  # typ
     assert len(server().ended) == changes > 0
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_arguments_reach_the_server(tmp_path: Path, watched_by, isolation: str) -> None:  # type: ignore[no-untyped-def]
+def test_arguments_reach_the_server(tmp_path: Path, watched_by) -> None:  # type: ignore[no-untyped-def]
     watched_by()
     tls = ("cert.pem", "key.pem")
-    stream = small(port=7, host="0.0.0.0", token="a", view_token="b", fps=5.0, isolation=isolation, tls=tls)
+    token, view_token = "a" * 16, "b" * 16
+    stream = small(port=7, host="0.0.0.0", token=token, view_token=view_token, fps=5.0, tls=tls)
     fit(module(), tmp_path, 2, stream, enable_checkpointing=False)
-    given = server().arguments
-    assert given["isolation"] == isolation
-    assert (given["port"], given["host"], given["token"], given["view_token"]) == (7, "0.0.0.0", "a", "b")
-    assert (given["fps"], given["tls"], given["max_clients"], given["allowed_origins"]) == (5.0, tls, 64, ())
+    assert server().settings == ServerSettings(
+        "0.0.0.0", 7, token, view_token, fps=5.0, tls=tls, port_tries=frame_stream.PORT_TRIES
+    )
+
+
+def test_what_a_server_may_not_be_is_refused_before_anything_is_trained() -> None:
+    with pytest.raises(ValueError, match="want a token to listen beyond this machine"):
+        small(host="0.0.0.0")
 
 
 # -- what it costs --
@@ -137,7 +142,7 @@ def test_what_takes_longest_is_drawn_before_the_address_is_printed(  # type: ign
             assert spent == []
 
     watched_by()
-    monkeypatch.setattr("torchrl_gpu.callbacks.overhead.Allowance.spend", lambda self, seconds: spent.append(seconds))
+    monkeypatch.setattr("torchrl_gpu.callbacks.overhead.TimeBudget.spend", lambda self, seconds: spent.append(seconds))
     fit(module(), tmp_path, 2, small(), Begins(), enable_checkpointing=False)
 
 
@@ -158,7 +163,7 @@ def test_while_nobody_watches_a_picture_is_kept_now_and_then(  # type: ignore[no
     watched_by()
     monkeypatch.setattr(frame_stream, "UNWATCHED_S", 0.0)
     monkeypatch.setattr(FakeServer, "wanted_streams", lambda self: list(self.declared))  # a second has passed
-    monkeypatch.setattr("torchrl_gpu.callbacks.overhead.Allowance.allows", lambda self, now: allowed)
+    monkeypatch.setattr("torchrl_gpu.callbacks.overhead.TimeBudget.allows", lambda self, now: allowed)
     fit(module(), tmp_path, 12, small(streams=("env0",)), enable_checkpointing=False)
     assert len(server().published) == 1 + drawn
 
@@ -174,7 +179,7 @@ def test_drawing_keeps_to_its_share_but_for_what_somebody_chooses(  # type: igno
     tmp_path: Path, watched_by, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched_by("env0")
-    monkeypatch.setattr("torchrl_gpu.callbacks.overhead.Allowance.allows", lambda self, now: False)
+    monkeypatch.setattr("torchrl_gpu.callbacks.overhead.TimeBudget.allows", lambda self, now: False)
     monkeypatch.setattr("torchrl_gpu.callbacks.env_streams.CHOSEN_SPACING", 0.0)
     fit(module(), tmp_path, 8, small(), enable_checkpointing=False)
     assert [meta.get("step") for meta in server().metas("env0")] == [None, 2]
@@ -262,10 +267,18 @@ def test_only_the_first_process_serves(watched_by) -> None:  # type: ignore[no-u
 # -- what cannot work is said before anything runs --
 
 
+class DrawnTaus(PlacementQuantiles):
+    """Decides by τ that are drawn."""
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        *observations, taus = inputs
+        return super().forward(*observations, torch.rand_like(taus))
+
+
 def agents() -> dict[str, Any]:
     """Networks whose greedy answer could leave a trace: noise in layers, shares drawn at random."""
     rainbow = partial(Rainbow, network=partial(PlacementAtoms, num_atoms=5, channels=4, blocks=1))
-    iqn = partial(IQN, network=partial(PlacementQuantiles, channels=4, blocks=1), num_taus=4, upstream_compat=True)
+    iqn = partial(IQN, network=partial(DrawnTaus, channels=4, blocks=1), num_taus=4)
     return {"rainbow": rainbow, "iqn": iqn}
 
 
@@ -276,7 +289,7 @@ def test_asking_the_policy_leaves_no_trace(tmp_path: Path, watched_by, name: str
     for callbacks in ((), (small(),)):
         torch.manual_seed(7)
         optimizer = partial(torch.optim.Adam, lr=1e-2)
-        made = QLearning(packing_env(), agents()[name], optimizer, batch_size=16, replay_size=160, warmup_frames=48)
+        made = OffPolicy(packing_env(), agents()[name], optimizer, batch_size=16, warmup_frames=48)
         fit(made, tmp_path, 8, *callbacks, enable_checkpointing=False)
         states.append((made.state_dict(), made.env.state_dict(), random_state(made.env.device)))
         assert all(each.training for each in made.agent.modules())
@@ -361,15 +374,12 @@ class Visitor(Callback):
 
 
 @pytest.mark.parametrize("watches", ["best", "env5", "env6:q"])
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_a_visitor_sees_the_run(
-    tmp_path: Path, isolation: str, watches: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_visitor_sees_the_run(tmp_path: Path, watches: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("aiohttp")
     pytest.importorskip("av")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        stream = small(port=port, isolation=isolation)
+        stream = small(port=port)
         visitor = Visitor(stream, watches)
         fit(module(), tmp_path, 1_000_000, stream, visitor, enable_checkpointing=False, min_epochs=0)
     with Image.open(io.BytesIO(visitor.seen)) as picture:

@@ -1,21 +1,30 @@
-"""Pictures of packed bins in the event files of TensorBoard."""
+"""Pictures of evaluation episodes in the event files of TensorBoard."""
 
 from __future__ import annotations
 
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image
 
+from tests.evaluation.counting_env import CountingEnv
+from tests.evaluation.navigation.test_suite import ROWS
+from tests.training.crossing_worlds import homing, marine_env
+from tests.training.test_navigation_data import Trained
 from tests.training.tiny import data, fit, module, trainer
-from torchrl_gpu.callbacks import PackingPictures
+from torchrl_gpu.callbacks import EvaluationPictures
+from torchrl_gpu.envs import MarineNavEnv
+from torchrl_gpu.evaluation.random_actions import RandomActions
+from torchrl_gpu.evaluation.suite import Suite
+from torchrl_gpu.training import Episodes, NavigationWorlds
 
 
-def pictures_in(folder: Path) -> list[tuple[int, Image.Image]]:
-    """Step and picture of every image event below a folder."""
+def pictures_in(folder: Path) -> list[tuple[int, str, Image.Image]]:
+    """Step, tag and picture of every image event below a folder."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     found = []
@@ -26,33 +35,65 @@ def pictures_in(folder: Path) -> list[tuple[int, Image.Image]]:
                     width, height, *encoded = value.tensor.string_val
                     image = Image.open(BytesIO(encoded[0]))
                     assert image.size == (int(width), int(height))
-                    found.append((event.step, image))
+                    found.append((event.step, value.tag, image))
     return found
 
 
 def test_one_after_every_validation(tmp_path: Path) -> None:
     logger = TensorBoardLogger(tmp_path, name="board")
     # 4 updates, 2 a training step, 1 training step an epoch: validations after updates 2 and 4
-    made, callback = module(), PackingPictures(num_bins=2, width=64)
+    made, callback = module(), EvaluationPictures(num=2, width=64)
     fit(made, tmp_path, 4, callback, logger=logger, data_module=data(steps_per_epoch=1), enable_checkpointing=False)
     logger.finalize("success")
     pictures = pictures_in(tmp_path)
-    assert sorted(step for step, _ in pictures) == [2, 4]
-    for _, picture in pictures:
-        assert picture.size[0] >= 2 * 64  # two bins side by side
+    assert sorted((step, tag) for step, tag, _ in pictures) == [(2, "packed bins"), (4, "packed bins")]
+    for _, _, picture in pictures:
+        assert picture.size == (64 + 8 + 64, 48)  # two bins side by side
         assert len(np.unique(np.asarray(picture).reshape(-1, 3), axis=0)) > 10  # and something on it
+
+
+class Player(Trained):
+    """Only validates."""
+
+    def validation_step(self, suite: Suite[Any, Any], batch_idx: int) -> None:
+        suite.play(homing(suite.env) if isinstance(suite.env, MarineNavEnv) else RandomActions(suite.env))
+
+
+WORLDS = {"val_levels": ROWS, "val_worlds_per_level": 2, "max_steps": 20}
+RUNS = {
+    "crossings": (marine_env(), NavigationWorlds(**WORLDS), (64 + 8 + 64, 64)),  # two rows, of three to be shown
+    "episodes": (CountingEnv(2), Episodes(num_val_episodes=5), (64 + 8 + 64, 48 + 8 + 48)),
+}
+
+
+@pytest.mark.parametrize("tag", RUNS)
+def test_every_environment_has_pictures(tag: str, tmp_path: Path) -> None:
+    env, episodes, size = RUNS[tag]
+    logger = TensorBoardLogger(tmp_path, name="board")
+    runner = trainer(tmp_path, 2, EvaluationPictures(num=3, width=64), logger=logger, enable_checkpointing=False)
+    runner.validate(Player(env), datamodule=episodes, verbose=False)
+    logger.finalize("success")
+    ((step, found, picture),) = pictures_in(tmp_path)
+    assert (step, found, picture.size) == (0, tag, size)
+    assert len(np.unique(np.asarray(picture).reshape(-1, 3), axis=0)) >= 2  # and something on them
 
 
 def test_nothing_is_drawn_where_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn(*args: object, **kwargs: object) -> None:
         raise AssertionError("drawn for nobody")
 
-    monkeypatch.setattr("torchrl_gpu.envs.packing.viewer.render", drawn)
-    runner = trainer(tmp_path, 2, PackingPictures(), enable_checkpointing=False)
-    runner.validate(module(), datamodule=data(), verbose=False)
+    monkeypatch.setattr(CountingEnv, "pictures", drawn)
+    runner = trainer(tmp_path, 2, EvaluationPictures(), enable_checkpointing=False)
+    runner.validate(Player(CountingEnv(2)), datamodule=Episodes(num_val_episodes=2), verbose=False)
 
 
-@pytest.mark.parametrize("wrong", [{"num_bins": 0}, {"width": 0}])
+def test_an_environment_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(CountingEnv, "pictures")
+    with pytest.raises(ValueError, match="EvaluationPictures: want an environment with pictures; got CountingEnv"):
+        EvaluationPictures().on_fit_start(trainer(tmp_path), Player(CountingEnv(2)))
+
+
+@pytest.mark.parametrize("wrong", [{"num": 0}, {"width": 0}])
 def test_numbers_that_cannot_work(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="PackingPictures: num_bins and width must be at least 1; got"):
-        PackingPictures(**wrong)
+    with pytest.raises(ValueError, match="EvaluationPictures: num and width must be at least 1; got"):
+        EvaluationPictures(**wrong)

@@ -26,7 +26,7 @@ MAKE_SERVER = frame_stream.make_server
 
 @pytest.fixture(autouse=True)
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_stream, "make_server", lambda **arguments: FakeServer((), **arguments))
+    monkeypatch.setattr(frame_stream, "make_server", lambda settings: FakeServer((), settings))
 
 
 def curves() -> dict[str, dict[int, float]]:
@@ -52,12 +52,9 @@ def test_curves_are_what_the_loggers_of_the_run_get(tmp_path: Path) -> None:
     assert "epoch" not in found
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_a_server_has_them_while_the_run_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, isolation: str
-) -> None:
+def test_a_server_has_them_while_the_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frame_stream, "make_server", MAKE_SERVER)
-    stream, found = FrameStream(port=0, isolation=isolation), {}
+    stream, found = FrameStream(port=0), {}
 
     class Fetch(Callback):
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:

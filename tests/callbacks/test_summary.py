@@ -15,7 +15,7 @@ from tests.training import tiny_packer
 from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import NetworkSummary
 from torchrl_gpu.callbacks.summary import NetworkRow, network_rows
-from torchrl_gpu.policies import IQN, PlacementQuantiles
+from torchrl_gpu.policies import IQN, AgentSpace, PlacementQuantiles
 
 
 def tops(made: nn.Module) -> dict[str, NetworkRow]:
@@ -39,7 +39,7 @@ def test_targets_are_told_from_what_is_trained() -> None:
     class Module(LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.agent = IQN(module().env, network=partial(PlacementQuantiles, channels=4, blocks=1))
+            self.agent = IQN(AgentSpace.of(module().env), network=partial(PlacementQuantiles, channels=4, blocks=1))
 
     rows = tops(Module())
     assert rows["policy"].trained

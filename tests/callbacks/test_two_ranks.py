@@ -74,3 +74,11 @@ def test_a_stopped_run_of_two_goes_on_bit_for_bit(folder: Path) -> None:
 def test_they_learn_one_policy(folder: Path) -> None:
     first, second = (json.loads((folder / f"whole-{rank}.json").read_text()) for rank in (0, 1))
     assert first["weights"] == second["weights"]
+
+
+def test_they_agree_on_frames_and_on_what_is_logged(folder: Path) -> None:
+    first, second = (json.loads((folder / f"whole-{rank}.json").read_text()) for rank in (0, 1))
+    assert first["frames"] == second["frames"] == (2 + 6) * 2 * 8 * 2  # of two processes, warm-up included
+    assert first["logged"] == second["logged"]
+    assert {"train/loss", "train/utilization"} <= set(first["logged"])
+    assert first["episodes"] != second["episodes"]

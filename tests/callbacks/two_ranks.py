@@ -25,7 +25,9 @@ def run(name: str, max_steps: int, ckpt_path: Path | None = None, seed: int = 1)
     fit(made, FOLDER / name, max_steps, callback, ckpt_path=ckpt_path, seed=seed, **TWO)
     weights = torch.cat([weight.detach().reshape(-1) for weight in made.parameters()])
     rank = made.global_rank
-    told = {"episodes": int(made.meter.finished), "weights": weights.double().sum().item()}
+    logged = {key: value.item() for key, value in made.trainer.callback_metrics.items() if key.startswith("train/")}
+    told = {"episodes": int(made.episodes), "weights": weights.double().sum().item(), "frames": made.frames}
+    told["logged"] = logged
     (FOLDER / f"{name}-{rank}.json").write_text(json.dumps(told))
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from torchrl_gpu import cli
 from torchrl_gpu.cli import doctor
-from torchrl_gpu.streaming import probes
+from torchrl_gpu.streaming.codecs import probes
 
 
 @pytest.fixture

@@ -82,6 +82,23 @@ def test_rows_restart_one_by_one_and_the_end_stays_in_next(env: Countdown) -> No
     assert env.episode.tolist() == [3, 2, 2]
 
 
+class CutOff(Countdown):
+    """Whose rows are not over at 0, but cut off."""
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        out = super()._step(tensordict)
+        return out.set("terminated", out["truncated"]).set("truncated", out["done"].clone())
+
+
+def test_rows_that_are_cut_off_restart() -> None:
+    env = CutOff(device="cpu", seed=0)
+    step, current = down(env, env.reset())
+    assert step["next", "terminated"].flatten().tolist() == [False, False, False]
+    assert step["next", "truncated"].flatten().tolist() == [True, False, False]
+    assert current["left"].flatten().tolist() == [2, 1, 2]
+    assert env.episode.tolist() == [2, 1, 1]
+
+
 def test_what_restarts_is_no_longer_done(env: Countdown) -> None:
     step, current = down(env, env.reset())
     assert step["next", "done"].flatten().tolist() == [True, False, False]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 
 from torchrl_gpu import policies
-from torchrl_gpu.policies import Agent
+from torchrl_gpu.policies import Agent, AgentSpace
 from torchrl_gpu.policies.exploration import random_legal
 
 SIZES = {"v2": (39, 10), "v3": (32, 5)}  # of the observation, and of the mask of objects
@@ -57,6 +57,11 @@ def spec_for(agent: str, **changes: Any) -> Any:
     return NavigationSpec(**{"num_actions": 25 if agent in DISCRETE else None, **changes})
 
 
+def space_of(version: str = "v3", **changes: Any) -> AgentSpace:
+    """The same as agents and networks take it."""
+    return AgentSpace.of(NavigationSpec(version, **changes))  # type: ignore[arg-type]
+
+
 def networks_for(agent: str) -> dict[str, Callable]:
     """The networks of the published agents, as arguments of an agent."""
     actor, critic = policies.NavigationActor, policies.NavigationCritic
@@ -73,7 +78,8 @@ def networks_for(agent: str) -> dict[str, Callable]:
 def make(agent: str, *, seed: int = 0, spec: Any = None, **changes: Any) -> Agent:
     """An agent with the published networks, and targets that differ from what they follow."""
     torch.manual_seed(seed)
-    made = getattr(policies, agent)(spec or spec_for(agent), **{**networks_for(agent), **changes})
+    space = spec if isinstance(spec, AgentSpace) else AgentSpace.of(spec or spec_for(agent))
+    made = getattr(policies, agent)(space, **{**networks_for(agent), **changes})
     with torch.no_grad():
         for weight in made.parameters_to_train:
             weight.add_(0.02 * torch.randn_like(weight))

@@ -10,10 +10,19 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from tests.native.compilers import need_compiler, threads
 from tests.no_host_reads import NoHostReads
 from torchrl_gpu import native
-from torchrl_gpu.policies.exploration import MaskedEpsilonGreedy, UniformEpsilonGreedy, random_legal
+from torchrl_gpu.policies import AgentSpace
+from torchrl_gpu.policies.exploration import EpsilonGreedy, EpsilonGreedyModule, random_legal
 
 MASK = torch.tensor([True, False, True, True, False, True, False])
 LEGAL = MASK.nonzero().squeeze(1).tolist()
+
+
+DISCRETE = AgentSpace("Some", (), {"action_mask": ((7,), "bool")}, num_actions=7)
+
+
+def masked(*settings: float, **named: float) -> EpsilonGreedyModule:
+    """What explores indices of which some are legal."""
+    return EpsilonGreedy(*settings, **named).module(DISCRETE)  # type: ignore[arg-type]
 
 
 def chi_square(counts: torch.Tensor) -> float:
@@ -31,7 +40,7 @@ def rows(number: int, action: int = 2, batch: tuple[int, ...] | None = None) -> 
 
 
 def test_the_schedule_is_linear_and_then_flat() -> None:
-    exploration = MaskedEpsilonGreedy(start=0.9, end=0.1, frames=200)
+    exploration = masked(start=0.9, end=0.1, frames=200)
     # 0.9 + (0.1 − 0.9) · frame / 200: a quarter of the way down at frame 50, flat from 200 on
     for frame, epsilon in [(0, 0.9), (50, 0.7), (100, 0.5), (200, 0.1), (10_000, 0.1)]:
         exploration.anneal(frame)
@@ -39,11 +48,11 @@ def test_the_schedule_is_linear_and_then_flat() -> None:
 
 
 def test_epsilon_travels_with_the_weights() -> None:
-    saved = MaskedEpsilonGreedy(frames=100)
+    saved = masked(frames=100)
     saved.anneal(50)
-    fresh = MaskedEpsilonGreedy(frames=100)
+    fresh = masked(frames=100)
     fresh.load_state_dict(saved.state_dict())
-    assert fresh.epsilon == saved.epsilon != MaskedEpsilonGreedy(frames=100).epsilon
+    assert fresh.epsilon == saved.epsilon != masked(frames=100).epsilon
 
 
 def test_random_actions_are_uniform_over_the_legal_ones() -> None:
@@ -106,7 +115,7 @@ def test_every_share_of_the_draw_falls_to_one_entry(draw: float) -> None:
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_epsilon_is_the_share_of_explored_actions(epsilon: float) -> None:
     torch.manual_seed(1)
-    exploration = MaskedEpsilonGreedy(start=epsilon, end=0.0)
+    exploration = masked(start=epsilon, end=0.0)
     with set_exploration_type(ExplorationType.RANDOM):
         action = exploration(rows(20_000, action=2))["action"]
     changed = (action != 2).double().mean().item()
@@ -118,7 +127,7 @@ def test_epsilon_is_the_share_of_explored_actions(epsilon: float) -> None:
 @pytest.mark.parametrize("kind", [ExplorationType.DETERMINISTIC, ExplorationType.MODE, ExplorationType.MEAN])
 def test_it_is_greedy_unless_told_to_explore(kind: ExplorationType) -> None:
     with set_exploration_type(kind):
-        action = MaskedEpsilonGreedy(start=1.0)(rows(1000, action=4))["action"]
+        action = masked(start=1.0)(rows(1000, action=4))["action"]
     assert (action == 4).all()  # even where the greedy action is not legal: that is the policy's business
 
 
@@ -126,12 +135,12 @@ def test_it_is_greedy_unless_told_to_explore(kind: ExplorationType) -> None:
 def test_any_batch_shape(batch: tuple[int, ...]) -> None:
     state = TensorDict({"action": torch.zeros(batch, dtype=torch.int64), "action_mask": MASK.expand(*batch, -1)}, batch)
     with set_exploration_type(ExplorationType.RANDOM):
-        assert MaskedEpsilonGreedy()(state)["action"].shape == batch
+        assert masked()(state)["action"].shape == batch
 
 
 @pytest.mark.parametrize("compiled_operators", [False, True])
 def test_nothing_is_read_back(compiled_operators: bool) -> None:
-    exploration, state = MaskedEpsilonGreedy(), rows(16)
+    exploration, state = masked(), rows(16)
     with set_exploration_type(ExplorationType.RANDOM), NoHostReads(compiled_operators):
         exploration.anneal(10)
         exploration(state)
@@ -139,8 +148,17 @@ def test_nothing_is_read_back(compiled_operators: bool) -> None:
 
 @pytest.mark.parametrize("wrong", [{"start": 0.1, "end": 0.2}, {"start": 1.1}, {"end": -0.1}, {"frames": 0}])
 def test_a_schedule_that_is_none_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="MaskedEpsilonGreedy: want 0 <= end <= start <= 1 and at least 1 frame; got"):
-        MaskedEpsilonGreedy(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="EpsilonGreedy: want 0 <= end <= start <= 1 and at least 1 frame; got"):
+        EpsilonGreedy(**wrong)  # type: ignore[arg-type]
+
+
+def test_without_a_mask_all_actions_are_drawn() -> None:
+    exploration = EpsilonGreedy().module(AgentSpace("Some", (), {}, num_actions=5))
+    assert exploration.in_keys == ["action"]
+    torch.manual_seed(0)
+    with set_exploration_type(ExplorationType.RANDOM):
+        action = exploration(TensorDict({"action": torch.full((20_000,), 2)}, [20_000]))["action"]
+    assert chi_square(torch.bincount(action, minlength=5).double()) < 18.47  # 4 degrees of freedom, p = 0.001
 
 
 # -- continuous actions --
@@ -148,8 +166,8 @@ def test_a_schedule_that_is_none_is_refused(wrong: dict[str, float]) -> None:
 LOW, HIGH = torch.tensor([-1.0, 2.0]), torch.tensor([1.0, 6.0])
 
 
-def uniform(epsilon: float = 1.0) -> UniformEpsilonGreedy:
-    return UniformEpsilonGreedy(LOW, HIGH, start=epsilon, end=0.0)
+def uniform(epsilon: float = 1.0, low: tuple[float, float] = (-1.0, 2.0)) -> EpsilonGreedyModule:
+    return EpsilonGreedy(epsilon, 0.0).module(AgentSpace("Some", (), {}, low=low, high=(1.0, 6.0)))
 
 
 def test_random_actions_are_uniform_within_their_bounds() -> None:
@@ -184,7 +202,7 @@ def test_no_continuous_action_is_read_back() -> None:
 
 
 def test_bounds_travel_with_the_weights() -> None:
-    fresh = UniformEpsilonGreedy(torch.zeros(2), torch.ones(2))
+    fresh = uniform(low=(0.0, 0.0))
     fresh.load_state_dict(uniform().state_dict())
     assert torch.equal(fresh.low, LOW)
     assert torch.equal(fresh.high, HIGH)

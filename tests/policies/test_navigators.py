@@ -10,7 +10,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from tests.policies.navigation_spaces import AGENTS, DISCRETE, networks_for
 from torchrl_gpu import policies
 from torchrl_gpu.envs import MarineNavEnv
-from torchrl_gpu.policies import Agent, PolicyWrapper
+from torchrl_gpu.policies import Agent, AgentSpace, PolicyWrapper
 
 PLAYS = [("v2", name) for name in DISCRETE] + [("v3", name) for name in AGENTS]
 
@@ -21,7 +21,7 @@ def navigator(version: str, name: str, *, flat: bool = False, **changes: object)
         4, version=version, actions=kind, robots=1 if flat else 3, flat=flat, device="cpu", seed=0, pool=8
     )
     torch.manual_seed(0)
-    return env, getattr(policies, name)(env, **networks_for(name), **changes)
+    return env, getattr(policies, name)(AgentSpace.of(env), **networks_for(name), **changes)
 
 
 def learnt_from(agent: Agent, steps: TensorDict) -> TensorDict:
@@ -52,7 +52,7 @@ def test_robots_play_and_learn(version: str, name: str) -> None:
 def test_one_robot_at_the_root(version: str, name: str) -> None:
     env, agent = navigator(version, name, flat=True)
     with set_exploration_type(ExplorationType.RANDOM):
-        steps = env.rollout(6, agent.acting, break_when_any_done=False)
+        steps = env.rollout(6, PolicyWrapper(agent), break_when_any_done=False)
     assert all(loss.isfinite() for loss in agent.losses(learnt_from(agent, steps)).values())
 
 

@@ -1,113 +1,216 @@
-"""What an agent finds in an environment's specifications."""
+"""What an agent finds in an environment's specifications, and that it is plain data."""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
 from torchrl.data import Composite, Unbounded
 
-from tests.policies.navigation_spaces import NavigationSpec
-from tests.training.tiny import packing_env
-from torchrl_gpu.policies.spaces import AgentSpace
-
-
-class Net(nn.Module):
-    """Wants what its argument names."""
-
-    def __init__(self, *keys: str) -> None:
-        super().__init__()
-        self.in_keys = keys
+from tests.conftest import ROOT
+from tests.policies.agents.corridor import Corridor
+from tests.policies.navigation_spaces import AGENTS, DISCRETE, NavigationSpec, make, space_of, states
+from tests.training.tiny import dqn, packing_env
+from torchrl_gpu.policies import AgentSpace, PolicyWrapper
 
 
 def test_robots_in_their_group() -> None:
-    space = AgentSpace.of(NavigationSpec("v3"))  # type: ignore[arg-type]
+    space = space_of("v3")
     assert space.group == ("robots",)
     assert space.num_actions == 25
-    assert space.observations["observation"] == (32,)
-    assert space.observations["object_mask"] == (5,)
+    assert space.masked
+    assert space.observations["observation"] == ((32,), "float32")
+    assert space.observations["object_mask"] == ((5,), "bool")
     assert space.size_of("clearance") == 1
 
 
 def test_one_robot_at_the_root() -> None:
-    space = AgentSpace.of(NavigationSpec("v2", num_actions=None, bounds=(-2.0, 3.0), flat=True))  # type: ignore[arg-type]
+    space = space_of("v2", num_actions=None, bounds=(-2.0, 3.0), flat=True)
     assert space.group == ()
-    assert space.observations["observation"] == (39,)
+    assert space.observations["observation"] == ((39,), "float32")
     assert [bound.tolist() for bound in space.bounds] == [[-2.0, -2.0], [3.0, 3.0]]
+    assert space.extras == {}
 
 
-def test_a_packing_environment() -> None:
-    env = packing_env()
+def test_a_packing_environment_tells_its_bin() -> None:
+    env = packing_env(stability="support")
     space = AgentSpace.of(env)
     assert space.group == ()
     assert space.num_actions == env.num_actions
-    assert space.observations["box_heightmap"] == (5, 5)
+    assert space.observations["box_heightmap"] == ((5, 5), "float32")
+    assert space.observations["item_id"] == ((1,), "int64")
+    wanted = {"size": [5.0, 5.0, 5.0], "cells": [5, 5], "step": 1, "stability": "support"}
+    assert space.extras == {"bin": wanted, "action_shape": list(env.action_shape)}
+
+
+def test_an_observation_of_zeros() -> None:
+    zeros = AgentSpace.of(packing_env()).zeros("item_id", 2)
+    assert torch.equal(zeros, torch.zeros(2, 1, dtype=torch.int64))
+
+
+def test_an_environment_of_others() -> None:
+    space = AgentSpace.of(Corridor(2))
+    assert (space.source, space.extras, space.masked) == ("Corridor", {}, False)
 
 
 def test_what_is_not_observed() -> None:
-    space = AgentSpace.of(NavigationSpec())  # type: ignore[arg-type]
-    with pytest.raises(
-        ValueError, match="Some: Net wants pixels to observe; NavigationSpec gives only observation, obj"
-    ):
-        space.check("Some", Net("observation", "pixels"), discrete=True)
     with pytest.raises(ValueError, match="AgentSpace: want pixels to observe; NavigationSpec gives only observation"):
-        space.size_of("pixels")
-
-
-def test_an_action_of_the_other_kind() -> None:
-    discrete, continuous = (AgentSpace.of(NavigationSpec(num_actions=n)) for n in (25, None))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="Some: want a continuous action; that of NavigationSpec is discrete"):
-        discrete.check("Some", Net(), discrete=False)
-    with pytest.raises(ValueError, match="Some: want a discrete action; that of NavigationSpec is continuous"):
-        continuous.check("Some", Net(), discrete=True)
-    with pytest.raises(ValueError, match="AgentSpace: want a continuous action; that of NavigationSpec is discrete"):
-        discrete.bounds  # noqa: B018
+        space_of().size_of("pixels")
 
 
 def test_an_environment_of_another_kind() -> None:
-    spec = NavigationSpec(flat=True)
+    spec: Any = NavigationSpec(flat=True)
     spec.full_action_spec = Composite(action=Unbounded((4, 2)), shape=(4,))
     with pytest.raises(ValueError, match="AgentSpace: want an action that is an index or bounded; NavigationSpec has"):
-        AgentSpace.of(spec)  # type: ignore[arg-type]
+        AgentSpace.of(spec)
     spec.action_keys = ["left", "right"]
     with pytest.raises(ValueError, match="AgentSpace: want an environment with one action; NavigationSpec has"):
-        AgentSpace.of(spec)  # type: ignore[arg-type]
+        AgentSpace.of(spec)
 
 
 def test_bounds_are_of_the_action_alone() -> None:
-    low, high = AgentSpace.of(NavigationSpec(num_actions=None, num_envs=1, num_robots=7)).bounds  # type: ignore[arg-type]
+    low, high = space_of(num_actions=None, num_envs=1, num_robots=7).bounds
     assert low.shape == high.shape == torch.Size([2])
 
 
-def test_what_is_observed_has_a_dtype_and_a_device() -> None:
-    env = packing_env()
-    space = AgentSpace.of(env)
-    assert space.dtypes["item_id"] == torch.int64
-    assert space.device == env.device
-    assert set(space.dtypes) == set(space.observations)
-
-
 def test_a_mask_is_one_flag_for_each_action() -> None:
-    assert AgentSpace.of(NavigationSpec("v3")).masked  # type: ignore[arg-type]
-    spec = NavigationSpec("v3", flat=True)
+    spec: Any = NavigationSpec("v3", flat=True)
     spec.observation_spec = Composite(action_mask=Unbounded((4, 24), dtype=torch.bool), shape=(4,))
     with pytest.raises(ValueError, match=r"AgentSpace: want an action_mask of one flag for each of 25 actions; .*24"):
-        AgentSpace.of(spec)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("keys", "shown"), [(None, "none"), ("pixels", "'pixels'"), ([("a", "b")], r"\[\('a', 'b'\)\]")]
-)
-def test_a_network_names_what_it_takes(keys: object, shown: str) -> None:
-    space, net = AgentSpace.of(NavigationSpec()), Net()  # type: ignore[arg-type]
-    net.in_keys = keys  # type: ignore[assignment]
-    with pytest.raises(ValueError, match=f"^Some: want a network with in_keys, a list of .*; Net has {shown}$"):
-        space.check("Some", net, discrete=True)
+        AgentSpace.of(spec)
 
 
 def test_discrete_or_continuous() -> None:
-    discrete, continuous = (AgentSpace.of(NavigationSpec(num_actions=n)) for n in (25, None))  # type: ignore[arg-type]
+    discrete, continuous = (space_of(num_actions=n) for n in (25, None))
     assert (discrete.values_shape, continuous.action_shape) == ((25,), (2,))
     assert not continuous.masked
     with pytest.raises(ValueError, match="AgentSpace: want a discrete action; that of NavigationSpec is continuous"):
         continuous.values_shape  # noqa: B018
+    with pytest.raises(ValueError, match="AgentSpace: want a continuous action; that of NavigationSpec is discrete"):
+        discrete.bounds  # noqa: B018
+
+
+# -- plain data --
+
+SPACES = {
+    "discrete": lambda: space_of("v2", num_actions=9),
+    "continuous": lambda: space_of("v3", num_actions=None, bounds=(-0.1, 0.3)),
+    "unmasked": lambda: AgentSpace.of(Corridor(2)),
+    "packing": lambda: AgentSpace.of(packing_env(visible_items=2, stability="com")),
+}
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_it_goes_through_json_and_checkpoints(kind: str, tmp_path: Path) -> None:
+    space = SPACES[kind]()
+    given = space.to_dict()
+    assert AgentSpace.from_dict(json.loads(json.dumps(given))) == space
+    torch.save(given, tmp_path / "space.pt")
+    assert AgentSpace.from_dict(torch.load(tmp_path / "space.pt", weights_only=True)) == space
+    assert AgentSpace.from_dict(given).to_dict() == given
+
+
+def test_what_it_gives_is_a_copy() -> None:
+    space = AgentSpace.of(packing_env())
+    space.to_dict()["extras"]["bin"]["cells"][0] = 99
+    assert space.extras["bin"]["cells"] == [5, 5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"more": 1}, "space must be a mapping of source, group, observations, .*; got "),
+        ({"source": 3}, "source must be a name; got 3"),
+        ({"group": "robots"}, "group must be a list of names; got 'robots'"),
+        ({"group": ["robots", 1]}, "group must be a list of names; got "),
+        ({"observations": [1]}, "observations must be shape and dtype of each observation by its name; got"),
+        ({"observations": {"a": [[-1], "float32"]}}, "observations must be shape and dtype"),
+        ({"observations": {"a": [[1.0], "float32"]}}, "observations must be shape and dtype"),
+        ({"observations": {"a": [[1], "Tensor"]}}, "observations must be shape and dtype"),
+        ({"observations": {"a": [[1], "float32", 0]}}, "observations must be shape and dtype"),
+        ({"observations": {1: [[1], "float32"]}}, "space must be made of numbers, text, lists and dicts by name"),
+        ({"num_actions": 0}, "num_actions must be a whole number above 0, or none; got 0"),
+        ({"num_actions": True}, "num_actions must be a whole number above 0, or none; got True"),
+        ({"num_actions": 24}, "want an action_mask of one flag for each of 24 actions; .* has shape \\(25,\\)"),
+        ({"num_actions": None}, "want a number of actions, or bounds with low <= high; got None actions, low \\[\\]"),
+        ({"low": [0.0], "high": [1.0]}, "want a number of actions, or bounds with low <= high; got 25 actions"),
+        ({"num_actions": None, "low": [0.0, 2.0], "high": [1.0, 1.0]}, "low <= high; got None actions"),
+        ({"num_actions": None, "low": [0.0], "high": [1.0, 1.0]}, "low <= high; got None actions"),
+        ({"num_actions": None, "low": [float("nan")], "high": [1.0]}, "low must be finite numbers, or none; got"),
+        ({"num_actions": None, "low": ["0"], "high": [1.0]}, "low must be finite numbers, or none; got"),
+        ({"extras": []}, "extras must be a mapping of names; got"),
+        ({"extras": {"map": torch.ones(2)}}, "made of numbers, text, lists and dicts by name; got Tensor"),
+        ({"extras": {"a": [[[[[[[[[[1]]]]]]]]]]}}, "made of numbers, text, lists and dicts by name; got"),
+    ],
+)
+def test_what_cannot_be_one_is_refused(changes: dict[Any, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^AgentSpace: .*{message}"):
+        AgentSpace.from_dict(space_of().to_dict() | changes)
+
+
+@pytest.mark.parametrize("given", [None, [], "space", {"source": "here"}])
+def test_what_is_no_space_at_all(given: Any) -> None:
+    with pytest.raises(ValueError, match=r"^AgentSpace: space must be a mapping of source, group, .*; got "):
+        AgentSpace.from_dict(given)
+
+
+@pytest.mark.parametrize("changes", [{"cells": [5]}, {"cells": [0, 5]}, {"size": [5.0, 5.0]}, {"more": 1}])
+def test_a_bin_that_was_tampered_with(changes: dict[str, Any]) -> None:
+    given = AgentSpace.of(packing_env()).to_dict()
+    given["extras"]["bin"] |= changes
+    with pytest.raises(ValueError, match=r"^(Bin: .* must |AgentSpace: want a packing environment's, with its bin; )"):
+        dqn(AgentSpace.from_dict(given))
+
+
+def test_a_placement_network_without_a_bin() -> None:
+    space = space_of("v2")
+    with pytest.raises(ValueError, match="want a packing environment's, with its bin; NavigationSpec gives None"):
+        dqn(space)
+
+
+# -- an agent where there is no environment --
+
+ALONE = """
+import sys, torch
+from tensordict import TensorDict
+from torchrl.envs import EnvBase
+from tests.policies.navigation_spaces import make
+from tests.training.tiny import dqn
+
+def no_environment(*args, **kwargs):
+    raise AssertionError
+
+EnvBase.__init__ = EnvBase.__new__ = no_environment
+saved = torch.load(sys.argv[1], weights_only=True)
+for name, given in saved.items():
+    space = AgentSpace.from_dict(given["space"])
+    agent = dqn(space) if name == "packing" else make(name, seed=9, spec=space)
+    agent.load_state_dict(given["weights"])
+    written = PolicyWrapper(agent, flat=True).eval()(TensorDict(given["observations"], [40]))
+    given["written"] = {key: written[key] for key in given["written"]}
+torch.save(saved, sys.argv[1])
+"""
+
+
+def test_an_agent_does_the_same_where_there_is_no_environment(tmp_path: Path) -> None:
+    env = packing_env(40)
+    cases = {name: (make(name), states(40, num_actions=25 if name in DISCRETE else None)) for name in AGENTS}
+    cases["packing"] = dqn(env), env.rollout(2, break_when_any_done=False)[:, 1].select(*env.observation_spec.keys())
+    saved = {}
+    for name, (agent, observations) in cases.items():
+        policy = PolicyWrapper(agent, flat=True).eval()
+        written = policy(observations.clone()).select(*policy.out_keys).to_dict()
+        given = {"space": agent.space.to_dict(), "weights": dict(agent.state_dict()), "written": written}
+        saved[name] = given | {"observations": observations.to_dict()}
+    torch.save(saved, tmp_path / "agents.pt")
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", ALONE, tmp_path / "agents.pt"], env=environment, check=True, timeout=120)
+    for name, came in torch.load(tmp_path / "agents.pt", weights_only=True).items():
+        for key, wanted in saved[name]["written"].items():
+            assert torch.equal(came["written"][key], wanted), (name, key)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 
 from tests.no_host_reads import NoHostReads
 from tests.tolerances import assert_near
-from torchrl_gpu.policies.targets import Targets, fixed, target_of
+from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets, TargetUpdate, fixed, target_of, weight_pairs
 
 
 def pair() -> tuple[nn.Linear, nn.Linear]:
@@ -18,6 +21,12 @@ def pair() -> tuple[nn.Linear, nn.Linear]:
     nn.init.zeros_(target.weight)
     nn.init.zeros_(target.bias)
     return online, target
+
+
+@torch.no_grad()
+def update(rule: TargetUpdate, networks: tuple[nn.Module, nn.Module], number: int) -> None:
+    online, targets = zip(*weight_pairs(networks), strict=True)
+    rule.update(online, targets, number)
 
 
 def test_a_target_is_a_copy_without_gradients() -> None:
@@ -40,34 +49,38 @@ def test_gradients_pass_through_what_is_fixed() -> None:
 
 def test_soft_targets_by_hand() -> None:
     online, target = pair()
-    follower = Targets([(online, target)], 0.25, 1000)
-    follower.follow(1)
+    assert SoftTargets.every_step
+    update(SoftTargets(0.25), (online, target), 1)
     assert target.weight.tolist() == [[2.0, 2.0]]
-    follower.follow(2)
+    update(SoftTargets(0.25), (online, target), 2)
     assert target.bias.tolist() == [1.75]  # 1, then 1 + 3/4
 
 
-def test_hard_targets_by_hand() -> None:
+def test_periodic_targets_by_hand() -> None:
     online, target = pair()
-    follower, came = Targets([(online, target)], None, 2), []
-    for update in range(1, 5):
-        follower.follow(update)
+    came = []
+    assert not PeriodicTargets.every_step
+    for number in range(1, 5):
+        update(PeriodicTargets(2), (online, target), number)
         came.append(target.bias.item())
-        nn.init.constant_(online.bias, 10.0 * update)
+        nn.init.constant_(online.bias, 10.0 * number)
     assert came == [0.0, 10.0, 10.0, 30.0]
 
 
-def test_targets_follow_weights_that_were_moved_elsewhere() -> None:
-    online, target = pair()
-    follower = Targets([(online, target)], None, 1)
-    online.double(), target.double()
-    follower.follow(1)
-    assert target.weight.dtype == torch.float64
-    assert target.weight.tolist() == [[8.0, 8.0]]
+@pytest.mark.parametrize("rule", [SoftTargets(0.1), PeriodicTargets(1)])
+def test_nothing_is_read_back(rule: TargetUpdate) -> None:
+    networks = pair()
+    with NoHostReads():
+        update(rule, networks, 1)
 
 
-def test_nothing_is_read_back() -> None:
-    for tau in (None, 0.1):
-        follower = Targets([pair()], tau, 1)
-        with NoHostReads():
-            follower.follow(1)
+@pytest.mark.parametrize("tau", [0.0, -0.1, 1.5])
+def test_a_share_that_is_none(tau: float) -> None:
+    with pytest.raises(ValueError, match=f"^SoftTargets: want 0 < tau <= 1; got {tau}$"):
+        SoftTargets(tau)
+
+
+@pytest.mark.parametrize("period", [0, -3])
+def test_a_period_that_is_none(period: Any) -> None:
+    with pytest.raises(ValueError, match=f"^PeriodicTargets: want a period of at least 1; got {period}$"):
+        PeriodicTargets(period)

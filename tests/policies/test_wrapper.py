@@ -24,7 +24,7 @@ from tests.policies.navigation_spaces import (
 )
 from tests.tolerances import assert_near
 from tests.training.tiny import dqn, packing_env
-from torchrl_gpu.policies import IQN, Agent, PolicyWrapper
+from torchrl_gpu.policies import IQN, Agent, EpsilonGreedy, PolicyWrapper
 
 each_agent = pytest.mark.parametrize("name", AGENTS)
 EXPLORE, GREEDY = ExplorationType.RANDOM, ExplorationType.DETERMINISTIC
@@ -70,6 +70,9 @@ def test_a_batch_that_a_cpu_takes_in_blocks(name: str, monkeypatch: pytest.Monke
     expected = actions(wrapper, seen)
     monkeypatch.setattr("torchrl_gpu.policies.wrapper._BLOCK", 16)
     came = actions(wrapper, seen)
+    with set_exploration_type(EXPLORE):
+        written = wrapper(grouped(seen.clone()))
+    assert all(written[key].shape[:2] == (50, 3) for key in wrapper.out_keys)
     assert came.shape == expected.shape
     assert_near(came.float(), expected.float())
     explored = actions(wrapper.train(), seen, EXPLORE)
@@ -83,17 +86,73 @@ def test_keys() -> None:
     assert set(wrapper.in_keys) == {
         ("robots", key) for key in ("observation", "object_mask", "clearance", "action_mask")
     }
-    assert wrapper.out_keys == [("robots", "action")]
+    assert set(wrapper.out_keys) == {("robots", "action"), ("robots", "action_value")}
     assert PolicyWrapper(make("DDPG"), flat=True).in_keys == ["observation", "object_mask"]
 
 
+WRITTEN = {
+    "DQN": {"action", "action_value"},
+    "Rainbow": {"action", "action_value", "chosen_action_value"},
+    "IQN": {"action", "action_value"},
+    "DDPG": {"action"},
+    "SAC": {"action", "action_log_prob"},
+    "ACIQN": {"action"},
+}
+
+
 @each_agent
-def test_nothing_but_the_action_is_written(name: str) -> None:
-    seen = grouped(seen_by(name, 4, 3))
-    before = set(seen.keys(True, True))
-    PolicyWrapper(make(name)).eval()(seen)
-    assert set(seen.keys(True, True)) - before == {("robots", "action")}
-    assert seen.batch_size == (4,)
+@pytest.mark.parametrize("mode", [EXPLORE, GREEDY])
+def test_all_that_the_agent_gives_is_written(name: str, mode: ExplorationType) -> None:
+    agent, seen = make(name), seen_by(name, 4, 3)
+    wrapper, written = PolicyWrapper(agent), grouped(seen.clone())
+    before = set(written.keys(True, True))
+    with set_exploration_type(mode):
+        wrapper(written)
+    assert set(written.keys(True, True)) - before == {("robots", key) for key in WRITTEN[name]}
+    assert set(wrapper.out_keys) == {("robots", key) for key in WRITTEN[name]}
+    assert written.batch_size == (4,)
+    if name in DISCRETE:
+        with set_exploration_type(mode):
+            values = agent.policy(seen.clone())["action_value"]
+        assert_near(written["robots", "action_value"], values)
+
+
+def test_an_agent_that_explores_says_nothing_of_the_action_that_was_replaced() -> None:
+    for name, left in (("Rainbow", {"action", "action_value"}), ("SAC", {"action"})):
+        wrapper = PolicyWrapper(make(name, exploration=EpsilonGreedy(0.5)), flat=True)
+        assert set(wrapper.out_keys) == left
+
+
+def test_the_log_probability_of_a_sample_is_that_of_the_change_of_variables() -> None:
+    agent, seen = make("SAC", spec=spec_for("SAC", bounds=(-2.0, 3.0))), seen_by("SAC", 30).exclude("active")
+    policy: Any = agent.policy
+    mean, log_std = policy.network(seen["observation"], seen["object_mask"])
+    base = torch.distributions.Normal(mean, log_std.exp())
+    affine = torch.distributions.AffineTransform(0.5, 2.5)
+    wanted = torch.distributions.TransformedDistribution(base, [torch.distributions.TanhTransform(), affine])
+    for mode in (EXPLORE, GREEDY):
+        with set_exploration_type(mode):
+            written = PolicyWrapper(agent, flat=True)(seen.clone())
+        assert written["action_log_prob"].shape == (30,)
+        came = written["action_log_prob"].tolist()
+        assert came == pytest.approx(wanted.log_prob(written["action"]).sum(-1).tolist(), abs=1e-3)
+
+
+class ValuedActor(torch.nn.Module):
+    """What an actor-critic would give: an action and the value of the state."""
+
+    in_keys, out_keys = ["observation"], ["action", "state_value"]
+
+    def forward(self, tensordict: TensorDict) -> TensorDict:
+        observation = tensordict["observation"]
+        return tensordict.update({"action": observation[..., :2], "state_value": observation[..., :1]})
+
+
+def test_the_value_of_a_state_of_an_agent_that_has_one() -> None:
+    agent: Any = make("DDPG", exploration=None)
+    agent.policy, seen = ValuedActor(), seen_by("DDPG", 4, 3)
+    written = PolicyWrapper(agent)(grouped(seen.clone()))["robots"]
+    assert torch.equal(written["state_value"], seen["observation"][..., :1])
 
 
 def test_a_group_with_the_batch_of_the_environments() -> None:
@@ -109,7 +168,7 @@ def test_a_group_with_the_batch_of_the_environments() -> None:
 @pytest.mark.parametrize("name", DISCRETE)
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])
 def test_illegal_actions_are_never_chosen(name: str, epsilon: float) -> None:
-    wrapper, seen = PolicyWrapper(make(name, epsilon_start=epsilon, epsilon_end=0.0)), seen_by(name, 40, 5)
+    wrapper, seen = PolicyWrapper(make(name, exploration=EpsilonGreedy(epsilon, 0.0))), seen_by(name, 40, 5)
     chosen = actions(wrapper, seen, EXPLORE)
     assert seen["action_mask"].gather(-1, chosen[..., None]).all()
 
@@ -117,7 +176,7 @@ def test_illegal_actions_are_never_chosen(name: str, epsilon: float) -> None:
 @pytest.mark.parametrize("name", CONTINUOUS)
 @pytest.mark.parametrize("mode", [EXPLORE, GREEDY])
 def test_robots_that_take_no_part_do_nothing(name: str, mode: ExplorationType) -> None:
-    wrapper, seen = PolicyWrapper(make(name, epsilon_start=0.5, epsilon_end=0.0)), seen_by(name, 10, 5)
+    wrapper, seen = PolicyWrapper(make(name, exploration=EpsilonGreedy(0.5, 0.0))), seen_by(name, 10, 5)
     chosen, active = actions(wrapper, seen, mode), seen["active"][..., 0]
     assert (chosen[~active] == 0).all()
     assert (chosen[active] != 0).all()
@@ -128,7 +187,7 @@ def test_robots_that_take_no_part_do_nothing(name: str, mode: ExplorationType) -
 
 @each_agent
 def test_it_is_greedy_in_evaluation_mode_whatever_the_exploration_type(name: str) -> None:
-    wrapper, seen = PolicyWrapper(make(name, epsilon_start=1.0)), seen_by(name, 10, 5)
+    wrapper, seen = PolicyWrapper(make(name, exploration=EpsilonGreedy(1.0))), seen_by(name, 10, 5)
     greedy = actions(wrapper, seen)
     assert torch.equal(actions(wrapper.eval(), seen, EXPLORE), greedy)
     assert not torch.equal(actions(wrapper.train(), seen, EXPLORE), greedy)
@@ -140,14 +199,21 @@ def test_noise_of_its_own_is_exploration_too(name: str) -> None:
     assert not torch.equal(actions(wrapper, seen, EXPLORE), actions(wrapper, seen))
 
 
-def test_the_published_sac_samples_when_it_is_greedy() -> None:
-    wrapper, seen = PolicyWrapper(make("SAC", upstream_compat=True)).eval(), seen_by("SAC", 10, 5)
-    assert not torch.equal(actions(wrapper, seen), actions(wrapper, seen))
+@each_agent
+def test_without_exploration_the_policy_draws_what_it_draws_itself(name: str) -> None:
+    agent, seen = make(name, exploration=None), seen_by(name, 10, 5)
+    wrapper = PolicyWrapper(agent)
+    assert agent.metrics == {}
+    agent.anneal(10)
+    state = torch.get_rng_state()
+    explored = actions(wrapper, seen, EXPLORE)
+    assert torch.equal(explored, actions(wrapper, seen)) is (name not in ("Rainbow", "SAC"))
+    assert torch.equal(torch.get_rng_state(), state) is (name != "SAC")  # Rainbow's noise is drawn at updates
 
 
 @pytest.mark.parametrize("name", ["DQN", "IQN", "DDPG", "ACIQN"])  # greedy actions of the others are random too
 def test_epsilon_is_the_share_of_random_actions(name: str) -> None:
-    wrapper = PolicyWrapper(make(name, epsilon_start=0.3, epsilon_end=0.3))
+    wrapper = PolicyWrapper(make(name, exploration=EpsilonGreedy(0.3, 0.3)))
     seen = seen_by(name, 1).expand(5_000).exclude("active")
     if name in DISCRETE:
         seen["action_mask"] = torch.ones(5_000, 25, dtype=torch.bool)
@@ -158,7 +224,7 @@ def test_epsilon_is_the_share_of_random_actions(name: str) -> None:
 
 
 def test_epsilon_is_shared_with_the_agent() -> None:
-    agent = make("DQN", epsilon_start=1.0, epsilon_end=0.0, epsilon_frames=10)
+    agent = make("DQN", exploration=EpsilonGreedy(1.0, 0.0, 10))
     wrapper, seen = PolicyWrapper(agent), seen_by("DQN", 10, 5)
     agent.anneal(10)
     assert torch.equal(actions(wrapper, seen, EXPLORE), actions(wrapper, seen))
@@ -168,7 +234,7 @@ def test_epsilon_is_shared_with_the_agent() -> None:
 
 
 def test_a_level_of_risk_is_for_an_iqn() -> None:
-    with pytest.raises(ValueError, match="PolicyWrapper: cvar is for an IQN, whose actions depend on it; got a ACIQN"):
+    with pytest.raises(ValueError, match="ACIQN: cvar wants an agent whose actions depend on it, such as IQN; got"):
         PolicyWrapper(make("ACIQN"), cvar=0.5)
 
 
@@ -187,6 +253,19 @@ def test_the_agents_own_level_holds_where_none_is_given() -> None:
     seen = seen_by("IQN", 20, 3)
     own = actions(PolicyWrapper(make("IQN", cvar=0.1)).eval(), seen)
     assert torch.equal(own, actions(PolicyWrapper(make("IQN"), cvar=0.1).eval(), seen))
+
+
+def test_alternatives() -> None:
+    agent, seen = make("IQN"), seen_by("IQN", 20, 3)
+    ((name, policy),) = agent.alternatives().items()
+    assert name == "adaptive IQN"
+    wanted = actions(PolicyWrapper(agent, cvar="adaptive").eval(), seen)
+    assert torch.equal(policy(grouped(seen.clone()))["robots", "action"], wanted)
+    assert not torch.equal(wanted, actions(PolicyWrapper(agent).eval(), seen))
+    assert all(make(other).alternatives() == {} for other in AGENTS if other != "IQN")
+    spec = spec_for("IQN", flat=True)
+    del spec.observation_spec["clearance"]
+    assert make("IQN", spec=spec).alternatives() == {}
 
 
 @pytest.mark.parametrize("rows", [1, 3, 5000])
@@ -223,11 +302,11 @@ def test_a_network_without_means_decides_alike(name: str) -> None:
 
 @each_agent
 def test_a_saved_policy_acts_as_before(name: str) -> None:
-    wrapper, seen = PolicyWrapper(make(name, epsilon_start=0.4)), seen_by(name, 6, 3)
+    wrapper, seen = PolicyWrapper(make(name, exploration=EpsilonGreedy(0.4))), seen_by(name, 6, 3)
     file = io.BytesIO()
     torch.save(wrapper.state_dict(), file)
     file.seek(0)
-    other = PolicyWrapper(make(name, seed=5, epsilon_start=0.9))
+    other = PolicyWrapper(make(name, seed=5, exploration=EpsilonGreedy(0.9)))
     other.load_state_dict(torch.load(file, weights_only=True))
     assert torch.equal(actions(other, seen), actions(wrapper, seen))
     assert other.exploration.epsilon == torch.tensor(0.4)
@@ -267,7 +346,7 @@ def test_an_adaptive_level_compiles_to_one_graph() -> None:
 
 def test_a_packer() -> None:
     env = packing_env(6, visible_items=2)
-    agent: Agent = dqn(env, epsilon_start=0.0, epsilon_end=0.0)
+    agent: Agent = dqn(env, exploration=EpsilonGreedy(0.0, 0.0))
     wrapper = PolicyWrapper(agent).eval()
     with torch.no_grad():
         played = env.rollout(5, wrapper, break_when_any_done=False)

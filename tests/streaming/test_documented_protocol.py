@@ -15,8 +15,9 @@ from tests.streaming.network import only_loopback
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene
 from tests.streaming.plain_client import PeerClient, SocketClient, codec_string
 from tests.streaming.viewers import address, encoded, producing, run, server, until
-from torchrl_gpu.streaming import protocol, security, sockets, webrtc
+from torchrl_gpu.streaming.broadcast import protocol
 from torchrl_gpu.streaming.server import StreamServer
+from torchrl_gpu.streaming.web import security, sockets, webrtc
 
 PAGE = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text(encoding="utf-8")
 SECTION = PAGE[PAGE.index("## Protocol") :].partition("\n## Measured")[0]
@@ -38,22 +39,22 @@ def test_the_page_names_every_field_of_a_picture_and_no_other() -> None:
     table = SECTION.split("A picture is one binary message")[1].split("A JPEG is")[0]
     rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
-    assert sorted(named) == sorted(json.loads(protocol.header(encoded(1), 0.0)))
+    assert sorted(named) == sorted(json.loads(protocol.picture_header(encoded(1), 0.0)))
 
 
 def test_the_page_names_the_limits() -> None:
     for number in (
-        protocol.LARGEST_MESSAGE,
-        protocol.LARGEST_VALUE,
-        protocol.LARGEST_NAME,
+        protocol.MAX_MESSAGE_BYTES,
+        protocol.MAX_VALUE,
+        protocol.MAX_NAME,
         int(sockets._MESSAGES_PER_SECOND),
         int(sockets._BURST),
-        webrtc.LARGEST_OFFER,
-        webrtc._MOST_CANDIDATES,
-        webrtc._MOST_LINES,
+        webrtc.MAX_OFFER,
+        webrtc._MAX_CANDIDATES,
+        webrtc._MAX_LINES,
     ):
         assert re.search(rf"\b{number:,}\b", SECTION), number
-    assert f"at least {security.LONG_TOKEN} characters" in PAGE
+    assert f"at least {security.MIN_REMOTE_TOKEN} characters" in PAGE
 
 
 @pytest.mark.parametrize("said", protocol._READERS)
@@ -89,8 +90,7 @@ def test_the_client_imports_nothing_of_ours() -> None:
     assert imported <= {"__future__", "aiohttp", "aiortc", "json", "struct", "types", "typing"}
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_a_client_written_from_the_page_sees_and_commands(isolation: str) -> None:
+def test_a_client_written_from_the_page_sees_and_commands() -> None:
     async def inner(stream_server: StreamServer) -> None:
         stream_server.declare("main", "The main one")
         stream_server.state(commands=["reset"], paused=False)
@@ -137,7 +137,7 @@ def test_a_client_written_from_the_page_sees_and_commands(isolation: str) -> Non
                 pass
             assert client.close_code == 1008
 
-    with server(token=TOKEN, isolation=isolation) as stream_server:
+    with server(token=TOKEN) as stream_server:
         run(inner(stream_server))
 
 

@@ -1,10 +1,9 @@
-"""One contract for a server, in a thread and in a process of its own."""
+"""The contract of a server, over sockets of loopback."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -19,16 +18,16 @@ import pytest
 
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene
 from tests.streaming.viewers import address, producing, run, server, session, until, viewer
-from torchrl_gpu.streaming.hub import Hub
-from torchrl_gpu.streaming.pixels import color_map
-from torchrl_gpu.streaming.protocol import Command
+from torchrl_gpu.streaming.broadcast.hub import Hub
+from torchrl_gpu.streaming.broadcast.protocol import Command
+from torchrl_gpu.streaming.codecs.pixels import color_map
 from torchrl_gpu.streaming.server import StreamServer
 
 
-@pytest.fixture(params=["thread", "process"])
-def started(request: pytest.FixtureRequest) -> Iterator[StreamServer]:
-    """A server, at either place."""
-    with server(isolation=request.param) as stream_server:
+@pytest.fixture
+def started() -> Iterator[StreamServer]:
+    """A server with one stream."""
+    with server() as stream_server:
         stream_server.declare("main")
         yield stream_server
 
@@ -227,7 +226,7 @@ def test_frames_that_nobody_watches_are_counted(started: StreamServer) -> None:
         assert [(each["published"], each["width"], each["watchers"]) for each in facts] == [(3, 30, 0)]
         async with session() as client, client.get(address(started, "metrics")) as answer:
             text = await answer.text()
-            assert 'torchrl_gpu_stream_frames_published_total{stream="main"} 3\n' in text
+            assert 'torchrl_gpu_stream_frames_published_total{stream="main"} 3.0\n' in text
             assert "frames_encoded_total{" not in text
 
     run(inner())
@@ -322,13 +321,12 @@ def test_a_server_starts_again(started: StreamServer) -> None:
     run(inner())
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_a_port_in_use_is_passed_over(isolation: str) -> None:
+def test_a_port_in_use_is_passed_over() -> None:
     with socket.create_server(("127.0.0.1", 0)) as busy:
         port = busy.getsockname()[1]
         with pytest.raises(ValueError, match=f"want a free port from {port} to {port}; got all in use"):
-            server(port=port, isolation=isolation).start()
-        with server(port=port, port_tries=20, isolation=isolation) as second:
+            server(port=port).start()
+        with server(port=port, port_tries=20) as second:
             assert port < second.port < port + 20
             assert second.url == f"http://127.0.0.1:{second.port}/"
 
@@ -354,18 +352,17 @@ def test_addresses_to_print() -> None:
     assert server(port=81, tls=("a", "b")).url == "https://127.0.0.1:81/"
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_hosts_and_certificates_that_cannot_be_used(isolation: str, tmp_path: Path) -> None:
+def test_hosts_and_certificates_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"want an address of this machine; got '203\.0\.113\.7'"):
-        server(host="203.0.113.7", token="a" * 16, isolation=isolation).start()
+        server(host="203.0.113.7", token="a" * 16).start()
     files = str(tmp_path / "certificate.pem"), str(tmp_path / "key.pem")
     with pytest.raises(ValueError, match="want the files of a certificate and its key"):
-        server(tls=files, isolation=isolation).start()
+        server(tls=files).start()
 
 
 def test_an_exception_of_the_server_surfaces_in_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     stream_server = server().start()
-    hub: Hub = stream_server._link.hub  # type: ignore[union-attr]
+    hub: Hub = stream_server._service.hub  # type: ignore[union-attr]
     monkeypatch.setattr(hub, "tick", lambda: 1 / 0)
     wait_for_end()
     with pytest.raises(RuntimeError, match="it failed while it ran: ZeroDivisionError: division by zero"):
@@ -380,8 +377,8 @@ def test_what_fails_on_the_loop_surfaces_too_and_does_not_end_it() -> None:
             assert answer.status == 200
 
     stream_server = server().start()
-    hub: Hub = stream_server._link.hub  # type: ignore[union-attr]
-    hub.call(divide)
+    hub: Hub = stream_server._service.hub  # type: ignore[union-attr]
+    hub.call_in_loop(divide)
     run(inner())
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         stream_server.stop()
@@ -402,41 +399,34 @@ def wait_for_end() -> None:
 def test_the_programs_own_exception_is_the_one_to_be_seen() -> None:
     def program() -> None:
         with server() as stream_server:
-            stream_server._link._error = RuntimeError("of the server")  # type: ignore[union-attr]
+            stream_server._service._error = RuntimeError("of the server")  # type: ignore[union-attr]
             raise KeyError("of the program")
 
     with pytest.raises(KeyError):
         program()
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_it_stops_with_the_interpreter(isolation: str, child_environment: dict[str, str]) -> None:
-    code = f"""
+def test_it_stops_with_the_interpreter(child_environment: dict[str, str]) -> None:
+    code = """
 import numpy as np
 from torchrl_gpu.streaming import StreamServer
-server = StreamServer(port=0, isolation="{isolation}").start()
+server = StreamServer(port=0).start()
 server.publish(np.zeros((4, 6, 3), np.uint8))
-print(server.port, getattr(getattr(server._link, "_process", None), "pid", 0))
+print(server.port)
 """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, env=child_environment, timeout=60
     )
     assert (done.returncode, done.stderr) == (0, "")
-    port, pid = map(int, done.stdout.split())
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port)).close()
-    if pid:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+        socket.create_connection(("127.0.0.1", int(done.stdout))).close()
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_nothing_forks_and_torch_is_not_loaded(isolation: str, child_environment: dict[str, str]) -> None:
-    code = f"""
+def test_nothing_forks_and_torch_is_not_loaded(child_environment: dict[str, str]) -> None:
+    code = """
 import os, sys
 os.register_at_fork(before=lambda: print("forked"))
-from torchrl_gpu.streaming import StreamServer
-with StreamServer(port=0, isolation="{isolation}") as server:
+with StreamServer(port=0) as server:
     server.stop()
     server.start()
 print([name for name in ("torch", "lightning", "multiprocessing") if name in sys.modules])
@@ -495,10 +485,7 @@ def tokens_in(text: str) -> list[str]:
     return [token for token in ("drive-secret", "look-secret", "wrong-secret") if token in text]
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_tokens_are_nowhere_in_the_log(
-    isolation: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tokens_are_nowhere_in_the_log(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
     async def inner(stream_server: StreamServer) -> None:
         async with session() as client:
             for token in ("drive-secret", "look-secret", "wrong-secret"):
@@ -513,12 +500,9 @@ def test_tokens_are_nowhere_in_the_log(
                 with socket.create_connection(("127.0.0.1", stream_server.port), 10) as connection:
                     connection.sendall(f"GET /?token={token}\xff\x00 HTTP/1.1\r\n\r\n".encode("latin-1"))
                     await asyncio.to_thread(connection.recv, 100)
-        listing = Path(f"/proc/{stream_server._link._process.pid}/cmdline") if isolation == "process" else None  # type: ignore[union-attr]
-        if listing is not None and listing.exists():
-            assert tokens_in(listing.read_text()) == []
 
     caplog.set_level("DEBUG")
-    with server(token="drive-secret", view_token="look-secret", isolation=isolation) as stream_server:
+    with server(token="drive-secret", view_token="look-secret") as stream_server:
         run(inner(stream_server))
     out, error = capfd.readouterr()
     assert tokens_in(out + error + caplog.text) == []

@@ -14,8 +14,10 @@ import aiohttp
 import numpy as np
 
 from tests.streaming.pictures import scene
-from torchrl_gpu.streaming.frames import Codec, Encoded
-from torchrl_gpu.streaming.protocol import read_picture
+from torchrl_gpu.streaming.broadcast.frames import Codec, EncodedPicture
+from torchrl_gpu.streaming.broadcast.hub import Hub
+from torchrl_gpu.streaming.broadcast.metrics import PREFIX
+from torchrl_gpu.streaming.broadcast.protocol import read_picture
 from torchrl_gpu.streaming.server import StreamServer
 
 TIMEOUT = 20.0
@@ -40,9 +42,16 @@ async def until(condition: Callable[[], object], what: str = "") -> None:
         await asyncio.sleep(0.001)
 
 
-def encoded(seq: int, size: int = 8, *, key: bool = True, codec: Codec = "jpeg", captured: float = 0.0) -> Encoded:
+def encoded(
+    seq: int, size: int = 8, *, key: bool = True, codec: Codec = "jpeg", captured: float = 0.0
+) -> EncodedPicture:
     """A picture of so many bytes."""
-    return Encoded("main", codec, bytes(size), key, seq, captured, 4, 2)
+    return EncodedPicture("main", codec, bytes(size), key, seq, captured, 4, 2)
+
+
+def counted(hub: Hub, name: str, **labels: str) -> float:
+    """What Prometheus would read of a server; 0 where nothing has been counted."""
+    return hub.metrics.registry.get_sample_value(f"{PREFIX}{name}", labels) or 0.0
 
 
 def address(server: StreamServer, path: str = "", query: str = "") -> str:

@@ -9,7 +9,7 @@ from tensordict import TensorDictBase
 
 from tests.envs.marine.settings import acted, homing_action
 from torchrl_gpu.envs import MarineNavEnv
-from torchrl_gpu.training.graphed import Policy
+from torchrl_gpu.policies.policy import Policy
 
 ALONE = {"robots": 1, "cores": 0, "obstacles": 0, "min_distance": 20.0}
 CROWD = {"robots": 4, "cores": 3, "obstacles": 3, "min_distance": 25.0}

@@ -21,7 +21,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing import HierarchicalPacker
 from torchrl_gpu.training import HierarchicalPacking
 from torchrl_gpu.training.checkpoint import check_checkpoint
-from torchrl_gpu.training.rollout import Rollout
+from torchrl_gpu.training.collect.rollout import Rollout
 
 # -- returns ----------------------------------------------------------------------------------------------------------
 
@@ -58,7 +58,7 @@ def test_the_return_of_a_whole_episode_is_what_j_still_gains() -> None:
 def test_what_is_learned_from_is_what_was_played(tmp_path: Path) -> None:
     made = fit(module(), tmp_path, 6)
     kept = made.replay.storage[:]
-    heights, used = made.store.unpacked(kept.clone())["box_heightmap"], kept["utilization"][:, 0]
+    heights, used = made.codec.unpacked(kept.clone())["box_heightmap"], kept["utilization"][:, 0]
     assert kept["box_heightmap"].dtype == torch.uint8
     assert used.count_nonzero() > 10
     # J of the state and the return give J of the full bin, which lies between 0.25 and 1.25.
@@ -82,13 +82,13 @@ def huber(value: Tensor, target: Tensor) -> Tensor:
 
 def batch_of(made: HierarchicalPacking, number: int = 5) -> tuple[TensorDictBase, Tensor]:
     """The last transitions of the replay, and targets near their returns."""
-    batch = made.store.unpacked(made.replay.storage[len(made.replay) - number :].clone())
+    batch = made.codec.unpacked(made.replay.storage[len(made.replay) - number :].clone())
     target = made.reward_scale * batch["next", "reward"][:, 0]
     return batch, target + torch.linspace(-2, 2, number)
 
 
 def state_values(made: HierarchicalPacking, state: TensorDictBase) -> Tensor:
-    figures = made.both.state_figures(
+    figures = made.both.state_features(
         *(state[key] for key in ("box_heightmap", "item_id", "utilization", "num_packed"))
     )
     return made.networks.value(figures)
@@ -227,7 +227,7 @@ def test_max_steps_counts_updates_and_is_met_exactly(tmp_path: Path, max_steps: 
 def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
     made = module(n_steps=2, env={"backend": "eager"}, worker_updates=0, manager_period=1)
     fit(made, tmp_path, 2)
-    batch = made.store.unpacked(made.replay.storage[:6].clone())
+    batch = made.codec.unpacked(made.replay.storage[:6].clone())
     target = torch.zeros(6)
     with NoHostReads():
         made._later(batch)
@@ -279,7 +279,7 @@ class NaiveTargets:
         late = HierarchicalPacker(made.env, made.targets, margin=made.margin)
         chosen = online(shown)
         advantage = late.scores_of(shown["box_heightmap"], chosen["variant"][:, None]).flatten()[chosen["place"]]
-        figures = online.state_figures(
+        figures = online.state_features(
             *(after[None][key] for key in ("box_heightmap", "item_id", "utilization", "num_packed"))
         )
         item = after["item_id"][chosen["slot"][0]]
@@ -446,7 +446,7 @@ def test_it_tests_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
         ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
         ({"n_steps": 0}, "n_steps must be at least 1; got 0"),
         ({"manager_period": 0}, "manager_period must be at least 1; got 0"),
-        ({"replay_size": 11}, "replay_size must hold a batch and a rollout, 12 transitions; got 11"),
+        ({"capacity": 11}, "replay must hold a batch and a rollout, 12 transitions; got 11"),
     ],
 )
 def test_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:

@@ -15,15 +15,16 @@ from tests.training import tiny
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny_navigation import AGENTS, DISCRETE, marine_env, navigation, worlds
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.training import Navigation
+from torchrl_gpu.training import OffPolicy
+from torchrl_gpu.training.collect.episodes import EpisodeMeter
 
 
-def trained(module: Navigation, folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: Any) -> Navigation:
+def trained(module: OffPolicy, folder: Path, max_steps: int = 6, *callbacks: Callback, **changes: Any) -> OffPolicy:
     """The module after a run."""
     return tiny.fit(module, folder, max_steps, *callbacks, data_module=worlds(), **changes)  # type: ignore[arg-type]
 
 
-def weights(module: Navigation) -> list[Tensor]:
+def weights(module: OffPolicy) -> list[Tensor]:
     return [weight.detach().clone() for weight in module.agent.parameters_to_train]
 
 
@@ -34,13 +35,16 @@ def weights(module: Navigation) -> list[Tensor]:
 def test_every_agent_trains_and_is_evaluated(tmp_path: Path, name: str) -> None:
     module = navigation(name, prioritized=name == "Rainbow")
     before = weights(module)
-    metrics = trained(module, tmp_path).trainer.callback_metrics
+    runner = trained(module, tmp_path).trainer
+    metrics = runner.callback_metrics
+    assert {name for name in runner.progress_bar_metrics if name.startswith("val/")} == {"val/success"}
     moved = [not torch.equal(a, b) for a, b in zip(before, weights(module), strict=True)]
     assert sum(moved) > len(moved) / 2
     assert module.trainer.global_step == 6
     groups = module.agent.parameter_groups
-    wanted = {"train/loss", "train/success", "train/collided", "train/epsilon", "train/frames", "val/success"}
+    wanted = {"train/loss", "train/success", "train/collided", "train/frames", "val/success"}
     wanted |= {"val/arrived", "val/collision_rate", "val/return"}
+    wanted |= {"train/epsilon"} if module.agent.exploration is not None else set()
     wanted |= {f"train/{group}_loss" for group in groups} if len(groups) > 1 else set()
     assert wanted <= set(metrics)
     assert all(value.isfinite() for value in metrics.values())
@@ -58,8 +62,8 @@ def test_playing_and_updating_read_nothing_back(tmp_path: Path, name: str) -> No
             module.env.restore(part)
         losses = module.agent.losses(batch)
         torch.stack(list(losses.values())).sum().backward()
-        module.agent.follow(7)
-        module._sampler.update_priority(batch["index"], batch["td_error"])
+        module.agent.update_targets(7)
+        module.replay.sampler.update_priority(batch["index"], batch["td_error"])
     assert all(group["capturable"] is False for group in optimizer.param_groups)  # no GPU here
 
 
@@ -75,8 +79,8 @@ def test_same_seed_same_run(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["IQN", "SAC", "Rainbow"])
 @pytest.mark.parametrize("stop", [4, 8])
 def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, name: str, stop: int) -> None:
-    def made() -> Navigation:
-        return navigation(name, prioritized=name == "Rainbow", priority_beta_updates=20)
+    def made() -> OffPolicy:
+        return navigation(name, prioritized=name == "Rainbow", beta_updates=20)
 
     trained(made(), tmp_path / "whole", 12, EpisodeCheckpoint())
     trained(made(), tmp_path / "first", stop, EpisodeCheckpoint())
@@ -129,7 +133,7 @@ def test_frames_count_worlds_not_robots(tmp_path: Path) -> None:
     module = trained(navigation(agent={"n_steps": 1}), tmp_path, 4)
     assert module.frames == 48 + 2 * 8
     assert len(module.replay) == 2 * module.frames  # two robots each
-    assert module.lanes == 8
+    assert module.num_trajectories == 8
 
 
 def test_a_flat_world_of_one_robot(tmp_path: Path) -> None:
@@ -140,17 +144,16 @@ def test_a_flat_world_of_one_robot(tmp_path: Path) -> None:
 
 
 def test_success_and_collisions_are_counted_by_world() -> None:
-    module = navigation()
-    module.on_fit_start()
-    env = module.env
+    env = navigation().env
     steps = torch.stack([env.rand_step(env.reset()) for _ in range(1)], 1)
     after = steps["next"]
     after["done"][:, 0, 0] = torch.tensor([True, True, True, False])
     after["success"][:, 0, 0] = torch.tensor([True, False, False, True])
     after["robots", "collided"][:, 0, :, 0] = torch.tensor([[False, False], [True, False], [False, True], [True, True]])
-    module.count(steps)
-    recent = {name: value.item() for name, value in module.meter.recent.items()}
-    assert module.meter.finished.item() == 3
+    meter = EpisodeMeter(env.device, env.outcome_names)
+    meter.count({"done": after["done"], **env.episode_outcomes(after)})
+    recent = {name: value.item() for name, value in meter.recent.items()}
+    assert meter.finished.item() == 3
     assert recent == {"success": pytest.approx(1 / 3), "collided": pytest.approx(2 / 3)}
 
 
@@ -180,16 +183,16 @@ def test_learning_rates_by_loss(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"actors": 0.5}, {"actor": 0.0}])
 def test_learning_rates_that_cannot_be(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"Navigation: learning_rates wants factors above 0 for critic, actor; got"):
+    with pytest.raises(ValueError, match=r"OffPolicy: learning_rates wants factors above 0 for critic, actor; got"):
         navigation("DDPG", learning_rates=wrong)
 
 
 def test_a_replay_that_is_too_small() -> None:
     # 4 environments × 2 robots × 2 steps
-    with pytest.raises(ValueError, match=r"Navigation: replay_size must hold a batch and a rollout, 16 transitions"):
-        navigation(replay_size=10, batch_size=4)
+    with pytest.raises(ValueError, match=r"OffPolicy: replay must hold a batch and a rollout, 16 transitions"):
+        navigation(capacity=10, batch_size=4)
 
 
 def test_an_agent_for_other_actions_is_refused() -> None:
     with pytest.raises(ValueError, match=r"want a discrete action; that of MarineNavEnv is continuous"):
-        Navigation(marine_env("v3"), AGENTS["IQN"])
+        OffPolicy(marine_env("v3"), AGENTS["IQN"])

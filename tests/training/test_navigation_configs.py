@@ -20,7 +20,7 @@ def shortened(name: str, folder: Path) -> list[str]:
         "model.env.pool": 16,
         "model.env.max_steps": 20,
         "model.batch_size": 8,
-        "model.replay_size": 1000,
+        "model.replay.capacity": 1000,
         "model.warmup_frames": 64,
         "model.updates_per_step": 2,
         "data.steps_per_epoch": 2,

@@ -12,9 +12,9 @@ from lightning.pytorch import LightningModule
 from tests.training.crossing_worlds import always, marine_env
 from tests.training.tiny import trainer
 from torchrl_gpu.envs import MarineNavEnv
+from torchrl_gpu.evaluation.navigation.published import V2_TEST, V3_TEST, published_for
+from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
 from torchrl_gpu.training.navigation_data import NavigationWorlds
-from torchrl_gpu.training.navigation_suite import NavigationSuite
-from torchrl_gpu.training.published import V2_TEST, V3_TEST, published_for
 
 SMALL = {"worlds_per_level": 2, "val_worlds_per_level": 1}
 
@@ -48,19 +48,31 @@ def trained(version: str = "v2", **changes: Any) -> MarineNavEnv:
 @pytest.mark.parametrize(("version", "test"), [("v2", V2_TEST), ("v3", V3_TEST)])
 def test_what_the_papers_evaluate_with(version: str, test: Any) -> None:
     worlds = connected(NavigationWorlds(**SMALL), trained(version))
-    tested, validated = only(worlds.test_dataloader()).env, only(worlds.val_dataloader()).env
+    loaders = worlds.test_dataloader(), worlds.val_dataloader(), worlds.predict_dataloader()
+    suites = [only(loader) for loader in loaders]
+    tested, validated, predicted = (suite.env for suite in suites)
     assert published_for(tested) is test
-    assert tested.num_envs == 2 * len(test.levels)
-    assert (validated.max_steps, validated.end_on_collision, validated.num_envs) == (1000, True, 6)
+    assert [suite.num_episodes for suite in suites] == [2 * len(test.levels), 6, 2 * len(test.levels)]
+    assert (validated.max_steps, validated.end_on_collision) == (1000, True)
     assert validated.levels[5] == (0, 7, 8, 10, 40.0) if version == "v2" else validated.levels == V3_TEST.levels
     assert (tested.seed, validated.seed) == (3, 253)
-    assert only(worlds.predict_dataloader()).env is tested
+    assert (predicted.seed, predicted.levels) == (tested.seed, tested.levels)
 
 
 @pytest.mark.parametrize(("version", "number"), [("v2", 500), ("v3", 600)])
 def test_numbers_of_worlds(version: str, number: int) -> None:
     worlds = connected(NavigationWorlds(), trained(version))
-    assert (worlds.test_suite().env.num_envs, worlds.val_suite().env.num_envs) == (number, 60)
+    assert (worlds.suite("test").num_episodes, worlds.suite("validate").num_episodes) == (number, 60)
+
+
+def test_fewer_worlds_are_the_first_of_every_row() -> None:
+    worlds = connected(NavigationWorlds(**SMALL | {"worlds_per_level": 3}, max_steps=2), trained())
+    every, some, least = (worlds.suite("test", number) for number in (None, 10, 1))
+    assert [suite.num_episodes for suite in (every, some, least)] == [15, 10, 5]
+    assert worlds.suite("test", 100).num_episodes == 15
+    starts = [suite.play(always(4)).start for suite in (every, some)]
+    assert all(start is not None for start in starts)
+    assert torch.equal(starts[0].unflatten(0, (5, 3))[:, :2].flatten(0, 1), starts[1])  # type: ignore[union-attr]
 
 
 def test_the_environment_is_like_the_one_of_training() -> None:
@@ -73,30 +85,21 @@ def test_the_environment_is_like_the_one_of_training() -> None:
 def test_own_rows() -> None:
     changes: dict[str, Any] = {"val_levels": "own", "test_levels": [[0, 2, 1, 0, 25]], "max_steps": 7}
     worlds = connected(NavigationWorlds(**SMALL, **changes), marine_env())
-    assert worlds.val_suite().env.levels == ((0, 1, 0, 0, 20.0),)
-    assert worlds.test_suite().env.levels == ((0, 2, 1, 0, 25.0),)
-    assert worlds.test_suite().env.max_steps == 7
+    assert worlds.suite("validate").env.levels == ((0, 1, 0, 0, 20.0),)
+    assert worlds.suite("test").env.levels == ((0, 2, 1, 0, 25.0),)
+    assert worlds.suite("test").env.max_steps == 7
 
 
 def test_one_robot_without_its_group_has_its_own_rows() -> None:
     worlds = connected(NavigationWorlds(**SMALL), marine_env(flat=True))
-    assert worlds.val_suite().env.levels == ((0, 1, 0, 0, 20.0),)
-    assert worlds.test_suite().env.flat
-
-
-def test_suites_are_made_once_for_an_environment() -> None:
-    worlds = connected(NavigationWorlds(**SMALL), trained())
-    assert only(worlds.val_dataloader()) is only(worlds.val_dataloader())
-    assert only(worlds.val_dataloader()) is not only(worlds.test_dataloader())
-    before = worlds.val_suite()
-    worlds = connected(worlds, trained(actions="discrete"))  # as after a move to another device
-    assert worlds.val_suite() is not before
+    assert worlds.suite("validate").env.levels == ((0, 1, 0, 0, 20.0),)
+    assert worlds.suite("test").env.flat
 
 
 def test_another_seed_gives_other_worlds() -> None:
     goals = []
     for seed in (1, 2, 1):
-        suite = connected(NavigationWorlds(val_seed=seed, **SMALL), trained()).val_suite()
+        suite = connected(NavigationWorlds(val_seed=seed, **SMALL), trained()).suite("validate")
         suite.env.reset()
         goals.append(suite.env.scene.goal)
     assert torch.equal(goals[0], goals[2])
@@ -106,23 +109,23 @@ def test_another_seed_gives_other_worlds() -> None:
 def test_time_and_batches() -> None:
     worlds = connected(NavigationWorlds(steps_per_epoch=11, **SMALL), trained())
     assert len(worlds.train_dataloader()) == 11
-    suite = worlds.val_suite()
+    suite = worlds.suite("validate")
     assert worlds.transfer_batch_to_device(suite, torch.device("cpu"), 0) is suite
 
 
 def test_scores_of_a_suite() -> None:
     worlds = connected(NavigationWorlds(val_levels="own", max_steps=2, **SMALL), marine_env())
-    suite = worlds.val_suite()
+    suite = worlds.suite("validate")
     assert suite.play(always(4)).scores()[suite.headline] == 0
 
 
 def test_the_worlds_of_training_are_refused() -> None:
     worlds = connected(NavigationWorlds(seed=9, **SMALL), trained(seed=9))
-    with pytest.raises(ValueError, match=r"want seeds other than that of training, 9; got .'test': 9, 'val': 253"):
+    with pytest.raises(ValueError, match=r"want seeds other than that of training, 9; got .'test': 9, 'validate': 253"):
         worlds.val_dataloader()
 
 
-@pytest.mark.parametrize("name", ["steps_per_epoch", "worlds_per_level", "val_worlds_per_level", "max_steps"])
+@pytest.mark.parametrize("name", ["worlds_per_level", "val_worlds_per_level", "max_steps", "batch_size"])
 def test_numbers_that_cannot_work(name: str) -> None:
     with pytest.raises(ValueError, match=f"NavigationWorlds: {name} must be at least 1; got 0"):
         NavigationWorlds(**{name: 0})  # type: ignore[arg-type]

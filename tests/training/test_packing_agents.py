@@ -13,37 +13,46 @@ from torch import Tensor
 
 from tests.no_host_reads import NoHostReads
 from tests.training.resuming import differences, everything, last
-from tests.training.tiny import STEPS, dqn, fit, packing_env
+from tests.training.tiny import STEPS, dqn, fit, packing_env, with_replay
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.policies import IQN, PlacementAtoms, PlacementQuantiles, Rainbow
-from torchrl_gpu.training import QLearning
+from torchrl_gpu.policies import (
+    IQN,
+    AgentSpace,
+    EpsilonGreedy,
+    PlacementAtoms,
+    PlacementQuantiles,
+    Rainbow,
+    SoftTargets,
+)
+from torchrl_gpu.training import OffPolicy
 
-FOLLOWING = {"epsilon_frames": 400, "tau": 0.1}
+TARGETS = {"targets": SoftTargets(0.1)}
 
 
-def rainbow(env: PackingEnv, **changes: Any) -> Rainbow:
+def rainbow(space: AgentSpace, **changes: Any) -> Rainbow:
     """With few atoms, over the utilizations that there are."""
-    network = partial(PlacementAtoms, num_atoms=7, channels=4, blocks=1)
-    return Rainbow(env, network=network, **{"v_min": 0.0, "v_max": 1.0, "epsilon_start": 0.5, **FOLLOWING, **changes})
+    network, exploration = partial(PlacementAtoms, num_atoms=7, channels=4, blocks=1), EpsilonGreedy(0.5, 0.0, 400)
+    arguments = {"v_min": 0.0, "v_max": 1.0, "exploration": exploration}
+    return Rainbow(space, network=network, **{**arguments, **TARGETS, **changes})
 
 
-def iqn(env: PackingEnv, **changes: Any) -> IQN:
+def iqn(space: AgentSpace, **changes: Any) -> IQN:
     """With few τ."""
     network = partial(PlacementQuantiles, channels=4, blocks=1)
-    return IQN(env, network=network, **{"num_taus": 4, "acting_taus": 4, **FOLLOWING, **changes})
+    arguments = {"num_taus": 4, "acting_taus": 4, "exploration": EpsilonGreedy(frames=400)}
+    return IQN(space, network=network, **{**arguments, **TARGETS, **changes})
 
 
 AGENTS = {"DQN": dqn, "Rainbow": rainbow, "IQN": iqn}
 every = pytest.mark.parametrize("name", AGENTS)
 
 
-def module(name: str, seed: int = 3, **changes: Any) -> QLearning:
+def module(name: str, seed: int = 3, **changes: Any) -> OffPolicy:
     """A run that is small in every respect."""
-    arguments = {"batch_size": 16, "replay_size": 160, "warmup_frames": 48, **STEPS}
+    arguments = {"batch_size": 16, "capacity": 160, "warmup_frames": 48, **STEPS}
     torch.manual_seed(7)
     env = packing_env(seed=seed)
-    return QLearning(env, AGENTS[name], partial(torch.optim.Adam, lr=1e-2), **{**arguments, **changes})
+    return OffPolicy(env, AGENTS[name], partial(torch.optim.Adam, lr=1e-2), **with_replay({**arguments, **changes}))
 
 
 def copies(weights: list[Tensor]) -> list[Tensor]:
@@ -86,14 +95,14 @@ def test_playing_and_updating_read_nothing_back(tmp_path: Path, name: str) -> No
         for part in (batch, batch["next"]):
             made.env.restore(part)
         made.agent.loss(batch)["loss"].backward()
-        made.agent.follow(3)
+        made.agent.update_targets(3)
         made.replay.update_priority(batch["index"], batch["td_error"])
 
 
 @pytest.mark.parametrize("stop", [4, 6])  # in the middle of an epoch of 3 training steps, and at its end
 @pytest.mark.parametrize("name", ["Rainbow", "IQN"])
 def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, name: str, stop: int) -> None:
-    made = partial(module, name, prioritized=name == "Rainbow", priority_beta_updates=8)
+    made = partial(module, name, prioritized=name == "Rainbow", beta_updates=8)
     fit(made(), tmp_path / "whole", 10, EpisodeCheckpoint())
     fit(made(), tmp_path / "half", stop, EpisodeCheckpoint())
     fit(made(seed=11), tmp_path / "rest", 10, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)
@@ -105,7 +114,7 @@ def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, name: str, stop: int)
 # -- priorities --
 
 
-def spied(made: QLearning) -> list[tuple[float, TensorDictBase]]:
+def spied(made: OffPolicy) -> list[tuple[float, TensorDictBase]]:
     """The exponent and the batch of every update that is made from now on."""
     seen, losses = [], made.agent.losses
 
@@ -120,14 +129,14 @@ def spied(made: QLearning) -> list[tuple[float, TensorDictBase]]:
 
 def test_the_exponent_goes_to_one_by_hand(tmp_path: Path) -> None:
     # From 0.4 to 1 in 4 updates: 0.6 · 1/4 more with each, and then it stays.
-    made = module("DQN", prioritized=True, priority_beta=0.4, priority_beta_updates=4)
+    made = module("DQN", prioritized=True, beta=0.4, beta_updates=4)
     seen = spied(made)
     fit(made, tmp_path, 6)
     assert [beta for beta, _ in seen] == pytest.approx([0.4, 0.55, 0.7, 0.85, 1.0, 1.0])
 
 
 def test_the_exponent_stays_where_nothing_is_said(tmp_path: Path) -> None:
-    made = module("DQN", prioritized=True, priority_beta=0.3)
+    made = module("DQN", prioritized=True, beta=0.3)
     seen = spied(made)
     fit(made, tmp_path, 4)
     assert [beta for beta, _ in seen] == [0.3] * 4
@@ -135,7 +144,7 @@ def test_the_exponent_stays_where_nothing_is_said(tmp_path: Path) -> None:
 
 @every
 def test_weights_and_priorities_are_those_of_the_definition(tmp_path: Path, name: str) -> None:
-    made = module(name, prioritized=True, priority_alpha=0.5, priority_beta_updates=4, updates_per_step=4)
+    made = module(name, prioritized=True, alpha=0.5, beta_updates=4, updates_per_step=4)
     seen, chances = spied(made), []
     sample = made.on_train_start
 
@@ -167,7 +176,7 @@ def test_weights_and_priorities_are_those_of_the_definition(tmp_path: Path, name
 @every
 def test_weights_of_priorities_count_in_the_loss(tmp_path: Path, name: str) -> None:
     def weights_after(exponent: float) -> dict[str, Tensor]:
-        return fit(module(name, prioritized=True, priority_beta=exponent), tmp_path, 4).agent.state_dict()
+        return fit(module(name, prioritized=True, beta=exponent), tmp_path, 4).agent.state_dict()
 
     first, again, other = (weights_after(exponent) for exponent in (0.0, 0.0, 1.0))
     assert differences(first, again) == []

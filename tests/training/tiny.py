@@ -11,13 +11,22 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
-from torchrl_gpu.policies import DQN, PlacementScores
-from torchrl_gpu.training import PackingEpisodes, QLearning
-from torchrl_gpu.training.replay_run import ReplayRun
+from torchrl_gpu.policies import DQN, AgentSpace, EpsilonGreedy, PlacementScores, SoftTargets
+from torchrl_gpu.training import DeviceReplay, OffPolicy, PackingEpisodes
+from torchrl_gpu.training.run import ReplayRun
 
 Run = TypeVar("Run", bound=ReplayRun)
 
 STEPS = {"rollout_steps": 2, "updates_per_step": 2}  # of a training step
+
+
+REPLAY = ("capacity", "prioritized", "alpha", "beta", "beta_updates", "storage")
+
+
+def with_replay(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a run, those of its replay among them, as the run takes them."""
+    replay = partial(DeviceReplay, **{name: arguments[name] for name in REPLAY if name in arguments})
+    return {name: value for name, value in arguments.items() if name not in REPLAY} | {"replay": replay}
 
 
 def packing_env(num_envs: int = 8, **changes: Any) -> PackingEnv:
@@ -26,21 +35,22 @@ def packing_env(num_envs: int = 8, **changes: Any) -> PackingEnv:
     return PackingEnv(num_envs, **{**arguments, "device": "cpu", "seed": 3, **changes})
 
 
-def dqn(env: PackingEnv, **changes: Any) -> DQN:
-    """An agent with a narrow network."""
-    arguments = {"network": partial(PlacementScores, channels=4, blocks=1), "epsilon_frames": 400, "tau": 0.1}
-    return DQN(env, **{**arguments, **changes})
+def dqn(given: PackingEnv | AgentSpace, **changes: Any) -> DQN:
+    """An agent of an environment or its space, with a narrow network."""
+    space = given if isinstance(given, AgentSpace) else AgentSpace.of(given)
+    arguments = {"network": partial(PlacementScores, channels=4, blocks=1), "targets": SoftTargets(0.1)}
+    return DQN(space, **{**arguments, "exploration": EpsilonGreedy(frames=400), **changes})
 
 
-def module(*, agent: dict[str, Any] | None = None, env: dict[str, Any] | None = None, **changes: Any) -> QLearning:
+def module(*, agent: dict[str, Any] | None = None, env: dict[str, Any] | None = None, **changes: Any) -> OffPolicy:
     """A module that is small in every respect; `agent` and `env` change the arguments of those."""
-    arguments = {"batch_size": 16, "replay_size": 160, "warmup_frames": 48, **STEPS}
+    arguments = {"batch_size": 16, "capacity": 160, "warmup_frames": 48, **STEPS}
     torch.manual_seed(7)
-    return QLearning(
+    return OffPolicy(
         packing_env(**(env or {})),
         partial(dqn, **(agent or {})),
         partial(torch.optim.Adam, lr=1e-2),
-        **arguments | changes,
+        **with_replay(arguments | changes),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tests.training.tiny import with_replay
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.policies import (
     ACIQN,
@@ -24,8 +25,9 @@ from torchrl_gpu.policies import (
     NavigationQuantiles,
     NavigationScores,
     Rainbow,
+    SoftTargets,
 )
-from torchrl_gpu.training import Navigation, NavigationWorlds
+from torchrl_gpu.training import NavigationWorlds, OffPolicy
 
 DISCRETE: dict[str, Callable[..., Agent]] = {
     "DQN": partial(DQN, network=NavigationScores),
@@ -50,16 +52,16 @@ def marine_env(version: str = "v2", num_envs: int = 4, **changes: Any) -> Marine
 
 def navigation(
     name: str = "IQN", *, agent: dict[str, Any] | None = None, env: dict[str, Any] | None = None, **changes: Any
-) -> Navigation:
+) -> OffPolicy:
     """A module that is small in every respect; `agent` and `env` change the arguments of those."""
-    arguments: dict[str, Any] = {"batch_size": 16, "replay_size": 400, "warmup_frames": 48}
+    arguments: dict[str, Any] = {"batch_size": 16, "capacity": 400, "warmup_frames": 48}
     arguments |= {"rollout_steps": 2, "updates_per_step": 2}
     torch.manual_seed(7)
-    return Navigation(
+    return OffPolicy(
         marine_env("v2" if name in DISCRETE else "v3", **(env or {})),
-        partial(AGENTS[name], **{"n_steps": 3, "tau": 0.1, **(agent or {})}),
+        partial(AGENTS[name], **{"n_steps": 3, "targets": SoftTargets(0.1), **(agent or {})}),
         partial(torch.optim.Adam, lr=1e-3),
-        **arguments | changes,
+        **with_replay(arguments | changes),
     )
 
 

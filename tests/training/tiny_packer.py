@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.policies.packing.packer_scenes import narrow, solids_env
+from tests.training.tiny import with_replay
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing import PackerNetworks
 from torchrl_gpu.policies.packing.views import ItemViews
@@ -39,9 +40,9 @@ def module(*, env: dict[str, Any] | None = None, **changes: Any) -> Hierarchical
         "rollout_steps": 2,
         "updates_per_step": 2,
         "batch_size": 6,
-        "replay_size": 90,
+        "capacity": 90,
         "warmup_frames": 18,
         "n_steps": 4,
     }
     adam = partial(torch.optim.Adam, lr=1e-3)
-    return HierarchicalPacking(short_env(**(env or {})), tiny_networks(), adam, **arguments | changes)
+    return HierarchicalPacking(short_env(**(env or {})), tiny_networks(), adam, **with_replay(arguments | changes))

@@ -9,29 +9,26 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
     from torchrl_gpu.callbacks.final_table import FinalTable
     from torchrl_gpu.callbacks.frame_stream import FrameStream
-    from torchrl_gpu.callbacks.navigation_pictures import NavigationPictures
-    from torchrl_gpu.callbacks.pictures import PackingPictures
+    from torchrl_gpu.callbacks.pictures import EvaluationPictures
     from torchrl_gpu.callbacks.progress import RunProgress
     from torchrl_gpu.callbacks.summary import NetworkSummary
     from torchrl_gpu.callbacks.throughput import Throughput
 
 _HOMES = {
     "EpisodeCheckpoint": "checkpoint",
+    "EvaluationPictures": "pictures",
     "FinalTable": "final_table",
     "FrameStream": "frame_stream",
-    "NavigationPictures": "navigation_pictures",
     "NetworkSummary": "summary",
-    "PackingPictures": "pictures",
     "RunProgress": "progress",
     "Throughput": "throughput",
 }
 __all__ = [
     "EpisodeCheckpoint",
+    "EvaluationPictures",
     "FinalTable",
     "FrameStream",
-    "NavigationPictures",
     "NetworkSummary",
-    "PackingPictures",
     "RunProgress",
     "Throughput",
 ]

@@ -299,7 +299,7 @@ def _only_tries(trainer: Any) -> bool:
 
 
 def _episodes(module: Any) -> int:
-    return int(module.meter.finished)
+    return int(module.episodes)
 
 
 def _agreed(trainer: Trainer, due: bool) -> bool:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 GRID_SIDE = 3  # pictures along each side of a grid, at most
 CHOSEN_SPACING = 1.0  # seconds: a stream that somebody chooses gets a picture, unless the last one is younger
 TITLES = {"worst": "The worst", "best": "The best", "grid": "Several"}
-MOST_DECLARED = 40  # streams with their overlays; of the others, overlays are there on demand
+MAX_DECLARED = 40  # streams with their overlays; of the others, overlays are there on demand
 _NAME = re.compile(r"(?:env(0|[1-9][0-9]{0,8})|worst|best|grid)(?::([a-z][a-z_]{0,15}))?")
 _COUNTS = ("step", "episode", "num_packed")
-_MOST_REMEMBERED = 256  # streams, of those drawn last
+_MAX_REMEMBERED = 256  # streams, of those drawn last
 
 
 class FrameSink(Protocol):
@@ -41,14 +41,14 @@ class FrameSink(Protocol):
 
 
 class Decider(Protocol):
-    """What is used of `torchrl_gpu.training.decisions.Decisions`."""
+    """What is used of `torchrl_gpu.evaluation.decisions.Decisions`."""
 
     has_values: bool
 
     def __call__(self, observation: TensorDictBase) -> Decision: ...
 
 
-class Name(NamedTuple):
+class EnvStreamName(NamedTuple):
     """Of a stream, in its parts."""
 
     base: str  # "env3", "worst", "best" or "grid"
@@ -56,12 +56,12 @@ class Name(NamedTuple):
     overlay: str | None
 
     @staticmethod
-    def read(name: str) -> Name | None:
+    def parse(name: str) -> EnvStreamName | None:
         """None for what is no stream of environments."""
         found = _NAME.fullmatch(name)
         if found is None or (found[2] is not None and name.startswith("grid")):
             return None
-        return Name(name.partition(":")[0], None if found[1] is None else int(found[1]), found[2])
+        return EnvStreamName(name.partition(":")[0], None if found[1] is None else int(found[1]), found[2])
 
 
 class EnvStreams:
@@ -114,7 +114,7 @@ class EnvStreams:
         if not self.sink.watchers():
             return []
         old = time.monotonic() - CHOSEN_SPACING
-        for name in dict.fromkeys((*self.names, *before, *filter(self._is_here, self.sink.wanted_streams()))):
+        for name in dict.fromkeys((*self.names, *before, *filter(self._serves, self.sink.wanted_streams()))):
             if number := self.sink.watchers(name):
                 self._watchers[name] = number
                 if number > before.get(name, 0) and self._drawn_at.get(name, -math.inf) <= old:
@@ -133,25 +133,25 @@ class EnvStreams:
             only: Streams to look at; None for all.
             version: Changes whenever the environments do: what has been drawn at this version already is left out.
                 None always draws.
-            extra: More figures for the meta data of each picture, besides those of the environment.
+            extra: More metrics for the meta data of each picture, besides those of the environment.
         """
         wanted = self.sink.wanted_streams()
         due = [name for name in wanted if self._draws(name, only) and self._is_new(name, version)]
         if due:
-            figures = self._read()
+            metrics = self._read()
             decisions: dict[int, Decision] = {}
             for name in due:
-                self._publish(name, figures, decisions, extra)
-                _remember(self._drawn_at, name, time.monotonic())
+                self._publish(name, metrics, decisions, extra)
+                _store(self._drawn_at, name, time.monotonic())
             self._chosen.difference_update(due)
         return len(due)
 
     def _declare(self) -> None:
-        """Tells the server what can be watched."""
+        """Declares the streams and families of streams to the server."""
         declared = dict.fromkeys(self.names)
         for base in (name for name in self.names if ":" not in name and name != "grid"):
             more = [f"{base}:{overlay}" for overlay in self.overlays]
-            if len(declared | dict.fromkeys(more)) <= MOST_DECLARED:
+            if len(declared | dict.fromkeys(more)) <= MAX_DECLARED:
                 declared |= dict.fromkeys(more)
         for name in declared:
             self.sink.declare(name, title(name, self.overlays))
@@ -164,11 +164,11 @@ class EnvStreams:
         """Whether to draw a stream: one that was named, for nobody too; overlays and others where they are watched."""
         if only is not None and name not in only:
             return False
-        return self._is_here(name) and (name in self.names or self.sink.watchers(name) > 0)
+        return self._serves(name) and (name in self.names or self.sink.watchers(name) > 0)
 
-    def _is_here(self, name: str) -> bool:
+    def _serves(self, name: str) -> bool:
         """Whether a stream of the server, which may have others, too, is one of these."""
-        found = Name.read(name)
+        found = EnvStreamName.parse(name)
         return (
             found is not None
             and (found.number is None or found.number < self.view.num_envs)
@@ -177,32 +177,32 @@ class EnvStreams:
 
     def _is_new(self, name: str, version: int | None) -> bool:
         if version is None or self._versions.get(name) != version:
-            _remember(self._versions, name, -1 if version is None else version)
+            _store(self._versions, name, -1 if version is None else version)
             return True
         return False
 
     def _publish(
-        self, name: str, figures: dict[str, np.ndarray], decisions: dict[int, Decision], extra: dict[str, Any]
+        self, name: str, metrics: dict[str, np.ndarray], decisions: dict[int, Decision], extra: dict[str, Any]
     ) -> None:
         if name == "grid":
-            self._publish_grid(figures, extra)
+            self._publish_grid(metrics, extra)
             return
         before = self._shown.get(name)
-        if before is not None and int(figures["episode"][before[0]]) != before[1]["episode"]:
+        if before is not None and int(metrics["episode"][before[0]]) != before[1]["episode"]:
             self.sink.end_episode(name, before[1])
         base, _, overlay = name.partition(":")
-        index = self._index(base, figures)
-        meta = {"env": index} | _row(figures, index) | extra
-        _remember(self._shown, name, (index, meta))
+        index = self._index(base, metrics)
+        meta = {"env": index} | _row(metrics, index) | extra
+        _store(self._shown, name, (index, meta))
         self.sink.publish(self._picture(index, overlay, decisions), name, meta)
 
-    def _index(self, base: str, figures: dict[str, np.ndarray]) -> int:
+    def _index(self, base: str, metrics: dict[str, np.ndarray]) -> int:
         """The environment that a stream shows, and its overlays with it."""
         index, episode = self._followed.get(base, (0, -1))
-        if int(figures["episode"][index]) != episode:
-            index = choose(base, figures)
+        if int(metrics["episode"][index]) != episode:
+            index = choose(base, metrics)
             if base in TITLES:
-                self._followed[base] = index, int(figures["episode"][index])
+                self._followed[base] = index, int(metrics["episode"][index])
         return index
 
     def _picture(self, index: int, overlay: str, decisions: dict[int, Decision]) -> Any:
@@ -214,18 +214,18 @@ class EnvStreams:
             decisions[index] = self.decide(view.observation(index))
         return view.overlay(overlay, index, self.width, self.height, decisions.get(index))
 
-    def _publish_grid(self, figures: dict[str, np.ndarray], extra: dict[str, Any]) -> None:
+    def _publish_grid(self, metrics: dict[str, np.ndarray], extra: dict[str, Any]) -> None:
         number = min(self.view.num_envs, GRID_SIDE**2)
         side = math.ceil(math.sqrt(number))
         pictures = self.view.pictures(range(number), self.width // side, self.height // side)
         meta: dict[str, Any] = {
-            key: float(values[:number].mean()) for key, values in figures.items() if key not in _COUNTS
+            key: float(values[:number].mean()) for key, values in metrics.items() if key not in _COUNTS
         }
-        meta |= {"env": f"0–{number - 1}", "episode": int(figures["episode"].sum())} | extra
+        meta |= {"env": f"0–{number - 1}", "episode": int(metrics["episode"].sum())} | extra
         self.sink.publish(pictures, "grid", meta)
 
     def _read(self) -> dict[str, np.ndarray]:
-        """All figures, (N,) float64 each; the device is read once."""
+        """All metrics, (N,) float64 each; the device is read once."""
         import torch  # here, since the command line checks names of streams before it loads anything heavy
 
         with torch.no_grad():
@@ -243,18 +243,18 @@ def overlays_of(view: Viewable, *, has_policy: bool, has_values: bool) -> dict[s
     return {name: overlay for name, overlay in overlays.items() if overlay.needs in there}
 
 
-def choose(name: str, figures: dict[str, np.ndarray]) -> int:
-    """Number of the environment that a stream shows next, by figures (N,) each."""
-    found = Name.read(name)
+def choose(name: str, metrics: dict[str, np.ndarray]) -> int:
+    """Number of the environment that a stream shows next, by metrics (N,) each."""
+    found = EnvStreamName.parse(name)
     if found is not None and found.number is not None:
         return found.number
-    far = figures["step"] >= figures["step"].mean()
-    worse_is_less = figures["return"] if name == "worst" else -figures["return"]
+    far = metrics["step"] >= metrics["step"].mean()
+    worse_is_less = metrics["return"] if name == "worst" else -metrics["return"]
     return int(np.where(far, worse_is_less, np.inf).argmin())
 
 
 def title(name: str, overlays: Mapping[str, Overlay] | None = None) -> str:
-    """What viewers read of a stream."""
+    """Title of a stream on the page."""
     base, _, overlay = name.partition(":")
     of = TITLES.get(base) or f"Environment {base.removeprefix('env')}"
     if not overlay:
@@ -269,7 +269,7 @@ def check_names(
     if not names or len(set(names)) != len(names):
         raise ValueError(f"streams: want one name or more, each once; got {list(names)}")
     for name in names:
-        found = Name.read(name) if isinstance(name, str) else None
+        found = EnvStreamName.parse(name) if isinstance(name, str) else None
         if found is None and isinstance(name, str) and ":" in name:
             raise ValueError(f"streams: want overlays of env0, env1, …, worst or best, as env0:mask is; got {name!r}")
         if found is None:
@@ -281,14 +281,14 @@ def check_names(
             raise ValueError(f"streams: want an overlay that environment and policy have, {there}; got {name!r}")
 
 
-def _remember(found: dict[str, Any], name: str, value: Any) -> None:
+def _store(found: dict[str, Any], name: str, value: Any) -> None:
     """Keeps a value by the name of a stream, of which there may be millions: the newest ones."""
     found.pop(name, None)
     found[name] = value
-    if len(found) > _MOST_REMEMBERED:
+    if len(found) > _MAX_REMEMBERED:
         found.pop(next(iter(found)))
 
 
-def _row(figures: dict[str, np.ndarray], index: int) -> dict[str, Any]:
-    row = {key: int(v[index]) if key in _COUNTS else float(v[index]) for key, v in figures.items()}
+def _row(metrics: dict[str, np.ndarray], index: int) -> dict[str, Any]:
+    row = {key: int(v[index]) if key in _COUNTS else float(v[index]) for key, v in metrics.items()}
     return {"episode_step": row.pop("step")} | row  # `step` is left to the program: of the training, or of the show

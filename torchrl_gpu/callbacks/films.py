@@ -10,8 +10,8 @@ import torch
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.viewable import Viewable, viewable
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.player import Player
+from torchrl_gpu.evaluation.player import Player
+from torchrl_gpu.policies.policy import Policy
 
 HOLD_S = 1.5  # for which the end of the episode stays
 UNSEEN_ENV = 1 << 24  # number of an environment that no run trains in
@@ -47,7 +47,8 @@ class Films:
     def write(self, module: Any, begun: int) -> Path:
         """The film of one episode of the module's policy as it is now: `episode-BEGUN.mp4`."""
         if self._env is None:
-            self._env = module.env.like(1, first_env=UNSEEN_ENV)
+            self._env = module.env.like(1)
+            self._env.renumber(UNSEEN_ENV)
         path = self.folder / f"episode-{begun:09d}.mp4"
         self.folder.mkdir(parents=True, exist_ok=True)
         write_film(self._env, module.policy_for(self._env), path, self.fps, self.width, self.height)
@@ -64,7 +65,7 @@ def write_film(env: BatchedEnv, policy: Policy, path: Path, fps: float, width: i
         fps: Steps shown a second.
         width, height: Pixels.
     """
-    from torchrl_gpu.streaming.mp4 import Mp4Writer  # brings PyAV, which runs without films do without
+    from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer  # loads PyAV, which a run without films may not have
 
     player, view, steps = Player(env, policy), viewable(env), 0
     with Mp4Writer(path, fps) as film:

@@ -8,6 +8,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from torchrl_gpu.callbacks.progress import RunProgress
+from torchrl_gpu.training.data import suite_of
 
 
 class FinalTable(Callback):
@@ -16,7 +17,7 @@ class FinalTable(Callback):
     The first process does it, after the last checkpoint is saved; `trainer.fast_dev_run` leaves it out.
 
     Args:
-        num_episodes: Of the data module's test episodes; None stands for all.
+        num_episodes: Of the test episodes, see `Episodes.suite`; None stands for all.
     """
 
     def __init__(self, num_episodes: int | None = None) -> None:
@@ -26,25 +27,21 @@ class FinalTable(Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Complains before anything is trained."""
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        if stage == "fit" and not (hasattr(pl_module, "compare") and hasattr(data, "suite")):
+        if stage == "fit" and not (hasattr(pl_module, "compare")):
             raise ValueError(
-                "FinalTable: want a module with `compare` and a data module with `suite`, such as HierarchicalPacking"
-                f" and PackingEpisodes; got {type(pl_module).__name__} and {type(data).__name__}"
+                f"FinalTable: want a module with `compare`, such as HierarchicalPacking; got {type(pl_module).__name__}"
             )
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Evaluates. Lightning has moved the module to the CPU by now, but not its environment."""
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        bar = trainer.progress_bar_callback
+        bar, module = trainer.progress_bar_callback, pl_module
         if bar is not None:
             bar.teardown(trainer, pl_module, "fit")  # it would draw over the table
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        module: Any = pl_module
-        suite = data.suite(self.num_episodes or data.num_episodes)
+        suite: Any = suite_of(pl_module, "test", self.num_episodes)
         module.to(suite.env.device).eval()
         shown = bar.evaluating(suite) if isinstance(bar, RunProgress) else nullcontext()
         with trainer.precision_plugin.forward_context(), shown:
-            module.compare(suite)
+            module.compare(suite)  # type: ignore[operator]
         module.cpu()

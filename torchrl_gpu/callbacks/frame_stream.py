@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of
 from torchrl_gpu.callbacks.films import Films
-from torchrl_gpu.callbacks.overhead import Allowance, HookClock
+from torchrl_gpu.callbacks.overhead import HookTimer, TimeBudget
 from torchrl_gpu.callbacks.run_curves import CurveLogger, follow, unfollow
 from torchrl_gpu.envs.viewable import Viewable, viewable
-from torchrl_gpu.training.decisions import decisions_of
+from torchrl_gpu.evaluation.decisions import decisions_of
+from torchrl_gpu.streaming.web.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from torchrl_gpu.streaming.server import StreamServer
 
 PORT_TRIES = 50
 UNWATCHED_SHARE = 0.1  # of `most_share`, for pictures that are kept for whoever comes
@@ -50,7 +54,6 @@ class FrameStream(Callback):
         most_share: Of the time that drawing may take, in (0, 1]; 1 draws whenever a picture is due.
         record: Folder for films; None writes none.
         record_every_n_episodes: Episodes, over all environments, between films; see `Films`.
-        isolation: "thread" serves from a thread of this process, "process" from a process of its own.
         tls: Certificate and key file, to serve https.
         max_clients: Viewers at a time.
         allowed_origins: Pages that may show this one in a frame, or connect: "https://lab.example".
@@ -59,22 +62,21 @@ class FrameStream(Callback):
 
     def __init__(
         self,
-        port: int = 8080,
-        host: str = "127.0.0.1",
-        token: str | None = None,
+        port: int = ServerSettings.port,
+        host: str = ServerSettings.host,
+        token: str | None = ServerSettings.token,
         streams: Sequence[str] = ("env0", "worst", "best", "grid"),
         *,
-        view_token: str | None = None,
-        fps: float = 30.0,
+        view_token: str | None = ServerSettings.view_token,
+        fps: float = ServerSettings.fps,
         width: int = 640,
         height: int = 480,
         most_share: float = 0.02,
         record: str | None = None,
         record_every_n_episodes: int = 1000,
-        isolation: str = "thread",
-        tls: tuple[str, str] | None = None,
-        max_clients: int = 64,
-        allowed_origins: Sequence[str] = (),
+        tls: tuple[str, str] | None = ServerSettings.tls,
+        max_clients: int = ServerSettings.max_clients,
+        allowed_origins: Sequence[str] = ServerSettings.allowed_origins,
         log_every_n_steps: int = 100,
     ) -> None:
         check_names(streams)
@@ -87,10 +89,19 @@ class FrameStream(Callback):
         self.streams, self.width, self.height, self.most_share = tuple(streams), width, height, most_share
         self.log_every_n_steps = log_every_n_steps
         self.films = None if record is None else Films(record, record_every_n_episodes, FILM_FPS, width, height)
-        self._serving = {"port": port, "host": host, "token": token, "view_token": view_token, "fps": fps, "tls": tls}
-        self._serving |= {"isolation": isolation, "max_clients": max_clients, "allowed_origins": tuple(allowed_origins)}
-        self.server: Any = None
-        self.cost: dict[str, float] = {}  # of the last run, see `HookClock.totals`
+        self._settings = ServerSettings(
+            host,
+            port,
+            token,
+            view_token,
+            max_clients=max_clients,
+            tls=tls,
+            fps=fps,
+            port_tries=PORT_TRIES,
+            allowed_origins=allowed_origins,
+        )
+        self.server: StreamServer | None = None
+        self.cost: dict[str, float] = {}  # of the last run, see `HookTimer.totals`
         self._view: Viewable | None = None
         self._curves: CurveLogger | None = None
 
@@ -120,13 +131,13 @@ class FrameStream(Callback):
         if not trainer.is_global_zero:
             return
         self._view = viewable(pl_module.env)
-        self.server = make_server(**self._serving)
+        self.server = make_server(self._settings)
         self.server.start()
         decide = decisions_of(pl_module)
         self._streams = EnvStreams(self.server, self._view, self.streams, self.width, self.height, decide)
         self._streams.warm_up()  # nobody waits yet, and no share is charged
-        self._allowance = Allowance(self.most_share)
-        self._unwatched = Allowance(UNWATCHED_SHARE * self.most_share, burst_s=0.05, silence_s=math.inf)
+        self._budget = TimeBudget(self.most_share)
+        self._unwatched = TimeBudget(UNWATCHED_SHARE * self.most_share, burst_s=0.05, silence_s=math.inf)
         self._unwatched_at = time.perf_counter() + UNWATCHED_S
         self.server.state(run=type(pl_module).__name__)
         self._curves = follow(trainer, self.server)
@@ -134,12 +145,12 @@ class FrameStream(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Starts the clock."""
-        self._clock = HookClock(time.perf_counter())
+        self._timer = HookTimer(time.perf_counter())
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Says what it has cost."""
+        """Prints what it has cost."""
         if self.server is not None:
-            cost = self.cost = self._clock.totals(time.perf_counter())
+            cost = self.cost = self._timer.totals(time.perf_counter())
             print(f"FrameStream: {cost['hook_us']:.1f} µs a hook, {cost['share']:.2%} of the time", flush=True)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -174,22 +185,22 @@ class FrameStream(Callback):
                 self._draw(trainer, begin, self._unwatched, self.streams)
         if self.films is not None:
             self._record(pl_module)
-        if self._clock.calls >= self.log_every_n_steps:
+        if self._timer.calls >= self.log_every_n_steps:
             self._log(trainer)
-        self._clock.add(time.perf_counter() - begin)
+        self._timer.add(time.perf_counter() - begin)
 
     def _show(self, trainer: Trainer, begin: float, watched: Sequence[str]) -> None:
-        names = watched if self._allowance.allows(begin) else self._streams.chosen()
+        names = watched if self._budget.allows(begin) else self._streams.chosen()
         if names:
-            self._draw(trainer, begin, self._allowance, names)
+            self._draw(trainer, begin, self._budget, names)
 
-    def _draw(self, trainer: Trainer, begin: float, allowance: Allowance, names: Sequence[str]) -> None:
+    def _draw(self, trainer: Trainer, begin: float, budget: TimeBudget, names: Sequence[str]) -> None:
         self._streams.publish(only=names, step=trainer.global_step, policy_version=trainer.global_step)
-        allowance.spend(time.perf_counter() - begin)
+        budget.spend(time.perf_counter() - begin)
 
     def _log(self, trainer: Trainer) -> None:
         """Straight to the loggers: `pl_module.log` takes longer than all the hooks that it would tell of."""
-        cost = self._clock.figures(time.perf_counter())
+        cost = self._timer.metrics(time.perf_counter())
         for logger in trainer.loggers:
             logger.log_metrics({f"stream/{name}": value for name, value in cost.items()}, trainer.global_step)
 
@@ -201,8 +212,8 @@ class FrameStream(Callback):
             self.films.write(pl_module, begun)
 
 
-def make_server(**arguments: Any) -> Any:
-    """A `StreamServer` that takes the next free port."""
-    from torchrl_gpu.streaming import StreamServer  # brings aiohttp, which runs without a stream do without
+def make_server(settings: ServerSettings) -> StreamServer:
+    """A server, not started."""
+    from torchrl_gpu.streaming.server import StreamServer  # loads aiohttp, which a run without a stream may not have
 
-    return StreamServer(port_tries=PORT_TRIES, **arguments)
+    return StreamServer(**vars(settings))

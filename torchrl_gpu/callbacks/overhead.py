@@ -1,9 +1,9 @@
-"""What a callback costs the run, counted and kept within bounds."""
+"""Time that a callback takes of a run: a budget for it, and a count of it."""
 
 from __future__ import annotations
 
 
-class Allowance:
+class TimeBudget:
     """A share of the time that may be spent, saved up to a burst.
 
     Args:
@@ -19,7 +19,7 @@ class Allowance:
         self._at: float | None = None
 
     def allows(self, now: float) -> bool:
-        """Whether anything is left at a time in seconds, which never runs back."""
+        """Whether any time is left at `now`, seconds, which never runs back."""
         if self._at is not None:
             self._left_s = min(self.burst_s, self._left_s + self.share * (now - self._at))
         self._at = now
@@ -30,8 +30,8 @@ class Allowance:
         self._left_s = max(self._left_s - seconds, -self.share * self.silence_s)
 
 
-class HookClock:
-    """Time in the hooks of a callback since it was last asked.
+class HookTimer:
+    """Time spent in the hooks of a callback.
 
     Args:
         now: Seconds.
@@ -46,17 +46,17 @@ class HookClock:
         self.calls += 1
         self.seconds += seconds
 
-    def figures(self, now: float) -> dict[str, float]:
+    def metrics(self, now: float) -> dict[str, float]:
         """`hook_us` (mean of a hook) and `share` (of the time, 0 to 1) since the last call; starts anew."""
-        found = _figures(self.calls, self.seconds, now - self.since)
+        found = _cost(self.calls, self.seconds, now - self.since)
         self.all_calls, self.all_seconds = self.all_calls + self.calls, self.all_seconds + self.seconds
         self.calls, self.seconds, self.since = 0, 0.0, now
         return found
 
     def totals(self, now: float) -> dict[str, float]:
         """The same since the beginning."""
-        return _figures(self.all_calls + self.calls, self.all_seconds + self.seconds, now - self.begun)
+        return _cost(self.all_calls + self.calls, self.all_seconds + self.seconds, now - self.begun)
 
 
-def _figures(calls: int, seconds: float, wall_s: float) -> dict[str, float]:
+def _cost(calls: int, seconds: float, wall_s: float) -> dict[str, float]:
     return {"hook_us": 1e6 * seconds / max(calls, 1), "share": seconds / max(wall_s, 1e-9)}

@@ -1,4 +1,4 @@
-"""Pictures of packed bins in TensorBoard."""
+"""Pictures of evaluation episodes in TensorBoard."""
 
 from __future__ import annotations
 
@@ -7,31 +7,36 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from torchrl_gpu.envs.packing import viewer
+from torchrl_gpu.envs.packing.viewer import contact_sheet
+from torchrl_gpu.evaluation.episodes import has_pictures
 
 
-class PackingPictures(Callback):
-    """Shows, after each validation, the bins that the policy has packed.
+class EvaluationPictures(Callback):
+    """Shows, after each validation, how some of its episodes ended.
 
     Args:
-        num_bins: Bins side by side.
-        width: Of one bin's picture, pixels.
+        num: Episodes side by side.
+        width: Of one episode's picture, pixels.
     """
 
-    def __init__(self, num_bins: int = 4, width: int = 320) -> None:
-        if min(num_bins, width) < 1:
-            raise ValueError(f"PackingPictures: num_bins and width must be at least 1; got {num_bins} and {width}")
-        self.num_bins, self.width = num_bins, width
+    def __init__(self, num: int = 4, width: int = 320) -> None:
+        if min(num, width) < 1:
+            raise ValueError(f"EvaluationPictures: num and width must be at least 1; got {num} and {width}")
+        self.num, self.width = num, width
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Complains before anything is trained."""
+        if not has_pictures(pl_module.env):
+            got = type(pl_module.env).__name__
+            raise ValueError(f"EvaluationPictures: want an environment with pictures; got {got}")
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any
     ) -> None:
-        """Draws the bins that the suite has just packed."""
+        """Draws what the suite has just played."""
         loggers = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
         if trainer.sanity_checking or not loggers:
             return
-        shown = list(range(min(self.num_bins, batch.num_episodes)))
-        bins = viewer.render(batch.played, shown, width=self.width, height=self.width * 3 // 4)
-        sheet = viewer.contact_sheet(bins, columns=2)
+        sheet = contact_sheet(batch.pictures(self.num, self.width), columns=2).cpu()
         for logger in loggers:
-            logger.experiment.add_image("packed bins", sheet.cpu(), trainer.global_step, dataformats="HWC")
+            logger.experiment.add_image(batch.pictures_tag, sheet, trainer.global_step, dataformats="HWC")

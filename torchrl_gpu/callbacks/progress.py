@@ -222,7 +222,7 @@ class RunProgress(ProgressBar):
         self._total = int(total) if 0 < total < math.inf else 0
 
     def _take_figures(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        recent: Mapping[str, Tensor] = getattr(getattr(pl_module, "meter", None), "recent", {})
+        recent: Mapping[str, Tensor] = getattr(pl_module, "outcomes", {})
         if not hasattr(pl_module, "frames"):
             self._figures = {name: float(value) for name, value in trainer.progress_bar_metrics.items()}
             return

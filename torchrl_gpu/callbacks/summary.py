@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import ModelSummary
 from rich.table import Table
 from torch import nn
 
-from torchrl_gpu.training.reports import print_whole
+from torchrl_gpu.evaluation.reports import print_whole
 
 _MOST_PARTS = 6  # of a network; one of more parts stands as a whole
 

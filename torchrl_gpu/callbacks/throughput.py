@@ -48,5 +48,5 @@ class Throughput(Callback):
 
     @staticmethod
     def _read(trainer: Trainer, pl_module: Any) -> tuple[float, float, float, float]:
-        episodes = float(pl_module.meter.finished)
+        episodes = float(pl_module.episodes)
         return time.perf_counter(), float(pl_module.frames), float(trainer.global_step), episodes

@@ -124,7 +124,7 @@ def _codecs() -> list[Finding]:
     """What encodes a frame here, and the packages of the extras `stream` and `webrtc`."""
     from torchrl_gpu.device import get_device
 
-    probes = importlib.import_module("torchrl_gpu.streaming.probes")
+    probes = importlib.import_module("torchrl_gpu.streaming.codecs.probes")
     problems = {
         "JPEG on GPU": probes.nvjpeg_problem(get_device()),
         "H.264 by NVENC": probes.nvenc_problem(),

@@ -104,6 +104,8 @@ class PackageCLI(LightningCLI):
     def after_instantiate_classes(self) -> None:
         """Complains about a checkpoint of another architecture before anything is run or written."""
         self._found = self._find_checkpoint()
+        if make_env := getattr(self.model, "make_env", None):  # so that networks are there to be checked
+            make_env(self.trainer.strategy.root_device, self.trainer.global_rank if self.name == "fit" else 0)
         if not is_overridden("configure_model", self.model):  # which makes layers only inside the run
             self._check_checkpoint(self.model)
         model: Any = self.model

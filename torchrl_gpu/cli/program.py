@@ -45,6 +45,10 @@ def main(argv: list[str] | None = None, program: str | None = None) -> int | str
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")  # torchrl announces every buffer that it allocates
     argv = sys.argv[1:] if argv is None else argv
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(
+            here
+        )  # for classes of one's own that a config names; last, so that no file here shadows a package
     program = program or ("lightning" if Path(sys.argv[0]).stem == "lightning" else "torchrl-gpu")
     try:
         return _dispatch(argv, program)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -36,35 +38,89 @@ class BatchedEnv(EnvBase):
     reset would give and keeps it where a row is done (`torch.where`): no branch, no read, one graph. The true terminal
     observation stays in `next`.
 
-    A subclass gives `_observe_reset(mask)`: restart the rows of `mask`, return the observation of all rows.
+    A subclass makes specs and `_state`, a dataclass of tensors that decides how the run goes on, and gives `_step` and
+    `_observe_reset`. What others than TorchRL must be told of it, it says itself: `outcomes`, `set_frames`, and
+    `metrics` and `pictures` for viewers (see `envs.viewable`). Arguments of its constructor are kept under their names,
+    so that `like` can make another one.
     """
 
     reads_host = ""
     """Why a step makes the host wait for the device, which no CUDA graph can hold; empty where none does."""
 
+    outcomes: Sequence[NestedKey] = ()
+    """Entries of `next`, numbers or flags (N, 1), that tell at the end of an episode what it came to; the first counts
+    most. See `episode_outcomes` for entries of another shape."""
+
+    not_passed_on: ClassVar[Collection[str]] = ()
+    """Constructor arguments that a subclass always gives itself, so that `like` leaves them to it."""
+
+    _state: Any
+    """The state: a dataclass whose fields are tensors."""
+
     def __new__(cls, *args: Any, **kwargs: Any) -> BatchedEnv:
         # EnvBase makes __new__ a class method, which hides the constructor's arguments from jsonargparse.
         return super().__new__(*args, **kwargs)
 
-    def __init__(self, num_envs: int, device: str | torch.device = "auto", seed: int | None = None) -> None:
+    def __init__(
+        self, num_envs: int, device: str | torch.device = "auto", seed: int | None = None, first_env: int = 0
+    ) -> None:
         where = type(self).__name__
         num_envs = arguments.whole(where, "num_envs", num_envs, 1, MOST_ENVS)
         seed = None if seed is None else arguments.seed(where, "seed", seed)
         super().__init__(device=get_device(device), batch_size=torch.Size([num_envs]))
         self.num_envs = num_envs
+        self.renumber(arguments.whole(where, "first_env", first_env, 0, 2**62))
         self.seed = int(torch.randint(2**31 - 1, ()).item()) if seed is None else seed
 
     @abstractmethod
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
         """Restarts the rows where `mask` (N,) is true; observations of all rows."""
 
-    @abstractmethod
+    # -- what is told of it -----------------------------------------------------------------------------------------
+
+    @property
+    def outcome_names(self) -> list[str]:
+        """Names of `outcomes`, without where they stand."""
+        return [key if isinstance(key, str) else key[-1] for key in self.outcomes]
+
+    def episode_outcomes(self, after: TensorDictBase) -> dict[str, Tensor]:
+        """Values of `outcomes` by name, of what follows steps: (…, 1) each, of the batch shape of `after`."""
+        return {name: after.get(key) for name, key in zip(self.outcome_names, self.outcomes, strict=True)}
+
+    def set_frames(self, frames: int) -> None:
+        """Lets what depends on how far training is, such as a curriculum, follow it; nothing does by default.
+
+        Args:
+            frames: Steps played so far, over all environments.
+        """
+
+    def renumber(self, first_env: int) -> None:
+        """Makes these the environments from number `first_env` on; `set_seed` and `reset` then begin their episodes."""
+        self.first_env = first_env
+        self._env_index = torch.arange(self.num_envs, device=self.device) + first_env  # (N,)
+
+    # -- state ------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> Any:
+        """The state as it is: the environment's own tensors, which must not be written into.
+
+        A state that is assigned is taken as `load_state_dict` takes one: checked whole, then copied.
+        """
+        return self._state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        given = {name: getattr(state, name, None) for name in self._env_state()}
+        self._take_state(f"{type(self).__name__}.state", given | {"seed": torch.tensor(self.seed)}, strict=True)
+
     def _env_state(self) -> dict[str, Tensor]:
         """Every tensor that decides how the run goes on."""
+        return {field.name: getattr(self._state, field.name) for field in fields(self._state)}
 
-    @abstractmethod
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
         """Takes what `_env_state` gave; trusted, so that a rollout may call it between steps."""
+        self._state = type(self._state)(**state)
 
     def _state_bounds(self) -> dict[str, Bounds]:
         """What values the entries of a state may have, where it is less than their dtype allows and floats are finite.
@@ -86,13 +142,35 @@ class BatchedEnv(EnvBase):
         """Observations that replay must keep."""
         return [str(key) for key in self.observation_spec]
 
-    def restore(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Adds to states (B,) taken from replay what `stored_keys` leaves out; in place."""
+    @property
+    def space_extras(self) -> dict[str, Any]:
+        """What networks must know of this environment beside shapes: numbers, text, lists and dicts."""
+        return {}
+
+    def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
+        """Adds to states (B,) taken from replay what `stored_keys` leaves out; in place.
+
+        Args:
+            tensordict: The states.
+            replay: Where they were sampled from, for observations that span several transitions; their places in it are
+                the entry `index`.
+        """
         return tensordict
 
-    @abstractmethod
-    def like(self, num_envs: int, **changes: Any) -> BatchedEnv:
-        """An environment with the same constructor arguments, but for `changes`."""
+    def like(self, num_envs: int, **changes: Any) -> Self:
+        """An environment of the same class with the same constructor arguments, but for `changes`.
+
+        Raises:
+            ValueError: An argument of the constructor is no attribute of the same name, or a change is no argument.
+        """
+        where, given = f"{type(self).__name__}.like", {"num_envs": num_envs, **changes}
+        wanted = [name for name in _constructor_arguments(type(self)) if name not in self.not_passed_on]
+        if unknown := set(changes) - set(wanted):
+            raise ValueError(f"{where}: want arguments of the constructor, {', '.join(wanted)}; got {min(unknown)}")
+        for name in wanted:
+            if name not in given and not hasattr(self, name):
+                raise ValueError(f"{where}: want every constructor argument kept as an attribute; {name} is none")
+        return type(self)(**{name: given[name] if name in given else getattr(self, name) for name in wanted})
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The whole state as tensors, seed and episode counters included."""
@@ -169,9 +247,9 @@ class BatchedEnv(EnvBase):
             self.seed = arguments.seed(f"{type(self).__name__}.set_seed", "seed", seed)
             self._restart_episodes()
 
-    @abstractmethod
     def _restart_episodes(self) -> None:
         """Makes the next reset begin the first episode that `self.seed` gives."""
+        self._state.episode = torch.zeros_like(self._state.episode)
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: Any) -> TensorDictBase:
         mask = None if tensordict is None else tensordict.get("_reset", None)
@@ -200,6 +278,18 @@ class BatchedEnv(EnvBase):
         """Restarts the rows that are done, without asking the host whether there are any."""
         done = tensordict.get("done").reshape(self.num_envs)
         return tensordict.update(self._started(self._observe_reset(done)))
+
+
+def _constructor_arguments(cls: type) -> list[str]:
+    """Names of the arguments that a class is made with; those behind `**kwargs` are those of the class it passes to."""
+    names: list[str] = []
+    for each in cls.__mro__:
+        if "__init__" in vars(each):
+            found = [p for p in inspect.signature(each.__init__).parameters.values() if p.name != "self"]  # type: ignore[misc]
+            names += [p.name for p in found if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+            if not any(p.kind is p.VAR_KEYWORD for p in found):
+                break
+    return list(dict.fromkeys(names))
 
 
 def _can_move(value: Any) -> bool:

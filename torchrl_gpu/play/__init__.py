@@ -1,4 +1,4 @@
-"""A policy packs live in the browser: `torchrl-gpu play` and, without anybody at the terminal, `torchrl-gpu serve`."""
+"""A policy plays live in the browser: `torchrl-gpu play` and, without anybody at the terminal, `torchrl-gpu serve`."""
 
 from __future__ import annotations
 

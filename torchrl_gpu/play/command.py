@@ -1,4 +1,4 @@
-"""The words `torchrl-gpu play` and `torchrl-gpu serve`: options, a server, and a show until it is told to stop.
+"""The subcommands `torchrl-gpu play` and `serve`: options, a server, and a session until it is told to stop.
 
 Imports nothing heavy: what is wrong with the options is said, and the page served, before torch is loaded.
 """
@@ -17,14 +17,15 @@ from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of, title
 from torchrl_gpu.cli.options import check_arguments, check_checkpoint_path, resolve_configs
 from torchrl_gpu.cli.subcommands import OneLineParser
-from torchrl_gpu.play.show import COMMANDS, Show
+from torchrl_gpu.play.session import COMMANDS, ViewerSession
 from torchrl_gpu.streaming import StreamServer
 
 if TYPE_CHECKING:
-    from torchrl_gpu.play.cast import Cast
+    from torchrl_gpu.play.loading import LoadedPolicy
 
 TOKEN_VARIABLES = {"token": "TORCHRL_GPU_TOKEN", "view_token": "TORCHRL_GPU_VIEW_TOKEN"}
 LOADING = "loading"
+AGAIN_S = 0.1  # after which what passes over that it is broken off, as the compiler of an import does, is so again
 
 
 def run(word: str, argv: list[str], port_tries: int) -> None:
@@ -45,27 +46,29 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
     check_checkpoint_path(args.ckpt_path or "")
     keep_freed_memory()
     server = StreamServer(port_tries=port_tries, **_serving(args))
-    with _told_to_stop() as ending, server:
+    with _ending() as ending, server:
         for name in names:
             server.declare(name, f"{title(name)} ({LOADING})")
         server.state(policy=LOADING)
         print(f"{word}: {LOADING} the policy, watch at {server.url}", flush=True)
         with ending.at_once():
-            played, show = _load(args, rest, names, server)
+            played, session = _load(args, rest, names, server)
         if ending.event.is_set():  # what was running may have passed over that it was told to end
             return
         print(f"{word}: {played.name} at {server.url}", flush=True)
-        show.run(ending.event)
+        session.run(ending.event)
 
 
-def _load(args: argparse.Namespace, rest: list[str], names: list[str], server: StreamServer) -> tuple[Cast, Show]:
+def _load(
+    args: argparse.Namespace, rest: list[str], names: list[str], server: StreamServer
+) -> tuple[LoadedPolicy, ViewerSession]:
     """Builds what plays, which takes seconds, and shows its first picture."""
     from torchrl_gpu.envs.viewable import viewable
-    from torchrl_gpu.play.cast import cast
-    from torchrl_gpu.training.decisions import Decisions, has_values
-    from torchrl_gpu.training.player import Player
+    from torchrl_gpu.evaluation.decisions import Decisions, has_values
+    from torchrl_gpu.evaluation.player import Player
+    from torchrl_gpu.play.loading import load_policy
 
-    played = cast(rest, args.ckpt_path, args.policy, args.num_envs)
+    played = load_policy(rest, args.ckpt_path, args.policy, args.num_envs)
     view, valued = viewable(played.env), has_values(played.policy)
     check_names(names, args.num_envs, overlays_of(view, has_policy=True, has_values=valued))
     player = Player(played.env, played.policy)
@@ -73,16 +76,17 @@ def _load(args: argparse.Namespace, rest: list[str], names: list[str], server: S
     streams = EnvStreams(server, view, names, args.width, args.height, decide)
     streams.warm_up()
     server.state(policy=played.name)
-    return played, Show(player, server, streams, args.speed, _figures(played))
+    version = {} if played.version is None else {"policy_version": played.version}
+    return played, ViewerSession(player, server, streams, args.speed, version)
 
 
 def _parser(word: str) -> argparse.ArgumentParser:
-    does = f"A policy packs live in the browser. Viewers with control can {', '.join(COMMANDS)}."
+    does = f"A policy plays live in the browser. Viewers with control can {', '.join(COMMANDS)}."
     more = "Other options go to the config, as in `lightning test`. Tokens may also stand in the environment variables "
     more += f"{' and '.join(TOKEN_VARIABLES.values())}, where no list of processes shows them."
     parser = OneLineParser(prog=f"torchrl-gpu {word}", description=does, epilog=more, allow_abbrev=False)
     add = parser.add_argument
-    add("--ckpt_path", help="checkpoint of a run of the config; without it a heuristic plays")
+    add("--ckpt_path", help="checkpoint of a run of the config; without it a baseline plays")
     add("--policy", help="who plays: a name from the table of `lightning test`")
     add("--num_envs", type=int, default=1, help="episodes side by side")
     add("--speed", type=float, default=2.0, help="steps a second")
@@ -97,7 +101,6 @@ def _parser(word: str) -> argparse.ArgumentParser:
     add("--tls", nargs=2, metavar=("CERT", "KEY"), help="PEM files, to serve https")
     add("--max_clients", type=int, default=64, help="viewers at once")
     add("--allowed_origins", nargs="+", default=(), help="pages that may show this one in a frame")
-    add("--isolation", choices=("thread", "process"), default="thread", help="where the server runs")
     return parser
 
 
@@ -110,7 +113,7 @@ def _check(word: str, args: argparse.Namespace) -> None:
 
 
 def _serving(args: argparse.Namespace) -> dict[str, Any]:
-    names = ("host", "port", "token", "view_token", "fps", "max_clients", "allowed_origins", "isolation")
+    names = ("host", "port", "token", "view_token", "fps", "max_clients", "allowed_origins")
     return {name: getattr(args, name) for name in names} | {"tls": tuple(args.tls) if args.tls else None}
 
 
@@ -118,11 +121,7 @@ def _streams(num_envs: int) -> list[str]:
     return ["env0"] if num_envs == 1 else ["env0", "worst", "best", "grid"]
 
 
-def _figures(played: Cast) -> dict[str, Any]:
-    return {} if played.version is None else {"policy_version": played.version}
-
-
-class _Told(BaseException):
+class _Ended(BaseException):
     """Raised where an interrupt or SIGTERM comes while nothing looks at the event."""
 
 
@@ -142,26 +141,30 @@ class Ending:
         """Within, they break off whatever runs."""
         self._at_once = True
         try:
+            if self.event.is_set():  # it came just before
+                raise _Ended
             yield
         finally:
             self._at_once = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def __call__(self, *_: object) -> None:
         """The handler of the signals."""
         self.event.set()
         if self._at_once:
-            raise _Told
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+            raise _Ended
 
 
 @contextmanager
-def _told_to_stop() -> Iterator[Ending]:
+def _ending() -> Iterator[Ending]:
     ending = Ending()
     if threading.current_thread() is not threading.main_thread():  # signals go to the main thread only
         yield ending
         return
-    before = {each: signal.signal(each, ending) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.signal(each, ending) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     try:
-        with suppress(_Told):
+        with suppress(_Ended):
             yield ending
     finally:
         for each, handler in before.items():

@@ -1,8 +1,8 @@
 """Policies over TensorDicts."""
 
 from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, SAC, Agent, Rainbow
-from torchrl_gpu.policies.exploration import MaskedEpsilonGreedy, UniformEpsilonGreedy
-from torchrl_gpu.policies.networks import (
+from torchrl_gpu.policies.exploration import EpsilonGreedy
+from torchrl_gpu.policies.networks.navigation import (
     NavigationActor,
     NavigationAtoms,
     NavigationCritic,
@@ -11,8 +11,11 @@ from torchrl_gpu.policies.networks import (
     NavigationQuantiles,
     NavigationScores,
 )
+from torchrl_gpu.policies.networks.vectors import VectorScores
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.policies.packing.scores import PlacementScores
+from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 
 __all__ = [
@@ -22,7 +25,8 @@ __all__ = [
     "IQN",
     "SAC",
     "Agent",
-    "MaskedEpsilonGreedy",
+    "AgentSpace",
+    "EpsilonGreedy",
     "NavigationActor",
     "NavigationAtoms",
     "NavigationCritic",
@@ -30,10 +34,12 @@ __all__ = [
     "NavigationQuantileCritic",
     "NavigationQuantiles",
     "NavigationScores",
+    "PeriodicTargets",
     "PlacementAtoms",
     "PlacementQuantiles",
     "PlacementScores",
     "PolicyWrapper",
     "Rainbow",
-    "UniformEpsilonGreedy",
+    "SoftTargets",
+    "VectorScores",
 ]

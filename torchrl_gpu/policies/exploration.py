@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar, final
 
 import torch
@@ -13,10 +13,14 @@ from torchrl.envs.utils import ExplorationType, exploration_type
 
 from torchrl_gpu import native
 from torchrl_gpu.policies.draws import uniform
+from torchrl_gpu.policies.spaces import AgentSpace
 
 
-class EpsilonGreedy(TensorDictModuleBase):
-    """Replaces actions, with probability epsilon, by random ones; under `ExplorationType.RANDOM` only.
+@dataclass(frozen=True)
+class EpsilonGreedy:
+    """With probability epsilon an action is drawn uniformly: from the legal ones, or within the bounds.
+
+    These are the settings; an agent makes the module that explores from them.
 
     Args:
         start: Epsilon at the first frame.
@@ -24,92 +28,73 @@ class EpsilonGreedy(TensorDictModuleBase):
         frames: Frames, over all environments, of the linear decay.
     """
 
-    out_keys: ClassVar = ["action"]
-    continuous: ClassVar[bool] = False
+    start: float = 1.0
+    end: float = 0.05
+    frames: int = 100_000
 
-    def __init__(self, start: float = 1.0, end: float = 0.05, frames: int = 100_000) -> None:
-        super().__init__()
-        if not (0 <= end <= start <= 1) or frames < 1:
+    def __post_init__(self) -> None:
+        if not (0 <= self.end <= self.start <= 1) or self.frames < 1:
             raise ValueError(
-                f"{type(self).__name__}: want 0 <= end <= start <= 1 and at least 1 frame;"
-                f" got start {start}, end {end}, {frames} frames"
+                "EpsilonGreedy: want 0 <= end <= start <= 1 and at least 1 frame;"
+                f" got start {self.start}, end {self.end}, {self.frames} frames"
             )
-        self.start, self.end, self.frames = start, end, frames
-        self.epsilon: Tensor
-        self.register_buffer("epsilon", torch.tensor(float(start)))
 
-    def anneal(self, frame: int) -> None:
-        """Sets epsilon for a count of frames; written into the buffer, nothing is read."""
-        done = min(1.0, frame / self.frames)
-        self.epsilon.fill_(self.start + (self.end - self.start) * done)
+    def at(self, frame: int) -> float:
+        """Epsilon when so many frames have been played."""
+        return self.start + (self.end - self.start) * min(1.0, frame / self.frames)
 
-    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes `action`, in the shape and dtype that it has."""
-        if exploration_type() is not ExplorationType.RANDOM:
-            return tensordict
-        action = tensordict.get("action")
-        rows = action[..., :1] if self.continuous else action
-        explore = torch.rand(rows.shape, device=action.device) < self.epsilon
-        return tensordict.set("action", torch.where(explore, self.random_action(tensordict), action))
-
-    @abstractmethod
-    def random_action(self, tensordict: TensorDictBase) -> Tensor:
-        """A random action for every row, as `action`."""
+    def module(self, space: AgentSpace) -> EpsilonGreedyModule:
+        """What explores the actions of a space."""
+        return EpsilonGreedyModule(self, space)
 
 
 @final
-class MaskedEpsilonGreedy(EpsilonGreedy):
-    """Epsilon-greedy over indices: random actions are drawn uniformly from the legal ones, `action_mask` (…, A) bool.
+class EpsilonGreedyModule(TensorDictModuleBase):
+    """Replaces actions, with probability epsilon, by random ones; under `ExplorationType.RANDOM` only.
 
     TorchRL's `EGreedyModule` draws masked actions by `torch.multinomial`, which reads the device back; this one draws
     a number for each row and looks it up in a running count of the mask.
 
     Args:
-        start: Epsilon at the first frame.
-        end: Epsilon from `frames` on.
-        frames: Frames, over all environments, of the linear decay.
-        num_actions: How many actions there are where all are always legal; None where there is a mask.
+        settings: The course of epsilon, which is a buffer.
+        space: Says whether the action is an index, with or without `action_mask` (…, A) bool, or bounded.
     """
 
-    def __init__(
-        self, start: float = 1.0, end: float = 0.05, frames: int = 100_000, num_actions: int | None = None
-    ) -> None:
-        super().__init__(start, end, frames)
-        self.num_actions = num_actions
-        self.in_keys = ["action"] if num_actions is not None else ["action", "action_mask"]
+    out_keys: ClassVar = ["action"]
+    replaced: ClassVar = ("chosen_action_value", "action_log_prob")
+    """What a policy says of its own action, and so not of the one that takes its place."""
 
-    def random_action(self, tensordict: TensorDictBase) -> Tensor:
-        """(…,) int64."""
-        if self.num_actions is None:
-            return random_legal(tensordict.get("action_mask"))
-        return torch.randint_like(tensordict.get("action"), self.num_actions)
-
-
-@final
-class UniformEpsilonGreedy(EpsilonGreedy):
-    """Epsilon-greedy over continuous actions: random ones are drawn uniformly within bounds.
-
-    Args:
-        low: Smallest action, (D,).
-        high: Largest action, (D,).
-        start: Epsilon at the first frame.
-        end: Epsilon from `frames` on.
-        frames: Frames, over all environments, of the linear decay.
-    """
-
-    in_keys: ClassVar = ["action"]
-    continuous: ClassVar[bool] = True
-
-    def __init__(self, low: Tensor, high: Tensor, start: float = 1.0, end: float = 0.05, frames: int = 100_000) -> None:
-        super().__init__(start, end, frames)
+    def __init__(self, settings: EpsilonGreedy, space: AgentSpace) -> None:
+        super().__init__()
+        self.settings, self.num_actions, self.masked = settings, space.num_actions, space.masked
+        self.in_keys = ["action", "action_mask"] if space.masked else ["action"]
+        self.epsilon: Tensor
         self.low: Tensor
         self.high: Tensor
-        self.register_buffer("low", low.clone())
-        self.register_buffer("high", high.clone())
+        self.register_buffer("epsilon", torch.tensor(float(settings.start)))
+        if space.num_actions is None:
+            for name, bound in zip(("low", "high"), space.bounds, strict=True):
+                self.register_buffer(name, bound)
 
-    def random_action(self, tensordict: TensorDictBase) -> Tensor:
-        """(…, D)."""
-        return self.low + torch.rand_like(tensordict.get("action")) * (self.high - self.low)
+    def anneal(self, frame: int) -> None:
+        """Sets epsilon for a count of frames; written into the buffer, nothing is read."""
+        self.epsilon.fill_(self.settings.at(frame))
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes `action`, (…) int64 or (…, D) float32, in the dtype that it has."""
+        if exploration_type() is not ExplorationType.RANDOM:
+            return tensordict
+        action = tensordict.get("action")
+        rows = action[..., :1] if self.num_actions is None else action
+        explore = torch.rand(rows.shape, device=action.device) < self.epsilon
+        return tensordict.set("action", torch.where(explore, self._random_action(tensordict, action), action))
+
+    def _random_action(self, tensordict: TensorDictBase, action: Tensor) -> Tensor:
+        if self.num_actions is None:
+            return self.low + torch.rand_like(action) * (self.high - self.low)
+        if self.masked:
+            return random_legal(tensordict.get("action_mask"))
+        return torch.randint_like(action, self.num_actions)
 
 
 def random_legal(mask: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class RiskLevel(nn.Module):
         """Itself; ValueError unless what it looks at is observed."""
         if missing := [key for key in self.in_keys if key not in space.observations]:
             raise ValueError(
-                f"{agent}: an adaptive cvar wants {missing[0]} to observe; {space.where} gives only {space.given}"
+                f"{agent}: an adaptive cvar wants {missing[0]} to observe; {space.source} gives only {space.names}"
             )
         return self
 

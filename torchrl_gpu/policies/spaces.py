@@ -1,40 +1,61 @@
-"""What one agent observes and does in an environment, wherever the environment keeps it."""
+"""What one agent observes and does, as plain data: all that agents and networks are built from."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import cast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, cast
 
 import torch
-from tensordict import NestedKey
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torchrl.data import Bounded, Categorical, Composite
 from torchrl.envs import EnvBase
+
+from torchrl_gpu import arguments
+
+_DEEPEST = 8  # lists and dicts within each other
 
 
 @dataclass(frozen=True)
 class AgentSpace:
     """Observations and action of one row: one environment, or one robot of an environment that groups its robots.
 
+    It holds numbers, text, lists and dicts only, so that a checkpoint can keep it and a policy can be rebuilt where
+    there is no environment.
+
     Attributes:
-        where: The environment, in error messages.
+        source: Name of the environment, in error messages.
         group: Key of the group that holds the agents' entries; empty where they are at the root.
-        observations: Shape of each observation, without batch.
-        num_actions: Number of actions; None where the action is continuous.
-        low: Smallest action (D,); None where the action is discrete.
-        high: Largest action (D,); None where the action is discrete.
-        dtypes: Of each observation.
-        device: Of the environment.
+        observations: Shape, without batch, and dtype of each observation, such as `((39,), "float32")`.
+        num_actions: Number of actions A; None where the action is continuous.
+        low: Smallest action, D numbers; None where the action is discrete.
+        high: Largest action, likewise.
+        extras: What the environment tells networks besides, see `BatchedEnv.space_extras`: a bin, for instance.
     """
 
-    where: str
+    source: str
     group: tuple[str, ...]
-    observations: dict[str, torch.Size]
+    observations: dict[str, tuple[tuple[int, ...], str]]
     num_actions: int | None = None
-    low: Tensor | None = None
-    high: Tensor | None = None
-    dtypes: dict[str, torch.dtype] = field(default_factory=dict)
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    low: tuple[float, ...] | None = None
+    high: tuple[float, ...] | None = None
+    extras: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extras", _plain(self.extras))
+        low, high = self.low or (), self.high or ()
+        if (self.num_actions is None) is not (0 < len(low) == len(high)) or any(map(operator.gt, low, high)):
+            came = f"{self.num_actions} actions, low {list(low)}, high {list(high)}"
+            raise ValueError(f"AgentSpace: want a number of actions, or bounds with low <= high; got {came}")
+        mask = self.observations["action_mask"][0] if self.masked else (self.num_actions,)
+        if mask != (self.num_actions,):
+            raise ValueError(
+                f"AgentSpace: want an action_mask of one flag for each of {self.num_actions} actions; that of"
+                f" {self.source} has shape {mask}"
+            )
 
     @classmethod
     def of(cls, env: EnvBase) -> AgentSpace:
@@ -44,50 +65,80 @@ class AgentSpace:
             ValueError: It has several actions, one that is neither an index nor bounded, or an `action_mask` that is
                 not one flag for each action.
         """
-        where, keys = type(env).__name__, list(env.action_keys)
+        source, keys = type(env).__name__, list(env.action_keys)
         if len(keys) != 1:
-            raise ValueError(f"AgentSpace: want an environment with one action; {where} has {keys}")
-        group, action = _parent(keys[0]), env.full_action_spec[keys[0]]
-        lead = len(env.batch_size) + len(group)
+            raise ValueError(f"AgentSpace: want an environment with one action; {source} has {keys}")
+        action = env.full_action_spec[keys[0]]
+        group = keys[0][:-1] if isinstance(keys[0], tuple) else ()
         observed = env.observation_spec[group] if group else env.observation_spec
-        leaves = {str(key): spec for key, spec in observed.items() if not isinstance(spec, Composite)}
-        shapes = {key: spec.shape[lead:] for key, spec in leaves.items()}
-        dtypes = {key: spec.dtype for key, spec in leaves.items()}
-        device = torch.device(getattr(env, "device", None) or "cpu")
+        lead = len(env.batch_size) + len(group)
+        leaves = {
+            str(key): (tuple(spec.shape[lead:]), str(spec.dtype).removeprefix("torch."))
+            for key, spec in observed.items()
+            if not isinstance(spec, Composite)
+        }
+        extras = getattr(env, "space_extras", {})
         if isinstance(action, Categorical):
-            number = int(action.space.n)
-            if shapes.get("action_mask", (number,)) != (number,):
-                raise ValueError(
-                    f"AgentSpace: want an action_mask of one flag for each of {number} actions; that of {where} has"
-                    f" shape {tuple(shapes['action_mask'])}"
-                )
-            return cls(where, group, shapes, num_actions=number, dtypes=dtypes, device=device)
+            return cls(source, group, leaves, num_actions=int(action.space.n), extras=extras)
         if isinstance(action, Bounded):
             first = (0,) * (action.ndim - 1)
-            low, high = (bound[first].cpu() for bound in (action.space.low, action.space.high))
-            return cls(where, group, shapes, low=low, high=high, dtypes=dtypes, device=device)
-        raise ValueError(f"AgentSpace: want an action that is an index or bounded; {where} has {type(action).__name__}")
+            low, high = (tuple(bound[first].tolist()) for bound in (action.space.low, action.space.high))
+            return cls(source, group, leaves, low=low, high=high, extras=extras)
+        raise ValueError(
+            f"AgentSpace: want an action that is an index or bounded; {source} has {type(action).__name__}"
+        )
 
-    def size_of(self, name: str) -> int:
-        """Last axis of an observation.
+    def to_dict(self) -> dict[str, Any]:
+        """The same as numbers, text, lists and dicts, for `from_dict`: JSON and a checkpoint can hold it."""
+        return _plain(asdict(self))
+
+    @classmethod
+    def from_dict(cls, given: Any) -> AgentSpace:
+        """The space that `to_dict` wrote; what comes from outside, such as from a checkpoint, is checked.
 
         Raises:
-            ValueError: It is not observed.
+            ValueError: Something is missing, is too much, or is not what it must be.
         """
+        if not isinstance(given, Mapping) or set(given) != set(_FORMS):
+            came = list(given) if isinstance(given, Mapping) else given
+            arguments.refuse("AgentSpace", "space", f"a mapping of {', '.join(_FORMS)}", came)
+        found = _plain(given)
+        for name, (wanted, fits) in _FORMS.items():
+            if not fits(found[name]):
+                arguments.refuse("AgentSpace", name, wanted, found[name])
+        found["group"] = tuple(found["group"])
+        found["observations"] = {name: (tuple(shape), dtype) for name, (shape, dtype) in found["observations"].items()}
+        return cls(**found | {name: None if found[name] is None else tuple(found[name]) for name in ("low", "high")})
+
+    def size_of(self, name: str) -> int:
+        """Last axis of an observation; ValueError where it is not observed."""
         if name not in self.observations:
-            raise ValueError(f"AgentSpace: want {name} to observe; {self.where} gives only {self.given}")
-        return self.observations[name][-1]
+            raise ValueError(f"AgentSpace: want {name} to observe; {self.source} gives only {self.names}")
+        return self.observations[name][0][-1]
+
+    def zeros(self, name: str, rows: int) -> Tensor:
+        """An observation of that many rows, (rows, …), all zeros."""
+        shape, dtype = self.observations[name]
+        return torch.zeros(rows, *shape, dtype=getattr(torch, dtype))
+
+    @property
+    def masked(self) -> bool:
+        """Whether only some of the actions are legal: there is an `action_mask`. Without one, all always are."""
+        return self.num_actions is not None and "action_mask" in self.observations
 
     @property
     def values_shape(self) -> tuple[int]:
-        """(A,), of the values of all actions.
-
-        Raises:
-            ValueError: The action is continuous.
-        """
+        """(A,), of the values of all actions; ValueError where the action is continuous."""
         if self.num_actions is None:
-            raise ValueError(f"AgentSpace: want a discrete action; that of {self.where} is continuous")
+            raise ValueError(f"AgentSpace: want a discrete action; that of {self.source} is continuous")
         return (self.num_actions,)
+
+    @property
+    def bounds(self) -> tuple[Tensor, Tensor]:
+        """Smallest and largest action, (D,) float32; ValueError where the action is discrete."""
+        if self.low is None or self.high is None:
+            raise ValueError(f"AgentSpace: want a continuous action; that of {self.source} is discrete")
+        return torch.tensor(self.low), torch.tensor(self.high)
 
     @property
     def action_shape(self) -> tuple[int]:
@@ -95,46 +146,7 @@ class AgentSpace:
         return (len(self.bounds[0]),)
 
     @property
-    def always_legal(self) -> int | None:
-        """How many actions there are where all are always legal; None where there is a mask."""
-        return None if self.masked else self.num_actions
-
-    @property
-    def masked(self) -> bool:
-        """Whether only some of the actions are legal: there is an `action_mask`. Without one, all always are."""
-        return self.num_actions is not None and "action_mask" in self.observations
-
-    def check(self, agent: str, network: nn.Module, *, discrete: bool) -> None:
-        """ValueError unless the network's inputs are named and observed, and the action is of the agent's kind."""
-        named = getattr(network, "in_keys", None)
-        if not isinstance(named, list | tuple) or not all(isinstance(key, str) for key in named):
-            raise ValueError(
-                f"{agent}: want a network with in_keys, a list of the observations that its forward takes;"
-                f" {type(network).__name__} has {'none' if named is None else repr(named)}"
-            )
-        missing = [key for key in in_keys(network) if key not in self.observations]
-        if missing:
-            raise ValueError(
-                f"{agent}: {type(network).__name__} wants {', '.join(missing)} to observe; {self.where} gives only"
-                f" {self.given}"
-            )
-        if discrete is not (self.num_actions is not None):
-            wanted, came = ("discrete", "continuous") if discrete else ("continuous", "discrete")
-            raise ValueError(f"{agent}: want a {wanted} action; that of {self.where} is {came}")
-
-    @property
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        """Smallest and largest action, (D,).
-
-        Raises:
-            ValueError: The action is discrete.
-        """
-        if self.low is None or self.high is None:
-            raise ValueError(f"AgentSpace: want a continuous action; that of {self.where} is discrete")
-        return self.low, self.high
-
-    @property
-    def given(self) -> str:
+    def names(self) -> str:
         """Names of the observations, in messages."""
         return ", ".join(self.observations)
 
@@ -144,5 +156,51 @@ def in_keys(network: nn.Module) -> list[str]:
     return list(cast("list[str]", network.in_keys))
 
 
-def _parent(key: NestedKey) -> tuple[str, ...]:
-    return key[:-1] if isinstance(key, tuple) else ()
+def observed(network: nn.Module, batch: TensorDictBase) -> list[Tensor]:
+    """What a network takes of a batch, in the order of its arguments."""
+    return [batch.get(key) for key in in_keys(network)]
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """A copy in which tuples are lists; ValueError unless it is made of numbers, text, lists and dicts."""
+    if isinstance(value, list | tuple) and depth < _DEEPEST:
+        return [_plain(each, depth + 1) for each in value]
+    if isinstance(value, Mapping) and depth < _DEEPEST and all(isinstance(key, str) for key in value):
+        return {key: _plain(each, depth + 1) for key, each in value.items()}
+    if value is not None and not isinstance(value, bool | int | float | str):
+        arguments.refuse("AgentSpace", "space", "made of numbers, text, lists and dicts by name", value)
+    return value
+
+
+def _all(value: Any, *kinds: type) -> bool:
+    """Whether it is a list of elements of these types alone."""
+    return isinstance(value, list) and all(type(each) in kinds for each in value)
+
+
+def _is_form(value: Any) -> bool:
+    """Whether it is shape and dtype of an observation."""
+    if not isinstance(value, list) or len(value) != 2 or not _all(value[0], int) or min(value[0], default=0) < 0:
+        return False
+    return isinstance(value[1], str) and isinstance(getattr(torch, value[1], None), torch.dtype)
+
+
+def _is_bound(value: Any) -> bool:
+    return value is None or (_all(value, int, float) and all(map(math.isfinite, value)))
+
+
+_FORMS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "source": ("a name", lambda value: isinstance(value, str)),
+    "group": ("a list of names", lambda value: _all(value, str)),
+    "observations": (
+        "shape and dtype of each observation by its name",
+        lambda value: isinstance(value, dict) and all(map(_is_form, value.values())),
+    ),
+    "num_actions": (
+        "a whole number above 0, or none",
+        lambda value: value is None or (type(value) is int and value > 0),
+    ),
+    "low": ("finite numbers, or none", _is_bound),
+    "high": ("finite numbers, or none", _is_bound),
+    "extras": ("a mapping of names", lambda value: isinstance(value, dict)),
+}
+"""What each entry of a dict from outside must be."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 from torchrl.envs.utils import ExplorationType, exploration_type
 
-from torchrl_gpu.policies.spaces import in_keys
+from torchrl_gpu.policies.spaces import in_keys, observed
 
 Squashing = Literal["tanh", "atan"]
 
@@ -80,35 +80,27 @@ class GaussianActor(TensorDictModuleBase):
     Args:
         network: `forward` takes the entries named by its `in_keys` and gives mean and log standard deviation, (…, D).
         squash: The bounds.
-        always_sampled: Whether actions are sampled under any exploration type.
-        tanh_density: Whether the density is that of tanh although the squashing is another: a defect, for comparison.
     """
 
-    def __init__(
-        self, network: nn.Module, squash: Squash, *, always_sampled: bool = False, tanh_density: bool = False
-    ) -> None:
+    def __init__(self, network: nn.Module, squash: Squash) -> None:
         super().__init__()
         self.network, self.squash = network, squash
-        self.always_sampled, self.tanh_density = always_sampled, tanh_density
-        self.in_keys, self.out_keys = in_keys(network), ["action"]
+        self.in_keys, self.out_keys = in_keys(network), ["action", "action_log_prob"]
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """Writes `action` (…, D) float32."""
-        if self.always_sampled or exploration_type() is ExplorationType.RANDOM:
-            return tensordict.set("action", self.sample(tensordict)[0])
-        mean, _ = self.network(*(tensordict.get(key) for key in self.in_keys))
-        return tensordict.set("action", self.squash(mean))
+        """Writes `action` (…, D) float32 and `action_log_prob` (…), the logarithm of its density."""
+        action, log_prob = self.sample(tensordict, exploration_type() is ExplorationType.RANDOM)
+        return tensordict.set("action", action).set("action_log_prob", log_prob)
 
-    def sample(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
-        """Actions (…, D) and the logarithm of their density (…,); gradients reach the network through both."""
-        mean, log_std = self.network(*(tensordict.get(key) for key in self.in_keys))
-        noise = torch.randn_like(mean)
-        z = mean + log_std.exp() * noise
-        action = self.squash(z)
+    def sample(self, tensordict: TensorDictBase, random: bool = True) -> tuple[Tensor, Tensor]:
+        """Actions (…, D), and the logarithm of their density (…); gradients reach the network through both.
+
+        Args:
+            tensordict: Of observations.
+            random: Whether they are drawn; if not they are what the mean is squashed to.
+        """
+        mean, log_std = self.network(*observed(self.network, tensordict))
+        noise = torch.randn_like(mean) if random else torch.zeros_like(mean)
+        z = mean + log_std.exp() * noise if random else mean
         normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-        return action, (normal - self._log_slope(z, action)).sum(-1)
-
-    def _log_slope(self, z: Tensor, action: Tensor) -> Tensor:
-        if self.tanh_density:
-            return torch.log(1 - action.square() + 1e-6)
-        return self.squash.log_slope(z)
+        return self.squash(z), (normal - self.squash.log_slope(z)).sum(-1)

@@ -6,17 +6,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torchrl_gpu.streaming.mp4 import Mp4Writer
-    from torchrl_gpu.streaming.pipeline import GpuFramePipeline
-    from torchrl_gpu.streaming.protocol import Command, read_picture
+    from torchrl_gpu.streaming.broadcast.protocol import Command, read_picture
+    from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer
+    from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
     from torchrl_gpu.streaming.server import StreamServer
 
 _HOMES = {
-    "Command": "protocol",
-    "GpuFramePipeline": "pipeline",
-    "Mp4Writer": "mp4",
+    "Command": "broadcast.protocol",
+    "GpuFramePipeline": "codecs.pipeline",
+    "Mp4Writer": "codecs.mp4",
     "StreamServer": "server",
-    "read_picture": "protocol",
+    "read_picture": "broadcast.protocol",
 }
 __all__ = ["Command", "GpuFramePipeline", "Mp4Writer", "StreamServer", "read_picture"]
 

@@ -7,44 +7,20 @@ import contextlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from torchrl_gpu.streaming.extras import load
-from torchrl_gpu.streaming.frames import Scalar
-from torchrl_gpu.streaming.protocol import Command
-from torchrl_gpu.streaming.settings import Settings
+from torchrl_gpu.streaming.broadcast.frames import Scalar
+from torchrl_gpu.streaming.broadcast.protocol import Command
+from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.streaming.web.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from torchrl_gpu.streaming.pipeline import GpuFramePipeline
+    from torchrl_gpu.streaming.codecs.images import Frame
+    from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
+    from torchrl_gpu.streaming.web.service import Service
 
 _ANYWHERE = ("0.0.0.0", "::")
-
-
-class Link(Protocol):
-    """A running server, in a thread or in a process of its own, as the program reaches it."""
-
-    port: int
-
-    def publish(
-        self,
-        frame: Any,
-        stream: str,
-        meta: Mapping[str, Any] | None,
-        *,
-        bgr: bool,
-        depth_range: tuple[float, float] | None,
-    ) -> None: ...
-    def wanted(self, stream: str) -> bool: ...
-    def wanted_streams(self) -> list[str]: ...
-    def watchers(self, stream: str | None) -> int: ...
-    def declare(self, stream: str, title: str | None) -> None: ...
-    def declare_family(self, name: str, count: int, title: str | None) -> None: ...
-    def end_episode(self, stream: str, meta: Mapping[str, Any] | None) -> None: ...
-    def commands(self) -> list[Command]: ...
-    def state(self, values: Mapping[str, Any]) -> None: ...
-    def log(self, step: int, scalars: Mapping[str, Any]) -> None: ...
-    def stop(self) -> RuntimeError | None: ...
 
 
 class StreamServer:
@@ -62,15 +38,13 @@ class StreamServer:
         view_token: Lets watch, but not command.
         max_clients: Viewers at once; more are sent away.
         tls: Files of a certificate chain and its key, PEM.
-        isolation: "thread" beside the program, or "process": a process of its own, fed through shared memory, whose
-            encoding does not compete for the interpreter.
         jpeg_quality: 1 to 100.
         fps: The largest rate of a stream, frames per second.
-        replay_seconds: How far instant replay reaches back.
-        heartbeat: Seconds between signs of life; viewers without one are dropped within two.
+        instant_replay_s: How far instant replay reaches back.
+        heartbeat_s: Time between signs of life; viewers without one are dropped within two.
         port_tries: Ports from `port` on that are tried where one is in use.
         allowed_origins: Pages of other hosts that may connect or show the page in a frame: "https://lab.example".
-        pipeline: A `GpuFramePipeline` that makes the JPEGs of isolation "thread".
+        pipeline: A `GpuFramePipeline` that makes the JPEGs; None for OpenCV, and one of its own for frames on a GPU.
 
     Raises:
         ValueError: An argument is something else, or there is no token for a host beyond this machine.
@@ -79,45 +53,39 @@ class StreamServer:
 
     def __init__(
         self,
-        host: str = "127.0.0.1",
-        port: int = 8080,
-        token: str | None = None,
-        view_token: str | None = None,
+        host: str = ServerSettings.host,
+        port: int = ServerSettings.port,
+        token: str | None = ServerSettings.token,
+        view_token: str | None = ServerSettings.view_token,
         *,
-        max_clients: int = 64,
-        tls: tuple[str, str] | None = None,
-        isolation: Literal["thread", "process"] = "thread",
-        jpeg_quality: int = 80,
-        fps: float = 30.0,
-        replay_seconds: float = 10.0,
-        heartbeat: float = 5.0,
-        port_tries: int = 1,
-        allowed_origins: Sequence[str] = (),
+        max_clients: int = ServerSettings.max_clients,
+        tls: tuple[str, str] | None = ServerSettings.tls,
+        jpeg_quality: int = ServerSettings.jpeg_quality,
+        fps: float = ServerSettings.fps,
+        instant_replay_s: float = ServerSettings.instant_replay_s,
+        heartbeat_s: float = ServerSettings.heartbeat_s,
+        port_tries: int = ServerSettings.port_tries,
+        allowed_origins: Sequence[str] = ServerSettings.allowed_origins,
         pipeline: GpuFramePipeline | None = None,
     ) -> None:
-        if isolation not in ("thread", "process"):
-            raise ValueError(f"StreamServer: want isolation to be thread or process; got {isolation!r}")
-        if pipeline is not None and isolation == "process":
-            raise ValueError("StreamServer: want no pipeline with isolation 'process', which has its own; got one")
-        self.settings = Settings(
+        self.settings = ServerSettings(
             host,
             port,
             token,
             view_token,
-            max_clients=max_clients,
-            tls=tls,
-            jpeg_quality=jpeg_quality,
-            fps=fps,
-            replay_seconds=replay_seconds,
-            heartbeat=heartbeat,
-            port_tries=port_tries,
-            allowed_origins=tuple(allowed_origins),
+            max_clients,
+            tls,
+            jpeg_quality,
+            fps,
+            instant_replay_s,
+            heartbeat_s,
+            port_tries,
+            allowed_origins,
         )
-        for module in ("aiohttp", "cv2", "av"):
+        for module in ("aiohttp", "cv2", "av", "prometheus_client"):
             load(module)
-        self.isolation = isolation
         self._pipeline = pipeline
-        self._link: Link | None = None
+        self._service: Service | None = None
         self._owner = os.getpid()
 
     def start(self) -> StreamServer:
@@ -126,9 +94,11 @@ class StreamServer:
         Raises:
             ValueError: No port that may be tried is free, or the host or the certificate cannot be used.
         """
-        if self._link is None:
+        if self._service is None:
             self._owner = os.getpid()
-            self._link = self._open()
+            from torchrl_gpu.streaming.web.service import Service  # brings aiohttp
+
+            self._service = Service(self.settings, self._pipeline)
             atexit.register(self._stop_quietly)
         return self
 
@@ -138,11 +108,11 @@ class StreamServer:
         Raises:
             RuntimeError: The server, or its encoder, failed while it ran.
         """
-        link, self._link = self._link, None
-        if link is None or os.getpid() != self._owner:
+        service, self._service = self._service, None
+        if service is None or os.getpid() != self._owner:
             return
         atexit.unregister(self._stop_quietly)
-        error = link.stop()
+        error = service.stop()
         if error is not None:
             raise RuntimeError(f"StreamServer: it failed while it ran: {error}") from error
 
@@ -158,11 +128,11 @@ class StreamServer:
     @property
     def port(self) -> int:
         """The port that it listens at; before `start`, the one that was asked for."""
-        return self.settings.port if self._link is None else self._link.port
+        return self.settings.port if self._service is None else self._service.port
 
     @property
     def url(self) -> str:
-        """What to open in a browser. It carries the token: for a terminal, not for a log that others read."""
+        """Address to open in a browser. It carries the token: for a terminal, not for a log that others read."""
         host = socket.gethostname() if self.settings.host in _ANYWHERE else self.settings.host
         host = f"[{host}]" if ":" in host else host
         query = f"?token={quote(self.settings.token, safe='')}" if self.settings.token else ""
@@ -170,7 +140,7 @@ class StreamServer:
 
     def publish(
         self,
-        frame: Any,
+        frame: Frame,
         stream: str = "main",
         meta: Mapping[str, Any] | None = None,
         *,
@@ -193,8 +163,8 @@ class StreamServer:
         Raises:
             ValueError: The frame, the name, the metadata or the range is something else.
         """
-        if self._link is not None:
-            self._link.publish(frame, stream, meta, bgr=bgr, depth_range=depth_range)
+        if self._service is not None:
+            self._service.hub.publish(frame, stream, meta, bgr=bgr, depth_range=depth_range)
 
     def wanted(self, stream: str = "main") -> bool:
         """Whether a frame of this stream is wanted now; ask before rendering. Takes about a microsecond.
@@ -202,15 +172,15 @@ class StreamServer:
         True while somebody waits for one; and once a second while nobody does, so that whoever comes sees the newest
         frame at once.
         """
-        return self._link is not None and self._link.wanted(stream)
+        return self._service is not None and self._service.hub.wanted(stream)
 
     def wanted_streams(self) -> list[str]:
         """The streams of which somebody waits for a frame now: those of families, too, which `declare_family` names."""
-        return [] if self._link is None else self._link.wanted_streams()
+        return [] if self._service is None else self._service.hub.wanted_streams()
 
     def watchers(self, stream: str | None = None) -> int:
         """How many watch a stream, or all of them."""
-        return 0 if self._link is None else self._link.watchers(stream)
+        return 0 if self._service is None else self._service.hub.watchers(stream)
 
     def declare(self, stream: str, title: str | None = None) -> None:
         """Names a stream before its first frame, so that viewers can choose it.
@@ -218,8 +188,8 @@ class StreamServer:
         Raises:
             ValueError: The name is not 1 to 64 characters, or there are 64 streams already.
         """
-        if self._link is not None:
-            self._link.declare(stream, title)
+        if self._service is not None:
+            self._service.hub.declare(stream, title)
 
     def declare_family(self, name: str, count: int, title: str | None = None) -> None:
         """Lets viewers choose any of many streams: `declare_family("env", 1024)` offers env0 to env1023.
@@ -235,8 +205,8 @@ class StreamServer:
         Raises:
             ValueError: An argument is something else, or there are 64 families already.
         """
-        if self._link is not None:
-            self._link.declare_family(name, count, title)
+        if self._service is not None:
+            self._service.hub.declare_family(name, count, title)
 
     def end_episode(self, stream: str = "main", meta: Mapping[str, Any] | None = None) -> None:
         """Marks the end of an episode: instant replay shows what came before.
@@ -245,17 +215,17 @@ class StreamServer:
             stream: Whose episode.
             meta: JSON scalars that are shown with its last picture.
         """
-        if self._link is not None:
-            self._link.end_episode(stream, meta)
+        if self._service is not None:
+            self._service.hub.end_episode(stream, meta)
 
     def commands(self) -> list[Command]:
-        """What viewers with control have asked for since the last call, oldest first; at most 256 are kept."""
-        return [] if self._link is None else self._link.commands()
+        """Commands of viewers with control since the last call, oldest first; at most 256 are kept."""
+        return [] if self._service is None else self._service.hub.take_commands()
 
     def state(self, **values: Scalar | Sequence[Scalar]) -> None:
         """Shows values beside the picture; those of earlier calls stay. Lists are of JSON scalars."""
-        if self._link is not None:
-            self._link.state(values)
+        if self._service is not None:
+            self._service.hub.set_state(values)
 
     def log(self, step: int, /, **scalars: float) -> None:
         """Adds a point to each of some curves, which every viewer sees from their beginning, however late it comes.
@@ -271,17 +241,8 @@ class StreamServer:
         Raises:
             ValueError: The step, a name or a value is something else, or there would be more than 200 curves.
         """
-        if self._link is not None:
-            self._link.log(step, scalars)
-
-    def _open(self) -> Link:
-        if self.isolation == "process":
-            from torchrl_gpu.streaming.process import ProcessLink
-
-            return ProcessLink(self.settings)
-        from torchrl_gpu.streaming.thread import ThreadLink
-
-        return ThreadLink(self.settings, self._pipeline)
+        if self._service is not None:
+            self._service.hub.curves.log(step, scalars)
 
     def _stop_quietly(self) -> None:
         with contextlib.suppress(RuntimeError):

@@ -1,9 +1,23 @@
-"""Training as Lightning modules."""
+"""Training as Lightning modules, and the parts of loops of one's own."""
 
+from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.data import Episodes
 from torchrl_gpu.training.hierarchical import HierarchicalPacking
-from torchrl_gpu.training.navigation import Navigation
 from torchrl_gpu.training.navigation_data import NavigationWorlds
+from torchrl_gpu.training.off_policy import OffPolicy
 from torchrl_gpu.training.packing_data import PackingEpisodes
-from torchrl_gpu.training.q_learning import QLearning
+from torchrl_gpu.training.replay.buffer import DeviceReplay, replay_buffer
+from torchrl_gpu.training.run import EnvRun, ReplayRun
 
-__all__ = ["HierarchicalPacking", "Navigation", "NavigationWorlds", "PackingEpisodes", "QLearning"]
+__all__ = [
+    "DeviceReplay",
+    "EnvRun",
+    "Episodes",
+    "HierarchicalPacking",
+    "NavigationWorlds",
+    "OffPolicy",
+    "PackingEpisodes",
+    "ReplayRun",
+    "Rollout",
+    "replay_buffer",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, final
 
 import torch
@@ -12,18 +12,17 @@ from lightning.pytorch.cli import OptimizerCallable
 from tensordict import TensorDictBase
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
-from torchrl.envs import EnvBase
+from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.policies.packing.contestants import irregular_contestants
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker, PackerNetworks
-from torchrl_gpu.training.episodes import EpisodeMeter
-from torchrl_gpu.training.graphed import Policy
-from torchrl_gpu.training.pile_store import PileStore
-from torchrl_gpu.training.replay import replay_buffer
-from torchrl_gpu.training.replay_run import ReplayRun, check_counts
-from torchrl_gpu.training.rollout import Rollout
+from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
+from torchrl_gpu.training.replay.codecs import HeightmapCodec
+from torchrl_gpu.training.run import EnvFactory, ReplayRun, check_counts
 
 _STATE = ["box_heightmap", "item_id", "item_mask", "utilization", "num_packed"]
 _DECISION = ["slot", "variant", "place", "least", "candidates", "waste"]
@@ -41,8 +40,8 @@ class HierarchicalPacking(ReplayRun):
     `trainer.max_steps` counts updates; the last `max_steps − worker_updates` are of stage two.
 
     Args:
-        env: The environment; its reward should be "objective", and several items visible.
-        networks: The weights.
+        env: Makes the `PackingEnv`, as in `EnvRun`; its reward should be "objective", and several items visible.
+        networks: Makes the weights, once the environment is there; or the weights themselves.
         optimizer: Makes the optimizer of all weights.
         worker_updates: Updates of stage one.
         joint_rate: Learning rate of stage two, over that of stage one.
@@ -51,7 +50,7 @@ class HierarchicalPacking(ReplayRun):
         rollout_steps: Steps in every environment per training step.
         updates_per_step: Updates per training step.
         batch_size: Transitions per update.
-        replay_size: Transitions kept.
+        replay: Makes the replay, see `ReplayFactory`; `DeviceReplay` by default.
         warmup_frames: Frames, over all environments, played before the first update.
         n_steps: Rewards of one return.
         gamma: Discount of a step.
@@ -71,8 +70,8 @@ class HierarchicalPacking(ReplayRun):
 
     def __init__(
         self,
-        env: PackingEnv,
-        networks: PackerNetworks,
+        env: EnvFactory,
+        networks: Callable[[], PackerNetworks],
         optimizer: OptimizerCallable = torch.optim.Adam,
         *,
         worker_updates: int = 2000,
@@ -82,7 +81,7 @@ class HierarchicalPacking(ReplayRun):
         rollout_steps: int = 4,
         updates_per_step: int = 4,
         batch_size: int = 128,
-        replay_size: int = 20_000,
+        replay: ReplayFactory = DeviceReplay,
         warmup_frames: int = 10_000,
         n_steps: int = 50,
         gamma: float = 1.0,
@@ -104,28 +103,42 @@ class HierarchicalPacking(ReplayRun):
             n_steps=n_steps,
             manager_period=manager_period,
         )
-        if replay_size < batch_size + env.num_envs * rollout_steps:
-            raise ValueError(
-                "HierarchicalPacking: replay_size must hold a batch and a rollout,"
-                f" {batch_size + env.num_envs * rollout_steps} transitions; got {replay_size}"
-            )
-        self.networks, self.make_optimizer = networks, optimizer
-        self.bootstraps = n_steps < env.num_items
-        self.targets = copy.deepcopy(networks).requires_grad_(False) if self.bootstraps else None
+        self.__dict__["make_networks"] = networks  # no submodule, where they are the weights themselves
+        self.make_optimizer = optimizer
         self.worker_updates, self.manager_period = worker_updates, manager_period
         self.joint_rate, self.deep_rate = joint_rate, deep_rate
         self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
-        self.replay_size, self.n_steps, self.gamma, self.tau = replay_size, n_steps, gamma, tau
+        self.make_replay, self.n_steps, self.gamma, self.tau = replay, n_steps, gamma, tau
         self.epsilon, self.item_epsilon, self.margin = epsilon, item_epsilon, margin
         self.shortlist, self.item_shortlist = shortlist, item_shortlist
         self.reward_scale, self.max_grad_norm = reward_scale, max_grad_norm
+        self.take_made_env()
+
+    def build(self) -> None:
+        """Makes the targets, where returns are shorter than episodes.
+
+        Raises:
+            ValueError: The environment is no `PackingEnv`.
+        """
+        if not isinstance(self.env, PackingEnv):
+            raise ValueError(f"HierarchicalPacking: env must be a PackingEnv; got {type(self.env).__name__}")
+        self._new_replay()  # takes no memory yet: what is wrong with it is told before anything runs
+        made: Any = self.make_networks
+        self.networks: PackerNetworks = made if isinstance(made, PackerNetworks) else made()
+        self.bootstraps = self.n_steps < self.env.num_items
+        self.targets = copy.deepcopy(self.networks).requires_grad_(False) if self.bootstraps else None
+
+    def _new_replay(self) -> TensorDictReplayBuffer:
+        replay = self.make_replay(self.batch_size, self.env.device, False)
+        self.check_replay(replay, self.batch_size + self.env.num_envs * self.rollout_steps)
+        return replay
 
     @property
     def learner_name(self) -> str:
         """Both."""
         return "manager + worker"
 
-    def policy_for(self, env: EnvBase) -> HierarchicalPacker:
+    def policy_for(self, env: BatchedEnv) -> HierarchicalPacker:
         """The greedy policy among the items of an environment."""
         return self._packer(env)
 
@@ -134,19 +147,19 @@ class HierarchicalPacking(ReplayRun):
         """The worker has a value for each placement."""
         return True
 
-    def contestants(self, env: EnvBase) -> Mapping[str, Policy]:
+    def baselines(self, env: BatchedEnv) -> Mapping[str, Policy]:
         """The rows of the paper's table; those of the networks only once they are trained."""
         assert isinstance(env, PackingEnv)
         return irregular_contestants(env, self._packer(env), learned=self.trained)
 
-    def _packer(self, env: EnvBase) -> HierarchicalPacker:
+    def _packer(self, env: BatchedEnv) -> HierarchicalPacker:
         """Made once for the environment that was asked for last: the maps of its items take seconds."""
         made = self.__dict__.get("_made")
         if made is None or made[0]() is not env:
             made = self.__dict__["_made"] = weakref.ref(env), self._new_packer(env)  # no submodule, as below
         return made[1]
 
-    def _new_packer(self, env: EnvBase) -> HierarchicalPacker:
+    def _new_packer(self, env: BatchedEnv) -> HierarchicalPacker:
         assert isinstance(env, PackingEnv)
         packer = HierarchicalPacker(
             env, self.networks, margin=self.margin, shortlist=self.shortlist, item_shortlist=self.item_shortlist
@@ -172,17 +185,17 @@ class HierarchicalPacking(ReplayRun):
 
     def on_fit_start(self) -> None:
         """Makes policies, rollout and replay."""
+        super().on_fit_start()
         env = self.env
         assert isinstance(env, PackingEnv)
-        self.meter = EpisodeMeter(env.device)
         state = [*_STATE, *_DECISION, "action"]
-        self.store = PileStore(env)
+        self.codec = HeightmapCodec(env)
         kept = _STATE if self.bootstraps else []
         both = self._new_packer(env)
         self.rollout = Rollout(
-            env, kept, self.n_steps, self.gamma, decisions=state, store=self.store, written=both.written()
+            env, kept, self.n_steps, self.gamma, decisions=state, store=self.codec, written=both.written()
         )
-        self.replay = replay_buffer(self.replay_size, self.batch_size, env.device)
+        self.replay = self._new_replay()
         both.epsilon.fill_(self.epsilon)
         both.item_epsilon.fill_(self.item_epsilon)
         rule, worker = both.choosing("box", "growth"), both.choosing("box", "learned")
@@ -190,22 +203,17 @@ class HierarchicalPacking(ReplayRun):
 
     def on_train_start(self) -> None:
         """Fills the replay up to `warmup_frames` by the rules alone."""
-        self.go_on()
-        while self.frames < self.warmup_frames or len(self.replay) < self.batch_size:
-            self._play(self.rule)
+        self.fill(lambda: self._play(self.rule), self.batch_size)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Plays, then updates."""
         self._play(self.both if self.joint else self.worker)
-        updates = self.updates_per_step
-        if self.trainer.max_steps > 0:
-            updates = min(updates, self.trainer.max_steps - self.trainer.global_step)
-        losses = torch.stack([self._update() for _ in range(updates)])
-        self.log("train/loss", losses.mean(), prog_bar=True)
-        self.log_dict(
+        losses = torch.stack([self._update() for _ in range(self.updates_now(self.updates_per_step))])
+        self.log_step({"train/loss": losses.mean()}, prog_bar=True)
+        self.log_step(
             {
                 "train/stage": 2.0 if self.joint else 1.0,
-                "train/utilization": self.meter.recent["utilization"],
+                "train/utilization": self.outcomes["utilization"],
                 "train/frames": float(self.frames),
                 "train/slope": self.networks.slope.detach(),
                 "train/box_slope": self.networks.box_slope.detach(),
@@ -216,14 +224,12 @@ class HierarchicalPacking(ReplayRun):
     @torch.no_grad()
     def _play(self, packer: HierarchicalPacker) -> None:
         with set_exploration_type(ExplorationType.RANDOM):
-            transitions, steps = self.rollout.collect(packer, self.rollout_steps)
-        self.frames += steps.numel()
-        self.meter.count(steps["next"])
+            transitions = self.collect(packer, self.rollout_steps)
         if len(transitions):
             self.replay.extend(transitions)
 
     def _update(self) -> Tensor:
-        batch = self.store.unpacked(self.replay.sample())
+        batch = self.codec.unpacked(self.replay.sample())
         step = self.trainer.global_step
         with_manager = self.joint and step % self.manager_period == 0
         target = batch["next", "reward"][:, 0] * self.reward_scale
@@ -264,7 +270,7 @@ class HierarchicalPacking(ReplayRun):
         return (each * known).sum() / known.sum().clamp_min(1)
 
     def _figures(self, state: TensorDictBase) -> Tensor:
-        return self.both.state_figures(*(state[key] for key in _STATE if key != "item_mask"))
+        return self.both.state_features(*(state[key] for key in _STATE if key != "item_mask"))
 
     @torch.no_grad()
     def _later(self, batch: TensorDictBase) -> Tensor:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from tensordict import TensorDictBase
 from torch import Tensor
-from torchrl.envs import EnvBase
+from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.agents.base import Agent
+from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.wrapper import PolicyWrapper
-from torchrl_gpu.training.clipping import clip_gradients
-from torchrl_gpu.training.episodes import EpisodeMeter
-from torchrl_gpu.training.graphed_update import GraphedUpdate, make_capturable
-from torchrl_gpu.training.replay import DevicePrioritySampler, replay_buffer
-from torchrl_gpu.training.replay_run import ReplayRun, check_counts
-from torchrl_gpu.training.rollout import Rollout
+from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
+from torchrl_gpu.training.run import EnvFactory, ReplayRun, check_counts
+from torchrl_gpu.training.updates.clipping import clip_gradients
+from torchrl_gpu.training.updates.graphed import GraphedUpdate, make_capturable
 
-AgentFactory = Callable[[EnvBase], Agent]
+AgentFactory = Callable[[AgentSpace], Agent]
 
 
 class OffPolicy(ReplayRun):
@@ -33,34 +34,31 @@ class OffPolicy(ReplayRun):
     environment groups its robots, replay holds the transitions of each robot by itself, and updates draw only those in
     which the robot took part.
 
-    A subclass says what of a run is counted and logged.
+    A frame is a step of one environment with all its robots; what depends on frames, such as a curriculum, follows them
+    before every rollout, and episodes that are running are played to their end.
 
     Args:
-        env: The environment.
-        agent: Makes the agent of an environment.
+        env: Makes the environment, as in `EnvRun`.
+        agent: Makes the agent of an environment's space.
         optimizer: Makes the optimizer of the agent's weights, in a group for each of its losses.
         lr_scheduler: Makes a schedule that is stepped at every update.
         learning_rates: Learning rate of a loss's weights over that of the optimizer, such as `{actor: 0.1}`.
         rollout_steps: Steps in every environment per training step.
         updates_per_step: Updates per training step.
         batch_size: Transitions per update.
-        replay_size: Transitions kept.
+        replay: Makes the replay, see `ReplayFactory`; `DeviceReplay` by default.
         warmup_frames: Frames, over all environments, played at random before the first update.
-        prioritized: Whether replay draws by TD error.
-        priority_alpha: Exponent of the priorities.
-        priority_beta: Exponent of the importance weights at the first update.
-        priority_beta_updates: Updates after which that exponent has gone to 1; None leaves it.
         reward_scale: Factor on rewards in the loss.
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
-        cuda_graphs: Whether a rollout on CUDA is one replay of a graph; see `training.graphed`.
-        graph_updates: Whether an update on CUDA is one replay of a graph; see `training.graphed_update`.
+        cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`.
+        graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`.
     """
 
     policy: PolicyWrapper
 
     def __init__(
         self,
-        env: BatchedEnv,
+        env: EnvFactory,
         agent: AgentFactory,
         optimizer: OptimizerCallable = torch.optim.Adam,
         lr_scheduler: LRSchedulerCallable | None = None,
@@ -69,53 +67,47 @@ class OffPolicy(ReplayRun):
         rollout_steps: int = 4,
         updates_per_step: int = 8,
         batch_size: int = 128,
-        replay_size: int = 100_000,
+        replay: ReplayFactory = DeviceReplay,
         warmup_frames: int = 4_000,
-        prioritized: bool = False,
-        priority_alpha: float = 0.6,
-        priority_beta: float = 0.4,
-        priority_beta_updates: int | None = None,
         reward_scale: float = 1.0,
         max_grad_norm: float | None = 10.0,
         cuda_graphs: bool = False,
         graph_updates: bool = False,
     ) -> None:
         super().__init__(env, warmup_frames)
-        name = type(self).__name__
         check_counts(
-            name,
-            rollout_steps=rollout_steps,
-            updates_per_step=updates_per_step,
-            batch_size=batch_size,
-            replay_size=replay_size,
-            priority_beta_updates=1 if priority_beta_updates is None else priority_beta_updates,
+            type(self).__name__, rollout_steps=rollout_steps, updates_per_step=updates_per_step, batch_size=batch_size
         )
-        self.agent = agent(env)
-        needed = max(batch_size, self.lanes * rollout_steps)
-        if replay_size < needed:
-            raise ValueError(
-                f"{name}: replay_size must hold a batch and a rollout, {needed} transitions; got {replay_size}"
-            )
-        self.learning_rates = _checked_rates(name, learning_rates or {}, self.agent)
+        self.make_agent, self.make_replay = agent, replay
         self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
+        self.learning_rates = dict(learning_rates or {})
         self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
-        self.replay_size, self.prioritized = replay_size, prioritized
-        self.priority_alpha, self.priority_beta = priority_alpha, priority_beta
-        self.priority_beta_updates = priority_beta_updates
         self.reward_scale, self.max_grad_norm = reward_scale, max_grad_norm
         self.cuda_graphs, self.graph_updates = cuda_graphs, graph_updates
+        self.take_made_env()
 
-    # -- what a subclass says ---------------------------------------------------------------------------------------
+    def build(self) -> None:
+        """Makes the agent of the environment."""
+        self.agent = self.make_agent(AgentSpace.of(self.env))
+        known = list(self.agent.parameter_groups)
+        for name, rate in self.learning_rates.items():
+            if name not in known or rate <= 0:
+                raise ValueError(
+                    f"{type(self).__name__}: learning_rates wants factors above 0 for {', '.join(known)};"
+                    f" got {{{name}: {rate}}}"
+                )
 
-    counted: tuple[str, ...] = ()
-    """Entries of `next` that are counted at the end of an episode, see `EpisodeMeter`."""
+        self._new_replay()  # takes no memory yet: what is wrong with it is told before anything runs
 
-    def before_play(self) -> None:
-        """Called before every rollout; `frames` have been played."""
-
-    def count(self, steps: TensorDictBase) -> None:
-        """Takes the raw steps (N, T) of a rollout."""
-        self.meter.count(steps["next"])
+    def _new_replay(self) -> TensorDictReplayBuffer:
+        replay = self.make_replay(self.batch_size, self.env.device, bool(self.group))
+        self.check_replay(replay, max(self.batch_size, self.num_trajectories * self.rollout_steps))
+        if self.group and not hasattr(replay, "leave_out"):
+            raise ValueError(
+                f"{type(self).__name__}: replay must have `leave_out`, for transitions of robots that take no part; got"
+                f" {type(replay).__name__}"
+            )
+        return replay
 
     # -- what follows from the agent --------------------------------------------------------------------------------
 
@@ -130,13 +122,17 @@ class OffPolicy(ReplayRun):
         return self.agent.space.group
 
     @property
-    def lanes(self) -> int:
-        """Streams of transitions: environments, or their robots."""
+    def num_trajectories(self) -> int:
+        """Trajectories that are played at a time: those of environments, or of their robots."""
         return self.env.num_envs * (int(getattr(self.env, "num_robots", 1)) if self.group else 1)
 
-    def policy_for(self, env: EnvBase) -> PolicyWrapper:
+    def policy_for(self, env: BatchedEnv) -> PolicyWrapper:
         """The agent's policy, which is the same in every environment; greedy in eval mode."""
         return PolicyWrapper(self.agent)
+
+    def baselines(self, env: BatchedEnv) -> Mapping[str, Policy] | None:
+        """Other policies of the same weights, where the agent has some."""
+        return self.agent.alternatives() or None
 
     @property
     def has_values(self) -> bool:
@@ -155,12 +151,17 @@ class OffPolicy(ReplayRun):
             return optimizer
         return [optimizer], [self.make_scheduler(optimizer)]
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what the agent observes and does, so that its policy can be rebuilt without an environment."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["agent_space"] = self.agent.space.to_dict()
+
     # -- fit --------------------------------------------------------------------------------------------------------
 
     def on_fit_start(self) -> None:
         """Starts rollouts and replay, or goes on with those of the checkpoint."""
+        super().on_fit_start()
         self.__dict__["policy"] = PolicyWrapper(self.agent).train()  # no submodule: its weights are the agent's
-        self.meter = EpisodeMeter(self.env.device, self.counted)
         self.rollout = Rollout(
             self.env,
             self._kept_keys(),
@@ -169,15 +170,7 @@ class OffPolicy(ReplayRun):
             self.cuda_graphs,
             group=self.group,
         )
-        self.replay = replay_buffer(
-            self.replay_size,
-            self.batch_size,
-            self.env.device,
-            prioritized=self.prioritized,
-            alpha=self.priority_alpha,
-            beta=self.priority_beta,
-            masked=bool(self.group),
-        )
+        self.replay = self._new_replay()
         self.graphed_update = self._make_graphed_update() if self.graph_updates else None
 
     def _make_graphed_update(self) -> GraphedUpdate:
@@ -198,52 +191,44 @@ class OffPolicy(ReplayRun):
 
     def on_train_start(self) -> None:
         """Fills the replay up to `warmup_frames`; a resumed run has it from beside its checkpoint."""
-        self.go_on()
-        while self.frames < self.warmup_frames or len(self.replay) < self.batch_size:
-            self._play()
+        self.fill(self._play, self.batch_size)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Plays, then updates."""
         self._play()
-        updates = self.updates_per_step
-        if self.trainer.max_steps > 0:
-            updates = min(updates, self.trainer.max_steps - self.trainer.global_step)
-        losses = [self._update() for _ in range(updates)]
-        self._log_losses(losses)
-        self.log_dict({f"train/{name}": value for name, value in self.meter.recent.items()})
-        self.log_dict({"train/epsilon": self.agent.exploration.epsilon, "train/frames": float(self.frames)})
+        self._log_losses([self._update() for _ in range(self.updates_now(self.updates_per_step))])
+        self.log_step({f"train/{name}": value for name, value in self.outcomes.items()})
+        self.log_dict({f"train/{name}": value for name, value in self.agent.metrics.items()})
+        self.log("train/frames", float(self.frames))
 
     def _log_losses(self, losses: list[dict[str, Tensor]]) -> None:
         means = {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
-        self.log("train/loss", torch.stack(list(means.values())).sum(), prog_bar=True)
+        self.log_step({"train/loss": torch.stack(list(means.values())).sum()}, prog_bar=True)
         if len(means) > 1:
-            self.log_dict({f"train/{name}_loss": mean for name, mean in means.items()})
+            self.log_step({f"train/{name}_loss": mean for name, mean in means.items()})
 
     def _play(self) -> None:
         self.agent.anneal(self.frames)
-        self.before_play()
         with set_exploration_type(ExplorationType.RANDOM):
-            transitions, steps = self.rollout.collect(self.policy, self.rollout_steps)
-        self.frames += steps.numel()
-        self.count(steps)
-        if not len(transitions):  # none yet, while fewer steps than a return needs have been played
-            return
-        index = self.replay.extend(transitions)
-        if self.group:
-            self._sampler.leave_out(index, ~transitions["active"].squeeze(-1))
+            transitions = self.collect(self.policy, self.rollout_steps)
+        if len(transitions):
+            index = self.replay.extend(transitions)
+            if self.group:
+                cast("DeviceReplay", self.replay).leave_out(index, ~transitions["active"])
 
     def _update(self) -> dict[str, Tensor]:
-        if self.prioritized:
-            self._sampler.beta = self._beta()
+        set_updates = getattr(self.replay, "set_updates", None)
+        if set_updates is not None:
+            set_updates(self.trainer.global_step)
         batch = self.replay.sample()
         for part in (batch, batch["next"]):
-            self.env.restore(part)
+            self.env.restore(part, self.replay)
         batch["next", "reward"] = batch["next", "reward"] * self.reward_scale
         losses = self._learn(batch) if self.graphed_update is None else self._learn_graphed(self.graphed_update, batch)
         scheduler: Any = self.lr_schedulers()
         if scheduler is not None:
             scheduler.step()
-        if self.prioritized:  # TorchRL's update_tensordict_priority knows its own sampler only
+        if "index" in batch.keys():  # noqa: SIM118  # of a tensordict
             self.replay.update_priority(batch["index"], batch["td_error"])
         return {name: loss.detach() for name, loss in losses.items()}
 
@@ -251,7 +236,7 @@ class OffPolicy(ReplayRun):
         with set_exploration_type(ExplorationType.RANDOM):
             losses = self.agent.losses(batch)
         self._descend(torch.stack(list(losses.values())).sum())
-        self.agent.follow(self.trainer.global_step)
+        self.agent.update_targets(self.trainer.global_step)
         return losses
 
     def _learn_graphed(self, update: GraphedUpdate, batch: TensorDictBase) -> dict[str, Tensor]:
@@ -270,24 +255,3 @@ class OffPolicy(ReplayRun):
             for group in optimizer.param_groups:
                 clip_gradients(group["params"], self.max_grad_norm, scaler)
         optimizer.step()
-
-    @property
-    def _sampler(self) -> DevicePrioritySampler:
-        return cast("DevicePrioritySampler", self.replay.sampler)
-
-    def _beta(self) -> float:
-        """Exponent of the importance weights, by the updates made."""
-        if self.priority_beta_updates is None:
-            return self.priority_beta
-        share = min(1.0, self.trainer.global_step / self.priority_beta_updates)
-        return self.priority_beta + (1 - self.priority_beta) * share
-
-
-def _checked_rates(where: str, rates: dict[str, float], agent: Agent) -> dict[str, float]:
-    known = list(agent.parameter_groups)
-    for name, rate in rates.items():
-        if name not in known or rate <= 0:
-            raise ValueError(
-                f"{where}: learning_rates wants factors above 0 for {', '.join(known)}; got {{{name}: {rate}}}"
-            )
-    return rates

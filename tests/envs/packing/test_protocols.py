@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS, REFERENCE_SETTINGS, make_protocol
+from torchrl_gpu.evaluation.packing.episodes import pack
 from torchrl_gpu.policies.packing import RandomLegal
-from torchrl_gpu.training.packings import pack
 
 # Utilization of random legal actions in the released environment of Zhao et al. (AAAI 2021), 500 sequences each.
 RANDOM_LEGAL = {"rs": 0.256, "cut1": 0.287, "cut2": 0.302}

@@ -29,10 +29,10 @@ def huber(error: float) -> float:
     return 0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5
 
 
-def bootstrap(sample: TensorDict, agent: Agent, value: float, compat: bool = False) -> float:
+def bootstrap(sample: TensorDict, agent: Agent, value: float) -> float:
     """Reward and what follows it."""
     after = sample["next"]
-    if after["done" if compat else "terminated"].item():
+    if after["terminated"].item():
         return after["reward"].item()
     return after["reward"].item() + agent.gamma ** sample["steps_to_next_obs"].item() * value
 
@@ -102,7 +102,7 @@ def decided(agent: Any, state: TensorDict) -> list[float]:
 def dqn(agent: Any, target: Any, sample: TensorDict, double: bool = True) -> tuple[float, float]:
     online, after = agent.policy[0].module, sample["next"]
     chosen = best(q_scores(online if double else target, after), after["action_mask"])
-    wanted = bootstrap(sample, agent, q_scores(target, after)[chosen], agent.upstream_compat)
+    wanted = bootstrap(sample, agent, q_scores(target, after)[chosen])
     error = q_scores(online, sample)[int(sample["action"])] - wanted
     return huber(error), abs(error)
 
@@ -116,7 +116,7 @@ def rainbow(agent: Any, sample: TensorDict, double: bool = True) -> tuple[float,
     lowest, highest, gap = atoms[0], atoms[-1], (atoms[-1] - atoms[0]) / (len(atoms) - 1)
     wanted = [0.0] * len(atoms)
     for chance, atom in zip(chances, atoms, strict=True):
-        place = (min(max(bootstrap(sample, agent, atom, agent.upstream_compat), lowest), highest) - lowest) / gap
+        place = (min(max(bootstrap(sample, agent, atom), lowest), highest) - lowest) / gap
         below = min(int(place), len(atoms) - 1)
         wanted[below] += chance * (1 - (place - below))
         if place > below:
@@ -133,12 +133,9 @@ def iqn(
     mask, action = after["action_mask"], int(sample["action"])
     values = [online(*seen(online, sample), tau[None])[0, action].item() for tau in taus]
     following = [target(*seen(target, after), tau[None])[0].tolist() for tau in next_taus]
-    if agent.upstream_compat:
-        samples = [max(value for a, value in enumerate(row) if mask[a]) for row in following]
-    else:
-        chosen = best(quantile_scores(online if double else target, after, len(taus), level), mask)
-        samples = [row[chosen] for row in following]
-    wanted = [bootstrap(sample, agent, value, agent.upstream_compat) for value in samples]
+    chosen = best(quantile_scores(online if double else target, after, len(taus), level), mask)
+    samples = [row[chosen] for row in following]
+    wanted = [bootstrap(sample, agent, value) for value in samples]
     return quantile_loss(values, taus.tolist(), wanted), distance(values, wanted)
 
 
@@ -148,7 +145,7 @@ def ddpg(agent: Any, target: Any, sample: TensorDict) -> tuple[float, float, flo
     critic, actor, after = agent.objective.value_network.module, agent.policy.module, sample["next"]
     action = torch.tensor(squashed(target_actor.network(*seen(target_actor.network, after)), actor.squash.kind))
     value = target_critic(*seen(target_critic, after), action).item()
-    wanted = bootstrap(sample, agent, value, agent.upstream_compat)
+    wanted = bootstrap(sample, agent, value)
     error = critic(*seen(critic, sample), sample["action"]).item() - wanted
     own = critic(*seen(critic, sample), torch.tensor(decided(agent, sample))).item()
     return huber(error), -own, abs(error)
@@ -165,16 +162,16 @@ def drawn(policy: Any, sample: TensorDict, noise: Tensor) -> tuple[Tensor, float
         if policy.squash.kind == "tanh":
             slope = 1 / math.cosh(z) ** 2
         else:
-            slope = 1 - a**2 + 1e-6 if policy.tanh_density else 2 / math.pi / (1 + z**2)
+            slope = 2 / math.pi / (1 + z**2)
         log_prob += -0.5 * eps**2 - log_sigma - 0.5 * math.log(2 * math.pi) - math.log(slope)
     return torch.tensor(action), log_prob
 
 
 def sac(agent: Any, sample: TensorDict, noise: Tensor, next_noise: Tensor) -> tuple[float, float, float]:
     after, alpha = sample["next"], agent.log_alpha.exp().item()
-    action, log_prob = drawn(agent.target_policy or agent.policy, after, next_noise)
+    action, log_prob = drawn(agent.policy, after, next_noise)
     worth = min(critic(*seen(critic, after), action).item() for critic in agent.target_critics)
-    wanted = bootstrap(sample, agent, worth - alpha * log_prob, agent.upstream_compat)
+    wanted = bootstrap(sample, agent, worth - alpha * log_prob)
     errors = [critic(*seen(critic, sample), sample["action"]).item() - wanted for critic in agent.critics]
     action, log_prob = drawn(agent.policy, sample, noise)
     worth = min(critic(*seen(critic, sample), action).item() for critic in agent.critics)
@@ -189,7 +186,7 @@ def ac_iqn(
     network = agent.target_actor.network
     action = torch.tensor(squashed(network(*seen(network, after)), agent.actor.squash.kind))
     samples = [target(*seen(target, after), action, tau[None]).item() for tau in next_taus]
-    wanted = [bootstrap(sample, agent, value, agent.upstream_compat) for value in samples]
+    wanted = [bootstrap(sample, agent, value) for value in samples]
     own = torch.tensor(decided(agent, sample))
     worth = [critic(*seen(critic, sample), own, level * tau[None]).item() for tau in actor_taus]
     return quantile_loss(values, taus.tolist(), wanted), -sum(worth) / len(worth), distance(values, wanted)

@@ -23,7 +23,7 @@ from tests.policies.navigation_spaces import (
     transitions,
 )
 from tests.tolerances import assert_near
-from torchrl_gpu.policies import Agent
+from torchrl_gpu.policies import Agent, EpsilonGreedy, PeriodicTargets, PolicyWrapper, SoftTargets
 
 each_agent = pytest.mark.parametrize("name", AGENTS)
 EXPLORE = ExplorationType.RANDOM
@@ -49,7 +49,7 @@ def updated(agent: Agent, batch: TensorDict, optimizer: torch.optim.Optimizer, n
     optimizer.zero_grad(set_to_none=False)
     agent.loss(batch)["loss"].backward()
     optimizer.step()
-    agent.follow(number)
+    agent.update_targets(number)
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -147,9 +147,8 @@ def test_nothing_follows_the_end(name: str) -> None:
 
 
 @each_agent
-@pytest.mark.parametrize("compat", [False, True])
-def test_what_was_cut_off_goes_on_from_its_true_last_observation(name: str, compat: bool) -> None:
-    agent, batch = make(name, upstream_compat=compat), transitions(name, 32)
+def test_what_was_cut_off_goes_on_from_its_true_last_observation(name: str) -> None:
+    agent, batch = make(name), transitions(name, 32)
     cut = batch["next", "truncated"]
     assert cut.any()
     losses_of(agent, batch)
@@ -157,7 +156,7 @@ def test_what_was_cut_off_goes_on_from_its_true_last_observation(name: str, comp
     losses_of(agent, changed)
     moved = (changed["td_error"] - batch["td_error"]).abs() > 1e-4
     assert not moved[~cut].any()
-    assert moved[cut].any() is torch.tensor(compat) or bool(moved[cut].all()) is not compat
+    assert moved[cut].all()
 
 
 @pytest.mark.parametrize("name", DISCRETE)
@@ -188,21 +187,21 @@ def test_any_batch_shape(name: str, batch: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("name", DISCRETE)
 def test_exploring_is_legal_and_reaches_every_legal_action(name: str) -> None:
-    agent, seen = make(name, epsilon_start=1.0), row_states(name, 400)
+    agent, seen = make(name, exploration=EpsilonGreedy(1.0)), row_states(name, 400)
     seen["action_mask"] = seen["action_mask"][:1].expand(400, -1)
     with set_exploration_type(EXPLORE):
-        chosen = agent.acting(seen)["action"]
+        chosen = PolicyWrapper(agent, flat=True)(seen)["action"]
     assert set(chosen.tolist()) == set(seen["action_mask"][0].nonzero().flatten().tolist())
 
 
 @pytest.mark.parametrize("name", CONTINUOUS)
 def test_actions_stay_within_their_bounds(name: str) -> None:
-    agent = make(name, spec=spec_for(name, bounds=(-2.0, 5.0)), epsilon_start=0.5)
+    agent = make(name, spec=spec_for(name, bounds=(-2.0, 5.0)), exploration=EpsilonGreedy(0.5))
     with torch.no_grad():
         for weight in agent.parameters_to_train:
             weight.mul_(4)
     with set_exploration_type(EXPLORE):
-        action = agent.acting(row_states(name, 500))["action"]
+        action = PolicyWrapper(agent, flat=True)(row_states(name, 500))["action"]
     assert action.min() < -1.5
     assert action.max() > 4.5
     assert (action >= -2).all()
@@ -211,7 +210,7 @@ def test_actions_stay_within_their_bounds(name: str) -> None:
 
 @each_agent
 def test_epsilon_falls_with_the_frames(name: str) -> None:
-    agent = make(name, epsilon_start=0.6, epsilon_end=0.1, epsilon_frames=100)
+    agent = make(name, exploration=EpsilonGreedy(0.6, 0.1, 100))
     agent.anneal(50)
     assert agent.exploration.epsilon.item() == pytest.approx(0.35)
 
@@ -220,20 +219,19 @@ def test_epsilon_falls_with_the_frames(name: str) -> None:
 
 
 @each_agent
-@pytest.mark.parametrize("compat", [False, True])
-def test_nothing_is_read_back(name: str, compat: bool) -> None:
-    agent, batch = make(name, upstream_compat=compat), transitions(name, 8)
+def test_nothing_is_read_back(name: str) -> None:
+    agent, batch = make(name), transitions(name, 8)
     seen = row_states(name, 4, 3)
-    for tau in (0.1, None):
-        other = make(name, upstream_compat=compat, tau=tau, target_period=1)
+    for targets in (SoftTargets(0.1), PeriodicTargets(1)):
+        other = make(name, targets=targets)
         with NoHostReads():
             other.loss(batch)["loss"].backward()
-            other.follow(1)
+            other.update_targets(1)
     with NoHostReads():
         agent.policy(seen.clone())
         agent.anneal(10)
         with set_exploration_type(EXPLORE):
-            agent.acting(seen)
+            PolicyWrapper(agent, flat=True)(seen)
 
 
 @each_agent
@@ -291,7 +289,7 @@ def test_under_one_autocast_it_sees_the_weights_of_the_last_step(name: str, what
             agent.loss(batch)["loss"].backward()
             optimizer.step()
             if what == "decides":
-                agent.follow(1)
+                agent.update_targets(1)
             if renew:
                 torch.clear_autocast_cache()
             if what == "loses":
@@ -325,39 +323,38 @@ def moved(agent: Agent, before: list[Tensor]) -> set[float]:
 
 @each_agent
 def test_hard_targets_move_every_so_many_updates(name: str) -> None:
-    agent = make(name, tau=None, target_period=3)
-    agent.follow(3)
+    agent = make(name, targets=PeriodicTargets(3))
+    agent.update_targets(3)
     before, came = target_weights(agent), []
     add_one(agent)
     for update in (4, 5, 6):
-        agent.follow(update)
+        agent.update_targets(update)
         came.append(moved(agent, before))
     assert came == [{0.0}, {0.0}, {1.0}]
 
 
 @each_agent
 def test_soft_targets_take_their_share(name: str) -> None:
-    agent = make(name, tau=0.25)
+    agent = make(name, targets=SoftTargets(0.25))
     for update in range(100):
-        agent.follow(update)
+        agent.update_targets(update)
     before = target_weights(agent)
     add_one(agent)
-    agent.follow(1)
+    agent.update_targets(1)
     assert moved(agent, before) == {0.25}
-    agent.follow(2)
+    agent.update_targets(2)
     assert moved(agent, before) == {0.4375}  # 1 − 0.75²
 
 
 @each_agent
-@pytest.mark.parametrize("compat", [False, True])
-def test_a_saved_agent_goes_on_as_it_would_have(name: str, compat: bool) -> None:
-    agent, batch = make(name, upstream_compat=compat), transitions(name, 16)
+def test_a_saved_agent_goes_on_as_it_would_have(name: str) -> None:
+    agent, batch = make(name, exploration=EpsilonGreedy(0.5)), transitions(name, 16)
     updated(agent, batch, torch.optim.SGD(agent.parameters_to_train, lr=0.01))
     agent.anneal(40)
     file = io.BytesIO()
     torch.save(agent.state_dict(), file)
     file.seek(0)
-    other = make(name, seed=9, upstream_compat=compat)
+    other = make(name, seed=9, exploration=EpsilonGreedy(0.5))
     other.load_state_dict(torch.load(file, weights_only=True))
     assert other.exploration.epsilon == agent.exploration.epsilon
     for group, loss in losses_of(agent, batch).items():
@@ -365,17 +362,10 @@ def test_a_saved_agent_goes_on_as_it_would_have(name: str, compat: bool) -> None
     for made in (agent, other):
         torch.manual_seed(4)
         with set_exploration_type(EXPLORE):
-            batch[made.name if made is agent else "other"] = made.acting(row_states(name, 16))["action"]
+            batch[made.name if made is agent else "other"] = PolicyWrapper(made, flat=True)(row_states(name, 16))[
+                "action"
+            ]
     assert torch.equal(batch[agent.name], batch["other"])
-
-
-@each_agent
-def test_what_explores_is_not_saved_twice(name: str) -> None:
-    agent = make(name)
-    with set_exploration_type(EXPLORE):
-        agent.acting(row_states(name, 2))
-    assert sum(key.endswith("epsilon") and "exploration" in key for key in agent.state_dict()) == 1
-    assert agent.acting is agent.acting
 
 
 # -- learning ----------------------------------------------------------------------------------------------------------
@@ -397,9 +387,12 @@ def one_step_game(name: str, number: int) -> TensorDict:
 @each_agent
 def test_a_game_of_one_step_is_learnt(name: str) -> None:
     atoms = {"v_min": -1.0, "v_max": 2.0} if name == "Rainbow" else {}
-    agent = make(name, spec=spec_for(name, num_actions=4 if name in DISCRETE else None), tau=0.05, **atoms)
-    optimizer = torch.optim.Adam(agent.parameters_to_train, lr=2e-3)
-    for update, batch in enumerate(one_step_game(name, 32 * 280).split(32), 1):
+    agent = make(
+        name, spec=spec_for(name, num_actions=4 if name in DISCRETE else None), targets=SoftTargets(0.05), **atoms
+    )
+    updates, rate = (140, 4e-3) if name in DISCRETE else (280, 2e-3)
+    optimizer = torch.optim.Adam(agent.parameters_to_train, lr=rate)
+    for update, batch in enumerate(one_step_game(name, 32 * updates).split(32), 1):
         updated(agent, batch, optimizer, update)
     action = agent.policy(one_step_game(name, 100))["action"]
     if name in DISCRETE:
@@ -424,9 +417,6 @@ def test_an_action_of_the_other_kind(name: str) -> None:
     [
         ({"gamma": 0.0}, "want 0 < gamma <= 1 and n_steps >= 1; got gamma 0.0"),
         ({"n_steps": 0}, "want 0 < gamma <= 1 and n_steps >= 1; got"),
-        ({"tau": 1.5}, "want 0 < tau <= 1, or None with a target_period of at least 1; got tau 1.5"),
-        ({"tau": None, "target_period": 0}, "want 0 < tau <= 1, or None with a target_period of at least 1; got"),
-        ({"epsilon_end": 2.0}, "want 0 <= end <= start <= 1"),
     ],
 )
 def test_a_setting_that_makes_no_sense(name: str, wrong: dict[str, Any], message: str) -> None:

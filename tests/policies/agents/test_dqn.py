@@ -12,8 +12,8 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from tests.no_host_reads import NoHostReads
 from tests.tolerances import assert_near
 from tests.training.tiny import dqn, packing_env
-from torchrl_gpu.policies import DQN
-from torchrl_gpu.training.rollout import Rollout
+from torchrl_gpu.policies import DQN, AgentSpace, EpsilonGreedy, PeriodicTargets, PolicyWrapper, SoftTargets
+from torchrl_gpu.training.collect.rollout import Rollout
 
 
 class Table(nn.Module):
@@ -45,7 +45,7 @@ TARGET = [[0.0, 0.0, 0.0], [10.0, 100.0, 2.0], [8.0, 50.0, 50.0]]
 
 def tables(**changes: object) -> DQN:
     """An agent whose online and target Q-values are the tables above, gamma 1/2."""
-    made = DQN(Spec("state", "action_mask"), network=lambda env: Table(TARGET), gamma=0.5, **changes)  # type: ignore[arg-type]
+    made = DQN(AgentSpace.of(Spec("state", "action_mask")), network=lambda space: Table(TARGET), gamma=0.5, **changes)  # type: ignore[arg-type]
     with torch.no_grad():
         made.policy[0].module.values.copy_(torch.tensor(ONLINE))
     return made
@@ -145,26 +145,26 @@ def test_an_illegal_action_never_wins() -> None:
 
 def test_exploring_is_legal_and_reaches_every_legal_action() -> None:
     torch.manual_seed(0)
-    agent = tables(epsilon_start=1.0)
+    agent = tables(exploration=EpsilonGreedy(1.0))
     with set_exploration_type(ExplorationType.RANDOM):
-        action = agent.acting(states([[1, 0, 1]] * 200))["action"]
+        action = PolicyWrapper(agent)(states([[1, 0, 1]] * 200))["action"]
     assert set(action.tolist()) == {0, 2}
     with set_exploration_type(ExplorationType.DETERMINISTIC):
-        assert (agent.acting(states([[1, 0, 1]] * 200))["action"] == 2).all()
+        assert (PolicyWrapper(agent)(states([[1, 0, 1]] * 200))["action"] == 2).all()
 
 
 def test_annealing_reaches_the_explorer() -> None:
-    agent = tables(epsilon_start=1.0, epsilon_end=0.0, epsilon_frames=100)
+    agent = tables(exploration=EpsilonGreedy(1.0, 0.0, 100))
     agent.anneal(100)
     with set_exploration_type(ExplorationType.RANDOM):
-        assert (agent.acting(states([[1, 1, 1]] * 200))["action"] == 1).all()
+        assert (PolicyWrapper(agent)(states([[1, 1, 1]] * 200))["action"] == 1).all()
 
 
 def filled(agent: DQN, num_envs: int = 6) -> TensorDictBase:
     """States of bins that are filling up."""
     env = packing_env(num_envs, visible_items=2)
     with set_exploration_type(ExplorationType.RANDOM):
-        return env.rollout(4, agent.acting, break_when_any_done=False)[:, -1]["next"]
+        return env.rollout(4, PolicyWrapper(agent), break_when_any_done=False)[:, -1]["next"]
 
 
 @pytest.fixture
@@ -200,38 +200,38 @@ def test_nothing_is_read_back(packer: DQN) -> None:
     env = packing_env(6, visible_items=2)
     rollout = Rollout(env, env.stored_keys, 2, 0.9)
     with set_exploration_type(ExplorationType.RANDOM), NoHostReads():
-        batch, _ = rollout.collect(packer.acting, 4)
+        batch, _ = rollout.collect(PolicyWrapper(packer), 4)
         for part in (batch, batch["next"]):
             env.restore(part)
         packer.loss(batch)
         packer.anneal(50)
-        packer.follow(1)
+        packer.update_targets(1)
 
 
 # -- targets --
 
 
 def test_targets_start_as_the_online_weights() -> None:
-    made = DQN(Spec("state", "action_mask"), network=lambda env: Table(TARGET))  # type: ignore[arg-type]
+    made = DQN(AgentSpace.of(Spec("state", "action_mask")), network=lambda space: Table(TARGET))  # type: ignore[arg-type]
     assert torch.equal(target_values(made), torch.tensor(TARGET))
 
 
 def test_soft_targets_by_hand() -> None:
-    agent = tables(tau=0.25)
+    agent = tables(targets=SoftTargets(0.25))
     for update in (1, 2):
-        agent.follow(update)
+        agent.update_targets(update)
     # after two quarters of the way, 9/16 of the distance is left
     expected = torch.tensor(ONLINE) + (torch.tensor(TARGET) - torch.tensor(ONLINE)) * 9 / 16
     assert_near(target_values(agent), expected)
 
 
 def test_hard_targets_move_every_so_many_updates() -> None:
-    agent = tables(tau=None, target_period=3)
+    agent = tables(targets=PeriodicTargets(3))
     moved = []
     for update in range(1, 8):
         with torch.no_grad():
             agent.policy[0].module.values.fill_(update)
-        agent.follow(update)
+        agent.update_targets(update)
         moved.append(target_values(agent)[0, 0].item())
     assert moved == [0, 0, 3, 3, 3, 6, 6]
 
@@ -241,7 +241,7 @@ def test_targets_are_saved_and_what_explores_is_not_saved_twice() -> None:
     names = list(agent.state_dict())
     assert len([name for name in names if "target" in name]) == 1
     fresh = tables()
-    fresh.follow(1)
+    fresh.update_targets(1)
     fresh.load_state_dict(agent.state_dict())
     assert torch.equal(target_values(fresh), target_values(agent))
     assert sum("epsilon" in name for name in names) == 1
@@ -258,7 +258,7 @@ def test_only_the_online_weights_are_trained() -> None:
 
 def test_an_observation_that_is_not_there() -> None:
     with pytest.raises(ValueError, match="DQN: Table wants state to observe; Spec gives only pixels, action_mask"):
-        DQN(Spec("pixels", "action_mask"), network=lambda env: Table(TARGET))  # type: ignore[arg-type]
+        DQN(AgentSpace.of(Spec("pixels", "action_mask")), network=lambda space: Table(TARGET))  # type: ignore[arg-type]
 
 
 def test_a_map_that_was_left_out() -> None:

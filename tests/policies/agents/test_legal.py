@@ -12,7 +12,7 @@ from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration
 
 from tests.policies.agents.corridor import ACTIONS, NETWORKS, PLACES, Corridor
 from torchrl_gpu import policies
-from torchrl_gpu.policies import Agent, PolicyWrapper
+from torchrl_gpu.policies import Agent, AgentSpace, EpsilonGreedy, PolicyWrapper
 
 each_agent = pytest.mark.parametrize("name", NETWORKS)
 BATCHES = [(), (6,), (2, 3)]
@@ -20,8 +20,10 @@ BATCHES = [(), (6,), (2, 3)]
 
 def agent_for(name: str, env: Corridor, seed: int = 0, **changes: Any) -> Agent:
     torch.manual_seed(seed)
-    support = {"v_min": -2.0, "v_max": 2.0} if name == "Rainbow" else {}
-    return getattr(policies, name)(env, network=NETWORKS[name], gamma=0.5, n_steps=1, **support | changes)
+    support: dict[str, Any] = {"v_min": -2.0, "v_max": 2.0, "exploration": EpsilonGreedy()} if name == "Rainbow" else {}
+    return getattr(policies, name)(
+        AgentSpace.of(env), network=NETWORKS[name], gamma=0.5, n_steps=1, **support | changes
+    )
 
 
 def weights_of(agent: Agent) -> torch.Tensor:
@@ -57,11 +59,10 @@ def test_without_a_mask_every_action_is_legal_when_acting(name: str, batch: tupl
     assert data["action"].unique().tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("compat", [False, True])
 @each_agent
-def test_without_a_mask_every_action_is_bootstrapped(name: str, compat: bool) -> None:
+def test_without_a_mask_every_action_is_bootstrapped(name: str) -> None:
     env, masked = Corridor(5), Corridor(5, masked=True)
-    agent, twin = (agent_for(name, each, upstream_compat=compat) for each in (env, masked))
+    agent, twin = (agent_for(name, each) for each in (env, masked))
     torch.manual_seed(1)
     batch = masked.rollout(20, break_when_any_done=False).reshape(-1)
     assert agent.observations == ["observation"]
@@ -121,7 +122,7 @@ def test_rainbow_bootstraps_0_where_nothing_is_legal(double: bool) -> None:
     assert batch["td_error"].item() == pytest.approx(math.log(3), rel=1e-6)
 
 
-@pytest.mark.parametrize("changes", [{}, {"double": False}, {"upstream_compat": True}, {"cvar": 0.3}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"double": False}, {"cvar": 0.3}], ids=str)
 def test_iqn_bootstraps_0_where_nothing_is_legal(changes: dict[str, Any]) -> None:
     # Quantiles of (first, right) are −3 + τ, and each of them is compared with the return of 1: the mean distance is
     # 4 − the mean of the τ that were drawn; each τ costs τ · (4 − τ − 1/2), of which the loss is the sum.

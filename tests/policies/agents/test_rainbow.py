@@ -1,4 +1,4 @@
-"""What is Rainbow's own: noise, atoms and their published defects."""
+"""What is Rainbow's own: noise and atoms."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.policies.navigation_spaces import make, transitions
 from tests.tolerances import assert_near
+from torchrl_gpu.policies import PeriodicTargets, PolicyWrapper, SoftTargets
+from torchrl_gpu.policies.targets import TargetUpdate
 
 
 def noise(network: Any) -> list[Tensor]:
@@ -21,26 +23,25 @@ def redrawn(before: list[Tensor], network: Any) -> list[bool]:
     return [not torch.equal(then, now) for then, now in zip(before, noise(network), strict=True)]
 
 
-@pytest.mark.parametrize("tau", [0.1, None])
-@pytest.mark.parametrize("compat", [False, True])
-def test_noise_is_drawn_anew_after_every_update(compat: bool, tau: float | None) -> None:
-    agent: Any = make("Rainbow", upstream_compat=compat, tau=tau, target_period=1000)
+@pytest.mark.parametrize("targets", [SoftTargets(0.1), PeriodicTargets(1000)], ids=["soft", "periodic"])
+def test_noise_is_drawn_anew_after_every_update(targets: TargetUpdate) -> None:
+    agent: Any = make("Rainbow", targets=targets)
     online, target = noise(agent.online), noise(agent.target)
-    agent.follow(1)
+    agent.update_targets(1)
     assert all(redrawn(target, agent.target))
-    assert redrawn(online, agent.online) == [not compat] * len(online)  # published: drawn once, when it is made
+    assert all(redrawn(online, agent.online))
 
 
 def test_online_and_target_noise_are_not_the_same() -> None:
     agent: Any = make("Rainbow")
-    agent.follow(1)
+    agent.update_targets(1)
     assert not [a for a, b in zip(noise(agent.online), noise(agent.target), strict=True) if torch.equal(a, b)]
 
 
 def test_noise_is_in_the_loss_and_its_size_is_learnt() -> None:
     agent: Any = make("Rainbow")
     first = agent.losses(transitions("Rainbow", 16))["value"]
-    agent.follow(1)
+    agent.update_targets(1)
     second = agent.losses(transitions("Rainbow", 16))["value"]
     assert first != second
     second.backward()
@@ -52,7 +53,6 @@ def test_noise_is_in_the_loss_and_its_size_is_learnt() -> None:
 def test_atoms() -> None:
     agent: Any = make("Rainbow")
     assert_near(agent.online.support, torch.linspace(-10, 45, 51))
-    assert_near(make("Rainbow", upstream_compat=True).online.support, torch.linspace(-1, 1, 51))  # type: ignore[union-attr]
 
 
 def test_scores_are_means_by_hand() -> None:
@@ -63,26 +63,14 @@ def test_scores_are_means_by_hand() -> None:
     assert agent.online.mean_of(chances).item() == pytest.approx(17.5)
 
 
-def test_returns_beyond_the_published_atoms_are_lost() -> None:
-    # A reward of 30 at the end lies among our atoms; the published ones tell it from 1 in nothing.
-    batch = transitions("Rainbow", 8)
-    batch["next", "terminated"] = batch["next", "done"] = torch.ones(8, 1, dtype=torch.bool)
-    for compat in (False, True):
-        losses = []
-        for reward in (1.0, 30.0):
-            batch["next", "reward"] = torch.full((8, 1), reward)
-            losses.append(make("Rainbow", upstream_compat=compat).losses(batch)["value"])
-        assert torch.equal(*losses) is compat
-
-
 def test_exploring_is_by_noise_alone_unless_told_otherwise() -> None:
     agent: Any = make("Rainbow")
-    assert agent.exploration.epsilon == 0
+    assert agent.exploration is None
     seen = transitions("Rainbow", 60).exclude("next", "action")
     with set_exploration_type(ExplorationType.RANDOM):
-        one, again = (agent.acting(seen.clone())["action"] for _ in range(2))
-        agent.follow(1)
-        other = agent.acting(seen.clone())["action"]
+        one, again = (PolicyWrapper(agent, flat=True)(seen.clone())["action"] for _ in range(2))
+        agent.update_targets(1)
+        other = PolicyWrapper(agent, flat=True)(seen.clone())["action"]
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tests.policies.agents.corridor import Atoms, Corridor, Scores
 from tests.policies.navigation_spaces import AGENTS, networks_for, spec_for
 from torchrl_gpu import policies
-from torchrl_gpu.policies.agents.shapes import check_shapes
+from torchrl_gpu.policies.agents.shapes import check_network
 from torchrl_gpu.policies.spaces import AgentSpace
 
 
@@ -38,7 +38,9 @@ def made(name: str, change: Callable[[Any], Any], argument: str) -> None:
     """An agent one of whose networks is changed."""
     networks = networks_for(name)
     inner = networks[argument]
-    getattr(policies, name)(spec_for(name), **{**networks, argument: lambda env: Wrong(inner(env), change)})
+    getattr(policies, name)(
+        AgentSpace.of(spec_for(name)), **{**networks, argument: lambda env: Wrong(inner(env), change)}
+    )
 
 
 EACH = [(name, argument) for name in AGENTS for argument in networks_for(name)]
@@ -65,7 +67,7 @@ def test_another_number_of_outputs_or_rows_is_refused(name: str, argument: str) 
 def test_a_network_without_in_keys_is_refused(name: str, argument: str) -> None:
     networks = {**networks_for(name), argument: lambda env: nn.Linear(32, 25)}
     with pytest.raises(ValueError, match=f"^{name}: want a network with in_keys, a list of .*; Linear has none$"):
-        getattr(policies, name)(spec_for(name), **networks)
+        getattr(policies, name)(AgentSpace.of(spec_for(name)), **networks)
 
 
 def test_one_name_is_no_list_of_names() -> None:
@@ -73,7 +75,7 @@ def test_one_name_is_no_list_of_names() -> None:
         in_keys = "observation"  # type: ignore[assignment]
 
     with pytest.raises(ValueError, match=r"^DQN: want a network with in_keys, .*; OneName has 'observation'$"):
-        policies.DQN(Corridor(2), network=OneName)
+        policies.DQN(AgentSpace.of(Corridor(2)), network=OneName)
 
 
 @pytest.mark.parametrize(("atoms", "shown"), [(None, "none"), (1, "1"), (5.0, "5.0")])
@@ -82,10 +84,10 @@ def test_rainbow_wants_the_number_of_atoms(atoms: Any, shown: str) -> None:
         num_atoms = atoms
 
     with pytest.raises(ValueError, match=rf"^Rainbow: want a network with num_atoms, .*; Some has {shown}$"):
-        policies.Rainbow(Corridor(2), network=Some)
+        policies.Rainbow(AgentSpace.of(Corridor(2)), network=Some)
     if atoms is None:
         with pytest.raises(ValueError, match=r"^Rainbow: want a network with num_atoms, .*; Scores has none$"):
-            policies.Rainbow(Corridor(2), network=Scores)
+            policies.Rainbow(AgentSpace.of(Corridor(2)), network=Scores)
 
 
 def test_rainbow_wants_as_many_atoms_as_it_is_told() -> None:
@@ -94,7 +96,7 @@ def test_rainbow_wants_as_many_atoms_as_it_is_told() -> None:
 
     wanted = r"want Fewer to give \(…, 3, 7\) for observation \(…, 4\); got \(…, 3, 5\)"
     with pytest.raises(ValueError, match=wanted):
-        policies.Rainbow(Corridor(2), network=Fewer)
+        policies.Rainbow(AgentSpace.of(Corridor(2)), network=Fewer)
 
 
 def test_what_a_network_raises_is_told() -> None:
@@ -103,17 +105,19 @@ def test_what_a_network_raises_is_told() -> None:
             return super().forward(observation[..., :2])
 
     with pytest.raises(ValueError, match=r"^DQN: want Broken to give \(…, 3\) .*; it raised RuntimeError: ") as raised:
-        policies.DQN(Corridor(2), network=Broken)
+        policies.DQN(AgentSpace.of(Corridor(2)), network=Broken)
     assert isinstance(raised.value.__cause__, RuntimeError)
 
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_looking_draws_no_numbers_and_changes_nothing(name: str) -> None:
     torch.manual_seed(0)
-    networks = {argument: network(spec_for(name)) for argument, network in networks_for(name).items()}
+    networks = {argument: network(AgentSpace.of(spec_for(name))) for argument, network in networks_for(name).items()}
     before = {a: {key: value.clone() for key, value in net.state_dict().items()} for a, net in networks.items()}
     state = torch.get_rng_state()
-    getattr(policies, name)(spec_for(name), **{a: lambda env, net=net: net for a, net in networks.items()})
+    getattr(policies, name)(
+        AgentSpace.of(spec_for(name)), **{a: lambda env, net=net: net for a, net in networks.items()}
+    )
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(net.state_dict()[key], was) for a, net in networks.items() for key, was in before[a].items())
     assert all(module.training for net in networks.values() for module in net.modules())
@@ -130,7 +134,7 @@ def test_layers_that_behave_otherwise_in_training_are_left_alone() -> None:
 
     net = Noisy()
     state = torch.get_rng_state()
-    check_shapes("Some", AgentSpace.of(Corridor(2)), net, gives=[(3,)])
+    check_network("Some", AgentSpace.of(Corridor(2)), net, gives=[(3,)])
     assert net.norm.num_batches_tracked == 0
     assert (net.training, net.norm.training, net.drop.training) == (True, True, False)
     assert torch.equal(torch.get_rng_state(), state)

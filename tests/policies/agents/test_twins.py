@@ -65,10 +65,9 @@ def assert_same_losses(agent: Agent, batch: TensorDict, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("version", ["v2", "v3"])
-@pytest.mark.parametrize("compat", [False, True])
 @pytest.mark.parametrize("name", [*DISCRETE, *CONTINUOUS])
-def test_losses(name: str, compat: bool, version: str) -> None:
-    agent = make(name, spec=spec_for(name, version=version), upstream_compat=compat, gamma=0.9)
+def test_losses(name: str, version: str) -> None:
+    agent = make(name, spec=spec_for(name, version=version), gamma=0.9)
     assert_same_losses(agent, transitions(name, NUM, version=version))
 
 

@@ -31,10 +31,6 @@ def test_one_step_where_nobody_counts() -> None:
     assert discounted(BATCH.exclude("steps_to_next_obs"), VALUES, 0.5).tolist() == [[5, 3], [6, 4], [3, 3], [8, 6]]
 
 
-def test_another_end() -> None:
-    assert discounted(BATCH, VALUES, 0.5, "done").tolist() == [[5, 3], [2, 2], [3, 3], [8, 6]]
-
-
 def test_no_value_behind_the_end_can_do_harm() -> None:
     values = torch.where(BATCH["next", "terminated"], torch.nan, VALUES)
     assert discounted(BATCH, values, 0.5).tolist() == discounted(BATCH, VALUES, 0.5).tolist()

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from tests.policies.navigation_spaces import NavigationSpec, states
+from tests.policies.navigation_spaces import NavigationSpec, space_of, states
 from tests.tolerances import TOLERANCE, assert_near
 from torchrl_gpu.policies import (
+    AgentSpace,
     NavigationActor,
     NavigationAtoms,
     NavigationCritic,
@@ -33,7 +34,7 @@ each_version = pytest.mark.parametrize("version", ["v2", "v3"])
 
 def built(network: Callable, version: str = "v3", **changes: Any) -> nn.Module:
     torch.manual_seed(0)
-    return network(NavigationSpec(version, num_actions=9 if network in DISCRETE else None), **changes)
+    return network(space_of(version, num_actions=9 if network in DISCRETE else None), **changes)
 
 
 def inputs(network: nn.Module, *batch: int, version: str = "v3") -> list[Tensor]:
@@ -55,15 +56,15 @@ def first(out: Any) -> Tensor:
 @pytest.mark.parametrize(
     ("network", "spec", "weights"),
     [
-        (NavigationScores, NavigationSpec("v3", num_actions=25), 53_321),
-        (NavigationQuantiles, NavigationSpec("v3", num_actions=25), 69_961),
-        (NavigationAtoms, NavigationSpec("v3", num_actions=25), 540_428),
-        (NavigationActor, NavigationSpec("v3", num_actions=None), 50_354),
-        (NavigationCritic, NavigationSpec("v3", num_actions=None), 50_609),
-        (NavigationGaussian, NavigationSpec("v3", num_actions=None), 50_612),
-        (NavigationQuantileCritic, NavigationSpec("v3", num_actions=None), 67_249),
-        (NavigationScores, NavigationSpec("v2", num_actions=9), 80_173),
-        (NavigationQuantiles, NavigationSpec("v2", num_actions=9), 100_453),
+        (NavigationScores, space_of("v3", num_actions=25), 53_321),
+        (NavigationQuantiles, space_of("v3", num_actions=25), 69_961),
+        (NavigationAtoms, space_of("v3", num_actions=25), 540_428),
+        (NavigationActor, space_of("v3", num_actions=None), 50_354),
+        (NavigationCritic, space_of("v3", num_actions=None), 50_609),
+        (NavigationGaussian, space_of("v3", num_actions=None), 50_612),
+        (NavigationQuantileCritic, space_of("v3", num_actions=None), 67_249),
+        (NavigationScores, space_of("v2", num_actions=9), 80_173),
+        (NavigationQuantiles, space_of("v2", num_actions=9), 100_453),
     ],
 )
 def test_as_many_weights_as_the_published_networks(network: Callable, spec: Any, weights: int) -> None:
@@ -92,7 +93,7 @@ def test_shapes() -> None:
         (NavigationQuantileCritic, (5, 6)),
     ]:
         kind = network.func if isinstance(network, partial) else network
-        net = network(NavigationSpec("v3", num_actions=9 if kind in DISCRETE else None))
+        net = network(space_of("v3", num_actions=9 if kind in DISCRETE else None))
         assert net(*inputs(net, 5)).shape == shape
     mean, log_std = (gaussian := built(NavigationGaussian))(*inputs(gaussian, 5))
     assert mean.shape == log_std.shape == (5, 2)
@@ -132,8 +133,7 @@ def test_every_number_that_is_seen_counts(version: str) -> None:
 
 @each_version
 def test_inputs_are_divided_by_their_usual_size_unless_told_otherwise(version: str) -> None:
-    spec = NavigationSpec(version)
-    scaled, raw = (encoder_of(spec, normalised) for normalised in (True, False))  # type: ignore[arg-type]
+    scaled, raw = (encoder_of(space_of(version), normalised) for normalised in (True, False))
     raw.load_state_dict(scaled.state_dict())
     seen = states(6, version=version)
     rest = [seen[key] for key in scaled.in_keys[1:]]
@@ -255,13 +255,13 @@ def test_means_of_weights_in_float64() -> None:
 @pytest.mark.parametrize("network", DISCRETE)
 def test_a_continuous_action_for_a_network_of_indices(network: Callable) -> None:
     with pytest.raises(ValueError, match=r"want a discrete action; that of NavigationSpec is continuous"):
-        network(NavigationSpec(num_actions=None))
+        network(space_of(num_actions=None))
 
 
 @pytest.mark.parametrize("network", CONTINUOUS)
 def test_an_index_for_a_network_of_continuous_actions(network: Callable) -> None:
     with pytest.raises(ValueError, match=r"AgentSpace: want a continuous action; that of NavigationSpec is discrete"):
-        network(NavigationSpec(num_actions=9))
+        network(space_of(num_actions=9))
 
 
 def test_an_observation_of_another_length() -> None:
@@ -270,9 +270,9 @@ def test_an_observation_of_another_length() -> None:
     with pytest.raises(
         ValueError, match="encoder_of: want observations of 39 or 32 numbers; those of NavigationSpec have 1"
     ):
-        NavigationScores(spec)  # type: ignore[arg-type]
+        NavigationScores(AgentSpace.of(spec))  # type: ignore[arg-type]
 
 
 def test_too_few_atoms() -> None:
     with pytest.raises(ValueError, match="NavigationAtoms: want at least 2 atoms and a sigma of at least 0; got 1"):
-        NavigationAtoms(NavigationSpec(), num_atoms=1, sigma=0.5)  # type: ignore[arg-type]
+        NavigationAtoms(space_of(), num_atoms=1, sigma=0.5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,9 +102,8 @@ def largest_rectangle(open_: np.ndarray) -> int:
     return best
 
 
-def choose(env: PackingEnv, row: TensorDictBase, score: Score, most: int | None = None) -> int:
+def choose(env: PackingEnv, found: Iterable[Candidate], score: Score, most: int | None = None) -> int:
     """The action of the least score, the lowest of equals; of the `most` deepest-bottom-left placements alone."""
-    found = list(candidates(env, row))
     if most is not None:
         found = sorted(found, key=lambda c: (*deepest(env, c), c.action))[:most]
     return min(((*score(env, c), c.action) for c in found), default=(0,))[-1]

@@ -10,6 +10,7 @@ from tests.no_host_reads import NoHostReads
 from tests.tolerances import assert_near
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
+from torchrl_gpu.policies import AgentSpace
 from torchrl_gpu.policies.packing import RandomLegal
 from torchrl_gpu.policies.packing.features import PlacementFeatures
 
@@ -49,7 +50,7 @@ TOP_PILE = torch.tensor([[1.0, 2.0], [3.0, 0.0]])
 def planes_of_the_example() -> Tensor:
     """(J, C, Gx, Gy)."""
     env = packing_env(bin_size=(3.0, 3.0, 3.0), resolution=3, grid_step=2, visible_items=2)
-    features = PlacementFeatures(env)
+    features = PlacementFeatures(AgentSpace.of(env))
     return features(PILE[None], SIZE[None, :, None], Z[None, :, None], LEGAL[None, :, None])[0]
 
 
@@ -90,7 +91,7 @@ def played(env: PackingEnv, steps: int) -> dict[str, Tensor]:
 def test_resting_and_sides_against_a_loop(step: int) -> None:
     env = packing_env(bin_size=(5.0, 7.0, 6.0), resolution=(5, 7), grid_step=step, orientations="yaw", visible_items=2)
     seen = played(env, 6)
-    planes = PlacementFeatures(env)(**seen)
+    planes = PlacementFeatures(AgentSpace.of(env))(**seen)
     extents = (seen["item_size"][..., :2]).long().flatten(1, 2)
     z = seen["z_map"].flatten(1, 2)
     for n, j, gx, gy in torch.cartesian_prod(*(torch.arange(size) for size in z.shape)).tolist():
@@ -114,7 +115,7 @@ def test_an_empty_slot_gives_finite_planes() -> None:
     env = packing_env(bin_size=(4.0, 4.0, 4.0), resolution=4, num_items=1, visible_items=3)
     seen = played(env, 1)
     assert (env.state.item_id == -1).any()
-    planes = PlacementFeatures(env)(**seen)
+    planes = PlacementFeatures(AgentSpace.of(env))(**seen)
     assert planes.isfinite().all()
     assert not planes[:, 1:, 0].any()  # nothing legal there
 
@@ -129,12 +130,12 @@ def test_scale_does_not_matter() -> None:
         "z_map": seen["z_map"] / 10,
         "legal": seen["legal"],
     }
-    assert_near(PlacementFeatures(small)(**shrunk), PlacementFeatures(large)(**seen))
+    assert_near(PlacementFeatures(AgentSpace.of(small))(**shrunk), PlacementFeatures(AgentSpace.of(large))(**seen))
 
 
 def test_nothing_is_read_back_and_nothing_is_saved() -> None:
     env = packing_env()
-    features, seen = PlacementFeatures(env), played(env, 3)
+    features, seen = PlacementFeatures(AgentSpace.of(env)), played(env, 3)
     with NoHostReads():
         features(**seen)
     assert not features.state_dict()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -208,6 +210,14 @@ def test_first_best_breaks_ties_by_the_next_score_and_then_by_index() -> None:
 # -- against the naive twin --------------------------------------------------------------------------------------------
 
 
+@cache
+def scenes(make: Callable[[int, int], PackingEnv], step: int, visible_items: int) -> Any:
+    """An environment, states of it, and the legal placements of every row of each, one by one."""
+    env = make(step, visible_items)
+    states = random_states(env, 2), random_states(env, 5), rough_states(env)
+    return env, [(state, [list(naive.candidates(env, row)) for row in state]) for state in states]
+
+
 @pytest.mark.parametrize("heuristic", TWINS)
 @pytest.mark.parametrize("visible_items", [1, 3])
 @pytest.mark.parametrize("step", [1, 3])
@@ -215,12 +225,12 @@ def test_first_best_breaks_ties_by_the_next_score_and_then_by_index() -> None:
 def test_agrees_with_the_naive_twin(
     make: Callable[[int, int], PackingEnv], step: int, visible_items: int, heuristic: type[PlacementHeuristic]
 ) -> None:
-    env = make(step, visible_items)
+    env, states = scenes(make, step, visible_items)
     policy, twin = heuristic(env), TWINS[heuristic]
     most = policy.num_candidates if isinstance(policy, MaximalAccessibleSpace) else None
-    for state in (random_states(env, 2), random_states(env, 5), rough_states(env)):
+    for state, placements in states:
         assert state["legal_mask"].any()
-        assert policy(state)["action"].tolist() == [naive.choose(env, row, twin, most) for row in state]
+        assert policy(state)["action"].tolist() == [naive.choose(env, found, twin, most) for found in placements]
 
 
 @pytest.mark.parametrize("make", [boxes_env, solids_env])
@@ -234,7 +244,7 @@ def test_volume_sorted_agrees_with_the_naive_twin(make: Callable[[int, int], Pac
             slot = naive.largest_item(env, row)
             alone = row.clone()
             alone["legal_mask"] &= (torch.arange(3) == (-1 if slot is None else slot)).view(3, 1, 1, 1)
-            wanted.append(naive.choose(env, alone, naive.deepest))
+            wanted.append(naive.choose(env, list(naive.candidates(env, alone)), naive.deepest))
         assert policy(state)["action"].tolist() == wanted
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import defaultdict
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,10 +31,28 @@ def packer(env: PackingEnv, networks: PackerNetworks | None = None, **changes: A
     return HierarchicalPacker(env, networks or trained(), **{"view_cells": 8, **changes})
 
 
-def states(env: PackingEnv) -> Iterator[TensorDictBase]:
+Grown = dict[int, dict[int, float]]
+
+
+def states(env: PackingEnv) -> list[TensorDictBase]:
     """Nearly empty bins, half full ones, and ones in which items no longer fit."""
-    for steps in (1, 4, 7):
-        yield random_states(env, steps)
+    return [random_states(env, steps) for steps in (1, 4, 7)]
+
+
+@cache
+def scenes(kind: str) -> tuple[PackingEnv, list[tuple[TensorDictBase, list[Grown]]]]:
+    """An environment and its states, with `grown` of each of their rows."""
+    env = ENVS[kind]()
+    return env, [(state, [grown(env, row) for row in state]) for state in states(env)]
+
+
+def grown(env: PackingEnv, row: TensorDictBase) -> Grown:
+    """By how much each placement of an item raises the pile, in bin volumes, by slot and action."""
+    per_item, found = row["legal_mask"][0].numel(), defaultdict(dict)
+    for candidate in naive.candidates(env, row):
+        rise = (candidate.after.astype(np.float64) - candidate.before).sum() * env.bin.cell_area
+        found[candidate.action // per_item][candidate.action] = rise / env.bin.volume
+    return found
 
 
 # -- against the naive twin -------------------------------------------------------------------------------------------
@@ -45,12 +64,12 @@ class NaivePacker:
     def __init__(self, env: PackingEnv, packer: HierarchicalPacker) -> None:
         self.env, self.packer, self.networks = env, packer, packer.networks
 
-    def slot(self, row: TensorDictBase) -> int:
+    def slot(self, row: TensorDictBase, grown: Grown) -> int:
         """The item of the best score among those with a legal placement, the first of equals."""
         fits = [k for k, legal in enumerate(row["legal_mask"]) if legal.any()]
-        return max(fits, key=lambda k: (self.item_score(row, k), -k), default=0)
+        return max(fits, key=lambda k: (self.item_score(row, k, grown), -k), default=0)
 
-    def item_score(self, row: TensorDictBase, k: int) -> float:
+    def item_score(self, row: TensorDictBase, k: int, grown: Grown) -> float:
         """Score of one item."""
         item = row["item_id"][k]
         p, q = self.env.catalogue.extent[item, 0].tolist()
@@ -58,27 +77,18 @@ class NaivePacker:
         box = volume / self.env.bin.volume
         if self.packer.items == "box":
             return round(box, 6)  # equal boxes are equal
-        waste = min(self.growth(row, k).values()) - float(self.env.catalogue.volume[item] / self.env.bin.volume)
+        waste = min(grown[k].values()) - float(self.env.catalogue.volume[item] / self.env.bin.volume)
         if self.packer.items == "waste":
             return round(box - 0.5 * waste, 6)
         views = self.packer.views(row["box_heightmap"][None], item[None, None])
         return float(self.networks.score_items(views, torch.tensor([[box]]), torch.tensor([[waste]])))
 
-    def growth(self, row: TensorDictBase, slot: int) -> dict[int, float]:
-        """By how much each placement of an item raises the pile, in bin volumes, by action."""
-        per_item, found = row["legal_mask"][0].numel(), {}
-        for candidate in naive.candidates(self.env, row):
-            if candidate.action // per_item == slot:
-                grown = (candidate.after.astype(np.float64) - candidate.before).sum() * self.env.bin.cell_area
-                found[candidate.action] = grown / self.env.bin.volume
-        return found
-
-    def placements(self, row: TensorDictBase, slot: int) -> dict[int, float]:
+    def placements(self, row: TensorDictBase, slot: int, growth: dict[int, float]) -> dict[int, float]:
         """Scores of the item's placements within the margin, by action."""
-        per_item, all_growth = row["legal_mask"][0].numel(), self.growth(row, slot)
-        near = {a: g for a, g in all_growth.items() if g <= min(all_growth.values()) + self.packer.margin}
+        per_item = row["legal_mask"][0].numel()
+        near = {a: g for a, g in growth.items() if g <= min(growth.values()) + self.packer.margin}
         if self.packer.places == "growth":
-            return {action: -grown for action, grown in near.items()}
+            return {action: -rise for action, rise in near.items()}
         scores = self.worker_scores(row, slot)
         return {action: float(scores[action - slot * per_item]) for action in near}
 
@@ -98,18 +108,20 @@ class NaivePacker:
 @pytest.mark.parametrize("kind", ENVS)
 @torch.no_grad()
 def test_agrees_with_the_naive_twin(kind: str, items: str, places: str) -> None:
-    env = ENVS[kind]()
+    env, known = scenes(kind)
     policy = packer(env, items=items, places=places, margin=MARGIN[kind])
     twin, compared = NaivePacker(env, policy), 0
-    for state in states(env):
+    for state, all_grown in known:
+        state = state.clone()
         if items == "random":  # of one item it draws that one
             only = torch.nn.functional.one_hot(state["item_mask"].int().argmax(1), env.visible_items).bool()
             state["item_mask"] &= only
             state["legal_mask"] &= only[..., None, None, None]
         chosen = policy(state.clone())
-        for row, slot, action in zip(state, chosen["slot"].tolist(), chosen["action"].tolist(), strict=True):
-            assert slot == (twin.slot(row) if items != "random" else int(row["item_mask"].int().argmax()))
-            scores = twin.placements(row, slot)
+        decided = zip(state, all_grown, chosen["slot"].tolist(), chosen["action"].tolist(), strict=True)
+        for row, growth, slot, action in decided:
+            assert slot == (twin.slot(row, growth) if items != "random" else int(row["item_mask"].int().argmax()))
+            scores = twin.placements(row, slot, growth[slot])
             assert action in scores  # legal, and within the margin
             assert scores[action] >= max(scores.values()) - 1e-5
             compared += len(scores)
@@ -163,7 +175,7 @@ def test_figures_of_a_state_by_hand() -> None:
     heightmap[:, :2] = 2.0
     sides = torch.cat([env.catalogue.extent[:, 0], env.catalogue.height[:, :1].long()], 1).tolist()
     item_id = torch.tensor([[sides.index([1, 2, 4]), sides.index([2, 2, 2]), -1]])
-    found = packer(env).state_figures(heightmap, item_id, torch.tensor([[0.25]]), torch.tensor([[5]]))
+    found = packer(env).state_features(heightmap, item_id, torch.tensor([[0.25]]), torch.tensor([[5]]))
     deviation, box = math.sqrt((14 * (3 / 16) ** 2 + 42 / 16**2) / 55), 8 / 448
     wanted = [1 / 16, 1 / 4, deviation, 0.25, 0.1, 2 / 3, 2 * box, 2 * box, 10 * box, 0.0]
     assert_near(found, torch.tensor([wanted]))
@@ -244,7 +256,8 @@ def test_exploration_draws_any_placement_within_the_margin_and_no_other() -> Non
         drawn = policy(state.clone())
     slot = drawn["slot"].mode().values  # of items that are alike, the last bit of a score picks one
     assert (drawn["slot"] == slot).sum() > 290
-    near = set(NaivePacker(env, policy).placements(state[0], int(slot)))
+    growth = grown(env, state[0])[int(slot)]
+    near = set(NaivePacker(env, policy).placements(state[0], int(slot), growth))
     assert 5 < len(near) < 60
     actions = drawn["action"][drawn["slot"] == slot].tolist()
     assert set(actions) == near  # each is missed with a chance below (1 − 1/60)^290 = 0.8 %; the seed is fixed
@@ -288,7 +301,8 @@ def test_a_wider_margin_only_adds_choices() -> None:
     narrower, wider, all_ = (packer(env, margin=margin) for margin in (0.0, 0.002, 10.0))
     for row in state:
         slot = int(narrower(row.clone())["slot"])
-        least, some, every = (set(NaivePacker(env, p).placements(row, slot)) for p in (narrower, wider, all_))
+        growth = grown(env, row)[slot]
+        least, some, every = (set(NaivePacker(env, p).placements(row, slot, growth)) for p in (narrower, wider, all_))
         assert least <= some <= every
         assert len(every) == int(row["legal_mask"][slot].sum())
     chosen = [policy(state.clone())["action"] for policy in (narrower, wider, all_)]

@@ -173,7 +173,7 @@ def test_encoders_that_there_are_not(encoder: str) -> None:
 
 
 def test_the_value_of_a_state_starts_at_zero_and_learns_with_every_weight() -> None:
-    network, figures = StateValue(), maps(6, StateValue.num_figures)
+    network, figures = StateValue(), maps(6, StateValue.num_features)
     assert torch.equal(network(figures), torch.zeros(6))
     values = stirred(network)(figures)
     assert values.unique().numel() == 6

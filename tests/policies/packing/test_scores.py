@@ -11,7 +11,7 @@ from tests.no_host_reads import NoHostReads
 from tests.tolerances import TOLERANCE, assert_near
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
-from torchrl_gpu.policies import PlacementScores
+from torchrl_gpu.policies import AgentSpace, PlacementScores
 from torchrl_gpu.policies.packing import RandomLegal
 
 
@@ -23,7 +23,7 @@ def packing_env(num_envs: int = 6, **changes: object) -> PackingEnv:
 def scores_of(env: PackingEnv, seed: int = 0) -> PlacementScores:
     """A small network none of whose weights is 0."""
     torch.manual_seed(seed)
-    network = PlacementScores(env, channels=4, blocks=1)
+    network = PlacementScores(AgentSpace.of(env), channels=4, blocks=1)
     nn.init.normal_(network.advantage.weight)
     return network
 
@@ -60,7 +60,7 @@ def test_a_state_without_a_legal_action_has_finite_scores() -> None:
 
 def test_a_fresh_network_prefers_nothing() -> None:
     env = packing_env()
-    q = q_of(PlacementScores(env, channels=4, blocks=1), states(env))
+    q = q_of(PlacementScores(AgentSpace.of(env), channels=4, blocks=1), states(env))
     assert_near(q, q[:, :1].expand_as(q))
 
 
@@ -98,7 +98,7 @@ def test_it_is_convolutional() -> None:
     # Far from the walls and with the means over the map held (no blocks), an item beside the same pile scores the same.
     env = packing_env(1, bin_size=(12.0, 12.0, 5.0), resolution=12, visible_items=1, orientations="fixed")
     torch.manual_seed(0)
-    network = PlacementScores(env, channels=4, blocks=0)
+    network = PlacementScores(AgentSpace.of(env), channels=4, blocks=0)
     nn.init.normal_(network.advantage.weight)
     item = torch.tensor([[int((env._sizes[:-1, 0, :3] == 1).all(-1).nonzero())]])  # a cube of one cell
     scores = []
@@ -151,4 +151,4 @@ def test_nothing_is_read_back() -> None:
 @pytest.mark.parametrize("wrong", [{"channels": 0}, {"blocks": -1}])
 def test_a_network_that_is_none_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="PlacementScores: want at least 1 channel and 0 blocks; got"):
-        PlacementScores(packing_env(), **wrong)
+        PlacementScores(AgentSpace.of(packing_env()), **wrong)

@@ -25,6 +25,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes
 from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.rotations import orientation_set
+from torchrl_gpu.policies import AgentSpace
 from torchrl_gpu.policies.packing.features import PlacementFeatures
 from torchrl_gpu.policies.packing.views import ItemViews, PlacementPlanes
 
@@ -89,7 +90,9 @@ def test_the_first_planes_are_those_of_the_placement_network(kind: str) -> None:
     planes, variants = PlacementPlanes(env), variants_of(env, state["item_id"])
     growth = planes.growth(state["box_heightmap"], variants, maps)
     ours = planes(state["box_heightmap"], variants, maps, legal, growth)
-    theirs = PlacementFeatures(env)(*(state[k] for k in ("box_heightmap", "item_size", "z_map", "legal_mask")))
+    theirs = PlacementFeatures(AgentSpace.of(env))(
+        *(state[k] for k in ("box_heightmap", "item_size", "z_map", "legal_mask"))
+    )
     assert_near(ours[:, :, : PlacementFeatures.num_planes], theirs)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu import arguments
@@ -78,6 +77,9 @@ class MarineNavEnv(BatchedEnv):
     An action that does not exist, or of a robot that is not active, does nothing.
     """
 
+    state: MarineState
+    _state: MarineState
+
     def __init__(
         self,
         num_envs: int = 64,
@@ -117,8 +119,8 @@ class MarineNavEnv(BatchedEnv):
         self.in_order, self.flat = arguments.flag(where, "in_order", in_order), arguments.flag(where, "flat", flat)
         if flat and self.sizes.robots > 1:
             raise ValueError(f"MarineNavEnv: flat wants one robot; got {self.sizes.robots}")
-        self.dtype, self.first_env = _dtype(dtype), arguments.whole(where, "first_env", first_env, 0, 2**62)
-        super().__init__(num_envs, device, seed)
+        self.dtype = _dtype(dtype)
+        super().__init__(num_envs, device, seed, first_env)
         check_fits(self.num_envs, self._least_bytes(), self.device, where=where)
         self.version, self.curriculum, self.max_steps = version, curriculum, max_steps
         self.robots, self.cores, self.obstacles, self.min_distance = single
@@ -147,19 +149,6 @@ class MarineNavEnv(BatchedEnv):
         return self.craft.num_actions if self.actions == "discrete" else 0
 
     @property
-    def state(self) -> MarineState:
-        """The state as it is: the environment's own tensors, which must not be written into.
-
-        A state that is assigned is taken as `load_state_dict` takes one: checked whole, then copied.
-        """
-        return self._state
-
-    @state.setter
-    def state(self, state: MarineState) -> None:
-        given = {field.name: getattr(state, field.name, None) for field in fields(MarineState)}
-        self._take_state("MarineNavEnv.state", given | {"seed": torch.tensor(self.seed)}, strict=True)
-
-    @property
     def scene(self) -> Scene:
         """Goals, cores and obstacles as they stand."""
         return Scene.split(self.state.scene, self.sizes)
@@ -168,6 +157,20 @@ class MarineNavEnv(BatchedEnv):
         """Row of the curriculum for a count of environment steps."""
         step = arguments.whole("MarineNavEnv.level_at", "step", step)
         return max(0, sum(level.from_step <= step for level in self.levels) - 1)
+
+    @property
+    def outcomes(self) -> tuple[NestedKey, ...]:  # type: ignore[override]  # where robots are depends on `flat`
+        """Whether all robots arrived; which of them collided."""
+        return "success", "collided" if self.flat else (GROUP, "collided")
+
+    def episode_outcomes(self, after: TensorDictBase) -> dict[str, Tensor]:
+        """Whether all robots arrived, and whether any collided, (…, 1)."""
+        found = super().episode_outcomes(after)
+        return found if self.flat else found | {"collided": found["collided"].any(-2)}
+
+    def set_frames(self, frames: int) -> None:
+        """As `set_level`."""
+        self.set_level(frames)
 
     def set_level(self, step: int) -> None:
         """Lets episodes that begin from now on be of the level for a count of environment steps."""
@@ -191,7 +194,6 @@ class MarineNavEnv(BatchedEnv):
         lagged = "lagged_velocity" in self.quirks
         self.model = Unicycle(like, lagged) if self.version == "v2" else Vessel(like, lagged)
         self._radius_factors = radius_factors(self.dtype, self.device)
-        self._env_index = torch.arange(self.num_envs, device=self.device) + self.first_env
         self._robot_index = torch.arange(self.num_robots, device=self.device)[:, None, None]
         self._idle = (torch.arange(self.num_actions, device=self.device) == self.craft.idle).to(self.dtype)
         self._make_pool()
@@ -238,19 +240,13 @@ class MarineNavEnv(BatchedEnv):
             key=number.clone(),
         )
 
-    def like(self, num_envs: int, **changes: Any) -> MarineNavEnv:
-        """An environment with the same constructor arguments, but for `changes`."""
-        names = inspect.signature(MarineNavEnv.__init__).parameters
-        arguments = {name: getattr(self, name) for name in names if name not in ("self", "num_envs")}
-        return MarineNavEnv(num_envs, **arguments | changes)
-
     @property
     def stored_keys(self) -> list[Any]:
         """Observations that replay must keep."""
         names = ["observation", "object_mask", "active", "clearance"]
         return names if self.flat else [(GROUP, name) for name in names]
 
-    def restore(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
         """Adds `action_mask` (B, A) to what one robot each saw, (B,), where actions are discrete; in place."""
         if self.num_actions:
             tensordict["action_mask"] = tensordict["active"] | self._idle.bool()
@@ -405,17 +401,14 @@ class MarineNavEnv(BatchedEnv):
         return self.state.next_level * self.pool + picked
 
     def _restart_episodes(self) -> None:
-        self.state.episode = torch.zeros_like(self.state.episode)
+        super()._restart_episodes()
         if self.seed != self._pool_seed:
             self._make_pool()
-
-    def _env_state(self) -> dict[str, Tensor]:
-        return {field.name: getattr(self.state, field.name) for field in fields(MarineState)}
 
     def _set_env_state(self, state: dict[str, Tensor]) -> None:
         if self.seed != self._pool_seed:
             self._make_pool()
-        self._state = MarineState(**state)
+        super()._set_env_state(state)
 
     def _state_bounds(self) -> dict[str, Bounds]:
         count, flag, level = Bounds(0, 2**62), Bounds(0, 1), Bounds(0, len(self.levels) - 1)

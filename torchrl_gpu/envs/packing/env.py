@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -75,6 +74,10 @@ class PackingEnv(BatchedEnv):
     An action that is not legal leaves the bin as it is, ends the episode and gives reward 0.
     """
 
+    outcomes = ("utilization",)
+    state: PackingState
+    _state: PackingState
+
     def __init__(
         self,
         num_envs: int = 64,
@@ -104,7 +107,7 @@ class PackingEnv(BatchedEnv):
         self._check_words(where, reward=reward, stability_judge=stability_judge, order=order)
         num_items = arguments.whole(where, "num_items", num_items, 1, MOST_ITEMS)
         visible_items = arguments.whole(where, "visible_items", visible_items, 1, MOST_ITEMS)
-        super().__init__(num_envs, device, seed)
+        super().__init__(num_envs, device, seed, first_env)
         num_envs = self.num_envs
         self.bin = Bin(bin_size, resolution, grid_step, stability)  # type: ignore[arg-type]
         self.bin_size, self.grid_step = self.bin.size, self.bin.step
@@ -112,7 +115,6 @@ class PackingEnv(BatchedEnv):
         self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
         self.orientations, self.stability, self.reward, self.order = orientations, stability, reward, order
         self.include, self.backend = arguments.choices(where, "include", include, LARGE_KEYS), backend
-        self.first_env = arguments.whole(where, "first_env", first_env, 0, 2**62)
         self.incremental, self.stability_judge = arguments.flag(where, "incremental", incremental), stability_judge
         self.copy_observations = arguments.flag(where, "copy_observations", copy_observations)
         self.skip_unplaceable = arguments.flag(where, "skip_unplaceable", skip_unplaceable)
@@ -124,7 +126,6 @@ class PackingEnv(BatchedEnv):
         self.kernels = get_kernels(backend, self.device)
         self.catalogue, self.item_sequences = self._build_items()
         check_fits(num_envs, self._least_bytes(), self.device, measure=lambda: self.bytes_per_env)
-        self._env_index = torch.arange(num_envs, device=self.device) + self.first_env
         self._slots = torch.arange(visible_items, device=self.device)
         self._sizes = self._item_sizes()
         # A box costs too little for it, and with one slot the only item shown is always a new one.
@@ -197,6 +198,11 @@ class PackingEnv(BatchedEnv):
         return self.bin.cell
 
     @property
+    def space_extras(self) -> dict[str, Any]:
+        """The bin, and what an action is an index into, (K, O, Gx, Gy)."""
+        return {"bin": asdict(self.bin), "action_shape": self.action_shape}
+
+    @property
     def action_shape(self) -> tuple[int, int, int, int]:
         """(K, O, Gx, Gy), what an action index runs over."""
         return self.visible_items, self.num_orientations, *self.grid
@@ -205,19 +211,6 @@ class PackingEnv(BatchedEnv):
     def num_actions(self) -> int:
         """K·O·Gx·Gy."""
         return self.visible_items * self.num_orientations * self.grid[0] * self.grid[1]
-
-    @property
-    def state(self) -> PackingState:
-        """The state as it is: the environment's own tensors, which must not be written into.
-
-        A state that is assigned is taken as `load_state_dict` takes one: checked whole, then copied.
-        """
-        return self._state
-
-    @state.setter
-    def state(self, state: PackingState) -> None:
-        given = {f.name: getattr(state, f.name, None) for f in fields(PackingState)}
-        self._take_state("PackingEnv.state", given | {"seed": torch.tensor(self.seed)}, strict=True)
 
     @property
     def placements(self) -> Tensor:
@@ -288,17 +281,6 @@ class PackingEnv(BatchedEnv):
         done = Binary(1, (n, 1), device=device, dtype=torch.bool)
         self.done_spec = Composite({k: done.clone() for k in ("done", "terminated", "truncated")}, shape=(n,))
 
-    def like(self, num_envs: int, **changes: Any) -> PackingEnv:
-        """An environment with the same constructor arguments, but for `changes`."""
-        names = inspect.signature(PackingEnv.__init__).parameters
-        arguments = {name: getattr(self, name) for name in names if name not in ("self", "num_envs")}
-        return PackingEnv(num_envs, **arguments | changes)
-
-    def renumber(self, first_env: int) -> None:
-        """Makes these the environments from number `first_env` on; `set_seed` and `reset` then begin their episodes."""
-        self.first_env = first_env
-        self._env_index = torch.arange(self.num_envs, device=self.device) + first_env
-
     # -- replay -----------------------------------------------------------------------------------------------------
 
     @property
@@ -306,7 +288,7 @@ class PackingEnv(BatchedEnv):
         """Observations that replay must keep; `restore` makes the others again."""
         return ["box_heightmap", "item_id"]
 
-    def restore(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
         """Adds the sizes, maps and masks of states (B,) that hold `box_heightmap` and `item_id`; in place.
 
         An id that is no row of the catalogue counts as an empty slot. Values are not read.
@@ -430,15 +412,6 @@ class PackingEnv(BatchedEnv):
         item_id = self.item_sequences.items(key, self._slots.expand(self.num_envs, -1))
         self._state = self.kernels.restart(s, mask, key, item_id, self.catalogue, self.bin)
         return self._observation()
-
-    def _restart_episodes(self) -> None:
-        self.state.episode = torch.zeros_like(self.state.episode)
-
-    def _env_state(self) -> dict[str, Tensor]:
-        return {f.name: getattr(self.state, f.name) for f in fields(PackingState)}
-
-    def _set_env_state(self, state: dict[str, Tensor]) -> None:
-        self._state = PackingState(**state)
 
     def _state_bounds(self) -> dict[str, Bounds]:
         ceiling, count = self.bin.size[2] + 2 * self.bin.tolerance, Bounds(0, 2**62)  # twice: heights are rounded

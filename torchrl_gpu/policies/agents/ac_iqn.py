@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from typing import cast, final
+from typing import ClassVar, cast, final
 
 import torch
 from tensordict import TensorDictBase
-from torch import Tensor, nn
-from torchrl.envs import EnvBase
+from torch import Tensor
 
-from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_penalty, check_targets
-from torchrl_gpu.policies.agents.shapes import check_shapes
+from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_penalty
 from torchrl_gpu.policies.entry import Entry
-from torchrl_gpu.policies.exploration import UniformEpsilonGreedy
+from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, quantile_huber, weighted_mean
 from torchrl_gpu.policies.losses.quantile import quantile_error
 from torchrl_gpu.policies.risk import Risk, RiskLevel
-from torchrl_gpu.policies.spaces import in_keys
+from torchrl_gpu.policies.spaces import AgentSpace, observed
 from torchrl_gpu.policies.squashing import DeterministicActor, Squash, Squashing
-from torchrl_gpu.policies.targets import Targets, fixed, target_of
+from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, fixed, target_of, weight_pairs
 
 
 @final
 class ACIQN(Agent):
-    """A critic learns quantiles of what actions are worth; a deterministic actor climbs those up to a level of risk.
+    """A critic learns quantiles of the value of actions; a deterministic actor climbs those up to a level of risk.
 
     Lin, Szenher, Huang, Englot, "Distributional Reinforcement Learning Based Integrated Decision Making and Control for
     Autonomous Surface Vehicles", RA-L 10(2), 2025: DDPG whose critic is an IQN (Dabney et al., ICML 2018). `td_error`
@@ -33,7 +31,7 @@ class ACIQN(Agent):
     level, as the actor has learnt it.
 
     Args:
-        env: The environment to act in; its action is bounded.
+        space: What it observes and does; its action is bounded.
         actor: Makes the actor's network: `forward` takes the entries named by its `in_keys` and gives real numbers
             (…, D) float32, which are then squashed into the bounds.
         critic: Makes the critic: `forward` takes the entries named by its `in_keys`, then actions (…, D), then τ
@@ -49,17 +47,15 @@ class ACIQN(Agent):
             the squashing still has a slope.
         gamma: Discount of a step.
         n_steps: Rewards summed before bootstrapping.
-        tau: Share of the online weights that the targets take at each update; None for hard updates.
-        target_period: Updates between hard updates, where `tau` is None.
-        epsilon_start: Exploration at the first frame.
-        epsilon_end: Exploration after `epsilon_frames`.
-        epsilon_frames: Frames, over all environments, of the linear decay.
-        upstream_compat: Nothing is bootstrapped behind a time limit.
+        exploration: Epsilon-greedy; None for none.
+        targets: How the target networks follow, softly (`tau`) or every so many updates (`period`).
     """
+
+    discrete: ClassVar = False
 
     def __init__(
         self,
-        env: EnvBase,
+        space: AgentSpace,
         *,
         actor: NetworkFactory,
         critic: NetworkFactory,
@@ -71,33 +67,20 @@ class ACIQN(Agent):
         saturation_penalty: float = 0.0,
         gamma: float = 0.99,
         n_steps: int = 1,
-        tau: float | None = 0.005,
-        target_period: int = 500,
-        epsilon_start: float = 1.0,
-        epsilon_end: float = 0.05,
-        epsilon_frames: int = 100_000,
-        upstream_compat: bool = False,
+        exploration: EpsilonGreedy | None = EpsilonGreedy(),
+        targets: TargetUpdate = SoftTargets(),
     ) -> None:
-        super().__init__(env, gamma=gamma, n_steps=n_steps, upstream_compat=upstream_compat)
-        check_targets("ACIQN", tau, target_period)
-        self.follows_alike = tau is not None
+        super().__init__(space, gamma=gamma, n_steps=n_steps, exploration=exploration, targets=targets)
         check_penalty("ACIQN", saturation_penalty)
         if num_taus < 1 or kappa <= 0:
             raise ValueError(f"ACIQN: want num_taus of at least 1 and a kappa above 0; got {num_taus}, {kappa}")
-        act, self.critic = actor(env), critic(env)
-        for network in (act, self.critic):
-            self.space.check("ACIQN", network, discrete=False)
-        action = self.space.action_shape
-        check_shapes("ACIQN", self.space, act, gives=[action])
-        check_shapes("ACIQN", self.space, self.critic, gives=[(num_taus,)], takes=[action, (num_taus,)])
+        action = space.action_shape
+        act = self._checked(actor(space), gives=[action])
+        self.critic = self._checked(critic(space), gives=[(num_taus,)], takes=[action, (num_taus,)])
         self.num_taus, self.kappa, self.saturation_penalty = num_taus, kappa, saturation_penalty
-        self.risk = RiskLevel(cvar, cvar_distance).check("ACIQN", self.space)
-        bounded = DeterministicActor(act, Squash(*self.space.bounds, squash))
-        self.policy = Entry("action", bounded)
-        self.exploration = UniformEpsilonGreedy(*self.space.bounds, epsilon_start, epsilon_end, epsilon_frames)
-        self.target_actor, self.target_critic = target_of(bounded), target_of(self.critic)
-        pairs: list[tuple[nn.Module, nn.Module]] = [(bounded, self.target_actor), (self.critic, self.target_critic)]
-        self._targets = Targets(pairs, tau, target_period)
+        self.risk = RiskLevel(cvar, cvar_distance).check("ACIQN", space)
+        self.policy = Entry("action", DeterministicActor(act, Squash(*space.bounds, squash)))
+        self.target_actor, self.target_critic = target_of(self.actor), target_of(self.critic)
 
     @property
     def observations(self) -> list[str]:
@@ -110,36 +93,32 @@ class ACIQN(Agent):
         return cast("DeterministicActor", self.policy.module)
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
-        seen, taus = _seen(self.critic, batch), self._drawn(batch)
-        values = self.critic(*seen, batch["action"], taus)
-        z = self.actor.network(*_seen(self.actor, batch))
-        worth = fixed(self.critic, *seen, self.actor.squash(z), self.risk(batch) * self._drawn(batch)).mean(-1)
-        wanted = self._wanted(batch)
+        observations, taus = observed(self.critic, batch), self._drawn(batch)
+        values = self.critic(*observations, batch["action"], taus)
+        z = self.actor.network(*observed(self.actor, batch))
+        value = fixed(self.critic, *observations, self.actor.squash(z), self.risk(batch) * self._drawn(batch)).mean(-1)
+        td_target = self._td_target(batch)
         losses = {
-            "critic": weighted_mean(quantile_huber(values, taus, wanted, self.kappa), batch),
-            "actor": weighted_mean(self.saturation_penalty * z.square().sum(-1) - worth, batch),
+            "critic": weighted_mean(quantile_huber(values, taus, td_target, self.kappa), batch),
+            "actor": weighted_mean(self.saturation_penalty * z.square().sum(-1) - value, batch),
         }
-        return losses, quantile_error(values, wanted)
+        return losses, quantile_error(values, td_target)
 
     @torch.no_grad()
-    def _wanted(self, batch: TensorDictBase) -> Tensor:
+    def _td_target(self, batch: TensorDictBase) -> Tensor:
         """Samples (B, U) of the return from each transition on, by the target networks."""
         after = batch["next"]
-        action = self.target_actor(*_seen(self.target_actor, after))
-        values = self.target_critic(*_seen(self.target_critic, after), action, self._drawn(after))
-        return discounted(batch, values, self.gamma, self.stop)
+        action = self.target_actor(*observed(self.target_actor, after))
+        values = self.target_critic(*observed(self.target_critic, after), action, self._drawn(after))
+        return discounted(batch, values, self.gamma)
 
     def _drawn(self, batch: TensorDictBase) -> Tensor:
         return torch.rand(len(batch), self.num_taus, device=self.risk.level.device)
 
-    def _follow(self, update: int) -> None:
-        self._targets.follow(update)
+    def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
+        return weight_pairs((self.actor, self.target_actor), (self.critic, self.target_critic))
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
         """Online weights of critic and actor."""
         return {"critic": list(self.critic.parameters()), "actor": list(self.policy.parameters())}
-
-
-def _seen(network: nn.Module, batch: TensorDictBase) -> list[Tensor]:
-    return [batch[key] for key in in_keys(network)]

@@ -3,48 +3,64 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
-from torchrl.envs import EnvBase
 
 from torchrl_gpu.policies.agents.legal import end_without_actions
+from torchrl_gpu.policies.agents.shapes import Shape, check_network
 from torchrl_gpu.policies.exploration import EpsilonGreedy
+from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.policies.risk import RiskLevel
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.targets import TargetUpdate
 
-NetworkFactory = Callable[[EnvBase], nn.Module]
+NetworkFactory = Callable[[AgentSpace], nn.Module]
 
 
 class Agent(nn.Module, ABC):
     """An agent knows how to act, how wrong it was, and how its targets follow; the rest belongs to who trains it.
 
     An update is: `losses(batch)`, one backward pass (over their sum, or one each: every loss reaches the weights of its
-    own group only), a step of the optimizers of `parameter_groups`, `follow(update)`. Entries stand at the root of
-    every batch, whatever group the environment keeps them in; `PolicyWrapper` acts in that group.
+    own group only), a step of the optimizers of `parameter_groups`, `update_targets(update)`. Entries stand at the root
+    of every batch, whatever group the environment keeps them in; `PolicyWrapper` acts in that group.
 
-    A subclass sets `policy`, which writes the greedy `action`, and `exploration`; and `follows_alike`, where `follow`
-    does the same whatever the number of the update, so that a CUDA graph may hold it.
+    A subclass sets `policy`, which writes the greedy `action` and whatever else the agent has to say of it.
 
     Args:
-        env: The environment to act in.
+        space: What it observes and does.
         gamma: Discount of a step.
         n_steps: Rewards summed before bootstrapping.
-        upstream_compat: Whether defects of the published agents are kept; for comparison.
+        exploration: How it explores besides what its policy draws itself; None for not at all.
+        targets: How its target networks follow.
     """
 
-    policy: TensorDictModuleBase
-    exploration: EpsilonGreedy
-    follows_alike: bool = False
+    discrete: ClassVar[bool]
+    """Whether its action is an index."""
 
-    def __init__(self, env: EnvBase, *, gamma: float, n_steps: int, upstream_compat: bool = False) -> None:
+    policy: TensorDictModuleBase
+
+    def __init__(
+        self,
+        space: AgentSpace,
+        *,
+        gamma: float,
+        n_steps: int,
+        exploration: EpsilonGreedy | None,
+        targets: TargetUpdate,
+    ) -> None:
         super().__init__()
         if not 0 < gamma <= 1 or n_steps < 1:
             raise ValueError(f"{self.name}: want 0 < gamma <= 1 and n_steps >= 1; got gamma {gamma}, n_steps {n_steps}")
-        self.gamma, self.n_steps, self.upstream_compat = gamma, n_steps, upstream_compat
-        self.space = AgentSpace.of(env)
+        if self.discrete is not (space.num_actions is not None):
+            wanted, came = ("discrete", "continuous") if self.discrete else ("continuous", "discrete")
+            raise ValueError(f"{self.name}: want a {wanted} action; that of {space.source} is {came}")
+        self.space, self.gamma, self.n_steps, self.targets = space, gamma, n_steps, targets
+        self.exploration = None if exploration is None else exploration.module(space)
 
     @property
     def name(self) -> str:
@@ -57,21 +73,31 @@ class Agent(nn.Module, ABC):
         return [str(key) for key in self.policy.in_keys]
 
     @property
-    def stop(self) -> str:
-        """The entry of `next` after which nothing is bootstrapped."""
-        return "done" if self.upstream_compat else "terminated"
+    def targets_update_every_step(self) -> bool:
+        """Whether `update_targets` does the same whatever the number of the update: a CUDA graph may hold it."""
+        return self.targets.every_step
 
     @property
-    def acting(self) -> nn.Module:
-        """The exploring policy: writes `action`, at random with probability epsilon."""
-        # Held outside the module: its weights are the policy's, and would be saved twice.
-        if "explorer" not in self.__dict__:
-            self.__dict__["explorer"] = TensorDictSequential(self.policy, self.exploration)
-        return self.__dict__["explorer"]
+    def metrics(self) -> dict[str, Tensor]:
+        """Scalars on the device that are worth logging beside the losses."""
+        return {} if self.exploration is None else {"epsilon": self.exploration.epsilon}
 
     def anneal(self, frame: int) -> None:
         """Sets what depends on how many frames have been played."""
-        self.exploration.anneal(frame)
+        if self.exploration is not None:
+            self.exploration.anneal(frame)
+
+    def policy_at(self, risk: RiskLevel) -> TensorDictModuleBase:
+        """The greedy policy at another level of risk, over the same weights.
+
+        Raises:
+            ValueError: Actions of this agent do not depend on such a level.
+        """
+        raise ValueError(f"{self.name}: cvar wants an agent whose actions depend on it, such as IQN; got {risk.cvar!r}")
+
+    def alternatives(self) -> Mapping[str, Policy]:
+        """Other greedy policies over the same weights that a table should show, by name."""
+        return {}
 
     def losses(self, batch: TensorDictBase) -> dict[str, Tensor]:
         """How wrong each group of parameters was on a batch of transitions.
@@ -91,7 +117,7 @@ class Agent(nn.Module, ABC):
         torch.clear_autocast_cache()  # it may hold weights as they were before the last step
         rows = batch.exclude("td_error")  # TorchRL's losses write theirs into an old one, whatever its shape
         rows = rows if batch.ndim == 1 else rows.reshape(-1)
-        losses, error = self._losses(end_without_actions(rows, self.space, self.stop))
+        losses, error = self._losses(end_without_actions(rows, self.space))
         batch.set("td_error", error.detach().reshape(*batch.shape, 1))
         return losses
 
@@ -104,14 +130,16 @@ class Agent(nn.Module, ABC):
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         """Losses of a batch (B,), and the size of the error, (B,) or (B, 1)."""
 
-    def follow(self, update: int) -> None:
+    @torch.no_grad()
+    def update_targets(self, update: int) -> None:
         """Moves the targets after update number `update`, the first being 1."""
-        self._follow(update)
+        online, targets = zip(*self._target_pairs(), strict=True)
+        self.targets.update(online, targets, update)
         torch.clear_autocast_cache()
 
     @abstractmethod
-    def _follow(self, update: int) -> None:
-        """As `follow`."""
+    def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Online weights, each with the target weight that follows it."""
 
     @property
     @abstractmethod
@@ -123,14 +151,10 @@ class Agent(nn.Module, ABC):
         """All weights to train."""
         return [weight for group in self.parameter_groups.values() for weight in group]
 
-
-def check_targets(agent: str, tau: float | None, target_period: int) -> None:
-    """ValueError unless targets can follow."""
-    if (tau is not None and not 0 < tau <= 1) or target_period < 1:
-        raise ValueError(
-            f"{agent}: want 0 < tau <= 1, or None with a target_period of at least 1; got tau {tau}, target_period"
-            f" {target_period}"
-        )
+    def _checked(self, network: nn.Module, gives: Sequence[Shape], takes: Sequence[Shape] = ()) -> nn.Module:
+        """The network, if it fits; see `check_network`."""
+        check_network(self.name, self.space, network, gives, takes)
+        return network
 
 
 def check_penalty(agent: str, saturation_penalty: float) -> None:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import cast, final
+from collections.abc import Mapping
+from typing import ClassVar, cast, final
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
-from torchrl.envs import EnvBase
 
-from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_targets
+from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.agents.legal import greedy_module, legal_values
-from torchrl_gpu.policies.agents.shapes import check_shapes
-from torchrl_gpu.policies.exploration import MaskedEpsilonGreedy
+from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, quantile_huber, weighted_mean
 from torchrl_gpu.policies.losses.quantile import quantile_error
 from torchrl_gpu.policies.networks.taus import in_parts
+from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.risk import Risk, RiskLevel, midpoints
-from torchrl_gpu.policies.spaces import in_keys
-from torchrl_gpu.policies.targets import Targets, target_of
+from torchrl_gpu.policies.spaces import AgentSpace, in_keys, observed
+from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, target_of, weight_pairs
+from torchrl_gpu.policies.wrapper import PolicyWrapper
 
 
 @final
@@ -33,8 +34,8 @@ class IQN(Agent):
     one action; the online network chooses the bootstrapped action unless `double` is False.
 
     Args:
-        env: The environment to act in; its action is one index.
-        network: Makes the network of an environment: `forward` takes the entries named by its `in_keys` and then τ,
+        space: What it observes and does; its action is one index.
+        network: Makes the network of a space: `forward` takes the entries named by its `in_keys` and then τ,
             (…, U) or (U,), and gives quantiles (…, U, A) float32. A `mean`, where it has one, takes the same and gives
             the means over τ (…, A): faster, or in less memory.
         num_taus: τ drawn for each state in a loss, for the prediction and for the target alike.
@@ -46,18 +47,15 @@ class IQN(Agent):
         gamma: Discount of a step.
         n_steps: Rewards summed before bootstrapping.
         double: Whether the online network chooses the bootstrapped action.
-        tau: Share of the online weights that the targets take at each update; None for hard updates.
-        target_period: Updates between hard updates, where `tau` is None.
-        epsilon_start: Exploration at the first frame.
-        epsilon_end: Exploration after `epsilon_frames`.
-        epsilon_frames: Frames, over all environments, of the linear decay.
-        upstream_compat: τ are random when acting; every quantile is bootstrapped by the action that is best at it
-            alone; nothing is bootstrapped behind a time limit.
+        exploration: Epsilon-greedy; None for none.
+        targets: How the target network follows, softly (`tau`) or every so many updates (`period`).
     """
+
+    discrete: ClassVar = True
 
     def __init__(
         self,
-        env: EnvBase,
+        space: AgentSpace,
         *,
         network: NetworkFactory,
         num_taus: int = 8,
@@ -68,34 +66,23 @@ class IQN(Agent):
         gamma: float = 0.99,
         n_steps: int = 1,
         double: bool = True,
-        tau: float | None = 0.005,
-        target_period: int = 500,
-        epsilon_start: float = 1.0,
-        epsilon_end: float = 0.05,
-        epsilon_frames: int = 100_000,
-        upstream_compat: bool = False,
+        exploration: EpsilonGreedy | None = EpsilonGreedy(),
+        targets: TargetUpdate = SoftTargets(),
     ) -> None:
-        super().__init__(env, gamma=gamma, n_steps=n_steps, upstream_compat=upstream_compat)
-        check_targets("IQN", tau, target_period)
-        self.follows_alike = tau is not None
+        super().__init__(space, gamma=gamma, n_steps=n_steps, exploration=exploration, targets=targets)
         if num_taus < 1 or acting_taus < 1 or kappa <= 0:
             raise ValueError(
                 "IQN: want num_taus and acting_taus of at least 1 and a kappa above 0;"
                 f" got {num_taus}, {acting_taus}, {kappa}"
             )
-        net = network(env)
-        self.space.check("IQN", net, discrete=True)
-        (actions,) = self.space.values_shape
+        (actions,) = space.values_shape
         taus = 3 if actions == 2 else 2  # as few as can be told from the actions
-        check_shapes("IQN", self.space, net, gives=[(taus, actions)], takes=[(taus,)])
+        net = self._checked(network(space), gives=[(taus, actions)], takes=[(taus,)])
         self.num_taus, self.kappa, self._double = num_taus, kappa, double
-        risk = RiskLevel(cvar, cvar_distance).check("IQN", self.space)
-        self.policy = self._policy(net, risk, acting_taus)
-        self.exploration = MaskedEpsilonGreedy(epsilon_start, epsilon_end, epsilon_frames, self.space.always_legal)
+        self.policy = self._policy(net, RiskLevel(cvar, cvar_distance), acting_taus)
         self.even: Tensor
         self.register_buffer("even", midpoints(num_taus), persistent=False)
         self.target = target_of(net)
-        self._targets = Targets([(net, self.target)], tau, target_period)
 
     @property
     def scores(self) -> QuantileScores:
@@ -106,34 +93,35 @@ class IQN(Agent):
         """The greedy policy at another level of risk, over the same weights."""
         return self._policy(self.scores.network, risk, self.scores.num_taus)
 
+    def alternatives(self) -> Mapping[str, Policy]:
+        """The policy at the level of risk that follows the clearance, where that is observed."""
+        if "clearance" not in self.space.observations:
+            return {}
+        return {"adaptive IQN": PolicyWrapper(self, cvar="adaptive")}
+
     def _policy(self, network: nn.Module, risk: RiskLevel, num_taus: int) -> TensorDictSequential:
-        scores = QuantileScores(network, risk, num_taus, random_taus=self.upstream_compat)
+        scores = QuantileScores(network, risk.check(self.name, self.space), num_taus)
         return TensorDictSequential(scores, greedy_module(self.space))
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         taus = torch.rand(len(batch), self.num_taus, device=batch["action"].device)
-        values = _of_action(self.scores.network(*self._seen(batch), taus), batch["action"])
-        wanted = discounted(batch, self._next_values(batch["next"]), self.gamma, self.stop)
-        loss = quantile_huber(values, taus, wanted, self.kappa)
-        return {"value": weighted_mean(loss, batch)}, quantile_error(values, wanted)
+        values = _of_action(self.scores.network(*observed(self.target, batch), taus), batch["action"])
+        td_target = discounted(batch, self._next_values(batch["next"]), self.gamma)
+        loss = quantile_huber(values, taus, td_target, self.kappa)
+        return {"value": weighted_mean(loss, batch)}, quantile_error(values, td_target)
 
     @torch.no_grad()
     def _next_values(self, after: TensorDictBase) -> Tensor:
         """Quantiles (B, U) at random τ of the states that follow, by the target network."""
-        seen = self._seen(after)
-        taus = torch.rand(len(after), self.num_taus, device=seen[0].device)
-        values = self.target(*seen, taus)
-        if self.upstream_compat:
-            return legal_values(values, after, self.space).amax(-1)
+        observations = observed(self.target, after)
+        taus = torch.rand(len(after), self.num_taus, device=observations[0].device)
+        values = self.target(*observations, taus)
         chooser = self.scores.network if self._double else self.target
-        scores = _mean(chooser, seen, self.scores.risk(after) * self.even, len(after))
+        scores = _mean(chooser, observations, self.scores.risk(after) * self.even, len(after))
         return _of_action(values, legal_values(scores, after, self.space).argmax(-1))
 
-    def _seen(self, batch: TensorDictBase) -> list[Tensor]:
-        return [batch[key] for key in in_keys(self.scores.network)]
-
-    def _follow(self, update: int) -> None:
-        self._targets.follow(update)
+    def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
+        return weight_pairs((self.scores.network, self.target))
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
@@ -149,12 +137,11 @@ class QuantileScores(TensorDictModuleBase):
         network: Gives quantiles (…, U, A) of observations and τ.
         risk: Gives the level.
         num_taus: τ for each decision, evenly spaced.
-        random_taus: Whether τ are drawn instead.
     """
 
-    def __init__(self, network: nn.Module, risk: RiskLevel, num_taus: int, random_taus: bool = False) -> None:
+    def __init__(self, network: nn.Module, risk: RiskLevel, num_taus: int) -> None:
         super().__init__()
-        self.network, self.risk, self.num_taus, self.random_taus = network, risk, num_taus, random_taus
+        self.network, self.risk, self.num_taus = network, risk, num_taus
         self.in_keys = [*in_keys(network), *risk.in_keys]
         self.out_keys = ["action_value"]
         self.even: Tensor
@@ -162,23 +149,16 @@ class QuantileScores(TensorDictModuleBase):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes `action_value` (…, A) float32."""
-        seen = [tensordict.get(key) for key in in_keys(self.network)]
-        scores = _mean(self.network, seen, self._taus(tensordict), tensordict.numel())
+        taus = self.risk(tensordict) * self.even  # (…, U) of each row, or (U,) for all
+        scores = _mean(self.network, observed(self.network, tensordict), taus, tensordict.numel())
         return tensordict.set("action_value", scores)
 
-    def _taus(self, tensordict: TensorDictBase) -> Tensor:
-        """τ up to the level of each row, (…, U), or the same for all, (U,)."""
-        taus = self.even
-        if self.random_taus:
-            taus = torch.rand(*tensordict.shape, self.num_taus, device=taus.device)
-        return self.risk(tensordict) * taus
 
-
-def _mean(network: nn.Module, seen: list[Tensor], taus: Tensor, rows: int) -> Tensor:
+def _mean(network: nn.Module, observations: list[Tensor], taus: Tensor, rows: int) -> Tensor:
     """Means (…, A) of a network's quantiles at τ, (…, U) or (U,), of that many rows."""
     if (mean := getattr(network, "mean", None)) is not None:
-        return mean(*seen, taus)
-    return torch.stack([network(*seen, part).sum(-2) for part in in_parts(taus, rows)]).sum(0) / taus.shape[-1]
+        return mean(*observations, taus)
+    return torch.stack([network(*observations, part).sum(-2) for part in in_parts(taus, rows)]).sum(0) / taus.shape[-1]
 
 
 def _of_action(values: Tensor, action: Tensor) -> Tensor:

@@ -16,23 +16,19 @@ def greedy_module(space: AgentSpace) -> QValueModule:
 
 
 def legal_values(values: Tensor, state: TensorDictBase, space: AgentSpace) -> Tensor:
-    """Values (B, A), or (B, U, A), with −inf for actions that are not legal in a state (B,)."""
-    if not space.masked:
-        return values
-    legal = state.get("action_mask")
-    return torch.where(legal if values.ndim == 2 else legal[:, None], values, -torch.inf)
+    """Values (B, A), with −inf for actions that are not legal in a state (B,)."""
+    return torch.where(state.get("action_mask"), values, -torch.inf) if space.masked else values
 
 
-def end_without_actions(rows: TensorDictBase, space: AgentSpace, stop: str) -> TensorDictBase:
+def end_without_actions(rows: TensorDictBase, space: AgentSpace) -> TensorDictBase:
     """Transitions (B,) in which a next state without any legal action is an end: nothing can be done, its value is 0.
 
     Args:
         rows: The transitions; they stay as they are.
         space: Says whether there are masks.
-        stop: The entry of `next` after which nothing is bootstrapped.
     """
     if not space.masked:
         return rows
     after = rows.get("next").copy()
     stuck = ~after.get("action_mask").any(-1, keepdim=True)
-    return rows.copy().set("next", after.set(stop, after.get(stop) | stuck))
+    return rows.copy().set("next", after.set("terminated", after.get("terminated") | stuck))

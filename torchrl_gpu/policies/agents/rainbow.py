@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import cast, final
+from typing import ClassVar, cast, final
 
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictSequential
 from torch import Tensor, nn
-from torchrl.envs import EnvBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules import NoisyLinear
 
-from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_targets
+from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.agents.legal import greedy_module, legal_values
-from torchrl_gpu.policies.agents.shapes import check_shapes
+from torchrl_gpu.policies.agents.shapes import checked_in_keys
 from torchrl_gpu.policies.entry import Entry
-from torchrl_gpu.policies.exploration import MaskedEpsilonGreedy
+from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import cross_entropy, discounted, project, weighted_mean
-from torchrl_gpu.policies.spaces import in_keys
-from torchrl_gpu.policies.targets import Targets, target_of
-
-UPSTREAM_SUPPORT = (-1.0, 1.0)
+from torchrl_gpu.policies.spaces import AgentSpace, in_keys, observed
+from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, target_of, weight_pairs
 
 
 @final
@@ -36,8 +33,8 @@ class Rainbow(Agent):
     Departs from the paper: priorities belong to the replay; epsilon-greedy exploration can be added to the noise.
 
     Args:
-        env: The environment to act in; its action is one index.
-        network: Makes the network of an environment: `forward` takes the entries named by its `in_keys` and gives
+        space: What it observes and does; its action is one index.
+        network: Makes the network of a space: `forward` takes the entries named by its `in_keys` and gives
             logits (…, A, `num_atoms`) float32; its noisy layers are TorchRL's. A `mean`, where it has one, takes the
             same and then the atoms, and gives the means (…, A): faster, or in less memory.
         v_min: Smallest return that the atoms can tell.
@@ -45,18 +42,15 @@ class Rainbow(Agent):
         gamma: Discount of a step.
         n_steps: Rewards summed before bootstrapping.
         double: Whether the online network chooses the bootstrapped action.
-        tau: Share of the online weights that the targets take at each update; None for hard updates.
-        target_period: Updates between hard updates, where `tau` is None.
-        epsilon_start: Exploration at the first frame.
-        epsilon_end: Exploration after `epsilon_frames`.
-        epsilon_frames: Frames, over all environments, of the linear decay.
-        upstream_compat: Atoms lie in [−1, 1], the noise of the online network is never drawn again, nothing is
-            bootstrapped behind a time limit.
+        exploration: Epsilon-greedy beside the noise; None for none.
+        targets: How the target network follows, softly (`tau`) or every so many updates (`period`).
     """
+
+    discrete: ClassVar = True
 
     def __init__(
         self,
-        env: EnvBase,
+        space: AgentSpace,
         *,
         network: NetworkFactory,
         v_min: float = -10.0,
@@ -64,33 +58,24 @@ class Rainbow(Agent):
         gamma: float = 0.99,
         n_steps: int = 3,
         double: bool = True,
-        tau: float | None = 0.005,
-        target_period: int = 500,
-        epsilon_start: float = 0.0,
-        epsilon_end: float = 0.0,
-        epsilon_frames: int = 100_000,
-        upstream_compat: bool = False,
+        exploration: EpsilonGreedy | None = None,
+        targets: TargetUpdate = SoftTargets(),
     ) -> None:
-        super().__init__(env, gamma=gamma, n_steps=n_steps, upstream_compat=upstream_compat)
-        check_targets("Rainbow", tau, target_period)
-        self.follows_alike = tau is not None
+        super().__init__(space, gamma=gamma, n_steps=n_steps, exploration=exploration, targets=targets)
         if not v_min < v_max:
             raise ValueError(f"Rainbow: v_min must be below v_max; got {v_min}, {v_max}")
-        net = network(env)
-        self.space.check("Rainbow", net, discrete=True)
+        net = network(space)
+        checked_in_keys("Rainbow", space, net)
         atoms = getattr(net, "num_atoms", None)
         if not isinstance(atoms, int) or atoms < 2:
             raise ValueError(
                 "Rainbow: want a network with num_atoms, the number of values of its distributions, at least 2;"
                 f" {type(net).__name__} has {'none' if atoms is None else repr(atoms)}"
             )
-        check_shapes("Rainbow", self.space, net, gives=[(*self.space.values_shape, atoms)])
-        lowest, highest = UPSTREAM_SUPPORT if upstream_compat else (v_min, v_max)
-        expected = ExpectedScores(net, torch.linspace(lowest, highest, atoms))
-        self.policy = TensorDictSequential(Entry("action_value", expected), greedy_module(self.space))
-        self.exploration = MaskedEpsilonGreedy(epsilon_start, epsilon_end, epsilon_frames, self.space.always_legal)
+        self._checked(net, gives=[(*space.values_shape, atoms)])
+        expected = ExpectedScores(net, torch.linspace(v_min, v_max, atoms))
+        self.policy = TensorDictSequential(Entry("action_value", expected), greedy_module(space))
         self.target, self._double = target_of(expected), double
-        self._targets = Targets([(expected, self.target)], tau, target_period)
 
     @property
     def online(self) -> ExpectedScores:
@@ -99,28 +84,31 @@ class Rainbow(Agent):
 
     @set_exploration_type(ExplorationType.RANDOM)  # noise on
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
-        logits = _of_action(self.online.network(*self._seen(batch)), batch["action"])
-        error = cross_entropy(logits, self._wanted(batch))
+        logits = _of_action(self.online.network(*observed(self.online, batch)), batch["action"])
+        error = cross_entropy(logits, self._td_target(batch))
         return {"value": weighted_mean(error, batch)}, error
 
     @torch.no_grad()
-    def _wanted(self, batch: TensorDictBase) -> Tensor:
-        """Chances (B, Z) of the atoms after the reward."""
+    def _td_target(self, batch: TensorDictBase) -> Tensor:
+        """Probabilities (B, Z) of the atoms after the reward."""
         after = batch["next"]
-        chances = self.target.network(*self._seen(after)).softmax(-1)
-        scores = self.online(*self._seen(after)) if self._double else self.target.mean_of(chances)
+        observations = observed(self.online, after)
+        probabilities = self.target.network(*observations).softmax(-1)
+        scores = self.online(*observations) if self._double else self.target.mean_of(probabilities)
         chosen = legal_values(scores, after, self.space).argmax(-1)
-        values = discounted(batch, self.online.support.expand(len(batch), -1), self.gamma, self.stop)
-        return project(_of_action(chances, chosen), values, self.online.support)
+        values = discounted(batch, self.online.support.expand(len(batch), -1), self.gamma)
+        return project(_of_action(probabilities, chosen), values, self.online.support)
 
-    def _seen(self, batch: TensorDictBase) -> list[Tensor]:
-        return [batch[key] for key in in_keys(self.online.network)]
+    def update_targets(self, update: int) -> None:
+        """As in the base class; draws the noise of both networks anew."""
+        super().update_targets(update)
+        for network in (self.online, self.target):
+            for layer in network.modules():
+                if isinstance(layer, NoisyLinear):
+                    layer.reset_noise()
 
-    def _follow(self, update: int) -> None:
-        self._targets.follow(update)
-        networks = (self.target,) if self.upstream_compat else (self.online, self.target)
-        for layer in [layer for network in networks for layer in network.modules() if isinstance(layer, NoisyLinear)]:
-            layer.reset_noise()
+    def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
+        return weight_pairs((self.online, self.target))
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
@@ -133,7 +121,7 @@ class ExpectedScores(nn.Module):
     """The mean of each action's distribution.
 
     Args:
-        network: Gives logits (…, A, Z); where it has a `mean` of what is seen and the atoms, that gives the means.
+        network: Gives logits (…, A, Z); where it has a `mean` of observations and atoms, that gives the means.
         support: The atoms, (Z,).
     """
 
@@ -144,15 +132,15 @@ class ExpectedScores(nn.Module):
         self.support: Tensor
         self.register_buffer("support", support)
 
-    def forward(self, *observed: Tensor) -> Tensor:
+    def forward(self, *observations: Tensor) -> Tensor:
         """Scores (…, A) float32."""
         if (mean := getattr(self.network, "mean", None)) is not None:
-            return mean(*observed, self.support)
-        return self.mean_of(self.network(*observed).softmax(-1))
+            return mean(*observations, self.support)
+        return self.mean_of(self.network(*observations).softmax(-1))
 
-    def mean_of(self, chances: Tensor) -> Tensor:
+    def mean_of(self, probabilities: Tensor) -> Tensor:
         """Means (…) of distributions (…, Z)."""
-        return (chances * self.support).sum(-1)
+        return (probabilities * self.support).sum(-1)
 
 
 def _of_action(distributions: Tensor, action: Tensor) -> Tensor:

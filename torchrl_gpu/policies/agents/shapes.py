@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import torch
@@ -15,13 +14,12 @@ _ROWS = 2
 Shape = tuple[int, ...]
 
 
-def check_shapes(
+def check_network(
     agent: str, space: AgentSpace, network: nn.Module, gives: Sequence[Shape], takes: Sequence[Shape] = ()
 ) -> None:
-    """ValueError unless a network gives what the agent wants of it, for two rows of zeros.
+    """ValueError unless a network names inputs that are observed, and gives what the agent wants for two rows of zeros.
 
-    The pass is made without gradients, in eval mode, on the environment's device, by a copy where the network is on
-    another. Torch's generators stay as they are.
+    The pass is made without gradients, in eval mode, where the network is. Torch's generators stay as they are.
 
     Args:
         agent: Of the message.
@@ -30,30 +28,41 @@ def check_shapes(
         gives: Shapes behind the rows of each tensor that it must give.
         takes: Shapes behind the rows of what it takes after the observations, float32.
     """
-    keys, name = in_keys(network), type(network).__name__
-    inputs = [torch.zeros(_ROWS, *space.observations[key], dtype=space.dtypes[key]) for key in keys]
-    inputs += [torch.zeros(_ROWS, *shape) for shape in takes]
-    wanted = " and ".join(_shown(shape) for shape in gives)
-    given = ", ".join([f"{key} {_shown(space.observations[key])}" for key in keys] + [_shown(shape) for shape in takes])
+    name, keys = type(network).__name__, checked_in_keys(agent, space, network)
+    inputs = [space.zeros(key, _ROWS) for key in keys] + [torch.zeros(_ROWS, *shape) for shape in takes]
+    wanted = " and ".join(map(_shown, gives))
+    given = ", ".join([f"{key} {_shown(space.observations[key][0])}" for key in keys] + list(map(_shown, takes)))
+    wanted = f"{agent}: want {name} to give {wanted} for {given}"
     try:
-        outputs = _outputs(network, inputs, space.device)
+        outputs = _outputs(network, inputs)
     except Exception as error:
-        raise ValueError(
-            f"{agent}: want {name} to give {wanted} for {given}; it raised {type(error).__name__}: {error}"
-        ) from error
+        raise ValueError(f"{wanted}; it raised {type(error).__name__}: {error}") from error
     came = [each.shape if isinstance(each, Tensor) else type(each).__name__ for each in outputs]
     if came != [torch.Size((_ROWS, *shape)) for shape in gives]:
         shown = [each if isinstance(each, str) else _shown(each[1:]) for each in came]
         rows = [] if all(isinstance(each, str) or each[:1] == (_ROWS,) for each in came) else ["another batch shape"]
-        raise ValueError(f"{agent}: want {name} to give {wanted} for {given}; got {' and '.join(rows or shown)}")
+        raise ValueError(f"{wanted}; got {' and '.join(rows or shown)}")
+
+
+def checked_in_keys(agent: str, space: AgentSpace, network: nn.Module) -> list[str]:
+    """Inputs of a network; ValueError unless they are named and observed."""
+    named, name = getattr(network, "in_keys", None), type(network).__name__
+    if not isinstance(named, list | tuple) or not all(isinstance(key, str) for key in named):
+        raise ValueError(
+            f"{agent}: want a network with in_keys, a list of the observations that its forward takes;"
+            f" {name} has {'none' if named is None else repr(named)}"
+        )
+    if missing := [key for key in in_keys(network) if key not in space.observations]:
+        raise ValueError(
+            f"{agent}: {name} wants {', '.join(missing)} to observe; {space.source} gives only {space.names}"
+        )
+    return in_keys(network)
 
 
 @torch.no_grad()
-def _outputs(network: nn.Module, inputs: Sequence[Tensor], device: torch.device) -> list[object]:
-    """What a network gives on a device."""
-    weights = [*network.parameters(), *network.buffers()]
-    if any(weight.device.type != device.type for weight in weights):
-        network = copy.deepcopy(network).to(device)
+def _outputs(network: nn.Module, inputs: Sequence[Tensor]) -> list[object]:
+    """What a network gives on its own device."""
+    device = next((each.device for each in [*network.parameters(), *network.buffers()]), torch.device("cpu"))
     training = [module for module in network.modules() if module.training]
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 
-def project(chances: Tensor, values: Tensor, support: Tensor) -> Tensor:
-    """Chances of the atoms that are nearest to a distribution over other values.
+def project(probabilities: Tensor, values: Tensor, support: Tensor) -> Tensor:
+    """Probabilities of the atoms that are nearest to a distribution over other values.
 
-    Each value, clamped to the support, gives its chance to the two atoms beside it, the nearer one more. Bellemare,
-    Dabney, Munos, ICML 2017, eq. 7.
+    Each value, clamped to the support, gives its probability to the two atoms beside it, the nearer one more.
+    Bellemare, Dabney, Munos, ICML 2017, eq. 7.
 
     Args:
-        chances: (B, Z).
+        probabilities: (B, Z).
         values: (B, Z).
         support: The atoms, evenly spaced and rising, (Z',).
 
@@ -23,9 +23,9 @@ def project(chances: Tensor, values: Tensor, support: Tensor) -> Tensor:
     gap = (support[-1] - support[0]) / (len(support) - 1)
     inside = torch.minimum(torch.maximum(values, support[0]), support[-1])
     near = (1 - (inside[:, None] - support[:, None]).abs() / gap).clamp_min(0)  # (B, Z', Z)
-    return (near * chances[:, None]).sum(-1)
+    return (near * probabilities[:, None]).sum(-1)
 
 
-def cross_entropy(logits: Tensor, chances: Tensor) -> Tensor:
-    """Cross entropy (B,) of what is predicted, logits (B, Z), under what came, chances (B, Z)."""
-    return -(chances * logits.log_softmax(-1)).sum(-1)
+def cross_entropy(logits: Tensor, probabilities: Tensor) -> Tensor:
+    """Cross entropy (B,) of what is predicted, logits (B, Z), under what came, probabilities (B, Z)."""
+    return -(probabilities * logits.log_softmax(-1)).sum(-1)

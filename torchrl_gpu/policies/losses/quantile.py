@@ -22,9 +22,9 @@ def quantile_huber(values: Tensor, taus: Tensor, targets: Tensor, kappa: float =
     Returns:
         (…,).
     """
-    wanted, value = torch.broadcast_tensors(targets.detach()[..., None, :], values[..., None])  # (…, U, U')
-    huber = huber_loss(value, wanted, reduction="none", delta=kappa)
-    share = (taus[..., None] - (wanted < value).to(values.dtype)).abs()
+    target, value = torch.broadcast_tensors(targets.detach()[..., None, :], values[..., None])  # (…, U, U')
+    huber = huber_loss(value, target, reduction="none", delta=kappa)
+    share = (taus[..., None] - (target < value).to(values.dtype)).abs()
     return (share * huber / kappa).mean(-1).sum(-1)
 
 

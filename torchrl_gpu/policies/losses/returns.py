@@ -7,17 +7,16 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 
-def discounted(batch: TensorDictBase, value: Tensor, gamma: float, stop: str = "terminated") -> Tensor:
+def discounted(batch: TensorDictBase, value: Tensor, gamma: float) -> Tensor:
     """Rewards so far plus what is expected to follow: r + γ^m · value where the episode goes on, else r.
 
     Sutton 1988. A transition that was cut off goes on: its `next` holds the true last observation.
 
     Args:
-        batch: (B,), in `next` `reward` (B, 1), the return over m steps, and `stop` (B, 1) bool; m is
+        batch: (B,), in `next` `reward` (B, 1), the return over m steps, and `terminated` (B, 1) bool; m is
             `steps_to_next_obs` (B, 1), or 1 where there is none.
         value: What is expected from `next` on, (B, U).
         gamma: Discount of a step.
-        stop: The entry of `next` after which nothing follows.
 
     Returns:
         (B, U).
@@ -25,7 +24,7 @@ def discounted(batch: TensorDictBase, value: Tensor, gamma: float, stop: str = "
     reward = batch.get(("next", "reward")).to(value.dtype)
     steps: Tensor | None = batch.get("steps_to_next_obs", None)
     factor = gamma if steps is None else gamma ** steps.to(value.dtype)
-    return reward + torch.where(batch.get(("next", stop)), 0.0, factor * value)
+    return reward + torch.where(batch.get(("next", "terminated")), 0.0, factor * value)
 
 
 def weighted_mean(losses: Tensor, batch: TensorDictBase) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a robot sees, as features: one encoder for each version of the navigation environment."""
+"""Observations of a robot as features: one encoder for each version of the navigation environment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
-from torchrl.envs import EnvBase
 
 from torchrl_gpu.policies.spaces import AgentSpace
 
@@ -17,7 +16,7 @@ _GOAL, _DISTANCE, _SPEED, _RADIUS, _TURN, _THRUST = 40.0, 20.0, 4.0, 4.0, 1.0, 1
 
 @final
 class UnicycleEncoder(nn.Module):
-    """312 features of what a unicycle sees, 39 numbers: itself and its goal, five static and five moving objects.
+    """312 features of a unicycle's observation, 39 numbers: itself and its goal, five static and five moving objects.
 
     Args:
         normalised: Whether the numbers are divided by their usual size first.
@@ -43,7 +42,7 @@ class UnicycleEncoder(nn.Module):
 
 @final
 class VesselEncoder(nn.Module):
-    """256 features of what a vessel sees, 32 numbers: itself and its goal, and up to five objects behind one encoder.
+    """256 features of a vessel's observation, 32 numbers: itself, its goal, and up to five objects behind one encoder.
 
     Args:
         normalised: Whether the numbers are divided by their usual size first; forces are 1000 times the others.
@@ -64,26 +63,25 @@ class VesselEncoder(nn.Module):
         """Features (…, 256) of observations (…, 32), with `object_mask` (…, 5) bool: the objects that are there."""
         robot, objects = (observation.to(self.size.dtype) / self.size).split([7, 25], -1)
         there = object_mask[..., None]
-        seen = self.object(torch.where(there, objects.unflatten(-1, (5, 5)), 0.0))  # (…, 5, 40)
-        seen = seen * there.to(seen.dtype)  # three times as fast as `where`, and as good: all of it is finite
-        return relu(torch.cat([self.robot(robot), seen.flatten(-2)], -1), inplace=True)
+        features = self.object(torch.where(there, objects.unflatten(-1, (5, 5)), 0.0))  # (…, 5, 40)
+        features = features * there.to(features.dtype)  # three times as fast as `where`, and as good: all are finite
+        return relu(torch.cat([self.robot(robot), features.flatten(-2)], -1), inplace=True)
 
 
 Encoder = UnicycleEncoder | VesselEncoder
 
 
-def encoder_of(env: EnvBase, normalised: bool = True) -> Encoder:
-    """The encoder of an environment, told by the length of its `observation`.
+def encoder_of(space: AgentSpace, normalised: bool = True) -> Encoder:
+    """The encoder of a space, told by the length of its `observation`.
 
     Raises:
         ValueError: There is none for it.
     """
-    space = AgentSpace.of(env)
     size = space.size_of("observation")
     for encoder in (UnicycleEncoder, VesselEncoder):
         if size == encoder.num_inputs:
             return encoder(normalised)
-    raise ValueError(f"encoder_of: want observations of 39 or 32 numbers; those of {space.where} have {size}")
+    raise ValueError(f"encoder_of: want observations of 39 or 32 numbers; those of {space.source} have {size}")
 
 
 def _sizes(sizes: list[float], normalised: bool) -> Tensor:

@@ -9,12 +9,12 @@ Reinforcement Learning", ICRA 2024 (unicycles). Departs from them: inputs are di
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import cast, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
-from torchrl.envs import EnvBase
 from torchrl.modules import NoisyLinear
 
 from torchrl_gpu.policies.networks.encoders import encoder_of
@@ -24,54 +24,60 @@ from torchrl_gpu.policies.spaces import AgentSpace
 _LOGITS_AT_ONCE = 1 << 17  # on a CPU, whose cache holds no more
 
 
-@final
-class NavigationScores(nn.Module):
-    """A value for each action.
+class _Network(nn.Module, ABC):
+    """An encoder, and what a subclass adds to it.
 
     Args:
-        env: Gives the version and the number of actions.
+        space: Gives the version and the action.
         normalised: Whether inputs are divided by their usual size.
     """
 
-    def __init__(self, env: EnvBase, normalised: bool = True) -> None:
+    def __init__(self, space: AgentSpace, normalised: bool = True) -> None:
         super().__init__()
-        self.encoder = encoder_of(env, normalised)
+        self.encoder = encoder_of(space, normalised)
         self.in_keys = self.encoder.in_keys
-        self.head = _Head(self.encoder.num_features, self.encoder.num_hidden, _num_actions(self, env))
+        self._add_layers(space)
 
-    def forward(self, *observed: Tensor) -> Tensor:
+    @abstractmethod
+    def _add_layers(self, space: AgentSpace) -> None:
+        """Makes the layers behind the encoder."""
+
+    def _head(self, num_outputs: int) -> _Head:
+        return _Head(self.encoder.num_features, self.encoder.num_hidden, num_outputs)
+
+
+@final
+class NavigationScores(_Network):
+    """A value for each action."""
+
+    def _add_layers(self, space: AgentSpace) -> None:
+        self.head = self._head(*space.values_shape)
+
+    def forward(self, *observations: Tensor) -> Tensor:
         """Values (…, A) float32."""
-        return self.head(self.encoder(*observed))
+        return self.head(self.encoder(*observations))
 
 
 @final
-class NavigationQuantiles(nn.Module):
-    """A quantile of the return for each action, at any shares τ.
+class NavigationQuantiles(_Network):
+    """A quantile of the return for each action, at any shares τ."""
 
-    Args:
-        env: Gives the version and the number of actions.
-        normalised: Whether inputs are divided by their usual size.
-    """
-
-    def __init__(self, env: EnvBase, normalised: bool = True) -> None:
-        super().__init__()
-        self.encoder = encoder_of(env, normalised)
-        self.in_keys = self.encoder.in_keys
+    def _add_layers(self, space: AgentSpace) -> None:
         self.taus = TauEmbedding(self.encoder.num_features)
-        self.head = _Head(self.encoder.num_features, self.encoder.num_hidden, _num_actions(self, env))
+        self.head = self._head(*space.values_shape)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Quantiles (…, U, A) float32 of observations, followed by shares (…, U) or, the same for all, (U,)."""
-        *observed, taus = inputs
-        return self.head(self.encoder(*observed)[..., None, :] * self.taus(taus))
+        *observations, taus = inputs
+        return self.head(self.encoder(*observations)[..., None, :] * self.taus(taus))
 
     def mean(self, *inputs: Tensor) -> Tensor:
         """Means (…, A) float32 of the quantiles of the same inputs, with less work.
 
-        What is seen is encoded once; the last layer, which is linear, is given the mean of its inputs.
+        Observations are encoded once; the last layer, which is linear, is given the mean of its inputs.
         """
-        *observed, taus = inputs
-        features = self.encoder(*observed)
+        *observations, taus = inputs
+        features = self.encoder(*observations)
         parts = in_parts(taus, features[..., 0].numel())
         hidden = (self.head.hidden(features[..., None, :] * self.taus(part)) for part in parts)
         total = sum(each.sum(-2, dtype=torch.promote_types(each.dtype, torch.float32)) for each in hidden)
@@ -83,34 +89,34 @@ class NavigationAtoms(nn.Module):
     """A distribution of the return over fixed values for each action: dueling, with noisy layers.
 
     Args:
-        env: Gives the version and the number of actions.
+        space: Gives the version and the number of actions.
         num_atoms: Values.
         sigma: Initial size of the noise.
         normalised: Whether inputs are divided by their usual size.
     """
 
-    def __init__(self, env: EnvBase, num_atoms: int = 51, sigma: float = 0.05, normalised: bool = True) -> None:
+    def __init__(self, space: AgentSpace, num_atoms: int = 51, sigma: float = 0.05, normalised: bool = True) -> None:
         super().__init__()
         if num_atoms < 2 or sigma < 0:
             raise ValueError(
                 f"NavigationAtoms: want at least 2 atoms and a sigma of at least 0; got {num_atoms}, {sigma}"
             )
         self.num_atoms = num_atoms
-        self.encoder = encoder_of(env, normalised)
+        self.encoder = encoder_of(space, normalised)
         self.in_keys = self.encoder.in_keys
         width, hidden = self.encoder.num_features, self.encoder.num_hidden
         self.value = _noisy(width, hidden, num_atoms, sigma)
-        self.advantage = _noisy(width, hidden, _num_actions(self, env) * num_atoms, sigma)
+        self.advantage = _noisy(width, hidden, space.values_shape[0] * num_atoms, sigma)
 
-    def forward(self, *observed: Tensor) -> Tensor:
+    def forward(self, *observations: Tensor) -> Tensor:
         """Logits (…, A, Z) float32; the noise is in them under `ExplorationType.RANDOM` only."""
-        value, hidden, weights = self._streams(*observed)
+        value, hidden, weights = self._streams(*observations)
         return self._logits(value, hidden, weights)
 
     def mean(self, *inputs: Tensor) -> Tensor:
         """Means (…, A) float32 of the distributions of the same inputs, followed by the values (Z,), in less memory."""
-        *observed, values = inputs
-        value, hidden, weights = self._streams(*observed)
+        *observations, values = inputs
+        value, hidden, weights = self._streams(*observations)
         num_logits, rows = len(weights[1]), value[..., 0].numel()
         if value.device.type == "cpu" and not torch.compiler.is_compiling():
             rows = _LOGITS_AT_ONCE // num_logits
@@ -119,9 +125,9 @@ class NavigationAtoms(nn.Module):
         means = [(each.softmax(-1) * values).sum(-1) for each in logits]
         return torch.cat(means).view(*value.shape[:-1], num_logits // self.num_atoms)
 
-    def _streams(self, *observed: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+    def _streams(self, *observations: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Logits of the value (…, Z), what the last layer of the advantage takes, and its weights and bias."""
-        features = hidden = self.encoder(*observed)
+        features = hidden = self.encoder(*observations)
         *layers, last = self.advantage
         for layer in layers:
             hidden = layer(hidden)
@@ -134,91 +140,59 @@ class NavigationAtoms(nn.Module):
 
 
 @final
-class NavigationActor(nn.Module):
-    """An action before it is squashed.
+class NavigationActor(_Network):
+    """An action before it is squashed."""
 
-    Args:
-        env: Gives the version and the action.
-        normalised: Whether inputs are divided by their usual size.
-    """
+    def _add_layers(self, space: AgentSpace) -> None:
+        self.head = self._head(*space.action_shape)
 
-    def __init__(self, env: EnvBase, normalised: bool = True) -> None:
-        super().__init__()
-        self.encoder = encoder_of(env, normalised)
-        self.in_keys = self.encoder.in_keys
-        self.head = _Head(self.encoder.num_features, self.encoder.num_hidden, len(AgentSpace.of(env).bounds[0]))
-
-    def forward(self, *observed: Tensor) -> Tensor:
+    def forward(self, *observations: Tensor) -> Tensor:
         """Real numbers (…, D) float32."""
-        return self.head(self.encoder(*observed))
+        return self.head(self.encoder(*observations))
 
 
 @final
-class NavigationGaussian(nn.Module):
-    """Mean and logarithm of the standard deviation of an action before it is squashed.
-
-    Args:
-        env: Gives the version and the action.
-        normalised: Whether inputs are divided by their usual size.
-    """
+class NavigationGaussian(_Network):
+    """Mean and logarithm of the standard deviation of an action before it is squashed."""
 
     smallest, largest = -20.0, 2.0  # of the logarithm
 
-    def __init__(self, env: EnvBase, normalised: bool = True) -> None:
-        super().__init__()
-        self.encoder = encoder_of(env, normalised)
-        self.in_keys = self.encoder.in_keys
-        self.head = _Head(self.encoder.num_features, self.encoder.num_hidden, 2 * len(AgentSpace.of(env).bounds[0]))
+    def _add_layers(self, space: AgentSpace) -> None:
+        self.head = self._head(2 * space.action_shape[0])
 
-    def forward(self, *observed: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, *observations: Tensor) -> tuple[Tensor, Tensor]:
         """Twice (…, D) float32."""
-        mean, log_std = self.head(self.encoder(*observed)).chunk(2, -1)
+        mean, log_std = self.head(self.encoder(*observations)).chunk(2, -1)
         return mean, log_std.clamp(self.smallest, self.largest)
 
 
 @final
-class NavigationCritic(nn.Module):
-    """The value of an action: features of the action multiply those of what is seen.
+class NavigationCritic(_Network):
+    """The value of an action: features of the action multiply those of the observations."""
 
-    Args:
-        env: Gives the version and the action.
-        normalised: Whether inputs are divided by their usual size.
-    """
-
-    def __init__(self, env: EnvBase, normalised: bool = True) -> None:
-        super().__init__()
-        self.encoder = encoder_of(env, normalised)
-        self.in_keys = self.encoder.in_keys
-        self.action = nn.Linear(len(AgentSpace.of(env).bounds[0]), self.encoder.num_hidden)
-        self.head = _Head(self.encoder.num_features, self.encoder.num_hidden, 1)
+    def _add_layers(self, space: AgentSpace) -> None:
+        self.action = nn.Linear(*space.action_shape, self.encoder.num_hidden)
+        self.head = self._head(1)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Values (…, 1) float32 of observations, followed by actions (…, D)."""
-        *observed, action = inputs
-        return self.head(self.encoder(*observed), relu(self.action(action)))
+        *observations, action = inputs
+        return self.head(self.encoder(*observations), relu(self.action(action)))
 
 
 @final
-class NavigationQuantileCritic(nn.Module):
-    """Quantiles of the return after an action, at any shares τ.
+class NavigationQuantileCritic(_Network):
+    """Quantiles of the return after an action, at any shares τ."""
 
-    Args:
-        env: Gives the version and the action.
-        normalised: Whether inputs are divided by their usual size.
-    """
-
-    def __init__(self, env: EnvBase, normalised: bool = True) -> None:
-        super().__init__()
-        self.encoder = encoder_of(env, normalised)
-        self.in_keys = self.encoder.in_keys
+    def _add_layers(self, space: AgentSpace) -> None:
         self.taus = TauEmbedding(self.encoder.num_features)
-        self.action = nn.Linear(len(AgentSpace.of(env).bounds[0]), self.encoder.num_hidden)
-        self.head = _Head(self.encoder.num_features, self.encoder.num_hidden, 1)
+        self.action = nn.Linear(*space.action_shape, self.encoder.num_hidden)
+        self.head = self._head(1)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Quantiles (…, U) float32 of observations, actions (…, D) and shares (…, U)."""
-        *observed, action, taus = inputs
-        features = self.encoder(*observed)[..., None, :] * self.taus(taus)
+        *observations, action, taus = inputs
+        features = self.encoder(*observations)[..., None, :] * self.taus(taus)
         return self.head(features, relu(self.action(action))[..., None, :]).squeeze(-1)
 
 
@@ -245,10 +219,3 @@ def _noisy(num_features: int, num_hidden: int, num_outputs: int, sigma: float) -
     first, second = (NoisyLinear(size, num_hidden, std_init=sigma) for size in (num_features, num_hidden))
     last = NoisyLinear(num_hidden, num_outputs, std_init=sigma)
     return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True), last)
-
-
-def _num_actions(network: nn.Module, env: EnvBase) -> int:
-    space = AgentSpace.of(env)
-    if space.num_actions is None:
-        raise ValueError(f"{type(network).__name__}: want a discrete action; that of {space.where} is continuous")
-    return space.num_actions

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torchrl.modules import NoisyLinear
 
-from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.networks.taus import TauEmbedding
 from torchrl_gpu.policies.packing.scores import PlacementScores, pooled
+from torchrl_gpu.policies.spaces import AgentSpace
 
 
 @final
@@ -18,22 +18,22 @@ class PlacementQuantiles(nn.Module):
     """Quantiles for every placement, for `IQN`: those of `PlacementScores`, whose maps are multiplied by features of τ.
 
     Args:
-        env: Gives the bin and the grid; the weights fit any other.
+        space: Gives the bin and the grid; the weights fit any other.
         channels: Width of the trunk.
         blocks: Residual blocks.
     """
 
     in_keys: ClassVar = PlacementScores.in_keys
 
-    def __init__(self, env: PackingEnv, channels: int = 32, blocks: int = 2) -> None:
+    def __init__(self, space: AgentSpace, channels: int = 32, blocks: int = 2) -> None:
         super().__init__()
-        self.scores = PlacementScores(env, channels, blocks)
+        self.scores = PlacementScores(space, channels, blocks)
         self.taus = TauEmbedding(channels)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Quantiles (…, U, A) float32 of the inputs of `PlacementScores`, followed by τ (…, U) or (U,)."""
-        *observed, taus = inputs
-        planes, legal, batch = _planes(self.scores, *observed)
+        *observations, taus = inputs
+        planes, legal, batch = _planes(self.scores, *observations)
         num, number = len(legal), taus.shape[-1]
         maps = self.scores.maps(planes).unflatten(0, (num, 1, -1))  # (B, 1, J, C, Gx, Gy)
         scale = self.taus(taus.expand(*batch, number).reshape(num, number))  # (B, U, C)
@@ -47,7 +47,7 @@ class PlacementAtoms(nn.Module):
     """Distributions over fixed values for every placement, for `Rainbow`: dueling, with noisy last layers.
 
     Args:
-        env: Gives the bin and the grid; the weights fit any other.
+        space: Gives the bin and the grid; the weights fit any other.
         num_atoms: Values.
         channels: Width of the trunk.
         blocks: Residual blocks.
@@ -57,7 +57,7 @@ class PlacementAtoms(nn.Module):
     in_keys: ClassVar = PlacementScores.in_keys
 
     def __init__(
-        self, env: PackingEnv, num_atoms: int = 51, channels: int = 32, blocks: int = 2, sigma: float = 0.5
+        self, space: AgentSpace, num_atoms: int = 51, channels: int = 32, blocks: int = 2, sigma: float = 0.5
     ) -> None:
         super().__init__()
         if num_atoms < 2 or sigma < 0:
@@ -65,15 +65,15 @@ class PlacementAtoms(nn.Module):
                 f"PlacementAtoms: want at least 2 atoms and a sigma of at least 0; got {num_atoms}, {sigma}"
             )
         self.num_atoms = num_atoms
-        self.trunk = PlacementScores(env, channels, blocks)
+        self.trunk = PlacementScores(space, channels, blocks)
         for head in ("advantage", "value"):
             setattr(self.trunk, head, nn.Identity())  # made, and never used
         self.advantage = NoisyLinear(channels, num_atoms, std_init=sigma)
         self.value = NoisyLinear(2 * channels, num_atoms, std_init=sigma)
 
-    def forward(self, *observed: Tensor) -> Tensor:
+    def forward(self, *observations: Tensor) -> Tensor:
         """Logits (…, A, Z) float32 of the inputs of `PlacementScores`."""
-        planes, legal, batch = _planes(self.trunk, *observed)
+        planes, legal, batch = _planes(self.trunk, *observations)
         maps = self.trunk.maps(planes)
         advantage = self.advantage(maps.movedim(1, -1)).float().reshape(len(legal), -1, self.num_atoms)
         value = self.value(pooled(maps).unflatten(0, (len(legal), -1)).mean(1)).float()
@@ -82,9 +82,9 @@ class PlacementAtoms(nn.Module):
         return ((value - mean)[:, None] + advantage).view(*batch, -1, self.num_atoms)
 
 
-def _planes(scores: PlacementScores, *observed: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+def _planes(scores: PlacementScores, *observations: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
     """Planes (B, J, P, Gx, Gy), legal actions (B, A) and the batch shape of what `PlacementScores` takes."""
-    heightmap, item_size, z_map, legal = observed
+    heightmap, item_size, z_map, legal = observations
     batch = item_size.shape[:-3]
     legal = legal.reshape(-1, *legal.shape[-4:])
     heightmap, item_size = heightmap.reshape(-1, *heightmap.shape[-2:]), item_size.reshape(-1, *item_size.shape[-3:])

@@ -1,13 +1,29 @@
-"""What a placement looks like from close by: the planes that a network sees."""
+"""Input planes of placement networks: what a placement looks like from close by."""
 
 from __future__ import annotations
+
+from dataclasses import fields
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d, pad
 
-from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.arguments import shown
 from torchrl_gpu.envs.packing.geometry import grid_positions
+from torchrl_gpu.envs.packing.types import Bin
+from torchrl_gpu.policies.spaces import AgentSpace
+
+
+def bin_of(space: AgentSpace) -> Bin:
+    """The bin of a packing environment.
+
+    Raises:
+        ValueError: The space is of another environment, or no bin can be so.
+    """
+    given = space.extras.get("bin")
+    if not isinstance(given, dict) or set(given) != {each.name for each in fields(Bin)}:
+        raise ValueError(f"AgentSpace: want a packing environment's, with its bin; {space.source} gives {shown(given)}")
+    return Bin(**given)
 
 
 class PlacementFeatures(nn.Module):
@@ -19,14 +35,14 @@ class PlacementFeatures(nn.Module):
     grid: mean and highest pile.
 
     Args:
-        env: Gives the bin.
+        space: Gives the bin, in `extras`.
     """
 
     num_planes = 15
 
-    def __init__(self, env: PackingEnv) -> None:
+    def __init__(self, space: AgentSpace) -> None:
         super().__init__()
-        self.bin = env.bin
+        self.bin = bin_of(space)
         self.cell: Tensor
         self.whole: Tensor
         self.register_buffer("cell", torch.tensor(self.bin.cell), persistent=False)

@@ -13,11 +13,11 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, exploration_type
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.entries import ANY, Bounds, Entry
 from torchrl_gpu.policies.exploration import random_legal
 from torchrl_gpu.policies.packing.networks import PlacementUNet, StateValue, ViewResNet
+from torchrl_gpu.policies.packing.placements import checked_entries
 from torchrl_gpu.policies.packing.views import ItemViews, PlacementPlanes
 
 _IMAGES = 192  # maps that go through the U-Net at once: bounds its memory whatever the batch
@@ -118,7 +118,7 @@ class HierarchicalPacker(TensorDictModuleBase):
     within the margin, and with probability `item_epsilon` an item from those that fit.
 
     Args:
-        env: Gives the bin, the items and the kernels.
+        env: Gives the bin, the items and the kernels, which an `AgentSpace` does not hold.
         networks: The weights.
         items: Who picks the item: "learned", "box" (the largest bounding box that fits), "waste" (the largest, less
             half of the volume that its best placement wastes) or "random".
@@ -146,9 +146,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         if margin < 0:
             raise ValueError(f"HierarchicalPacker: margin must be at least 0; got {margin}")
         if "z_map" not in env.include:
-            raise ValueError(
-                f"HierarchicalPacker: want an environment that includes z_map; got one of {list(env.include)}"
-            )
+            raise ValueError(f"HierarchicalPacker: want an environment that includes z_map; got {list(env.include)}")
         for name, number in (("shortlist", shortlist), ("item_shortlist", item_shortlist)):
             if number is not None and number < 1:
                 raise ValueError(f"HierarchicalPacker: {name} must be at least 1, or None; got {number}")
@@ -201,12 +199,8 @@ class HierarchicalPacker(TensorDictModuleBase):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes the fields of `Chosen` and `Picked`, each behind the batch shape of `tensordict`."""
         shape = tensordict.shape
-        heightmap, item_id, item_mask, z_map, legal = (
-            arguments.tensor(
-                "HierarchicalPacker", key, tensordict.get(key, None), dtype, (*shape, *form), self.box.device
-            ).reshape(-1, *form)
-            for key, (dtype, form) in self._forms.items()
-        )
+        given = checked_entries("HierarchicalPacker", tensordict, self._forms, self.box.device)
+        heightmap, item_id, item_mask, z_map, legal = (each.reshape(-1, *each.shape[len(shape) :]) for each in given)
         picked = self.pick(heightmap, item_id, item_mask, (z_map, legal))
         row, slot = torch.arange(len(item_id), device=item_id.device), picked.slot
         chosen = self.put(heightmap, item_id[row, slot], slot, z_map[row, slot], legal[row, slot])
@@ -286,13 +280,13 @@ class HierarchicalPacker(TensorDictModuleBase):
             return box - WASTE_WEIGHT * waste
         return self.networks.score_items(self.views(heightmap, item_id), box, waste)
 
-    def state_figures(self, heightmap: Tensor, item_id: Tensor, utilization: Tensor, num_packed: Tensor) -> Tensor:
-        """Figures (B, 10) float32 for `StateValue`: of piles (B, X, Y), visible items (B, K), what is packed (B, 1)."""
+    def state_features(self, heightmap: Tensor, item_id: Tensor, utilization: Tensor, num_packed: Tensor) -> Tensor:
+        """Features (B, 10) float32 for `StateValue`: of piles (B, X, Y), items (B, K), what is packed (B, 1)."""
         row, pile = self._row(item_id), heightmap.flatten(1) / self.height
         box, volume = self.box[row], self.volume[row]
-        figures = [pile.mean(1), pile.amax(1), pile.std(1), utilization[:, 0], num_packed[:, 0] / 50]
-        figures += [(item_id >= 0).float().mean(1), box.sum(1), volume.sum(1), 10 * volume.amax(1), 10 * volume[:, -1]]
-        return torch.stack(figures, 1)
+        features = [pile.mean(1), pile.amax(1), pile.std(1), utilization[:, 0], num_packed[:, 0] / 50]
+        features += [(item_id >= 0).float().mean(1), box.sum(1), volume.sum(1), 10 * volume.amax(1), 10 * volume[:, -1]]
+        return torch.stack(features, 1)
 
     def put(self, heightmap: Tensor, item: Tensor, slot: Tensor, z_map: Tensor, legal: Tensor) -> Chosen:
         """Places `item` (B,) that is in `slot` (B,), given its maps (B, O, Gx, Gy)."""

@@ -84,25 +84,25 @@ class ViewResNet(nn.Module):
 
 
 class StateValue(nn.Module):
-    """What a state is worth whatever is done next, from figures of the pile and of the visible items; starts at zero.
+    """The value of a state whatever is done next, from features of the pile and of the visible items; starts at zero.
 
     Args:
         width: Of two hidden layers.
     """
 
-    num_figures = 10
+    num_features = 10
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
         last = nn.Linear(width, 1)
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
-        hidden = [nn.Linear(self.num_figures, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+        hidden = [nn.Linear(self.num_features, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
         self.net = nn.Sequential(*hidden, last)
 
-    def forward(self, figures: Tensor) -> Tensor:
-        """Values (B,) float32 of figures (B, 10) float32."""
-        return self.net(figures)[:, 0].float()
+    def forward(self, features: Tensor) -> Tensor:
+        """Values (B,) float32 of features (B, 10) float32."""
+        return self.net(features)[:, 0].float()
 
 
 def _group_norm(channels: int) -> nn.GroupNorm:

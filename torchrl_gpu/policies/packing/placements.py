@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,6 +14,9 @@ from torch import Tensor
 from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.geometry import grid_positions
+
+Form = tuple[torch.dtype, Sequence[int | None]]
+"""Dtype of an entry, and its shape without batch."""
 
 
 class Placements(NamedTuple):
@@ -49,7 +52,7 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
     or of another dtype, shape or device than the environment's, is a ValueError.
 
     Args:
-        env: Gives the items, the bin and the kernels; nothing of its state is kept.
+        env: Gives the items, the bin and the kernels, which an `AgentSpace` does not hold; nothing of its state.
     """
 
     def __init__(self, env: PackingEnv) -> None:
@@ -69,7 +72,8 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
         return tensordict.set("action", self.choose(self._placements(tensordict)).view(legal.shape[:-4]))
 
     def _placements(self, tensordict: TensorDictBase) -> Placements:
-        legal, heightmap, item_id, z_map = self._given(tensordict)
+        item_id, legal, heightmap, *rest = self._given(tensordict)
+        z_map = rest[0] if rest else None
         heightmap, item_id = heightmap.reshape(-1, *self.bin.cells), item_id.reshape(-1, item_id.shape[-1])
         row = item_id.clamp(0, self.catalogue.num_items - 1)
         item_id = torch.where(item_id == row, item_id, -1)
@@ -92,24 +96,32 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
             height=self.levels(self.catalogue.height[row])[..., None, None],
         )
 
-    def _given(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Mask, heightmap, ids and, where it is there, z-map; checked without a look at their values."""
-        where, batch = type(self).__name__, tensordict.shape
+    def _given(self, tensordict: TensorDictBase) -> list[Tensor]:
+        """Ids, mask, heightmap and, where it is there, z-map; checked without a look at their values."""
         item_id, z_map = tensordict.get("item_id", None), tensordict.get("z_map", None)
-        slots = (*batch, item_id.shape[-1] if isinstance(item_id, Tensor) and item_id.ndim else None)
-        arguments.tensor(where, "item_id", item_id, torch.int64, slots, self._device)
-        maps, pile = (*slots, *self._maps), (*batch, *self.bin.cells)
-        legal = tensordict.get("legal_mask", None)
-        arguments.tensor(where, "legal_mask", legal, torch.bool, maps, self._device)
-        heightmap = tensordict.get("box_heightmap", None)
-        arguments.tensor(where, "box_heightmap", heightmap, torch.float32, pile, self._device)
+        slots = (item_id.shape[-1] if isinstance(item_id, Tensor) and item_id.ndim else None,)
+        forms: dict[str, Form] = {
+            "item_id": (torch.int64, slots),
+            "legal_mask": (torch.bool, (*slots, *self._maps)),
+            "box_heightmap": (torch.float32, self.bin.cells),
+        }
         if z_map is not None:
-            arguments.tensor(where, "z_map", z_map, torch.float32, maps, self._device)
-        return legal, heightmap, item_id, z_map
+            forms["z_map"] = torch.float32, (*slots, *self._maps)
+        return checked_entries(type(self).__name__, tensordict, forms, self._device)
 
     def levels(self, metres: Tensor) -> Tensor:
         """Heights as whole multiples of the bin's tolerance, float64."""
         return (metres.double() / self.bin.tolerance).round()
+
+
+def checked_entries(
+    where: str, tensordict: TensorDictBase, forms: Mapping[str, Form], device: torch.device | None
+) -> list[Tensor]:
+    """Entries of a tensordict, each of its dtype and, behind the batch shape, its shape; see `arguments.tensor`."""
+    return [
+        arguments.tensor(where, name, tensordict.get(name, None), dtype, (*tensordict.shape, *shape), device)
+        for name, (dtype, shape) in forms.items()
+    ]
 
 
 def first_best(scores: Sequence[Tensor], legal: Tensor) -> Tensor:

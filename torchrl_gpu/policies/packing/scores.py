@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing.features import PlacementFeatures
+from torchrl_gpu.policies.spaces import AgentSpace
 
 
 class PlacementScores(nn.Module):
@@ -19,20 +19,20 @@ class PlacementScores(nn.Module):
     that each place knows of the others. Dueling: Wang et al. 2016, with the mean taken over legal actions only.
 
     Args:
-        env: Gives the bin and the grid; the weights fit any other.
+        space: Gives the bin and the grid; the weights fit any other.
         channels: Width of the trunk.
         blocks: Residual blocks.
     """
 
     in_keys: ClassVar = ["box_heightmap", "item_size", "z_map", "legal_mask"]
 
-    def __init__(self, env: PackingEnv, channels: int = 32, blocks: int = 2) -> None:
+    def __init__(self, space: AgentSpace, channels: int = 32, blocks: int = 2) -> None:
         super().__init__()
         if channels < 1 or blocks < 0:
             raise ValueError(
                 f"PlacementScores: want at least 1 channel and 0 blocks; got {channels} channels, {blocks} blocks"
             )
-        self.features = PlacementFeatures(env)
+        self.features = PlacementFeatures(space)
         self.stem = nn.Conv2d(self.features.num_planes, channels, 3, padding=1)
         self.blocks = nn.ModuleList(_Block(channels) for _ in range(blocks))
         self.advantage = nn.Conv2d(channels, 1, 1)
@@ -80,7 +80,7 @@ class PlacementScores(nn.Module):
 
 
 class _Block(nn.Module):
-    """Two convolutions around a skip, the first told what the whole map holds."""
+    """Two convolutions around a skip; what the whole map holds is added to the first."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -89,8 +89,8 @@ class _Block(nn.Module):
         self.out = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, maps: Tensor) -> Tensor:
-        told = self.near(maps) + self.far(pooled(maps))[..., None, None]
-        return relu(maps + self.out(relu(told)))
+        hidden = self.near(maps) + self.far(pooled(maps))[..., None, None]
+        return relu(maps + self.out(relu(hidden)))
 
 
 def pooled(maps: Tensor) -> Tensor:

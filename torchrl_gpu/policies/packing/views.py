@@ -10,10 +10,11 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Catalogue
 from torchrl_gpu.policies.packing.features import PlacementFeatures
+from torchrl_gpu.policies.spaces import AgentSpace
 
 
 class PlacementPlanes(nn.Module):
-    """The planes that the worker sees: of one item in any of its orientations, over the placement grid.
+    """The input planes of the worker: of one item in any of its orientations, over the placement grid.
 
     Those of `PlacementFeatures`, by how much each placement raises the pile, and top and bottom of the item, its
     corner at the origin. Made for the items of one environment; holds no weights.
@@ -26,7 +27,7 @@ class PlacementPlanes(nn.Module):
 
     def __init__(self, env: PackingEnv) -> None:
         super().__init__()
-        self.near = PlacementFeatures(env)
+        self.near = PlacementFeatures(AgentSpace.of(env))
         self.bin, self.kernels, self.catalogue = env.bin, env.kernels, env.catalogue.separated()
         self.shapes: Tensor
         self.sizes: Tensor
@@ -59,7 +60,7 @@ class PlacementPlanes(nn.Module):
 
 
 class ItemViews(nn.Module):
-    """What the manager sees: six principal views of each item beside the pile.
+    """The input of the manager: six principal views of each item beside the pile.
 
     Args:
         env: Gives the bin and the items.

@@ -9,8 +9,8 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.packing.placements import Form, checked_entries
 
 _PER_ITEM = ("item_id", "legal_mask", "z_map", "item_top", "item_bottom")
 
@@ -23,7 +23,7 @@ class VolumeSorted(TensorDictModuleBase):
     goes first; where nothing is legal the action is 0.
 
     Args:
-        env: Gives the volumes.
+        env: Gives the volumes of the items, which an `AgentSpace` does not hold.
         inner: Places the item; reads and writes what a policy of an environment with K = 1 does.
         by: "volume", or "box" for that of the bounding box.
     """
@@ -39,20 +39,17 @@ class VolumeSorted(TensorDictModuleBase):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes `action`, of the batch shape of `tensordict`."""
-        where, batch = "VolumeSorted", tensordict.shape
-        legal, item_id = tensordict.get("legal_mask", None), tensordict.get("item_id", None)
-        arguments.tensor(where, "legal_mask", legal, torch.bool, (*batch, *self._maps), self.volume.device)
-        arguments.tensor(where, "item_id", item_id, torch.int64, (*batch, self._maps[0]), self.volume.device)
-        z_map = tensordict.get("z_map", None)
-        if z_map is not None:
-            arguments.tensor(where, "z_map", z_map, torch.float32, (*batch, *self._maps), self.volume.device)
-        per_item = legal.shape[-3:].numel()
+        batch = tensordict.shape
+        forms: dict[str, Form] = {"legal_mask": (torch.bool, self._maps), "item_id": (torch.int64, self._maps[:1])}
+        if tensordict.get("z_map", None) is not None:
+            forms["z_map"] = torch.float32, self._maps
+        legal, item_id, *_ = checked_entries("VolumeSorted", tensordict, forms, self.volume.device)
         slot = self._largest(item_id, legal)  # (…)
-        shown = tensordict.select(*self.in_keys, strict=False).items()
-        seen = {key: _take(value, slot) if key in _PER_ITEM else value for key, value in shown}
-        seen["action_mask"] = seen["legal_mask"].flatten(len(batch))
-        placed = self.inner(TensorDict(seen, batch_size=batch, device=tensordict.device)).get("action")
-        return tensordict.set("action", slot * per_item + placed)
+        entries = tensordict.select(*self.in_keys, strict=False).items()
+        alone = {key: _take(value, slot) if key in _PER_ITEM else value for key, value in entries}
+        alone["action_mask"] = alone["legal_mask"].flatten(len(batch))
+        placed = self.inner(TensorDict(alone, batch_size=batch, device=tensordict.device)).get("action")
+        return tensordict.set("action", slot * legal.shape[-3:].numel() + placed)
 
     def _largest(self, item_id: Tensor, legal: Tensor) -> Tensor:
         """Slot (…) of the item to pack."""

@@ -1,0 +1,184 @@
+"""What is kept of results: verdicts placement by placement, and draws that can be repeated."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+
+from tests.policies.packing.packer_scenes import narrow
+from tests.training.tiny import packing_env
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.live_bytes import LiveBytes
+from torchrl_gpu.envs.packing.items import ProceduralSolids
+from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
+from torchrl_gpu.evaluation.packing.suite import PackingSuite
+from torchrl_gpu.evaluation.side_by_side import episode_bytes
+from torchrl_gpu.policies.packing import HierarchicalPacker, RandomLegal
+from torchrl_gpu.policies.packing.contestants import irregular_contestants
+from torchrl_gpu.policies.policy import Policy
+
+
+def solids_env(num_envs: int = 4) -> PackingEnv:
+    """Few solids, in bins that some of them overfill, and placements that are judged."""
+    changes = {"bin_size": (0.2, 0.2, 0.2), "resolution": 20, "grid_step": 4, "num_items": 8, "visible_items": 2}
+    return packing_env(
+        num_envs, items=ProceduralSolids(8), orientations="yaw", stability_judge="com", order="box", **changes
+    )
+
+
+def packed(values: torch.Tensor, **changes: Any) -> PackingResults:
+    """Results with the same values in every column."""
+    names = ("utilization", "num_packed", "compactness", "pyramidality")
+    return PackingResults(**{name: values for name in names} | changes)
+
+
+def test_columns_by_hand() -> None:
+    values = torch.tensor([0.5, 0.25])
+    results = packed(values, num_packed=values * 8, compactness=values / 2, pyramidality=values / 4)
+    assert list(results.columns()) == ["C", "P", "objects", "utilization"]
+    judged = dataclasses.replace(results, stands=torch.tensor([[1, 0], [1, -1]]))
+    assert list(judged.columns(held=values)) == ["C", "P", "S com", "S physics", "objects", "utilization"]
+    assert judged.columns()["S com"].tolist() == [0.5, 1.0]
+    assert judged.columns()["C"].tolist() == [0.25, 0.125]
+
+
+def test_the_share_that_stands_by_hand() -> None:
+    one = torch.ones(3)
+    stands = torch.tensor([[1, 0, 1, 1], [0, -1, -1, -1], [-1, -1, -1, -1]], dtype=torch.int8)
+    results = packed(one, stands=stands)
+    assert results.stability is not None
+    assert results.stability.tolist() == [0.75, 0.0, 1.0]  # an empty bin stands
+    assert results.score("someone").stability == pytest.approx((0.75 + 0 + 1) / 3)
+
+
+def test_every_placement_has_the_verdict_of_its_step() -> None:
+    env, verdicts = solids_env(), []
+    inner = RandomLegal(env)
+
+    def watching(state: TensorDictBase) -> TensorDictBase:
+        verdicts.append((env.num_packed.clone(), env.state.stable.clone()))
+        return inner(state)
+
+    results = evaluate(env, watching)
+    verdicts.append((env.num_packed.clone(), env.state.stable.clone()))
+    assert results.stands is not None
+    assert torch.equal((results.stands >= 0).sum(1).float(), results.num_packed)
+    for step, ((before, _), (after, stable)) in enumerate(itertools.pairwise(verdicts)):
+        expected = torch.where(after > before, stable.to(torch.int8), -1)
+        assert torch.equal(results.stands[:, step], expected)
+    assert {0, 1} <= set(results.stands.unique().tolist())
+
+
+def test_boxes_are_not_judged() -> None:
+    env = packing_env(2)
+    results = evaluate(env, RandomLegal(env))
+    assert results.stands is None
+    assert "stability" not in results.scores()
+
+
+def test_draws_repeat_and_leave_the_generator_alone() -> None:
+    env = packing_env(6)
+    torch.manual_seed(1)
+    first = evaluate(env, RandomLegal(env))
+    drawn = torch.rand(3)
+    torch.manual_seed(2)
+    assert torch.equal(evaluate(env, RandomLegal(env)).utilization, first.utilization)
+    torch.manual_seed(1)
+    assert torch.equal(torch.rand(3), drawn)
+    other = env.like(6, first_env=6)
+    assert not torch.equal(evaluate(other, RandomLegal(other)).utilization, first.utilization)
+
+
+def test_time_runs() -> None:
+    env = packing_env(2)
+    results = evaluate(env, RandomLegal(env))
+    assert results.seconds > 0
+    assert 1e-3 * results.decision_ms * results.num_packed.sum() <= results.seconds
+
+
+# -- batches --
+
+
+def scores_of(results: PackingResults) -> dict[str, torch.Tensor]:
+    assert results.stands is not None
+    assert results.placements is not None
+    assert results.placement_z is not None
+    drawn = {"placements": results.placements, "placement_z": results.placement_z, "stands": results.stands}
+    return results.per_episode() | drawn
+
+
+def packers(env: PackingEnv) -> dict[str, Policy]:
+    """Rules, draws, and networks with weights that decide something."""
+    networks = narrow()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weights in networks.parameters():
+            weights.add_(torch.randn_like(weights), alpha=0.1)
+    packer = HierarchicalPacker(env, networks, view_cells=16)
+    drawing = {"random legal": RandomLegal(env), "drawn items": packer.choosing("random", "learned")}
+    return irregular_contestants(env, packer) | drawing
+
+
+@pytest.mark.parametrize("name", ["random", "manager + worker", "random legal", "drawn items"])
+def test_the_same_packings_whatever_the_batch(name: str) -> None:
+    whole = solids_env(8)
+    policy = packers(whole)[name]
+    expected = scores_of(evaluate(whole, policy))
+    assert len(expected["utilization"].unique()) > 4
+    for size in (2, 3):
+        found = scores_of(PackingSuite(whole, False, 8, size).play(policy))
+        assert all(torch.equal(found[key], value) for key, value in expected.items()), size
+
+
+def test_episodes_differ_and_begin_at_the_first_environment() -> None:
+    env = solids_env(8)
+    found = evaluate(env, RandomLegal(env))
+    assert len(found.utilization.unique()) > 4
+    later = PackingSuite(env.like(3, first_env=4), False, 4, 3)
+    assert torch.equal(later.play(RandomLegal(env)).utilization, found.utilization[4:])
+    assert later.env.first_env == 4
+
+
+def test_bins_beyond_the_last_episode_are_left_empty() -> None:
+    env = packing_env(4)
+    found = evaluate(env, RandomLegal(env), 3)
+    assert env.num_packed[3] == 0
+    assert (env.num_packed[:3] > 0).all()
+    assert found.utilization.shape == found.num_packed.shape == (3,)
+    assert found.decisions == found.num_packed.sum()  # none of theirs
+
+
+def test_times_are_joined_by_hand() -> None:
+    one, deep = torch.ones(1), torch.ones(1, 2, 4)
+    given = {"placements": deep, "placement_z": deep[..., 0]}
+    parts = [packed(one, seconds=each, decisions=10, decision_s=0.02 * each, **given) for each in (1.0, 3.0)]
+    joined = PackingResults.joined(parts)
+    assert (joined.decision_ms, joined.seconds, joined.decisions) == (4.0, 4.0, 20)
+    assert joined.stands is None
+    assert joined.utilization.shape == (2,)
+
+
+def test_verdicts_of_batches_of_other_lengths_are_joined() -> None:
+    short, long = torch.ones(1, 2, dtype=torch.int8), torch.zeros(2, 3, dtype=torch.int8)
+    joined = PackingResults.joined([packed(torch.ones(len(each)), stands=each) for each in (short, long)])
+    assert joined.stands is not None
+    assert joined.stands.tolist() == [[1, 1, -1], [0, 0, 0], [0, 0, 0]]
+
+
+def test_memory_does_not_grow_with_the_batches() -> None:
+    env = solids_env(2)
+    policy = packers(env)["manager + worker"]
+    per_episode, peaks = episode_bytes(env, policy), []
+    for number in (2, 6):
+        suite = PackingSuite(env, False, number, 2)
+        with LiveBytes() as counter:
+            results = suite.play(policy)
+        peaks.append(counter.peak)
+    kept = sum(value.nbytes for value in scores_of(results).values())
+    assert peaks[1] < peaks[0] + 3 * kept
+    assert peaks[0] < 2 * per_episode  # as was foreseen

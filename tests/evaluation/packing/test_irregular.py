@@ -1,0 +1,191 @@
+"""Latencies, verdicts side by side, and the tables of every set and setting."""
+
+from __future__ import annotations
+
+import dataclasses
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.policies.packing.test_contestants import solids_env
+from tests.training import tiny_packer
+from tests.training.tiny import trainer
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.evaluation.episodes import suite_for
+from torchrl_gpu.evaluation.packing.irregular import Agreement, drop, latencies
+from torchrl_gpu.evaluation.packing.suite import PackingSuite
+from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal, VolumeSorted
+from torchrl_gpu.policies.packing.contestants import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
+from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.training import HierarchicalPacking
+
+
+def policies(env: PackingEnv) -> dict[str, Policy]:
+    return {"deepest": VolumeSorted(env, DeepestBottomLeft(env), by="box"), "random": RandomLegal(env)}
+
+
+def judged(num_envs: int) -> PackingEnv:
+    return solids_env().like(num_envs, stability_judge="com")
+
+
+def test_a_latency_for_each_case() -> None:
+    env, said = judged(2), []
+    found = latencies(env, policies(env), 3, said.append)
+    assert set(found) == {"deepest", "random"}
+    assert all(len(values) == 3 and (values > 0).all() for values in found.values())
+    assert said[:2] == ["deepest, timed alone", "random, timed alone"]  # in turns
+    assert len(said) == 2 * (1 + 3)
+
+
+def test_no_latency_where_none_is_asked_for() -> None:
+    env = judged(1)
+    assert [len(values) for values in latencies(env, policies(env), 0).values()] == [0, 0]
+
+
+def test_agreement_by_hand() -> None:
+    agreement = Agreement()
+    com = torch.tensor([True, True, True, False, False])
+    physics = torch.tensor([True, True, False, True, False])
+    agreement.count(com, physics)
+    agreement.count(com[:1], physics[:1])
+    assert agreement == Agreement(both_hold=3, only_com_holds=1, only_physics_holds=1, none_holds=1)
+    assert (agreement.data()["placements"], agreement.data()["share"]) == (6, pytest.approx(4 / 6))
+    assert Agreement().data()["share"] is None
+
+
+def test_physics_of_the_first_cases() -> None:
+    pytest.importorskip("mujoco")
+    suite = PackingSuite(judged(1), False, 4, 2)
+    results = suite.play(RandomLegal(suite.env))
+    shares, counted = drop(suite.env, results, 3)
+    assert len(shares) == 3
+    placed, stands = results.num_packed[:3], results.stability
+    assert stands is not None
+    assert counted.data()["placements"] == int(placed.sum())
+    assert counted.both_hold + counted.only_com_holds == pytest.approx((stands[:3] * placed).sum().item())
+    assert counted.both_hold + counted.only_physics_holds == pytest.approx((shares * placed).sum().item())
+
+
+def test_steps_that_pass_an_item_over_make_no_placement() -> None:
+    pytest.importorskip("mujoco")
+    env = judged(1).like(1, visible_items=1, skip_unplaceable=True, num_items=12, stability_judge="com")
+    results = PackingSuite(env, False, 1).play(RandomLegal(env))
+    stands = results.stands
+    assert stands is not None
+    late = torch.cat((torch.full_like(stands[:, :1], -1), stands), 1)  # as if the first item had been passed over
+    verdicts = [drop(env, dataclasses.replace(results, stands=each), 1)[1] for each in (stands, late)]
+    assert verdicts[0] == verdicts[1]
+    assert verdicts[0].data()["placements"] == results.num_packed.sum()
+
+
+# -- tables --
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> HierarchicalPacking:
+    """A packer whose networks differ from the rules, as if they had been trained."""
+    made = tiny_packer.module()
+    with torch.no_grad():
+        torch.manual_seed(0)
+        for weights in made.parameters():
+            weights.add_(torch.randn_like(weights), alpha=0.1)
+    made.trainer = trainer(tmp_path_factory.mktemp("packer"))
+    made.frames = 1
+    return made
+
+
+def tables_of(run: HierarchicalPacking, seed: int = 5, batch_size: int = 2, **options: Any) -> list[dict[str, Any]]:
+    suite = suite_for(run.env, 3, seed=seed, batch_size=batch_size)
+    assert isinstance(suite, PackingSuite)
+    names = ("sets", "shapes", "meshes", "unit", "visible", "steps", "resolutions", "methods", "physics", "timed")
+    given = dict.fromkeys(names) | {"sets": ["easy"], "timed": 0} | options
+    return list(suite.tables(run, Namespace(**given)))
+
+
+def rows_of(table: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
+    """The cases of every column but the rate, by method."""
+    return {
+        row["method"]: {name: c["cases"] for name, c in row["columns"].items() if name != "objects/s"}
+        for row in table["methods"]
+    }
+
+
+def test_the_same_seed_is_the_same_table(run: HierarchicalPacking) -> None:
+    first, again, other = (rows_of(*tables_of(run, seed)) for seed in (5, 5, 6))
+    assert list(first) == [RANDOM, DEEPEST, RULE, LESS_WASTE, WORKER, MANAGER, BOTH]
+    assert first == again
+    assert first[RULE] != other[RULE]
+    batched = rows_of(*tables_of(run, batch_size=3, methods=["hm", "dbl"]))
+    assert batched == {name: first[name] for name in (DEEPEST, RULE)}
+
+
+def test_no_choice(run: HierarchicalPacking, capsys: pytest.CaptureFixture[str]) -> None:
+    many = run.env.like(1, num_items=30)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(run.__dict__, "_env", many)
+        none, every = tables_of(run, visible=[0, 30])
+    assert list(rows_of(none)) == [RANDOM, DEEPEST, RULE, WORKER]
+    assert list(rows_of(every)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, WORKER, MANAGER, BOTH]
+    assert [table["setting"]["K"] for table in (none, every)] == [0, 30]
+    shown = capsys.readouterr().out
+    assert shown.count("K = 0: one object is shown, in box order") == 1
+    assert "easy: K = 0 of 30 objects" in shown
+    for method in (DEEPEST, RULE, WORKER):  # the largest that fits of all: what is passed over would never fit again
+        assert rows_of(none)[method] == rows_of(every)[method] | {"S com": rows_of(none)[method]["S com"]}
+    assert max(rows_of(none)[RULE]["objects"]) < 30
+
+
+def test_a_table_for_each_set_and_setting(run: HierarchicalPacking) -> None:
+    found = tables_of(run, sets=None, steps=[90.0, 180.0], resolutions=[16, 20], methods=["hm"])
+    settings = [(each["set"], each["setting"]["resolution"], each["setting"]["orientations"]) for each in found]
+    of_set = [(16, "cube"), (16, 180.0), (20, "cube"), (20, 180.0)]
+    assert settings == [(name, *setting) for name in ("easy", "hard") for setting in of_set]
+    assert all(each["methods"][0]["difference"] == {} for each in found)
+    (again,) = tables_of(run, sets=["hard"], steps=[180.0], resolutions=[20], methods=["hm"])
+    assert rows_of(again) == rows_of(found[-1])
+
+
+def test_what_k_is_changes_nothing_of_the_objects(run: HierarchicalPacking) -> None:
+    """Settings share their objects, whichever was made first."""
+    alone, (_, second) = tables_of(run, visible=[2]), tables_of(run, visible=[3, 2])
+    assert rows_of(*alone) == rows_of(second)
+
+
+def test_physics(run: HierarchicalPacking, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mujoco")
+    (table,) = tables_of(run, physics=1, methods=["random", "hm"])
+    assert [row["method"] for row in table["agreement"]] == [RANDOM, RULE]
+    for row in table["agreement"]:
+        columns = rows_of(table)[row["method"]]
+        assert row["placements"] == columns["objects"][0]
+        assert len(columns["S physics"]) == 1
+    shown = capsys.readouterr().out
+    assert "S physics" in shown
+    assert "only com holds" in shown
+
+
+def test_meshes(run: HierarchicalPacking, tmp_path: Path) -> None:
+    trimesh = pytest.importorskip("trimesh")
+    trimesh.creation.box((0.05, 0.08, 0.1)).export(tmp_path / "box.stl")
+    (tmp_path / "broken.stl").write_text("solid nothing")
+    (table,) = tables_of(run, sets=None, meshes=tmp_path, methods=["hm"])
+    assert (table["set"], table["episodes"]["items"]) == ("meshes", "MeshItems")
+    assert table["objects"]["path"] == str(tmp_path)
+    assert min(rows_of(table)[RULE]["objects"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sets": ["hard"], "shapes": ["cup"]}, "ProceduralSolids: shapes must be among bowl, mug"),
+        ({"steps": [50.0]}, "orientation_set: the step must be positive and divide 360 degrees; got 50.0"),
+        ({"seed": 2}, "evaluate: --seed must differ from that of the objects trained on; got 2"),
+        ({"visible": [0], "methods": ["manager"]}, "--methods must name a row that there is; got manager"),
+    ],
+)
+def test_settings_that_cannot_be(run: HierarchicalPacking, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        tables_of(run, **options)

@@ -1,0 +1,320 @@
+"""Evaluation: whole episodes against a replay by loops, and what is written about them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tensordict import TensorDictBase
+
+from tests.training.tiny import dqn, packing_env
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes
+from torchrl_gpu.evaluation import side_by_side
+from torchrl_gpu.evaluation import suite as suite_module
+from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
+from torchrl_gpu.evaluation.packing.suite import PackingSuite, packing_table
+from torchrl_gpu.evaluation.side_by_side import episode_bytes
+from torchrl_gpu.policies import EpsilonGreedy, PolicyWrapper
+from torchrl_gpu.policies.packing import DeepestBottomLeft, baselines
+
+
+def sequence_of(env: PackingEnv, index: int) -> list[int]:
+    """Items of the first episode of an environment, in order."""
+    key = env.item_sequences.begin(env.seed, torch.tensor([index]), torch.tensor([0]))
+    return env.item_sequences.items(key, torch.arange(env.num_items)[None])[0].tolist()
+
+
+def replayed(env: PackingEnv, index: int) -> tuple[np.ndarray, float, int]:
+    """Heightmap, utilization and items packed of one bin, item by item with loops; fails where a rule is broken."""
+    heights = np.zeros(env.bin.cells)
+    volume, count = 0.0, int(env.num_packed[index])
+    for number, item in enumerate(sequence_of(env, index)[: count + 1]):
+        if number == count:  # the first that was not packed has no place in any orientation
+            assert not fits_somewhere(env, heights, item)
+            break
+        row, orientation, x, y = env.placements[index, number].tolist()
+        p, q, height, size = env._sizes[row, orientation].tolist()
+        under = heights[x : x + round(p), y : y + round(q)]
+        assert row == item
+        assert under.shape == (round(p), round(q))
+        assert env.placement_z[index, number] == under.max()
+        assert under.max() + height <= env.bin_size[2]
+        under[:] = under.max() + height
+        volume += size
+    return heights, volume / env.bin.volume, count
+
+
+def fits_somewhere(env: PackingEnv, heights: np.ndarray, item: int) -> bool:
+    for p, q, height, _ in env._sizes[item].tolist():
+        for x in range(heights.shape[0] - round(p) + 1):
+            for y in range(heights.shape[1] - round(q) + 1):
+                if heights[x : x + round(p), y : y + round(q)].max() + height <= env.bin_size[2]:
+                    return True
+    return False
+
+
+@pytest.mark.parametrize("policy", ["baseline", "network"])
+def test_packing_against_a_replay_by_loops(policy: str) -> None:
+    env = packing_env(12)
+    results = evaluate(env, DeepestBottomLeft(env) if policy == "baseline" else dqn(env).policy)
+    for index in range(12):
+        heights, utilization, count = replayed(env, index)
+        assert (heights == env.state.heightmap[index].numpy()).all()
+        assert results.utilization[index].item() == pytest.approx(utilization)
+        assert results.num_packed[index] == count > 0
+        # C: packed volume over what lies under the highest point; P: over what lies under the heightmap
+        volume = utilization * 125
+        assert results.compactness[index].item() == pytest.approx(volume / (25 * heights.max()))
+        assert results.pyramidality[index].item() == pytest.approx(volume / heights.sum())
+
+
+def test_packing_twice_is_the_same_whatever_came_before() -> None:
+    env = packing_env(6)
+    first = evaluate(env, DeepestBottomLeft(env))
+    env.rollout(7, break_when_any_done=False)
+    second = evaluate(env, DeepestBottomLeft(env))
+    assert torch.equal(first.utilization, second.utilization)
+
+
+def test_packing_is_greedy() -> None:
+    env = packing_env(6)
+    agent = dqn(env, exploration=EpsilonGreedy(1.0))
+    first, second = (evaluate(env, PolicyWrapper(agent)) for _ in range(2))
+    assert torch.equal(first.utilization, second.utilization)
+
+
+def test_a_full_bin_stays_full_while_others_go_on() -> None:
+    env = packing_env(16)
+    results = evaluate(env, DeepestBottomLeft(env))
+    assert len(results.num_packed.unique()) > 1  # they did not all end at once
+    assert torch.equal(results.num_packed, env.num_packed.float())
+
+
+def test_an_action_that_is_not_legal_ends_its_bin_for_good() -> None:
+    env = packing_env(4)
+    packer, step = DeepestBottomLeft(env), 0
+
+    def careless(state: TensorDictBase) -> TensorDictBase:
+        nonlocal step
+        step += 1
+        state = packer(state)
+        if step == 2:
+            state["action"] = torch.where(torch.arange(4) == 1, -1, state["action"])
+        return state
+
+    results = evaluate(env, careless)
+    assert results.num_packed[1] == 1
+    assert results.num_packed[[0, 2, 3]].min() > 2
+
+
+def test_scores_by_hand() -> None:
+    results = PackingResults(
+        utilization=torch.tensor([0.5, 0.7, 0.9]),
+        num_packed=torch.tensor([4.0, 4.0, 7.0]),
+        compactness=torch.tensor([0.5, 0.5, 0.8]),
+        pyramidality=torch.tensor([1.0, 0.8, 0.9]),
+        decisions=8,
+        decision_s=0.002,
+    )
+    score = results.score("someone")
+    # standard deviations with n − 1: 0.2 and √3; over √3
+    assert score.utilization == pytest.approx(0.7)
+    assert score.utilization_error == pytest.approx(0.2 / 3**0.5)
+    assert (score.num_packed, score.num_packed_error) == (pytest.approx(5), pytest.approx(1))
+    assert (score.compactness, score.pyramidality) == (pytest.approx(0.6), pytest.approx(0.9))
+    assert (score.policy, score.decision_ms, score.num_episodes) == ("someone", 0.25, 3)
+
+
+def packed(values: torch.Tensor, **changes: Any) -> PackingResults:
+    names = ("utilization", "num_packed", "compactness", "pyramidality")
+    return PackingResults(**{name: values for name in names} | changes)
+
+
+def test_one_episode_has_no_error() -> None:
+    one = torch.tensor([0.5])
+    assert packed(one).score("x").utilization_error == 0
+
+
+def rows_of(shown: Any) -> dict[str, tuple[str, ...]]:
+    columns = [list(column.cells) for column in shown.columns]
+    return {row[0]: row[1:] for row in zip(*columns, strict=True)}
+
+
+def test_the_table_is_sorted_and_says_what_it_says() -> None:
+    values = {"worse": torch.tensor([0.25, 0.35]), "better": torch.tensor([0.5, 0.7])}
+    scores = [packed(v, num_packed=v * 10, decisions=2, decision_s=0.003).score(name) for name, v in values.items()]
+    shown = rows_of(packing_table(scores[::-1], "2 episodes"))
+    assert list(shown) == ["worse", "better"]
+    assert shown["better"] == ("60.0% ± 10.0%", "6.00 ± 1.00", "0.600", "0.600", "1.500")
+
+
+# -- what is written --
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> tuple[PackingSuite, Path, dict[str, float]]:
+    """A comparison with pictures, of very few episodes."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("suite") / "run"
+    suite = PackingSuite(packing_env(3))
+    return suite, folder, suite.compare(dqn(suite.env).policy, folder, "DQN")
+
+
+def test_evaluation_json(compared: tuple[PackingSuite, Path, dict[str, float]]) -> None:
+    suite, folder, scores = compared
+    report = json.loads((folder / "evaluation.json").read_text())
+    assert report["episodes"]["bin_size_m"] == [5.0, 5.0, 5.0]
+    assert report["episodes"]["items"] == "RandomBoxes"
+    assert report["episodes"]["seed"] == 3
+    rows = {row["policy"]: row for row in report["policies"]}
+    assert set(rows) == {"DQN", *baselines(suite.env)}
+    assert all(row["num_episodes"] == 3 and row["decision_ms"] > 0 for row in rows.values())
+    assert {name: rows["DQN"][name] for name in scores} == pytest.approx(scores)
+    exact = suite.play(DeepestBottomLeft(suite.env)).score("deepest bottom left")
+    assert rows[exact.policy] | {"decision_ms": 0} == pytest.approx(asdict(exact) | {"decision_ms": 0})
+
+
+def test_the_whole_table_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    env = packing_env(2)
+    PackingSuite(env, pictures=False).compare(DeepestBottomLeft(env), tmp_path, "a policy with quite a long name")
+    shown = capsys.readouterr().out  # no terminal: 80 columns
+    assert "…" not in shown
+    assert all(title in shown for title in ("policy", "utilization", "items", "C", "P", "ms"))
+    assert f"Written: {tmp_path / 'evaluation.json'}\n" in shown
+
+
+def test_pictures(compared: tuple[PackingSuite, Path, dict[str, float]]) -> None:
+    _, folder, _ = compared
+    with Image.open(folder / "packing.png") as picture, Image.open(folder / "packing.gif") as film:
+        assert min(picture.size) > 100
+        assert film.n_frames > 2
+    assert not list(folder.glob("*new*"))
+
+
+def test_no_pictures(tmp_path: Path) -> None:
+    PackingSuite(packing_env(2), pictures=False).compare(DeepestBottomLeft(packing_env(2)), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["evaluation.json"]
+
+
+def test_a_picture_of_each_order(tmp_path: Path) -> None:
+    (tmp_path / "orders.json").write_text("[[[1, 1, 1], [2, 2, 2]], [[3, 3, 3]]]")
+    env = packing_env(2, items=BoxSequences(str(tmp_path / "orders.json"), in_order=True))
+    suite = PackingSuite(env)
+    suite.play(DeepestBottomLeft(env))
+    suite.draw(tmp_path)
+    assert {path.name for path in tmp_path.glob("order-*")} == {
+        f"order-{i}.{form}" for i in (0, 1) for form in ("png", "gif")
+    }
+
+
+# -- plans --
+
+
+def voxels_of(plan: dict[str, Any], cells: tuple[int, int, int], cell: tuple[float, float, float]) -> np.ndarray:
+    """How many items are in each voxel of the bin; fails where an item is not wholly inside."""
+    filled = np.zeros(cells, dtype=int)
+    for placement in plan["placements"]:
+        low = np.round(np.array(placement["corner_m"]) / np.array(cell), 4)
+        high = np.round(low + np.array(placement["size_m"]) / np.array(cell), 4)
+        assert (low >= 0).all()
+        assert (high <= cells).all()
+        (x0, y0, z0), (x1, y1, z1) = low.astype(int), high.astype(int)
+        filled[x0:x1, y0:y1, z0:z1] += 1
+    return filled
+
+
+@pytest.mark.parametrize("cell", [(1.0, 1.0, 1.0), (0.02, 0.02, 0.02), (1.0, 0.5, 1.0)])
+def test_plans_can_be_packed(tmp_path: Path, cell: tuple[float, float, float]) -> None:
+    sides = tuple(6 * side for side in cell)
+    orientations = "yaw" if cell[0] == cell[1] else "fixed"
+    items = CutBoxes(2, 3, pool=32)
+    env = packing_env(8, bin_size=sides, resolution=6, items=items, orientations=orientations, stability="corners")
+    returned = PackingSuite(env).plan(DeepestBottomLeft(env), tmp_path)
+    plans = json.loads((tmp_path / "plans.json").read_text())
+    assert plans == returned
+    assert [plan["episode"] for plan in plans] == [str(i) for i in range(8)]
+    for plan in plans:
+        filled = voxels_of(plan, (6, 6, 6), cell)
+        assert filled.max() == 1  # no two items in one place
+        assert plan["utilization"] == pytest.approx(filled.sum() / 216, rel=1e-4)
+        assert len(plan["placements"]) > 2
+
+
+def test_plans_are_named_by_their_orders(tmp_path: Path) -> None:
+    item = {"length/mm": 1000, "width/mm": 2000, "height/mm": 1000, "weight/kg": 1.0}
+    orders = {name: {"item_sequence": {"1": item, "2": item}} for name in ("00100406", "00100407")}
+    (tmp_path / "orders.json").write_text(json.dumps(orders))
+    items = BoxSequences(str(tmp_path / "orders.json"), in_order=True)
+    env = packing_env(2, items=items, orientations="fixed")
+    plans = PackingSuite(env).plan(DeepestBottomLeft(env), tmp_path)
+    assert [plan["episode"] for plan in plans] == list(orders)
+    assert [p["size_m"] for p in plans[0]["placements"]] == [pytest.approx([1, 2, 1])] * 2
+
+
+# -- batches --
+
+
+def comparison_in(folder: Path, batch_size: int | None) -> tuple[PackingSuite, dict[str, Any], list[Any]]:
+    """Suite, report without times, and plans, of eight episodes."""
+    torch.manual_seed(0)
+    suite = PackingSuite(packing_env(1), False, num_episodes=8, batch_size=batch_size)
+    suite.compare(dqn(suite.env).policy, folder, "DQN")
+    report = json.loads((folder / "evaluation.json").read_text())
+    for row in report["policies"]:
+        del row["decision_ms"]
+    return suite, report, suite.plan(DeepestBottomLeft(suite.env), folder)
+
+
+def test_the_same_table_and_plans_whatever_the_batch(tmp_path: Path) -> None:
+    _, expected, plans = comparison_in(tmp_path, None)
+    assert {row["num_episodes"] for row in expected["policies"]} == {8}
+    assert len(plans) == 8
+    for size in (2, 3, 8):
+        _, *found = comparison_in(tmp_path, size)
+        assert found == [expected, plans]
+
+
+def test_batches_fit_the_memory_that_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = packing_env(1)
+    each = max(episode_bytes(env, policy) for policy in (*baselines(env).values(), dqn(env).policy))
+    monkeypatch.setattr(side_by_side, "free_bytes", lambda device: 2 * 3 * each)
+    sizes: list[int] = []
+    evaluate_once = PackingSuite.evaluate
+    monkeypatch.setattr(
+        PackingSuite, "evaluate", lambda self, env, *args: sizes.append(env.num_envs) or evaluate_once(self, env, *args)
+    )
+    comparison_in(tmp_path, None)
+    assert set(sizes) == {3}  # eight in three batches
+
+
+def test_an_environment_that_plays_batches_itself_is_as_it_was() -> None:
+    whole, parts = (PackingSuite(packing_env(n), False, 8, batch_size=n) for n in (8, 2))
+    policy = DeepestBottomLeft(whole.env)
+    expected = whole.play(policy).utilization
+    for _ in range(2):
+        assert torch.equal(parts.play(policy).utilization, expected)
+        assert parts.env.first_env == 0
+
+
+def test_a_policy_of_more_memory_gets_smaller_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = PackingSuite(packing_env(1), False, num_episodes=8)
+    each = suite.env.bytes_per_env
+    monkeypatch.setattr(side_by_side, "free_bytes", lambda device: 16 * each)
+    needs = {"lean": 0, "wide": 3 * each, "lean again": 0}
+    sizes = []
+    for need in needs.values():
+        monkeypatch.setattr(suite_module, "episode_bytes", lambda env, policy, need=need: each + need)
+        sizes.append(suite._env_of_batches([DeepestBottomLeft(suite.env)]).num_envs)
+    assert sizes == [8, 2, 2]  # not made anew for one that takes less
+
+
+def test_a_size_that_cannot_be() -> None:
+    with pytest.raises(ValueError, match="PackingSuite: batch_size must be at least 1; got 0"):
+        PackingSuite(packing_env(1), batch_size=0)

@@ -1,0 +1,216 @@
+"""Frames as they come from simulators, and the pictures that they make."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.streaming.pictures import scene
+from torchrl_gpu.streaming.broadcast.frames import (
+    MAX_FRAME_SIDE,
+    FrameLayout,
+    check_state,
+    clean_meta,
+    copy_pixels,
+    depth_meta,
+)
+from torchrl_gpu.streaming.codecs.pixels import UNMEASURED, color_map, grid
+
+
+def copied(frame: Any, into: np.ndarray | None = None, depth_range: tuple[float, float] | None = None) -> np.ndarray:
+    layout = FrameLayout()
+    frame = layout.update(frame, depth_range)
+    return copy_pixels(frame, layout.shape, into, layout.measure_depth(frame, depth_range), layout.format)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 2000))
+def test_a_grid_is_the_smallest_that_holds_all_and_as_square_as_can_be(number: int) -> None:
+    rows, columns = grid(number)
+    assert (rows - 1) * columns < number <= rows * columns
+    assert rows <= columns
+    assert (columns - 1) ** 2 < number <= columns**2
+
+
+def test_a_frame_is_copied_whatever_its_strides() -> None:
+    wide = np.random.default_rng(0).integers(0, 255, (12, 20, 4), dtype=np.uint8)
+    for frame in (wide[..., :3], wide[::2, ::-1, :3], np.asfortranarray(wide[..., :3])):
+        picture = copied(frame)
+        assert picture.flags.c_contiguous
+        assert not np.shares_memory(picture, frame)
+        np.testing.assert_array_equal(picture, frame)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 7, 12])
+def test_a_batch_is_tiled_row_by_row_and_the_rest_is_black(number: int) -> None:
+    frames = np.stack([np.full((4, 6, 3), 10 + i, np.uint8) for i in range(number)])
+    rows, columns = grid(number)
+    dirty = np.full((rows * 4, columns * 6, 3), 255, np.uint8)
+    picture = copied(frames, dirty)
+    assert picture is dirty
+    for i in range(rows * columns):
+        row, column = divmod(i, columns)
+        tile = picture[row * 4 : row * 4 + 4, column * 6 : column * 6 + 6]
+        assert np.unique(tile).tolist() == ([10 + i] if i < number else [0])
+
+
+def test_a_buffer_of_another_size_is_not_used() -> None:
+    buffer = np.zeros((3, 3, 3), np.uint8)
+    assert copied(scene(4, 6), buffer) is not buffer
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        np.zeros((3, 4, 6), np.uint8),
+        np.zeros((4, 6, 3), np.float32),
+        np.zeros((4, 6), np.float64),
+        np.zeros((0, 6, 3), np.uint8),
+        np.zeros((0, 4, 6, 3), np.uint8),
+        np.zeros((1, 1, 4, 6, 3), np.uint8),
+        np.zeros((1, MAX_FRAME_SIDE + 1, 3), np.uint8),
+        [[[1, 2, 3]]],
+        None,
+    ],
+)
+def test_what_is_no_picture(frame: Any) -> None:
+    with pytest.raises(ValueError, match=r"^StreamServer.publish: want .*; got .+$"):
+        FrameLayout().update(frame)
+
+
+def test_a_layout_follows_the_frames() -> None:
+    layout = FrameLayout()
+    layout.update(scene(4, 6))
+    assert layout.shape == (4, 6, 3)
+    layout.update(np.zeros((2, 4, 6, 3), np.uint8))
+    assert layout.shape == (4, 12, 3)
+    with pytest.raises(ValueError):
+        layout.update(np.zeros((2, 4, 6, 3), np.int64))
+    with pytest.raises(ValueError):
+        layout.update(None)
+    layout.update(scene(4, 6))
+    with pytest.raises(ValueError, match="got Pretender"):
+        layout.update(Pretender())
+
+
+class Pretender:
+    """Has the shape and the dtype of the frame before, and nothing else."""
+
+    shape, dtype = (4, 6, 3), np.dtype(np.uint8)
+
+
+def test_what_is_transparent_shows_white_behind_it() -> None:
+    frame = np.zeros((2, 3, 4), np.uint8)
+    frame[0] = (200, 100, 0, 255), (200, 100, 0, 0), (200, 100, 0, 51)  # 51 is a fifth
+    picture = copied(frame[:, ::-1])[:, ::-1]
+    assert picture[0].tolist() == [[200, 100, 0], [255, 255, 255], [244, 224, 204]]
+    assert (picture[1] == 255).all()
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 1)])
+def test_gray_is_gray(shape: tuple[int, ...]) -> None:
+    frame = np.arange(24, dtype=np.uint8).reshape(shape)
+    picture = copied(frame)
+    np.testing.assert_array_equal(picture, np.broadcast_to(frame.reshape(4, 6, 1), (4, 6, 3)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_depth_runs_from_the_first_colour_to_the_last(dtype: Any) -> None:
+    frame = np.array([[1.0, 2.0, 3.0], [np.nan, np.inf, -np.inf]], dtype)
+    layout = FrameLayout()
+    layout.update(frame)
+    assert depth_meta(layout.measure_depth(frame, None)) == {"depth_near_m": 1.0, "depth_far_m": 3.0}
+    picture, colors = copied(frame), color_map()
+    assert picture[0].tolist() == [colors[0].tolist(), colors[128].tolist(), colors[255].tolist()]
+    assert (picture[1] == UNMEASURED).all()
+    given = copied(frame, depth_range=(2, 4))
+    assert given[0].tolist() == [colors[0].tolist(), colors[0].tolist(), colors[128].tolist()]
+
+
+@pytest.mark.parametrize("frame", [np.full((2, 3), np.nan, np.float32), np.full((2, 3), 7.0, np.float32)])
+def test_depth_without_a_range(frame: np.ndarray) -> None:
+    picture, near = copied(frame), frame[0, 0]
+    expected = np.full(3, UNMEASURED) if np.isnan(near) else color_map()[0]
+    assert (picture == expected).all()
+    layout = FrameLayout()
+    layout.update(frame)
+    known = None if np.isnan(near) else 7.0
+    assert depth_meta(layout.measure_depth(frame, None)) == {"depth_near_m": known, "depth_far_m": known}
+
+
+def test_depth_of_any_size() -> None:
+    largest = np.finfo(np.float32).max
+    picture = copied(np.array([[-largest, 0.0, largest]], np.float32))
+    assert picture[0].tolist() == color_map()[[0, 128, 255]].tolist()
+
+
+def test_colours_of_depth_get_darker_step_by_step() -> None:
+    linear = (color_map() / 255.0) ** 2.2
+    steps = -np.diff(np.cbrt(linear @ (0.2126, 0.7152, 0.0722))[::15])  # as lightness is perceived, nearly
+    assert steps.min() > 0.5 * steps.mean()
+    assert steps.max() < 1.5 * steps.mean()
+    assert (np.ptp(color_map().astype(int), axis=1) > 20).all(), "none may pass for what was not measured"
+
+
+def test_a_batch_of_any_format_is_tiled() -> None:
+    depth = np.linspace(1, 2, 3 * 8, dtype=np.float32).reshape(3, 2, 4, 1)
+    picture = copied(depth)
+    assert picture.shape == (4, 8, 3)
+    np.testing.assert_array_equal(picture[:2, 4:], copied(depth[1], depth_range=(1, 2)))
+    assert (picture[2:, 4:] == 0).all()
+    assert copied(np.full((2, 3, 5, 4), 9, np.uint8)).shape == (3, 10, 3)
+    assert copied(np.full((2, 3, 5, 1), 9, np.uint8)).tolist() == np.full((3, 10, 3), 9).tolist()
+
+
+def test_large_frames_are_worked_on_in_parts() -> None:
+    rng = np.random.default_rng(0)
+    frame = rng.integers(0, 256, (301, 700, 4), dtype=np.uint8)
+    alpha = frame[..., 3:] / 255.0
+    expected = np.floor(frame[..., :3] * alpha + 255 * (1 - alpha) + 127 / 255 + 1e-9)
+    assert np.abs(copied(frame) - expected).max() == 0
+    wide = rng.random((2, 70_000 // 5, 11, 1), dtype=np.float32)
+    np.testing.assert_array_equal(copied(wide)[:, :11], copied(wide[0], depth_range=(wide.min(), wide.max())))
+
+
+@pytest.mark.parametrize(
+    "depth_range",
+    [(1, 1), (2, 1), (0, np.inf), (np.nan, 1), (1,), (1, 2, 3), "12", 5, (True, 2), (1, "2"), ([1], [2])],
+)
+def test_ranges_that_are_none(depth_range: Any) -> None:
+    with pytest.raises(ValueError, match=r"^StreamServer.publish: want depth_range .*; got .+$"):
+        copied(np.zeros((2, 3), np.float32), depth_range=depth_range)
+
+
+def test_a_range_is_of_depth() -> None:
+    with pytest.raises(ValueError, match="want depth_range with a frame of depth, of float32 or float16; got gray"):
+        copied(np.zeros((2, 3), np.uint8), depth_range=(1, 2))
+
+
+def test_metadata_is_made_json() -> None:
+    meta = {"step": np.int64(3), "return": np.float32(0.5), "nan": float("nan"), "name": "a", "done": np.bool_(True)}
+    assert clean_meta(meta) == {"step": 3, "return": 0.5, "nan": None, "name": "a", "done": True}
+    assert clean_meta(None) == {}
+
+
+@pytest.mark.parametrize(
+    "meta", [{"a": [1]}, {"a": np.zeros(2)}, {1: 2}, {"a": "x" * 2000}, {str(i): i for i in range(99)}]
+)
+def test_metadata_that_is_not_json(meta: Any) -> None:
+    with pytest.raises(ValueError, match="StreamServer: want"):
+        clean_meta(meta)
+
+
+def test_state_may_hold_lists() -> None:
+    assert check_state({"commands": ["pause", "reset"], "paused": False, "sizes": (1, np.int32(2))}) == {
+        "commands": ["pause", "reset"],
+        "paused": False,
+        "sizes": [1, 2],
+    }
+    with pytest.raises(ValueError, match="at most 64 values of state"):
+        check_state({"commands": ["pause"] * 99})
+    with pytest.raises(ValueError, match="want numbers"):
+        check_state({"commands": [["pause"]]})

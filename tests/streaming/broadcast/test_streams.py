@@ -1,0 +1,207 @@
+"""What a stream's viewers ask of its producer, without sockets and without an encoder."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from tests.streaming.viewers import encoded, run, until
+from torchrl_gpu.streaming.broadcast import streams
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
+from torchrl_gpu.streaming.broadcast.hub import Hub
+from torchrl_gpu.streaming.broadcast.protocol import ProtocolError
+from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
+from torchrl_gpu.streaming.broadcast.streams import Stream, Subscription, SubscriptionClosed
+
+
+def with_hub(test: Any) -> Any:
+    """Runs a test on a loop, with a hub and its stream `main`."""
+
+    def sync() -> None:
+        async def inner() -> None:
+            hub = Hub(fps=1000.0)
+            hub.attach(asyncio.get_running_loop())
+            await test(hub, hub.declare("main"))
+
+        run(inner())
+
+    sync.__name__, sync.__doc__ = test.__name__, test.__doc__
+    return sync
+
+
+async def waiting(subscription: Subscription) -> asyncio.Task[EncodedPicture]:
+    """A task that waits for the next picture."""
+    task = asyncio.create_task(subscription.get())
+    await until(lambda: subscription.is_waiting)
+    return task
+
+
+async def soon(task: Coroutine[Any, Any, EncodedPicture] | asyncio.Task[EncodedPicture]) -> int:
+    """The number of the picture that comes."""
+    return (await asyncio.wait_for(task, 5)).seq
+
+
+@with_hub
+async def test_a_frame_is_due_while_somebody_waits_or_none_has_been_kept_for_a_second(hub: Hub, stream: Stream) -> None:
+    assert stream.is_due(time.monotonic())
+    stream.schedule.advance(time.monotonic() + 60.0)
+    assert not stream.is_due(time.monotonic() + 60.9)
+    assert stream.is_due(stream.schedule.taken_at + 1.0)
+    stream.schedule = FrameSchedule(stream.schedule.interval)
+    stream.schedule.taken_at = math.inf  # of what is kept no more is said here
+    assert not stream.is_due(time.monotonic())
+    subscription = hub.subscribe("main")
+    assert not stream.is_due(time.monotonic()), "it has not asked for a picture"
+    task = await waiting(subscription)
+    assert stream.is_due(time.monotonic())
+    hub.deliver(stream, encoded(1))
+    assert not stream.is_due(time.monotonic()), "it has been served"
+    assert await soon(task) == 1
+    task = await waiting(subscription)
+    assert stream.is_due(time.monotonic() + 1)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert not stream.is_due(time.monotonic() + 1), "it waits no longer"
+
+
+@with_hub
+async def test_a_frame_that_was_taken_is_not_asked_for_again_at_once(hub: Hub, stream: Stream) -> None:
+    subscription = hub.subscribe("main", fps=0.1)
+    task = await waiting(subscription)
+    now = time.monotonic()
+    assert stream.is_due(now)
+    stream.schedule.advance(now)
+    assert not stream.is_due(now + 1)
+    assert stream.is_due(now + 5.1), "half a period is left to whoever comes early"
+    task.cancel()
+
+
+@with_hub
+async def test_a_viewer_of_few_frames_gets_few(hub: Hub, stream: Stream) -> None:
+    fast, slow = hub.subscribe("main"), hub.subscribe("main", fps=0.1)
+    tasks = [await waiting(fast), await waiting(slow)]
+    hub.deliver(stream, encoded(1))
+    assert [await soon(task) for task in tasks] == [1, 1]
+    task, late = await waiting(fast), await waiting(slow)
+    await asyncio.sleep(0.002)  # the period of the fast one
+    hub.deliver(stream, encoded(2))
+    assert await soon(task) == 2
+    assert not late.done()
+    assert slow.dropped == 0, "it did not ask for more"
+    late.cancel()
+
+
+@with_hub
+async def test_who_does_not_take_keeps_the_newest(hub: Hub, stream: Stream) -> None:
+    quick, slow = hub.subscribe("main"), hub.subscribe("main")
+    for seq in range(5):
+        task = await waiting(quick)
+        await asyncio.sleep(0.002)
+        hub.deliver(stream, encoded(seq))
+        assert await soon(task) == seq
+    assert await soon(slow.get()) == 4
+    assert slow.dropped == 4
+
+
+@with_hub
+async def test_viewers_get_their_codec_and_the_encoder_knows_which(hub: Hub, stream: Stream) -> None:
+    still, video = hub.subscribe("main", "jpeg"), hub.subscribe("main", "h264")
+    assert stream.codecs_due(time.monotonic()) == set()
+    first, second = await waiting(still), await waiting(video)
+    assert stream.codecs_due(time.monotonic()) == {"jpeg", "h264"}
+    hub.deliver(stream, encoded(1))
+    hub.deliver(stream, encoded(1, codec="h264"))
+    assert (await first).codec == "jpeg"
+    assert (await second).codec == "h264"
+
+
+@with_hub
+async def test_who_joins_asks_for_a_key_frame_and_gets_nothing_before_it(hub: Hub, stream: Stream) -> None:
+    subscription = hub.subscribe("main", "h264")
+    assert stream.key_asked
+    task = await waiting(subscription)
+    hub.deliver(stream, encoded(1, key=False, codec="h264"))
+    assert subscription.is_waiting
+    hub.deliver(stream, encoded(2, key=True, codec="h264"))
+    assert await soon(task) == 2
+    assert subscription.dropped == 0
+
+
+@with_hub
+async def test_after_a_gap_a_key_frame_is_asked_for_once_the_viewer_takes_again(hub: Hub, stream: Stream) -> None:
+    subscription = hub.subscribe("main", "h264")
+    hub.deliver(stream, encoded(1, codec="h264"))
+    stream.key_asked = False
+    for seq in range(2, 20):
+        hub.deliver(stream, encoded(seq, key=False, codec="h264"))
+    assert not stream.key_asked, "the viewer takes nothing: the others need not pay"
+    task = await waiting(subscription)
+    hub.deliver(stream, encoded(20, key=False, codec="h264"))
+    assert not task.done()
+    assert stream.key_asked
+    hub.deliver(stream, encoded(21, key=True, codec="h264"))
+    assert await soon(task) == 21
+
+
+@with_hub
+async def test_key_frames_are_not_asked_for_too_often(hub: Hub, stream: Stream) -> None:
+    stream.key_at = 100.0
+    stream.ask_key(streams.GAP_SPACING, 100.0 + streams.GAP_SPACING / 2)
+    assert not stream.key_asked
+    stream.ask_key(streams.JOIN_SPACING, 100.0 + streams.GAP_SPACING / 2)
+    assert stream.key_asked
+
+
+@with_hub
+async def test_who_joins_just_after_a_key_frame_waits_for_the_next_as_a_joiner(hub: Hub, stream: Stream) -> None:
+    stream.key_at = time.monotonic()
+    task = await waiting(hub.subscribe("main", "h264"))
+    assert not stream.key_asked
+    stream.key_at -= (streams.JOIN_SPACING + streams.GAP_SPACING) / 2
+    hub.deliver(stream, encoded(1, key=False, codec="h264"))
+    assert stream.key_asked
+    hub.deliver(stream, encoded(2, codec="h264"))
+    await task
+
+
+@with_hub
+async def test_closing_wakes_who_waits(hub: Hub, stream: Stream) -> None:
+    subscription = hub.subscribe("main")
+    task = await waiting(subscription)
+    subscription.close("enough")
+    subscription.close("again")
+    with pytest.raises(SubscriptionClosed, match="enough"):
+        await task
+    with pytest.raises(SubscriptionClosed, match="enough"):
+        await subscription.get()
+    assert stream.subscriptions == ()
+    assert stream.demand_at == math.inf
+
+
+@with_hub
+async def test_the_rate_is_that_of_the_fastest_viewer(hub: Hub, stream: Stream) -> None:
+    slow = hub.subscribe("main", fps=2)
+    fast = hub.subscribe("main", fps=10)
+    beyond = hub.subscribe("main", fps=1000)
+    hub.fps = 50.0
+    assert stream.schedule.interval == pytest.approx(1 / 1000)
+    beyond.close()
+    assert stream.schedule.interval == pytest.approx(1 / 10)
+    fast.close()
+    assert stream.schedule.interval == pytest.approx(1 / 2)
+    slow.close()
+    assert hub.subscribe("main", fps=900).schedule.interval == pytest.approx(1 / 50), "not beyond the server's"
+
+
+@with_hub
+async def test_there_must_be_such_a_stream(hub: Hub, stream: Stream) -> None:
+    with pytest.raises(ProtocolError, match="want one of the streams main"):
+        hub.subscribe("other")
+    hub.attach(None)
+    with pytest.raises(ProtocolError, match="the server stops"):
+        hub.subscribe("main")

@@ -1,0 +1,154 @@
+"""What passes as a frame, and that nothing is copied on the way to NumPy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from torchrl_gpu.streaming.codecs.images import check_batch, check_frame, format_of, plain_frame, to_array
+
+WRONG = {
+    "channels first": np.zeros((3, 4, 5), np.uint8),
+    "grey": np.zeros((4, 5), np.uint8),
+    "alpha": np.zeros((4, 5, 4), np.uint8),
+    "float": torch.zeros(4, 5, 3),
+    "signed": np.zeros((4, 5, 3), np.int8),
+    "a batch": torch.zeros(2, 4, 5, 3, dtype=torch.uint8),
+    "no rows": np.zeros((0, 5, 3), np.uint8),
+    "too wide": np.broadcast_to(np.uint8(0), (1, 65501, 3)),
+    "a list": [[[0, 0, 0]]],
+    "nothing": None,
+    "a scalar": np.uint8(3)[None].reshape(()),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_frame_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^camera: want .*; got .+$"):
+        check_frame(WRONG[name], "camera")
+
+
+@pytest.mark.parametrize("frame", [np.zeros((1, 1, 3), np.uint8), torch.zeros(7, 5, 4, dtype=torch.uint8)[..., :3]])
+def test_a_frame_of_either_library_passes(frame: np.ndarray | torch.Tensor) -> None:
+    check_frame(frame, "camera")
+
+
+def test_frames_are_a_batch_or_a_list() -> None:
+    check_batch(np.zeros((0, 4, 5, 3), np.uint8), "camera")
+    check_batch(torch.zeros(2, 4, 5, 3, dtype=torch.uint8), "camera")
+    check_batch([np.zeros((4, 5, 3), np.uint8), torch.zeros(6, 7), WRONG["alpha"]], "camera")
+    for wrong in (np.zeros((4, 5, 3), np.uint8), [WRONG["signed"]], "frames"):
+        with pytest.raises(ValueError, match=r"^camera: want .*; got .+$"):
+            check_batch(wrong, "camera")
+
+
+@pytest.mark.parametrize("library", [np.zeros, torch.zeros])
+@pytest.mark.parametrize(
+    ("shape", "dtype", "kind", "number"),
+    [
+        ((4, 5, 3), "uint8", "rgb", None),
+        ((4, 5, 4), "uint8", "rgba", None),
+        ((4, 5), "uint8", "gray", None),
+        ((4, 5, 1), "uint8", "gray", None),
+        ((3, 4), "uint8", "gray", None),
+        ((4, 5), "float32", "depth", None),
+        ((4, 5, 1), "float16", "depth", None),
+        ((7, 4, 5, 3), "uint8", "rgb", 7),
+        ((7, 4, 5, 4), "uint8", "rgba", 7),
+        ((7, 4, 5, 1), "uint8", "gray", 7),
+        ((7, 4, 5, 1), "float32", "depth", 7),
+    ],
+)
+def test_the_format_of_a_frame(library: Any, shape: tuple[int, ...], dtype: str, kind: str, number: int | None) -> None:
+    frame = library(shape, dtype=getattr(torch if library is torch.zeros else np, dtype))
+    height, width = shape[:2] if number is None else shape[1:3]
+    assert format_of(plain_frame(frame, "camera"), "camera") == (kind, number, height, width)
+
+
+class Lying(np.ndarray):
+    """An array that gives itself out for a picture."""
+
+    shape = property(lambda self: (4, 5, 3))  # type: ignore[assignment]
+    dtype = property(lambda self: np.dtype(np.uint8))  # type: ignore[assignment]
+
+
+class LyingTensor(torch.Tensor):
+    """A tensor that does."""
+
+    shape = property(lambda self: torch.Size([4, 5, 3]))  # type: ignore[assignment]
+    dtype = property(lambda self: torch.uint8)  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError(f"it was asked for {function}")
+
+
+class Pretender:
+    """No array at all."""
+
+    shape, dtype, is_cuda, ndim = (4, 5, 3), np.dtype(np.uint8), False, 3
+
+
+NO_FORMAT = {
+    "a batch of gray without an axis of channels": np.zeros((7, 4, 5), np.uint8),
+    "two channels": np.zeros((4, 5, 2), np.uint8),
+    "three channels of metres": torch.zeros(4, 5, 3),
+    "double": np.zeros((4, 5)),
+    "bfloat16": torch.zeros(4, 5, dtype=torch.bfloat16),
+    "complex": torch.zeros(4, 5, dtype=torch.complex64),
+    "bool": np.zeros((4, 5), bool),
+    "int64": torch.zeros(4, 5, dtype=torch.int64),
+    "swapped bytes": np.zeros((4, 5), ">f4" if sys.byteorder == "little" else "<f4"),
+    "structured": np.zeros((4, 5), [("r", "u1")]),
+    "objects": np.zeros((4, 5), object),
+    "one axis": np.zeros(5, np.uint8),
+    "five axes": np.zeros((1, 1, 4, 5, 3), np.uint8),
+    "no axis": np.zeros((), np.uint8),
+    "no rows": np.zeros((0, 5), np.uint8),
+    "no columns": torch.zeros(2, 4, 0, 3, dtype=torch.uint8),
+    "no channels": np.zeros((4, 5, 0), np.uint8),
+    "too wide": np.broadcast_to(np.uint8(0), (1, 65501)),
+    "sparse": torch.zeros(4, 5, 3, dtype=torch.uint8).to_sparse(),
+    "without memory": torch.zeros(4, 5, 3, dtype=torch.uint8, device="meta"),
+    "a lying array": np.zeros(7).view(Lying),
+    "a lying tensor": torch.zeros(7).as_subclass(LyingTensor),
+    "a pretender": Pretender(),
+    "a list": [[0]],
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("name", NO_FORMAT)
+def test_what_has_no_format_is_refused_in_one_line(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^camera: want .*; got .+$"):
+        format_of(plain_frame(NO_FORMAT[name], "camera"), "camera")
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_memory_on_the_cpu_is_shared(strided: bool) -> None:
+    tensor = torch.arange(60, dtype=torch.uint8).reshape(5, 3, 4)
+    tensor = tensor[..., :3] if strided else tensor.permute(2, 0, 1)
+    array = to_array(tensor)
+    tensor[0, 0, 0] = 77
+    assert array[0, 0, 0] == 77
+    assert to_array(array) is array
+    assert np.array_equal(array, np.array(tensor.tolist()))
+
+
+def test_encoding_needs_no_torch(child_environment: dict[str, str]) -> None:
+    code = """
+import sys, numpy
+from torchrl_gpu.streaming.codecs import h264, jpeg, mp4
+frame = numpy.zeros((16, 16, 3), numpy.uint8)
+assert jpeg.encode_jpeg(frame) and h264.H264Encoder(16, 16, codec="x264").encode(frame).key
+print("torch" in sys.modules)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=child_environment, check=True, timeout=60
+    )
+    assert run.stdout.strip() == "False"

@@ -1,0 +1,307 @@
+"""What surrounds NVJPEG, with stand-ins on the CPU; and NVJPEG itself where there is a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import ModuleType
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.streaming.pictures import decode_jpeg, psnr, scene
+from torchrl_gpu.streaming.codecs import nvjpeg
+from torchrl_gpu.streaming.codecs.nvjpeg import NvJpeg, planar
+
+CPU = torch.device("cpu")
+
+
+def by_opencv(planes: list[Tensor], quality: int) -> list[Tensor]:
+    """A backend: planar RGB in, files out."""
+    made = []
+    for picture in planes:
+        bgr = picture.permute(1, 2, 0).numpy()[..., ::-1]
+        made.append(torch.from_numpy(cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].ravel()))
+    return made
+
+
+def encoder(backend: nvjpeg.Backend = by_opencv) -> NvJpeg:
+    return NvJpeg(CPU, {"stand-in": backend})
+
+
+@pytest.fixture(params=["stand-in", "torchvision"])
+def either(request: pytest.FixtureRequest) -> NvJpeg:
+    """Around a stand-in, and around what torchvision does with tensors on the CPU."""
+    return encoder() if request.param == "stand-in" else NvJpeg(CPU, {"torchvision": nvjpeg.torchvision})
+
+
+# -- frames in, files out --
+
+
+def test_a_batch_comes_back_in_order(either: NvJpeg) -> None:
+    frames = np.stack([scene(shift=4 * shift) for shift in range(5)])
+    files = either.encode(torch.from_numpy(frames), 90)
+    assert all(psnr(decode_jpeg(file), frame) > 30 for file, frame in zip(files, frames, strict=True))
+
+
+def test_frames_of_several_sizes(either: NvJpeg) -> None:
+    frames = [scene(40, 60), scene(33, 31), scene(120, 160)]
+    files = either.encode([torch.from_numpy(frame) for frame in frames], 90)
+    assert all(psnr(decode_jpeg(file), frame) > 28 for file, frame in zip(files, frames, strict=True))
+
+
+def test_blue_first_and_an_alpha_channel_left_out(either: NvJpeg) -> None:
+    frames = torch.from_numpy(np.stack([scene(), scene(shift=5)]))
+    plain = either.encode(frames, 80)
+    assert either.encode(frames.flip(-1), 80, bgr=True) == plain
+    assert either.encode(list(frames.flip(-1)), 80, bgr=True) == plain
+    assert either.encode(torch.cat([frames, frames], -1)[..., :3], 80) == plain
+
+
+def test_no_frames_no_files() -> None:
+    assert encoder().encode([], 80) == []
+    assert encoder().encode(torch.zeros(0, 4, 4, 3, dtype=torch.uint8), 80) == []
+
+
+def test_a_batch_is_one_call_of_contiguous_planes() -> None:
+    calls: list[list[Tensor]] = []
+
+    def backend(planes: list[Tensor], quality: int) -> list[Tensor]:
+        calls.append(planes)
+        return by_opencv(planes, quality)
+
+    made = encoder(backend)
+    calls.clear()
+    made.encode(torch.from_numpy(np.stack([scene()] * 4))[:, ::2], 80)
+    assert [len(planes) for planes in calls] == [4]
+    assert all(plane.is_contiguous() and plane.shape == (3, 60, 160) for plane in calls[0])
+
+
+def test_planar_by_hand() -> None:
+    frame = torch.tensor([[[1, 2, 3], [4, 5, 6]]], dtype=torch.uint8)  # one row of two pixels
+    assert planar([frame], CPU)[0].tolist() == [[[1, 4]], [[2, 5]], [[3, 6]]]
+    assert planar(frame[None], CPU, bgr=True)[0].tolist() == [[[3, 6]], [[2, 5]], [[1, 4]]]
+
+
+# -- one thread, one tensor that lives --
+
+
+def test_one_thread_encodes_for_all() -> None:
+    idents, inside, most = set(), [0], [0]
+
+    def backend(planes: list[Tensor], quality: int) -> list[Tensor]:
+        idents.add(threading.get_ident())
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0)  # lets another thread in, if it could
+        files = by_opencv(planes, quality)
+        inside[0] -= 1
+        return files
+
+    encoders = [encoder(backend), encoder(backend)]
+    frames = [torch.from_numpy(scene(shift=shift)) for shift in range(24)]
+    with ThreadPoolExecutor(4) as pool:
+        files = list(pool.map(lambda i: encoders[i % 2].encode([frames[i]], 80)[0], range(24)))
+    assert files == [encoders[0].encode([frame], 80)[0] for frame in frames]
+    assert len(idents) == 1
+    assert idents != {threading.get_ident()}
+    assert most == [1]
+
+
+def test_the_frames_live_until_the_files_are_out() -> None:
+    alive = []
+
+    def backend(planes: list[Tensor], quality: int) -> list[Tensor]:
+        gc.collect()
+        alive.append(watched() is not None)
+        return by_opencv(planes, quality)
+
+    watched: Any = lambda: None  # noqa: E731
+    made = encoder(backend)
+
+    def passed_on() -> Tensor:
+        nonlocal watched
+        frames = torch.from_numpy(scene())[None].clone()
+        watched = weakref.ref(frames)
+        return frames
+
+    made.encode(passed_on(), 80)
+    gc.collect()
+    assert alive[-1]
+    assert watched() is None, "and no longer"
+
+
+class Told:
+    """Stands in for the streams and events of a GPU, and writes down who waits for what."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        told = self.lines = []
+
+        class Event:
+            def __init__(self, *, blocking: bool) -> None:
+                assert blocking, "the others wait for a core while it spins"
+
+            def record(self, stream: str) -> None:
+                told.append(f"event on {stream}")
+
+            def synchronize(self) -> None:
+                told.append("event waited for")
+
+        class Side:
+            def synchronize(self) -> None:
+                told.append("side waited for")
+
+        @contextlib.contextmanager
+        def on_stream(stream: Side) -> Iterator[None]:
+            told.append("onto side")
+            yield
+            told.append("off side")
+
+        self.side = Side()
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "stream", on_stream)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "the caller's")
+        monkeypatch.setattr(torch.cuda, "default_stream", lambda _: "the default")
+
+
+def test_nothing_is_read_before_it_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def backend(planes: list[Tensor], quality: int) -> list[Tensor]:
+        told.lines.append("encoded")
+        return by_opencv(planes, quality)
+
+    def planes_of(*args: Any, **rest: Any) -> list[Tensor]:
+        told.lines.append("planes made")
+        return planar(*args, **rest)
+
+    told = Told(monkeypatch)
+    made = encoder(backend)
+    monkeypatch.setattr(nvjpeg, "planar", planes_of)
+    made._stream, told.lines[:] = told.side, []
+    made.encode(torch.from_numpy(scene())[None], 80)
+    assert told.lines == [
+        *("event on the caller's", "onto side", "event waited for", "planes made", "side waited for"),
+        *("encoded", "off side"),
+    ]
+
+
+def test_what_torchvision_copies_on_the_default_stream_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(monkeypatch)
+    nvjpeg._wait_for_default_stream([torch.device("cuda", 1)] * 3 + [CPU])
+    assert told.lines == ["event on the default", "event waited for"]
+
+
+# -- which backend --
+
+
+def refuses(planes: list[Tensor], quality: int) -> list[Tensor]:
+    raise RuntimeError("no NVJPEG in\nthis build")
+
+
+def gives_garbage(planes: list[Tensor], quality: int) -> list[Tensor]:
+    return [torch.zeros(20, dtype=torch.uint8) for _ in planes]
+
+
+def test_the_first_that_encodes_is_taken() -> None:
+    assert NvJpeg(CPU, {"one": refuses, "two": gives_garbage, "three": by_opencv}).backend == "three"
+    with pytest.raises(RuntimeError, match=r"^one: no NVJPEG in this build; two: what it gives is no JPEG file$"):
+        NvJpeg(CPU, {"one": refuses, "two": gives_garbage})
+
+
+def test_a_cpu_has_none() -> None:
+    with pytest.raises(RuntimeError, match=r"^want a CUDA device; got cpu$"):
+        NvJpeg(CPU)
+
+
+def test_torchcodec_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(nvjpeg._backends(torch.device("cuda"))) == ["torchcodec", "torchvision"]
+
+    class JpegEncoder:
+        def __init__(self, picture: Tensor) -> None:
+            self.picture = picture
+
+        def to_tensor(self, *, quality: int) -> Tensor:
+            return by_opencv([self.picture], quality)[0]
+
+    module = ModuleType("torchcodec.encoders")
+    monkeypatch.setitem(sys.modules, "torchcodec", ModuleType("torchcodec"))
+    monkeypatch.setitem(sys.modules, "torchcodec.encoders", module)
+    backends = {"torchcodec": nvjpeg.torchcodec, "torchvision": nvjpeg.torchvision}
+    assert NvJpeg(CPU, backends).backend == "torchvision", "an older torchcodec has no JpegEncoder"
+    monkeypatch.setattr(module, "JpegEncoder", JpegEncoder, raising=False)
+    made = NvJpeg(CPU, backends)
+    assert made.backend == "torchcodec"
+    assert made.encode([torch.from_numpy(scene())], 70) == encoder().encode([torch.from_numpy(scene())], 70)
+
+
+def test_without_torchcodec_torchvision_encodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchcodec", None)
+    monkeypatch.setitem(sys.modules, "torchcodec.encoders", None)
+    assert NvJpeg(CPU, {"torchcodec": nvjpeg.torchcodec, "torchvision": nvjpeg.torchvision}).backend == "torchvision"
+
+
+def test_only_the_deprecation_of_the_encoder_is_silenced() -> None:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        made = NvJpeg(CPU, {"torchvision": nvjpeg.torchvision})
+        made.encode([torch.from_numpy(scene())], 80)
+        warnings.warn("something else of torchvision is deprecated", DeprecationWarning, stacklevel=1)
+    assert [str(warning.message) for warning in seen] == ["something else of torchvision is deprecated"]
+
+
+# -- on a GPU --
+
+
+@pytest.fixture
+def on_gpu() -> NvJpeg:
+    return NvJpeg(torch.device("cuda", torch.cuda.current_device()))
+
+
+@pytest.mark.gpu
+def test_gpu_frames_come_back(on_gpu: NvJpeg) -> None:
+    frames = np.stack([scene(240, 320, shift=4 * shift) for shift in range(8)])
+    tensor = torch.from_numpy(frames).cuda()
+    plain = on_gpu.encode(tensor, 90)
+    assert all(psnr(decode_jpeg(file), frame) > 33 for file, frame in zip(plain, frames, strict=True))
+    assert on_gpu.encode(torch.cat([tensor, tensor], -1)[..., :3], 90) == plain
+    assert on_gpu.encode(list(tensor.flip(-1)), 90, bgr=True) == plain
+
+
+@pytest.mark.gpu
+def test_gpu_frames_are_read_after_they_are_drawn(on_gpu: NvJpeg) -> None:
+    slow, frame = torch.randn(2048, 2048, device="cuda"), torch.zeros(64, 64, 3, dtype=torch.uint8, device="cuda")
+    for value in range(0, 250, 10):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(20):  # the frame is drawn long after this line has been passed
+                slow = (slow @ slow).clamp(-1, 1)
+            frame.fill_(value)
+            (file,) = on_gpu.encode([frame], 95)
+        assert np.abs(decode_jpeg(file).astype(int) - value).max() <= 2
+
+
+@pytest.mark.gpu
+def test_gpu_files_are_whole_while_others_compute(on_gpu: NvJpeg) -> None:
+    frames = torch.from_numpy(np.stack([scene(240, 320, shift=4 * shift) for shift in range(16)])).cuda()
+    quiet = on_gpu.encode(frames, 80)
+    noise = torch.randn(2048, 2048, device="cuda")
+
+    def play(_: int) -> list[bytes]:
+        busy = noise @ noise
+        files = on_gpu.encode(frames, 80)
+        del busy
+        return files
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(files == quiet for files in pool.map(play, range(40)))

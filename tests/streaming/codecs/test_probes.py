@@ -1,0 +1,82 @@
+"""Probes: a reason where nothing was encoded, none where something was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.streaming.codecs.test_nvjpeg import by_opencv, refuses
+from torchrl_gpu.device import cuda_problem
+from torchrl_gpu.streaming.codecs import libavcodec, nvjpeg, probes
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    """Asks anew, and leaves no answer behind that stands only here."""
+    for probe in (probes.nvenc_problem, probes.x264_problem):
+        probe.cache_clear()
+    yield
+    for probe in (probes.nvenc_problem, probes.x264_problem):
+        probe.cache_clear()
+
+
+def test_a_cpu_is_no_cuda_device() -> None:
+    assert probes.cuda_problem(CPU) == (cuda_problem() or "the device is cpu")
+    assert probes.nvjpeg_problem(CPU) == "want a CUDA device; got cpu"
+
+
+def test_a_broken_cuda_device_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA")
+
+    monkeypatch.setattr(torch, "ones", broken)
+    assert probes.cuda_problem(torch.device("cuda")) == "CUDA error: out of memory"
+
+
+@pytest.mark.parametrize(("backend", "problem"), [(by_opencv, ""), (refuses, "stand-in: no NVJPEG in this build")])
+def test_nvjpeg_is_tried(backend: nvjpeg.Backend, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvjpeg, "_backends", lambda _: {"stand-in": backend})
+    assert probes.nvjpeg_problem(CPU) == problem
+
+
+def test_x264_works_here() -> None:
+    assert probes.x264_problem() == ""
+
+
+def test_nvenc_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def open_codec(word: str, *_: object, **__: object) -> None:
+        tried.append(word)
+        raise RuntimeError("no engine")
+
+    monkeypatch.setattr(libavcodec, "open_codec", open_codec)
+    assert (probes.nvenc_problem(), probes.nvenc_problem()) == ("no engine", "no engine")
+    assert tried == ["nvenc"]
+
+
+def test_nvenc_that_encodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = libavcodec.open_codec
+    monkeypatch.setattr(libavcodec, "open_codec", lambda _, *args, **rest: real("x264", *args, **rest))
+    assert probes.nvenc_problem() == ""
+
+
+def test_nvenc_without_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(_: str) -> None:
+        raise ModuleNotFoundError("streaming: want PyAV")
+
+    monkeypatch.setattr(libavcodec, "load", load)
+    assert probes.nvenc_problem() == "streaming: want PyAV"
+
+
+@pytest.mark.gpu
+def test_gpu_probes_agree_with_what_they_stand_for() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    assert probes.cuda_problem(device) == ""
+    assert probes.nvjpeg_problem(device) == ""
+    if any(chip in torch.cuda.get_device_name(device) for chip in ("A100", "H100", "H200")):
+        assert probes.nvenc_problem() != ""

@@ -1,0 +1,315 @@
+"""Connections that say nothing, say half, say too much, or are too many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.streaming.viewers import address, run, server, session, until, viewer
+from torchrl_gpu.streaming.server import StreamServer
+from torchrl_gpu.streaming.web import app_state, connection_limit, routes
+from torchrl_gpu.streaming.web.connection_limit import ConnectionLimit, DescriptorLimit
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[StreamServer]:
+    """A server that waits for a tenth of a second."""
+    monkeypatch.setattr(app_state, "_IDLE_TIMEOUT", 0.1)
+    with server(heartbeat_s=0.1) as stream_server:
+        yield stream_server
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"", b"GET", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"GET / HTTP/1.1\r\nX: " + b"a" * 8000, b"\x16\x03\x01"],
+)
+def test_half_a_request_is_not_waited_for(impatient: StreamServer, said: bytes) -> None:
+    async def inner() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
+        writer.write(said)
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(4096):
+                pass
+        writer.close()
+
+    run(inner())
+
+
+def test_an_answered_connection_is_closed_after_a_while(impatient: StreamServer) -> None:
+    async def inner() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await reader.readline()).split()[1] == b"200"
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(4096):
+                pass
+        writer.close()
+
+    run(inner())
+
+
+def test_a_viewer_is_no_connection_without_a_request(impatient: StreamServer) -> None:
+    async def inner() -> None:
+        impatient.declare("main")
+        async with viewer(impatient) as guest:
+            reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            writer.close()  # which says that more than the patience has passed
+            await guest.quiet()
+
+    run(inner())
+
+
+def test_the_oldest_silent_connection_makes_room_and_no_viewer_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        async with viewer(stream_server) as guest:
+            reader, oldest = await asyncio.open_connection("127.0.0.1", stream_server.port)
+            assert await is_healthy(stream_server)
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+            oldest.close()
+            async with viewer(stream_server) as other:
+                assert not await is_healthy(stream_server), "where all are viewers there is no room"
+                await other.quiet()
+            await guest.quiet()
+
+    monkeypatch.setattr(app_state, "_SPARE_CONNECTIONS", -1)
+    monkeypatch.setattr(app_state, "_IDLE_TIMEOUT", 3600.0)
+    with server(max_clients=2) as stream_server:  # three connections, two of them for one address
+        run(inner(stream_server))
+
+
+async def is_healthy(stream_server: StreamServer) -> bool:
+    with contextlib.suppress(OSError, aiohttp.ClientError):
+        async with session() as client, client.get(address(stream_server, "healthz")) as answer:
+            return answer.status == 200
+    return False
+
+
+def test_no_address_has_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many silent connections one address opens, and even viewers: others come in."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        silent = [await asyncio.open_connection("127.0.0.1", stream_server.port) for _ in range(20)]
+        async with session(connector=from_address("127.0.0.2")) as client:
+            async with client.get(address(stream_server, "healthz")) as answer:
+                assert answer.status == 200
+            async with client.ws_connect(address(stream_server, "ws")) as connection:
+                assert (await connection.receive_json())["type"] == "hello"
+                more = [await asyncio.open_connection("127.0.0.1", stream_server.port) for _ in range(20)]
+                await connection.send_json({"type": "ping", "t": 1})
+                assert (await connection.receive_json())["type"] == "pong"
+        for _, writer in silent + more:
+            writer.close()
+
+    monkeypatch.setattr(app_state, "_SPARE_CONNECTIONS", 0)
+    monkeypatch.setattr(app_state, "_IDLE_TIMEOUT", 3600.0)
+    with server(max_clients=3) as stream_server:
+        run(inner(stream_server))
+
+
+def from_address(host: str) -> aiohttp.TCPConnector:
+    """What connects from another address of this machine."""
+    return aiohttp.TCPConnector(local_addr=(host, 0))
+
+
+@pytest.mark.parametrize("path", ["", "healthz", "login"])
+def test_who_watches_nothing_is_dropped_however_slowly_it_reads_or_writes(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """Requests that follow each other without an end to what is to be read, or with a body that trickles in."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
+        method, fields = ("POST", b"Content-Length: 9\r\n") if path == "login" else ("GET", b"")
+        request = f"{method} /{path} HTTP/1.1\r\nHost: localhost\r\n".encode() + fields + b"\r\n"
+        with contextlib.suppress(ConnectionError):
+            writer.write(request * (1 if path == "login" else 1000))
+            if path == "":
+                writer.transport.pause_reading()
+            await until(lambda: sum(map(len, made)), "it is let in")
+            await until(lambda: sum(map(len, made)) == 0, "it is dropped")
+        writer.close()
+
+    made: list[ConnectionLimit] = []
+
+    def make(*arguments: Any) -> ConnectionLimit:
+        made.append(ConnectionLimit(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(app_state, "ConnectionLimit", make)
+    monkeypatch.setattr(routes, "_BODY_TIMEOUT", 3600.0)
+    monkeypatch.setattr(app_state, "_IDLE_TIMEOUT", 0.1)
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_request_may_not_go_on_forever() -> None:
+    """Nor may what comes behind the request of a viewer that is sent pictures."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        for begin in (b"GET / HTTP/1.1\r\n", b"GET /stream.mjpg HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HTTP/1.1\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
+            writer.write(begin)
+            with contextlib.suppress(ConnectionError):
+                for i in range(200):
+                    writer.write(f"X-{i}: {'a' * 8000}\r\n".encode())
+                    await writer.drain()
+                while await reader.read(65_536):
+                    pass
+            writer.close()
+        await until(lambda: stream_server.watchers() == 0)
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_flood_of_bytes_by_hand() -> None:
+    """Of a viewer: 256 KiB at once and 64 KiB a second. Afterwards nothing is heard of it."""
+    heard: list[int] = []
+    floods: list[bool] = []
+
+    class Within(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            heard.append(len(data))
+
+    guest = connection_limit.GuardedConnection(ConnectionLimit(1, 10.0), Within(), "here")
+    guest.limit_rate(connection_limit.TokenBucket(65_536.0, 262_144.0), lambda: floods.append(True))
+    for _ in range(5):
+        guest.data_received(bytes(100_000))
+    assert (heard, floods) == ([100_000, 100_000], [True])
+
+
+DESCRIPTORS = """
+import contextlib, logging, resource, sys
+from torchrl_gpu.streaming import StreamServer
+
+logging.basicConfig(format="%(message)s", stream=sys.stdout)
+server = StreamServer(port=0)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4096))
+server.start()
+print("port", server.port, flush=True)
+for line in sys.stdin:
+    files = []
+    with contextlib.suppress(OSError):
+        while len(files) < 20 or line == "all\\n":
+            files.append(open("/dev/null"))
+    print("opened", len(files), flush=True)
+    if line == "all\\n":
+        sys.stdin.readline()
+    for file in files:
+        file.close()
+server.stop()
+"""
+
+
+def test_the_program_can_open_files_however_many_connections_there_are(child_environment: dict[str, str]) -> None:
+    command = [sys.executable, "-W", "error", "-c", DESCRIPTORS]
+    with subprocess.Popen(
+        command, env=child_environment, stdin=-1, stdout=-1, stderr=subprocess.STDOUT, text=True
+    ) as program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        said = []
+        while not (said and said[-1].startswith("port")):
+            said.append(program.stdout.readline())
+            assert said[-1], said
+        port = int(said[-1].split()[1])
+        connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(150)]
+        refused = [each for each in connections if is_closed(each)]
+        assert len(refused) > 100
+        for _ in range(3):
+            program.stdin.write("open\n")
+            program.stdin.flush()
+            said.append(program.stdout.readline())
+            assert said[-1] == "opened 20\n"
+        program.stdin.write("all\n")
+        program.stdin.flush()
+        assert program.stdout.readline().startswith("opened")
+        newcomer = socket.create_connection(("127.0.0.1", port))
+        program.stdin.write("enough\n")
+        program.stdin.flush()
+        newcomer.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert newcomer.recv(12) == b"HTTP/1.1 200"
+        for connection in (*connections, newcomer):
+            connection.close()
+        program.stdin.close()
+        said += program.stdout.readlines()
+        assert program.wait(30) == 0
+    lines = [line for line in said if not line.startswith(("port", "opened"))]
+    assert len(lines) == 1
+    assert "64 files may be open" in lines[0]
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.settimeout(0.05)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_connections_are_accepted_again_after_there_were_no_descriptors(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made: list[asyncio.BaseTransport] = []
+
+    class Within(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            made.append(transport)
+
+    async def inner() -> None:
+        loop = asyncio.get_running_loop()
+        accept, failures = loop.sock_accept, [errno.ECONNABORTED, *3 * [errno.EMFILE], errno.ENFILE]
+
+        async def sock_accept(listener: socket.socket) -> Any:
+            if failures:
+                raise OSError(failures.pop(), "too many open files")
+            return await accept(listener)
+
+        monkeypatch.setattr(loop, "sock_accept", sock_accept)
+        entrance = ConnectionLimit(5, 10.0)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setblocking(False)
+            accepting = asyncio.create_task(entrance.accept(listener, Within, None))
+            with socket.create_connection(listener.getsockname()):
+                await until(lambda: made)
+            await until(lambda: not len(entrance))
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+
+    monkeypatch.setattr(connection_limit, "_ACCEPT_PAUSE", 0.0)
+    run(inner())
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert lines == ["StreamServer: no connection can be accepted: too many open files"]
+
+
+def test_places_for_other_sockets_are_counted() -> None:
+    entrance = ConnectionLimit(100, 10.0, DescriptorLimit(room=10))
+    assert entrance.reserve(6)
+    assert not entrance.reserve(5)
+    entrance.release(6)
+    assert entrance.reserve(10)
+
+
+def test_what_the_limit_of_open_files_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, opened, room in ((1024, 24, 744), (64, 20, 12), (64, 60, 4), (40_000, 100, 29_900)):
+        monkeypatch.setattr(connection_limit, "_limit_of_open_files", lambda limit=limit: limit)
+        monkeypatch.setattr(connection_limit, "_num_open_files", lambda opened=opened: opened)
+        assert connection_limit.descriptors_left().room == room
+    monkeypatch.setattr(connection_limit, "_limit_of_open_files", lambda: None)
+    assert connection_limit.descriptors_left() == DescriptorLimit()

@@ -1,0 +1,131 @@
+"""Garbage from the network: whatever comes, the server goes on, and so does whoever watches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+
+import pytest
+
+from tests.streaming.pictures import scene
+from tests.streaming.viewers import Viewer, address, counted, run, server, session, until, viewer
+from tests.streaming.web.test_sockets import upgrade
+from torchrl_gpu.streaming.server import StreamServer
+
+HEAD = b"Host: localhost\r\n"
+PIECES = (
+    b"GET / HTTP/1.1\r\n",
+    b"GET /ws HTTP/1.1\r\n",
+    b"POST /login HTTP/1.1\r\n",
+    b"POST /webrtc/offer HTTP/1.1\r\n",
+    b"GET /snapshot.jpg?stream=%00%ff&fps=\xff HTTP/1.1\r\n",
+    b"GET /stream.mjpg?fps=1e400 HTTP/9.9\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    b"OPTIONS * HTTP/1.0\r\n",
+    HEAD,
+    b"Content-Length: 18446744073709551616\r\n",
+    b"Content-Length: -1\r\n",
+    b"Content-Length: 3\r\n",
+    b"Transfer-Encoding: chunked\r\n",
+    b"Content-Encoding: deflate\r\n",
+    b"ffffffffffffffff\r\n",
+    b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n",
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+    b"Sec-WebSocket-Extensions: permessage-deflate\r\n",
+    b"Cookie: torchrl_gpu_0=\xff; =;;;\r\n",
+    b"Authorization: Bearer \xff\xfe\r\n",
+    b"Range: bytes=0-\r\n",
+    b"Expect: 100-continue\r\n",
+    b"\r\n",
+    b"\x00" * 64,
+    b"\x16\x03\x01\x02\x00\x01\x00",
+    b"A" * 9000,
+    b'{"type": "ack"}',
+)
+FRAMES = (
+    b"\x81\xfe\xff\xff",  # text that is longer than what comes
+    b"\x81\x7f" + b"\xff" * 8,  # not masked, and of 2^64 bytes
+    b"\x88\x80\x00\x00\x00\x00",
+    b"\x89\xfe\x00\x7e\x00\x00\x00\x00",  # a ping that is too long
+    b"\x00\x80\x00\x00\x00\x00",  # goes on with what never began
+    b"\xc1\x80\x00\x00\x00\x00",  # compressed, though that was not agreed
+    b"\x81\x82\x00\x00\x00\x00\xff\xff",  # text that is no UTF-8
+    b'\x81\x8f\x00\x00\x00\x00{"type": "ack"}',
+    b"\x8f\x80\x00\x00\x00\x00",  # an operation that does not exist
+)
+
+
+async def throw(stream_server: StreamServer, data: bytes, cut: int) -> None:
+    """Sends bytes in two parts and leaves, now orderly, now not."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
+    with contextlib.suppress(OSError, TimeoutError):
+        for part in (data[:cut], data[cut:]):
+            writer.write(part)
+            await writer.drain()
+        if cut % 2:
+            writer.write_eof()
+            async with asyncio.timeout(0.05):
+                await reader.read(65_536)
+    writer.transport.abort() if cut % 3 else writer.close()
+
+
+async def goes_on(stream_server: StreamServer, guest: Viewer, step: int) -> None:
+    """Whoever watches sees the next picture."""
+    await until(stream_server.wanted)
+    stream_server.publish(scene(), meta={"step": step})
+    header, _ = await guest.picture()
+    assert header["meta"]["step"] == step
+
+
+def test_garbage_instead_of_requests(caplog: pytest.LogCaptureFixture) -> None:
+    draw = random.Random(20261121)
+
+    def garbage() -> bytes:
+        pieces = draw.choices(PIECES, k=draw.randint(1, 8))
+        data = bytearray(b"".join(pieces))
+        for _ in range(draw.randint(0, 3)):
+            data[draw.randrange(len(data))] = draw.randrange(256)
+        return bytes(data)
+
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        async with viewer(stream_server) as guest:
+            await guest.watch()
+            for step in range(15):
+                thrown = [garbage() for _ in range(10)]
+                await asyncio.gather(*(throw(stream_server, data, draw.randint(0, len(data))) for data in thrown))
+                await goes_on(stream_server, guest, step)
+        async with session() as client, client.get(address(stream_server, "healthz")) as answer:
+            assert answer.status == 200
+
+    with server(max_clients=500) as stream_server:
+        run(inner(stream_server))
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_garbage_instead_of_messages(caplog: pytest.LogCaptureFixture) -> None:
+    draw = random.Random(20261122)
+    fields = "".join(f"{name}: {value}\r\n" for name, value in upgrade().items()).encode()
+    handshake = b"GET /ws HTTP/1.1\r\n" + HEAD + fields + b"\r\n"
+
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        async with viewer(stream_server) as guest:
+            await guest.watch()
+            for step in range(12):
+                thrown = [
+                    handshake + b"".join(draw.choices(FRAMES, k=3)) + draw.randbytes(draw.randint(0, 40))
+                    for _ in range(8)
+                ]
+                await asyncio.gather(
+                    *(throw(stream_server, data, draw.randint(len(handshake), len(data))) for data in thrown)
+                )
+                await goes_on(stream_server, guest, step)
+            hub = stream_server._service.hub  # type: ignore[union-attr]
+            await until(lambda: counted(hub, "clients", transport="websocket") == 1, "seats are given back")
+
+    with server(max_clients=500) as stream_server:
+        run(inner(stream_server))
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

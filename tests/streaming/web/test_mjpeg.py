@@ -1,0 +1,140 @@
+"""MJPEG: both framings, rates, and viewers that go."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from tests.streaming.pictures import decode_jpeg, psnr, scene
+from tests.streaming.viewers import address, counted, producing, run, server, session, until
+from torchrl_gpu.streaming.broadcast.hub import Hub
+from torchrl_gpu.streaming.server import StreamServer
+
+
+def hub_of(stream_server: StreamServer) -> Hub:
+    hub: Hub = stream_server._service.hub  # type: ignore[union-attr]
+    return hub
+
+
+def test_the_head_of_the_next_part_comes_with_the_picture() -> None:
+    """A browser shows a part when it has seen the next one's head, which must not wait for the next picture."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        async with session() as client, client.get(address(stream_server, "stream.mjpg")) as answer:
+            assert answer.headers["Content-Type"] == "multipart/x-mixed-replace; boundary=frame"
+            head = b"--frame\r\nContent-Type: image/jpeg\r\n\r\n"
+            assert await answer.content.readexactly(len(head)) == head
+            for shift in range(3):
+                await until(stream_server.wanted)
+                stream_server.publish(scene(shift=shift))
+                part = await answer.content.readuntil(head)
+                assert part.endswith(b"\r\n" + head)
+                assert psnr(decode_jpeg(part[: -len(head) - 2]), scene(shift=shift)) > 28
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_the_usual_framing_tells_length_and_header() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        async with session() as client, client.get(address(stream_server, "stream.mjpg?compat=1")) as answer:
+            for step in range(3):
+                await until(stream_server.wanted)
+                stream_server.publish(scene(), meta={"step": step})
+                assert await answer.content.readline() == b"--frame\r\n"
+                fields = dict([line async for line in json_object(answer.content)])
+                payload = await answer.content.readexactly(int(fields["Content-Length"]) + 2)
+                assert psnr(decode_jpeg(payload[:-2]), scene()) > 28
+                assert json.loads(fields["X-Frame"])["meta"] == {"step": step}
+                assert fields["Content-Type"] == "image/jpeg"
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+async def json_object(content: Any) -> Any:
+    while (line := await content.readline()) != b"\r\n":
+        name, _, value = line.decode().strip().partition(": ")
+        yield name, value
+
+
+def test_opencv_reads_it() -> None:
+    import cv2
+
+    stream_server = server()
+    with stream_server:
+        stream_server.declare("main")
+        with producing(stream_server):
+            capture = cv2.VideoCapture(address(stream_server, "stream.mjpg?compat=1"), cv2.CAP_FFMPEG)
+            try:
+                if not capture.isOpened():
+                    pytest.skip("this OpenCV has no FFmpeg")
+                done, picture = capture.read()
+            finally:
+                capture.release()
+    assert done
+    assert psnr(picture[..., ::-1], scene()) > 25
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [("?stream=other", 404), ("?fps=0", 400), ("?fps=many", 400), ("?fps=5", 200), ("?fps=1e9", 400)],
+)
+def test_what_may_be_asked_for(query: str, status: int) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        async with session() as client, client.get(address(stream_server, "stream.mjpg", query)) as answer:
+            assert answer.status == status
+            if status == 200:
+                await until(lambda: stream_server.watchers() == 1)
+                (subscription,) = hub_of(stream_server).streams["main"].subscriptions
+                assert subscription.schedule.interval == 0.2
+        await until(lambda: stream_server.watchers() == 0)
+
+    with server(heartbeat_s=0.05) as stream_server:
+        run(inner(stream_server))
+
+
+def test_viewers_that_leave_or_do_not_read_are_found() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        frame = scene(800, 1200)
+        gone, stuck = ask(stream_server), ask(stream_server)
+        with stuck, producing(stream_server, frame=frame):
+            await until(
+                lambda: counted(hub_of(stream_server), "frames_sent_total", codec="jpeg", transport="mjpeg") > 1
+            )
+            gone.close()
+            await until(lambda: stream_server.watchers() == 0)
+        assert counted(hub_of(stream_server), "clients", transport="mjpeg") == 0
+
+    with server(heartbeat_s=0.1) as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_still_source_does_not_hide_who_left() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        gone = ask(stream_server)
+        await until(stream_server.wanted)
+        stream_server.publish(scene())
+        gone.recv(100)
+        gone.close()
+        await until(lambda: stream_server.watchers() == 0)
+
+    with server(heartbeat_s=0.05) as stream_server:
+        run(inner(stream_server))
+
+
+def ask(stream_server: StreamServer) -> socket.socket:
+    """A socket that has asked for MJPEG and reads nothing."""
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect(("127.0.0.1", stream_server.port))
+    connection.sendall(b"GET /stream.mjpg HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return connection

@@ -1,0 +1,630 @@
+"""The paths of the server, and who may walk them."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import hmac
+import json
+import logging
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from http.cookies import SimpleCookie
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import WSServerHandshakeError
+
+import torchrl_gpu.streaming.web
+from tests.streaming.pictures import decode_jpeg, psnr, scene
+from tests.streaming.viewers import address, producing, run, server, session, until, viewer
+from tests.streaming.web.test_sockets import upgrade
+from torchrl_gpu.streaming.server import StreamServer
+from torchrl_gpu.streaming.web import app_state, routes
+
+GUARDED = ("ws", "stream.mjpg", "snapshot.jpg", "metrics", "streams", "curves", "nothing/here")
+
+
+async def get(
+    stream_server: StreamServer, path: str, token: str | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    """Status, header and body of an answer; redirections are not followed."""
+    async with session(token) as client:
+        there = address(stream_server, path)
+        async with client.get(there, headers=headers, allow_redirects=False) as answer:
+            return answer.status, dict(answer.headers), await answer.read()
+
+
+async def post(
+    stream_server: StreamServer, path: str, body: bytes, token: str | None = None, **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    there = address(stream_server, path)
+    async with session(token) as client, client.post(there, data=body, headers=headers) as answer:
+        return answer.status, dict(answer.headers), await answer.read()
+
+
+def test_the_page_runs_nothing_but_its_own_script() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        status, headers, body = await get(stream_server, "")
+        assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+        assert b"<html" in body
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'sha256-" in policy
+        assert f"ws://127.0.0.1:{stream_server.port}" in policy
+        assert "unsafe" not in policy
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["Cache-Control"] == "no-store"
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_without_a_token_there_is_only_the_page() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        for path in GUARDED:
+            status, headers, body = await get(stream_server, path)
+            assert (status, json.loads(body)["message"]) == (401, "want a token"), path
+            assert headers["WWW-Authenticate"].startswith("Bearer")
+        assert (await post(stream_server, "webrtc/offer", b"{}"))[0] == 401
+        for path in ("", "healthz"):
+            assert (await get(stream_server, path))[0] == 200
+
+    with server(token="drive") as stream_server:
+        run(inner(stream_server))
+
+
+@pytest.mark.parametrize(("token", "role"), [("drive", "control"), ("look", "view")])
+def test_a_token_in_the_address_becomes_a_session(token: str, role: str) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        status, headers, _ = await get(stream_server, f"?token={token}&stream=best")
+        assert (status, headers["Location"]) == (303, "/?stream=best")
+        cookie = SimpleCookie(headers["Set-Cookie"])[f"torchrl_gpu_{stream_server.port}"]
+        assert cookie["httponly"]
+        assert cookie["samesite"] == "Strict"
+        assert not cookie["secure"]
+        assert token not in headers["Set-Cookie"]
+        async with session() as client:
+            async with client.get(address(stream_server, f"?token={token}")) as answer:
+                assert (answer.status, answer.url.query_string) == (200, "")
+            async with client.get(address(stream_server, "streams")) as answer:
+                assert answer.status == 200
+            async with client.ws_connect(address(stream_server, "ws")) as connection:
+                assert (await connection.receive_json())["role"] == role
+
+    with server(token="drive", view_token="look") as stream_server:
+        run(inner(stream_server))
+
+
+def test_the_page_logs_in() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        async with session() as client:
+            async with client.post(address(stream_server, "login"), json={"token": "look"}) as answer:
+                assert (answer.status, await answer.json()) == (200, {"role": "view"})
+            async with client.get(address(stream_server, "streams")) as answer:
+                assert answer.status == 200
+        for body, status in (
+            (b'{"token": "other"}', 401),
+            (b'{"token": 7}', 401),
+            (b"{}", 401),
+            (b"[]", 400),
+            (b"nonsense", 400),
+            (b"\xff\xfe", 400),
+            (b"[" * 60_000, 400),
+            (b" " * 70_000, 413),
+        ):
+            assert (await post(stream_server, "login", body))[0] == status, body[:20]
+
+    with server(token="drive", view_token="look") as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_bearer_and_a_query_open_every_path() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        assert (await get(stream_server, "streams", "drive"))[0] == 200
+        assert (await get(stream_server, "metrics?token=drive"))[0] == 200
+        assert (await get(stream_server, "nothing/here", "drive"))[0] == 404
+        assert (await get(stream_server, "streams", Authorization="Basic drive"))[0] == 401
+
+    with server(token="drive") as stream_server:
+        run(inner(stream_server))
+
+
+def test_wrong_tokens_end_in_a_wait_which_a_session_passes() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        async with session() as known:
+            async with known.get(address(stream_server, "?token=drive")):
+                pass
+            for i in range(5):
+                assert (await get(stream_server, "streams", f"guess {i}"))[0] == 401
+            status, headers, _ = await get(stream_server, "streams", "drive")
+            assert status == 429
+            assert 0 < int(headers["Retry-After"]) <= 60
+            assert (await post(stream_server, "login", b'{"token": "drive"}'))[0] == 429
+            assert (await get(stream_server, "?token=drive"))[0] == 429
+            assert (await get(stream_server, "streams"))[0] == 401, "no token is no wrong token"
+            async with known.get(address(stream_server, "metrics")) as answer:
+                assert answer.status == 200
+                text = await answer.text()
+            assert "torchrl_gpu_stream_failed_tokens_total 5.0\n" in text
+            assert 'refused_total{reason="failures"} 3.0\n' in text
+
+    with server(token="drive") as stream_server:
+        run(inner(stream_server))
+
+
+LONG = "a token of more than sixteen letters"
+
+
+def test_a_long_token_opens_at_any_time() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        for i in range(7):
+            assert (await get(stream_server, "streams", f"guess {i}"))[0] == (401 if i < 5 else 429)
+        assert (await get(stream_server, "streams", LONG))[0] == 200
+        assert (await get(stream_server, "streams", f"{LONG}, view"))[0] == 200
+        assert (await post(stream_server, "login", json.dumps({"token": LONG}).encode()))[0] == 200
+        assert (await get(stream_server, f"?token={LONG}"))[0] == 303
+        async with viewer(stream_server, LONG) as guest:
+            await guest.quiet()
+        assert (await get(stream_server, "streams", "guess 8"))[0] == 429
+
+    with server(token=LONG, view_token=f"{LONG}, view") as stream_server:
+        run(inner(stream_server))
+
+
+Carrier = Callable[[StreamServer, str], Coroutine[Any, Any, int]]
+
+
+async def by_cookie(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, "streams", Cookie=f"torchrl_gpu_{stream_server.port}={guess}"))[0]
+
+
+async def by_bearer(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, "streams", guess))[0]
+
+
+async def by_query(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, f"stream.mjpg?token={guess}"))[0]
+
+
+async def by_address_of_the_page(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, f"?token={guess}"))[0]
+
+
+async def by_login(stream_server: StreamServer, guess: str) -> int:
+    return (await post(stream_server, "login", json.dumps({"token": guess}).encode()))[0]
+
+
+async def by_websocket(stream_server: StreamServer, guess: str) -> int:
+    return (await get(stream_server, f"ws?token={guess}", **upgrade()))[0]
+
+
+async def by_offer(stream_server: StreamServer, guess: str) -> int:
+    return (await post(stream_server, "webrtc/offer", b"{}", guess))[0]
+
+
+CARRIERS = [by_cookie, by_bearer, by_query, by_address_of_the_page, by_login, by_websocket, by_offer]
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_wrong_ones_are_counted_whatever_carries_them(carrier: Carrier) -> None:
+    """Of a token of four digits no way in lets more than five wrong ones be compared."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        assert await carrier(stream_server, "1000") == 401
+        assert await carrier(stream_server, "1000") == 401, "the same again is no other guess"
+        for guess in range(1001, 1005):
+            assert await carrier(stream_server, str(guess)) == 401
+        assert await by_bearer(stream_server, "1005") == 429
+        assert await by_bearer(stream_server, "4711") == 429, "nor is the right one told from them"
+
+    with server(token="4711") as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_session_cannot_be_computed_from_the_token() -> None:
+    """As it could when the cookie was the token's HMAC: whoever tried all tokens of four digits was in."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        cookie = hmac.new(b"4711", b"torchrl_gpu session, control", hashlib.sha256).hexdigest()
+        assert await by_cookie(stream_server, cookie) == 401
+
+    with server(token="4711") as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_page_that_was_left_open_shuts_nobody_out() -> None:
+    """The session ended with the server; the page tries again until its reader gives it the token."""
+
+    async def inner(before: StreamServer, stream_server: StreamServer) -> None:
+        name = f"torchrl_gpu_{stream_server.port}"
+        async with session() as client:
+            host = {"Host": f"127.0.0.1:{stream_server.port}"}
+            async with client.get(address(before, "?token=4711"), headers=host, allow_redirects=False) as answer:
+                cookie = SimpleCookie(answer.headers["Set-Cookie"])[name].value
+        for _ in range(20):
+            status, headers, _ = await get(stream_server, "streams", Cookie=f"{name}={cookie}")
+            assert status == 401
+            assert SimpleCookie(headers["Set-Cookie"])[name].value == "", "the browser forgets it"
+        assert await by_login(stream_server, "4711") == 200
+
+    with server(token="4711") as before, server(token="4711") as stream_server:
+        run(inner(before, stream_server))
+
+
+def test_cookies_of_two_tunnels_have_names_of_their_own() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        for host, name in (("localhost:9090", "torchrl_gpu_9090"), ("localhost", "torchrl_gpu_80")):
+            _, headers, _ = await get(stream_server, "?token=4711", Host=host)
+            cookie = SimpleCookie(headers["Set-Cookie"])[name].value
+            assert (await get(stream_server, "streams", Host=host, Cookie=f"{name}={cookie}"))[0] == 200
+
+    with server(token="4711") as stream_server:
+        run(inner(stream_server))
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1"])
+def test_pages_of_other_origins_may_not_connect(origin: str) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        for token in (None, "drive"):
+            with pytest.raises(WSServerHandshakeError) as error:
+                async with viewer(stream_server, token, origin=origin):
+                    pass
+            assert error.value.status == 403
+        assert (await post(stream_server, "login", b'{"token": "drive"}', Origin=origin))[0] == 403
+        assert (await post(stream_server, "webrtc/offer", b"{}", "drive", Origin=origin))[0] == 403
+
+    with server(token="drive") as stream_server:
+        run(inner(stream_server))
+
+
+def test_our_own_page_and_allowed_ones_may() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        for origin in (address(stream_server).rstrip("/"), "https://lab.example"):
+            async with viewer(stream_server, origin=origin) as guest:
+                await guest.quiet()
+
+    with server(allowed_origins=["https://lab.example"]) as stream_server:
+        run(inner(stream_server))
+
+
+def test_who_may_show_a_picture_within_a_page() -> None:
+    """A picture's request names its page as the referrer only; what a browser lets through, the answer says."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        with producing(stream_server):
+            for referrer, policy in (
+                ("https://lab.example/wiki/robots", "cross-origin"),
+                ("https://lab.example", "cross-origin"),
+                ("https://evil.example/https://lab.example/", "same-site"),
+                ("https://lab.example.evil.example/", "same-site"),
+                ("http://[", "same-site"),
+            ):
+                status, headers, _ = await get(stream_server, "snapshot.jpg", Referer=referrer)
+                assert (status, headers["Cross-Origin-Resource-Policy"]) == (200, policy), referrer
+                assert "Access-Control-Allow-Origin" not in headers
+            _, headers, _ = await get(stream_server, "snapshot.jpg", Origin="https://lab.example")
+            assert headers["Access-Control-Allow-Origin"] == "https://lab.example"
+            assert (headers["Vary"], headers["Cross-Origin-Resource-Policy"]) == ("Origin", "cross-origin")
+            _, headers, _ = await get(stream_server, "snapshot.jpg", Origin="https://evil.example")
+            assert "Access-Control-Allow-Origin" not in headers
+            _, headers, _ = await get(stream_server, "")
+            assert headers["Cross-Origin-Resource-Policy"] == "same-site"
+
+    with server(allowed_origins=["https://lab.example"]) as stream_server:
+        run(inner(stream_server))
+
+
+def test_pages_of_other_sites_take_no_places() -> None:
+    """Their pictures would not be shown, but each would be a viewer."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        other = {"Sec-Fetch-Site": "cross-site"}
+        with producing(stream_server):
+            for destination in ("image", "iframe", "video", "empty", "embed"):
+                fetch = other | {"Sec-Fetch-Dest": destination}
+                assert (await get(stream_server, "snapshot.jpg", **fetch))[0] == 403, destination
+                fetch |= {"Referer": "https://lab.example/"}
+                assert (await get(stream_server, "snapshot.jpg", **fetch))[0] == 200, destination
+            assert (await get(stream_server, "snapshot.jpg", **other, **{"Sec-Fetch-Dest": "document"}))[0] == 200
+            assert (await get(stream_server, "", **other, **{"Sec-Fetch-Dest": "iframe"}))[0] == 200
+            own = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Dest": "image"}
+            assert (await get(stream_server, "snapshot.jpg", **own))[0] == 200
+
+    with server(allowed_origins=["https://lab.example"]) as stream_server:
+        run(inner(stream_server))
+
+
+async def raw(stream_server: StreamServer, data: bytes) -> bytes:
+    """All that comes back for bytes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
+    writer.write(data)
+    try:
+        return await asyncio.wait_for(reader.read(), 20)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("request_line", "fields", "status"),
+    [
+        ("GET /ws", "Host: localhost\r\nOrigin: http://[\r\nUpgrade: websocket\r\n", b"403"),
+        ("POST /login", "Host: localhost\r\nOrigin: http://[::1\r\nContent-Length: 0\r\n", b"403"),
+        ("GET /streams", "", b"400"),
+        ("GET /streams", "Host: localhost\r\nHost: evil.example\r\n", b"400"),
+        ("POST /login", "Host: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n", b"400"),
+        ("POST /login", "Host: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n", b"400"),
+        ("HEAD /streams", "Host: localhost\r\n", b"401"),
+        ("GET //streams", "Host: localhost\r\n", b"401"),
+        ("GET /./streams", "Host: localhost\r\n", b"401"),
+        ("GET /login/../streams", "Host: localhost\r\n", b"401"),
+        ("GET /%2e%2e/etc/passwd", "Host: localhost\r\n", b"401"),
+        ("GET http://localhost/streams", "Host: localhost\r\n", b"401"),
+        ("OPTIONS *", "Host: localhost\r\n", b"401"),
+        ("GET //evil.example/?token=drive", "Host: localhost\r\n", b"40"),
+        ("GET /" + "a" * 9000, "Host: localhost\r\n", b"400"),
+        ("GET /", "Host: localhost\r\nCookie: " + "a" * 9000 + "\r\n", b"400"),
+        ("GET /", "Host: localhost\r\n" + "".join(f"A{i}: b\r\n" for i in range(500)), b"400"),
+    ],
+)
+def test_odd_requests(request_line: str, fields: str, status: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        said = await raw(stream_server, f"{request_line} HTTP/1.1\r\n{fields}Connection: close\r\n\r\n".encode())
+        assert said.split(b" ", 2)[1].startswith(status), said[:200]
+        assert b"Location" not in said
+
+    with server(token="drive") as stream_server:
+        run(inner(stream_server))
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("host", ["[:::::]", "[12345]:80", "[::1", "localhost:99999999"])
+def test_odd_hosts(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        said = await raw(stream_server, f"GET /streams HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        assert said.split(b" ", 2)[1] in (b"400", b"403"), said[:200]
+
+    with server() as stream_server:
+        run(inner(stream_server))
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_body_of_few_bytes_does_not_become_many() -> None:
+    """A request is not decompressed: 64 KiB would make 64 MiB."""
+    bomb = gzip.compress(bytes(8 << 20))
+    small = gzip.compress(json.dumps({"token": "drive"}).encode())
+
+    async def inner(stream_server: StreamServer) -> None:
+        for body in (bomb, small):
+            fields = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+            status, _, said = await post(stream_server, "login", body, **fields)
+            assert (status, json.loads(said)["message"]) == (400, "want JSON")
+
+    assert len(bomb) < 65_536
+    with server(token="drive") as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_name_that_was_turned_to_this_machine_is_refused() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        for path in ("", "healthz", "streams"):
+            assert (await get(stream_server, path, Host=f"evil.example:{stream_server.port}"))[0] == 403
+            assert (await get(stream_server, path, Host="localhost:9999"))[0] == 200, "as through a tunnel"
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_snapshot() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        assert (await get(stream_server, "snapshot.jpg"))[0] == 404
+        stream_server.declare("main")
+        status, headers, _ = await get(stream_server, "snapshot.jpg")
+        assert (status, headers["Retry-After"]) == (503, "1")
+        with producing(stream_server):
+            status, headers, body = await get(stream_server, "snapshot.jpg?stream=main")
+        assert (status, headers["Content-Type"]) == (200, "image/jpeg")
+        assert psnr(decode_jpeg(body), scene()) > 28
+        about = json.loads(headers["X-Frame"])
+        assert about["meta"]["step"] >= 0
+        assert about["captured"] <= about["sent"]
+        status, headers, again = await get(stream_server, "snapshot.jpg")
+        assert (status, again) == (200, body), "the source stands still: its last frame"
+        assert json.loads(headers["X-Frame"])["meta"]["step"] >= about["meta"]["step"]
+        assert stream_server.watchers() == 0
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_metrics_count_what_happens() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        async with viewer(stream_server) as guest:
+            await guest.watch()
+            with producing(stream_server):
+                for _ in range(4):
+                    await guest.picture()
+            await guest.quiet()
+            _, _, body = await get(stream_server, "metrics")
+        lines = dict(line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
+        value = {name.removeprefix("torchrl_gpu_stream_"): float(value) for name, value in lines.items()}
+        assert value['clients{transport="websocket"}'] == 1
+        assert value['watchers{codec="jpeg",stream="main"}'] == 1
+        assert value['frames_published_total{stream="main"}'] >= 4
+        assert value['frames_encoded_total{codec="jpeg",stream="main"}'] >= 4
+        assert value['frames_sent_total{codec="jpeg",transport="websocket"}'] >= 4
+        sent = value['sent_bytes_total{codec="jpeg",transport="websocket"}']
+        assert sent > 4 * 1000 < value['encoded_bytes_total{codec="jpeg",stream="main"}']
+        assert value['encode_seconds_total{codec="jpeg",stream="main"}'] > 0
+        assert value["ack_seconds_count"] >= 4
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_an_offer_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        status, _, body = await post(stream_server, "webrtc/offer", b'{"sdp": "", "type": "offer"}')
+        assert (status, "torchrl_gpu[webrtc]" in json.loads(body)["message"]) == (501, True)
+
+    monkeypatch.setitem(sys.modules, "aiortc", None)
+    monkeypatch.delitem(sys.modules, "torchrl_gpu.streaming.web.webrtc", raising=False)
+    monkeypatch.delattr(torchrl_gpu.streaming.web, "webrtc", raising=False)
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_an_offer_is_answered_within_the_limit_of_viewers(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back = []
+
+    class Webrtc:
+        @staticmethod
+        async def answer(state: Any, fields: dict[str, Any], on_close: Any) -> dict[str, Any]:
+            if fields.get("sdp") is None:
+                raise ValueError("webrtc: want an sdp; got none")
+            given_back.append(on_close)
+            return {"sdp": fields["sdp"], "type": "answer", "id": "1"}
+
+    async def inner(stream_server: StreamServer) -> None:
+        for _ in range(3):
+            status, _, body = await post(stream_server, "webrtc/offer", b"{}")
+            assert (status, json.loads(body)["message"]) == (400, "webrtc: want an sdp; got none")
+        for status in (200, 200, 503):
+            assert (await post(stream_server, "webrtc/offer", b'{"sdp": "v=0"}'))[0] == status
+        given_back[0]()
+        given_back[0]()
+        for status in (200, 503):
+            assert (await post(stream_server, "webrtc/offer", b'{"sdp": "v=0"}'))[0] == status
+
+    monkeypatch.setitem(sys.modules, "torchrl_gpu.streaming.web.webrtc", Webrtc)
+    monkeypatch.setattr(torchrl_gpu.streaming.web, "webrtc", Webrtc, raising=False)
+    with server(max_clients=2) as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
+        writer.write(b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf")
+        assert (await reader.readline()).split()[1] == b"408"
+        writer.close()
+
+    monkeypatch.setattr(routes, "_BODY_TIMEOUT", 0.05)
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def certificate(folder: Path) -> tuple[str, str]:
+    """Files of a certificate that this machine has signed for itself, and of its key."""
+    x509 = pytest.importorskip("cryptography.x509")
+    import datetime
+    import ipaddress
+
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "torchrl_gpu test")])
+    now = datetime.datetime.now(datetime.UTC)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
+    signed = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    files = folder / "certificate.pem", folder / "key.pem"
+    files[0].write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    files[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    files[1].chmod(0o600)
+    return str(files[0]), str(files[1])
+
+
+def test_tls(tmp_path: Path) -> None:
+    import ssl
+
+    files = certificate(tmp_path)
+    trusting = ssl.create_default_context(cafile=files[0])
+
+    async def inner(stream_server: StreamServer) -> None:
+        assert stream_server.url.startswith("https://")
+        async with session(connector=aiohttp.TCPConnector(ssl=trusting)) as client:
+            async with client.get(address(stream_server, "?token=drive"), allow_redirects=False) as answer:
+                assert answer.status == 303
+                assert SimpleCookie(answer.headers["Set-Cookie"])[f"torchrl_gpu_{stream_server.port}"]["secure"]
+            async with client.ws_connect(address(stream_server, "ws?token=drive")) as connection:
+                assert (await connection.receive_json())["role"] == "control"
+        with socket.create_connection(("127.0.0.1", stream_server.port)) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            plain.settimeout(10)
+            assert not plain.recv(4096).startswith(b"HTTP/1.1 200")
+
+    with server(tls=files, token="drive") as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_key_that_is_encrypted_is_refused_without_a_question(tmp_path: Path) -> None:
+    """OpenSSL would ask for its password on the terminal, and the run would wait."""
+    certificate_file, key_file = certificate(tmp_path)
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(Path(key_file).read_bytes(), None)
+    Path(key_file).write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"password"),
+        )
+    )
+    with pytest.raises(ValueError, match=r"want the files of a certificate and its key; got .*: the key is encrypted"):
+        server(tls=(certificate_file, key_file)).start()
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, False), (0o644, True), (0o660, True)])
+def test_a_key_that_others_can_read_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool
+) -> None:
+    files = certificate(tmp_path)
+    Path(files[1]).chmod(mode)
+    with server(tls=files):
+        pass
+    lines = [record.getMessage() for record in caplog.records if "chmod 600" in record.getMessage()]
+    assert len(lines) == warned
+
+
+def test_connections_without_a_handshake_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cost a descriptor each, though no request ever comes of them."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        silent = [await asyncio.open_connection("127.0.0.1", stream_server.port) for _ in range(12)]
+        ended = [asyncio.create_task(reader.read(1)) for reader, _ in silent]
+        await until(lambda: sum(each.done() for each in ended) >= 8)
+        await asyncio.wait(ended, timeout=0.05)
+        assert sum(each.done() for each in ended) == 8, "four are left: two thirds of six"
+        for _, writer in silent:
+            writer.transport.abort()
+        await asyncio.gather(*ended, return_exceptions=True)
+
+    monkeypatch.setattr(app_state, "_SPARE_CONNECTIONS", 0)
+    with server(tls=certificate(tmp_path), max_clients=3) as stream_server:
+        run(inner(stream_server))
+
+
+def test_head_asks_for_no_stream() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        async with session() as client:
+            for path, status in (("", 200), ("healthz", 200), ("stream.mjpg", 405), ("snapshot.jpg", 405), ("ws", 405)):
+                async with client.head(address(stream_server, path)) as answer:
+                    assert answer.status == status, path
+        await until(lambda: stream_server.watchers() == 0)
+
+    with server() as stream_server:
+        run(inner(stream_server))

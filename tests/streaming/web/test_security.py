@@ -1,0 +1,220 @@
+"""Tokens, sessions, hosts and origins."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from typing import Any
+
+import pytest
+
+from torchrl_gpu.streaming.web import security
+from torchrl_gpu.streaming.web.security import AccessRules, FailureLimit, Sessions, content_security_policy, is_loopback
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("localhost", True),
+        ("LOCALHOST.", True),
+        ("::1", True),
+        ("[::1]", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.5", False),
+        ("localhost.example.com", False),
+        ("127.0.0.1.example.com", False),
+        ("", False),
+    ],
+)
+def test_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+def test_roles() -> None:
+    gate = AccessRules("drive", "look")
+    assert gate.role_of_token("drive") == "control"
+    assert gate.role_of_token("look") == "view"
+    wrong = ("", "driv", "drive ", "Drive", "dr\u00efve", "\udcff", "\ud800")
+    assert [gate.role_of_token(token) for token in wrong] == [None] * len(wrong)
+    assert not gate.is_open
+    assert AccessRules().is_open
+
+
+def test_sessions_are_random_and_end_with_the_server() -> None:
+    gate, later = AccessRules("drive", "look"), AccessRules("drive", "look")
+    control, view = gate.sessions.open("control"), gate.sessions.open("view")
+    assert (gate.sessions.role(control), gate.sessions.role(view)) == ("control", "view")
+    assert later.sessions.role(control) is None
+    assert later.sessions.open("control") != control != gate.sessions.open("control")
+    assert len(control) == 43  # 256 bits
+    assert gate.sessions.role("drive") is None
+    assert gate.role_of_token(control) is None
+
+
+def test_no_cookie_can_be_computed_from_a_token() -> None:
+    gate = AccessRules("1234")
+    gate.sessions.open("control")
+    message = b"torchrl_gpu session, control"
+    guesses = (hmac.new(f"{number:04}".encode(), message, hashlib.sha256).hexdigest() for number in range(10_000))
+    assert not any(map(gate.sessions.role, guesses))
+
+
+def test_sessions_end_without_use_and_are_bounded_role_by_role() -> None:
+    now = [0.0]
+    sessions = Sessions(size=2, lifetime=10.0, clock=lambda: now[0])
+    control, first, second = sessions.open("control"), sessions.open("view"), sessions.open("view")
+    assert sessions.role(first) == "view"
+    third = sessions.open("view")
+    assert sessions.role(second) is None, "the one that was used longest ago"
+    assert [sessions.role(each) for each in (control, first, third)] == ["control", "view", "view"]
+    now[0] = 10.0
+    assert sessions.role(first) == "view"
+    now[0] = 10.5
+    assert [sessions.role(each) for each in (control, first, third)] == [None, "view", None]
+    assert sessions.role(control) is None
+
+
+def test_no_session_is_kept_in_the_clear() -> None:
+    sessions = Sessions()
+    cookie = sessions.open("control")
+    assert cookie not in repr(vars(sessions))
+
+
+def test_every_secret_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[bytes] = []
+
+    def compare(given: bytes, secret: bytes) -> bool:
+        compared.append(secret)
+        return hmac.compare_digest(given, secret)
+
+    monkeypatch.setattr(security, "hmac", type("hmac", (), {"compare_digest": staticmethod(compare)}))
+    gate = object.__new__(AccessRules)
+    gate._tokens = {"control": b"drive", "view": b"look"}
+    for token in ("drive", "look", "neither"):
+        compared.clear()
+        gate.role_of_token(token)
+        assert compared == [b"drive", b"look"]
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("127.0.0.1:8080", True),
+        ("localhost:9000", True),
+        ("[::1]:8080", True),
+        ("LAB.example", True),
+        ("evil.example:8080", False),
+        ("127.0.0.1:8080, evil.example", False),
+        ("localhost:8080/../", False),
+        ("a b", False),
+        ("[:::::]", False),
+        ("", False),
+    ],
+)
+def test_without_a_token_only_names_of_this_machine_may_be_asked_for(host: str, allowed: bool) -> None:
+    assert AccessRules(allowed_origins=["https://lab.example"]).allows_host(host) is allowed
+
+
+def test_with_a_token_any_name_may() -> None:
+    gate = AccessRules("drive")
+    assert gate.allows_host("gpu_node-3.cluster:8080")
+    assert not gate.allows_host('x"; script-src *')
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        (None, True),
+        ("http://localhost:8080", True),
+        ("https://LOCALHOST:8080", True),
+        ("https://lab.example", True),
+        ("https://lab.example/", True),
+        ("http://lab.example", False),
+        ("http://localhost:9999", False),
+        ("http://evil.example", False),
+        ("null", False),
+        ("http://[", False),
+        ("file://", False),
+        ("", False),
+        ("http://localhost:8080.evil.example", False),
+        ("http://localhost:8080@evil.example", False),
+    ],
+)
+def test_origins(origin: str | None, allowed: bool) -> None:
+    assert AccessRules(allowed_origins=["https://lab.example"]).allows_origin(origin, "localhost:8080") is allowed
+
+
+def test_failures_of_one_address_end_in_a_wait() -> None:
+    now = [100.0]
+    limit = FailureLimit(limit=3, window=60.0, clock=lambda: now[0])
+    for i in range(3):
+        assert limit.wait("10.0.0.1") == 0
+        now[0] = 100.0 + i
+        limit.fail("10.0.0.1", f"guess {i}")
+    assert limit.wait("10.0.0.1") == 58.0  # until the first of the three is a minute old
+    assert limit.wait("10.0.0.2") == 0
+    now[0] = 160.5
+    assert limit.wait("10.0.0.1") == 0
+    limit.fail("10.0.0.1", "guess 3")
+    assert limit.wait("10.0.0.1") == pytest.approx(0.5)  # those at 101, 102 and 160.5
+
+
+def test_a_household_of_ipv6_counts_as_one_and_addresses_are_forgotten() -> None:
+    limit = FailureLimit(limit=1, size=2, clock=lambda: 0.0)
+    limit.fail("2001:db8:1:2:aaaa::1", "guess")
+    assert limit.wait("2001:db8:1:2:bbbb::2") > 0
+    assert limit.wait("2001:db8:1:3::1") == 0
+    limit.fail("10.0.0.1", "guess")
+    assert limit.wait("::ffff:10.0.0.1") > 0
+    limit.fail("not an address", "guess")
+    assert limit.wait("2001:db8:1:2:aaaa::1") == 0
+
+
+def test_the_same_wrong_token_again_is_no_other_guess() -> None:
+    limit = FailureLimit(limit=2, clock=lambda: 0.0)
+    for _ in range(10):
+        limit.fail("10.0.0.1", "of the server before")
+    assert limit.wait("10.0.0.1") == 0
+    limit.fail("10.0.0.1", "another")
+    assert limit.wait("10.0.0.1") == 60.0
+    assert "of the server before" not in repr(vars(limit))
+
+
+def test_which_tokens_are_out_of_reach() -> None:
+    gate = AccessRules("a token of many characters", "1234")
+    assert gate.is_out_of_reach("control")
+    assert not gate.is_out_of_reach("view")
+
+
+@pytest.mark.parametrize("origin", ["https://lab.example; script-src *", "lab.example", "*", "", 7, "https://"])
+def test_what_is_no_origin(origin: Any) -> None:
+    with pytest.raises(ValueError, match="want allowed_origins such as '"):
+        AccessRules(allowed_origins=[origin])
+
+
+def test_a_page_may_be_named_by_an_address_within() -> None:
+    gate = AccessRules(allowed_origins=["https://lab.example"])
+    assert gate.lists_origin("https://LAB.example/wiki/robots?page=2")
+    wrong = (None, "https://lab.example.evil.example/", "https://lab.example@evil.example/", "http://[", "null")
+    assert not any(map(gate.lists_origin, wrong))
+
+
+def test_the_policy_names_the_inline_blocks_and_nothing_else() -> None:
+    script, style = "\n let a = '</b>';\n", "b { color: red }"
+    page = f"<html><style>{style}</style><p>text</p><script>{script}</script></html>"
+    policy = dict(
+        part.split(" ", 1)
+        for part in content_security_policy(page, "localhost:80", ["https://lab.example"]).split("; ")
+    )
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy["script-src"] == f"'sha256-{digest}'"
+    assert policy["style-src"].startswith("'sha256-")
+    assert policy["default-src"] == "'none'"
+    assert policy["connect-src"] == "'self' ws://localhost:80 wss://localhost:80"
+    assert policy["frame-ancestors"] == "'self' https://lab.example"
+    assert "unsafe" not in " ".join(policy.values())
+    assert "script-src 'none'" in content_security_policy("<p>", "localhost")

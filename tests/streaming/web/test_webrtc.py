@@ -1,0 +1,360 @@
+"""Offers that are answered or refused, and connections from one end to the other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import socket
+import struct
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Coroutine, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("aiortc", reason="needs the extra webrtc")
+
+import numpy as np
+from aiohttp import web
+from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+from aiortc.rtcrtpsender import RTCRtpSender
+
+from tests.streaming.network import only_loopback
+from tests.streaming.pictures import scene
+from torchrl_gpu.streaming.broadcast.hub import Hub
+from torchrl_gpu.streaming.server import StreamServer
+from torchrl_gpu.streaming.web import webrtc
+from torchrl_gpu.streaming.web.app_state import AppState
+from torchrl_gpu.streaming.web.connection_limit import ConnectionLimit, DescriptorLimit
+from torchrl_gpu.streaming.web.settings import ServerSettings
+
+networked = pytest.mark.skipif(only_loopback(), reason="needs a network: ICE has no candidate for 127.0.0.1")
+OFFER = "v=0\r\nm=video 9 UDP/TLS/RTP/SAVPF 96\r\n"
+
+
+def on_a_loop(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(play(), 20))
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({}, "want an offer"),
+        ({"type": "answer", "sdp": OFFER}, "want an offer"),
+        ({"type": "offer", "sdp": 7}, "want an offer"),
+        ({"type": "offer", "sdp": OFFER + "x" * webrtc.MAX_OFFER}, "at most 32768 characters"),
+        ({"type": "offer", "sdp": "v=0\r\n"}, "want one video .* got nothing"),
+        ({"type": "offer", "sdp": OFFER + OFFER}, "want one video"),
+        ({"type": "offer", "sdp": OFFER + "m=audio 9 UDP/TLS/RTP/SAVPF 0\r\n"}, "got m=audio, m=video"),
+    ],
+)
+def test_what_is_no_offer_of_one_video_is_refused(fields: dict[str, Any], wanted: str) -> None:
+    with pytest.raises(ValueError, match=wanted):
+        webrtc.read_offer(fields)
+
+
+def test_candidates_with_names_are_left_out() -> None:
+    candidates = [
+        "a=candidate:1 1 udp 2113937151 0b6d6f0a-52a5.local 51472 typ host",
+        "a=candidate:2 1 udp 2113937151 192.0.2.7 51473 typ host",
+        "a=candidate:3 1 udp 2113937151 2001:db8::7 51474 typ host",
+        "a=candidate:4",
+    ]
+    read = webrtc.read_offer({"type": "offer", "sdp": OFFER + "\n".join(candidates)})
+    assert read == OFFER + "\r\n".join(candidates[1:3]) + "\r\n"
+
+
+def test_only_so_many_addresses_of_a_viewer_are_tried() -> None:
+    """The server sends packets there, wherever that is."""
+    candidates = [f"a=candidate:{i} 1 udp 2113937151 192.0.2.{i} 51473 typ host" for i in range(1, 60)]
+    read = webrtc.read_offer({"type": "offer", "sdp": OFFER + "\n".join(candidates)})
+    assert read == OFFER + "\r\n".join(candidates[:16]) + "\r\n"
+
+
+def test_an_offer_of_many_lines_is_refused() -> None:
+    with pytest.raises(ValueError, match="at most 400 lines; got 2002"):
+        webrtc.read_offer({"type": "offer", "sdp": OFFER + 2000 * "a=rtpmap:96\r\n"})
+
+
+class Seat:
+    given_back = 0
+
+    def __call__(self) -> None:
+        self.given_back += 1
+
+
+def state() -> AppState:
+    hub = Hub()
+    hub.declare("main")
+    hub.attach(asyncio.get_running_loop())
+    return AppState(ServerSettings(), hub)
+
+
+async def offer_of(connection: RTCPeerConnection, *codecs: str) -> dict[str, str]:
+    """An offer to receive one video in some codecs."""
+    transceiver = connection.addTransceiver("video", direction="recvonly")
+    known = RTCRtpSender.getCapabilities("video").codecs
+    transceiver.setCodecPreferences([each for each in known if each.mimeType in codecs])
+    await connection.setLocalDescription(await connection.createOffer())
+    return {"type": "offer", "sdp": connection.localDescription.sdp}
+
+
+def receiver() -> RTCPeerConnection:
+    return RTCPeerConnection(RTCConfiguration(iceServers=[]))
+
+
+def test_the_answer_is_h264_whatever_the_viewer_prefers() -> None:
+    async def play() -> None:
+        viewer, seat, server = receiver(), Seat(), state()
+        answer = await webrtc.answer(server, await offer_of(viewer, "video/VP8", "video/H264"), seat)
+        assert answer["type"] == "answer"
+        assert "H264/90000" in answer["sdp"]
+        assert "VP8" not in answer["sdp"]
+        assert server.hub.streams["main"].subscriptions[0].codec == "h264"
+        for close in list(server.closers):
+            await close()
+        assert (seat.given_back, server.closers, server.hub.streams["main"].subscriptions) == (1, set(), ())
+        await viewer.close()
+
+    on_a_loop(play)
+
+
+def test_an_offer_without_h264_leaves_nothing_behind() -> None:
+    async def play() -> None:
+        viewer, seat, server = receiver(), Seat(), state()
+        with pytest.raises(ValueError, match=r"want an offer that takes H\.264"):
+            await webrtc.answer(server, await offer_of(viewer, "video/VP8"), seat)
+        assert (seat.given_back, server.closers, server.hub.streams["main"].subscriptions) == (1, set(), ())
+        await viewer.close()
+
+    on_a_loop(play)
+
+
+def test_a_stream_that_does_not_exist_is_refused() -> None:
+    async def play() -> None:
+        viewer = receiver()
+        offer = await offer_of(viewer, "video/H264") | {"stream": "none"}
+        with pytest.raises(ValueError, match="want one of the streams main"):
+            await webrtc.answer(state(), offer, Seat())
+        await viewer.close()
+
+    on_a_loop(play)
+
+
+def test_the_sockets_of_viewers_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no more files may be opened there is no room, and what a viewer took it gives back."""
+
+    async def play() -> None:
+        seat, server = Seat(), state()
+        server.connections = ConnectionLimit(8, 10.0, DescriptorLimit(room=3))
+        monkeypatch.setattr(webrtc, "get_host_addresses", lambda use_ipv4, use_ipv6: ["192.0.2.1"])
+        for stream, error in (("main", ValueError), ("none", ValueError)):
+            with pytest.raises(error):
+                await webrtc.answer(server, {"type": "offer", "sdp": OFFER, "stream": stream}, seat)
+        assert server.connections.reserve(2)
+        with pytest.raises(web.HTTPServiceUnavailable):
+            await webrtc.answer(server, {"type": "offer", "sdp": OFFER}, seat)
+        server.connections.release(2)
+        assert server.connections.reserve(3)
+
+    on_a_loop(play)
+
+
+@pytest.mark.parametrize("stream", [7, None, ["main"]])
+def test_the_name_of_a_stream_is_text(stream: Any) -> None:
+    async def play() -> None:
+        with pytest.raises(ValueError, match="want the name of a stream"):
+            await webrtc.answer(state(), {"type": "offer", "sdp": OFFER, "stream": stream}, Seat())
+
+    on_a_loop(play)
+
+
+def test_a_viewer_that_never_connects_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webrtc, "_CONNECT_TIMEOUT", 0.05)
+
+    async def play() -> None:
+        viewer, seat, server = receiver(), Seat(), state()
+        offer = await offer_of(viewer, "video/H264")
+        await viewer.close()
+        await webrtc.answer(server, offer, seat)
+        await until(lambda: seat.given_back == 1)
+        assert server.closers == set()
+
+    on_a_loop(play)
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    """Waits for what the event loop or another thread does; the caller's time limit ends it."""
+    while not happened():
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def server() -> Iterator[StreamServer]:
+    """A server to whose stream main a moving picture is published."""
+    with StreamServer(port=0, heartbeat_s=0.5) as server:
+        server.declare("main")
+        done = threading.Event()
+        producer = threading.Thread(target=publish, args=(server, done))
+        producer.start()
+        try:
+            yield server
+        finally:
+            done.set()
+            producer.join()
+
+
+def publish(server: StreamServer, done: threading.Event) -> None:
+    shift = 0
+    while not done.wait(1 / 30):
+        shift += 1
+        server.publish(scene(shift=shift), meta={"step": shift})
+
+
+async def connect(server: StreamServer, viewer: RTCPeerConnection) -> Any:
+    """Sends a viewer's offer to the server; returns its track."""
+    tracks: asyncio.Queue[Any] = asyncio.Queue()
+    viewer.on("track", tracks.put_nowait)
+    offer = json.dumps(await offer_of(viewer, "video/H264")).encode()
+    answer = await asyncio.to_thread(post, f"{server.url}webrtc/offer", offer)
+    await viewer.setRemoteDescription(RTCSessionDescription(answer["sdp"], answer["type"]))
+    return await tracks.get()
+
+
+def post(url: str, body: bytes) -> dict[str, Any]:
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return json.load(response)
+
+
+def counted(server: StreamServer, name: str, label: str) -> float:
+    """What the server has counted under a name and a label."""
+    with urllib.request.urlopen(f"{server.url}metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if f"_{name}{{" in line and label in line)
+
+
+@networked
+def test_viewers_share_one_encoding_and_a_late_one_sees_a_picture(server: StreamServer) -> None:
+    async def play() -> None:
+        viewers = [receiver(), receiver()]
+        first = await connect(server, viewers[0])
+        for _ in range(10):
+            await first.recv()
+        late = await connect(server, viewers[1])  # the next key frame of its own accord is seconds away
+        frame = await late.recv()
+        picture = frame.to_ndarray(format="rgb24")
+        assert picture.shape == (120, 160, 3)
+        still = picture[60:, :, :2].astype(int) - scene()[60:, :, :2]  # only blue moves there
+        assert np.abs(still).mean() < 6
+        encoded = await asyncio.to_thread(counted, server, "frames_encoded_total", 'codec="h264"')
+        sent = await asyncio.to_thread(counted, server, "frames_sent_total", 'transport="webrtc"')
+        assert encoded < sent, "two viewers were sent more pictures than were encoded"
+        for viewer in viewers:
+            await viewer.close()
+
+    on_a_loop(play)
+
+
+@networked
+def test_headers_come_on_a_data_channel_whose_silence_ends_the_connection(
+    server: StreamServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webrtc, "_MIN_SILENCE", 0.5)
+
+    async def play() -> None:
+        viewer = receiver()
+        channel = viewer.createDataChannel("meta")
+        heard: asyncio.Queue[Any] = asyncio.Queue()
+        channel.on("message", lambda message: heard.put_nowait(json.loads(message)))
+        channel.on("open", lambda: channel.send(json.dumps({"type": "ping", "t": 5})))
+        track = await connect(server, viewer)
+        pictures = asyncio.ensure_future(drain(track))
+        pong = await heard.get()
+        while pong.get("type") != "pong":
+            pong = await heard.get()
+        assert pong["t"] == 5
+        assert abs(pong["now"] - time.time()) < 60
+        header = await heard.get()
+        while header.get("origin") is None:
+            header = await heard.get()
+        assert header["meta"]["step"] > 0
+        assert (header["width"], header["height"], header["stream"]) == (160, 120, "main")
+        await until(lambda: server.watchers("main") == 0)
+        await viewer.close()
+        await pictures
+
+    on_a_loop(play)
+
+
+@networked
+def test_a_strangers_packet_is_no_failure_of_the_server(server: StreamServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Over one whose priority is empty aioice stumbles: `stop` must not raise, nor the log fill with tracebacks."""
+
+    async def play() -> None:
+        viewer = receiver()
+        await connect(server, viewer)
+        hosts = re.findall(r"a=candidate:\S+ 1 udp \d+ (\S+) (\d+) ", viewer.remoteDescription.sdp)
+        host, port = next((host, int(port)) for host, port in hosts if ":" not in host)
+        packet = struct.pack(">HHI12sHH", 1, 4, 0x2112A442, bytes(12), 0x24, 0)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+            for number in range(1, 4):
+                stranger.sendto(packet, (host, port))
+                while await asyncio.to_thread(counted, server, "peer_errors_total", "aioice") < number:
+                    pass
+        await viewer.close()
+
+    on_a_loop(play)
+    lines = [record for record in caplog.records if "over what a peer sent" in record.getMessage()]
+    assert [record.exc_info for record in lines if record.levelno >= logging.WARNING] == [None]
+    server.stop()
+
+
+@networked
+def test_a_second_data_channel_ends_the_connection(server: StreamServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came on it would be counted by nobody."""
+    monkeypatch.setattr(webrtc, "_MIN_SILENCE", 3600.0)
+
+    async def play() -> None:
+        viewer = receiver()
+        viewer.createDataChannel("meta")
+        track = await connect(server, viewer)
+        pictures = asyncio.ensure_future(drain(track))
+        await until(lambda: server.watchers("main") == 1)
+        viewer.createDataChannel("another")
+        await until(lambda: server.watchers("main") == 0)
+        await viewer.close()
+        await pictures
+
+    on_a_loop(play)
+
+
+def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:
+    async def play() -> None:
+        peer = webrtc.Peer(state(), "main", Seat())
+        said: list[str] = []
+        channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)
+        peer._send_text(channel, "one")  # type: ignore[arg-type]
+        channel.bufferedAmount = 1 << 20
+        peer._send_text(channel, "two")  # type: ignore[arg-type]
+        channel.bufferedAmount, channel.readyState = 0, "closing"
+        peer._send_text(channel, "three")  # type: ignore[arg-type]
+        assert said == ["one"]
+        await peer.close()
+
+    on_a_loop(play)
+
+
+async def drain(track: Any) -> None:
+    from aiortc.mediastreams import MediaStreamError
+
+    try:
+        while True:
+            await track.recv()
+    except MediaStreamError:
+        pass

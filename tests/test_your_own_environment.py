@@ -1,0 +1,86 @@
+"""The page "An environment of your own": its thirty lines train, are evaluated, stream and resume, as it says."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchrl.envs.utils import check_env_specs
+
+from tests.conftest import ROOT
+from torchrl_gpu import cli
+
+PAGE = (ROOT / "docs" / "environments" / "your_own.md").read_text()
+CODE, CONFIG = (re.search(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)[1] for kind in ("python", "yaml"))  # type: ignore[index]
+SMALL = ["--model.env.num_envs=8", "--model.warmup_frames=64", "--data.steps_per_epoch=2", "--data.num_episodes=6"]
+SMALL += ["--data.num_val_episodes=4", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
+SMALL += ["--trainer.log_every_n_steps=1"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The two files of the page, in a folder where the programs are called."""
+    (tmp_path / "point.py").write_text(CODE)
+    (tmp_path / "point.yaml").write_text(CONFIG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("point", None)
+
+
+def run(*arguments: str) -> None:
+    assert cli.main([*arguments], "lightning") in (None, 0)
+
+
+def test_the_class_has_thirty_lines_and_true_specs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(folder)
+    from point import PointEnv  # type: ignore[import-not-found]
+
+    body = CODE[CODE.index("class PointEnv") :]
+    assert sum(bool(line.strip()) for line in body.splitlines()) <= 32
+    env = PointEnv(3, device="cpu", seed=0)
+    check_env_specs(env)
+    assert env.pictures([0, 2], 64, 48).shape == (2, 48, 64, 3)
+
+
+def test_it_trains_streams_resumes_and_is_evaluated(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    pytest.importorskip("aiohttp")
+    pytest.importorskip("cv2")
+    from torchrl_gpu.callbacks import FrameStream
+
+    pictures: list[bytes] = []
+    before = FrameStream.on_train_end
+
+    def look(self: Any, *args: Any) -> None:
+        with urllib.request.urlopen(
+            f"{self.server.url.partition('?')[0]}snapshot.jpg?stream=env0", timeout=20
+        ) as reply:
+            pictures.append(reply.read())
+        before(self, *args)
+
+    monkeypatch.setattr(FrameStream, "on_train_end", look)
+    run("fit", "--config", "point.yaml", *SMALL, "--trainer.max_steps=16")
+    assert pictures[0].startswith(b"\xff\xd8")
+    checkpoints = folder / "runs" / "point" / "checkpoints"
+    assert {"last.ckpt", "best.ckpt"} <= {path.name for path in checkpoints.iterdir()}
+    saved = torch.load(checkpoints / "last.ckpt", weights_only=True)
+    assert saved["agent_space"]["observations"]["place"] == [[2], "float32"]
+    run("fit", "--config", "point.yaml", *SMALL, "--ckpt_path=last", "--trainer.max_steps=32")
+    again = torch.load(checkpoints / "last.ckpt", weights_only=True)
+    assert again["global_step"] == 32
+    assert again["frames"] == saved["frames"] + 2 * 4 * 8  # two training steps, four steps of eight environments each
+    capfd.readouterr()
+    run("test", "--config", "point.yaml", *SMALL, "--ckpt_path=best")
+    said = capfd.readouterr().out
+    assert "arrived" in said
+    assert "random" in said
+    report = json.loads((folder / "runs" / "point" / "evaluation.json").read_text())
+    assert [each["policy"] for each in report["policies"]] == ["random", "DQN"]
+    assert {path.suffix for path in (folder / "runs" / "point").iterdir()} >= {".png", ".gif"}

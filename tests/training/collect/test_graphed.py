@@ -1,0 +1,551 @@
+"""Graphed rollouts: the same steps as the plain loop, replay after replay, whatever happens in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from tests.no_host_reads import HostRead, NoHostReads
+from tests.training.tiny import dqn, packing_env
+from torchrl_gpu import native
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies import EpsilonGreedy, PolicyWrapper
+from torchrl_gpu.policies.packing import DeepestBottomLeft
+from torchrl_gpu.training.collect.graphed import Graph, GraphedRollout, operator_named, play_steps
+from torchrl_gpu.training.collect.rollout import Rollout
+
+Policy = Callable[[TensorDictBase], TensorDictBase]
+STEPS = 6
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes down every operator with the tensors that it read and gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tape: list[tuple[Any, Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.tape.append((func, args, kwargs or {}, out))
+        return out
+
+    def replay(self) -> None:
+        """Every operator again, into the memory of the first time."""
+        with torch.no_grad():
+            for func, args, kwargs, out in self.tape:
+                tree_map(_copy_into, out, func(*args, **kwargs))
+
+
+def _copy_into(old: Any, new: Any) -> None:
+    if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+        old.copy_(new)
+
+
+def capture_on_cpu(body: Callable[[], TensorDictBase], device: torch.device) -> Graph:
+    """What a CUDA graph is, on a CPU: replays know no Python, only operators and addresses."""
+    assert device.type == "cpu"
+    recorder, random = _Recorder(), torch.get_rng_state()
+    with recorder:
+        result = body()
+    torch.set_rng_state(random)
+    return Graph(recorder.replay, result)
+
+
+@pytest.fixture(autouse=True)
+def only_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The helpers written in C++ are no operators, so that no recorder would see them."""
+    monkeypatch.setattr(native, "runs_on", lambda tensor: False)
+
+
+@pytest.fixture(params=["step by step", "recorded"])
+def capture(request: pytest.FixtureRequest) -> Any:
+    return capture_on_cpu if request.param == "recorded" else None
+
+
+def tiny_env(**changes: Any) -> PackingEnv:
+    return packing_env(4, **{"backend": "eager", **changes})
+
+
+def explorer(env: PackingEnv, epsilon: float = 0.5) -> Any:
+    """An exploring agent, the same at each call."""
+    with torch.random.fork_rng():
+        torch.manual_seed(11)
+        agent = dqn(env, exploration=EpsilonGreedy(1.0, 0.0))
+    agent.exploration.epsilon.fill_(epsilon)
+    return agent
+
+
+def graphed(env: PackingEnv, policy: Policy, capture: Any = None, steps: int = STEPS) -> GraphedRollout:
+    return GraphedRollout(env, policy, steps, env.stored_keys, capture=capture)
+
+
+def plain(env: PackingEnv, policy: Policy, current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+    with torch.no_grad():
+        return play_steps(env, policy, current, STEPS, env.stored_keys)
+
+
+def assert_same(ours: TensorDictBase, theirs: TensorDictBase) -> None:
+    assert set(ours.keys(True, True)) == set(theirs.keys(True, True))
+    assert (ours == theirs).all()
+
+
+def assert_same_env(ours: PackingEnv, theirs: PackingEnv) -> None:
+    mine, other = ours.state_dict(), theirs.state_dict()
+    assert all(torch.equal(mine[name], other[name]) for name in mine)
+
+
+# -- the same as the plain loop --
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_the_plain_loop_is_that_of_a_rollout(steps: int) -> None:
+    env, twin = tiny_env(), tiny_env()
+    played, current = play_steps(env, DeepestBottomLeft(env), env.reset(), steps, env.stored_keys)
+    rollout = Rollout(twin, twin.stored_keys, 1, 0.9)
+    _, wanted = rollout.collect(DeepestBottomLeft(twin), steps)
+    assert_same(played, wanted)
+    assert (current.select("box_heightmap") == rollout.current.select("box_heightmap")).all()
+
+
+def test_greedy_replays_are_the_plain_loop(capture: Any) -> None:
+    env, twin = tiny_env(), tiny_env()
+    play, policy = graphed(env, DeepestBottomLeft(env), capture), DeepestBottomLeft(twin)
+    ours, theirs, ends = env.reset(), twin.reset(), 0
+    for _ in range(5):
+        (played, ours), (wanted, theirs) = play(ours), plain(twin, policy, theirs)
+        assert played.batch_size == (4, STEPS)
+        assert_same(played, wanted)
+        assert_same_env(env, twin)
+        ends += int(played["next", "done"].sum())
+    assert ends > 4
+    assert_same(ours, theirs.select(*ours.keys(True, True)))
+
+
+def test_exploring_replays_are_the_plain_loop(capture: Any) -> None:
+    env, twin = tiny_env(), tiny_env()
+    play, policy = graphed(env, PolicyWrapper(explorer(env)), capture), PolicyWrapper(explorer(twin))
+    ours, theirs = env.reset(), twin.reset()
+    with set_exploration_type(ExplorationType.RANDOM):
+        for turn in range(4):
+            torch.manual_seed(turn)
+            played, ours = play(ours)
+            torch.manual_seed(turn)
+            wanted, theirs = plain(twin, policy, theirs)
+            assert_same(played, wanted)
+    assert_same_env(env, twin)
+
+
+def test_two_replays_differ_where_the_policy_explores(capture: Any) -> None:
+    env = tiny_env()
+    play = graphed(env, PolicyWrapper(explorer(env, 1.0)), capture)
+    start, state = env.reset(), env.state_dict()
+    first = start.clone()
+    with set_exploration_type(ExplorationType.RANDOM):
+        one, _ = play(start)
+        env.load_state_dict(state)
+        other, _ = play(first)
+    assert (one["action"] != other["action"]).any()
+
+
+def test_nothing_is_read_back() -> None:
+    env = tiny_env()
+    play, current = graphed(env, PolicyWrapper(explorer(env))), env.reset()
+    with NoHostReads(), set_exploration_type(ExplorationType.RANDOM):
+        for _ in range(3):
+            _, current = play(current)
+
+
+class Copies(TorchDispatchMode):
+    """Counts copies between tensors that are there already."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten.copy_.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_replay_goes_on_without_copies_from_outside() -> None:
+    env = tiny_env()
+    nothing = TensorDict({}, batch_size=[4])
+
+    def capture_nothing(body: Callable[[], TensorDictBase], device: torch.device) -> Graph:
+        return Graph(lambda: None, nothing)
+
+    play = graphed(env, DeepestBottomLeft(env), capture_nothing)
+    _, current = play(env.reset())
+    with Copies() as copies:
+        played, current = play(current, copy=False)
+        assert played is nothing
+    assert copies.count == 0
+    with Copies() as copies:
+        play(current.clone())
+    assert copies.count == len(current.keys(True, True))
+
+
+# -- what happens between replays counts --
+
+
+def test_a_loaded_state_counts(capture: Any) -> None:
+    env, twin = tiny_env(), tiny_env(seed=77)
+    play, policy = graphed(env, DeepestBottomLeft(env), capture), DeepestBottomLeft(twin)
+    _, ours = play(env.reset())
+    theirs = twin.reset()
+    for _ in range(3):
+        _, theirs = plain(twin, policy, theirs)
+    env.load_state_dict(twin.state_dict())  # its seed, too
+    played, ours = play(theirs.clone())
+    wanted, theirs = plain(twin, policy, theirs)
+    assert_same(played, wanted)
+    played, ours = play(ours)
+    wanted, theirs = plain(twin, policy, theirs)
+    assert_same(played, wanted)
+    assert_same_env(env, twin)
+
+
+def test_what_was_loaded_from_is_left_alone(capture: Any) -> None:
+    env = tiny_env()
+    play = graphed(env, DeepestBottomLeft(env), capture)
+    start = env.reset()
+    state, shown = env.state_dict(), start.clone()
+    kept = {name: value.clone() for name, value in state.items()}
+    first, _ = play(start)
+    env.load_state_dict(state)
+    again, _ = play(shown)
+    assert_same(first, again)
+    assert all(torch.equal(state[name], kept[name]) for name in kept)
+    assert (start == shown).all()
+
+
+def test_steps_taken_otherwise_count(capture: Any) -> None:
+    env, twin = tiny_env(), tiny_env()
+    play, policy = graphed(env, DeepestBottomLeft(env), capture), DeepestBottomLeft(twin)
+    ours, theirs = env.reset(), twin.reset()
+    for _ in range(3):
+        (_, ours), (_, theirs) = play(ours), plain(twin, policy, theirs)
+        for _ in range(2):
+            _, ours = env.step_and_maybe_reset(policy(ours))
+            _, theirs = twin.step_and_maybe_reset(policy(theirs))
+    (played, _), (wanted, _) = play(ours), plain(twin, policy, theirs)
+    assert_same(played, wanted)
+    assert_same_env(env, twin)
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_a_reset_counts(capture: Any, seed: int | None) -> None:
+    env, twin = tiny_env(), tiny_env()
+    play, policy = graphed(env, DeepestBottomLeft(env), capture), DeepestBottomLeft(twin)
+    play(env.reset())
+    plain(twin, policy, twin.reset())
+    for each in (env, twin):
+        if seed is not None:
+            each.set_seed(seed)
+    (played, _), (wanted, _) = play(env.reset()), plain(twin, policy, twin.reset())
+    assert_same(played, wanted)
+    assert_same_env(env, twin)
+
+
+def test_epsilon_counts(capture: Any) -> None:
+    env = tiny_env()
+    agent = explorer(env, 0.0)
+    play = graphed(env, PolicyWrapper(agent), capture)
+    start, state = env.reset(), env.state_dict()
+    starts = [start.clone() for _ in range(4)]
+    actions = []
+    with set_exploration_type(ExplorationType.RANDOM):
+        for first, epsilon in zip(starts, [0.0, 1.0, 0.0, 1.0], strict=True):
+            agent.exploration.epsilon.fill_(epsilon)
+            env.load_state_dict(state)
+            actions.append(play(first)[0]["action"])
+    assert torch.equal(actions[0], actions[2])  # greedy both times
+    assert (actions[0] != actions[1]).any()
+    assert (actions[1] != actions[3]).any()
+
+
+def test_weights_count(capture: Any) -> None:
+    env, twin = tiny_env(), tiny_env()
+    agent, other = explorer(env), explorer(twin)
+    play = graphed(env, agent.policy, capture)
+    _, ours = play(env.reset())
+    _, theirs = plain(twin, other.policy, twin.reset())
+    for each in (agent, other):
+        with torch.no_grad():
+            for weight in each.policy.parameters():
+                weight.mul_(-1.5)
+    (played, _), (wanted, _) = play(ours), plain(twin, other.policy, theirs)
+    assert_same(played, wanted)
+
+
+def test_the_exploration_type_counts(capture: Any) -> None:
+    env = tiny_env()
+    play = graphed(env, PolicyWrapper(explorer(env, 1.0)), capture)
+    start, state = env.reset(), env.state_dict()
+    starts = [start.clone() for _ in range(3)]
+    actions = []
+    for first, kind in zip(starts, ["DETERMINISTIC", "RANDOM", "DETERMINISTIC"], strict=True):
+        env.load_state_dict(state)
+        with set_exploration_type(ExplorationType[kind]):
+            actions.append(play(first)[0]["action"])
+    assert torch.equal(actions[0], actions[2])
+    assert (actions[0] != actions[1]).any()
+
+
+SCORED = ("action", "chosen_action_value")
+
+
+def scored(env: PackingEnv, policy: Policy, capture: Any) -> GraphedRollout:
+    return GraphedRollout(env, policy, STEPS, env.stored_keys, SCORED, capture=capture)
+
+
+def test_under_autocast_weights_count(capture: Any) -> None:
+    # Autocast keeps weights that it has cast: a graph that read those would not see later ones.
+    env, twin = tiny_env(), tiny_env()
+    agent, other = explorer(env), explorer(twin)
+    play, ours, theirs = scored(env, agent.policy, capture), env.reset(), twin.reset()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        agent.policy(ours.clone())
+        for _ in range(3):
+            played, ours = play(ours)
+            with torch.no_grad():
+                wanted, theirs = play_steps(twin, other.policy, theirs, STEPS, twin.stored_keys, SCORED)
+                assert_same(played, wanted)
+                for weight in [*agent.policy.parameters(), *other.policy.parameters()]:
+                    weight.mul_(-1.5)
+            torch.clear_autocast_cache()
+
+
+def test_autocast_counts(capture: Any) -> None:
+    env, twin = tiny_env(), tiny_env()
+    play, policy = scored(env, explorer(env).policy, capture), explorer(twin).policy
+    ours, theirs = env.reset(), twin.reset()
+    for enabled in (False, True, False):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled), torch.no_grad():
+            played, ours = play(ours)
+            wanted, theirs = play_steps(twin, policy, theirs, STEPS, twin.stored_keys, SCORED)
+            assert_same(played, wanted)
+
+
+def test_a_graph_is_made_again_only_where_what_is_fixed_changed() -> None:
+    env, made = tiny_env(), []
+
+    def counting(body: Callable[[], TensorDictBase], device: torch.device) -> Graph:
+        made.append(env.seed)
+        return capture_on_cpu(body, device)
+
+    play = graphed(env, PolicyWrapper(explorer(env)), counting)
+    _, current = play(env.reset())
+    for _ in range(3):
+        _, current = play(current)
+    assert len(made) == 1
+    play.policy.eval()
+    _, current = play(current)
+    assert len(made) == 2
+    env.set_seed(9)
+    play(env.reset())
+    assert made == [3, 3, 9]
+
+
+# -- what is given --
+
+
+def test_a_copy_outlives_the_next_replay_and_the_original_does_not() -> None:
+    env = tiny_env()
+    play = graphed(env, DeepestBottomLeft(env), capture_on_cpu)
+    copy, current = play(env.reset())
+    kept = copy.clone()
+    static, current = play(current, copy=False)
+    again, _ = play(current, copy=False)
+    assert static is again
+    assert_same(copy, kept)
+
+
+def test_keys_that_others_set_stay_out(capture: Any) -> None:
+    env = tiny_env()
+    play = graphed(env, explorer(env).policy, capture)
+    _, current = play(env.reset())
+    names = set(current.keys(True, True))
+    current.set("action", torch.zeros(4, dtype=torch.int64))
+    current.set("next", TensorDict({"x": torch.zeros(4)}, [4]))
+    _, current = play(current)
+    assert set(current.keys(True, True)) == names
+
+
+def test_steps_must_be_positive() -> None:
+    env = tiny_env()
+    with pytest.raises(ValueError, match=r"GraphedRollout: steps must be at least 1; got 0"):
+        graphed(env, DeepestBottomLeft(env), steps=0)
+
+
+def test_an_environment_that_reads_the_host_is_refused() -> None:
+    pytest.importorskip("mujoco")
+    env = tiny_env(stability_judge="physics")
+    with pytest.raises(
+        ValueError, match=r"never make the host wait, .*; got one that does: .*stability_judge='physics'"
+    ):
+        graphed(env, DeepestBottomLeft(env))
+
+
+class InARollout(Rollout):
+    """A rollout that plays through a `GraphedRollout`."""
+
+    play: GraphedRollout
+
+    @torch.no_grad()
+    def collect(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
+        assert policy is self.play.policy
+        fresh, self.current = self.play(self.current)
+        kept = self._replayed(fresh)
+        joined = kept if self.pending is None else torch.cat([self.pending, kept], 1)
+        self.pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
+        return joined, fresh
+
+
+def test_a_rollout_may_play_through_it(capture: Any) -> None:
+    env, twin = tiny_env(), tiny_env()
+    ours, theirs = InARollout(env, env.stored_keys, 3, 0.9), Rollout(twin, twin.stored_keys, 3, 0.9)
+    ours.play = graphed(env, DeepestBottomLeft(env), capture)
+    policy = DeepestBottomLeft(twin)
+    for _ in range(3):
+        _, mine = ours.collect(ours.play.policy, STEPS)
+        _, wanted = theirs.collect(policy, STEPS)
+        assert_same(mine, wanted)
+        assert (ours.pending == theirs.pending).all()  # type: ignore[union-attr, operator]
+
+
+# -- failures --
+
+
+def test_an_error_names_the_operator() -> None:
+    with pytest.raises(RuntimeError) as raised, NoHostReads(), operator_named():
+        torch.zeros(3).sum().item()
+    assert str(raised.value).startswith("GraphedRollout: want an environment and a policy whose steps never make")
+    assert "got aten._local_scalar_dense.default: " in str(raised.value)
+    assert isinstance(raised.value.__cause__, HostRead)
+
+
+def test_an_error_after_an_operator_that_went_well_says_which() -> None:
+    def lose_the_stream(x: Tensor) -> None:
+        raise ValueError("the stream is lost\nand more")
+
+    with pytest.raises(RuntimeError, match=r"got aten\.add\.Tensor: the stream is lost"), operator_named():
+        lose_the_stream(torch.zeros(3) + 1)
+
+
+def test_after_a_failed_capture_the_environment_goes_on_as_before() -> None:
+    env, twin = tiny_env(), tiny_env()
+
+    def failing(body: Callable[[], TensorDictBase], device: torch.device) -> Graph:
+        body()
+        raise RuntimeError("no")
+
+    play, policy = graphed(env, DeepestBottomLeft(env), failing), DeepestBottomLeft(twin)
+    ours, theirs = env.reset(), twin.reset()
+    with pytest.raises(RuntimeError, match="no"):
+        play(ours)
+    (played, _), (wanted, _) = plain(env, policy, ours), plain(twin, policy, theirs)
+    assert_same(played, wanted)
+    assert_same_env(env, twin)
+
+
+# -- CUDA --
+
+
+def cuda_env(**changes: Any) -> PackingEnv:
+    return packing_env(64, **{"device": "cuda", **changes})
+
+
+@pytest.mark.gpu
+def test_cuda_graphs_play_as_the_plain_loop() -> None:
+    env, twin = cuda_env(), cuda_env()
+    play, policy = graphed(env, DeepestBottomLeft(env)), DeepestBottomLeft(twin)
+    ours, theirs = env.reset(), twin.reset()
+    for _ in range(5):
+        (played, ours), (wanted, theirs) = play(ours), plain(twin, policy, theirs)
+        assert_same(played, wanted)
+        assert_same_env(env, twin)
+
+
+@pytest.mark.gpu
+def test_cuda_replays_differ_where_the_policy_explores() -> None:
+    env = cuda_env()
+    play = graphed(env, PolicyWrapper(explorer(env, 1.0)))
+    start, state = env.reset(), env.state_dict()
+    starts, actions = [start.clone() for _ in range(3)], []
+    with set_exploration_type(ExplorationType.RANDOM):
+        for first in starts:
+            env.load_state_dict(state)
+            actions.append(play(first)[0]["action"])
+    assert (actions[0] != actions[1]).any()
+    assert (actions[1] != actions[2]).any()
+
+
+@pytest.mark.gpu
+def test_a_changed_epsilon_counts_on_cuda() -> None:
+    env = cuda_env()
+    agent = explorer(env, 0.0)
+    play = graphed(env, PolicyWrapper(agent))
+    start, state = env.reset(), env.state_dict()
+    starts, actions = [start.clone() for _ in range(3)], []
+    with set_exploration_type(ExplorationType.RANDOM):
+        for first, epsilon in zip(starts, [0.0, 1.0, 0.0], strict=True):
+            agent.exploration.epsilon.fill_(epsilon)
+            env.load_state_dict(state)
+            actions.append(play(first)[0]["action"])
+    assert torch.equal(actions[0], actions[2])
+    assert (actions[0] != actions[1]).any()
+
+
+@pytest.mark.gpu
+def test_loads_and_other_steps_count_on_cuda() -> None:
+    env, twin = cuda_env(), cuda_env(seed=77)
+    play, policy = graphed(env, DeepestBottomLeft(env)), DeepestBottomLeft(twin)
+    play(env.reset())
+    _, theirs = plain(twin, policy, twin.reset())
+    env.load_state_dict(twin.state_dict())
+    played, ours = play(theirs.clone())
+    wanted, theirs = plain(twin, policy, theirs)
+    assert_same(played, wanted)
+    _, ours = env.step_and_maybe_reset(policy(ours))
+    _, theirs = twin.step_and_maybe_reset(policy(theirs))
+    (played, _), (wanted, _) = play(ours), plain(twin, policy, theirs)
+    assert_same(played, wanted)
+
+
+@pytest.mark.gpu
+def test_a_call_is_one_graph_launch() -> None:
+    env = cuda_env()
+    play, current = graphed(env, DeepestBottomLeft(env)), env.reset()
+    _, current = play(current)
+    _, current = play(current, copy=False)
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        play(current, copy=False)
+        torch.cuda.synchronize()
+    calls = [event.name for event in profile.events() if event.name.startswith("cu")]  # cudaX and cuX, as the host says
+    assert calls.count("cudaGraphLaunch") == 1
+    assert not [name for name in calls if "LaunchKernel" in name or "Memcpy" in name or "Memset" in name]
+
+
+@pytest.mark.gpu
+def test_a_step_that_reads_back_is_named() -> None:
+    env = cuda_env()
+    greedy = DeepestBottomLeft(env)
+
+    def reading(shown: TensorDictBase) -> TensorDictBase:
+        assert shown["action_mask"].sum().item() >= 0
+        return greedy(shown)
+
+    play, current = graphed(env, reading), env.reset()
+    with pytest.raises(RuntimeError, match=r"GraphedRollout: .*got aten\._local_scalar_dense"):
+        play(current)
+    graphed(env, greedy)(current)  # a broken capture does not spoil the next one

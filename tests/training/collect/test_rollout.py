@@ -1,0 +1,476 @@
+"""Rollouts and n-step returns: by hand, against TorchRL's `MultiStep`, of one robot each, and in pieces as in one."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.data import MultiStep
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from tests.envs.marine.settings import acted, homing_action
+from tests.envs.packing.settings import assert_same
+from tests.no_host_reads import NoHostReads
+from tests.policies.packing.packer_scenes import solids_env
+from tests.tolerances import assert_near
+from tests.training.crossing_worlds import IDLE, marine_env
+from tests.training.tiny import packing_env
+from torchrl_gpu.envs import MarineNavEnv
+from torchrl_gpu.policies import IQN, AgentSpace, NavigationQuantiles, PolicyWrapper
+from torchrl_gpu.policies.packing import DeepestBottomLeft
+from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.training.collect.rollout import Rollout, n_step, per_robot
+from torchrl_gpu.training.replay.codecs import HeightmapCodec
+
+
+def steps_of(reward: torch.Tensor, done: torch.Tensor) -> TensorDict:
+    """Steps (N, T) whose observation is 100·environment + time, in `next` half a step later."""
+    num, length = reward.shape
+    obs = (100.0 * torch.arange(num)[:, None] + torch.arange(length)).unsqueeze(-1)
+    done = done.unsqueeze(-1)
+    after = {"obs": obs + 0.5, "reward": reward.unsqueeze(-1), "done": done, "terminated": done.clone()}
+    return TensorDict({"obs": obs, "action": obs[..., 0].long(), "next": after}, batch_size=[num, length])
+
+
+def random_steps(num: int, length: int, seed: int, share_done: float = 0.25) -> TensorDict:
+    generator = torch.Generator().manual_seed(seed)
+    reward = torch.rand(num, length, generator=generator)
+    return steps_of(reward, torch.rand(num, length, generator=generator) < share_done)
+
+
+def test_by_hand() -> None:
+    # One environment, gamma 1/2, n = 3. Episode A is steps 0, 1, 2 (done at 2), episode B is steps 3, 4, 5, 6, ….
+    #   t = 0: 1 + 2/2 + 4/4 = 3, ends in step 2, m = 3
+    #   t = 1: 2 + 4/2       = 4, ends in step 2 (done), m = 2
+    #   t = 2: 4                , ends in step 2 (done), m = 1
+    #   t = 3: 8 + 16/2 + 32/4 = 24, ends in step 5, m = 3
+    #   t = 4: 16 + 32/2 + 64/4 = 48, ends in step 6, m = 3
+    reward = torch.tensor([[1.0, 2, 4, 8, 16, 32, 64]])
+    done = torch.tensor([[False, False, True, False, False, False, False]])
+    out = n_step(steps_of(reward, done), 3, 0.5)
+    assert out.batch_size == (1, 5)
+    assert out["next", "reward"][0, :, 0].tolist() == [3, 4, 4, 24, 48]
+    assert out["steps_to_next_obs"][0, :, 0].tolist() == [3, 2, 1, 3, 3]
+    assert out["next", "obs"][0, :, 0].tolist() == [2.5, 2.5, 2.5, 5.5, 6.5]
+    assert out["next", "done"][0, :, 0].tolist() == [True, True, True, False, False]
+    assert out["next", "terminated"][0, :, 0].tolist() == [True, True, True, False, False]
+    assert out["obs"][0, :, 0].tolist() == [0, 1, 2, 3, 4]  # where a transition starts is left alone
+    assert out["action"][0].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_one_step_is_the_steps_themselves() -> None:
+    steps = random_steps(3, 5, seed=0)
+    out = n_step(steps, 1, 0.9)
+    assert (out["steps_to_next_obs"] == 1).all()
+    assert (out.exclude("steps_to_next_obs") == steps).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize("gamma", [1.0, 0.9])
+def test_against_torchrl(n: int, gamma: float) -> None:
+    # MultiStep also ends a transition at the last step of its data, and leaves `done` that of the first step: both
+    # agree on reward, length and next observation of the transitions that n_step gives.
+    steps = random_steps(6, 30, seed=n)
+    ours, theirs = n_step(steps, n, gamma), MultiStep(gamma, n)(steps.clone())[:, : 30 - n + 1]
+    assert_near(ours["next", "reward"], theirs["next", "reward"])
+    assert torch.equal(ours["steps_to_next_obs"].squeeze(-1), theirs["steps_to_next_obs"])
+    assert torch.equal(ours["next", "obs"], theirs["next", "obs"])
+
+
+@given(st.integers(0, 10_000), st.integers(1, 5), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+def test_no_transition_crosses_an_episode(seed: int, n: int, share_done: float) -> None:
+    steps = random_steps(2, 12, seed, share_done)
+    done = steps["next", "done"].squeeze(-1)
+    episode = done.long().cumsum(1) - done.long()  # of each step
+    out = n_step(steps, n, 0.9)
+    first = torch.arange(out.shape[1]).expand(2, -1)
+    last = first + out["steps_to_next_obs"].squeeze(-1) - 1
+    assert torch.equal(episode.gather(1, last), episode[:, : out.shape[1]])
+    full = out["steps_to_next_obs"].squeeze(-1) == n
+    assert (full | done.gather(1, last)).all()  # shorter only where the episode ends
+    assert torch.equal(out["next", "done"].squeeze(-1), done.gather(1, last))
+
+
+def test_fewer_steps_than_n_give_nothing() -> None:
+    assert n_step(random_steps(3, 2, seed=0), 4, 0.9).batch_size == (3, 0)
+
+
+# -- rollouts --
+
+
+def rollout(n_steps: int = 3) -> tuple[Rollout, DeepestBottomLeft]:
+    env = packing_env(4)
+    return Rollout(env, env.stored_keys, n_steps, 0.9), DeepestBottomLeft(env)
+
+
+def transitions_of(chunks: list[int], n_steps: int) -> TensorDictBase:
+    """(N, T) transitions of a run in chunks of so many steps."""
+    made, policy = rollout(n_steps)
+    parts = [made.collect(policy, steps)[0] for steps in chunks]
+    return torch.cat([part.unflatten(0, (4, len(part) // 4)) for part in parts if len(part)], 1)
+
+
+@pytest.mark.parametrize("chunks", [[6] * 5, [1] * 30, [2, 1, 7, 20]], ids=str)
+@pytest.mark.parametrize("n_steps", [1, 3, 5])
+def test_pieces_are_as_one_long_rollout(chunks: list[int], n_steps: int) -> None:
+    whole, pieces = transitions_of([30], n_steps), transitions_of(chunks, n_steps)
+    assert whole["next", "done"].any()
+    assert whole.shape == pieces.shape == (4, 30 - n_steps + 1)
+    assert (whole == pieces).all()
+
+
+def test_what_is_kept_and_what_is_not() -> None:
+    made, policy = rollout()
+    transitions, steps = made.collect(policy, 5)
+    assert steps.batch_size == (4, 5)
+    assert transitions.batch_size == (4 * 3,)
+    assert set(transitions.keys()) == {"box_heightmap", "item_id", "action", "next", "steps_to_next_obs"}
+    kept = {"box_heightmap", "item_id", "reward", "done", "terminated"}  # what is told of an episode is no part of it
+    assert set(transitions["next"].keys()) == kept
+    assert set(steps["next"].keys()) == {*kept, "utilization"}
+
+
+def test_a_transition_is_what_the_environment_did() -> None:
+    made, policy = rollout(n_steps=1)
+    steps, _ = made.collect(policy, 12)
+    steps = steps.unflatten(0, (4, 12))
+    done = steps["next", "done"].squeeze(-1)
+    after, before = steps["next", "box_heightmap"][:, :-1], steps["box_heightmap"][:, 1:]
+    assert done.any()
+    for env, time in (~done[:, :-1]).nonzero().tolist():
+        assert torch.equal(after[env, time], before[env, time])
+    for env, time in done[:, :-1].nonzero().tolist():
+        assert before[env, time].sum() == 0  # a new episode starts empty
+        assert after[env, time].sum() > 0  # and the true end is what is kept
+
+
+@pytest.mark.parametrize("before", [1, 4])
+def test_it_goes_on_where_its_state_was_saved(before: int) -> None:
+    made, policy = rollout(n_steps=4)
+    made.collect(policy, before)  # one step is fewer than the three that are pending later
+    state = made.state_dict()
+    wanted = [made.collect(policy, 6)[0] for _ in range(2)]
+    other = Rollout(packing_env(4, seed=99), ["box_heightmap", "item_id"], 4, 0.9)
+    other.collect(policy, 3)
+    other.load_state_dict(state)
+    for chunk in wanted:
+        assert (other.collect(policy, 6)[0] == chunk).all()
+
+
+POISON: dict[str, tuple[str, Any, str]] = {
+    "an id seen": ("current/item_id", lambda ids: ids + 10**9, r"current: item_id must be from -1 to 26; got 1\d{9}"),
+    "a mask seen": ("current/legal_mask", lambda legal: legal.byte(), "current: legal_mask must be of dtype bool"),
+    "no heights seen": ("current/box_heightmap", lambda _: None, "current: box_heightmap must be a tensor; got none"),
+    "an id": ("pending/item_id", lambda ids: ids - 10**9, "pending: item_id must be from -1 to 26; got -"),
+    "a later id": ("pending/next/item_id", lambda ids: ids + 64, "pending: next/item_id must be from -1 to 26; got "),
+    "heights": ("pending/box_heightmap", lambda h: h[..., :4], r"box_heightmap must have shape \(4, 2, 5, 5\); got"),
+    "an action": ("pending/action", lambda a: a + 10**9, "pending: action must be from 0 to 49; got 1"),
+    "other lanes": (
+        "pending/action",
+        lambda a: a[:3],
+        r"pending: want actions of \(4, fewer than 3\) transitions; got",
+    ),
+    "a reward": (
+        "pending/next/reward",
+        lambda r: r * float("nan"),
+        "pending: next/reward must be from -inf to inf; got n",
+    ),
+    "nothing pending": ("pending", lambda _: 3, "pending: want actions of .*; got None"),
+    "nothing seen": ("current", lambda _: None, "current: want a mapping of names to tensors; got None"),
+    "no environment": ("env", lambda _: [], r"load_state_dict: want a mapping of names to tensors; got \[\]"),
+    "a count": ("env/num_packed", lambda n: n - 50, "num_packed must be from 0 to 100; got -"),
+}
+
+
+@pytest.mark.parametrize("kind", POISON)
+def test_a_state_that_no_run_could_have_written(kind: str) -> None:
+    name, change, message = POISON[kind]
+    made, policy = rollout()
+    made.collect(policy, 4)
+    state = copy.deepcopy(made.state_dict())
+    *above, last = name.split("/")
+    part: Any = state
+    for key in above:
+        part = part[key]
+    part[last] = change(part[last])
+    other, _ = rollout()
+    before, current = other.env.state_dict(), other.current
+    with pytest.raises(ValueError, match=message):
+        other.load_state_dict(state)  # type: ignore[arg-type]
+    assert other.current is current
+    assert other.pending is None
+    assert all(torch.equal(value, before[key]) for key, value in other.env.state_dict().items())
+
+
+def test_a_state_can_be_saved_as_plain_tensors(tmp_path: Path) -> None:
+    made, policy = rollout()
+    made.collect(policy, 4)
+    torch.save(made.state_dict(), tmp_path / "state.pt")
+    wanted, _ = made.collect(policy, 5)
+    other, _ = rollout()
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    assert (other.collect(policy, 5)[0] == wanted).all()
+
+
+# -- robots --
+
+ROBOTS, KEPT = 4, [("robots", "observation"), ("robots", "active")]
+ROWS = [(0, 2, 2, 0, 6.0), (1, ROBOTS, 2, 3, 9.0)]  # the first has two robots less, whose lanes stay empty
+
+
+def robots_env(seed: int = 4) -> MarineNavEnv:
+    """Three worlds that soon end: by arrivals, by collisions and by time."""
+    rows = {"curriculum": ROWS, "robots": None, "cores": None, "obstacles": None, "min_distance": None}
+    env = marine_env(3, **rows, pool=16, max_steps=20, seed=seed)
+    env.assign_levels([0, 1, 1])
+    return env
+
+
+def under_way(env: MarineNavEnv) -> Policy:
+    """Full ahead towards the goal, and nothing for those that take no part."""
+
+    def policy(seen: TensorDictBase) -> TensorDictBase:
+        active = seen["robots", "active"].squeeze(-1)
+        return acted(env, seen, torch.where(active, homing_action(env, seen), IDLE))
+
+    return policy
+
+
+def robots_rollout(n_steps: int = 3, seed: int = 4) -> tuple[Rollout, Policy]:
+    """Of each robot by itself, with a policy that draws nothing."""
+    env = robots_env(seed)
+    return Rollout(env, KEPT, n_steps, 0.9, group=("robots",)), under_way(env)
+
+
+class Moment(NamedTuple):
+    """What one action of one robot was, and came to."""
+
+    seen: Tensor
+    active: bool
+    action: int
+    reward: float
+    after: Tensor
+    done: bool
+    terminated: bool
+    episode: int
+
+
+def diary(steps: int) -> list[list[list[Moment]]]:
+    """Moments of every robot of every world, by step, of the environment alone."""
+    env = robots_env()
+    policy, seen, made = under_way(env), env.reset(), []
+    for _ in range(steps):
+        episode, stepped = env.state.episode.tolist(), env.step(policy(seen))
+        now, after = stepped["robots"].clone(), stepped["next", "robots"].clone()
+        made.append(
+            [
+                [
+                    Moment(
+                        now["observation"][i, r],
+                        bool(now["active"][i, r]),
+                        int(now["action"][i, r]),
+                        float(after["reward"][i, r]),
+                        after["observation"][i, r],
+                        bool(after["done"][i, r]),
+                        bool(after["terminated"][i, r]),
+                        episode[i],
+                    )
+                    for r in range(env.num_robots)
+                ]
+                for i in range(env.num_envs)
+            ]
+        )
+        seen = env.maybe_reset(env.step_mdp(stepped))
+    return [[[made[t][i][r] for t in range(steps)] for r in range(env.num_robots)] for i in range(env.num_envs)]
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_returns_of_robots_against_a_loop_over_one_at_a_time(n: int) -> None:
+    steps, told = 60, {"robot over": 0, "cut off": 0, "left out": 0}
+    made, policy = robots_rollout(n)
+    transitions = made.collect(policy, steps)[0].unflatten(0, (3, ROBOTS, steps - n + 1))
+    for i, robots in enumerate(diary(steps)):
+        for r, moments in enumerate(robots):
+            for t in range(steps - n + 1):
+                ours, first, total, m = transitions[i, r, t], moments[t], 0.0, 0
+                assert bool(ours["active"]) is first.active
+                if not first.active:  # who takes no part is told by this alone
+                    told["left out"] += 1
+                    continue
+                while True:
+                    last = moments[t + m]
+                    total, m = total + 0.9**m * last.reward, m + 1
+                    if last.done or m == n:
+                        break
+                assert last.episode == first.episode
+                assert all(moment.active for moment in moments[t : t + m])
+                told["robot over"] += last.terminated
+                told["cut off"] += last.done and not last.terminated
+                assert torch.equal(ours["observation"], first.seen)
+                assert int(ours["action"]) == first.action
+                assert ours["next", "reward"].item() == pytest.approx(total, abs=1e-5)
+                assert int(ours["steps_to_next_obs"]) == m
+                assert torch.equal(ours["next", "observation"], last.after)
+                assert bool(ours["next", "done"]) is last.done
+                assert bool(ours["next", "terminated"]) is last.terminated
+    assert min(told.values()) > 5, told
+
+
+def test_the_worlds_of_these_tests_hold_every_end() -> None:
+    made, policy = robots_rollout()
+    _, steps = made.collect(policy, 45)
+    after = steps["next", "robots"]
+    ends = after["done"] & steps["robots", "active"]
+    assert (ends & after["collided"]).any()
+    assert (ends & after["terminated"] & ~after["collided"]).any()
+    assert (ends & ~after["terminated"]).any()
+    late = after["done"] & ~steps["next", "done"].unsqueeze(2)  # while the others of the world went on
+    assert late.any()
+
+
+def test_robots_by_hand() -> None:
+    # One environment, two robots, three steps; robot r sees 10 r + t, and half more in `next`.
+    seen = torch.tensor([[[0.0, 10], [1, 11], [2, 12]]]).unsqueeze(-1)  # (N, T, R, 1)
+    steps = TensorDict(
+        {"robots": {"obs": seen}, "next": {"robots": {"obs": seen + 0.5}, "done": seen[:, :, 0] > 5}}, [1, 3]
+    )
+    steps["robots"].batch_size = steps["next", "robots"].batch_size = [1, 3, 2]
+    out = per_robot(steps, ("robots",))
+    assert out.batch_size == (2, 3)
+    assert out["obs"][..., 0].tolist() == [[0, 1, 2], [10, 11, 12]]
+    assert out["next", "obs"][..., 0].tolist() == [[0.5, 1.5, 2.5], [10.5, 11.5, 12.5]]
+    assert set(out["next"].keys()) == {"obs"}  # what the world as a whole came to is no robot's
+
+
+def test_what_is_kept_of_robots() -> None:
+    made, policy = robots_rollout(n_steps=3)
+    transitions, steps = made.collect(policy, 5)
+    assert transitions.batch_size == (3 * ROBOTS * 3,)  # two steps of each robot are pending
+    assert made.collect(policy, 5)[0].batch_size == (3 * ROBOTS * 5,)
+    assert set(transitions.keys()) == {"observation", "active", "action", "next", "steps_to_next_obs"}
+    assert set(transitions["next"].keys()) == {
+        "observation",
+        "active",
+        "reward",
+        "done",
+        "terminated",
+    }
+    assert transitions["next", "reward"].shape == transitions["active"].shape == (3 * ROBOTS * 3, 1)
+    assert transitions["observation"].shape == (3 * ROBOTS * 3, 39)
+    assert steps.batch_size == (3, 5)
+    assert steps["next", "robots", "collided"].shape == (3, 5, ROBOTS, 1)
+    assert steps["next", "done"].shape == steps["next", "success"].shape == (3, 5, 1)
+
+
+def test_robots_take_part_as_long_as_they_are_under_way() -> None:
+    made, policy = robots_rollout(n_steps=1)
+    transitions = made.collect(policy, 45)[0].unflatten(0, (3, ROBOTS, 45))
+    active, after = transitions["active"].squeeze(-1), transitions["next"]
+    assert not active[0, 2:].any()  # robots that the first row does not have
+    assert active[1:].any(2).all()
+    assert not after["reward"].squeeze(-1)[~active].any()
+    under_way = after["active"].squeeze(-1)
+    assert not under_way[~active].any()  # nobody comes back before the next episode
+    gone = active & ~under_way
+    assert (after["terminated"].squeeze(-1) | ~gone).all()
+
+
+def robot_transitions(chunks: list[int], n_steps: int) -> TensorDictBase:
+    """(N·R, T) transitions of a run in chunks of so many steps."""
+    made, policy = robots_rollout(n_steps)
+    parts = [made.collect(policy, steps)[0] for steps in chunks]
+    return torch.cat([part.unflatten(0, (3 * ROBOTS, len(part) // (3 * ROBOTS))) for part in parts if len(part)], 1)
+
+
+@pytest.mark.parametrize("chunks", [[1] * 20, [2, 1, 7, 10]], ids=str)
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_pieces_of_robots_are_as_one_long_rollout(chunks: list[int], n_steps: int) -> None:
+    whole, pieces = robot_transitions([20], n_steps), robot_transitions(chunks, n_steps)
+    assert whole.shape == (3 * ROBOTS, 20 - n_steps + 1)
+    assert_same(whole, pieces)
+
+
+@pytest.mark.parametrize("before", [0, 1, 4])
+def test_robots_go_on_where_their_state_was_saved(tmp_path: Path, before: int) -> None:
+    made, policy = robots_rollout(n_steps=4)
+    if before:
+        made.collect(policy, before)
+    torch.save(made.state_dict(), tmp_path / "state.pt")
+    wanted = [made.collect(policy, 6) for _ in range(2)]
+    other, policy = robots_rollout(n_steps=4, seed=99)
+    other.collect(policy, 3)
+    other.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for transitions, steps in wanted:
+        ours = other.collect(policy, 6)
+        assert_same(ours[0], transitions)
+        assert_same(ours[1], steps)
+
+
+def test_nothing_of_robots_is_read_back() -> None:
+    env = robots_env()
+    agent = IQN(AgentSpace.of(env), network=NavigationQuantiles, acting_taus=2)
+    made, policy = Rollout(env, KEPT, 3, 0.9, group=("robots",)), PolicyWrapper(agent)
+    with NoHostReads(), set_exploration_type(ExplorationType.RANDOM):
+        for _ in range(3):
+            made.collect(policy, 5)
+
+
+# -- packed heightmaps --
+
+
+def solid_rollouts(n_steps: int, seed: int = 0) -> tuple[Rollout, Rollout, HeightmapCodec, DeepestBottomLeft]:
+    """One as it is and one that packs, of environments that go the same way; a policy that draws nothing."""
+    plain, packs = (solids_env(seed=seed) for _ in range(2))
+    store, arguments = HeightmapCodec(packs), (["box_heightmap", "item_id"], n_steps, 1.0)
+    assert store.dtype == torch.uint8
+    return Rollout(plain, *arguments), Rollout(packs, *arguments, store=store), store, DeepestBottomLeft(plain)
+
+
+@pytest.mark.parametrize("n_steps", [1, 4, 30])
+def test_transitions_of_packed_steps_are_packed_transitions(n_steps: int) -> None:
+    plain, packs, store, policy = solid_rollouts(n_steps)
+    made = 0
+    for steps in (3, 1, 6, 25):
+        wanted, raw = plain.collect(policy, steps)
+        came, seen = packs.collect(policy, steps)
+        assert_same(came, store.packed(wanted))
+        assert_same(seen, raw)
+        made += len(came)
+    assert made > 10
+
+
+def test_pending_heightmaps_take_a_quarter_of_a_checkpoint(tmp_path: Path) -> None:
+    plain, packs, _, policy = solid_rollouts(30)
+    for name, rollout in (("plain", plain), ("packs", packs)):
+        rollout.collect(policy, 29)
+        torch.save(rollout.state_dict()["pending"], tmp_path / name)
+    heightmaps = 2 * plain.pending["box_heightmap"].nbytes
+    saved = (tmp_path / "plain").stat().st_size - (tmp_path / "packs").stat().st_size
+    assert saved == pytest.approx(0.75 * heightmaps, rel=0.01)
+
+
+@pytest.mark.parametrize("saved_by", ["the same", "one without a store"])
+def test_packed_steps_go_on_where_they_were_saved(saved_by: str) -> None:
+    plain, packs, _, policy = solid_rollouts(6)
+    for rollout in (plain, packs):
+        rollout.collect(policy, 4)
+    state = (packs if saved_by == "the same" else plain).state_dict()
+    _, other, _, _ = solid_rollouts(6, seed=5)
+    other.collect(policy, 2)
+    other.load_state_dict(state)
+    for _ in range(3):
+        assert_same(other.collect(policy, 4)[0], packs.collect(policy, 4)[0])
+
+
+def test_nothing_is_read_back() -> None:
+    made, policy = rollout()
+    with NoHostReads():
+        for _ in range(4):
+            made.collect(policy, 5)

@@ -1,0 +1,533 @@
+"""Replay: prioritised sampling against a naive twin, and what is saved beside a checkpoint."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+from torchrl.data import TensorDictReplayBuffer
+
+import torchrl_gpu.training.replay.priorities as replay_module
+from tests.no_host_reads import NoHostReads
+from torchrl_gpu.envs.entries import Bounds, Entry
+from torchrl_gpu.training.checkpoint import read_archive
+from torchrl_gpu.training.checkpoint_files import write_whole
+from torchrl_gpu.training.replay.buffer import replay_buffer
+from torchrl_gpu.training.replay.files import replay_state, restore_replay
+from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
+
+CPU = torch.device("cpu")
+
+
+def transitions(first: int, number: int) -> TensorDict:
+    """Transitions that can be told apart by `obs`."""
+    obs = torch.arange(first, first + number).float().unsqueeze(-1)
+    after = {"obs": obs + 0.5, "done": obs.long() % 3 == 0}
+    return TensorDict({"obs": obs, "next": after}, batch_size=[number], device=CPU)
+
+
+class NaiveReplay:
+    """The definition: a list as a ring, sums over all of it, one item at a time."""
+
+    def __init__(self, capacity: int, alpha: float, beta: float, eps: float = 1e-3) -> None:
+        self.capacity, self.alpha, self.beta, self.eps = capacity, alpha, beta, eps
+        self.priority = [0.0] * capacity
+        self.cursor, self.size, self.largest = 0, 0, 1.0
+
+    def extend(self, number: int) -> list[int]:
+        places = []
+        for _ in range(number):
+            places.append(self.cursor)
+            self.priority[self.cursor] = self.largest
+            self.cursor = (self.cursor + 1) % self.capacity
+            self.size = min(self.size + 1, self.capacity)
+        return places
+
+    def leave_out(self, index: list[int], rows: list[bool]) -> None:
+        for i, row in zip(index, rows, strict=True):
+            if row:
+                self.priority[i] = 0.0
+
+    def empty(self) -> None:
+        self.priority = [0.0] * self.capacity
+        self.cursor, self.size, self.largest = 0, 0, 1.0
+
+    def update(self, index: list[int], error: list[float]) -> None:
+        for i, e in zip(index, error, strict=True):
+            self.priority[i] = (e + self.eps) ** self.alpha
+            self.largest = max(self.largest, self.priority[i])
+
+    def sample(self, share: list[float]) -> tuple[list[int], list[float]]:
+        total, index = sum(self.priority), []
+        for i, u in enumerate(share):
+            spot, below, chosen = (i + u) / len(share) * total, 0.0, 0
+            while below + self.priority[chosen] <= spot and chosen < self.size - 1:
+                below += self.priority[chosen]
+                chosen += 1
+            index.append(chosen)
+        weight = [(self.size * self.priority[i] / total) ** -self.beta for i in index]
+        return index, [w / max(weight) for w in weight]
+
+
+def prioritized(capacity: int = 10, batch_size: int = 4, **changes: float) -> TensorDictReplayBuffer:
+    return replay_buffer(capacity, batch_size, CPU, prioritized=True, **changes)  # type: ignore[arg-type]
+
+
+def sampled(replay: TensorDictReplayBuffer, seed: int) -> tuple[TensorDict, list[float]]:
+    """A batch, and the random numbers in [0, 1) that it came from."""
+    torch.manual_seed(seed)
+    share = torch.rand(4, dtype=torch.float64).tolist()
+    torch.manual_seed(seed)
+    return replay.sample(), share
+
+
+OPERATIONS = ["extend", "leave_out", "sample", "update", "reload", "empty"]
+
+
+@pytest.mark.parametrize("block", [3, 128])  # ten places: four blocks, or one
+@pytest.mark.parametrize("exponents", [{"alpha": 0.7, "beta": 0.5}, {"alpha": 0.0, "beta": 0.0}], ids=str)
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    operations=st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(1, 9)), max_size=14),
+)
+def test_same_operations_as_the_naive_twin(
+    block: int, exponents: dict[str, float], seed: int, operations: list[tuple[str, int]]
+) -> None:
+    with mock.patch.object(replay_module, "_BLOCK", block):
+        ours, twin = prioritized(**exponents), NaiveReplay(10, **exponents)
+    generator, added = np.random.default_rng(seed), 0
+    for operation, number in [("extend", 3), *operations, ("sample", 1)]:
+        if operation == "empty":
+            ours.empty()
+            twin.empty()
+        if operation in ("extend", "empty"):
+            index = ours.extend(transitions(added, number))
+            assert index.tolist() == twin.extend(number)
+            added += number
+        elif operation == "leave_out":
+            index = torch.from_numpy(generator.permutation(twin.size)[:number])
+            rows = torch.from_numpy(generator.random(len(index)) < 0.5)
+            others = [twin.priority[i] for i in range(twin.size) if i not in index[rows].tolist()]
+            if any(others):  # else there is nothing left to draw
+                ours.sampler.leave_out(index, rows)
+                twin.leave_out(index.tolist(), rows.tolist())
+        elif operation == "reload":
+            state = {name: value.clone() for name, value in ours.sampler.state_dict().items()}
+            ours.sampler.update_priority(torch.arange(10), torch.rand(10))  # another's
+            ours.sampler.load_state_dict(state)
+        else:
+            batch, share = sampled(ours, seed)
+            index, weight = twin.sample(share)
+            assert batch["index"].tolist() == index
+            assert batch["priority_weight"].tolist() == pytest.approx(weight, rel=1e-5)
+            if operation == "update":
+                error = {i: float(generator.random() * 3) for i in set(index)}  # one transition has one error
+                ours.update_priority(batch["index"], torch.tensor([[error[i]] for i in index], dtype=torch.float64))
+                twin.update(index, [error[i] for i in index])
+    sampler = ours.sampler
+    assert sampler.priority.tolist() == pytest.approx(twin.priority)
+    assert sampler.largest.item() == pytest.approx(twin.largest)
+
+
+def test_frequencies_are_the_priorities() -> None:
+    torch.manual_seed(0)
+    replay = prioritized(capacity=8, batch_size=32, alpha=0.6)
+    replay.extend(transitions(0, 5))  # three places stay empty
+    error = torch.tensor([0.1, 0.5, 1.0, 2.0, 4.0])
+    replay.update_priority(torch.arange(5), error)
+    wanted = (error.double() + 1e-3) ** 0.6
+    drawn = torch.cat([replay.sample()["index"] for _ in range(500)])
+    share = torch.bincount(drawn, minlength=8).double() / len(drawn)
+    assert share[5:].sum() == 0
+    assert (share[:5] - wanted / wanted.sum()).abs().max() < 0.005  # stratified: less noise than independent draws
+
+
+def test_importance_weights_by_hand() -> None:
+    # alpha 1, priorities 1, 1, 2 (eps = 0): chances 1/4, 1/4, 1/2. With N = 3, beta = 1 a weight is 1 / (3 · chance):
+    # 4/3, 4/3, 2/3; divided by the largest: 1, 1, 1/2.
+    sampler = DevicePrioritySampler(3, alpha=1.0, beta=1.0, eps=0.0)
+    sampler.update_priority(torch.arange(3), torch.tensor([1.0, 1.0, 2.0]))
+    index, info = sampler.sample(range(3), 400)  # type: ignore[arg-type]  # of the storage only the length is used
+    assert torch.equal(info["priority_weight"], torch.where(index == 2, 0.5, 1.0))
+    assert torch.bincount(index).tolist() == [100, 100, 200]  # stratified: exactly by chance
+
+
+def test_new_transitions_get_the_largest_priority_so_far() -> None:
+    replay = prioritized(alpha=1.0)
+    replay.extend(transitions(0, 4))
+    replay.update_priority(torch.tensor([1]), torch.tensor([7.0]))
+    replay.update_priority(torch.tensor([1]), torch.tensor([0.0]))  # the largest so far, not the largest now
+    replay.extend(transitions(4, 3))
+    assert replay.sampler.priority[:7].tolist() == pytest.approx([1, 0.001, 1, 1, 7.001, 7.001, 7.001])
+
+
+def test_the_ring_wraps_around() -> None:
+    replay = prioritized(capacity=5, batch_size=64)
+    replay.extend(transitions(0, 4))
+    replay.update_priority(torch.arange(4), torch.full((4,), 9.0))
+    replay.extend(transitions(4, 3))  # takes the places 4, 0 and 1
+    assert len(replay) == 5
+    batch = replay.sample()
+    assert set(batch["obs"].flatten().tolist()) == {2.0, 3.0, 4.0, 5.0, 6.0}
+    assert torch.equal(batch["obs"], batch["next", "obs"] - 0.5)
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize("is_prioritized", [False, True])
+def test_nothing_is_read_back(is_prioritized: bool, is_masked: bool) -> None:
+    replay = replay_buffer(32, 8, CPU, prioritized=is_prioritized, masked=is_masked)
+    replay.extend(transitions(0, 20))  # the first write allocates
+    more = [transitions(20 + 5 * i, 5) for i in range(6)]
+    with NoHostReads():
+        for chunk in more:
+            index = replay.extend(chunk)
+            if is_masked:
+                replay.sampler.leave_out(index, chunk["next", "done"])
+            batch = replay.sample()
+            if is_prioritized:
+                replay.update_priority(batch["index"], batch["obs"])
+
+
+# -- transitions that are left out --
+
+BOTH = pytest.mark.parametrize("is_prioritized", [False, True], ids=["uniform", "prioritized"])
+
+
+def masked(is_prioritized: bool, capacity: int = 10, batch_size: int = 64) -> TensorDictReplayBuffer:
+    return replay_buffer(capacity, batch_size, CPU, prioritized=is_prioritized, masked=True)
+
+
+def drawn(replay: TensorDictReplayBuffer, batches: int = 20) -> set[float]:
+    """Which transitions some batches hold."""
+    return set(torch.cat([replay.sample()["obs"] for _ in range(batches)]).flatten().tolist())
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [(6,), (6, 1)], ids=str)
+def test_what_is_left_out_is_never_drawn(is_prioritized: bool, shape: tuple[int, ...]) -> None:
+    replay = masked(is_prioritized)
+    index = replay.extend(transitions(0, 6))
+    rows = torch.tensor([1, 0, 0, 1, 0, 1]).bool()  # the first and the last are the ends of the sums
+    replay.sampler.leave_out(index, rows.reshape(shape))
+    assert drawn(replay, 200) == {1.0, 2.0, 4.0}
+    assert torch.equal(replay.storage[:6]["obs"], transitions(0, 6)["obs"])  # though it is there
+
+
+@pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
+def test_what_is_left_out_is_not_drawn_by_the_least_or_largest_number(
+    monkeypatch: pytest.MonkeyPatch, number: float
+) -> None:
+    replay = masked(False, batch_size=4)
+    index = replay.extend(transitions(0, 8))
+    replay.sampler.leave_out(index, torch.tensor([1, 0, 1, 0, 0, 1, 0, 1]).bool())
+    monkeypatch.setattr(torch, "rand", lambda size, **kind: torch.full((size,), number, **kind))
+    assert drawn(replay, 1) <= {1.0, 3.0, 4.0, 6.0}
+
+
+@BOTH
+def test_nothing_left_out_changes_nothing(is_prioritized: bool) -> None:
+    replay, other = masked(is_prioritized), masked(is_prioritized)
+    index = replay.extend(transitions(0, 6))
+    other.extend(transitions(0, 6))
+    replay.sampler.leave_out(index, torch.zeros(6, dtype=torch.bool))
+    assert (sampled(replay, 3)[0] == sampled(other, 3)[0]).all()
+
+
+def test_the_rest_is_equally_likely() -> None:
+    torch.manual_seed(0)
+    replay = masked(False, capacity=12, batch_size=32)
+    index = replay.extend(transitions(0, 9))  # three places stay empty
+    replay.sampler.leave_out(index, torch.arange(9) % 3 == 0)
+    batches = [replay.sample() for _ in range(500)]
+    share = torch.bincount(torch.cat([batch["index"] for batch in batches]), minlength=12) / (500 * 32)
+    assert share[[0, 3, 6, 9, 10, 11]].sum() == 0
+    assert (share[[1, 2, 4, 5, 7, 8]] - 1 / 6).abs().max() < 0.005  # stratified: less noise than independent draws
+    assert all((batch["priority_weight"] == 1).all() for batch in batches)
+
+
+def test_priorities_change_of_what_was_drawn_alone() -> None:
+    replay = masked(True, batch_size=4)
+    index = replay.extend(transitions(0, 8))
+    rows = torch.arange(8) < 3
+    replay.sampler.leave_out(index, rows)
+    for i in range(20):
+        before, batch = replay.sampler.priority.clone(), sampled(replay, i)[0]
+        replay.update_priority(batch["index"], torch.full((4, 1), 2.0 + i))
+        was_drawn = torch.zeros(10).index_fill(0, batch["index"], 1).bool()
+        assert torch.equal(replay.sampler.priority[~was_drawn], before[~was_drawn])
+        assert (replay.sampler.priority[was_drawn] == (2.0 + i + 1e-3) ** 0.6).all()
+    assert (replay.sampler.priority[:3] == 0).all()
+    assert drawn(replay) == {3.0, 4.0, 5.0, 6.0, 7.0}
+
+
+@BOTH
+def test_a_place_that_was_left_out_is_drawn_when_it_is_written_again(is_prioritized: bool) -> None:
+    replay = masked(is_prioritized, capacity=5)
+    index = replay.extend(transitions(0, 5))
+    replay.sampler.leave_out(index, torch.tensor([1, 1, 0, 1, 0]).bool())
+    assert drawn(replay) == {2.0, 4.0}
+    index = replay.extend(transitions(5, 2))  # takes the places 0 and 1
+    assert drawn(replay) == {2.0, 4.0, 5.0, 6.0}
+    replay.sampler.leave_out(index, torch.tensor([False, True]))
+    assert drawn(replay) == {2.0, 4.0, 5.0}
+
+
+CHANGES: dict[str, Callable[[TensorDictReplayBuffer], object]] = {
+    "extend": lambda replay: replay.extend(transitions(8, 2)),
+    "add": lambda replay: replay.add(transitions(8, 1)[0]),
+    "leave_out": lambda replay: replay.sampler.leave_out(torch.tensor([4, 5]), torch.tensor([True, False])),
+    "update_priority": lambda replay: replay.update_priority(torch.tensor([1, 6]), torch.tensor([9.0, 3.0])),
+    "load_state_dict": lambda replay: replay.sampler.load_state_dict(
+        {"priority": torch.arange(10.0).double(), "largest": torch.tensor(9.0).double()}
+    ),
+    "empty": lambda replay: (replay.empty(), replay.extend(transitions(0, 4))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_sums_are_those_of_the_priorities_as_they_are(change: str) -> None:
+    replay = masked(True, batch_size=8)
+    replay.extend(transitions(0, 8))
+    sampled(replay, 0)  # makes the sums
+    CHANGES[change](replay)
+    other = DevicePrioritySampler(10)
+    other.load_state_dict(replay.sampler.state_dict())
+    torch.manual_seed(7)
+    ours, _ = replay.sampler.sample(replay.storage, 8)
+    torch.manual_seed(7)
+    assert torch.equal(ours, other.sample(replay.storage, 8)[0])
+
+
+def test_sums_are_made_once_for_many_batches() -> None:
+    replay = masked(False)
+    replay.extend(transitions(0, 8))
+    replay.sample()
+    sums = replay.sampler._sums
+    replay.sample()
+    assert replay.sampler._sums is sums
+
+
+# -- as a file --
+
+
+def save_replay(replay: TensorDictReplayBuffer, path: Path) -> None:
+    """As part of a checkpoint."""
+    write_whole(replay_state(replay), path)
+
+
+def load_replay(replay: TensorDictReplayBuffer, path: Path, entries: Any = None) -> None:
+    """Likewise."""
+    restore_replay(replay, read_archive(path, "replay"), f"replay {path}", entries)
+
+
+@pytest.mark.parametrize("number", [0, 6, 10, 14])
+@pytest.mark.parametrize("is_prioritized", [False, True])
+def test_a_replay_goes_on_as_if_it_had_never_been_saved(tmp_path: Path, is_prioritized: bool, number: int) -> None:
+    def make() -> TensorDictReplayBuffer:
+        return replay_buffer(10, 4, CPU, prioritized=is_prioritized)
+
+    def go_on(replay: TensorDictReplayBuffer) -> list[Any]:
+        torch.manual_seed(5)
+        out = []
+        for i in range(4):
+            replay.extend(transitions(100 + 3 * i, 3))
+            batch = replay.sample()
+            if is_prioritized:
+                replay.update_priority(batch["index"], batch["obs"] / 50)
+            out.append(batch)
+        return out
+
+    saved = make()
+    if number:
+        saved.extend(transitions(0, number // 2))
+        saved.extend(transitions(number // 2, number - number // 2))
+        if is_prioritized:
+            saved.update_priority(torch.arange(3), torch.tensor([3.0, 0.5, 2.0]))
+    save_replay(saved, tmp_path / "x.pt")
+    loaded = make()
+    load_replay(loaded, tmp_path / "x.pt")
+    assert len(loaded) == min(number, 10)
+    for ours, wanted in zip(go_on(loaded), go_on(saved), strict=True):
+        assert (ours == wanted).all()
+
+
+@BOTH
+def test_what_is_left_out_stays_left_out_in_a_loaded_replay(tmp_path: Path, is_prioritized: bool) -> None:
+    saved, loaded = masked(is_prioritized), masked(is_prioritized)
+    index = saved.extend(transitions(0, 7))
+    saved.sampler.leave_out(index, torch.arange(7) % 2 == 0)
+    save_replay(saved, tmp_path / "x.pt")
+    load_replay(loaded, tmp_path / "x.pt")
+    assert (sampled(loaded, 1)[0] == sampled(saved, 1)[0]).all()
+    assert drawn(loaded) == {1.0, 3.0, 5.0}
+
+
+def test_a_prioritized_replay_becomes_a_uniform_one_without_what_is_left_out(tmp_path: Path) -> None:
+    saved, loaded = masked(True), masked(False)
+    index = saved.extend(transitions(0, 6))
+    saved.update_priority(index, torch.arange(6.0))
+    saved.sampler.leave_out(index, torch.arange(6) == 2)
+    save_replay(saved, tmp_path / "x.pt")
+    load_replay(loaded, tmp_path / "x.pt")
+    loaded.extend(transitions(6, 1))
+    assert loaded.sampler.priority.tolist() == [1, 1, 0, 1, 1, 1, 1, 0, 0, 0]
+
+
+def test_only_what_is_filled_is_written(tmp_path: Path) -> None:
+    replay = replay_buffer(100_000, 4, CPU)
+    replay.extend(transitions(0, 10))
+    save_replay(replay, tmp_path / "x.pt")
+    assert (tmp_path / "x.pt").stat().st_size < 20_000
+
+
+def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = replay_buffer(10, 4, CPU)
+    replay.extend(transitions(0, 5))
+    save_replay(replay, tmp_path / "x.pt")
+    before = (tmp_path / "x.pt").read_bytes()
+
+    def interrupted(state: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_replay(replay, tmp_path / "x.pt")
+    assert (tmp_path / "x.pt").read_bytes() == before
+
+
+def test_a_uniform_replay_becomes_a_prioritized_one(tmp_path: Path) -> None:
+    uniform, ours = replay_buffer(10, 4, CPU), prioritized()
+    uniform.extend(transitions(0, 6))
+    save_replay(uniform, tmp_path / "x.pt")
+    load_replay(ours, tmp_path / "x.pt")
+    assert ours.sampler.priority.tolist() == [1.0] * 6 + [0.0] * 4
+
+
+class Malicious:
+    """Makes a folder when it is unpickled without care."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("form", ["archive", "bare pickle"])
+def test_code_in_a_replay_never_runs(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "x.pt"
+    content = {"transitions": {}, "size": Malicious(tmp_path / "ran")}
+    if form == "archive":
+        torch.save(content, path)
+    else:
+        path.write_bytes(pickle.dumps(content, protocol=2))
+    with pytest.raises(ValueError, match=r"replay .*: want"):
+        load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_what_lies_around_is_not_read(tmp_path: Path) -> None:
+    # TorchRL's own format is a folder whose `prefetch.pkl` its `loads` unpickles.
+    replay = replay_buffer(10, 4, CPU)
+    replay.extend(transitions(0, 5))
+    for folder in ("x.replay", "x"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "prefetch.pkl").write_bytes(pickle.dumps(Malicious(tmp_path / "ran")))
+    save_replay(replay, tmp_path / "x.pt")
+    load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_replay_of_another_size_is_refused(tmp_path: Path) -> None:
+    replay = replay_buffer(10, 4, CPU)
+    replay.extend(transitions(0, 5))
+    save_replay(replay, tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="want one for 20 transitions, as this run keeps; got one for 10"):
+        load_replay(replay_buffer(20, 4, CPU), tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize("length", [0, 50, 1000])
+def test_a_truncated_replay_is_refused(tmp_path: Path, length: int) -> None:
+    replay = replay_buffer(10, 4, CPU)
+    replay.extend(transitions(0, 5))
+    save_replay(replay, tmp_path / "x.pt")
+    path = tmp_path / "x.pt"
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(ValueError, match=f"replay .*: want a complete archive.*got {length} bytes"):
+        load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.pt")
+
+
+def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+    torch.save({"state_dict": {}}, tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="want what replay_state gives; got no capacity in it"):
+        load_replay(replay_buffer(10, 4, CPU), tmp_path / "x.pt")
+
+
+OBS = Entry(torch.float32, (1,), Bounds(0, 100))
+POISON: dict[str, tuple[dict[str, Any], str]] = {
+    "a size below": ({"size": -1}, "size must be at least 0; got -1"),
+    "a size above": ({"size": 11}, "size must be at most 10; got 11"),
+    "a word for a size": ({"size": "5"}, "size must be a whole number, at least 0; got '5'"),
+    "a tensor for a capacity": ({"capacity": torch.ones(2)}, "capacity must be a whole number, at least 0; got Tensor"),
+    "a cursor below": ({"writer": {"_cursor": -5, "_write_count": 0}}, "writer _cursor must be at least 0; got -5"),
+    "a cursor above": ({"writer": {"_cursor": 11, "_write_count": 0}}, "writer _cursor must be at most 10; got 11"),
+    "no cursor": ({"writer": {}}, "want a writer of .*_cursor.*; got {}"),
+    "no transitions": ({"transitions": 3}, "want a mapping of names to tensors; got 3"),
+    "a value": (
+        {"transitions": {"obs": torch.tensor([[1.0], [2], [-3], [4], [5]])}},
+        r"obs must be from 0 to 100; got -3 at \[2, 0\]",
+    ),
+    "another length": ({"transitions": {"obs": torch.ones(4, 1)}}, r"obs must have shape \(5, 1\); got \(4, 1\)"),
+    "an entry too long": (
+        {"transitions": {"obs": torch.ones(5, 1), "more": torch.ones(7)}},
+        "want entries of 5 transitions; got ",
+    ),
+    "a priority below": ({"priority": -1.0}, "priority must be from 0 to 1e.100; got -1 at"),
+    "no number": ({"priority": float("nan")}, "priority must be from 0 to 1e.100; got nan at"),
+}
+
+
+@pytest.mark.parametrize("kind", POISON)
+def test_a_replay_that_no_run_could_have_written(tmp_path: Path, kind: str) -> None:
+    changes, message = POISON[kind]
+    replay = replay_buffer(10, 4, CPU, prioritized=True)
+    replay.extend(transitions(0, 5))
+    save_replay(replay, tmp_path / "x.pt")
+    content = torch.load(tmp_path / "x.pt", weights_only=True)
+    if "priority" in changes:
+        content["sampler"]["priority"][2] = changes["priority"]
+    content |= {key: value for key, value in changes.items() if key != "priority"}
+    torch.save(content, tmp_path / "x.pt")
+    other = replay_buffer(10, 4, CPU, prioritized=True)
+    with pytest.raises(ValueError, match=f"^replay .*: .*{message}"):
+        load_replay(other, tmp_path / "x.pt", {"obs": OBS})
+    assert len(other) == 0
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_nothing_is_read_back_either() -> None:
+    device = torch.device("cuda")
+    replay = replay_buffer(32, 8, device, prioritized=True, masked=True)
+    replay.extend(transitions(0, 20).to(device))
+    more = [transitions(20 + 5 * i, 5).to(device) for i in range(6)]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for chunk in more:
+            index = replay.extend(chunk)
+            replay.sampler.leave_out(index, chunk["next", "done"])
+            batch = replay.sample()
+            replay.update_priority(batch["index"], batch["obs"])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

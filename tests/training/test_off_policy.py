@@ -1,0 +1,254 @@
+"""Q-learning under Lightning's Trainer: how long it runs, that it repeats itself, and that it resumes exactly."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.envs import SerialEnv
+
+from tests.training.resuming import differences, everything, last
+from tests.training.tiny import data, dqn, fit, module, packing_env, trainer
+from torchrl_gpu.callbacks import EpisodeCheckpoint
+from torchrl_gpu.policies import PeriodicTargets, PlacementScores, SoftTargets
+from torchrl_gpu.training import OffPolicy
+from torchrl_gpu.training.checkpoint import check_checkpoint
+from torchrl_gpu.training.checkpoint_files import parts_of
+
+# -- how long it runs --
+
+
+@pytest.mark.parametrize("max_steps", [1, 5, 6])
+def test_max_steps_counts_updates_and_is_met_exactly(tmp_path: Path, max_steps: int) -> None:
+    made = fit(module(), tmp_path, max_steps)
+    (state, *_) = made.optimizers().optimizer.state.values()  # type: ignore[union-attr]
+    assert made.trainer.global_step == max_steps
+    assert state["step"] == max_steps
+
+
+def test_frames_by_hand(tmp_path: Path) -> None:
+    # 8 environments and 2 steps at a time are 16 frames. 40 frames of warm-up take 3 times, then comes one before every
+    # 2 updates: 3 times for 6 updates. The first chunk gives no 3-step return yet, every later one gives 16.
+    made = fit(module(warmup_frames=40), tmp_path, 6)
+    assert made.frames == (3 + 3) * 16
+    assert len(made.replay) == (3 + 3 - 1) * 16
+
+
+def test_training_where_nothing_is_legal_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"OffPolicy: want .*; got skip_unplaceable=True, which is for evaluation"):
+        fit(module(env={"skip_unplaceable": True}), tmp_path, 1)
+
+
+def test_updates_wait_for_a_batch(tmp_path: Path) -> None:
+    made = fit(module(warmup_frames=0, batch_size=40, agent={"n_steps": 4}, rollout_steps=1), tmp_path, 2)
+    # chunks of 8 transitions, none before 4 steps: 5 chunks make a batch, and another comes before the updates
+    assert made.frames == (3 + 5 + 1) * 8
+
+
+def test_rewards_are_scaled_in_the_loss_and_nowhere_else(tmp_path: Path) -> None:
+    made, seen = module(reward_scale=1000.0), []
+    losses = made.agent.losses
+
+    def spied(batch: TensorDictBase) -> dict[str, Tensor]:
+        seen.append((batch["next", "reward"].clone(), batch["index"]))
+        return losses(batch)
+
+    made.agent.losses = spied  # type: ignore[method-assign]
+    fit(made, tmp_path, 6)
+    assert len(seen) == 6
+    stored = made.replay.storage[:]["next", "reward"]
+    assert 0 < stored.max() <= 1
+    for reward, index in seen:
+        assert torch.equal(reward, 1000 * stored[index])  # the ring has not come around yet
+
+
+def test_every_loss_and_score_is_logged(tmp_path: Path) -> None:
+    runner = fit(module(), tmp_path, 6).trainer
+    metrics = runner.callback_metrics
+    assert {"train/loss", "val/utilization"} <= set(runner.progress_bar_metrics)
+    wanted = {"train/loss", "train/epsilon", "train/utilization", "train/frames"}
+    wanted |= {f"val/{name}" for name in ("utilization", "num_packed", "compactness", "pyramidality")}
+    assert wanted <= set(metrics)
+    assert all(value.isfinite() for value in metrics.values())
+    assert 0 < metrics["val/utilization"] <= 1
+
+
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
+def test_without_a_data_module_it_trains_and_validates_nothing(tmp_path: Path) -> None:
+    made, runner = module(), trainer(tmp_path, 6, enable_checkpointing=False)
+    runner.fit(made)
+    assert runner.global_step == 6
+    assert made.frames == 48 + 3 * 16
+    assert "val/utilization" not in runner.callback_metrics
+
+
+def test_an_environment_of_another_kind_is_refused_in_one_line() -> None:
+    with pytest.raises(ValueError, match=r"^OffPolicy: env must be a .*BatchedEnv .*; got torchrl\..*SerialEnv$"):
+        OffPolicy(SerialEnv(2, packing_env), dqn)
+
+
+# -- it repeats itself --
+
+
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_same_seed_same_run(tmp_path: Path, prioritized: bool) -> None:
+    for name in ("a", "b"):
+        fit(module(prioritized=prioritized), tmp_path / name, 6, EpisodeCheckpoint())
+    fit(module(prioritized=prioritized), tmp_path / "c", 6, EpisodeCheckpoint(), seed=2)
+    first, second, other = (everything(last(tmp_path / name)) for name in "abc")
+    assert differences(first, second) == []
+    assert differences(first["state_dict"], other["state_dict"]) != []
+
+
+def test_priorities_follow_the_errors(tmp_path: Path) -> None:
+    made = fit(module(prioritized=True), tmp_path, 6)
+    priority = made.replay.sampler.priority[: len(made.replay)]
+    assert len(priority.unique()) > 10
+
+
+# -- it resumes exactly --
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"prioritized": True}, {"agent": {"targets": PeriodicTargets(4)}}],
+    ids=["uniform", "prioritized", "hard targets"],
+)
+@pytest.mark.parametrize("stop", [4, 6])  # in the middle of an epoch of 3 training steps, and at its end
+def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, changes: dict[str, Any], stop: int) -> None:
+    scheduler = partial(torch.optim.lr_scheduler.LinearLR, start_factor=1.0, end_factor=0.1, total_iters=10)
+    changes = {**changes, "lr_scheduler": scheduler}
+    fit(module(**changes), tmp_path / "whole", 12, EpisodeCheckpoint())
+    fit(module(**changes), tmp_path / "half", stop, EpisodeCheckpoint())
+    other = module(**changes, env={"seed": 11})  # as a new process would: another generator, another first episode
+    fit(other, tmp_path / "rest", 12, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)
+    whole, rest = everything(last(tmp_path / "whole")), everything(last(tmp_path / "rest"))
+    assert {"state_dict", "optimizer_states", "lr_schedulers", "rollout", "meter", "random", "replay"} <= set(whole)
+    assert differences(whole, rest) == []
+    assert differences(whole, everything(last(tmp_path / "half"))) != []
+
+
+def test_a_run_that_goes_on_from_any_of_its_checkpoints(tmp_path: Path) -> None:
+    fit(module(), tmp_path / "whole", 12, EpisodeCheckpoint(every_n_episodes=1, keep=100, most_share=None))
+    saved = sorted((tmp_path / "whole" / "checkpoints").glob("episodes-*.ckpt"))
+    steps = {torch.load(path, weights_only=True)["global_step"]: path for path in saved}
+    assert set(steps) >= {2, 6}  # in the middle of an epoch, and in its last step, before validation
+    for number in (2, 6):
+        folder = tmp_path / str(number)
+        fit(module(), folder, 12, EpisodeCheckpoint(), ckpt_path=steps[number], seed=5)
+        assert differences(everything(last(tmp_path / "whole")), everything(last(folder))) == []
+
+
+def test_without_its_replay_a_resumed_run_fills_it_again(tmp_path: Path) -> None:
+    fit(module(), tmp_path / "half", 6, EpisodeCheckpoint(save_replay=False))
+    assert parts_of(last(tmp_path / "half")) == []
+    made = module()
+    frames: list[int] = []
+    made.on_train_batch_start = lambda *args: frames.append(made.frames)  # type: ignore[method-assign]
+    fit(made, tmp_path / "rest", 8, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"))
+    # the first half made 48 + 3 · 16 = 96 frames; another 48 of warm-up come before the next update
+    assert frames == [96 + 48]
+    assert made.trainer.global_step == 8
+    assert len(made.replay) == 48 + 16  # the unfinished returns had been saved, so that none is lost
+
+
+def test_a_replay_of_another_size_is_one_clear_error(tmp_path: Path) -> None:
+    fit(module(), tmp_path / "half", 2, EpisodeCheckpoint())
+    with pytest.raises(ValueError, match="want one for 320 transitions, as this run keeps; got one for 160"):
+        fit(module(capacity=320), tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"))
+
+
+def test_other_numbers_of_environments_cannot_go_on(tmp_path: Path) -> None:
+    fit(module(), tmp_path / "half", 2, EpisodeCheckpoint())
+    made = module(env={"num_envs": 4})
+    with pytest.raises(ValueError, match=r"checkpoint .*Rollout.load_state_dict: .* must have shape \(4.*\); got \(8"):
+        fit(made, tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"))
+
+
+def test_a_checkpoint_holds_tensors_and_plain_values_only(tmp_path: Path) -> None:
+    made = fit(module(prioritized=True), tmp_path, 2, EpisodeCheckpoint())
+    torch.load(last(tmp_path), weights_only=True)
+    check_checkpoint(last(tmp_path), made)
+    with pytest.raises(ValueError, match="want the weights of this OffPolicy, agent"):
+        check_checkpoint(last(tmp_path), module(agent={"network": partial(PlacementScores, channels=5, blocks=1)}))
+
+
+# -- what the configuration asks for --
+
+
+def test_mixed_precision(tmp_path: Path) -> None:
+    exact, mixed = (fit(module(), tmp_path, 6, precision=p) for p in ("32-true", "bf16-mixed"))
+    assert all(weight.dtype == torch.float32 for weight in mixed.parameters())
+    assert all(weight.isfinite().all() for weight in mixed.parameters())
+    assert differences(exact.agent.state_dict(), mixed.agent.state_dict()) != []
+    heights = mixed.replay.storage[:]["box_heightmap"]  # the environment is stepped under autocast too
+    assert heights.dtype == torch.float32
+    assert torch.equal(heights, heights.round())
+
+
+def test_the_schedule_reaches_its_end(tmp_path: Path) -> None:
+    scheduler = partial(torch.optim.lr_scheduler.LinearLR, start_factor=1.0, end_factor=0.25, total_iters=6)
+    for steps, share in [(3, 1 - 0.75 / 2), (6, 0.25)]:
+        made = fit(module(lr_scheduler=scheduler), tmp_path, steps)
+        assert made.optimizers().param_groups[0]["lr"] == pytest.approx(1e-2 * share)  # type: ignore[union-attr]
+
+
+def test_gradients_are_clipped(tmp_path: Path) -> None:
+    def change(**changes: Any) -> float:
+        made = module(reward_scale=1000.0, agent={"targets": SoftTargets(0.0001)}, **changes)
+        made.make_optimizer = partial(torch.optim.SGD, lr=1.0)
+        before = [weight.detach().clone() for weight in made.agent.parameters_to_train]
+        fit(made, tmp_path, 1)
+        after = made.agent.parameters_to_train
+        return torch.cat([(a - b).flatten() for a, b in zip(after, before, strict=True)]).norm().item()
+
+    assert change(max_grad_norm=1e-3) == pytest.approx(1e-3, rel=0.01)
+    assert change(max_grad_norm=None) > 1e-2
+
+
+def test_weights_are_those_of_the_policy(tmp_path: Path) -> None:
+    made = module()
+    before = {name: weight.clone() for name, weight in made.policy_for(made.env).state_dict().items()}
+    fit(made, tmp_path, 6)
+    after = made.policy_for(made.env).state_dict()
+    assert all(not torch.equal(before[name], weight) for name, weight in after.items())
+
+
+def test_names_for_tables(tmp_path: Path) -> None:
+    made = module()
+    made.trainer = trainer(tmp_path)
+    assert made.policy_name == "DQN (untrained)"
+    assert fit(made, tmp_path, 2).policy_name == "DQN"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rollout_steps": 0}, "rollout_steps must be at least 1; got 0"),
+        ({"updates_per_step": 0}, "updates_per_step must be at least 1; got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
+        ({"capacity": 0}, "capacity must be at least 1; got 0"),
+        ({"capacity": 15, "batch_size": 16}, "must hold a batch and a rollout, 16 transitions; got 15"),
+        ({"capacity": 30, "rollout_steps": 4}, "must hold a batch and a rollout, 32 transitions; got 30"),
+    ],
+)
+def test_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=f"(OffPolicy|DeviceReplay): .*{message}"):
+        module(**wrong)
+
+
+def test_nothing_of_the_environment_is_a_weight() -> None:
+    assert all(name.startswith("agent.") for name in module().state_dict())
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_and_then_on_the_cpu(tmp_path: Path) -> None:
+    made: OffPolicy = fit(module(), tmp_path / "gpu", 6, EpisodeCheckpoint(), accelerator="gpu", devices=1)
+    assert made.env.device.type == made.replay.storage.device.type == "cuda"
+    rest = fit(module(), tmp_path / "cpu", 8, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "gpu"), data_module=data())
+    assert rest.trainer.global_step == 8

@@ -1,0 +1,64 @@
+"""Clipping: by hand, with and without a scaler, and without a host read."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.no_host_reads import NoHostReads
+from torchrl_gpu.training.updates.clipping import clip_gradients
+
+
+def weights_with(*gradients: list[float]) -> list[Tensor]:
+    weights: list[Tensor] = [nn.Parameter(torch.zeros(len(values))) for values in gradients]
+    for weight, values in zip(weights, gradients, strict=True):
+        weight.grad = torch.tensor(values)
+    return weights
+
+
+def gradients_of(weights: list[Tensor]) -> list[list[float]]:
+    return [weight.grad.tolist() for weight in weights if weight.grad is not None]
+
+
+def scaler_of(scale: float) -> torch.amp.GradScaler:
+    scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    scaler.scale(torch.ones(()))  # makes its tensor
+    return scaler
+
+
+def test_by_hand() -> None:
+    weights = weights_with([3.0, 0.0], [4.0])  # norm 5
+    clip_gradients(weights, 2.5)
+    assert gradients_of(weights) == [[pytest.approx(1.5), 0.0], [pytest.approx(2.0)]]
+
+
+def test_what_is_short_is_left() -> None:
+    weights = weights_with([3.0, 0.0], [4.0])
+    clip_gradients(weights, 6.0)
+    assert gradients_of(weights) == [[3.0, 0.0], [4.0]]
+
+
+def test_the_norm_is_that_of_unscaled_gradients() -> None:
+    weights = weights_with([3.0 * 64, 0.0], [4.0 * 64])
+    clip_gradients(weights, 2.5, scaler_of(64.0))
+    assert gradients_of(weights) == [[pytest.approx(1.5 * 64), 0.0], [pytest.approx(2.0 * 64)]]
+
+
+def test_what_overflowed_is_still_seen_as_such() -> None:
+    weights = weights_with([float("inf"), 1.0])
+    clip_gradients(weights, 2.5, scaler_of(64.0))
+    assert not weights[0].grad.isfinite().all()  # type: ignore[union-attr]
+
+
+def test_weights_without_gradients_are_passed_over() -> None:
+    weights = [*weights_with([3.0, 4.0]), nn.Parameter(torch.zeros(2))]
+    clip_gradients(weights, 1.0)
+    assert weights[1].grad is None
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_nothing_is_read_back(scaled: bool) -> None:
+    weights, scaler = weights_with([3.0, 4.0]), scaler_of(64.0) if scaled else None
+    with NoHostReads():
+        clip_gradients(weights, 1.0, scaler)

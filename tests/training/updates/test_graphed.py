@@ -1,0 +1,583 @@
+"""Graphed updates: the same as the plain loop, replay after replay, whatever is changed in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.plugins import MixedPrecision
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from tests.no_host_reads import NoHostReads
+from tests.training import tiny
+from tests.training.collect.test_graphed import capture_on_cpu
+from tests.training.resuming import differences, everything, last
+from tests.training.tiny_navigation import AGENTS, DISCRETE, marine_env, navigation, worlds
+from torchrl_gpu.callbacks import EpisodeCheckpoint
+from torchrl_gpu.policies import Agent, AgentSpace, EpsilonGreedy, PeriodicTargets, PolicyWrapper, SoftTargets
+from torchrl_gpu.policies.targets import TargetUpdate
+from torchrl_gpu.training import OffPolicy, off_policy
+from torchrl_gpu.training.collect.graphed import Graph
+from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.updates.graphed import GraphedUpdate, make_capturable
+
+RATE = 2**-9  # the same number as float32 and as float64
+MAX_NORM = 0.5
+each_agent = pytest.mark.parametrize("name", AGENTS)
+# Of those that compute on a CPU, only the fused ones read learning rate and steps where a graph would.
+Adam = partial(torch.optim.Adam, lr=RATE, fused=True)
+Still = partial(torch.optim.SGD, lr=0.0, fused=True)
+OnCuda = partial(torch.optim.Adam, lr=RATE, eps=1e-3)
+Body = Callable[[], TensorDictBase]
+
+
+def capture(body: Body, device: torch.device) -> Graph:
+    """A graph of operators, which is run before as on CUDA."""
+    random = torch.get_rng_state()
+    body()
+    torch.set_rng_state(random)
+    return capture_on_cpu(body, device)
+
+
+class Counting:
+    """Counts graphs."""
+
+    made = 0
+
+    def __call__(self, body: Body, device: torch.device) -> Graph:
+        self.made += 1
+        return capture(body, device)
+
+
+def agent_of(name: str, **changes: Any) -> Agent:
+    """The same agent at each call."""
+    torch.manual_seed(7)
+    space = AgentSpace.of(marine_env("v2" if name in DISCRETE else "v3"))
+    return AGENTS[name](space, **{"n_steps": 3, "targets": SoftTargets(0.1), **changes})
+
+
+def optimizer_of(agent: Agent, make: Callable[..., Optimizer] = Adam) -> Optimizer:
+    """A group for each loss; the second learns at another rate."""
+    optimizer = make([{"params": weights} for weights in agent.parameter_groups.values()])
+    for group in optimizer.param_groups[1:]:
+        group["lr"] /= 4
+    return optimizer
+
+
+@cache
+def transitions(name: str) -> TensorDictBase:
+    """Of robots that explore; some do not count."""
+    agent, env = agent_of(name, exploration=EpsilonGreedy(1.0)), marine_env("v2" if name in DISCRETE else "v3")
+    rollout = Rollout(env, env.stored_keys, 3, agent.gamma, group=agent.space.group)
+    torch.manual_seed(5)
+    with set_exploration_type(ExplorationType.RANDOM):
+        rows, _ = rollout.collect(PolicyWrapper(agent).train(), 20)
+    for part in (rows, rows["next"]):
+        env.restore(part)
+    rows["priority_weight"] = torch.rand(len(rows)) * rows["active"].squeeze(-1)
+    return rows[torch.randperm(len(rows))]
+
+
+def batches(name: str, number: int) -> list[TensorDictBase]:
+    """Of 16 transitions each."""
+    return [transitions(name)[16 * k : 16 * (k + 1)].clone() for k in range(number)]
+
+
+def eager(
+    agent: Agent, optimizer: Optimizer, max_norm: float | None = MAX_NORM
+) -> Callable[[TensorDictBase, int], dict[str, Tensor]]:
+    """What an update is."""
+
+    def update(batch: TensorDictBase, number: int) -> dict[str, Tensor]:
+        optimizer.zero_grad()
+        losses = agent.losses(batch)
+        sum(losses.values()).backward()  # type: ignore[union-attr]
+        for group in optimizer.param_groups:
+            if max_norm is not None:
+                nn.utils.clip_grad_norm_(group["params"], max_norm)
+        optimizer.step()
+        agent.update_targets(number)
+        return {name: loss.detach() for name, loss in losses.items()}
+
+    return update
+
+
+def graphed(
+    agent: Agent, optimizer: Optimizer, how: Any = capture, max_norm: float | None = MAX_NORM, **changes: Any
+) -> GraphedUpdate:
+    return GraphedUpdate(agent, optimizer, max_norm, capture=how, **changes)
+
+
+def everything_of(agent: Agent, optimizer: Optimizer) -> dict[str, Any]:
+    """All that is trained, as it is now."""
+    weights = {key: value for key, value in agent.state_dict().items() if isinstance(value, Tensor)}
+    state = {"agent": weights, "optimizer": optimizer.state_dict()["state"], "random": torch.get_rng_state()}
+    return torch.utils._pytree.tree_map_only(Tensor, torch.clone, state)
+
+
+class Pair:
+    """The same agent updated by graphs and by the plain loop, side by side."""
+
+    def __init__(self, name: str, how: Any = capture, make: Callable[..., Optimizer] = Adam, **changes: Any) -> None:
+        self.agents = agent_of(name, **changes), agent_of(name, **changes)
+        self.optimizers = optimizer_of(self.agents[0], make), optimizer_of(self.agents[1], make)
+        self.graphed = graphed(self.agents[0], self.optimizers[0], how)
+        self.updates = self.graphed, eager(self.agents[1], self.optimizers[1])
+        self.number = 0
+
+    def update(self, batch: TensorDictBase) -> None:
+        """An update of both, which must be the same bit by bit."""
+        self.number += 1
+        ends = []
+        for update, agent, optimizer in zip(self.updates, self.agents, self.optimizers, strict=True):
+            rows = batch.clone()
+            torch.manual_seed(self.number)
+            losses = update(rows, self.number)
+            assert not any(loss.requires_grad for loss in losses.values())
+            ends.append({"losses": losses, "td_error": rows["td_error"], **everything_of(agent, optimizer)})
+        assert differences(*ends) == []
+
+
+@pytest.fixture(params=["step by step", "recorded"])
+def how(request: pytest.FixtureRequest) -> Any:
+    return capture if request.param == "recorded" else None
+
+
+# -- the same as the plain loop --
+
+
+@each_agent
+@pytest.mark.parametrize("targets", [SoftTargets(0.1), PeriodicTargets(3)], ids=["soft", "periodic"])
+def test_updates_are_the_plain_loop(name: str, targets: TargetUpdate, how: Any) -> None:
+    pair = Pair(name, how, targets=targets)
+    before = [weight.detach().clone() for weight in pair.agents[0].parameters_to_train]
+    for batch in batches(name, 7):
+        pair.update(batch)
+    assert (pair.graphed._graph is not None) == (how is not None)
+    moved = [not torch.equal(was, now) for was, now in zip(before, pair.agents[0].parameters_to_train, strict=True)]
+    assert sum(moved) > len(moved) / 2
+
+
+def test_gradients_are_clipped_where_asked(how: Any) -> None:
+    first, *others = batches("SAC", 3)
+    ends = []
+    for max_norm in (None, 1e-3):
+        agent = agent_of("SAC")
+        update = graphed(agent, optimizer_of(agent, partial(torch.optim.SGD, lr=1.0, fused=True)), how, max_norm)
+        before = [weight.detach().clone() for weight in agent.parameters_to_train]
+        for number, batch in enumerate([first, *others], 1):
+            update(batch.clone(), number)
+        moves = [(now - was).norm() for now, was in zip(agent.parameters_to_train, before, strict=True)]
+        ends.append(torch.stack(moves).norm().item())
+    assert ends[1] < 3 * 3 * 1e-3 * 1.001  # three groups, three updates
+    assert ends[0] > 0.1
+
+
+@pytest.mark.parametrize("name", ["Rainbow", "IQN", "SAC", "ACIQN"])
+def test_random_numbers_are_new_in_every_replay(name: str) -> None:
+    agent, (batch,) = agent_of(name), batches(name, 1)
+    update = graphed(agent, optimizer_of(agent, Still))
+    losses = [torch.stack(list(update(batch, number).values())).sum().item() for number in range(1, 6)]
+    assert len(set(losses)) == 5
+
+
+def test_nothing_is_read_back(how: Any) -> None:
+    for name in AGENTS:
+        agent = agent_of(name)
+        update = graphed(agent, optimizer_of(agent), how)
+        rows = batches(name, 3)
+        with NoHostReads():
+            for number, batch in enumerate(rows, 1):
+                update(batch, number)
+
+
+def test_losses_outlive_the_next_replay() -> None:
+    agent = agent_of("IQN")
+    update = graphed(agent, optimizer_of(agent))
+    rows = batches("IQN", 5)
+    found = [(update(batch, number), batch["td_error"]) for number, batch in enumerate(rows, 1)]
+    kept = [(losses["value"].clone(), error.clone()) for losses, error in found]
+    update(rows[0].clone(), 6)
+    assert all(torch.equal(losses["value"], old) for (losses, _), (old, _) in zip(found, kept, strict=True))
+    assert all(torch.equal(error, old) for (_, error), (_, old) in zip(found, kept, strict=True))
+    assert len({float(losses["value"]) for losses, _ in found}) == 5
+
+
+def test_what_losses_are_called_is_the_callers_choice(how: Any) -> None:
+    agent, twin = agent_of("SAC"), agent_of("SAC")
+
+    def doubled(batch: TensorDictBase) -> dict[str, Tensor]:
+        return {name: 2 * loss for name, loss in agent.losses(batch).items()}
+
+    update, plain = (
+        graphed(agent, optimizer_of(agent, Still), how, losses=doubled),
+        eager(twin, optimizer_of(twin, Still)),
+    )
+    for number, batch in enumerate(batches("SAC", 3), 1):
+        torch.manual_seed(number)
+        mine = update(batch.clone(), number)
+        torch.manual_seed(number)
+        assert mine == {name: 2 * loss for name, loss in plain(batch.clone(), number).items()}
+
+
+# -- what happens between updates counts --
+
+
+def test_a_schedule_counts() -> None:
+    made = Counting()
+    pair = Pair("SAC", made)
+    schedules = [torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5) for optimizer in pair.optimizers]
+    for batch in batches("SAC", 7):
+        pair.update(batch)
+        for schedule in schedules:
+            schedule.step()
+    assert [group["lr"] for group in pair.optimizers[0].param_groups] == [RATE / 8, RATE / 32, RATE / 32]
+    assert made.made == 1
+
+
+def test_a_learning_rate_that_is_a_tensor_counts() -> None:
+    pair = Pair("IQN", make=partial(Adam, lr=torch.tensor(RATE)))
+    for batch in batches("IQN", 5):
+        pair.update(batch)
+        for optimizer in pair.optimizers:
+            optimizer.param_groups[0]["lr"].mul_(0.5)
+
+
+def test_settings_that_a_graph_cannot_read_count() -> None:
+    made = Counting()
+    pair = Pair("IQN", made)
+    for number, batch in enumerate(batches("IQN", 8)):
+        for optimizer in pair.optimizers:
+            optimizer.param_groups[0]["betas"] = (0.9 if number < 4 else 0.5, 0.999)
+        pair.update(batch)
+    assert made.made == 2
+
+
+def test_what_changes_at_every_update_is_never_recorded() -> None:
+    made = Counting()
+    pair = Pair("IQN", made)
+    for number, batch in enumerate(batches("IQN", 5)):
+        for optimizer in pair.optimizers:
+            optimizer.param_groups[0]["weight_decay"] = 0.01 * number
+        pair.update(batch)
+    assert made.made == 0
+
+
+def test_batches_of_another_size_count() -> None:
+    made = Counting()
+    pair, rows = Pair("DDPG", made), batches("DDPG", 9)
+    halves = [half for batch in rows[4:7] for half in batch.split(8)]
+    for batch in [*rows[:4], *halves, *rows[7:]]:
+        pair.update(batch)
+    assert made.made == 3
+
+
+def test_batches_with_fewer_entries_count() -> None:
+    made = Counting()
+    pair, rows = Pair("DQN", made), batches("DQN", 6)
+    for batch in [*rows[:3], *[batch.exclude("priority_weight") for batch in rows[3:]]]:
+        pair.update(batch)
+    assert made.made == 2
+
+
+def test_weights_and_targets_count() -> None:
+    pair = Pair("ACIQN")
+    for batch in batches("ACIQN", 5):
+        pair.update(batch)
+        for agent in pair.agents:
+            agent.load_state_dict(
+                {
+                    key: value * 0.5 if isinstance(value, Tensor) and value.is_floating_point() else value
+                    for key, value in agent.state_dict().items()
+                }
+            )
+
+
+def test_a_state_that_the_optimizer_loads_counts() -> None:
+    pair, rows = Pair("IQN"), batches("IQN", 8)
+    for batch in rows[:3]:
+        pair.update(batch)
+    kept = [torch.utils._pytree.tree_map_only(Tensor, torch.clone, each.state_dict()) for each in pair.optimizers]
+    for batch in rows[3:5]:
+        pair.update(batch)
+    for optimizer, state in zip(pair.optimizers, kept, strict=True):
+        optimizer.load_state_dict(state)
+    for batch in rows[5:]:
+        pair.update(batch)
+    assert pair.graphed._graph is not None
+
+
+@each_agent
+def test_updates_resume_exactly(name: str) -> None:
+    rows = batches(name, 6)
+
+    def goes_on(saved: dict[str, Any] | None, numbers: range) -> dict[str, Any]:
+        agent = agent_of(name)
+        optimizer = optimizer_of(agent)
+        if saved is not None:
+            agent.load_state_dict(saved["agent"])
+            optimizer.load_state_dict(saved["optimizer"])
+        update = graphed(agent, optimizer)
+        for number in numbers:
+            torch.manual_seed(number)
+            update(rows[number].clone(), number + 1)
+        return {"agent": agent.state_dict(), "optimizer": optimizer.state_dict()}
+
+    whole, half = goes_on(None, range(6)), goes_on(None, range(3))
+    assert differences(whole, goes_on(half, range(3, 6))) == []
+
+
+# -- what a graph is made of leaves no trace --
+
+
+def test_a_capture_that_fails_leaves_everything_as_it_was() -> None:
+    def failing(body: Body, device: torch.device) -> Graph:
+        body()
+        raise RuntimeError("no")
+
+    agent, (one, other) = agent_of("Rainbow"), batches("Rainbow", 2)
+    optimizer = optimizer_of(agent)
+    update = graphed(agent, optimizer, failing)
+    update(one, 1)
+    before = everything_of(agent, optimizer)
+    with pytest.raises(RuntimeError, match="no"):
+        update(other, 2)
+    after = everything_of(agent, optimizer)
+    del before["random"], after["random"]  # belongs to who captures
+    assert differences(before, after) == []
+
+
+def test_numbers_that_schedules_see_stay_numbers() -> None:
+    agent = agent_of("SAC")
+    optimizer = optimizer_of(agent)
+    update = graphed(agent, optimizer)
+    for number, batch in enumerate(batches("SAC", 3), 1):
+        update(batch, number)
+        assert [group["lr"] for group in optimizer.param_groups] == [RATE, RATE / 4, RATE / 4]
+
+
+def test_it_leaves_no_gradients(how: Any) -> None:
+    agent = agent_of("DQN")
+    update = graphed(agent, optimizer_of(agent), how)
+    for number, batch in enumerate(batches("DQN", 3), 1):
+        update(batch, number)
+        assert all(weight.grad is None for weight in agent.parameters())
+
+
+class Counter(Optimizer):
+    """Counts its steps on the host."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                state = self.state[weight]
+                state["step"] = state.get("step", 0) + 1
+
+
+def test_an_optimizer_that_counts_on_the_host_is_refused() -> None:
+    agent, (one, other) = agent_of("DQN"), batches("DQN", 2)
+    update = graphed(agent, optimizer_of(agent, partial(Counter, lr=0.1)))
+    update(one, 1)
+    with pytest.raises(ValueError, match=r"state is in tensors on cpu, .*; got Counter, which keeps step as int"):
+        update(other, 2)
+
+
+def test_an_optimizer_can_be_made_capturable() -> None:
+    weight = nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.Adam([weight])
+    weight.grad = torch.ones(2)
+    optimizer.step()
+    make_capturable(optimizer)
+    assert optimizer.param_groups[0]["capturable"]
+    make_capturable(torch.optim.SGD([weight]))  # has no such setting, and needs none
+
+
+# -- autocast --
+
+
+def test_under_autocast_replays_cast_weights_anew() -> None:
+    def trained(by_graphs: bool) -> dict[str, Any]:
+        agent = agent_of("IQN", targets=PeriodicTargets(2))  # moved outside of the graph, which clears the cache
+
+        def losses(batch: TensorDictBase) -> dict[str, Tensor]:
+            found, error = agent._losses(batch)  # `losses` would clear it, too
+            batch.set("td_error", error[:, None])
+            return found
+
+        optimizer = optimizer_of(agent)
+        update = graphed(agent, optimizer, losses=losses) if by_graphs else eager(agent, optimizer)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for number, batch in enumerate(batches("IQN", 5), 1):
+                agent.policy(batch.copy())  # leaves cast weights in the cache
+                torch.manual_seed(number)
+                update(batch, number)
+        return everything_of(agent, optimizer)
+
+    assert differences(trained(True), trained(False)) == []
+
+
+def test_under_autocast_a_policy_sees_the_weights_of_the_last_replay() -> None:
+    agent, rows = agent_of("IQN"), batches("IQN", 5)
+    update = graphed(agent, optimizer_of(agent))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for number, batch in enumerate(rows, 1):
+            agent.policy(rows[0].copy())
+            update(batch, number)
+            scores = agent.policy(rows[0].copy())["action_value"]
+            torch.clear_autocast_cache()
+            assert torch.equal(scores, agent.policy(rows[0].copy())["action_value"])
+
+
+def test_autocast_counts() -> None:
+    made = Counting()
+    pair, rows = Pair("DDPG", made), iter(batches("DDPG", 8))
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            for _ in range(4):
+                pair.update(next(rows))
+    assert made.made == 2
+
+
+# -- in a run --
+
+
+def run(folder: Path, name: str, max_steps: int = 6, **changes: Any) -> OffPolicy:
+    """A run with schedules that a graph can follow bit by bit."""
+    own = {key: changes.pop(key) for key in ("ckpt_path", "precision", "plugins") if key in changes}
+    module = navigation(name, learning_rates={next(iter(agent_of(name).parameter_groups)): 0.5}, **changes)
+    module.make_optimizer = Adam
+    module.make_scheduler = partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
+    return tiny.fit(module, folder, max_steps, EpisodeCheckpoint(), data_module=worlds(), **own)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    """What makes graphs in every run."""
+    counting = Counting()
+    monkeypatch.setattr(off_policy, "GraphedUpdate", partial(GraphedUpdate, capture=counting))
+    return counting
+
+
+@each_agent
+def test_a_run_without_a_gpu_is_the_same(tmp_path: Path, name: str) -> None:
+    for folder, graph_updates in (("plain", False), ("graphed", True)):
+        run(tmp_path / folder, name, prioritized=True, graph_updates=graph_updates)
+    assert differences(*(everything(last(tmp_path / folder)) for folder in ("plain", "graphed"))) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"), [("SAC", SoftTargets(0.1)), ("Rainbow", PeriodicTargets(3)), ("IQN", SoftTargets(0.1))]
+)
+def test_a_run_by_graphs_is_the_same(tmp_path: Path, graphs: Counting, name: str, targets: TargetUpdate) -> None:
+    changes = {"prioritized": name == "Rainbow", "agent": {"targets": targets}}
+    plain = run(tmp_path / "plain", name, 7, **changes)
+    assert graphs.made == 0
+    graphed = run(tmp_path / "graphed", name, 7, graph_updates=True, **changes)
+    assert graphs.made == 1
+    assert graphed.trainer.global_step == plain.trainer.global_step == 7
+    assert differences(*(everything(last(tmp_path / folder)) for folder in ("plain", "graphed"))) == []
+    for key in ("train/loss", "train/frames"):
+        assert graphed.trainer.callback_metrics[key] == plain.trainer.callback_metrics[key]
+
+
+def test_a_run_by_graphs_that_is_stopped_and_resumed(tmp_path: Path, graphs: Counting) -> None:
+    changes = {"prioritized": True, "graph_updates": True}
+    run(tmp_path / "whole", "ACIQN", 10, **changes)
+    run(tmp_path / "half", "ACIQN", 4, **changes)
+    run(tmp_path / "rest", "ACIQN", 10, ckpt_path=last(tmp_path / "half"), **changes)
+    assert graphs.made == 3
+    assert differences(*(everything(last(tmp_path / folder)) for folder in ("whole", "rest"))) == []
+
+
+def test_a_run_in_bfloat16_by_graphs_is_the_same(tmp_path: Path, graphs: Counting) -> None:
+    for folder, graph_updates in (("plain", False), ("graphed", True)):
+        run(tmp_path / folder, "ACIQN", graph_updates=graph_updates, precision="bf16-mixed")
+    assert graphs.made == 1
+    assert differences(*(everything(last(tmp_path / folder)) for folder in ("plain", "graphed"))) == []
+
+
+def test_gradients_that_need_a_scaler_are_refused(tmp_path: Path) -> None:
+    scaled = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))
+    with pytest.raises(
+        ValueError, match=r"OffPolicy: graph_updates wants .* no scaler, .*; got 1, and precision 16-mixed"
+    ):
+        run(tmp_path, "IQN", graph_updates=True, plugins=[scaled])
+
+
+# -- CUDA --
+
+
+def on_cuda(name: str) -> tuple[Agent, Optimizer]:
+    agent = agent_of(name).to("cuda")
+    optimizer = optimizer_of(agent, OnCuda)
+    make_capturable(optimizer)
+    return agent, optimizer
+
+
+@pytest.mark.gpu
+@each_agent
+def test_cuda_graphs_are_the_plain_loop(name: str) -> None:
+    (agent, optimizer), (twin, other) = on_cuda(name), on_cuda(name)
+    update, plain = graphed(agent, optimizer, None), eager(twin, other)
+    for number, batch in enumerate(batches(name, 7), 1):
+        for learn in (update, plain):
+            torch.manual_seed(number)
+            learn(batch.to("cuda"), number)
+        for group in (*optimizer.param_groups, *other.param_groups):
+            group["lr"] *= 0.5
+    assert update._graph is not None
+    torch.testing.assert_close(everything_of(agent, optimizer)["agent"], everything_of(twin, other)["agent"])
+
+
+@pytest.mark.gpu
+def test_a_call_is_one_graph_launch() -> None:
+    update, rows = graphed(*on_cuda("ACIQN"), None), [batch.to("cuda") for batch in batches("ACIQN", 4)]
+    for number, batch in enumerate(rows[:3], 1):
+        update(batch, number)
+    torch.cuda.synchronize()
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        update(rows[3], 4)
+        torch.cuda.synchronize()
+    calls = [event.name for event in profile.events() if event.name.startswith("cu")]
+    assert calls.count("cudaGraphLaunch") == 1
+    assert len([name for name in calls if "LaunchKernel" in name or "Memcpy" in name]) < 40  # the batch in, losses out
+
+
+@pytest.mark.gpu
+def test_losses_that_read_back_are_named() -> None:
+    agent, optimizer = on_cuda("DQN")
+
+    def reading(batch: TensorDictBase) -> dict[str, Tensor]:
+        assert batch["action"].sum().item() >= 0
+        return agent.losses(batch)
+
+    update, rows = graphed(agent, optimizer, None, losses=reading), [batch.to("cuda") for batch in batches("DQN", 2)]
+    update(rows[0], 1)
+    with pytest.raises(RuntimeError, match=r"GraphedUpdate: .*got aten\._local_scalar_dense"):
+        update(rows[1], 2)
+    update = graphed(agent, optimizer, None)
+    for number, batch in enumerate(rows, 3):  # a broken capture does not spoil the next one
+        update(batch, number)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_run_on_cuda(tmp_path: Path, precision: str) -> None:
+    module = navigation("ACIQN", prioritized=True, graph_updates=True, cuda_graphs=True)
+    arguments = {"accelerator": "gpu", "devices": 1, "precision": precision, "data_module": worlds()}
+    tiny.fit(module, tmp_path, 8, **arguments)  # type: ignore[arg-type]
+    assert module.trainer.global_step == 8
+    assert module.graphed_update is not None
+    assert module.graphed_update._graph is not None
+    assert all(value.isfinite() for value in module.trainer.callback_metrics.values())

@@ -1,0 +1,1 @@
+"""Policies evaluated: episodes, tables, plans and pictures."""

@@ -1,0 +1,248 @@
+"""Episodes of any environment, and the suite of an environment, whatever it simulates."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import singledispatch
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.viewable import viewable
+from torchrl_gpu.evaluation.comparison import comparison_table, estimate
+from torchrl_gpu.evaluation.results import DecisionClock, Results, evaluation
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
+from torchrl_gpu.policies.policy import Policy
+
+MOST_FRAMES = 150  # of a film
+
+Watch = Callable[[BatchedEnv, int, Tensor], None]
+"""Told after so many steps which episodes have just ended, (N,) bool, while the environment still shows their ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeResults(Results):
+    """How E episodes of any environment ended.
+
+    Attributes:
+        returned: (E,) float64, sums of rewards; means over the agents where there are several.
+        length: (E,) int64, steps.
+        outcomes: (E,) float64 each, by name: what the environment says of an episode.
+        actions: Those of each episode, step by step, by key; empty where they were not asked for.
+    """
+
+    returned: Tensor
+    length: Tensor
+    outcomes: dict[str, Tensor]
+    actions: list[dict[str, list[Any]]]
+
+    def per_episode(self) -> dict[str, Tensor]:
+        """(E,) each, by name."""
+        return self.outcomes | {"return": self.returned, "length": self.length}
+
+    def scores(self) -> dict[str, float]:
+        """Means of the outcomes, the return and the length."""
+        return {name: values.double().mean().item() for name, values in self.per_episode().items()}
+
+
+class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
+    """Episodes of any `BatchedEnv`: returns, lengths, and the `outcomes` that the environment names.
+
+    Args:
+        env, pictures, num_episodes, batch_size: As in `Suite`.
+        max_steps: Steps after which an episode counts as it stands.
+    """
+
+    def __init__(
+        self,
+        env: BatchedEnv,
+        pictures: bool = True,
+        num_episodes: int | None = None,
+        batch_size: int | None = None,
+        max_steps: int = 10_000,
+    ) -> None:
+        super().__init__(env, pictures and has_pictures(env), num_episodes, batch_size)
+        self.max_steps = max_steps
+        self._policy: Policy | None = None
+        self._keeps_actions = False
+
+    @property
+    def headline(self) -> str:  # type: ignore[override]
+        """The first of the environment's outcomes, else the return."""
+        return [*self.env.outcome_names, "return"][0]
+
+    def evaluate(
+        self, env: BatchedEnv, policy: Policy, num_episodes: int, watch: Watch = lambda env, step, ended: None
+    ) -> EpisodeResults:
+        """As in the base class. A row that is over goes on with episodes that nobody counts."""
+        self._policy, clock = policy, DecisionClock(env.device)
+        over = torch.arange(env.num_envs, device=env.device) >= num_episodes
+        length, returned = torch.zeros_like(over, dtype=torch.int64), torch.zeros_like(over, dtype=torch.float64)
+        outcomes: dict[str, Tensor] = {}
+        actions: list[dict[str, list[Any]]] = [{} for _ in range(num_episodes * self._keeps_actions)]
+        step = 0
+        with evaluation(env, policy) as current:
+            watch(env, step, torch.zeros_like(over))
+            while not over.all():
+                step += 1
+                chosen = clock.time(int((~over).sum()), policy, current)
+                if self._keeps_actions:
+                    _add_actions(env, chosen, over, actions)
+                stepped = env.step(chosen)
+                after = stepped["next"]
+                length += ~over
+                returned += torch.where(over, 0.0, _reward(env, after))
+                for name, values in env.episode_outcomes(after).items():
+                    outcomes[name] = torch.where(over, outcomes.get(name, 0.0), values.reshape(-1).double())
+                ended = (after["done"].reshape(-1) | (step == self.max_steps)) & ~over
+                watch(env, step, ended)
+                over = over | ended
+                current = env.maybe_reset(env.step_mdp(stepped))
+        return EpisodeResults(
+            returned=returned[:num_episodes].cpu(),
+            length=length[:num_episodes].cpu(),
+            outcomes={name: values[:num_episodes].cpu() for name, values in outcomes.items()},
+            actions=actions,
+            **clock.times(),
+        )
+
+    def table(self, results: dict[str, EpisodeResults], name: str) -> tuple[Table, dict[str, Any]]:
+        """Means and standard errors."""
+        columns = {
+            policy: each.per_episode() | {"ms": torch.tensor([each.decision_ms])} for policy, each in results.items()
+        }
+        rows = [
+            {
+                "policy": policy,
+                "num_episodes": self.num_episodes,
+                "scores": each.scores(),
+                "errors": {key: estimate(values).error for key, values in each.per_episode().items()},
+                "decision_ms": each.decision_ms,
+                "seconds": each.seconds,
+            }
+            for policy, each in results.items()
+        ]
+        return comparison_table(columns, f"{self.num_episodes} episodes"), {"policies": rows}
+
+    def plan(self, policy: Policy, folder: Path) -> list[dict[str, Any]]:
+        """As in the base class; keeps the actions."""
+        self._keeps_actions = True
+        try:
+            return super().plan(policy, folder)
+        finally:
+            self._keeps_actions = False
+
+    def plans(self, results: EpisodeResults) -> list[dict[str, Any]]:
+        """Outcomes, return, length and actions."""
+        told = {name: values.tolist() for name, values in results.per_episode().items()}
+        return [
+            {"episode": i} | {name: values[i] for name, values in told.items()} | {"actions": actions}
+            for i, actions in enumerate(results.actions)
+        ]
+
+    # -- pictures ---------------------------------------------------------------------------------------------------
+
+    def pictures(self, num: int, width: int) -> Tensor:
+        """Ends of the first episodes, which are played again for it."""
+        shown: dict[int, Tensor] = {}
+
+        def watch(env: BatchedEnv, step: int, ended: Tensor) -> None:
+            for row in ended[:num].nonzero().flatten().tolist():
+                shown[row] = _picture(env, row, width)
+
+        self._replay(0, watch)
+        return torch.stack([shown[row] for row in sorted(shown)])
+
+    def draw(self, folder: Path) -> None:
+        """The episode in the middle by the headline as `episode.png` and `episode.gif`; it is played again for it."""
+        from torchrl_gpu.envs.packing.drawing.pictures import save_gif, save_png  # PIL, which runs without do without
+
+        assert self.last is not None
+        values = self.last.per_episode()[self.headline]
+        index = int(values.argsort(stable=True)[len(values) // 2])
+        length, frames = int(self.last.length[index]), []
+
+        def watch(env: BatchedEnv, step: int, ended: Tensor) -> None:
+            if step == length or (step < length and step % -(-length // MOST_FRAMES) == 0):
+                frames.append(_picture(env, index % env.num_envs, 480))
+
+        self._replay(index, watch)
+        save_png(frames[-1], folder / "episode.png")
+        save_gif(torch.stack(frames), folder / "episode.gif", fps=12.0)
+
+    def _replay(self, index: int, watch: Watch) -> None:
+        """Plays the batch of an episode again, with the policy that has played last."""
+        assert self._batch is not None
+        assert self._policy is not None
+        env = self._batch[0]
+        first = index // env.num_envs * env.num_envs
+        self.begin(env, first)
+        self.evaluate(env, self._policy, min(env.num_envs, self.num_episodes - first), watch)
+        self.begin(env, 0)
+
+
+def _reward(env: BatchedEnv, after: TensorDictBase) -> Tensor:
+    """(N,) float64; the mean over the agents where there are several."""
+    return torch.cat([after.get(key).reshape(env.num_envs, -1) for key in env.reward_keys], 1).double().mean(1)
+
+
+def _add_actions(env: BatchedEnv, chosen: TensorDictBase, over: Tensor, actions: list[dict[str, list[Any]]]) -> None:
+    for key in env.action_keys:
+        name, rows = key if isinstance(key, str) else "/".join(key), chosen.get(key).tolist()
+        for i in (~over).nonzero().flatten().tolist():
+            actions[i].setdefault(name, []).append(rows[i])
+
+
+def has_pictures(env: Any) -> bool:
+    """Whether an environment can be drawn."""
+    try:
+        return bool(viewable(env))
+    except ValueError:
+        return False
+
+
+def _picture(env: Any, row: int, width: int) -> Tensor:
+    return torch.as_tensor(viewable(env).pictures([row], width, width * 3 // 4)[0]).cpu()
+
+
+# -- the suite of an environment -------------------------------------------------------------------------------------
+
+_HOMES = {  # of suites that are registered when one is asked for
+    "torchrl_gpu.envs.marine.env": "torchrl_gpu.evaluation.navigation.suite",
+    "torchrl_gpu.envs.packing.env": "torchrl_gpu.evaluation.packing.suite",
+}
+
+
+@singledispatch
+def suite_for(
+    env: BatchedEnv,
+    num_episodes: int,
+    *,
+    seed: int = UNSEEN_SEED,
+    pictures: bool = True,
+    batch_size: int | None = None,
+) -> Suite[Any, Any]:
+    """Episodes like those of an environment, but other ones.
+
+    A family of environments whose suite is its own registers what makes it: `@suite_for.register(ItsEnv)`.
+
+    Args:
+        env: The environment; it is left as it is.
+        num_episodes: How many.
+        seed: Decides them; another one than that of `env`.
+        pictures, batch_size: As in `Suite`.
+    """
+    home = next((_HOMES[each.__module__] for each in type(env).__mro__ if each.__module__ in _HOMES), None)
+    if home is not None:
+        importlib.import_module(home)
+        return suite_for(env, num_episodes, seed=seed, pictures=pictures, batch_size=batch_size)
+    unseen = env.like(1, seed=seed)
+    unseen.renumber(0)
+    return EpisodeSuite(unseen, pictures, num_episodes, batch_size)

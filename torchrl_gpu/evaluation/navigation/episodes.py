@@ -1,0 +1,189 @@
+"""Whole episodes of marine navigation, and what is counted about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from tensordict import NestedKey
+from torch import Tensor
+
+from torchrl_gpu.envs.marine.env import MarineNavEnv
+from torchrl_gpu.envs.marine.specs import GROUP
+from torchrl_gpu.envs.marine.types import DT, PLACE, SUBSTEPS
+from torchrl_gpu.evaluation.navigation.trajectories import Trajectories, TrajectoryRecorder
+from torchrl_gpu.evaluation.results import DecisionClock, Results, evaluation
+from torchrl_gpu.policies.policy import Policy
+
+GAMMA = 0.99  # discount of an action, of the papers' "discounted reward"
+BETWEEN_READS = 20  # actions between two looks at which worlds are over
+
+
+@dataclass(frozen=True)
+class NavigationMetrics:
+    """What some worlds came to; None where there is nothing to take a mean of.
+
+    Attributes:
+        worlds: How many.
+        success: Share of the worlds in which all robots arrived.
+        arrived, collided: Shares of the robots.
+        collision_rate: Share of the worlds with a collision.
+        time: Mean of the robots that count (see `NavigationResults.counted`), seconds.
+        energy: Mean of those, units of the environment.
+        returned, discounted: Mean return of a robot, as it is and discounted.
+    """
+
+    worlds: int
+    success: float
+    arrived: float
+    collided: float
+    collision_rate: float
+    time: float | None
+    energy: float | None
+    returned: float
+    discounted: float
+
+    @property
+    def error(self) -> float:
+        """Standard error of the share `success`."""
+        return (self.success * (1 - self.success) / self.worlds) ** 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class NavigationResults(Results):
+    """How E worlds ended for their R robots: (E, R) unless said otherwise.
+
+    Attributes:
+        level: (E,) int64, row of the curriculum.
+        exists, arrived, collided: bool.
+        steps: int64, actions that a robot made before it arrived, collided, or its world was over.
+        energy: Spent in them.
+        returned, discounted: Sums of rewards, as they are and discounted.
+        end_on_collision: Whether the first collision ended a world.
+        start, goal: (E, R, 2), metres.
+        trajectories: Where the robots of the worlds that were recorded have been.
+    """
+
+    level: Tensor
+    exists: Tensor
+    arrived: Tensor
+    collided: Tensor
+    steps: Tensor
+    energy: Tensor
+    returned: Tensor
+    discounted: Tensor
+    end_on_collision: bool
+    start: Tensor | None = None
+    goal: Tensor | None = None
+    trajectories: Trajectories | None = None
+
+    @property
+    def success(self) -> Tensor:
+        """(E,) bool: all robots of the world arrived."""
+        return (self.arrived | ~self.exists).all(1)
+
+    @property
+    def time(self) -> Tensor:
+        """Seconds that each robot was under way."""
+        return self.steps * (DT * SUBSTEPS)
+
+    @property
+    def counted(self) -> Tensor:
+        """Robots whose time and energy count, bool: all that arrived; of successful worlds alone where the first
+        collision ended a world, since robots that were on their way then never got to show theirs."""
+        return self.arrived & self.success[:, None] if self.end_on_collision else self.arrived
+
+    def metrics(self, level: int | None = None) -> NavigationMetrics:
+        """Of the worlds of one row, or of all."""
+        mine = torch.ones_like(self.success) if level is None else self.level == level
+        exists, counted = self.exists[mine], self.counted[mine]
+        collided = self.collided[mine]
+        return NavigationMetrics(
+            worlds=int(mine.sum()),
+            success=_mean(self.success[mine]),
+            arrived=_mean(self.arrived[mine][exists]),
+            collided=_mean(collided[exists]),
+            collision_rate=_mean(collided.any(1)),
+            time=_mean(self.time[mine][counted]) if counted.any() else None,
+            energy=_mean(self.energy[mine][counted]) if counted.any() else None,
+            returned=_mean(self.returned[mine][exists]),
+            discounted=_mean(self.discounted[mine][exists]),
+        )
+
+    def scores(self) -> dict[str, float]:
+        """Metrics by name, and the success of each row; without time and energy where none can be told."""
+        values = vars(self.metrics())
+        names = ("success", "arrived", "collided", "collision_rate", "time", "energy")
+        named = {name: values[name] for name in names}
+        named |= {"return": values["returned"], "discounted_return": values["discounted"]}
+        levels = {f"success_level_{i}": self.metrics(i).success for i in self.level.unique().tolist()}
+        return {name: value for name, value in named.items() if value is not None} | levels
+
+
+def _mean(values: Tensor) -> float:
+    return values.double().mean().item()
+
+
+def evaluate(
+    env: MarineNavEnv, policy: Policy, num_episodes: int | None = None, record: Sequence[int] = ()
+) -> NavigationResults:
+    """Plays the first episode of every world of the environment's seed, greedily.
+
+    A world that is over stays as it ended, in `env.state` too, while others go on.
+
+    Args:
+        env: Begins anew; each environment plays a world of the row that it was assigned.
+        policy: Writes the action of every robot, of any number of worlds.
+        num_episodes: Only the worlds of so many environments, the first ones, are played; None stands for all.
+        record: Environments whose `trajectories` are kept.
+    """
+    number, clock = env.num_envs if num_episodes is None else num_episodes, DecisionClock(env.device)
+    action_key, reward_key = (_key(env, name) for name in ("action", "reward"))
+    with evaluation(env, policy) as seen:
+        recorder = TrajectoryRecorder(env, record)
+        over = torch.arange(env.num_envs, device=env.device) >= number
+        _stop(env, over)
+        start = env.state.motion[PLACE].permute(2, 1, 0)
+        steps = torch.zeros_like(env.state.active, dtype=torch.int64)  # (R, N)
+        discounted, weight = torch.zeros_like(env.state.score), 1.0
+
+        def decide() -> Tensor:
+            """Actions of all worlds; only those that go on are asked for, since that takes the time."""
+            if len(running) == env.num_envs:
+                return policy(seen).get(action_key)
+            some: Tensor = policy(seen[running]).get(action_key)
+            return some.new_zeros(env.num_envs, *some.shape[1:]).index_copy_(0, running, some)
+
+        while len(running := (~over).nonzero().squeeze(1)):
+            for step in range(BETWEEN_READS):
+                action = decide() if step else clock.time(len(running), decide)
+                steps += env.state.active
+                stepped = env.step(seen.set(action_key, action))
+                discounted += weight * stepped["next"].get(reward_key).reshape(env.num_envs, -1).t()
+                weight *= GAMMA
+                over |= stepped["next", "done"].squeeze(-1)
+                recorder.record(over)
+                _stop(env, over)
+                seen = env.step_mdp(stepped)
+    s = env.state
+    per_robot = {name: getattr(s, name) for name in ("exists", "arrived", "collided", "energy")}
+    per_robot |= {"steps": steps, "returned": s.score, "discounted": discounted}
+    return NavigationResults(
+        level=s.level[:number].cpu(),
+        **{name: value.t()[:number].cpu() for name, value in per_robot.items()},
+        end_on_collision=env.end_on_collision,
+        start=start[:number].cpu(),
+        goal=env.scene.goal.permute(2, 1, 0)[:number].cpu(),
+        trajectories=recorder.trajectories(),
+        **clock.times(),
+    )
+
+
+def _stop(env: MarineNavEnv, over: Tensor) -> None:
+    """Nobody takes part in a world that is over, so that nothing there will change."""
+    env._set_env_state(vars(env.state) | {"active": env.state.active & ~over})
+
+
+def _key(env: MarineNavEnv, name: str) -> NestedKey:
+    return name if env.flat else (GROUP, name)

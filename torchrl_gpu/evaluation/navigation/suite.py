@@ -1,0 +1,175 @@
+"""Navigators compared on the same worlds: the table, the pictures and how each robot fared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from torchrl_gpu.envs.marine.env import MarineNavEnv
+from torchrl_gpu.evaluation.episodes import suite_for
+from torchrl_gpu.evaluation.navigation.episodes import NavigationResults, evaluate
+from torchrl_gpu.evaluation.navigation.published import SOURCE, published_for
+from torchrl_gpu.evaluation.navigation.table import navigation_table
+from torchrl_gpu.evaluation.navigation.trajectories import Trajectories
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
+from torchrl_gpu.policies.policy import Policy
+
+
+class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
+    """Worlds to cross: the first ones of every row of a curriculum.
+
+    Args:
+        env: Its rows are played, as many worlds of each as its pool holds; its seed decides them.
+        pictures: Whether `compare` writes a PNG and a GIF of a world of the last row.
+        batch_size: As in `Suite`.
+    """
+
+    headline, unit, pictures_tag, plans_name = "success", "worlds", "crossings", "crossings.json"
+
+    def __init__(self, env: MarineNavEnv, pictures: bool = True, batch_size: int | None = None) -> None:
+        if not env.in_order:
+            raise ValueError("NavigationSuite: want an environment with in_order, so that no world is played twice")
+        super().__init__(env, pictures, len(env.levels) * env.pool, batch_size)
+
+    @classmethod
+    def of_rows(
+        cls,
+        env: MarineNavEnv,
+        worlds_per_level: int,
+        pictures: bool = True,
+        batch_size: int | None = None,
+        **changes: Any,
+    ) -> NavigationSuite:
+        """The first worlds of every row, in environments like another.
+
+        Args:
+            env: With the rows, or with others if `changes` has a `curriculum`.
+            worlds_per_level: Of each row.
+            pictures, batch_size: As in `NavigationSuite`.
+            changes: Of the environment's arguments.
+        """
+        rows = {"curriculum": env.levels, "robots": None, "cores": None, "obstacles": None, "min_distance": None}
+        fixed = {"first_env": 0, "in_order": True, "pool": worlds_per_level}
+        return cls(env.like(1, **rows | fixed | changes), pictures, batch_size)
+
+    def begin(self, env: MarineNavEnv, first: int) -> None:
+        """As in the base class; each world is of its row."""
+        super().begin(env, first)
+        last = len(env.levels) - 1
+        env.assign_levels([min(number // env.pool, last) for number in range(first, first + env.num_envs)])
+
+    def baselines(self) -> Mapping[str, Policy]:
+        """None: the released navigators stand beside, where this is a test that they were put to."""
+        return {}
+
+    def play_in(self, num_envs: int) -> MarineNavEnv:
+        """The hardest row first."""
+        env = super().play_in(num_envs)
+        env.assign_levels([(-1 - i) % len(env.levels) for i in range(num_envs)])
+        return env
+
+    def evaluate(self, env: MarineNavEnv, policy: Policy, num_episodes: int) -> NavigationResults:
+        """As in the base class; records the first world of every row, and those of the last row to be drawn."""
+        hardest = self.num_episodes - env.pool if self.writes_pictures else self.num_episodes
+        numbers = range(env.first_env, env.first_env + num_episodes)
+        record = [i - env.first_env for i in numbers if i % env.pool == 0 or i >= hardest]
+        return evaluate(env, policy, num_episodes, record)
+
+    def table(self, results: dict[str, NavigationResults], name: str) -> tuple[Table, dict[str, Any]]:
+        """With what the released navigators came to, where this is a test that they were put to."""
+        published, own = published_for(self.env), {each: results[each] for each in (name,) if each in results}
+        policies = [
+            {
+                "policy": policy,
+                "scores": each.scores(),
+                "rows": {str(row): _metrics(each, row) for row in range(len(self.env.levels))},
+                "decision_ms": each.decision_ms,
+                "seconds": each.seconds,
+            }
+            for policy, each in (own | results).items()
+        ]
+        told = None if published is None else {"source": SOURCE, **asdict(published)}
+        shown = navigation_table(self.env.levels, own | results, published, f"{self.num_episodes} worlds")
+        return shown, {"policies": policies, "published": told}
+
+    def describe(self) -> dict[str, Any]:
+        """What decides the worlds, and when they are over."""
+        env = self.env
+        return {
+            "version": env.version,
+            "rows": {str(row): level._asdict() for row, level in enumerate(env.levels)},
+            "num_worlds": self.num_episodes,
+            "max_steps": env.max_steps,
+            "end_on_collision": env.end_on_collision,
+            "actions": env.actions,
+            "sensor_noise": env.sensor_noise,
+            "seed": env.seed,
+            "device": str(env.device),
+        }
+
+    def pictures(self, num: int, width: int) -> Tensor:
+        """The first world of each of the last rows, with trails."""
+        trajectories, pool = self._trajectories, self.env.pool
+        firsts = [which for which, number in enumerate(trajectories.index) if number % pool == 0]
+        return torch.stack([trajectories.picture(which, width=width) for which in firsts[-num:]])
+
+    def draw(self, folder: Path) -> None:
+        """The world in the middle of those of the last row, by how many robots arrived and how soon."""
+        from torchrl_gpu.envs.marine.viewer import save_gif, save_png
+
+        assert self.last is not None
+        arrived, steps = (each[-self.env.pool :] for each in (self.last.arrived.sum(1), self.last.steps.amax(1)))
+        order = torch.argsort(arrived * (1 + steps.max()) - steps, stable=True)
+        number = self.num_episodes - self.env.pool + int(order[len(order) // 2])
+        which = self._trajectories.index.index(number)
+        save_png(self._trajectories.picture(which), folder / "crossing.png")
+        save_gif(self._trajectories.film(which), folder / "crossing.gif", fps=12.0)
+
+    @property
+    def _trajectories(self) -> Trajectories:
+        assert self.last is not None
+        assert self.last.trajectories is not None
+        return self.last.trajectories
+
+    def plans(self, results: NavigationResults) -> list[dict[str, Any]]:
+        """How the robots of each world fared."""
+        assert results.start is not None
+        assert results.goal is not None
+        columns = {"start_m": results.start, "goal_m": results.goal, "arrived": results.arrived}
+        columns |= {"collided": results.collided, "time_s": results.time, "energy": results.energy}
+        return [
+            {
+                "world": world,
+                "level": level,
+                "robots": [
+                    {name: values[world, robot].tolist() for name, values in columns.items()}
+                    for robot in results.exists[world].nonzero().squeeze(1).tolist()
+                ],
+            }
+            for world, level in enumerate(results.level.tolist())
+        ]
+
+
+def _metrics(results: NavigationResults, row: int) -> dict[str, Any]:
+    metrics = results.metrics(row)
+    return {**asdict(metrics), "success_error": metrics.error}
+
+
+@suite_for.register
+def _navigation_suite(
+    env: MarineNavEnv,
+    num_episodes: int,
+    *,
+    seed: int = UNSEEN_SEED,
+    pictures: bool = True,
+    batch_size: int | None = None,
+) -> NavigationSuite:
+    """About so many worlds of the environment's own rows, as many of each."""
+    each = -(-num_episodes // len(env.levels))
+    return NavigationSuite.of_rows(env, each, pictures, batch_size, seed=seed)

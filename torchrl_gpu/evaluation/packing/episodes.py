@@ -1,0 +1,151 @@
+"""Whole bins packed by a policy, and what is counted about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchrl.envs.utils import step_mdp
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.reward import compactness, pyramidality
+from torchrl_gpu.envs.packing.types import Catalogue
+from torchrl_gpu.evaluation.results import DecisionClock, Results, evaluation
+from torchrl_gpu.policies.policy import Policy
+
+
+@dataclass(frozen=True)
+class Score:
+    """How one policy packed a set of episodes; means over episodes, `_error` their standard error."""
+
+    policy: str
+    utilization: float
+    utilization_error: float
+    num_packed: float
+    num_packed_error: float
+    compactness: float
+    pyramidality: float
+    decision_ms: float
+    num_episodes: int
+    stability: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingResults(Results):
+    """Final bins of E episodes, (E,) each unless said otherwise.
+
+    Attributes:
+        stands: (E, T) int8, each placement in order: 1 stands, 0 does not, −1 none was made. None where the
+            environment judges by legality alone.
+        placements, placement_z: As in `PackingEnv`; 0 behind the last.
+    """
+
+    utilization: Tensor
+    num_packed: Tensor
+    compactness: Tensor
+    pyramidality: Tensor
+    stands: Tensor | None = None
+    placements: Tensor | None = None
+    placement_z: Tensor | None = None
+
+    @property
+    def stability(self) -> Tensor | None:
+        """S: share of each bin's placements that stand, (E,); 1 for an empty bin."""
+        if self.stands is None:
+            return None
+        made = (self.stands >= 0).sum(1)
+        return torch.where(made > 0, (self.stands > 0).sum(1) / made.clamp_min(1), 1.0)
+
+    def per_episode(self) -> dict[str, Tensor]:
+        """(E,) each, by name."""
+        named = {name: getattr(self, name) for name in ("utilization", "num_packed", "compactness", "pyramidality")}
+        return named if self.stability is None else named | {"stability": self.stability}
+
+    def columns(self, held: Tensor | None = None) -> dict[str, Tensor]:
+        """What the table of irregular packing shows; S is judged by the rule `com`, and by physics if shares `held`."""
+        columns = {"C": self.compactness, "P": self.pyramidality, "S com": self.stability, "S physics": held}
+        columns |= {"objects": self.num_packed, "utilization": self.utilization}
+        return {name: values for name, values in columns.items() if values is not None}
+
+    def scores(self) -> dict[str, float]:
+        """Means by name."""
+        return {name: values.mean().item() for name, values in self.per_episode().items()}
+
+    def score(self, policy: str) -> Score:
+        """The table's row."""
+        return Score(
+            policy,
+            utilization_error=_standard_error(self.utilization),
+            num_packed_error=_standard_error(self.num_packed),
+            decision_ms=self.decision_ms,
+            num_episodes=len(self.utilization),
+            **self.scores(),
+        )
+
+
+def _standard_error(values: Tensor) -> float:
+    return (values.std() / len(values) ** 0.5).item() if len(values) > 1 else 0.0
+
+
+def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -> PackingResults:
+    """Packs one bin in every environment, greedily; the full bins are left in `env.state`.
+
+    A bin that is done gets actions that are not legal, which change nothing, until all are.
+
+    Args:
+        env: Begins anew.
+        policy: Writes `action`.
+        num_episodes: Only so many of the first are packed and returned; None stands for all.
+    """
+    number, clock = env.num_envs if num_episodes is None else num_episodes, DecisionClock(env.device)
+    done = torch.arange(env.num_envs, device=env.device) >= number
+    stands: list[Tensor] = []
+    with evaluation(env, policy) as observation:
+        while not done.all():
+            chosen = clock.time(int((~done).sum()), policy, observation)
+            chosen["action"] = torch.where(done, -1, chosen["action"])
+            before = env.num_packed.clone()
+            stepped = env.step(chosen)
+            stands.append(torch.where(env.num_packed > before, env.state.stable.to(torch.int8), -1))
+            done |= stepped["next", "done"].squeeze(-1)
+            observation = step_mdp(stepped)
+    state = env.state
+    made = torch.arange(state.placements.shape[1], device=env.device) < state.num_packed[:, None]  # (N, T)
+    found = {
+        "utilization": state.volume / env.bin.volume,
+        "num_packed": state.num_packed.float(),
+        "compactness": compactness(state.heightmap, state.volume, env.bin),
+        "pyramidality": pyramidality(state.heightmap, state.volume, env.bin),
+        "placements": state.placements * made[..., None],
+        "placement_z": torch.where(made, state.placement_z, 0.0),
+    }
+    if env.stability_judge == "com":
+        found["stands"] = torch.stack(stands, 1)
+    parts: dict[str, Any] = {name: value[:number].to("cpu", copy=True) for name, value in found.items()}
+    return PackingResults(**parts, **clock.times())
+
+
+class PackedBins:
+    """The bins of some results as `viewer` and `plan_of` see an environment, whatever environment they were packed in.
+
+    Args:
+        env: Of the same items.
+        results: With placements.
+    """
+
+    catalogue: Catalogue
+    cell: tuple[float, float]
+    bin_size: tuple[float, float, float]
+
+    def __init__(self, env: PackingEnv, results: PackingResults) -> None:
+        assert results.placements is not None
+        assert results.placement_z is not None
+        self._env = env
+        self.placements = results.placements.to(env.device)  # (E, T, 4) int32
+        self.placement_z = results.placement_z.to(env.device)  # (E, T) float32, metres
+        self.num_packed = results.num_packed.long().to(env.device)  # (E,) int64
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)

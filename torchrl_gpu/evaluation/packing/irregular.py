@@ -1,0 +1,192 @@
+"""The tables of irregular packing (Huang et al., RA-L 8(1), 2023): all methods on the same cases, set by set."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import ItemSource
+from torchrl_gpu.envs.packing.items.source import SameItems
+from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
+from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, evaluate
+from torchrl_gpu.evaluation.packing.items import HARD_SHAPES, easy, hard
+from torchrl_gpu.evaluation.reports import print_whole
+from torchrl_gpu.policies.packing.contestants import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
+from torchrl_gpu.policies.policy import Policy
+
+if TYPE_CHECKING:
+    from torchrl_gpu.evaluation.packing.suite import PackingSuite  # which offers these tables
+
+METHODS = {"random": RANDOM, "dbl": DEEPEST, "hm": RULE, "waste": LESS_WASTE}
+METHODS |= {"worker": WORKER, "manager": MANAGER, "both": BOTH}
+UNTRAINED = "No --ckpt_path: the rows of the learned methods are left out; untrained networks repeat the rules."
+NO_CHOICE = "K = 0: one object is shown, in box order, and passed over if it fits nowhere; no manager."
+
+
+def irregular_tables(suite: PackingSuite, run: Any, options: Any) -> Iterator[dict[str, Any]]:
+    """A table for each set of objects and setting, each as plain data once it is printed.
+
+    Args:
+        suite: Of irregular objects that were not trained on.
+        run: As in `Suite.tables`; `env` is the environment that was trained in.
+        options: `sets`, `shapes`, `meshes`, `unit`, `visible`, `steps`, `resolutions`, `methods`, `physics` and `timed`
+            of the command line.
+    """
+    notes = [UNTRAINED] * (not run.trained) + [NO_CHOICE] * (0 in (options.visible or ()))
+    for line in notes:
+        Console().print(line, soft_wrap=True)
+    base = suite.env
+    resolutions = options.resolutions or [base.resolution]
+    turns = ["cube" if step == 90 else step for step in options.steps or ()] or [base.orientations]
+    for name, items in _sets(options, run.env.items, base).items():
+        for resolution, orientations in itertools.product(resolutions, turns):
+            given = name, resolution, orientations
+            made = base if given == ("easy", base.resolution, base.orientations) else None
+            for visible in options.visible or [base.visible_items]:
+                setting = {"visible_items": max(1, visible), "skip_unplaceable": visible == 0}
+                setting |= {"orientations": orientations, "resolution": resolution}
+                source = items if made is None else SameItems(made)
+                made = base.like(1, items=source, order="box", stability_judge="com", **setting)
+                one = type(suite)(made, False, suite.num_episodes, suite.batch_size)
+                one.say = suite.say
+                about = {
+                    "set": name,
+                    "notes": notes,
+                    "objects": _arguments_of(items),
+                    "setting": {"K": visible, **setting},
+                }
+                yield about | _table(one, run, options, f"{name}: K = {visible}", type(items).__name__)
+
+
+def _sets(options: Any, items: ItemSource, base: PackingEnv) -> dict[str, ItemSource]:
+    makers: dict[str, Callable[[], ItemSource]] = {
+        "easy": lambda: easy(items, base.seed),
+        "hard": lambda: hard(items, base.seed, options.shapes or HARD_SHAPES),
+    }
+    names = options.sets if options.sets or options.meshes else list(makers)
+    made = {name: makers[name]() for name in names or ()}
+    if options.meshes:
+        from torchrl_gpu.envs.packing.items import MeshItems
+
+        arguments = {"unit": options.unit or "m", "device": base.device, "seed": base.seed}
+        made["meshes"] = MeshItems(str(options.meshes), skip_invalid=True, **arguments)
+    return made
+
+
+def _table(suite: PackingSuite, run: Any, options: Any, title: str, items: str) -> dict[str, Any]:
+    """Packs, prints, and returns what is to be written."""
+    env = suite.env
+    rows = run.baselines(env)  # of a packer, and without its manager where there is no choice
+    policies = _chosen(suite.policies_of(run) if rows is None else rows, options.methods)
+    alone = latencies(env, policies, 3 if options.timed is None else options.timed, suite.say)
+    results = suite.play_all(policies)
+    methods, agreements = {}, []
+    for name, each in results.items():
+        shares = None
+        if options.physics:
+            suite.say(f"{name}, physics")
+            shares, agreement = drop(env, each, min(options.physics, suite.num_episodes))
+            agreements.append({"method": name, **agreement.data()})
+        methods[name] = each.columns(shares) | {"objects/s": each.num_packed.sum()[None] / each.seconds}
+        methods[name] |= {"ms/object": alone[name]} if len(alone[name]) else {}
+    cells = "×".join(str(side) for side in env.bin.cells)
+    title += f" of {env.num_items} objects, {env.num_orientations} orientations, {cells} cells"
+    title += f", {suite.num_episodes} cases"
+    suite.say("")
+    print()
+    print_whole(comparison_table(methods, title, RULE))
+    if agreements:
+        print_whole(agreement_table(agreements))
+    data = {"title": title, "episodes": suite.describe() | {"items": items}, "cases": suite.num_episodes}
+    data |= {"batch": suite.side_by_side, "reference": RULE}
+    return data | {"methods": comparison_data(methods, RULE), "agreement": agreements}
+
+
+def _chosen(every: Mapping[str, Policy], methods: list[str] | None) -> Mapping[str, Policy]:
+    wanted = set(every) if methods is None else {METHODS[word] for word in methods}
+    if not wanted & every.keys():
+        raise ValueError(f"evaluate: --methods must name a row that there is; got {' '.join(methods or ())}")
+    return {name: policy for name, policy in every.items() if name in wanted}
+
+
+def _arguments_of(source: ItemSource) -> dict[str, Any]:
+    """What an item source was made with, as JSON takes it."""
+    values = {name: getattr(source, name) for name in inspect.signature(type(source)).parameters}
+    return {k: v if isinstance(v, int | float | str | list | tuple | None) else str(v) for k, v in values.items()}
+
+
+# -- latencies and physics -------------------------------------------------------------------------------------------
+
+
+def latencies(
+    env: PackingEnv, policies: Mapping[str, Policy], cases: int, say: Callable[[str], None] = lambda words: None
+) -> dict[str, Tensor]:
+    """Milliseconds for each object of one bin alone, (cases,) by name, warm: maps of all visible objects and decision.
+
+    Methods take turns: whatever else the machine does, it does to all of them alike.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in policies}
+    one = env.like(1, stability_judge="rule", items=SameItems(env)) if cases else env
+    for case in (0, *range(cases)) if cases else ():  # the first is a rehearsal
+        one.renumber(case)
+        for name, policy in policies.items():
+            say(f"{name}, timed alone")
+            results = evaluate(one, policy)
+            taken[name].append(1e3 * results.seconds / max(1.0, results.num_packed.item()))
+    return {name: torch.tensor(values[1:]) for name, values in taken.items()}
+
+
+@dataclass
+class Agreement:
+    """On how many placements the rule `com` and physics agree, and how they do not."""
+
+    both_hold: int = 0
+    only_com_holds: int = 0
+    only_physics_holds: int = 0
+    none_holds: int = 0
+
+    def count(self, com: Tensor, physics: Tensor) -> None:
+        """Adds the placements of a bin, (I,) bool each."""
+        self.both_hold += int((com & physics).sum())
+        self.only_com_holds += int((com & ~physics).sum())
+        self.only_physics_holds += int((~com & physics).sum())
+        self.none_holds += int((~com & ~physics).sum())
+
+    def data(self) -> dict[str, Any]:
+        """For JSON; `share` is that of the placements on which they agree, None where there are no placements."""
+        placements = sum(asdict(self).values())
+        share = (self.both_hold + self.none_holds) / placements if placements else None
+        return {"share": share, "placements": placements, **asdict(self)}
+
+
+def drop(env: PackingEnv, results: PackingResults, number: int) -> tuple[Tensor, Agreement]:
+    """Drops the first bins in MuJoCo, item by item: shares that hold, (number,), and where the rule says otherwise."""
+    from torchrl_gpu.envs.packing.physics import plan_of, settle_cases
+
+    assert results.stands is not None
+    bins, agreement = PackedBins(env, results), Agreement()
+    settled = settle_cases([plan_of(bins, index) for index in range(number)])
+    for stands, each in zip(results.stands, settled, strict=False):
+        agreement.count(stands[stands >= 0] > 0, torch.from_numpy(each.stable))  # a step may pass an item over
+    return torch.tensor([each.share for each in settled]), agreement
+
+
+def agreement_table(agreements: list[dict[str, Any]]) -> Table:
+    """Verdicts of the rule `com` beside those of physics."""
+    counts = ("placements", "both_hold", "only_com_holds", "only_physics_holds", "none_holds")
+    shown = Table(title="S com against S physics, placement by placement", title_justify="left")
+    for column in ("method", "agree", *(name.replace("_", " ") for name in counts)):
+        shown.add_column(column, justify="left" if column == "method" else "right", no_wrap=True)
+    for row in agreements:
+        share = "–" if row["share"] is None else f"{row['share']:.1%}"
+        shown.add_row(row["method"], share, *(str(row[name]) for name in counts))
+    return shown

@@ -1,0 +1,163 @@
+"""Packing policies compared on the same episodes: the table, the pictures and the plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import BoxSequences
+from torchrl_gpu.envs.packing.items.source import SameItems
+from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
+from torchrl_gpu.evaluation.episodes import suite_for
+from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
+from torchrl_gpu.policies.packing import baselines
+from torchrl_gpu.policies.packing.contestants import RULE
+from torchrl_gpu.policies.policy import Policy
+
+
+class PackingSuite(Suite[PackingEnv, PackingResults]):
+    """Bins to pack; pictures are of each order of a file, else of the bin of median utilization.
+
+    Args: as in `Suite`.
+    """
+
+    headline, pictures_tag = "utilization", "packed bins"
+
+    def evaluate(self, env: PackingEnv, policy: Policy, num_episodes: int) -> PackingResults:
+        """As in the base class."""
+        return evaluate(env, policy, num_episodes)
+
+    def baselines(self) -> Mapping[str, Policy]:
+        """The heuristics."""
+        return baselines(self.env)
+
+    def like(self, num_envs: int) -> PackingEnv:
+        """An environment that shares the items."""
+        return self.env.like(num_envs, items=SameItems(self.env))
+
+    def table(self, results: dict[str, PackingResults], name: str) -> tuple[Table, dict[str, Any]]:
+        """Beside the rule of irregular packing, where that is among the policies, differences from it too."""
+        rows, title = [each.score(policy) for policy, each in results.items()], f"{self.num_episodes} episodes"
+        report: dict[str, Any] = {"policies": [asdict(row) for row in rows]}
+        if RULE not in results:
+            return packing_table(rows, title), report
+        methods = {
+            policy: each.columns() | {"ms/decision": torch.tensor([each.decision_ms])}
+            for policy, each in results.items()
+        }
+        return comparison_table(methods, title, RULE), report | {"comparison": comparison_data(methods, RULE)}
+
+    def describe(self) -> dict[str, Any]:
+        """As in the base class."""
+        env = self.env
+        return {
+            "bin_size_m": list(env.bin_size),
+            "cells": list(env.bin.cells),
+            "grid_step": env.grid_step,
+            "items": env.items.path.name if isinstance(env.items, BoxSequences) else type(env.items).__name__,
+            "num_items": env.num_items,
+            "orientations": env.orientations,
+            "stability": env.stability,
+            "visible_items": env.visible_items,
+            "seed": env.seed,
+            "device": str(env.device),
+        }
+
+    def names(self) -> list[str]:
+        """A name for each episode: the order's, where a file gives one."""
+        items = self.env.items
+        return items.names if isinstance(items, BoxSequences) else [str(i) for i in range(self.num_episodes)]
+
+    def pictures(self, num: int, width: int) -> Tensor:
+        """The first bins."""
+        from torchrl_gpu.envs.packing import viewer
+
+        assert self.last is not None
+        shown = list(range(min(num, self.num_episodes)))
+        return viewer.render(PackedBins(self.env, self.last), shown, width=width, height=width * 3 // 4)
+
+    def draw(self, folder: Path) -> None:
+        """As `packing` or, for each order of a file, `order-NAME`."""
+        from torchrl_gpu.envs.packing import viewer
+
+        assert self.last is not None
+        utilization, bins = self.last.utilization, PackedBins(self.env, self.last)
+        if isinstance(self.env.items, BoxSequences):
+            chosen = {f"order-{name}": i for i, name in enumerate(self.names()[:16])}
+        else:
+            chosen = {"packing": int(utilization.argsort()[len(utilization) // 2])}
+        for name, index in chosen.items():
+            film = viewer.frames(bins, index)
+            caption = f"{utilization[index]:.1%} of the bin, {int(bins.num_packed[index])} items"
+            viewer.save_png(film[-1], folder / f"{name}.png", caption=caption)
+            viewer.save_gif(film, folder / f"{name}.gif")
+
+    def plans(self, results: PackingResults) -> list[dict[str, Any]]:
+        """Where each item goes."""
+        bins, names = PackedBins(self.env, results), self.names()[: self.num_episodes]
+        return [
+            {"episode": name, "utilization": results.utilization[i].item(), "placements": placements(bins, i)}
+            for i, name in enumerate(names)
+        ]
+
+    def tables(self, run: Any, options: Any) -> Iterator[dict[str, Any]]:
+        """For irregular objects those of Huang et al., RA-L 2023."""
+        if self.env.catalogue.flat:
+            return super().tables(run, options)
+        from torchrl_gpu.evaluation.packing.irregular import irregular_tables
+
+        return irregular_tables(self, run, options)
+
+
+@suite_for.register
+def _packing_suite(
+    env: PackingEnv,
+    num_episodes: int,
+    *,
+    seed: int = UNSEEN_SEED,
+    pictures: bool = True,
+    batch_size: int | None = None,
+) -> PackingSuite:
+    judge = "rule" if env.catalogue.flat and env.stability_judge == "rule" else "com"
+    unseen = env.like(1, items=env.items.reseeded(seed), seed=seed, first_env=0, stability_judge=judge)
+    return PackingSuite(unseen, pictures, num_episodes, batch_size)
+
+
+def placements(env: PackingEnv | PackedBins, index: int) -> list[dict[str, Any]]:
+    """Where the items of one bin are, in order: corner and extent of the item's bounding box, metres."""
+    number = int(env.num_packed[index])
+    rows, heights = env.placements[index, :number].tolist(), env.placement_z[index, :number].tolist()
+    out = []
+    for (item, orientation, x, y), z in zip(rows, heights, strict=True):
+        p, q = env.catalogue.extent[item, orientation].tolist()
+        size = [p * env.cell[0], q * env.cell[1], env.catalogue.height[item, orientation].item()]
+        corner = [x * env.cell[0], y * env.cell[1], z]
+        out.append({"item": item, "orientation": orientation, "corner_m": corner, "size_m": size})
+    return out
+
+
+def packing_table(rows: list[Score], title: str) -> Table:
+    """The comparison as a table for the terminal, best utilization last; ms are of one decision for one bin."""
+    shown = Table(title=title, title_justify="left")
+    for column in ("policy", "utilization", "items", "C", "P", "ms"):
+        shown.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)
+    best = max(row.utilization for row in rows)
+    for row in sorted(rows, key=lambda row: row.utilization):
+        shown.add_row(
+            row.policy,
+            f"{row.utilization:.1%} ± {row.utilization_error:.1%}",
+            f"{row.num_packed:.2f} ± {row.num_packed_error:.2f}",
+            f"{row.compactness:.3f}",
+            f"{row.pyramidality:.3f}",
+            f"{row.decision_ms:.3f}",
+            style="bold" if row.utilization == best else "",
+        )
+    return shown

@@ -1,0 +1,73 @@
+"""Episodes played a step at a time, to be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor, nn
+from torchrl.envs.utils import ExplorationType, set_exploration_type, step_mdp
+
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.policies.generators import generators_kept, random_state, set_random_state
+from torchrl_gpu.policies.policy import Policy
+
+
+class Player:
+    """Steps an environment with a policy, greedily; what has finished stays to be seen until the next step.
+
+    What the policy draws comes from a generator state of its own: torch's are left as they were.
+
+    Args:
+        env: The environment; its rows start again one by one.
+        policy: Writes `action`. A module acts in eval mode and is then put back.
+        seed: Decides what the policy draws.
+    """
+
+    def __init__(self, env: BatchedEnv, policy: Policy, seed: int = 0) -> None:
+        self.env, self.policy = env, policy
+        self._random = {each: torch.Generator(each).manual_seed(seed).get_state() for each in random_state(env.device)}
+        self.restart()
+
+    @property
+    def generators(self) -> dict[str, Tensor]:
+        """States of torch's generators that the policy's next step draws from."""
+        return self._random
+
+    def restart(self) -> None:
+        """Goes back to the first episodes of the environment's seed."""
+        self.env.set_seed(self.env.seed)
+        self._current: TensorDictBase = self.env.reset()
+        self.done: Tensor = self._current["done"].reshape(self.env.num_envs)  # (N,) bool, since the last step
+
+    def skip(self) -> None:
+        """Leaves the episodes that are running for the next ones."""
+        self._current = self.env.maybe_reset(self._current.set("done", torch.ones_like(self._current["done"])))
+        self.done = torch.zeros_like(self.done)
+
+    @torch.no_grad()
+    def step(self) -> Tensor:
+        """A step of every environment, after the restart of those that are done; which are done now, (N,) bool."""
+        greedy = set_exploration_type(ExplorationType.DETERMINISTIC)
+        with generators_kept(self.env.device), eval_mode(self.policy), greedy:
+            set_random_state(self._random, self.env.device)
+            stepped = self.env.step(self.policy(self.env.maybe_reset(self._current)))
+            self._random = random_state(self.env.device)
+        self._current = step_mdp(stepped)
+        self.done = stepped["next", "done"].reshape(self.env.num_envs)
+        return self.done
+
+
+@contextmanager
+def eval_mode(policy: Policy) -> Iterator[None]:
+    """A module acts as it does when it does not learn, and is then put back."""
+    training = [each for each in policy.modules() if each.training] if isinstance(policy, nn.Module) else []
+    for each in training:
+        each.training = False
+    try:
+        yield
+    finally:
+        for each in training:
+            each.training = True

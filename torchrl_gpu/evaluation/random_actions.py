@@ -1,0 +1,47 @@
+"""The baseline that every environment has: actions at random."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from tensordict import TensorDictBase, unravel_key
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+from torchrl.data import Bounded, Categorical
+from torchrl.envs import EnvBase
+
+from torchrl_gpu.policies.draws import uniform
+from torchrl_gpu.policies.exploration import random_legal
+
+
+@final
+class RandomActions(TensorDictModuleBase):
+    """Actions drawn uniformly: from the legal ones where an `action_mask` stands beside the action, else by its spec.
+
+    Args:
+        env: Gives the specs of its actions.
+    """
+
+    def __init__(self, env: EnvBase) -> None:
+        super().__init__()
+        self.in_keys: list[Any] = []
+        self.out_keys = list(env.action_keys)
+        self._specs = env.full_action_spec_unbatched
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes the actions."""
+        for key in self.out_keys:
+            parent = () if isinstance(key, str) else key[:-1]
+            mask = tensordict.get(unravel_key((*parent, "action_mask")), None)
+            drawn = self._drawn(self._specs[key], tensordict) if mask is None else random_legal(mask)
+            tensordict.set(key, drawn)
+        return tensordict
+
+    def _drawn(self, spec: Bounded | Categorical, tensordict: TensorDictBase) -> Tensor:
+        shape = (*tensordict.shape, *spec.shape)
+        if type(spec) is Categorical:
+            return (uniform(shape, spec.device) * spec.space.n).to(spec.dtype)
+        if isinstance(spec, Bounded) and spec.dtype.is_floating_point:
+            low, high = spec.space.low, spec.space.high
+            return low + uniform(shape, spec.device).to(spec.dtype) * (high - low)
+        return spec.rand(tensordict.shape)

@@ -1,0 +1,70 @@
+"""How many episodes are evaluated side by side: as many as there is memory for."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.live_bytes import LiveBytes
+from torchrl_gpu.envs.memory import free_bytes
+from torchrl_gpu.evaluation.results import evaluation
+from torchrl_gpu.policies.policy import Policy
+
+_SHARE = 0.5  # of the free memory: what kernels and convolutions take inside themselves is in no estimate
+_MOST_ON_CPU = 1 << 30  # bytes; more episodes side by side are played no faster there
+
+
+def num_side_by_side(num_episodes: int, per_episode: int, device: torch.device, free: int | None = None) -> int:
+    """Episodes of a batch, at least 1; all batches of an evaluation have this size, the last one to an episode each.
+
+    Args:
+        num_episodes: To be played.
+        per_episode: Bytes of one, see `episode_bytes`.
+        device: Where they are played.
+        free: Bytes to be had there; None asks `free_bytes`.
+    """
+    free = free_bytes(device) if free is None else free
+    allowed = _MOST_ON_CPU if free is None else int(_SHARE * free)
+    if device.type == "cpu":
+        allowed = min(allowed, _MOST_ON_CPU)
+    fitting = max(1, min(num_episodes, allowed // max(1, per_episode)))
+    num_batches = -(-num_episodes // fitting)
+    return -(-num_episodes // num_batches)
+
+
+def episode_bytes(env: BatchedEnv, policy: Policy) -> int:
+    """Most bytes that one episode takes while it is played: the environment's part and `decision_bytes`.
+
+    The environment's is its own estimate, `bytes_per_env`, where it has one, and is otherwise counted in one step.
+    Begins the episodes of `env` anew. Torch's generators are left as they were.
+    """
+    own = getattr(env, "bytes_per_env", None)
+    return (_step_bytes(env, policy) if own is None else own) + decision_bytes(env, policy)
+
+
+def decision_bytes(env: BatchedEnv, policy: Policy) -> int:
+    """Most bytes that a policy takes to decide for one row, beyond what it holds: counted while it decides for two.
+
+    Begins the episodes of `env` anew. Torch's generators are left as they were.
+    """
+    with evaluation(env, policy) as current:
+        one = current[:1]
+        policy(one.clone())  # what is made once, such as maps of all items, is made by now
+        first, second = (_peak(policy, torch.cat([one] * number)) for number in (1, 2))
+    return max(first, second - first)
+
+
+def _step_bytes(env: BatchedEnv, policy: Policy) -> int:
+    with evaluation(env, policy) as current:
+        chosen = policy(current)
+        with LiveBytes() as counter:
+            env.step(chosen)
+    state = sum(each.nbytes for each in env._env_state().values())
+    return (state + counter.peak) // env.num_envs
+
+
+def _peak(policy: Policy, observation: TensorDictBase) -> int:
+    with LiveBytes() as counter:
+        policy(observation)
+    return counter.peak

@@ -1,0 +1,93 @@
+"""What a config and a checkpoint describe, outside of Lightning's loops: a module, its episodes, and who plays them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchrl_gpu.cli.lightning_cli import PackageCLI, build
+from torchrl_gpu.cli.options import resolve_configs
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.evaluation.random_actions import RandomActions
+from torchrl_gpu.policies.packing.contestants import RULE
+from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.training.checkpoint import read_archive
+from torchrl_gpu.training.data import suite_of
+
+PREFERRED = (RULE, "heightmap minimisation")  # who plays without a checkpoint, where there are such baselines
+
+
+@dataclass(frozen=True)
+class LoadedPolicy:
+    """A policy and where it plays.
+
+    Attributes:
+        env: Episodes like those of `lightning test`.
+        policy: Acts in it.
+        name: Of the policy.
+        version: Updates of its weights; None for a baseline.
+    """
+
+    env: BatchedEnv
+    policy: Policy
+    name: str
+    version: int | None = None
+
+
+def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[PackageCLI, dict[str, Any] | None]:
+    """What a config describes, its module where the Trainer would have it, and the checkpoint whose weights it has.
+
+    Args:
+        word: Names the program in errors.
+        args: `--config NAME.yaml` and other options of `lightning test`.
+        ckpt_path: Weights, read without running any code in them: a file, or "last" or "best" of the config's run; None
+            for those that a run begins with.
+
+    Raises:
+        ValueError, FileNotFoundError: An option or the checkpoint is none; in one line.
+    """
+    weights = [] if ckpt_path is None else [f"--ckpt_path={ckpt_path}"]
+    cli = build("test", resolve_configs([*args, *weights, "--trainer.logger=false"]))
+    if ckpt_path is not None and cli.checkpoint is None:
+        raise ValueError(f"{word}: want --ckpt_path to name a file, last or best; got {ckpt_path!r}")
+    module: Any = cli.model
+    for method in ("policy_for", "learner_name", "compare"):
+        if not hasattr(module, method):
+            raise ValueError(f"{word}: want a model with {method}, such as OffPolicy; got {type(module).__name__}")
+    module.trainer = cli.trainer
+    cli.trainer.strategy.connect(module)
+    module.setup("test")
+    if cli.datamodule is not None:
+        cli.datamodule.trainer, cli.trainer.datamodule = cli.trainer, cli.datamodule  # type: ignore[attr-defined]
+    saved = None
+    if cli.checkpoint is not None:
+        saved = read_archive(Path(cli.checkpoint), "checkpoint")
+        module.load_state_dict(saved["state_dict"])
+        module.on_load_checkpoint(saved)
+        cli.trainer.ckpt_path = cli.checkpoint
+    module.to(cli.trainer.strategy.root_device).eval()
+    return cli, saved
+
+
+def load_policy(args: list[str], ckpt_path: str | None, wanted: str | None, num_envs: int) -> LoadedPolicy:
+    """Who plays, and where.
+
+    Args:
+        args, ckpt_path: As in `load_run`; without a checkpoint a baseline plays.
+        wanted: Name of the policy; None for the trained one, or without a checkpoint one of the baselines.
+        num_envs: Episodes side by side.
+
+    Raises:
+        ValueError, FileNotFoundError: An option, the checkpoint or the name is none; in one line.
+    """
+    cli, saved = load_run("play", args, ckpt_path)
+    module: Any = cli.model
+    suite = suite_of(module, "test")
+    policies: dict[str, Policy] = {"random": RandomActions(suite.env), **suite.baselines(), **suite.policies_of(module)}
+    untrained = next(name for name in (*PREFERRED, *policies) if name in policies)
+    name = wanted or (untrained if saved is None else module.learner_name)
+    if name not in policies:
+        raise ValueError(f"play: want --policy to be one of {', '.join(policies)}; got {name!r}")
+    version = saved.get("global_step") if saved is not None and name == module.learner_name else None
+    return LoadedPolicy(suite.play_in(num_envs), policies[name], name, version)

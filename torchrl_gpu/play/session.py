@@ -1,0 +1,111 @@
+"""Playing for viewers: a step at a time, while somebody watches, and what they ask for in between."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from torchrl_gpu.callbacks.env_streams import EnvStreams
+    from torchrl_gpu.evaluation.player import Player
+
+COMMANDS = ("pause", "resume", "step", "reset", "slower", "faster")
+SLOWEST, FASTEST = 0.1, 1000.0  # steps a second
+HOLD_S = 1.5  # for which the end of an episode stays
+POLL_S = 0.02
+
+
+class ViewerSession:
+    """Steps a player at a given speed, and publishes what it shows. While nobody watches, it stands still.
+
+    Viewers with control send `pause`, `resume`, `step` (one, and then pause), `reset` (to the next episode), `slower`,
+    `faster`, and `speed` with steps a second as its value. Each episode that ends is a point of the page's curves.
+
+    Args:
+        player: What plays.
+        server: A started `StreamServer`, or what looks like one.
+        streams: Of the player's environment, on that server.
+        speed: Steps a second.
+        meta: More of what is told with every picture, such as `policy_version`.
+        now: Seconds of a clock that never runs back.
+    """
+
+    def __init__(
+        self,
+        player: Player,
+        server: Any,
+        streams: EnvStreams,
+        speed: float = 2.0,
+        meta: dict[str, Any] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.player, self.server, self.streams, self.meta, self.now = player, server, streams, meta or {}, now
+        self.speed, self.paused, self.version, self.steps = _within(speed), False, 0, 0
+        self._next, self.finished = 0.0, 0
+        server.state(curve_axis="episode")
+        self._publish_state()
+
+    def run(self, stop: threading.Event) -> None:
+        """Plays until `stop` is set."""
+        while not stop.is_set():
+            self.turn()
+            stop.wait(POLL_S)
+
+    def turn(self) -> None:
+        """Does what was asked for, makes a step if one is due and somebody watches, and publishes what is wanted."""
+        for command in self.server.commands():
+            self.handle(command.name, command.value)
+        if self.server.watchers() and not self.paused and self.now() >= self._next:
+            self._step()
+        self.streams.publish(self.version, step=self.steps, **self.meta)
+
+    def handle(self, name: str, value: Any = None) -> None:
+        """Does what a viewer asks for; what it cannot be is passed over."""
+        if name in ("pause", "resume"):
+            self.paused = name == "pause"
+        elif name == "step":
+            self.paused = True
+            self._step()
+        elif name == "reset":
+            self.player.skip()
+            self._schedule()
+        elif name in ("slower", "faster"):
+            self.speed = _within(self.speed * (0.5 if name == "slower" else 2.0))
+            self._next = self.now()
+        elif name == "speed" and isinstance(value, int | float) and value > 0:
+            self.speed = _within(value)
+            self._next = self.now()
+        self._publish_state()
+
+    def _step(self) -> None:
+        done = self.player.step()
+        self.steps += 1
+        self._log(done)
+        self._schedule()
+        if bool(done.all()):
+            self._next += HOLD_S
+
+    def _log(self, done: Tensor) -> None:
+        """Return and outcomes of the episodes that have just ended, (N,) bool, as curves by their number."""
+        if not done.any():
+            return
+        shown = {"return", *self.player.env.outcome_names}
+        told = {name: each for name, each in self.streams.view.metrics().items() if name in shown}
+        for index in done.nonzero().flatten().tolist():
+            self.finished += 1
+            self.server.log(self.finished, **{f"episode/{name}": each[index].item() for name, each in told.items()})
+
+    def _schedule(self) -> None:
+        self.version += 1
+        self._next = self.now() + 1.0 / self.speed
+
+    def _publish_state(self) -> None:
+        self.server.state(paused=self.paused, speed=self.speed, commands=list(COMMANDS))
+
+
+def _within(speed: float) -> float:
+    return float(min(max(speed, SLOWEST), FASTEST))

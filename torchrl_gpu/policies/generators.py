@@ -1,0 +1,51 @@
+"""States of torch's random generators: taken, put back, seeded for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.entries import Entry
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """State of torch's global generators."""
+    state = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        state["cuda"] = torch.cuda.get_rng_state(device)
+    return state
+
+
+def set_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+    """Takes what `random_state` gave."""
+    present = random_state(device)
+    for name in {"cpu"} | (set(state) & set(present)):
+        form = Entry(torch.uint8, tuple(present[name].shape))
+        form.check("checkpoint", f"random/{name}", state.get(name))
+    try:
+        torch.set_rng_state(state["cpu"].cpu())
+        if "cuda" in state and device.type == "cuda":
+            torch.cuda.set_rng_state(state["cuda"].cpu(), device)
+    except RuntimeError as error:
+        raise ValueError(f"checkpoint: random must be states of generators; got what fails with {error}") from error
+
+
+@contextmanager
+def generators_kept(device: torch.device) -> Iterator[None]:
+    """Puts torch's generators back."""
+    before = random_state(device)
+    try:
+        yield
+    finally:
+        set_random_state(before, device)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Torch's generators begin from a seed, and are put back in the end."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield

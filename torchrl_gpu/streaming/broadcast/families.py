@@ -1,0 +1,87 @@
+"""Names of streams: of one, of an overlay of it, and of one member of a family that is too large to be listed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MAX_FAMILIES = 64
+MAX_MEMBERS = 10**9
+_NAME = re.compile(r"([A-Za-z][A-Za-z_]{0,31})(:[a-z][a-z_]{0,15})?")
+_MEMBER = re.compile(r"([A-Za-z][A-Za-z_]{0,31})(0|[1-9][0-9]{0,8})(:[a-z][a-z_]{0,15})?")
+_OVERLAY = re.compile(r"(.+):([a-z][a-z_]{0,15})")
+
+
+class StreamName(NamedTuple):
+    """A name in its parts: `base`, or `base:overlay`."""
+
+    base: str
+    overlay: str | None
+
+
+@dataclass(frozen=True)
+class Family:
+    """Streams `env0`, `env1`, …, or with an overlay `env0:q`, `env1:q`, …, made when somebody asks for one.
+
+    Attributes:
+        name: "env", or "env:q".
+        title: What viewers read.
+        count: How many members there are.
+    """
+
+    name: str
+    title: str
+    count: int
+
+    @property
+    def label(self) -> str:
+        """The label of all members in metrics, which a name for each would fill."""
+        base, overlay = split_name(self.name)
+        return f"{base}*" if overlay is None else f"{base}*:{overlay}"
+
+    def title_of(self, name: str) -> str:
+        """The title of a member."""
+        member = _MEMBER.fullmatch(name)
+        assert member is not None
+        title, mark, overlay = self.title.partition(": ")
+        return f"{title} {member[2]}{mark}{overlay}"
+
+
+class Families:
+    """Families by name. One thread declares, any may ask."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Family] = {}
+
+    def declare(self, name: object, count: object, title: str | None) -> Family:
+        """Names a family, or changes it.
+
+        Raises:
+            ValueError: The name is not letters and underscores, with an overlay behind a colon or none, the number
+                is none, or there are too many families.
+        """
+        where = "StreamServer.declare_family"
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ValueError(
+                f"{where}: want a name of at most 32 letters and underscores, or NAME:OVERLAY of which the second has"
+                f" at most 16; got {name!r}"
+            )
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_MEMBERS:
+            raise ValueError(f"{where}: want a count of 1 to {MAX_MEMBERS:,}; got {count!r}")
+        if len(self.by_name) >= MAX_FAMILIES and name not in self.by_name:
+            raise ValueError(f"{where}: want at most {MAX_FAMILIES} families; got {name!r} beside them")
+        self.by_name = {**self.by_name, name: Family(name, title or name, count)}
+        return self.by_name[name]
+
+    def find(self, name: object) -> Family | None:
+        """The family that a stream of this name would belong to; None if there is none, or it has too few members."""
+        member = _MEMBER.fullmatch(name) if isinstance(name, str) and self.by_name else None
+        family = None if member is None else self.by_name.get(member[1] + (member[3] or ""))
+        return family if family is not None and member is not None and int(member[2]) < family.count else None
+
+
+def split_name(name: str) -> StreamName:
+    """A name in its parts."""
+    found = _OVERLAY.fullmatch(name)
+    return StreamName(name, None) if found is None else StreamName(found[1], found[2])

@@ -1,0 +1,228 @@
+"""Pictures on their way from the producer to the encoder, and encoded ones on their way to viewers."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from torchrl_gpu.streaming.codecs.images import FrameFormat, format_of, plain_frame, to_array
+from torchrl_gpu.streaming.codecs.pixels import canvas_shape, check_depth_range, check_size, measured_range, paint
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchrl_gpu.streaming.codecs.images import Depth, Frame
+
+Codec = Literal["jpeg", "h264"]
+Scalar = str | int | float | bool | None
+MAX_FRAME_SIDE = 16_384
+MAX_META = 64
+MAX_TEXT = 1_024
+_KINDS = frozenset((str, int, float, bool, type(None)))
+_WHERE = "StreamServer.publish"
+
+
+@dataclass
+class CapturedFrame:
+    """Pixels that the producer has handed over, owned by the server.
+
+    Args:
+        pixels: (H, W, 3) uint8: a NumPy array, or a CUDA tensor.
+        bgr: Whether the channels are blue, green, red.
+        captured: When it was published, seconds since 1970.
+        seq: Number of the frame, unique on the server, rising within a stream.
+        meta: JSON scalars that travel with the picture.
+        copied: CUDA event behind the copy of the pixels; None for those on the host.
+        depth: Metres of the first and the last colour, on the host, to be read behind `copied`; None where `meta` has
+            them, or the frame had no depth.
+    """
+
+    pixels: Frame
+    bgr: bool
+    captured: float
+    seq: int
+    meta: dict[str, Scalar]
+    copied: torch.cuda.Event | None = None
+    depth: torch.Tensor | None = None
+
+    @property
+    def width(self) -> int:
+        """Pixels a row."""
+        return int(self.pixels.shape[1])
+
+    @property
+    def height(self) -> int:
+        """Rows."""
+        return int(self.pixels.shape[0])
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedPicture:
+    """One picture as every viewer of a stream and codec gets it.
+
+    Args:
+        data: JPEG file, or H.264 access unit in Annex B.
+        key: Whether it can be shown without the pictures before it.
+        replay: Whether it is shown again.
+    """
+
+    stream: str
+    codec: Codec
+    data: bytes
+    key: bool
+    seq: int
+    captured: float
+    width: int
+    height: int
+    meta: Mapping[str, Scalar] = field(default_factory=dict)
+    replay: bool = False
+
+    @cached_property
+    def head(self) -> str:
+        """The part of the header that is the same for all viewers: a JSON object without its closing brace."""
+        facts = {name: getattr(self, name) for name in ("seq", "stream", "codec", "key", "width", "height", "replay")}
+        return json.dumps(facts | {"captured": round(self.captured, 4), "meta": dict(self.meta)})[:-1]
+
+
+class FrameLayout:
+    """Format of a stream's frames and shape of their pictures; only the first of a kind is checked in full.
+
+    Attributes:
+        shape: (H, W, 3) of the picture that a frame makes.
+        format: Of the frame.
+    """
+
+    def __init__(self) -> None:
+        self.shape = (0, 0, 3)
+        self.format = FrameFormat("rgb", None, 0, 0)
+        self._kind: type | None = None
+        self._shape: Any = None
+        self._dtype: Any = None
+
+    def update(self, frame: Frame, depth_range: object = None) -> Frame:
+        """Updates the layout from a frame; returns the frame as `images.plain_frame` does.
+
+        Raises:
+            ValueError: It is no picture, or too large a one, or the range is none of depth.
+        """
+        kind = type(frame)
+        if kind is not self._kind or frame.shape != self._shape or frame.dtype != self._dtype:
+            frame = plain_frame(frame, _WHERE)
+            found = format_of(frame, _WHERE)
+            check_size(found, _WHERE, MAX_FRAME_SIDE)
+            self.shape, self.format = canvas_shape(found), found
+            self._shape, self._dtype = frame.shape, frame.dtype
+            self._kind = kind if kind is type(frame) else None  # what a subclass says of itself is never believed
+        if depth_range is not None:
+            check_depth_range(depth_range, self.format, _WHERE)
+        return frame
+
+    def measure_depth(self, frame: Frame, depth_range: tuple[float, float] | None) -> Depth:
+        """Range of a frame of depth, as `pixels.measured_range` gives it; None for other formats.
+
+        Raises:
+            ValueError: It is a tensor that holds no strided numbers, though one like it did.
+        """
+        if not isinstance(frame, np.ndarray):
+            plain_frame(frame, _WHERE)
+        return measured_range(frame, depth_range) if self.format.kind == "depth" else None
+
+
+def copy_pixels(
+    frame: Frame,
+    shape: tuple[int, int, int],
+    into: np.ndarray | None = None,
+    depth: Depth = None,
+    found: FrameFormat | None = None,
+) -> Frame:
+    """The picture that a frame makes, of shape (H, W, 3), in memory of its own.
+
+    Args:
+        frame: As `FrameLayout.update` gave it, of any strides: NumPy, or torch on any device.
+        shape: `FrameLayout.shape`.
+        into: A buffer on the host to use again; another is made if its shape does not fit.
+        depth: `FrameLayout.measure_depth`.
+        found: `FrameLayout.format`; None for H×W×3.
+
+    Returns:
+        A NumPy array for what lies on the host; for CUDA tensors one of the same device, made on the current stream
+        without waiting for it.
+    """
+    found = found or FrameFormat("rgb", None, shape[0], shape[1])
+    if getattr(frame, "is_cuda", False):
+        canvas = sys.modules["torch"].empty(shape, dtype=sys.modules["torch"].uint8, device=frame.device)
+        paint(canvas, frame, found, depth)
+        return canvas
+    if into is None or into.shape != shape:
+        into = np.empty(shape, np.uint8)
+    paint(into, to_array(frame), found, depth)
+    return into
+
+
+def depth_meta(depth: Depth) -> dict[str, Scalar]:
+    """Metres that the first and the last colour of depth stand for, as metadata; None where nothing was measured."""
+    if depth is None:
+        return {}
+    near, far = depth if isinstance(depth, tuple) else depth.tolist()
+    return {
+        "depth_near_m": near if math.isfinite(near) else None,
+        "depth_far_m": far if math.isfinite(far) else None,
+    }
+
+
+def record_event(pixels: Frame) -> torch.cuda.Event | None:
+    """A CUDA event recorded behind the work that has been asked for on the current stream; None on the host."""
+    if isinstance(pixels, np.ndarray):
+        return None
+    event = sys.modules["torch"].cuda.Event()
+    event.record(sys.modules["torch"].cuda.current_stream(pixels.device))
+    return event
+
+
+def clean_meta(meta: Mapping[str, Any] | None) -> dict[str, Scalar]:
+    """Metadata as JSON can hold it: NumPy scalars become Python's, what is not finite becomes None.
+
+    Raises:
+        ValueError: A name is not a string, a value is no scalar or a string that is too long, or there are too many.
+    """
+    if not meta:
+        return {}
+    if len(meta) > MAX_META:
+        raise ValueError(f"StreamServer: want at most {MAX_META} values of metadata; got {len(meta)}")
+    return {name: _scalar(name, value) for name, value in meta.items()}
+
+
+def check_state(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON can hold them: scalars, as `clean_meta` makes them, and lists of them.
+
+    Raises:
+        ValueError: They are something else, or too many.
+    """
+    lists = {name: value for name, value in values.items() if isinstance(value, list | tuple)}
+    scalars = clean_meta({name: value for name, value in values.items() if name not in lists})
+    if sum(map(len, lists.values())) + len(values) > MAX_META:
+        raise ValueError(f"StreamServer: want at most {MAX_META} values of state; got more")
+    return scalars | {name: [_scalar(name, each) for each in value] for name, value in lists.items()}
+
+
+def _scalar(name: Any, value: Any) -> Scalar:
+    if isinstance(value, np.generic):
+        value = value.item()
+    kind = type(value)
+    if kind is float and not math.isfinite(value):
+        return None
+    if kind not in _KINDS or type(name) is not str or (kind is str and len(value) > MAX_TEXT):
+        got = f"{len(value)} characters" if kind is str else kind.__name__
+        raise ValueError(
+            f"StreamServer: want numbers, bools, None and strings of at most {MAX_TEXT} characters as metadata; "
+            f"got {got} as {name!r}"
+        )
+    scalar: Scalar = value
+    return scalar

@@ -1,0 +1,54 @@
+"""When the next frame is due at a rate, and how much may be sent at a rate."""
+
+from __future__ import annotations
+
+import math
+
+
+class FrameSchedule:
+    """Times at which frames are due, one an interval; a frame that comes half an interval early is taken, too.
+
+    Without that half, a producer whose period is the interval would lose every frame that comes a moment early.
+
+    Args:
+        interval: Seconds between two slots.
+    """
+
+    def __init__(self, interval: float = 0.0) -> None:
+        self.interval = interval
+        self.taken_at = -math.inf  # when a slot was taken last
+        self._slot = -math.inf
+
+    @property
+    def next_at(self) -> float:
+        """From when on the next slot may be taken."""
+        return self._slot + self.interval / 2
+
+    def advance(self, now: float) -> None:
+        """Takes the slot of this moment; whoever is late by more than half an interval begins a new grid."""
+        due = self._slot + self.interval
+        self._slot = due if now - due <= self.interval / 2 else now
+        self.taken_at = now
+
+
+class TokenBucket:
+    """Rate limit with bursts, of events or bytes.
+
+    Args:
+        rate: Times per second in the long run.
+        burst: Times at once.
+    """
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate, self._burst = rate, burst
+        self._left = burst
+        self._at = -math.inf
+
+    def take(self, now: float, number: float = 1.0) -> bool:
+        """Takes so many at a moment of the monotonic clock; false, and takes none, if fewer are left."""
+        self._left = min(self._burst, self._left + (now - self._at) * self._rate)
+        self._at = now
+        if self._left < number:
+            return False
+        self._left -= number
+        return True

@@ -1,0 +1,231 @@
+"""One named stream: what its producer, the encoder and its viewers know of each other."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+
+from torchrl_gpu.streaming.broadcast.frames import Codec, EncodedPicture, FrameLayout
+from torchrl_gpu.streaming.broadcast.instant_replay import InstantReplay
+from torchrl_gpu.streaming.broadcast.mailboxes import EncoderQueue, FrameMailbox, GopQueue, NewestPicture, PictureQueue
+from torchrl_gpu.streaming.broadcast.protocol import MAX_NAME
+from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
+
+JOIN_SPACING = 0.25  # seconds between two key frames that joining viewers get
+GAP_SPACING = 1.0  # the same for viewers that were too slow: the others pay for these key frames
+STILL = 0.25  # seconds without a frame, after which a source counts as standing still
+KEEP_SPACING = 1.0  # seconds between two frames that are kept for whoever comes, while nobody waits for one
+
+MAX_STREAMS = 64
+
+
+def check_name(name: object, number: int) -> None:
+    """Checks the name of a new stream beside a number of others.
+
+    Raises:
+        ValueError: It is not 1 to 64 printable characters, or there are enough.
+    """
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+        raise ValueError(f"StreamServer: want 1 to {MAX_NAME} printable characters as a stream; got {name!r}")
+    if number >= MAX_STREAMS:
+        raise ValueError(f"StreamServer: want at most {MAX_STREAMS} streams; got {name!r} beside them")
+
+
+class SubscriptionClosed(Exception):
+    """There are no more pictures; the message says why."""
+
+
+class Stream:
+    """A stream of pictures.
+
+    The producer's thread, the encoder's and the event loop share it. Each attribute has one writer, named below.
+
+    Args:
+        name: What viewers ask for.
+        title: What they read.
+        fps: The largest rate.
+        replay: What keeps the last seconds.
+        pending: Where the encoder looks for streams.
+    """
+
+    def __init__(self, name: str, title: str, fps: float, replay: InstantReplay, pending: EncoderQueue) -> None:
+        self.name = name
+        self.title = title
+        self.label = name  # what it is counted under
+        self.mailbox = FrameMailbox()
+        # written by the producer, but for the schedule's interval
+        self.published = 0
+        self.layout = FrameLayout()
+        self.schedule = FrameSchedule(1 / fps)
+        # written by the event loop
+        self.subscriptions: tuple[Subscription, ...] = ()
+        self.demand_at = math.inf
+        self.idle_since = time.monotonic()
+        self.is_dropped = False
+        self.replay = replay
+        self._pending = pending
+        self._min_interval = 1 / fps
+        # asked for by the event loop, granted by the encoder
+        self.key_asked = False
+        self.again_asked = False
+        # written by the encoder
+        self.key_at = -math.inf
+
+    @property
+    def is_on_demand(self) -> bool:
+        """Whether it is a member of a family, made on request of a viewer."""
+        return self.label != self.name
+
+    def is_due(self, now: float) -> bool:
+        """Whether a frame is wanted at a time of the monotonic clock.
+
+        Somebody waits for one, or the one that is kept for newcomers has grown old. None is kept of a stream that is
+        there because somebody asked for it.
+        """
+        kept_is_old = not self.is_on_demand and now >= self.schedule.taken_at + KEEP_SPACING
+        return now >= self.schedule.next_at and (now >= self.demand_at or kept_is_old)
+
+    def add(self, subscription: Subscription) -> None:
+        """Adds a viewer."""
+        self.subscriptions = (*self.subscriptions, subscription)
+        self._set_rate()
+
+    def remove(self, subscription: Subscription) -> None:
+        """Removes a viewer."""
+        self.subscriptions = tuple(each for each in self.subscriptions if each is not subscription)
+        self.idle_since = time.monotonic()
+        self._set_rate()
+
+    def refresh(self) -> None:
+        """Updates from when on a frame is wanted."""
+        self.demand_at = min(
+            (each.schedule.next_at for each in self.subscriptions if each.is_waiting), default=math.inf
+        )
+
+    def ask_from(self, moment: float) -> None:
+        """A viewer wants a frame from this moment on."""
+        self.demand_at = min(self.demand_at, moment)
+
+    def ask_key(self, spacing: float, now: float) -> None:
+        """Asks for a key frame, unless there was one a moment ago."""
+        if now - self.key_at >= spacing:
+            self.key_asked = True
+
+    def codecs_due(self, now: float) -> set[Codec]:
+        """In what the next frame is to be encoded."""
+        return {each.codec for each in self.subscriptions if each.is_waiting and now >= each.schedule.next_at}
+
+    def show_newest(self) -> None:
+        """Requests that the newest frame is encoded again, for a viewer that has just come."""
+        if self.mailbox.current is not None:
+            self.again_asked = True
+            self._pending.add(self)
+
+    def has_viewers_of(self, codec: Codec) -> bool:
+        """Whether there are viewers of a codec."""
+        return any(each.codec == codec for each in self.subscriptions)
+
+    def stands_still(self, now: float) -> bool:
+        """Whether a viewer has waited in vain while there is a frame that it has not seen."""
+        newest = self.mailbox.current
+        return newest is not None and any(each.misses(newest.seq, now) for each in self.subscriptions)
+
+    def _set_rate(self) -> None:
+        """Follows the fastest viewer, or the server's own rate while there is none."""
+        self.schedule.interval = min(
+            (each.schedule.interval for each in self.subscriptions), default=self._min_interval
+        )
+        self.refresh()
+
+
+class Subscription:
+    """The pictures of one stream for one viewer, as it takes them. For the event loop's thread.
+
+    Args:
+        stream: The stream.
+        codec: "jpeg", of which the newest picture is given; or "h264", of which pictures follow each other without a
+            gap, or begin again at a key frame.
+        fps: The largest rate. H.264 comes at the rate of the stream's fastest viewer, for none may be left out.
+    """
+
+    def __init__(self, stream: Stream, codec: Codec, fps: float) -> None:
+        self.stream = stream
+        self.codec = codec
+        self.schedule = FrameSchedule(1 / fps)
+        self.queue: PictureQueue = GopQueue() if codec == "h264" else NewestPicture()
+        self._seen = -1
+        self._waits_since = math.inf
+        self._waiter: asyncio.Future[None] | None = None
+        self._why_closed: str | None = None
+        stream.add(self)
+        if codec == "h264":
+            self.request_key()
+
+    @property
+    def dropped(self) -> int:
+        """Pictures that the viewer was too slow for."""
+        return self.queue.dropped
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether `get` waits."""
+        waiter = self._waiter
+        return waiter is not None and not waiter.done()
+
+    async def get(self) -> EncodedPicture:
+        """The next picture, as soon as there is one. One call at a time.
+
+        Raises:
+            SubscriptionClosed: There will be none.
+        """
+        while True:
+            if self._why_closed is not None:
+                raise SubscriptionClosed(self._why_closed)
+            encoded = self.queue.take()
+            if encoded is not None:
+                self.schedule.advance(time.monotonic())
+                self._seen = encoded.seq
+                return encoded
+            await self._wait()
+
+    def offer(self, encoded: EncodedPicture, now: float) -> None:
+        """Queues a picture for the viewer, if it is due."""
+        if self.codec == "jpeg" and now < self.schedule.next_at:
+            return
+        self.queue.offer(encoded)
+        if not self.queue.needs_key:
+            self._wake()
+        elif self.is_waiting:  # not for one that cannot take it anyway
+            self.stream.ask_key(JOIN_SPACING if self._seen < 0 else GAP_SPACING, now)
+
+    def request_key(self) -> None:
+        """Asks for a picture that a decoder can start at; without meaning for JPEG."""
+        self.stream.ask_key(JOIN_SPACING, time.monotonic())
+
+    def misses(self, seq: int, now: float) -> bool:
+        """Whether the viewer has waited for a while, and not seen this frame."""
+        return self.is_waiting and self._seen < seq and now - max(self._waits_since, self.schedule.next_at) >= STILL
+
+    def close(self, why: str = "closed") -> None:
+        """Ends it; whoever waits in `get` learns why. Closing again does nothing."""
+        if self._why_closed is None:
+            self._why_closed = why
+            self.stream.remove(self)
+            self._wake()
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._waits_since = time.monotonic()
+        self.stream.ask_from(self.schedule.next_at)
+        if self._seen < 0 and (self.codec == "jpeg" or self.stream.key_asked):
+            self.stream.show_newest()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            self.stream.refresh()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -1,0 +1,182 @@
+"""H.264 of one stream of frames, whatever happens to its size, its codec and its callers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from torchrl_gpu.streaming.codecs import libavcodec, probes
+from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.streaming.codecs.images import MAX_SIDE, check_frame, to_array
+from torchrl_gpu.streaming.codecs.yuv import even, to_i420
+
+if TYPE_CHECKING:
+    import av
+    from av.video.codeccontext import VideoCodecContext
+
+    from torchrl_gpu.streaming.codecs.images import Frame
+
+_LOG = logging.getLogger(__name__)
+_WARNED: set[str] = set()  # the codecs whose turn has been logged in this process
+CODECS = ("auto", "nvenc", "x264")
+
+
+class Packet(NamedTuple):
+    """One frame, encoded."""
+
+    data: bytes  # Annex B; empty where the codec keeps the frame for later
+    key: bool  # whether a decoder can start here: parameter sets and an IDR picture
+
+
+class H264Encoder:
+    """Baseline, Annex B, parameter sets before every key frame; a frame comes out of the call that it goes into.
+
+    The first frame is a key frame, and so is the first after a change of size, which reopens the codec. Odd sides grow
+    by a copy of the last row or column. Threads take turns: libavcodec crashes where two enter one codec.
+
+    Args:
+        width: Pixels of the frames to come.
+        height: Pixels.
+        fps: Frames per second that the rate control counts on.
+        bitrate: Bits per second, at most.
+        codec: "nvenc"; "x264"; or "auto": NVENC where it works, x264 from the moment at which NVENC refuses this
+            stream, which is logged once.
+
+    Attributes:
+        codec: What encodes now: "nvenc" or "x264".
+        width, height: Of the coded pictures, even, pixels.
+
+    Raises:
+        ValueError: An argument is something else.
+        RuntimeError: No codec that may be used opens here; the message says why.
+        ModuleNotFoundError: PyAV or OpenCV is not installed.
+    """
+
+    def __init__(self, width: int, height: int, fps: float = 30, bitrate: int = 8_000_000, codec: str = "auto") -> None:
+        _check_arguments(width, height, fps, bitrate, codec)
+        load("cv2")
+        self.fps, self.bitrate = float(fps), int(bitrate)
+        self._codecs = candidates(codec)
+        self._lock = threading.Lock()
+        self._context: VideoCodecContext | None = None
+        self._closed = False
+        self._number = 0
+        self._open(even(width), even(height))
+
+    def encode(self, rgb: Frame, key_frame: bool = False, *, bgr: bool = False) -> Packet:
+        """One frame, encoded.
+
+        Args:
+            rgb: H×W×3 uint8, on any device.
+            key_frame: Whether a decoder must be able to start here.
+            bgr: Whether the channels are blue, green, red.
+
+        Raises:
+            ValueError: The frame is something else.
+            RuntimeError: The encoder is closed, or no codec that may be used takes the frame.
+        """
+        check_frame(rgb, "H264Encoder")
+        planes = to_i420(to_array(rgb), bgr=bgr)
+        with self._lock:
+            self._refuse_if_closed()
+            width, height = planes.shape[1], planes.shape[0] * 2 // 3
+            if self._context is None or (width, height) != (self.width, self.height):
+                self._open(width, height)
+            packets = self._encode(planes, key_frame)
+        return Packet(b"".join(map(bytes, packets)), any(packet.is_keyframe for packet in packets))
+
+    def flush(self) -> bytes:
+        """The last bytes of the codec, usually none. The next frame is a key frame.
+
+        Raises:
+            RuntimeError: The encoder is closed.
+        """
+        with self._lock:
+            self._refuse_if_closed()
+            context, self._context = self._context, None
+            return b"".join(map(bytes, libavcodec.encode(context, None))) if context is not None else b""
+
+    def close(self) -> None:
+        """Frees the codec, after the frame that another thread may be encoding. Closing again does nothing."""
+        with self._lock:
+            self._closed, self._context = True, None
+
+    def __enter__(self) -> H264Encoder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _encode(self, planes: np.ndarray, key_frame: bool) -> list[av.Packet]:
+        """As the codec does; by the next codec where this one gives up amid the stream."""
+        while True:
+            frame = libavcodec.video_frame(planes, self._number, key_frame=key_frame or self._number == 0)
+            self._number += 1
+            assert self._context is not None
+            try:
+                return libavcodec.encode(self._context, frame)
+            except RuntimeError as error:
+                self._context = None
+                if not self._drop_codec(error):
+                    raise
+                self._open(self.width, self.height)
+
+    def _open(self, width: int, height: int) -> None:
+        self._context, self._number = None, 0
+        while self._context is None:
+            try:
+                self._context = libavcodec.open_codec(
+                    self._codecs[0], width, height, fps=self.fps, bitrate=self.bitrate
+                )
+            except RuntimeError as error:
+                if not self._drop_codec(error):
+                    raise
+        self.codec, self.width, self.height = self._codecs[0], width, height
+
+    def _drop_codec(self, error: RuntimeError) -> bool:
+        """Goes on to the next codec for the rest of this stream; False if there is none."""
+        if len(self._codecs) < 2:
+            return False
+        _warn_once(str(error), self._codecs[1])
+        self._codecs = self._codecs[1:]
+        return True
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise RuntimeError("H264Encoder: want an open encoder; got one that was closed")
+
+
+def candidates(codec: str) -> tuple[str, ...]:
+    """The codecs that a word stands for, in the order in which they are tried."""
+    if codec != "auto":
+        return (codec,)
+    return ("x264",) if probes.nvenc_problem() else ("nvenc", "x264")
+
+
+def check_codec(codec: str, where: str) -> None:
+    """Checks the name of a codec.
+
+    Raises:
+        ValueError: It is none of `CODECS`.
+    """
+    if codec not in CODECS:
+        raise ValueError(f"{where}: want one of the codecs {', '.join(CODECS)}; got {codec!r}")
+
+
+def _check_arguments(width: int, height: int, fps: float, bitrate: int, codec: str) -> None:
+    check_codec(codec, "H264Encoder")
+    if not (0 < width <= MAX_SIDE and 0 < height <= MAX_SIDE):
+        raise ValueError(f"H264Encoder: want sides of 1 to {MAX_SIDE} pixels; got {width}×{height}")
+    if not 0.1 <= fps <= 1000:
+        raise ValueError(f"H264Encoder: want 0.1 to 1000 frames per second; got {fps!r}")
+    if not 1000 <= bitrate < 2**31:
+        raise ValueError(f"H264Encoder: want a bitrate of 1,000 to 2^31 − 1 bits per second; got {bitrate!r}")
+
+
+def _warn_once(problem: str, instead: str) -> None:
+    if instead not in _WARNED:
+        _WARNED.add(instead)
+        _LOG.warning("H264Encoder: %s; %s encodes instead", problem, instead)

@@ -1,0 +1,139 @@
+"""Formats of frames: arrays of NumPy or tensors of torch, on any device, in any strides.
+
+Nothing here imports torch: a program that has tensors has imported it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from typing_extensions import TypeIs
+
+    Frame: TypeAlias = np.ndarray | Tensor
+    Depth: TypeAlias = tuple[float, float] | Tensor | None  # metres of the first and the last colour, (2,)
+
+MAX_SIDE = 65500  # of a JPEG, pixels
+FORMATS = (
+    "a frame of uint8, H×W×3 (RGB), H×W×4 (RGBA) or H×W×1 or H×W (gray), or of float32 or float16 metres, H×W×1 or H×W"
+    " (depth), or a batch of them, N×H×W×C, of NumPy or torch"
+)
+
+Kind = Literal["rgb", "rgba", "gray", "depth"]
+_KINDS: dict[tuple[str, int], Kind] = {
+    ("uint8", 1): "gray",
+    ("uint8", 3): "rgb",
+    ("uint8", 4): "rgba",
+    ("float32", 1): "depth",
+    ("float16", 1): "depth",
+}
+
+
+class FrameFormat(NamedTuple):
+    """What the numbers of a frame mean, and how many there are.
+
+    Attributes:
+        kind: "rgb", "rgba", "gray" or "depth" (metres).
+        number: N of a batch N×H×W×C; None for a single frame.
+        height, width: Of one frame, pixels.
+    """
+
+    kind: Kind
+    number: int | None
+    height: int
+    width: int
+
+
+def is_tensor(value: object) -> TypeIs[Tensor]:
+    """Whether a value is a tensor; without torch, which a program that has tensors has imported, none is."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def plain_frame(frame: object, where: str, wanted: str = FORMATS) -> Frame:
+    """A frame as an array or tensor whose shape and dtype are those of its memory, whatever a subclass says.
+
+    Raises:
+        ValueError: It is neither, or a tensor that holds no strided numbers.
+    """
+    if isinstance(frame, np.ndarray):
+        return np.asarray(frame)
+    if not is_tensor(frame):
+        raise ValueError(f"{where}: want {wanted}; got {type(frame).__name__}")
+    torch, tensor = sys.modules["torch"], frame
+    if type(frame) is not torch.Tensor and "__torch_dispatch__" not in vars(type(frame)):
+        with torch._C.DisableTorchFunctionSubclass():
+            tensor = torch.Tensor.as_subclass(frame, torch.Tensor)
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.device.type == "meta":
+        kind = "nested" if tensor.is_nested else "meta" if tensor.device.type == "meta" else str(tensor.layout)
+        raise ValueError(f"{where}: want {wanted}; got a {kind.removeprefix('torch.')} tensor")
+    return tensor
+
+
+def format_of(frame: Frame, where: str, wanted: str = FORMATS) -> FrameFormat:
+    """The format of what `plain_frame` gave, by the number of its axes, the last of them and the dtype.
+
+    Two axes are H×W; three are H×W×C; four are N×H×W×C. So a batch of gray or depth frames is N×H×W×1, and N×H×W is
+    refused.
+
+    Raises:
+        ValueError: It has no such format, or a side is not 1 to 65500 pixels.
+    """
+    shape = tuple(frame.shape)
+    channels = {2: 1, 3: shape[-1], 4: shape[-1]}.get(len(shape), 0) if shape else 0
+    kind = _KINDS.get((_dtype_name(frame), channels))
+    if kind is None:
+        raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, shape)) or 'a scalar'} of {frame.dtype}")
+    number = shape[0] if len(shape) == 4 else None
+    height, width = shape[:2] if number is None else shape[1:3]
+    if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
+        raise ValueError(f"{where}: want sides of 1 to {MAX_SIDE} pixels; got {'×'.join(map(str, shape))}")
+    return FrameFormat(kind, number, height, width)
+
+
+def check_frame(frame: Frame, where: str) -> None:
+    """Checks that a value is one RGB frame.
+
+    Raises:
+        ValueError: It is not H×W×3 uint8, of an array or a tensor, with sides of 1 to 65500 pixels.
+    """
+    wanted = "a frame H×W×3 of uint8, NumPy or torch"
+    found = format_of(plain_frame(frame, where, wanted), where, wanted)
+    if found.kind != "rgb" or found.number is not None:
+        raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, frame.shape))} of {frame.dtype}")
+
+
+def check_batch(frames: Frame | Sequence[Frame], where: str) -> None:
+    """Checks several frames: a batch N×H×W×C, or a sequence of frames or batches of any formats and sizes.
+
+    Raises:
+        ValueError: They are something else.
+    """
+    if isinstance(frames, list | tuple):
+        for frame in frames:
+            format_of(plain_frame(frame, where), where)
+        return
+    wanted = "frames N×H×W×C, of uint8 with 1, 3 or 4 channels or of float32 or float16 with 1, or a list of frames"
+    batch = plain_frame(frames, where, wanted)
+    if format_of(batch, where, wanted).number is None:
+        raise ValueError(f"{where}: want {wanted}; got {'×'.join(map(str, batch.shape))} of {batch.dtype}")
+
+
+def to_array(frame: Frame) -> np.ndarray:
+    """A frame, or a batch of them, for NumPy: the same memory where it lies on the CPU, a copy where it does not."""
+    if isinstance(frame, np.ndarray):
+        return frame
+    array: np.ndarray = frame.detach().resolve_neg().cpu().numpy()
+    return array
+
+
+def _dtype_name(frame: Frame) -> str:
+    """As NumPy writes it; empty for numbers whose bytes are swapped, of which torch has none."""
+    if isinstance(frame, np.ndarray):
+        return frame.dtype.name if frame.dtype.isnative else ""
+    return str(frame.dtype).removeprefix("torch.")

@@ -1,0 +1,129 @@
+"""H.264 encoders of libavcodec, opened for the lowest latency: NVENC and x264.
+
+A codec that is listed may still fail to open: NVENC without a driver, on a chip without the engine (A100, H100, H200),
+below its smallest size, or beyond the number of sessions that a consumer card allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.streaming.codecs.yuv import set_color_properties
+
+if TYPE_CHECKING:
+    from av.packet import Packet
+    from av.video.codeccontext import VideoCodecContext
+    from av.video.frame import VideoFrame
+
+NAMES = {"nvenc": "h264_nvenc", "x264": "libx264"}
+KEY_FRAME_PERIOD_S = 4.0  # at most; whoever joins asks for one at once
+_CRF = 23  # x264's own default: what looks right costs no more bits, however many are allowed
+_PIXELS_PER_THREAD = 1 << 21
+
+
+def open_codec(codec: str, width: int, height: int, *, fps: float, bitrate: int) -> VideoCodecContext:
+    """An open encoder of I420 pictures: Annex B, Baseline, no B-frames, one packet per picture in the same call.
+
+    Args:
+        codec: "nvenc" or "x264".
+        width: Pixels, even; the height too.
+        height: Pixels.
+        fps: Frames per second that the rate control counts on.
+        bitrate: Bits per second: NVENC spends them, x264 at most them.
+
+    Returns:
+        The codec context; not safe to use from two threads at once.
+
+    Raises:
+        RuntimeError: It does not open here; the message says why.
+        ModuleNotFoundError: PyAV is not installed.
+    """
+    av = load("av")
+    rate = Fraction(fps).limit_denominator(1001)
+    try:
+        context = av.CodecContext.create(NAMES[codec], "w")
+        context.width, context.height, context.pix_fmt = width, height, "yuv420p"
+        context.time_base, context.framerate = 1 / rate, rate
+        context.gop_size = max(1, round(KEY_FRAME_PERIOD_S * fps))
+        context.max_b_frames = 0
+        set_color_properties(context)
+        _set_options(codec, context, bitrate)
+        context.open()
+    except (av.FFmpegError, ValueError) as error:
+        raise RuntimeError(f"{NAMES[codec]} does not open at {width}×{height}: {error_text(error)}") from error
+    return context
+
+
+def codec_problem(codec: str, width: int = 640, height: int = 480) -> str:
+    """Why a codec encodes nothing here, in one line; empty if it has just encoded a picture of this size."""
+    try:
+        with _in_its_own_words():
+            context = open_codec(codec, width, height, fps=30.0, bitrate=8_000_000)
+        gray = video_frame(np.full((height * 3 // 2, width), 128, np.uint8), 0, key_frame=True)
+        packets = [*encode(context, gray), *encode(context, None)]
+    except (RuntimeError, ModuleNotFoundError) as error:
+        return " ".join(str(error).split())
+    return "" if any(bytes(packet) for packet in packets) else f"{NAMES[codec]} opens, but gives no packet"
+
+
+def video_frame(planes: np.ndarray, number: int, *, key_frame: bool = False) -> VideoFrame:
+    """Planes as `to_i420` makes them, as the codec's n-th picture."""
+    av = load("av")
+    frame = av.VideoFrame.from_ndarray(planes, format="yuv420p")
+    frame.pts = number
+    if key_frame:
+        frame.pict_type = av.video.frame.PictureType.I
+    return frame
+
+
+def encode(context: VideoCodecContext, frame: VideoFrame | None) -> list[Packet]:
+    """The packets that a picture makes ready; with None, those that were still inside, after which it takes no more.
+
+    Raises:
+        RuntimeError: The codec fails; the message says how.
+    """
+    av = load("av")
+    try:
+        packets: list[Packet] = context.encode(frame)
+    except (av.FFmpegError, ValueError) as error:
+        raise RuntimeError(f"{context.name} fails: {error_text(error)}") from error
+    return packets
+
+
+def error_text(error: Exception) -> str:
+    """The message of a PyAV error in one line, libavcodec's own where there is one."""
+    _, _, told = getattr(error, "log", None) or (0, "", "")
+    words = told or getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return " ".join(str(words).split())
+
+
+@contextlib.contextmanager
+def _in_its_own_words() -> Iterator[None]:
+    """Errors say what libavcodec says ("Cannot load libcuda.so.1") rather than its number's name.
+
+    For a moment only: PyAV keeps such messages off, because a codec that speaks from several threads may hang.
+    """
+    logging = load("av.logging")
+    level = logging.get_level()
+    logging.set_level(logging.ERROR)
+    try:
+        with logging.Capture(local=True):
+            yield
+    finally:
+        logging.set_level(level)
+
+
+def _set_options(codec: str, context: VideoCodecContext, bitrate: int) -> None:
+    shared = {"profile": "baseline", "forced-idr": "1", "maxrate": str(bitrate), "bufsize": str(bitrate // 2)}
+    if codec == "nvenc":
+        context.bit_rate = bitrate
+        context.options = shared | {"preset": "p1", "tune": "ull", "zerolatency": "1", "delay": "0", "rc": "cbr"}
+    else:
+        context.thread_count = 1 + context.width * context.height // _PIXELS_PER_THREAD
+        context.options = shared | {"preset": "ultrafast", "tune": "zerolatency", "crf": str(_CRF)}

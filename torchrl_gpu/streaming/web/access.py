@@ -1,0 +1,184 @@
+"""Requests before they are answered: host, token, origin, and the headers of every response."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import hdrs, web
+
+from torchrl_gpu.streaming.web.app_state import AppState
+from torchrl_gpu.streaming.web.security import Role
+
+STATE: web.AppKey[AppState] = web.AppKey("state", AppState)
+_PUBLIC = ("/healthz", "/login", "/")  # the page itself holds no secret; it asks for the token
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+_EVERYONE = "same-site"
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@web.middleware
+async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Middleware that passes a request to its handler if its host, origin and token are valid."""
+    state = request.app[STATE]
+    transport = request.transport
+    state.connections.start_timer(transport)
+    try:
+        check_host_and_origin(request)
+        if _path(request) not in _PUBLIC:
+            role_of(request)
+        return await handler(request)
+    except ConnectionError:  # the peer has left: nothing to log, and nobody to answer
+        return web.Response(status=400)
+    finally:
+        state.connections.start_timer(transport)
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Adds what every response carries; for pages of allowed origins also that they may show and read it."""
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    origin = request.headers.get(hdrs.ORIGIN)
+    response.headers["Cross-Origin-Resource-Policy"] = "cross-origin" if _is_listed(request) else _EVERYONE
+    if origin is not None and request.app[STATE].rules.lists_origin(origin):
+        response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+        response.headers.add(hdrs.VARY, hdrs.ORIGIN)
+
+
+def check_host_and_origin(request: web.Request) -> None:
+    """Raises 403 for names that are not ours, and for pages of other origins that connect, post or show pictures."""
+    state = request.app[STATE]
+    if not state.rules.allows_host(request.headers.get(hdrs.HOST, "")):
+        state.metrics.refused.labels("host").inc()
+        raise web.HTTPForbidden(**error_body("want a Host of this machine, or one of allowed_origins"))
+    connects = request.method != hdrs.METH_GET or hdrs.UPGRADE in request.headers
+    refused = connects and not state.rules.allows_origin(request.headers.get(hdrs.ORIGIN), request.headers[hdrs.HOST])
+    if refused or (_is_of_other_site(request) and not _is_listed(request)):
+        state.metrics.refused.labels("origin").inc()
+        raise web.HTTPForbidden(**error_body("want a page of this server, or one of allowed_origins"))
+
+
+def role_of(request: web.Request) -> Role:
+    """The role that a request's session, bearer token or query token gives.
+
+    Raises 401 where there is none, and 429 for an address that has tried too many wrong ones.
+    """
+    state = request.app[STATE]
+    if state.rules.is_open:
+        return "control"
+    name = cookie_name(request)
+    cookie, token = request.cookies.get(name), _token(request)
+    role = state.rules.sessions.role(cookie) if cookie else None
+    if role is not None:
+        return role
+    if cookie and token is None:
+        _note_failure(request, cookie)
+        unauthorized = _unauthorized("want a token: this session has ended")
+        unauthorized.del_cookie(name, httponly=True, samesite="Strict")
+        raise unauthorized
+    return role_of_token(request, token)
+
+
+def role_of_token(request: web.Request, token: str | None) -> Role:
+    """The role that a token gives to whoever sent it; raises as `role_of` does.
+
+    A long token opens at any time, for its guesses are hopeless however many there are. A short one, which only
+    loopback may have, opens only while its address has guesses left: the limit is all that keeps it.
+    """
+    state = request.app[STATE]
+    if state.rules.is_open:
+        return "control"
+    if token is None:
+        raise _unauthorized("want a token")
+    address = request.remote or "?"
+    role = state.rules.role_of_token(token)
+    if role is not None and state.rules.is_out_of_reach(role):
+        return role
+    if (wait := state.failures.wait(address)) > 0:
+        state.metrics.refused.labels("failures").inc()
+        raise web.HTTPTooManyRequests(
+            **error_body("too many wrong tokens; wait"), headers={hdrs.RETRY_AFTER: str(math.ceil(wait))}
+        )
+    if role is None:
+        _note_failure(request, token)
+        raise _unauthorized("want another token")
+    return role
+
+
+def _note_failure(request: web.Request, guess: str) -> None:
+    state = request.app[STATE]
+    state.failures.fail(request.remote or "?", guess)
+    state.metrics.failed_tokens.inc()
+
+
+def _path(request: web.Request) -> str | None:
+    """The path of the route that answers, however it was spelled; None for none."""
+    resource = request.match_info.route.resource
+    return None if resource is None else resource.canonical
+
+
+def _is_of_other_site(request: web.Request) -> bool:
+    """Whether a browser says that a page of another site wants to show this within itself.
+
+    Of the page it need not be asked: its own policy says who may show it in a frame.
+    """
+    destination = request.headers.get("Sec-Fetch-Dest", "document")
+    is_cross_site = request.headers.get("Sec-Fetch-Site") == "cross-site"
+    return is_cross_site and destination != "document" and _path(request) != "/"
+
+
+def _is_listed(request: web.Request) -> bool:
+    """Whether the page that asks is one of an allowed origin. A picture's request names it as its referrer only."""
+    page = request.headers.get(hdrs.ORIGIN) or request.headers.get(hdrs.REFERER)
+    return request.app[STATE].rules.lists_origin(page)
+
+
+def set_session(request: web.Request, response: web.StreamResponse, role: Role) -> None:
+    """Sets the cookie of a new session of a role."""
+    rules = request.app[STATE].rules
+    if not rules.is_open:
+        cookie = rules.sessions.open(role)
+        response.set_cookie(cookie_name(request), cookie, httponly=True, samesite="Strict", secure=request.secure)
+
+
+def cookie_name(request: web.Request) -> str:
+    """Name of the session's cookie; with the port as the browser knows it, which keeps one jar for a host's ports."""
+    port = request.headers.get(hdrs.HOST, "").rpartition(":")[2]
+    return f"torchrl_gpu_{port if port.isdecimal() else ('443' if request.secure else '80')}"
+
+
+def _token(request: web.Request) -> str | None:
+    scheme, _, credentials = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    if scheme.lower() == "bearer":
+        return credentials.strip()
+    return request.query.get("token")
+
+
+def _unauthorized(message: str) -> web.HTTPUnauthorized:
+    return web.HTTPUnauthorized(**error_body(message), headers={hdrs.WWW_AUTHENTICATE: 'Bearer realm="torchrl_gpu"'})
+
+
+def admit_viewer(request: web.Request, transport: str) -> Callable[[], None]:
+    """Counts a viewer and returns what to call when it has gone; raises 503 at the limit of viewers."""
+    release = request.app[STATE].viewers.admit(transport)
+    if release is None:
+        raise web.HTTPServiceUnavailable(**error_body("all seats are taken"), headers={hdrs.RETRY_AFTER: "5"})
+    return release
+
+
+def error_body(message: str) -> dict[str, Any]:
+    """The body of an answer that says what is wrong, for its constructor."""
+    return {"text": json.dumps({"message": message}), "content_type": "application/json"}
+
+
+def json_object(body: Any) -> dict[str, Any]:
+    """A JSON object; raises 400 for anything else."""
+    if not isinstance(body, dict):
+        raise web.HTTPBadRequest(**error_body("want a JSON object"))
+    return body

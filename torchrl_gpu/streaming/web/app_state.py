@@ -1,0 +1,95 @@
+"""State that all requests of a server share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from importlib import resources
+
+from aiohttp import WSCloseCode, web
+
+from torchrl_gpu.streaming.broadcast.hub import Hub
+from torchrl_gpu.streaming.broadcast.metrics import Metrics
+from torchrl_gpu.streaming.web.connection_limit import ConnectionLimit, descriptors_left
+from torchrl_gpu.streaming.web.security import AccessRules, FailureLimit
+from torchrl_gpu.streaming.web.settings import ServerSettings
+
+_IDLE_TIMEOUT = 10.0  # seconds that a connection may say nothing, or a request that is no viewer's may take
+_SPARE_CONNECTIONS = 64
+
+
+class ViewerLimit:
+    """Limit of the number of viewers.
+
+    Args:
+        limit: How many.
+        metrics: Where they are counted, by transport.
+    """
+
+    def __init__(self, limit: int, metrics: Metrics) -> None:
+        self._limit = limit
+        self._metrics = metrics
+        self._number = 0
+
+    def __len__(self) -> int:
+        return self._number
+
+    def admit(self, transport: str) -> Callable[[], None] | None:
+        """Counts a viewer and returns what releases its place, once however often called; None at the limit."""
+        if self._number >= self._limit:
+            self._metrics.refused.labels("full").inc()
+            return None
+        clients = self._metrics.clients.labels(transport)
+        self._number += 1
+        clients.inc()
+        admitted = True
+
+        def release() -> None:
+            nonlocal admitted
+            if admitted:
+                admitted = False
+                self._number -= 1
+                clients.dec()
+
+        return release
+
+
+@dataclass
+class AppState:
+    """State that all requests of a server share.
+
+    Attributes:
+        hub: Streams and subscriptions.
+        rules, failures: Who may come in.
+        viewers: How many may watch.
+        connections: How many connections there may be, and how long those last that watch nothing.
+        port: Where the server listens.
+        page: The HTML of the page.
+        sockets: Open WebSockets.
+        closers: Awaited when the server stops, such as the closing of peer connections.
+    """
+
+    settings: ServerSettings
+    hub: Hub
+    port: int = 0
+    sockets: set[web.WebSocketResponse] = field(default_factory=set)
+    closers: set[Callable[[], Awaitable[object]]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.rules = AccessRules(self.settings.token, self.settings.view_token, self.settings.allowed_origins)
+        self.failures = FailureLimit()
+        self.viewers = ViewerLimit(self.settings.max_clients, self.hub.metrics)
+        wanted = 2 * self.settings.max_clients + _SPARE_CONNECTIONS
+        self.connections = ConnectionLimit(wanted, _IDLE_TIMEOUT, descriptors_left())
+        self.page = resources.files(__package__).joinpath("static", "index.html").read_text(encoding="utf-8")
+
+    async def close(self) -> None:
+        """Closes the connections of all viewers."""
+        sockets = [socket.close(code=WSCloseCode.GOING_AWAY, message=b"the server stops") for socket in self.sockets]
+        await asyncio.gather(*sockets, *(close() for close in self.closers), return_exceptions=True)
+
+    @property
+    def metrics(self) -> Metrics:
+        """Counters of the server."""
+        return self.hub.metrics

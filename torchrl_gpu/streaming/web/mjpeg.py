@@ -1,0 +1,94 @@
+"""MJPEG: a picture after the other in one HTTP response, for `<img>` and for readers that know nothing better."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+
+from aiohttp import hdrs, web
+
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
+from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, picture_header, read_fps
+from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
+from torchrl_gpu.streaming.web.access import STATE, admit_viewer, error_body
+
+_BOUNDARY = b"--frame\r\n"
+_PART = b"Content-Type: image/jpeg\r\n\r\n"
+_SEND_BUFFER = 65_536  # there are no acknowledgements here, so what lies in buffers is what a slow viewer is late by
+
+
+async def serve(request: web.Request) -> web.StreamResponse:
+    """`/stream.mjpg?stream=…&fps=…&compat=1`."""
+    release = admit_viewer(request, "mjpeg")
+    try:
+        with _subscription(request) as subscription:
+            return await _stream(request, subscription)
+    finally:
+        release()
+
+
+@contextlib.contextmanager
+def _subscription(request: web.Request) -> Iterator[Subscription]:
+    try:
+        fps = read_fps(request.query["fps"]) if "fps" in request.query else None
+    except ProtocolError as error:
+        raise web.HTTPBadRequest(**error_body(str(error))) from None
+    try:
+        subscription = request.app[STATE].hub.subscribe(request.query.get("stream", "main"), "jpeg", fps)
+    except ProtocolError as error:
+        raise web.HTTPNotFound(**error_body(str(error))) from None
+    try:
+        yield subscription
+    finally:
+        subscription.close()
+
+
+async def _stream(request: web.Request, subscription: Subscription) -> web.StreamResponse:
+    """Sends pictures until the viewer goes, or takes none for two heartbeats."""
+    state = request.app[STATE]
+    state.connections.stop_timer(request.transport)
+    heartbeat = state.settings.heartbeat_s
+    response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "multipart/x-mixed-replace; boundary=frame"})
+    writer = await response.prepare(request)
+    assert writer is not None
+    _shrink_buffers(request.transport)
+    compat = "compat" in request.query
+    chunk = b"" if compat else _BOUNDARY + _PART
+    encoded: EncodedPicture | None = None
+    with contextlib.suppress(TimeoutError, SubscriptionClosed, ConnectionError):
+        while True:
+            if chunk:
+                async with asyncio.timeout(2 * heartbeat):
+                    await writer.write(chunk)
+                    await writer.drain()
+            with contextlib.suppress(TimeoutError):  # a still source: the same again, which finds dead viewers
+                async with asyncio.timeout(heartbeat):
+                    encoded = await subscription.get()
+            chunk = b"" if encoded is None else _part(encoded, compat)
+            state.metrics.count_sent("jpeg", "mjpeg", len(chunk))
+    if request.transport is not None:
+        request.transport.abort()
+    return response
+
+
+def _part(encoded: EncodedPicture, compat: bool) -> bytes:
+    """A picture and the head of the next part, without which browsers show it one frame late.
+
+    In the usual framing, which some readers insist on, the head stands first and gives the length, and all that a
+    WebSocket's header holds.
+    """
+    if not compat:
+        return encoded.data + b"\r\n" + _BOUNDARY + _PART
+    about = f"Content-Length: {len(encoded.data)}\r\nX-Frame: {picture_header(encoded, time.time())}\r\n".encode()
+    return _BOUNDARY + about + _PART + encoded.data + b"\r\n"
+
+
+def _shrink_buffers(transport: asyncio.Transport | None) -> None:
+    if transport is not None:
+        transport.set_write_buffer_limits(high=0)
+        connection = transport.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)

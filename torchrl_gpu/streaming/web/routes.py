@@ -1,0 +1,173 @@
+"""Routes of the web server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from typing import Any
+
+from aiohttp import hdrs, web
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from torchrl_gpu.streaming.broadcast import protocol
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
+from torchrl_gpu.streaming.broadcast.protocol import ProtocolError
+from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
+from torchrl_gpu.streaming.web import mjpeg, sockets
+from torchrl_gpu.streaming.web.access import (
+    STATE,
+    add_headers,
+    admit_viewer,
+    error_body,
+    guard,
+    json_object,
+    role_of_token,
+    set_session,
+)
+from torchrl_gpu.streaming.web.app_state import AppState
+from torchrl_gpu.streaming.web.security import content_security_policy
+
+MAX_BODY_BYTES = 65_536
+_BODY_TIMEOUT = 5.0
+_SNAPSHOT_TIMEOUT = 1.0
+_FRESH = 0.25  # seconds: a snapshot may be this much older than its request, and waits so long for a younger frame
+
+
+def make_app(state: AppState) -> web.Application:
+    """The application of a server."""
+    app = web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES)
+    app[STATE] = state
+    app.on_response_prepare.append(add_headers)
+    app.add_routes(
+        [
+            web.get("/", page),
+            web.post("/login", login),
+            web.get("/ws", sockets.serve, allow_head=False),
+            web.get("/stream.mjpg", mjpeg.serve, allow_head=False),
+            web.get("/snapshot.jpg", snapshot, allow_head=False),
+            web.post("/webrtc/offer", offer),
+            web.get("/streams", streams),
+            web.get("/curves", curves),
+            web.get("/metrics", read_metrics),
+            web.get("/healthz", health),
+        ]
+    )
+    return app
+
+
+async def page(request: web.Request) -> web.StreamResponse:
+    """The page; with a token in the query, a session and the same address without the token."""
+    state = request.app[STATE]
+    if "token" in request.query:
+        role = role_of_token(request, request.query["token"])
+        rest = {name: value for name, value in request.query.items() if name != "token"}
+        response = web.Response(status=303, headers={hdrs.LOCATION: str(request.rel_url.with_query(rest))})
+        set_session(request, response, role)
+        return response
+    policy = content_security_policy(state.page, request.headers[hdrs.HOST], state.rules.allowed_origins)
+    return web.Response(text=state.page, content_type="text/html", headers={"Content-Security-Policy": policy})
+
+
+async def login(request: web.Request) -> web.StreamResponse:
+    """A session for a token: {"token": …} gives {"role": …} and a cookie."""
+    token = json_object(await read_json(request)).get("token")
+    role = role_of_token(request, token if isinstance(token, str) else None)
+    response = web.json_response({"role": role})
+    set_session(request, response, role)
+    return response
+
+
+async def snapshot(request: web.Request) -> web.StreamResponse:
+    """A JPEG of this moment, or else the newest frame, which is at most a second older; 503 where there is none yet."""
+    state = request.app[STATE]
+    release = admit_viewer(request, "snapshot")
+    try:
+        subscription = state.hub.subscribe(request.query.get("stream", "main"), "jpeg")
+    except ProtocolError as error:
+        release()
+        raise web.HTTPNotFound(**error_body(str(error))) from None
+    try:
+        encoded = await _newest(subscription, time.time() - _FRESH)
+    finally:
+        subscription.close()
+        release()
+    if encoded is None:
+        raise web.HTTPServiceUnavailable(**error_body("no frame yet"), headers={hdrs.RETRY_AFTER: "1"})
+    about = {"X-Frame": protocol.picture_header(encoded, time.time())}
+    return web.Response(body=encoded.data, content_type="image/jpeg", headers=about)
+
+
+async def offer(request: web.Request) -> web.StreamResponse:
+    """The answer to a WebRTC offer: {"sdp", "type", "stream"} gives {"sdp", "type", "id"}."""
+    fields = json_object(await read_json(request))
+    try:
+        from torchrl_gpu.streaming.web import webrtc
+    except ImportError:
+        raise web.HTTPNotImplemented(
+            **error_body("want aiortc, which an extra brings, pip install 'torchrl_gpu[webrtc]'")
+        ) from None
+    release = admit_viewer(request, "webrtc")
+    try:
+        return web.json_response(await webrtc.answer(request.app[STATE], fields, release))
+    except ValueError as error:
+        release()
+        raise web.HTTPBadRequest(**error_body(str(error))) from None
+    except BaseException:
+        release()
+        raise
+
+
+async def streams(request: web.Request) -> web.StreamResponse:
+    """The list of streams."""
+    return web.json_response(request.app[STATE].hub.describe_streams())
+
+
+async def curves(request: web.Request) -> web.StreamResponse:
+    """Curves of the run behind the point `since`, all of them by default; `newest` is the point to go on from."""
+    held = request.app[STATE].hub.curves
+    since = request.query.get("since", "0")
+    if not re.fullmatch(r"[0-9]{1,16}", since):
+        raise web.HTTPBadRequest(**error_body("curves: want since to be a whole number"))
+    newest, found = held.serial, []
+    for portion in held.since(int(since)):
+        found.append(",".join(map(json.dumps, portion)))
+        await asyncio.sleep(0)  # pictures go first
+    return web.Response(text=f'{{"newest": {newest}, "curves": [{",".join(found)}]}}', content_type="application/json")
+
+
+async def read_metrics(request: web.Request) -> web.StreamResponse:
+    """Everything that is counted, for Prometheus."""
+    text = generate_latest(request.app[STATE].metrics.registry)
+    return web.Response(body=text, headers={hdrs.CONTENT_TYPE: CONTENT_TYPE_PLAIN_0_0_4})
+
+
+async def health(request: web.Request) -> web.StreamResponse:
+    """Health check."""
+    return web.Response(text="ok\n")
+
+
+async def read_json(request: web.Request) -> Any:
+    """The JSON of a request's body; raises 400 for anything else, 408 where it does not come, 413 where it is large."""
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT):
+            return json.loads(await request.read())
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(**error_body("want the body within 5 s")) from None
+    except (ValueError, RecursionError):
+        raise web.HTTPBadRequest(**error_body("want JSON")) from None
+
+
+async def _newest(subscription: Subscription, since: float) -> EncodedPicture | None:
+    """The first picture captured since a time, or, where none comes at once, the newest there is."""
+    encoded = None
+    try:
+        async with asyncio.timeout(_SNAPSHOT_TIMEOUT):
+            encoded = await subscription.get()
+        async with asyncio.timeout(_FRESH):
+            while encoded.captured < since:
+                encoded = await subscription.get()
+    except (TimeoutError, SubscriptionClosed):
+        pass
+    return encoded

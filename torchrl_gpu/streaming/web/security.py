@@ -1,0 +1,247 @@
+"""Authentication and access rules: tokens, sessions, origins and hosts, without a socket."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Literal
+from urllib.parse import urlsplit
+
+Role = Literal["view", "control"]
+ROLES: tuple[Role, ...] = ("control", "view")
+MIN_REMOTE_TOKEN = 16  # characters, from which on a token is taken to be out of the reach of guesses
+_HOST = re.compile(r"[A-Za-z0-9._\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is this machine's alone. No name but localhost is looked up."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class Sessions:
+    """Cookies that stand for a role: random, so that nothing about a token can be learned from them.
+
+    Only their hashes are kept. A role's session that was used longest ago is forgotten first, so that viewers cannot
+    push out who controls.
+
+    Args:
+        size: Sessions of a role.
+        lifetime: Seconds without use, after which a session ends.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self, size: int = 256, lifetime: float = 7 * 86_400.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._size, self._lifetime, self._clock = size, lifetime, clock
+        self._used: dict[Role, OrderedDict[bytes, float]] = {role: OrderedDict() for role in ROLES}
+
+    def open(self, role: Role) -> str:
+        """The cookie of a new session."""
+        cookie = secrets.token_urlsafe(32)
+        used = self._used[role]
+        used[_digest(cookie)] = self._clock()
+        if len(used) > self._size:
+            used.popitem(last=False)
+        return cookie
+
+    def role(self, cookie: str) -> Role | None:
+        """The role of a session; asking counts as use."""
+        key, now = _digest(cookie), self._clock()
+        for role, used in self._used.items():
+            if key in used:
+                if now - used.pop(key) > self._lifetime:
+                    return None
+                used[key] = now
+                return role
+        return None
+
+
+class AccessRules:
+    """Decides on roles.
+
+    Args:
+        token: Gives control; None where everyone has it.
+        view_token: Gives a view only.
+        allowed_origins: Pages of other hosts that may connect, such as "https://lab.example".
+    """
+
+    def __init__(
+        self, token: str | None = None, view_token: str | None = None, allowed_origins: Iterable[str] = ()
+    ) -> None:
+        given: dict[Role, str | None] = {"control": token, "view": view_token}
+        self._tokens = {role: secret.encode() for role, secret in given.items() if secret is not None}
+        self._out_of_reach = {role for role, secret in given.items() if secret and len(secret) >= MIN_REMOTE_TOKEN}
+        self.sessions = Sessions()
+        self.allowed_origins = tuple(check_origin(origin, "Gate") for origin in allowed_origins)
+        self._allowed_hosts = {urlsplit(origin).netloc for origin in self.allowed_origins}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether everyone has control."""
+        return "control" not in self._tokens
+
+    def role_of_token(self, token: str) -> Role | None:
+        """The role of a token, compared in constant time."""
+        return _match(token, self._tokens)
+
+    def is_out_of_reach(self, role: Role) -> bool:
+        """Whether the token of a role is so long that guesses need no limit."""
+        return role in self._out_of_reach
+
+    def allows_host(self, host: str) -> bool:
+        """Whether a request's Host header is allowed.
+
+        Without a token only names of this machine may: a page of a name that was turned to 127.0.0.1 would otherwise
+        count as of the same origin (DNS rebinding).
+        """
+        if not _HOST.fullmatch(host):
+            return False
+        return not self.is_open or is_loopback(_hostname(host)) or host.lower() in self._allowed_hosts
+
+    def allows_origin(self, origin: str | None, host: str) -> bool:
+        """Whether a page of this origin may connect: one of the same host, or an allowed one; no page at all may."""
+        return (
+            origin is None
+            or origin.lower() in (f"http://{host}".lower(), f"https://{host}".lower())
+            or (self.lists_origin(origin))
+        )
+
+    def lists_origin(self, page: str | None) -> bool:
+        """Whether the origin of a page, given by the origin itself or by an address within, is an allowed one."""
+        return page is not None and _origin(page) in self.allowed_origins
+
+
+class FailureLimit:
+    """Rate limit of wrong tokens by address.
+
+    The same one again is no other guess, and counts once: a page or script that goes on with what was right before the
+    server was restarted shuts nobody out.
+
+    Args:
+        limit: Failures within the window, after which the address is refused.
+        window: Seconds.
+        clock: Seconds, monotonic.
+        size: Addresses that are remembered; the one that failed longest ago is forgotten first.
+    """
+
+    def __init__(
+        self, limit: int = 5, window: float = 60.0, clock: Callable[[], float] = time.monotonic, size: int = 1024
+    ) -> None:
+        self._limit, self._window, self._clock, self._size = limit, window, clock, size
+        self._failures: OrderedDict[str, dict[bytes, float]] = OrderedDict()
+        self._key = secrets.token_bytes(32)
+
+    def wait(self, address: str) -> float:
+        """Seconds until the address may try again; 0 if it may now."""
+        moments = list(self._recent(network(address)).values())
+        return 0.0 if len(moments) < self._limit else moments[-self._limit] + self._window - self._clock()
+
+    def fail(self, address: str, guess: str) -> None:
+        """Counts a wrong token or cookie."""
+        place = network(address)
+        recent = self._recent(place)
+        recent.setdefault(_digest(guess, self._key), self._clock())
+        self._failures[place] = dict(list(recent.items())[-self._limit :])
+        self._failures.move_to_end(place)
+        while len(self._failures) > self._size:
+            self._failures.popitem(last=False)
+
+    def _recent(self, place: str) -> dict[bytes, float]:
+        since = self._clock() - self._window
+        return {guess: moment for guess, moment in self._failures.get(place, {}).items() if moment > since}
+
+
+def check_origin(origin: object, where: str) -> str:
+    """An origin that pages may have, such as "https://lab.example", in lower case.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    text = origin.rstrip("/").lower() if isinstance(origin, str) else ""
+    scheme, _, host = text.partition("://")
+    if scheme not in ("http", "https") or not _HOST.fullmatch(host):
+        raise ValueError(f"{where}: want allowed_origins such as 'https://lab.example'; got {origin!r}")
+    return text
+
+
+def content_security_policy(page: str, host: str, allowed_origins: Iterable[str] = ()) -> str:
+    """A policy under which a page runs its own inline scripts and styles, known by their hashes, and nothing else.
+
+    Args:
+        page: The HTML.
+        host: Host and port as the browser knows them, for the WebSocket.
+        allowed_origins: Who may show the page in a frame.
+    """
+    frames = " ".join(["'self'", *allowed_origins])
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src {_hashes(page, 'script')}",
+            f"style-src {_hashes(page, 'style')}",
+            "img-src 'self' blob: data:",
+            "media-src 'self' blob:",
+            f"connect-src 'self' ws://{host} wss://{host}",
+            "worker-src 'self' blob:",
+            "base-uri 'none'",
+            "form-action 'self'",
+            f"frame-ancestors {frames}",
+        )
+    )
+
+
+def _hashes(page: str, tag: str) -> str:
+    blocks = re.findall(rf"<{tag}(?:\s[^>]*)?>(.*?)</{tag}\s*>", page, re.DOTALL | re.IGNORECASE)
+    digests = [base64.b64encode(hashlib.sha256(block.encode()).digest()).decode() for block in blocks]
+    return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+
+
+def _match(given: str, tokens: dict[Role, bytes]) -> Role | None:
+    """The role whose secret this is; all are compared, each in constant time."""
+    found: Role | None = None
+    for role, secret in tokens.items():
+        if hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret):
+            found = found or role
+    return found
+
+
+def _hostname(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # brackets around what is no address
+        return ""
+
+
+def _origin(page: str) -> str | None:
+    try:
+        parts = urlsplit(page.lower())
+    except ValueError:
+        return None
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _digest(secret: str, key: bytes = b"") -> bytes:
+    return hashlib.blake2b(secret.encode("utf-8", "surrogatepass"), digest_size=32, key=key).digest()
+
+
+def network(address: str) -> str:
+    """An address as far as one household has it to itself: all of IPv4, the first 64 bits of IPv6."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return address
+    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))

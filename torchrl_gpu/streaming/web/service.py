@@ -1,0 +1,222 @@
+"""The web server, in a thread beside the program: listens, serves, and keeps what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import ssl
+import stat
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
+
+from torchrl_gpu.streaming.broadcast.encoder_thread import EncoderThread
+from torchrl_gpu.streaming.broadcast.hub import Hub
+from torchrl_gpu.streaming.web.app_state import AppState
+from torchrl_gpu.streaming.web.routes import make_app
+from torchrl_gpu.streaming.web.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
+
+_LOG = logging.getLogger(__name__)
+_BACKLOG = 128
+_TIMEOUT = 10.0  # seconds that starting and stopping may take
+_SHUTDOWN_TIMEOUT = 1.0
+_PEER_ERRORS = (HttpProcessingError, PayloadEncodingError, OSError)
+_PARSERS = ("aiohttp", "aioice", "aiortc", "pylibsrtp", "OpenSSL")  # packages that read what strangers send
+
+
+class Service:
+    """A web server in a thread of its own, which serves from construction to `stop`.
+
+    Args:
+        settings: What it was told.
+        pipeline: A `GpuFramePipeline` that makes JPEGs, if not OpenCV.
+
+    Attributes:
+        hub: Its streams.
+        port: The port that it listens at.
+
+    Raises:
+        ValueError: No port that may be tried is free, or the host or the certificate cannot be used.
+        RuntimeError: It does not start.
+    """
+
+    def __init__(self, settings: ServerSettings, pipeline: GpuFramePipeline | None = None) -> None:
+        self.settings = settings
+        self.hub = Hub(settings.fps, settings.instant_replay_s)
+        self._tls = tls_context(settings.tls)
+        self._encoder = EncoderThread(self.hub, settings.jpeg_quality, pipeline)
+        self._socket = listen(settings.host, settings.port, settings.port_tries)
+        self.port: int = self._socket.getsockname()[1]
+        self._stopping = asyncio.Event()
+        self._error: BaseException | None = None
+        self._warned_packages: set[str] = set()
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="torchrl_gpu stream server", daemon=True)
+        self._thread.start()
+        self._started.wait(_TIMEOUT)
+        if self._error is not None:
+            raise RuntimeError(f"StreamServer: it does not start: {self._error}") from self._error
+
+    def stop(self) -> RuntimeError | None:
+        """Ends the thread; what went wrong in it or its encoder, if anything did, besides single requests."""
+        self.hub.call_in_loop(self._stopping.set)
+        self._thread.join(_TIMEOUT)
+        if self._thread.is_alive():
+            return RuntimeError(f"its thread does not end within {_TIMEOUT:g} s")
+        error = self._error or self._encoder.error
+        if error is None:
+            return None
+        failure = RuntimeError(f"{type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return failure
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._socket.close()
+            self._started.set()
+
+    async def _serve(self) -> None:
+        asyncio.get_running_loop().set_exception_handler(self._note)
+        self.hub.attach(asyncio.get_running_loop())
+        state = AppState(self.settings, self.hub, self.port)
+        # Addresses may carry tokens, so that no request is ever logged.
+        runner = web.AppRunner(
+            make_app(state),
+            access_log=None,
+            logger=_request_log(),
+            keepalive_timeout=state.connections.idle_timeout,
+            shutdown_timeout=_SHUTDOWN_TIMEOUT,
+            auto_decompress=False,  # a few bytes may stand for many, and no client of ours compresses
+            lingering_time=1.0,  # seconds that what a refused request still sends is read and thrown away
+            handler_cancellation=True,  # who leaves is no viewer any more, even if nothing is sent that would show it
+        )
+        await runner.setup()
+        self._encoder.start()
+        try:
+            await self._accept(runner, state)
+        finally:
+            self.hub.attach(None)
+            await state.close()
+            await runner.cleanup()
+            self._encoder.stop()
+
+    def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Keeps what went wrong on the loop; peers that break off, or send what is no TLS or no STUN, are not that."""
+        error = context.get("exception")
+        if isinstance(error, OSError):
+            _LOG.debug("%s: %s", context["message"], error)
+            return
+        if error is not None and (package := _package_that_failed(error)) in _PARSERS:
+            self.hub.metrics.peer_errors.labels(package).inc()
+            line = "StreamServer: %s failed over what a peer sent: %r; more of this is counted in /metrics only"
+            _LOG.log(logging.DEBUG if package in self._warned_packages else logging.WARNING, line, package, error)
+            self._warned_packages.add(package)
+            return
+        _LOG.error("%s", context["message"], exc_info=error)
+        if isinstance(error, Exception) and self._error is None:
+            self._error = error
+
+    def _note_end(self, accepting: asyncio.Task[None]) -> None:
+        """Keeps why no more connections are accepted, if that is not because the server stops."""
+        if not accepting.cancelled() and (error := accepting.exception()) is not None:
+            self._note(accepting.get_loop(), {"message": "no more connections are accepted", "exception": error})
+
+    async def _accept(self, runner: web.AppRunner, state: AppState) -> None:
+        """Accepts connections until `stop`."""
+        assert runner.server is not None
+        loop = asyncio.get_running_loop()
+        accepting = loop.create_task(state.connections.accept(self._socket, runner.server, self._tls))
+        accepting.add_done_callback(self._note_end)
+        try:
+            self._started.set()
+            await self.hub.tick_until(self._stopping)
+        finally:
+            accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+            with contextlib.suppress(OSError):  # a process that was forked meanwhile may hold it open
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+
+
+def _package_that_failed(error: BaseException) -> str:
+    """The package whose code raised an error; empty where that is unknown."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1].f_globals.get("__name__", "")).partition(".")[0] if frames else ""
+
+
+def _request_log() -> logging.Logger:
+    """The log of requests that failed by our fault; the peers' faults would fill it, and show what they sent."""
+    log = logging.getLogger(f"{__name__}.requests")
+    if not log.filters:
+        log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _PEER_ERRORS)))
+    return log
+
+
+def listen(host: str, port: int, tries: int) -> socket.socket:
+    """A socket that listens at the first free port from `port` on.
+
+    Raises:
+        ValueError: None is free, or the host is none of this machine's.
+    """
+    ports = [port] if port == 0 else range(port, min(port + tries, 65_536))
+    for each in ports:
+        try:
+            return _bind(host, each)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise ValueError(f"StreamServer: want an address of this machine; got {host!r}: {error}") from None
+    raise ValueError(f"StreamServer: want a free port from {ports[0]} to {ports[-1]}; got all in use")
+
+
+def tls_context(files: tuple[str, str] | None) -> ssl.SSLContext | None:
+    """The TLS context of a server, from the files of its certificate and key.
+
+    Raises:
+        ValueError: They cannot be read as such.
+    """
+    if files is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(*files, password=_no_password)
+        mode = os.stat(files[1]).st_mode
+    except (OSError, ssl.SSLError, ValueError, TypeError) as error:
+        raise ValueError(f"StreamServer: want the files of a certificate and its key; got {files!r}: {error}") from None
+    if mode & (stat.S_IWGRP | stat.S_IROTH | stat.S_IWOTH):
+        _LOG.warning("StreamServer: want a key that others can neither read nor write; got %r: chmod 600", files[1])
+    return context
+
+
+def _no_password() -> str:
+    """Instead of a question on the terminal, for which a run would wait forever."""
+    raise ValueError("the key is encrypted, and nobody is asked for its password")
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+        0
+    ]
+    listener = socket.socket(family, kind, number)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

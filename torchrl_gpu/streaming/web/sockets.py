@@ -1,0 +1,317 @@
+"""Viewers over WebSocket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from torchrl_gpu.streaming.broadcast import protocol
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
+from torchrl_gpu.streaming.broadcast.protocol import (
+    Ack,
+    Command,
+    Pause,
+    Ping,
+    ProtocolError,
+    Replay,
+    UnknownStream,
+    Watch,
+)
+from torchrl_gpu.streaming.broadcast.rates import TokenBucket
+from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
+from torchrl_gpu.streaming.web.access import STATE, admit_viewer, role_of
+from torchrl_gpu.streaming.web.ack_window import AckWindow
+from torchrl_gpu.streaming.web.app_state import AppState
+from torchrl_gpu.streaming.web.security import Role
+
+_MAX_MISTAKES = 3  # the socket is closed at the third
+_MESSAGES_PER_SECOND, _BURST = 300.0, 600.0  # pings and pongs included
+_OUTBOX = 32
+_CLOSE_TIMEOUT = 1.0  # seconds that a viewer who is sent away has to read what is still to be error_body
+
+
+async def serve(request: web.Request) -> web.StreamResponse:
+    """`/ws`."""
+    state = request.app[STATE]
+    release = admit_viewer(request, "websocket")
+    socket = web.WebSocketResponse(
+        heartbeat=state.settings.heartbeat_s,
+        timeout=_CLOSE_TIMEOUT,
+        max_msg_size=protocol.MAX_MESSAGE_BYTES,
+        compress=False,
+        autoping=False,  # pings count as messages, so that they are answered here
+    )
+    try:
+        viewer = Viewer(state, socket, role_of(request), request.transport)
+        await socket.prepare(request)
+        state.sockets.add(socket)
+        await viewer.run()
+    finally:
+        state.sockets.discard(socket)
+        release()
+        if socket.close_code == WSCloseCode.ABNORMAL_CLOSURE and request.transport is not None:
+            request.transport.abort()  # a peer that reads nothing would keep what lies in its buffers
+    return socket
+
+
+class Viewer:
+    """One viewer: hears what it says, and sends it pictures as fast as it acknowledges them.
+
+    Args:
+        state: What the server shares.
+        socket: Open.
+        role: What the viewer may do.
+        transport: What the socket's bytes come by.
+    """
+
+    def __init__(
+        self,
+        state: AppState,
+        socket: web.WebSocketResponse,
+        role: Role,
+        transport: asyncio.BaseTransport | None,
+    ) -> None:
+        self._state = state
+        self._hub = state.hub
+        self._socket = socket
+        self._transport = transport
+        self._role: Role = role
+        self._window = AckWindow(1 / state.settings.fps)
+        self._may_send = asyncio.Event()
+        self._may_send.set()
+        self._outbox: deque[str] = deque(maxlen=_OUTBOX)
+        self._has_text = asyncio.Event()
+        self._point_sent = 0  # number of the newest point of a curve
+        self._bucket = TokenBucket(_MESSAGES_PER_SECOND, _BURST)
+        self._mistakes = 0
+        self._watch: Watch | None = None
+        self._awaited: Watch | None = None
+        self._paused = False
+        self._subscription: Subscription | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._dropped = 0
+        self._disconnecting: asyncio.Task[None] | None = None
+        state.connections.stop_timer(transport)
+        state.connections.limit_rate(transport, self._on_flood)
+
+    async def run(self) -> None:
+        """Serves until either side closes."""
+        self._queue_text(self._greeting())
+        texts = asyncio.create_task(self._send_texts())
+        self._hub.listeners.add(self._on_broadcast)
+        self._hub.curve_listeners.add(self._has_text.set)
+        try:
+            async for message in self._socket:
+                await self._on_message(message.type, message.data)
+        finally:
+            self._hub.listeners.discard(self._on_broadcast)
+            self._hub.curve_listeners.discard(self._has_text.set)
+            self._send_nothing()
+            texts.cancel()
+            await asyncio.gather(*filter(None, (texts, self._disconnecting)), return_exceptions=True)
+
+    def _greeting(self) -> str:
+        return protocol.text_message(
+            "hello",
+            role=self._role,
+            streams=self._hub.describe_streams(),
+            transports=["h264", "jpeg"],
+            now=time.time(),
+            state=self._hub.state,
+        )
+
+    # What the viewer says.
+
+    async def _on_message(self, kind: WSMsgType, data: Any) -> None:
+        if kind is WSMsgType.ERROR:  # the socket is closed by now
+            return
+        if not self._bucket.take(time.monotonic()):
+            await self._disconnect(b"too many messages")
+            return
+        if kind is WSMsgType.PING:
+            with contextlib.suppress(ConnectionError):
+                await self._socket.pong(data)
+            return
+        if kind is WSMsgType.PONG:
+            return
+        try:
+            if kind is not WSMsgType.TEXT:
+                raise ProtocolError("want text")
+            self._handle(protocol.parse(data, self._watch.stream if self._watch else "main"))
+        except UnknownStream as error:
+            self._queue_text(protocol.text_message("error", message=str(error)))
+        except ProtocolError as error:
+            self._queue_text(protocol.text_message("error", message=str(error)))
+            self._state.metrics.bad_messages.inc()
+            self._mistakes += 1
+            if self._mistakes >= _MAX_MISTAKES:
+                await self._disconnect(b"too many mistakes")
+
+    def _on_flood(self) -> None:
+        """Sends a viewer away that sends too many bytes: of messages that never end, which are never heard here."""
+        self._disconnecting = asyncio.create_task(self._disconnect(b"too many bytes"))
+
+    async def _disconnect(self, why: bytes) -> None:
+        self._state.connections.stop_reading(self._transport)
+        self._send_nothing()
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                await self._send_outbox()
+        await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=why)
+
+    def _handle(self, message: protocol.Message) -> None:
+        match message:
+            case Ack(seq):
+                self._acknowledge(seq)
+            case Watch():
+                self._send_live(message)
+            case Pause(on):
+                self._pause(on)
+            case Replay():
+                self._send_clip()
+            case Ping(t):
+                self._queue_text(protocol.text_message("pong", t=t, now=time.time()))
+            case Command():
+                self._take_command(message)
+
+    def _acknowledge(self, seq: int) -> None:
+        latency = self._window.acknowledge(seq, time.monotonic())
+        if latency is not None:
+            self._state.metrics.ack_seconds.observe(latency)
+            if self._window.is_open:
+                self._may_send.set()
+
+    def _pause(self, on: bool) -> None:
+        """While paused a viewer counts as none: nothing is encoded for it."""
+        self._paused = on
+        if on:
+            self._send_nothing()
+        elif self._watch is not None and self._subscription is None:
+            self._send_live(self._watch)
+
+    def _take_command(self, command: Command) -> None:
+        if self._role == "control":
+            self._hub.add_command(command)
+        else:
+            self._queue_text(protocol.text_message("error", message="command: want the role control"))
+
+    # What it is sent: texts by one task, pictures by another, of which there is one at a time.
+
+    def _queue_text(self, text: str) -> None:
+        self._outbox.append(text)
+        self._has_text.set()
+
+    def _on_broadcast(self, text: str) -> None:
+        """Forwards a text message of the hub, and watches the awaited stream once there is one."""
+        self._queue_text(text)
+        if self._awaited is not None and self._hub.offers(self._awaited.stream):
+            with contextlib.suppress(UnknownStream):  # there may be no room for it, still
+                self._send_live(self._awaited)
+
+    async def _send_texts(self) -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await self._has_text.wait()
+                self._has_text.clear()
+                await self._send_outbox()
+                await self._send_curves()
+
+    async def _send_curves(self) -> None:
+        """Sends the points that have come since the last call. They wait with the hub, which keeps few, not here."""
+        newest = self._hub.curves.serial
+        for curves in self._hub.curves.since(self._point_sent):
+            await self._socket.send_str(protocol.text_message("curves", curves=curves))
+            await self._send_outbox()
+        self._point_sent = newest
+
+    async def _send_outbox(self) -> None:
+        while self._outbox:
+            await self._socket.send_str(self._outbox.popleft())
+
+    def _send_live(self, watch: Watch) -> None:
+        """Sends what happens from now on, unless the viewer has paused; or waits for a stream that may yet come."""
+        self._awaited = watch
+        subscription = self._hub.subscribe(watch.stream, watch.codec, watch.fps)
+        self._awaited = None
+        self._send_nothing()
+        self._watch = watch
+        if self._paused:
+            subscription.close()
+        else:
+            self._subscription = subscription
+            self._window.interval = subscription.schedule.interval
+            self._send(self._live(subscription))
+
+    def _send_clip(self) -> None:
+        """Sends the last seconds of the last episode, and then what happens."""
+        if self._watch is None:
+            raise ProtocolError("replay: want a stream to be watched")
+        stream = self._hub.streams.get(self._watch.stream)  # none that a paused viewer has left for too long
+        clip = [] if stream is None else stream.replay.clip()
+        if clip:
+            self._send_nothing()
+            self._send(self._clip(clip, self._watch))
+        else:
+            self._queue_text(protocol.text_message("error", message="replay: nothing has been kept yet"))
+
+    def _send(self, pictures: Coroutine[Any, Any, None]) -> None:
+        self._sending = asyncio.create_task(pictures)
+
+    def _send_nothing(self) -> None:
+        """Ends the task of pictures and its subscription."""
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+        if self._subscription is not None:
+            self._dropped += self._subscription.dropped
+            self._state.metrics.frames_dropped.labels(self._subscription.codec).inc(self._subscription.dropped)
+            self._subscription.close()
+            self._subscription = None
+
+    async def _live(self, subscription: Subscription) -> None:
+        try:
+            while True:
+                await self._may_send.wait()
+                await self._picture(await subscription.get())
+        except ConnectionError:
+            pass
+        except SubscriptionClosed as closed:
+            self._queue_text(protocol.text_message("error", message=str(closed)))
+            self._fall_back(subscription)
+
+    def _fall_back(self, subscription: Subscription) -> None:
+        """Goes on with JPEG where H.264 has failed."""
+        if self._watch is not None and subscription.codec == "h264":
+            self._sending = None  # which is this very task
+            with contextlib.suppress(UnknownStream):
+                self._send_live(Watch(self._watch.stream, "jpeg", self._watch.fps))
+
+    async def _clip(self, clip: Sequence[EncodedPicture], watch: Watch) -> None:
+        """Sends a clip at the rate at which it was captured; a slow viewer sees fewer pictures, not a slower world."""
+        offset = time.monotonic() - clip[0].captured
+        try:
+            for encoded, following in zip(clip, [*clip[1:], None], strict=True):
+                await asyncio.sleep(offset + encoded.captured - time.monotonic())
+                await self._may_send.wait()
+                if following is None or time.monotonic() < offset + following.captured:
+                    await self._picture(encoded)
+        except ConnectionError:
+            return
+        self._sending = None
+        with contextlib.suppress(UnknownStream):
+            self._send_live(watch)
+
+    async def _picture(self, encoded: EncodedPicture) -> None:
+        self._window.send(encoded.seq, time.monotonic())
+        if not self._window.is_open:
+            self._may_send.clear()
+        dropped = self._dropped + (self._subscription.dropped if self._subscription else 0)
+        message = protocol.picture_message(encoded, time.time(), dropped)
+        self._state.metrics.count_sent(encoded.codec, "websocket", len(message))
+        await self._socket.send_bytes(message)

@@ -1,0 +1,252 @@
+"""WebRTC: the H.264 that viewers on WebSockets get, sent as RTP. Nothing is encoded for one viewer alone.
+
+Needs the extra `webrtc`; nothing imports this module but the path that answers offers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+from aioice.ice import get_host_addresses
+from aiortc import RTCConfiguration, RTCDataChannel, RTCPeerConnection, RTCSessionDescription
+from aiortc.rtcrtpsender import RTCRtpSender
+
+from torchrl_gpu.streaming.broadcast import protocol
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
+from torchrl_gpu.streaming.broadcast.protocol import Pause, Ping, ProtocolError, Watch
+from torchrl_gpu.streaming.web.access import error_body
+from torchrl_gpu.streaming.web.app_state import AppState
+from torchrl_gpu.streaming.web.packet_track import PacketTrack
+from torchrl_gpu.streaming.web.sockets import TokenBucket
+
+_LOG = logging.getLogger(__name__)
+MAX_OFFER = 32_768  # characters
+_CONNECT_TIMEOUT = 10.0
+_HEADER_PERIOD = 0.2  # seconds between two headers on the data channel
+_MIN_SILENCE = 5.0  # seconds that a page, which pings every two, may be silent at least
+_MAX_MISTAKES = 3
+_CODECS = ("video/H264", "video/rtx")
+_MAX_CANDIDATES = 16  # addresses of a viewer that are tried
+_MAX_LINES = 400
+_MAX_BUFFERED = 65_536  # bytes on the data channel that a viewer has not taken
+
+
+async def answer(state: AppState, fields: Mapping[str, Any], release: Callable[[], None]) -> dict[str, str]:
+    """Connects a viewer.
+
+    Args:
+        state: The server.
+        fields: {"sdp", "type", "stream"} of the offer, which asks for one video and may open a data channel.
+        release: Gives the viewer's seat back; called once it has gone.
+
+    Returns:
+        {"sdp", "type", "id"} of the answer.
+
+    Raises:
+        ValueError: The offer is none that can be answered, or there is no such stream.
+        HTTPServiceUnavailable: There is no room for its sockets.
+    """
+    sdp = read_offer(fields)
+    stream = fields.get("stream", "main")
+    if not isinstance(stream, str):
+        raise ValueError("webrtc: want the name of a stream; got something else")
+    # One socket for each address of this machine, for the video and for a data channel that does not share it.
+    sockets = 2 * len(get_host_addresses(use_ipv4=True, use_ipv6=True))
+    if not state.connections.reserve(sockets):
+        raise web.HTTPServiceUnavailable(**error_body("want fewer viewers: no more files may be opened"))
+
+    def leave() -> None:
+        state.connections.release(sockets)
+        release()
+
+    try:
+        peer = Peer(state, stream, leave)
+    except BaseException:
+        state.connections.release(sockets)
+        raise
+    try:
+        return await peer.answer(sdp)
+    except BaseException:
+        await peer.close()
+        raise
+
+
+def read_offer(fields: Mapping[str, Any]) -> str:
+    """The session description of an offer, without candidates that carry a name in place of an address.
+
+    Browsers hide addresses behind names under .local, and looking one up takes a second; they connect without, for a
+    viewer's first packet shows where it comes from.
+
+    Raises:
+        ValueError: It is none, too long, or asks for something else than one video and a data channel.
+    """
+    sdp = fields.get("sdp")
+    if fields.get("type") != "offer" or not isinstance(sdp, str) or not 0 < len(sdp) <= MAX_OFFER:
+        raise ValueError(f"webrtc: want an offer with an sdp of at most {MAX_OFFER} characters")
+    candidates = [line for line in sdp.splitlines() if line.startswith("a=candidate:")]
+    tried = [line for line in candidates if _has_address(line)][:_MAX_CANDIDATES]
+    lines = [line for line in sdp.splitlines() if not line.startswith("a=candidate:") or line in tried]
+    if len(lines) > _MAX_LINES:
+        raise ValueError(f"webrtc: want an sdp of at most {_MAX_LINES} lines; got {len(lines)}")
+    media = sorted(line.split()[0] for line in lines if line.startswith("m="))
+    if media not in (["m=video"], ["m=application", "m=video"]):
+        got = ", ".join(media)[:100] or "nothing"
+        raise ValueError(f"webrtc: want one video and at most a data channel; got {got}")
+    return "\r\n".join(lines) + "\r\n"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
+def _has_address(candidate: str) -> bool:
+    words = candidate.split()
+    try:
+        ipaddress.ip_address(words[4] if len(words) > 4 else "")
+    except ValueError:
+        return False
+    return True
+
+
+class Peer:
+    """One viewer's connection.
+
+    On a data channel, if it opens one, it is told headers and may say `watch`, `pause` and `ping`. From then on it must
+    say something within two heartbeats, or five seconds if those are shorter.
+
+    Args:
+        state: The server.
+        stream: What it watches.
+        release: Called once when the connection has ended.
+    """
+
+    def __init__(self, state: AppState, stream: str, release: Callable[[], None]) -> None:
+        self.id = secrets.token_urlsafe(8)
+        self._state = state
+        self._give_back = release
+        self._track = PacketTrack(state.hub, stream)
+        # An empty list: without one, aiortc would ask a public server for this machine's address.
+        self._connection = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        self._connection.on("connectionstatechange", self._on_state_change)
+        self._connection.on("datachannel", self._open_channel)
+        self._track.on("ended", self._close_soon)
+        self._headers: asyncio.Task[None] | None = None
+        self._bucket = TokenBucket(20.0, 40.0)
+        self._mistakes = 0
+        self._last_heard = time.monotonic()
+        self._closed = False
+        self._closing: asyncio.Future[None] | None = None
+        self._deadline = asyncio.get_running_loop().call_later(_CONNECT_TIMEOUT, self._close_soon)
+        state.closers.add(self.close)
+
+    async def answer(self, sdp: str) -> dict[str, str]:
+        """The answer to an offer.
+
+        Raises:
+            ValueError: aiortc finds no sense in it, or no H.264.
+        """
+        sender = self._connection.addTrack(self._track)
+        # Before the offer is looked at: afterwards aiortc has settled on a codec, and would send H.264 under its name.
+        codecs = [each for each in RTCRtpSender.getCapabilities("video").codecs if each.mimeType in _CODECS]
+        self._connection.getTransceivers()[0].setCodecPreferences(codecs)
+        # What the sender does about a viewer that lost a picture; with packets of our own it would do nothing.
+        sender._send_keyframe = self._track.request_key  # type: ignore[method-assign]
+        self._track.sender = sender
+        try:
+            await self._connection.setRemoteDescription(RTCSessionDescription(sdp=sdp, type="offer"))
+            await self._connection.setLocalDescription(await self._connection.createAnswer())
+        except Exception as error:  # whatever a parser stumbles over in what a stranger wrote
+            raise ValueError(f"webrtc: want an offer that takes H.264; got {_one_line(error)}") from error
+        local = self._connection.localDescription
+        return {"sdp": local.sdp, "type": local.type, "id": self.id}
+
+    async def close(self) -> None:
+        """Ends the connection; closing again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._deadline.cancel()
+        if self._headers is not None:
+            self._headers.cancel()
+        self._state.metrics.frames_dropped.labels("h264").inc(self._track.dropped)
+        self._track.stop()
+        try:
+            await self._connection.close()
+        except Exception:  # an odd offer may leave a connection half made, which aiortc cannot close
+            _LOG.debug("webrtc: a connection was left half closed", exc_info=True)
+        finally:
+            self._state.closers.discard(self.close)
+            self._give_back()
+
+    async def _on_state_change(self) -> None:
+        match self._connection.connectionState:
+            case "connected":
+                self._deadline.cancel()
+            case "failed" | "closed":
+                await self.close()
+
+    def _close_soon(self) -> None:
+        if not self._closed:
+            self._closing = asyncio.ensure_future(self.close())
+
+    def _open_channel(self, channel: RTCDataChannel) -> None:
+        if self._headers is not None:  # what comes on it would be heard by nobody, and counted by nobody
+            self._close_soon()
+        elif not self._closed:
+            channel.on("message", lambda message: self._on_message(channel, message))
+            self._last_heard = time.monotonic()
+            self._headers = asyncio.ensure_future(self._send_headers(channel))
+
+    async def _send_headers(self, channel: RTCDataChannel) -> None:
+        """Sends the newest picture's header at intervals: RTP carries only its time."""
+        told: EncodedPicture | None = None
+        with contextlib.suppress(ConnectionError):
+            while channel.readyState in ("connecting", "open"):
+                encoded = self._track.last
+                if encoded is not None and encoded is not told and channel.readyState == "open":
+                    facts = f'"dropped": {self._track.dropped}, "origin": {self._origin()}'
+                    self._send_text(channel, f"{encoded.head}, {facts}}}")
+                    told = encoded
+                await asyncio.sleep(_HEADER_PERIOD)
+                if time.monotonic() - self._last_heard > max(2 * self._state.settings.heartbeat_s, _MIN_SILENCE):
+                    self._close_soon()
+
+    def _send_text(self, channel: RTCDataChannel, text: str) -> None:
+        """Sends text, unless the viewer has not received what was sent before."""
+        if channel.readyState == "open" and channel.bufferedAmount < _MAX_BUFFERED:
+            channel.send(text)
+
+    def _origin(self) -> str:
+        return "null" if self._track.origin is None else str(self._track.origin)
+
+    def _on_message(self, channel: RTCDataChannel, message: str | bytes) -> None:
+        self._last_heard = time.monotonic()
+        try:
+            if not isinstance(message, str) or not self._bucket.take(time.monotonic()):
+                raise ProtocolError("want text, and less of it")
+            self._handle(channel, protocol.parse(message))
+        except ProtocolError as error:
+            self._state.metrics.bad_messages.inc()
+            self._mistakes += 1
+            self._send_text(channel, protocol.text_message("error", message=str(error)))
+            if self._mistakes >= _MAX_MISTAKES:
+                self._close_soon()
+
+    def _handle(self, channel: RTCDataChannel, message: protocol.Message) -> None:
+        match message:
+            case Watch(stream):
+                self._track.watch(stream)
+            case Pause(on):
+                self._track.pause(on)
+            case Ping(t):
+                self._send_text(channel, protocol.text_message("pong", t=t, now=time.time()))
+            case _:
+                raise ProtocolError("want watch, pause or ping here")

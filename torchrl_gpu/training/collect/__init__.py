@@ -1,0 +1,1 @@
+"""Experience: steps of environments, rollouts, counts of episodes."""

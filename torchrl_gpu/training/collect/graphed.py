@@ -1,0 +1,265 @@
+"""Many steps of an environment and its policy as one launch: a CUDA graph of a whole rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torchrl.envs.utils import exploration_type
+
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.policies.policy import Policy
+
+RESULTS: tuple[NestedKey, ...] = ("reward", "done", "terminated")
+
+Body = Callable[[], TensorDictBase]
+
+_WANTED = (
+    "GraphedRollout: want an environment and a policy whose steps never make the host wait, so that a CUDA graph can"
+    " hold them"
+)
+_WARM_UPS = 3  # the first loads libraries and compiles kernels, later ones settle what is chosen by timing
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Something recorded: `replay` does it again and leaves what it gives in `result`."""
+
+    replay: Callable[[], object]
+    result: TensorDictBase
+
+
+Capture = Callable[[Body, torch.device], Graph]
+
+
+def play_steps(
+    env: BatchedEnv,
+    policy: Policy,
+    current: TensorDictBase,
+    steps: int,
+    keys: Sequence[NestedKey],
+    decisions: Sequence[NestedKey] = ("action",),
+    outcomes: Sequence[NestedKey] | None = None,
+) -> tuple[TensorDictBase, TensorDictBase]:
+    """Acts for `steps` steps.
+
+    Args:
+        env: The environment; restarts its own rows.
+        policy: Writes `action`.
+        current: What `env` shows now, (N,).
+        steps: T.
+        keys: Observations to keep.
+        decisions: What else to keep of the state acted in: what the policy writes, observations not wanted in `next`.
+        outcomes: What to keep of `next`, where it is there; None for reward, ends and the environment's outcomes.
+
+    Returns:
+        The steps (N, T) with `next` holding the outcomes and the observations kept, and what `env` shows then.
+    """
+    outcomes = [*RESULTS, *env.outcomes] if outcomes is None else outcomes
+    made = []
+    for _ in range(steps):
+        stepped, current = env.step_and_maybe_reset(policy(current))
+        kept = stepped.select(*keys, *decisions)
+        kept["next"] = stepped["next"].select(*keys, *outcomes, strict=False)
+        made.append(kept)
+    return torch.stack(made, 1), current
+
+
+class GraphedRollout:
+    """`play_steps` as a function of what the environment shows; on CUDA one replay of a graph of all T steps.
+
+    The environment's state and what it shows live in tensors of their own: a call copies in what is not there already,
+    and the last thing that the graph does is to write the new state into them, so that replays follow each other with
+    no copy from outside. Hence whatever happens to the environment between calls counts: steps taken without the graph,
+    `reset`, `load_state_dict`. Weights and buffers of the policy, such as an epsilon, are read where they are: changed
+    in place, they count at the next call. Random numbers come from torch's global generator of the device, which a
+    replay moves on.
+
+    The graph is made at the first call, and again where what is fixed in it has changed: the environment's seed, the
+    exploration type, the policy's training mode, autocast. On other devices the same steps run one by one.
+
+    Args:
+        env: The environment.
+        policy: Writes `action`; neither it nor the environment may read the device back.
+        steps: T.
+        keys: Observations to keep.
+        decisions, outcomes: As in `play_steps`.
+        capture: Makes a graph of a function without arguments; None takes `capture_cuda` where the environment is on a
+            CUDA device, and no graph elsewhere.
+    """
+
+    def __init__(
+        self,
+        env: BatchedEnv,
+        policy: Policy,
+        steps: int,
+        keys: Sequence[NestedKey],
+        decisions: Sequence[NestedKey] = ("action",),
+        outcomes: Sequence[NestedKey] | None = None,
+        *,
+        capture: Capture | None = None,
+    ) -> None:
+        if steps < 1:
+            raise ValueError(f"GraphedRollout: steps must be at least 1; got {steps}")
+        if env.reads_host:
+            raise ValueError(
+                "GraphedRollout: want an environment whose steps never make the host wait, so that a CUDA graph can"
+                f" hold them; got one that does: {env.reads_host}"
+            )
+        self.env, self.policy, self.steps = env, policy, steps
+        self._kept = list(keys), tuple(decisions), outcomes
+        self._capture = capture_cuda if capture is None and env.device.type == "cuda" else capture
+        self._shown_keys = [*env.full_observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
+        self._state: dict[str, Tensor] = {}
+        self._shown: dict[Any, Tensor] = {}
+        self._graph: Graph | None = None
+        self._fixed: tuple[Any, ...] = ()
+
+    @torch.no_grad()
+    def __call__(self, current: TensorDictBase, *, copy: bool = True) -> tuple[TensorDictBase, TensorDictBase]:
+        """Acts for T steps.
+
+        Args:
+            current: What the environment shows now, (N,).
+            copy: Whether the steps are given as a copy; without, the next call may overwrite them.
+
+        Returns:
+            As `play_steps`. What the environment shows then is no copy: the next call overwrites it.
+        """
+        self._take_in(current)
+        if self._capture is None:
+            return self._play(), self._showing()
+        graph = self._graph_for_now(self._capture)
+        graph.replay()
+        return graph.result.clone() if copy else graph.result, self._showing()
+
+    def _take_in(self, current: TensorDictBase) -> None:
+        state, shown = self.env._env_state(), {key: current.get(key) for key in self._shown_keys}
+        if not self._state:
+            self._state, self._shown = _copies(state), _copies(shown)
+        self._put(state, shown)
+
+    def _put(self, state: dict[str, Tensor], shown: dict[Any, Tensor]) -> None:
+        """Makes both the present ones, in the tensors that the graph reads."""
+        _write(state, self._state)
+        _write(shown, self._shown)
+        self.env._set_env_state(self._state)
+
+    def _showing(self) -> TensorDict:
+        """A new tensordict over what the environment shows: keys that others set stay out of the next call."""
+        out = TensorDict({}, batch_size=self.env.batch_size, device=self.env.device)
+        for key, value in self._shown.items():
+            out.set(key, value)
+        return out
+
+    def _play(self) -> TensorDictBase:
+        """T steps, from the rollout's own tensors back into them."""
+        played, after = play_steps(self.env, self.policy, self._showing(), self.steps, *self._kept)
+        self._put(self.env._env_state(), {key: after.get(key) for key in self._shown})
+        return played
+
+    def _graph_for_now(self, capture: Capture) -> Graph:
+        fixed = self.env.seed, exploration_type(), getattr(self.policy, "training", None), casts(self.env.device)
+        if self._graph is None or self._fixed != fixed:
+            self._graph = None  # its memory is free before the next one takes as much
+            state, shown = _copies(self._state), _copies(self._shown)
+            try:
+                with uncached_casts(self.env.device):
+                    self._graph, self._fixed = capture(self._play, self.env.device), fixed
+            finally:
+                self._put(state, shown)  # as if nothing had been played
+        return self._graph
+
+
+def _copies(tensors: dict[Any, Tensor]) -> dict[Any, Tensor]:
+    return {key: value.clone(memory_format=torch.contiguous_format) for key, value in tensors.items()}
+
+
+def _write(values: dict[Any, Tensor], into: dict[Any, Tensor]) -> None:
+    """Copies in the values that are not there already."""
+    for key, value in values.items():
+        if value is not into[key]:
+            into[key].copy_(value)
+
+
+# -- graphs --
+
+
+def casts(device: torch.device) -> tuple[bool, torch.dtype]:
+    """Whether autocast is on, and what it casts to."""
+    return torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
+
+
+def uncached_casts(device: torch.device) -> torch.autocast:
+    """Autocast as it is, but without its cache: a graph would go on with weights that were cast before it was made."""
+    enabled, dtype = casts(device)
+    return torch.autocast(device.type, dtype, enabled, cache_enabled=False)
+
+
+def capture_cuda(body: Body, device: torch.device, wanted: str = _WANTED) -> Graph:
+    """A CUDA graph of `body`, which is run a few times before; the generator of the device is left as it was.
+
+    Raises:
+        RuntimeError: `body` does what no graph can hold; the message says what is `wanted` and names the operator.
+    """
+    graph, random = torch.cuda.CUDAGraph(), torch.cuda.get_rng_state(device)
+    try:
+        with torch.cuda.device(device):
+            _warm_up(body)
+            with operator_named(wanted), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                result = body()
+    finally:
+        torch.cuda.set_rng_state(random, device)
+    return Graph(graph.replay, result)
+
+
+def _warm_up(body: Body) -> None:
+    here, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+    aside.wait_stream(here)
+    with torch.cuda.stream(aside):
+        for _ in range(_WARM_UPS):
+            body()
+    here.wait_stream(aside)
+
+
+@contextmanager
+def operator_named(wanted: str = _WANTED) -> Iterator[None]:
+    """Turns what is raised during a capture into an error that names the operator at which it happened.
+
+    Args:
+        wanted: The first two parts of the message.
+
+    Raises:
+        RuntimeError: Something was raised.
+    """
+    last = _LastOperator()
+    try:
+        with last:
+            yield
+    except Exception as error:
+        cause = last.error or error  # the end of a broken capture raises, too, and says less
+        said = next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+        raise RuntimeError(f"{wanted}; got {last.name}: {said}") from error
+
+
+class _LastOperator(TorchDispatchMode):
+    """Remembers which operator was called last, and what it raised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = "no operator"
+        self.error: Exception | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.name, self.error = str(func), None
+        try:
+            return func(*args, **(kwargs or {}))
+        except Exception as error:
+            self.error = error
+            raise

@@ -1,0 +1,217 @@
+"""Transitions from an environment that never stops, and their n-step returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
+from torch import Tensor
+
+from torchrl_gpu.arguments import shown
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.entries import Bounds, Entry, check_entries, entries_of, flat_entries
+from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.training.collect.graphed import RESULTS, GraphedRollout, play_steps
+
+if TYPE_CHECKING:
+    from torchrl_gpu.training.replay.codecs import HeightmapCodec
+
+
+class Rollout:
+    """Steps an environment with a policy and keeps where it stopped.
+
+    Args:
+        env: The environment; restarts its own rows.
+        keys: Observations to keep; what the environment can make again is left out.
+        n_steps: Rewards of one transition.
+        gamma: Discount of a step.
+        cuda_graphs: Whether all steps of a call are one replay of a CUDA graph; on a CPU they run one by one.
+        decisions: What else to keep of the state acted in, as in `play_steps`.
+        store: Packs the heightmaps of transitions as soon as they are played; None leaves them as they are.
+        group: Where the environment keeps its robots: transitions are then those of one robot each, their entries at
+            the root; `decisions` are the robots'.
+        written: What those of `decisions` must be that are the policy's own, without batch axes; loading checks them.
+    """
+
+    def __init__(
+        self,
+        env: BatchedEnv,
+        keys: Sequence[NestedKey],
+        n_steps: int,
+        gamma: float,
+        cuda_graphs: bool = False,
+        decisions: Sequence[str] = ("action",),
+        store: HeightmapCodec | None = None,
+        group: tuple[str, ...] = (),
+        written: Mapping[str, Entry] | None = None,
+    ) -> None:
+        self._written = dict(written or {})
+        self.cuda_graphs, self.store, self.group = cuda_graphs, store, group
+        self._graphed: GraphedRollout | None = None
+        self.env, self.n_steps, self.gamma = env, n_steps, gamma
+        own = [(*group, name) for name in RESULTS] if group else []
+        results = dict.fromkeys([*RESULTS, *own, *env.outcomes])
+        self._kept = list(keys), [unravel_key((*group, name)) for name in decisions], list(results)
+        self.current: TensorDictBase = env.reset()
+        self.pending: TensorDictBase | None = None  # (trajectories, n − 1 or fewer), steps whose return is not complete
+
+    @torch.no_grad()
+    def collect(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
+        """Acts for `steps` steps.
+
+        Args:
+            policy: Writes `action`.
+            steps: T.
+
+        Returns:
+            Transitions ready for replay, packed by `store`, (N·T,), or (N·R·T,) of R robots, once n − 1 steps are
+            pending (n − 1 fewer of each trajectory at the start), and the raw steps (N, T) with `next` holding reward,
+            ends, the environment's outcomes and the observations kept.
+        """
+        fresh, self.current = self._player(policy, steps)(self.current)
+        kept = self._packed(self._replayed(fresh))
+        joined = kept if self.pending is None else torch.cat([self.pending, kept], 1)
+        self.pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
+        return n_step(joined, self.n_steps, self.gamma).flatten(), fresh
+
+    def _player(self, policy: Policy, steps: int) -> Callable[[TensorDictBase], tuple[TensorDictBase, TensorDictBase]]:
+        if not self.cuda_graphs:
+            return lambda current: play_steps(self.env, policy, current, steps, *self._kept)
+        if self._graphed is None or (self._graphed.policy, self._graphed.steps) != (policy, steps):
+            self._graphed = GraphedRollout(self.env, policy, steps, *self._kept)
+        return self._graphed
+
+    def _replayed(self, steps: TensorDictBase) -> TensorDictBase:
+        """Steps (N, T), or (N·R, T) of robots, with no more in `next` than learning needs."""
+        steps = per_robot(steps, self.group) if self.group else steps.copy()
+        keys, _, _ = self._kept
+        return steps.set("next", steps["next"].select(*(_last(key) for key in keys), *RESULTS))
+
+    def _packed(self, steps: TensorDictBase) -> TensorDictBase:
+        return steps if self.store is None else self.store.packed(steps.copy())
+
+    def state_dict(self) -> dict[str, object]:
+        """Environment and unfinished transitions: tensors and integers only."""
+        pending = None if self.pending is None else self.pending.to_dict()
+        return {"env": self.env.state_dict(), "current": self.current.clone().to_dict(), "pending": pending}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Goes on where `state` was saved.
+
+        Raises:
+            ValueError: Something in it cannot be this environment's; nothing has changed then.
+        """
+        where, wanted = "Rollout.load_state_dict", {"env", "current", "pending"}
+        if not isinstance(state, Mapping) or not wanted <= set(state):
+            raise ValueError(f"{where}: want the entries {sorted(wanted)}; got {shown(state)}")
+        current = self._checked_current(f"{where}: current", state["current"])
+        pending = self._checked_pending(f"{where}: pending", state["pending"])
+        self.env.load_state_dict(state["env"])
+        self.current, self.pending = current, pending
+
+    def transition_entries(self, packed: bool = True) -> dict[NestedKey, Entry]:
+        """What a transition must hold, without batch axes; heightmaps as `store` packs them, or as they are shown."""
+        specs = (self.env.full_observation_spec, self.env.full_reward_spec, self.env.full_done_spec)
+        known = {key: entry for spec in specs for key, entry in self._own_entries(spec).items()}
+        known |= {
+            key: entry._replace(bounds=Bounds()) if entry.dtype.is_floating_point else entry
+            for key, entry in self._own_entries(self.env.full_action_spec).items()
+        }
+        known |= self._written
+        if packed and self.store is not None:
+            known |= self.store.entries(known)
+        keys, decisions, _ = ({_last(key) for key in names} for names in self._kept)
+        there = {key: known[key] for key in (*keys, *decisions) if key in known}
+        later = {("next", key): known[key] for key in (*keys, *RESULTS) if key in known and key not in self._written}
+        return there | later
+
+    def _own_entries(self, spec: Any) -> dict[str, Entry]:
+        """Those of environments, or of their robots where there is a group, by the last part of their names."""
+        depth = len(self.group)
+        found = {key if isinstance(key, tuple) else (key,): e for key, e in entries_of(spec, 1 + bool(depth)).items()}
+        return {key[-1]: entry for key, entry in found.items() if key[:-1] == self.group}
+
+    def _checked_current(self, where: str, given: Any) -> TensorDictBase:
+        wanted = entries_of(self.env.full_observation_spec) | entries_of(self.env.full_done_spec)
+        found = check_entries(where, given, wanted, more=True)
+        current = self.current.empty(recurse=True)  # a group keeps its batch size
+        for key, value in found.items():
+            current.set(key, value.to(self.env.device))
+        for key, value in flat_entries(given).items():  # what a policy wrote, which it will write again
+            leading = tuple(current.get(key[:-1]).shape) if isinstance(key, tuple) else tuple(current.shape)
+            if key not in found and isinstance(value, Tensor) and tuple(value.shape[: len(leading)]) == leading:
+                current.set(key, value.to(self.env.device))
+        return current
+
+    def _checked_pending(self, where: str, given: Any) -> TensorDictBase | None:
+        if given is None:
+            return None
+        flat = flat_entries(given) if isinstance(given, Mapping) else {}
+        action = flat.get("action")
+        size = tuple(action.shape[:2]) if isinstance(action, Tensor) else ()
+        if len(size) != 2 or size[0] != self._num_trajectories or size[1] >= max(2, self.n_steps):
+            wanted = f"actions of ({self._num_trajectories}, fewer than {self.n_steps}) transitions"
+            raise ValueError(f"{where}: want {wanted}; got {shown(action)}")
+        heights = flat.get("box_heightmap", flat.get(("next", "box_heightmap")))
+        packed = not (isinstance(heights, Tensor) and heights.is_floating_point())
+        check_entries(where, given, {k: e.behind(*size) for k, e in self.transition_entries(packed).items()}, more=True)
+        try:
+            return self._packed(TensorDict(given, batch_size=size).to(self.env.device))
+        except RuntimeError as error:
+            raise ValueError(f"{where}: want entries of {size} transitions; got others too") from error
+
+    @property
+    def _num_trajectories(self) -> int:
+        """N, or N·R of robots."""
+        return (
+            self.env.full_action_spec[(*self.group, "action") if self.group else "action"]
+            .shape[: 1 + bool(self.group)]
+            .numel()
+        )
+
+
+def _last(key: NestedKey) -> str:
+    return key if isinstance(key, str) else key[-1]
+
+
+def per_robot(steps: TensorDictBase, group: tuple[str, ...]) -> TensorDictBase:
+    """Steps of every robot by itself, their entries at the root: (N·R, T), of (N, T) with a `group` of R robots."""
+    robots = steps[group].copy()
+    robots["next"] = steps[("next", *group)]
+    return robots.transpose(1, 2).flatten(0, 1)
+
+
+def n_step(steps: TensorDictBase, n: int, gamma: float) -> TensorDictBase:
+    """n-step transitions of consecutive steps; none crosses the end of an episode.
+
+    The reward of the transition at t is the sum of gamma^k · r[t+k] over k < m, and its `next` that of step t + m − 1,
+    with m = n or the step at which the episode ends, whichever is first. Sutton 1988.
+
+    Args:
+        steps: (N, T + n − 1) with `next` holding `reward` and `done`, (…, 1).
+        n: Rewards summed at most.
+        gamma: Discount of a step.
+
+    Returns:
+        (N, T), `steps_to_next_obs` (N, T, 1) int64 being m; T is 0 for fewer than n steps.
+    """
+    length = max(0, steps.shape[1] - n + 1)
+    reward, done = steps["next", "reward"], steps["next", "done"]
+    alive = torch.ones_like(done[:, :length])
+    total = torch.zeros_like(reward[:, :length])
+    count = torch.zeros_like(alive, dtype=torch.int64)
+    for k in range(n):
+        total = total + alive * gamma**k * reward[:, k : k + length]
+        count = count + alive
+        alive = alive & ~done[:, k : k + length]
+    last = torch.arange(length, device=reward.device) + count[..., 0] - 1  # (N, T)
+    out = steps[:, :length].exclude("next")
+    out["next"] = _at(steps["next"], last).set("reward", total)
+    return out.set("steps_to_next_obs", count)
+
+
+def _at(steps: TensorDictBase, time: Tensor) -> TensorDictBase:
+    env = torch.arange(steps.shape[0], device=time.device)[:, None].expand_as(time)
+    return steps.apply(lambda value: value[env, time], batch_size=time.shape)

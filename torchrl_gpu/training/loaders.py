@@ -1,0 +1,40 @@
+"""What the loaders of a run give: training steps by their number, and suites to evaluate on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+
+class StepLoader:
+    """Numbers the training steps of an epoch, which has `length` of them. Resumes in the middle of an epoch.
+
+    Experience is made inside the training step, so that a loader has nothing else to give.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length, self.done = length, 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        while self.done < self.length:
+            self.done += 1
+            yield self.done
+        self.done = 0
+
+    def state_dict(self) -> dict[str, int]:
+        """Steps of this epoch so far."""
+        return {"done": self.done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Goes on in the middle of an epoch."""
+        self.done = state["done"]
+
+
+def single_batch(suite: object) -> Any:
+    """A loader of one batch: the suite."""
+    return DataLoader([suite], batch_size=None, num_workers=0)  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Replay on the device: buffers, priorities, codecs, files."""

@@ -1,0 +1,169 @@
+"""Replay buffers whose transitions, indices and priorities are on the device, or staged through pinned host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
+import torch
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
+from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
+
+from torchrl_gpu.envs.memory import free_bytes
+from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
+
+ReplayFactory = Callable[[int, torch.device, bool], TensorDictReplayBuffer]
+"""Makes the empty replay of a run. As of `DeviceReplay`, its first arguments are the transitions of a sample, their
+device, and whether some will be left out."""
+
+_SHARE = 0.8  # of the free device memory that a replay may take; updates need the rest
+
+
+class DeviceReplay(TensorDictReplayBuffer):
+    """Transitions on the device: written, drawn and weighted there, without a host read.
+
+    Where they do not fit, they are kept in host memory and staged: a sample is gathered into pinned memory and copied
+    from there; indices and priorities stay on the device.
+
+    Args:
+        batch_size: Transitions of a sample.
+        device: Of samples.
+        masked: Whether transitions can be left out of samples, see `leave_out`.
+        capacity: Transitions kept; the oldest are overwritten.
+        prioritized: Whether transitions are drawn by `td_error` (Schaul et al. 2016); otherwise all are equally likely.
+        alpha: Exponent of the priorities.
+        beta: Exponent of the importance weights at the first update.
+        beta_updates: Updates after which that exponent has gone to 1; None leaves it.
+        storage: "device", "host", or "auto": the device where `capacity` transitions like the first ones fit into most
+            of its free memory, else the host; the choice is logged.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        device: torch.device,
+        masked: bool = False,
+        *,
+        capacity: int = 100_000,
+        prioritized: bool = False,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        beta_updates: int | None = None,
+        storage: Literal["auto", "device", "host"] = "auto",
+    ) -> None:
+        if storage not in ("auto", "device", "host"):
+            raise ValueError(f"DeviceReplay: storage must be auto, device or host; got {storage!r}")
+        for name, count in (("capacity", capacity), ("batch_size", batch_size), ("beta_updates", beta_updates)):
+            if count is not None and count < 1:
+                raise ValueError(f"DeviceReplay: {name} must be at least 1; got {count}")
+        self.prioritized, self._first_beta, self._beta_updates = prioritized, beta, beta_updates
+        self._kind, self._device = storage, torch.device(device)
+        sampler: Sampler = RandomSampler()
+        if prioritized or masked:
+            exponents = (alpha, beta) if prioritized else (0.0, 0.0)
+            sampler = DevicePrioritySampler(capacity, *exponents, device=self._device)
+        super().__init__(
+            storage=HostStorage(capacity, self._device)
+            if storage == "host"
+            else LazyTensorStorage(capacity, device=self._device, compilable=True),  # else each write reads its cursor
+            sampler=sampler,
+            batch_size=batch_size,
+            priority_key="td_error",
+            pin_memory=False,
+            prefetch=None,
+        )
+
+    @property
+    def capacity(self) -> int:
+        """Transitions kept."""
+        return self.storage.max_size
+
+    def extend(self, transitions: TensorDictBase, **kwargs: Any) -> Tensor:
+        """Adds transitions (B,); their indices (B,)."""
+        if self._kind == "auto":
+            self._kind = self._fitting(transitions)
+            if self._kind == "host":
+                self._storage = HostStorage(self.capacity, self._device)
+        return super().extend(transitions, **kwargs)
+
+    def leave_out(self, index: Tensor, rows: Tensor) -> None:
+        """Never draws those of the transitions `index` (B,) for which `rows`, bool (B,) or (B, 1), is true."""
+        cast("DevicePrioritySampler", self.sampler).leave_out(index, rows)
+
+    def set_updates(self, updates: int) -> None:
+        """Lets the exponent of the importance weights follow the number of updates made so far."""
+        if self.prioritized:
+            share = 0.0 if self._beta_updates is None else min(1.0, updates / self._beta_updates)
+            cast("DevicePrioritySampler", self.sampler).beta = self._first_beta + (1 - self._first_beta) * share
+
+    def update_priority(self, index: Any, priority: Any, **kwargs: Any) -> None:
+        """Takes the new errors (B,) or (B, 1) of transitions; nothing where all are equally likely."""
+        if self.prioritized:
+            super().update_priority(index, priority, **kwargs)
+
+    def _fitting(self, transitions: TensorDictBase) -> Literal["device", "host"]:
+        free, needed = free_bytes(self._device), transitions.bytes() // max(1, len(transitions)) * self.capacity
+        if self._device.type == "cpu" or free is None or needed <= _SHARE * free:
+            return "device"
+        rank_zero_info(
+            f"DeviceReplay: {self.capacity} transitions take {needed / 2**30:.1f} GiB and {self._device} has"
+            f" {free / 2**30:.1f} GiB free: they are kept in host memory, and samples are staged"
+        )
+        return "host"
+
+
+class HostStorage(LazyTensorStorage):
+    """Transitions in host memory; what is read comes on a device, through pinned memory where it can be had.
+
+    Args:
+        capacity: Transitions kept.
+        device: Of what is read.
+    """
+
+    def __init__(self, capacity: int, device: torch.device) -> None:
+        super().__init__(capacity, device="cpu", compilable=True)
+        self._target, self._pins = device, device.type == "cuda"
+
+    def get(self, index: Any) -> Any:
+        """Transitions by index, on the device."""
+        found = super().get(index.cpu() if isinstance(index, Tensor) else index)
+        if not isinstance(index, Tensor):  # a slice, to be saved
+            return found
+        if self._pins:
+            try:
+                found = found.pin_memory()
+            except RuntimeError as error:  # the plain copy does the same, more slowly
+                self._pins = False
+                rank_zero_warn(f"DeviceReplay: samples are copied from pageable memory, as pinning failed: {error}")
+        return found.to(self._target, non_blocking=self._pins)
+
+    def set(self, cursor: Any, data: Any, **kwargs: Any) -> None:
+        """Writes transitions that are on any device."""
+        cursor = cursor.cpu() if isinstance(cursor, Tensor) else cursor
+        super().set(cursor, data.to("cpu") if isinstance(data, TensorDictBase) else data, **kwargs)
+
+
+def replay_buffer(
+    capacity: int,
+    batch_size: int,
+    device: str | torch.device = "cpu",
+    *,
+    prioritized: bool = False,
+    alpha: float = 0.6,
+    beta: float = 0.4,
+    masked: bool = False,
+) -> DeviceReplay:
+    """A `DeviceReplay` for loops of one's own; arguments are those of the class."""
+    return DeviceReplay(
+        batch_size,
+        torch.device(device),
+        masked,
+        capacity=capacity,
+        prioritized=prioritized,
+        alpha=alpha,
+        beta=beta,
+        storage="device",
+    )

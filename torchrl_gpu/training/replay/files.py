@@ -1,0 +1,86 @@
+"""A replay as tensors and plain values, and back: what a checkpoint keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tensordict import NestedKey, TensorDict
+from torchrl.data import TensorDictReplayBuffer
+
+from torchrl_gpu.arguments import shown, whole
+from torchrl_gpu.envs.entries import Entry, check_entries
+from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
+
+_ENTRIES = {"capacity", "size", "transitions", "writer", "sampler"}
+
+
+def replay_state(replay: TensorDictReplayBuffer) -> dict[str, Any]:
+    """A replay as tensors and plain values: transitions, where the next go, priorities.
+
+    TorchRL's own `dumps` leaves a pickle that its `loads` would run; this can be read with `weights_only`.
+    """
+    size, capacity = len(replay), replay.storage.max_size
+    transitions = replay.storage[:size] if size else TensorDict(batch_size=[0])
+    return {
+        "capacity": capacity,
+        "size": size,
+        "transitions": (transitions if size == capacity else transitions.clone()).to_dict(),  # a view saves all of it
+        "writer": replay.writer.state_dict(),
+        "sampler": replay.sampler.state_dict(),
+    }
+
+
+def restore_replay(
+    replay: TensorDictReplayBuffer,
+    state: Any,
+    where: str = "replay",
+    entries: Mapping[NestedKey, Entry] | None = None,
+) -> None:
+    """Fills an empty replay with what `replay_state` gave.
+
+    Args:
+        replay: The empty one.
+        state: That state.
+        where: Names it in errors.
+        entries: What a transition must hold, without batch axes, such as `Rollout.transition_entries` gives.
+
+    Raises:
+        ValueError: It is something else, a replay of another size, or transitions that cannot be of this run. Nothing
+            has changed then.
+    """
+    if not isinstance(state, dict) or (missing := _ENTRIES - set(state)):
+        got = f"no {sorted(missing)[0]} in it" if isinstance(state, dict) else f"a {type(state).__name__}"
+        raise ValueError(f"{where}: want what replay_state gives; got {got}")
+    most = replay.storage.max_size
+    capacity = whole(where, "capacity", state["capacity"], 0)
+    if capacity != most:
+        raise ValueError(f"{where}: want one for {most} transitions, as this run keeps; got one for {capacity}")
+    size = whole(where, "size", state["size"], 0, most)
+    transitions = _checked_transitions(where, state["transitions"], size, entries or {}) if size else None
+    writer = _checked_writer(where, replay.writer.state_dict(), state["writer"], most)
+    if state["sampler"] and isinstance(replay.sampler, DevicePrioritySampler):
+        try:
+            replay.sampler.check_state_dict(state["sampler"])
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+    if transitions is not None:
+        replay.extend(transitions.to(replay.storage.device))
+    replay.writer.load_state_dict(writer)
+    if state["sampler"]:  # else the run that wrote it drew uniformly, and all are equally likely
+        replay.sampler.load_state_dict(state["sampler"])
+
+
+def _checked_transitions(where: str, given: Any, size: int, entries: Mapping[NestedKey, Entry]) -> TensorDict:
+    check_entries(where, given, {key: entry.behind(size) for key, entry in entries.items()}, more=True)
+    try:
+        return TensorDict(given, batch_size=[size])
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(f"{where}: want entries of {size} transitions; got {str(error).splitlines()[0]}") from error
+
+
+def _checked_writer(where: str, present: Mapping[str, Any], given: Any, most: int) -> dict[str, int]:
+    if not isinstance(given, Mapping) or set(given) != set(present):
+        raise ValueError(f"{where}: want a writer of {sorted(present)}; got {shown(given)}")
+    limits = {"_cursor": most}
+    return {name: whole(where, f"writer {name}", value, 0, limits.get(name, 2**62)) for name, value in given.items()}

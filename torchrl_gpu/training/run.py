@@ -1,0 +1,358 @@
+"""What every module that trains in an environment shares: environment, frames, exact resume, ranks, evaluation."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities import rank_zero_info
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.data import TensorDictReplayBuffer
+from torchrl.envs import EnvBase
+
+from torchrl_gpu.arguments import shown, whole
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.policies.generators import random_state, set_random_state
+from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.training.checkpoint_files import read_entry, read_part
+from torchrl_gpu.training.collect.episodes import EpisodeMeter
+from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.data import suite_of
+from torchrl_gpu.training.loaders import StepLoader, single_batch
+from torchrl_gpu.training.replay.files import replay_state, restore_replay
+
+STEPS_PER_EPOCH = 500  # where nobody says
+
+EnvFactory = Callable[[], BatchedEnv]
+"""Makes the environment of a run; called with `device`, once the process knows its own."""
+
+
+class EnvRun(LightningModule):
+    """A Lightning module that plays in an environment on its own device, and resumes where it was saved.
+
+    `frames` counts steps of environments over all processes, so that all of them agree on what depends on it.
+
+    The environment is made in `setup`, when the device is known, each process' with episodes of its own; `build` is
+    called then, to make what depends on it. A subclass ends its constructor with `take_made_env`, makes `rollout` in
+    `on_fit_start`, calls `restore_run` in `on_train_start`, and plays by `collect`.
+
+    Args:
+        env: Makes the environment, called with `device`: in a config the environment itself, in Python a function, a
+            `functools.partial` or an environment, which is moved where it must be.
+    """
+
+    rollout: Rollout
+    meter: EpisodeMeter
+
+    run_config: dict[str, Any] | None = None
+    """The resolved configuration as plain data, where the command line made this module."""
+
+    def __init__(self, env: EnvFactory | BatchedEnv) -> None:
+        super().__init__()
+        if isinstance(env, EnvBase) and not isinstance(env, BatchedEnv):
+            raise ValueError(self._refused(env))
+        self.automatic_optimization = False
+        self.frames = 0
+        self._resumed: dict[str, Any] | None = None
+        self.__dict__["_env_factory"] = env
+        self.__dict__["_env"] = None  # not a submodule: its state is saved with the rollout, and only for training
+
+    def take_made_env(self) -> None:
+        """Takes an environment that was given made, and not as a factory, so that `build` need not wait."""
+        if isinstance(self._env_factory, EnvBase):
+            self._take_env(self._env_factory)
+
+    @property
+    def env(self) -> BatchedEnv:
+        """The environment that is trained in, once it is made."""
+        if self.__dict__["_env"] is None:
+            raise RuntimeError(f"{type(self).__name__}.env: it is made in `setup`, when the device is known")
+        return self.__dict__["_env"]
+
+    def _take_env(self, env: EnvBase) -> None:
+        if not isinstance(env, BatchedEnv):
+            raise ValueError(self._refused(env))
+        self.__dict__["_env"] = env
+        self.build()
+
+    def _refused(self, env: Any) -> str:
+        return (
+            f"{type(self).__name__}: env must be a torchrl_gpu.envs.BatchedEnv without transforms, whose resets stay on"
+            f" the device; got {type(env).__module__}.{type(env).__qualname__}"
+        )
+
+    def make_env(self, device: torch.device, rank: int = 0) -> None:
+        """Makes environment and networks on a device, unless they are there.
+
+        Args:
+            device: Of the process.
+            rank: Of the process: its environments are those from number `rank · num_envs` on.
+        """
+        if self.__dict__["_env"] is None:
+            make: Any = self._env_factory
+            self._take_env(make(device=device))
+        if self.env.device != device:
+            self.__dict__["_env"] = self.env.like(self.env.num_envs, device=device)
+        if rank:
+            self.env.renumber(rank * self.env.num_envs)
+
+    def build(self) -> None:
+        """Makes what depends on the environment, such as an agent; its weights are loaded after that."""
+
+    # -- what is told of a run --------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def policy_for(self, env: BatchedEnv) -> Policy:
+        """The greedy policy in an environment: writes `action`."""
+
+    @property
+    @abstractmethod
+    def learner_name(self) -> str:
+        """What learns, in tables."""
+
+    @property
+    def has_values(self) -> bool:
+        """Whether `policy_for` gives a policy that says what it expects of each action."""
+        return False
+
+    @property
+    def policy_name(self) -> str:
+        """What tables call the policy."""
+        return self.learner_name + ("" if self.trained else " (untrained)")
+
+    @property
+    def trained(self) -> bool:
+        """Whether the weights are those of a run."""
+        return self.frames > 0 or self.trainer.ckpt_path is not None
+
+    def baselines(self, env: BatchedEnv) -> Mapping[str, Policy] | None:
+        """What the policy is compared with in an environment, by name; None stands for the suite's own."""
+        return None
+
+    @property
+    def episodes(self) -> Tensor:
+        """How many episodes have ended in training, int64 on the device."""
+        return self.meter.finished
+
+    @property
+    def outcomes(self) -> Mapping[str, Tensor]:
+        """What recent episodes of training came to, by name, on the device."""
+        return self.meter.recent if hasattr(self, "meter") else {}
+
+    # -- playing ----------------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Makes the environment on the device that the Trainer chose, each process' with episodes of its own.
+
+        Raises:
+            ValueError: It would train in states in which nothing is legal.
+        """
+        fits = stage == "fit"
+        self.make_env(self.trainer.strategy.root_device, self.global_rank if fits else 0)
+        if fits and getattr(self.env, "skip_unplaceable", False):
+            raise ValueError(
+                f"{type(self).__name__}: want an environment whose episodes end where nothing is legal; got"
+                " skip_unplaceable=True, which is for evaluation"
+            )
+        if fits and self.global_rank:
+            torch.manual_seed(fold_rank(torch.initial_seed(), self.global_rank))
+
+    def on_fit_start(self) -> None:
+        """Begins to count episodes; a subclass makes its `rollout` besides."""
+        self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
+
+    def collect(self, policy: Policy, steps: int) -> TensorDictBase:
+        """Plays on and counts; transitions (B,), none while fewer steps than a return needs have been played."""
+        self.env.set_frames(self.frames)
+        transitions, played = self.rollout.collect(policy, steps)
+        self.frames += played.numel() * self.trainer.world_size
+        after = played["next"]
+        self.meter.count({"done": after["done"], **self.env.episode_outcomes(after)})
+        return transitions
+
+    def log_step(self, values: Mapping[str, Tensor | float], **options: Any) -> None:
+        """Logs values of this training step, means over all processes."""
+        self.log_dict(dict(values), sync_dist=self.trainer.world_size > 1, **options)
+
+    def updates_now(self, most: int) -> int:
+        """Updates of this training step: so many, but never beyond `trainer.max_steps`."""
+        left = self.trainer.max_steps - self.trainer.global_step
+        return min(most, left) if self.trainer.max_steps > 0 else most
+
+    # -- where no data module is given -------------------------------------------------------------------------------
+
+    def train_dataloader(self) -> StepLoader:
+        """Training steps, until `trainer.max_steps` ends the run."""
+        return StepLoader(STEPS_PER_EPOCH)
+
+    def test_dataloader(self) -> Any:
+        """One batch: the suite of `test`, with the defaults of `Episodes`."""
+        return single_batch(suite_of(self))
+
+    def predict_dataloader(self) -> Any:
+        """One batch: the suite of `predict`, likewise."""
+        return single_batch(suite_of(self, "predict"))
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def rank_state(self) -> dict[str, Any]:
+        """All that this process needs to go on as if it had never stopped, but weights and optimizer."""
+        return {
+            "frames": self.frames,
+            "rollout": self.rollout.state_dict(),
+            "meter": self.meter.state_dict(),
+            "random": random_state(self.env.device),
+        }
+
+    def part_state(self, rank: int, replay: bool) -> dict[str, Any] | None:
+        """What a process adds to a checkpoint in a file of its own; None if nothing.
+
+        Args:
+            rank: Of the process; the state of the first one is in the checkpoint itself.
+            replay: Whether what is large is saved too, such as a replay.
+        """
+        return self.rank_state() if rank else None
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what the first process needs to go on; see `part_state` for the others."""
+        checkpoint["frames"] = self.frames
+        if hasattr(self, "rollout"):
+            checkpoint |= self.rank_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keeps what `restore_run` will go on with."""
+        self.frames = whole("checkpoint", "frames", checkpoint.get("frames", 0), 0, 2**62)
+        self._resumed = checkpoint if "rollout" in checkpoint else None
+
+    def restore_run(self) -> None:
+        """Takes what the checkpoint held, where there is one.
+
+        Raises:
+            ValueError: A part of the checkpoint belongs to another one, or is no such thing.
+        """
+        if self._resumed is None:
+            return
+        checkpoint, path, rank = self._resumed, Path(str(self.trainer.ckpt_path)), self.global_rank
+        self._resumed = None
+        entry = read_entry(checkpoint, f"checkpoint {path}")
+        part = None if entry is None else read_part(path, entry, rank)
+        state = checkpoint if rank == 0 else part
+        if state is not None and "rollout" in state:
+            self._take_rank_state(state, f"checkpoint {path}")
+        else:
+            rank_zero_info(f"{self._process}: {path} holds no state of this process: its environments begin anew")
+        self.restore_part(part, path)
+
+    def restore_part(self, part: Mapping[str, Any] | None, path: Path) -> None:
+        """Takes what a subclass added to this process' part of a checkpoint.
+
+        Args:
+            part: The part; None where there is none.
+            path: The checkpoint.
+        """
+
+    @property
+    def _process(self) -> str:
+        name, rank = type(self).__name__, self.global_rank
+        return f"{name}, process {rank}" if rank else name
+
+    def _take_rank_state(self, state: Mapping[str, Any], where: str) -> None:
+        """Takes what `rank_state` gave, looked at before it is trusted."""
+        for name in ("meter", "random"):
+            if not isinstance(state.get(name), Mapping):
+                raise ValueError(f"{where}: want a mapping named {name}; got {shown(state.get(name))}")
+        self.frames = whole(where, "frames", state.get("frames"), 0, 2**62)
+        try:
+            self.rollout.load_state_dict(state["rollout"])
+            self.meter.load_state_dict(state["meter"])
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+        set_random_state(state["random"], self.env.device)
+
+    # -- evaluation -------------------------------------------------------------------------------------------------
+
+    def validation_step(self, suite: Any, batch_idx: int) -> None:
+        """Plays the suite's episodes greedily and logs its scores."""
+        scores = suite.play(self.policy_for(suite.env)).scores()
+        if self.trainer.state.fn == "validate":
+            suite.show(self.policy_name, scores)
+        headline: str = suite.headline
+        self.log(f"val/{headline}", scores.pop(headline), prog_bar=True, batch_size=1)
+        self.log_dict({f"val/{k}": v for k, v in scores.items()}, batch_size=1)
+
+    def test_step(self, suite: Any, batch_idx: int) -> None:
+        """Plays policy and baselines on the same episodes; the suite prints and writes the table, in one process."""
+        if self.trainer.is_global_zero:
+            self.log_dict({f"test/{k}": v for k, v in self.compare(suite).items()}, batch_size=1)
+
+    def compare(self, suite: Any) -> dict[str, float]:
+        """The suite's table of the policy and what it is compared with; the policy's scores by name."""
+        folder, others = Path(self.trainer.default_root_dir), self.baselines(suite.env)
+        scores: dict[str, float] = suite.compare(self.policy_for(suite.env), folder, self.policy_name, others)
+        return scores
+
+    def predict_step(self, suite: Any, batch_idx: int) -> Any:
+        """Plans of every episode; the suite writes them, in one process."""
+        if not self.trainer.is_global_zero:
+            return None
+        return suite.plan(self.policy_for(suite.env), Path(self.trainer.default_root_dir))
+
+
+class ReplayRun(EnvRun):
+    """An `EnvRun` that learns from a replay, which a subclass makes in `on_fit_start`.
+
+    Args:
+        env: As in `EnvRun`.
+        warmup_frames: Frames, over all environments, played before the first update.
+    """
+
+    replay: TensorDictReplayBuffer
+
+    def __init__(self, env: EnvFactory | BatchedEnv, warmup_frames: int) -> None:
+        super().__init__(env)
+        self.warmup_frames = warmup_frames
+
+    def check_replay(self, replay: TensorDictReplayBuffer, needed: int) -> None:
+        """ValueError unless a replay can hold so many transitions: a batch, and what is played between two updates."""
+        if (capacity := replay.storage.max_size) < needed:
+            raise ValueError(
+                f"{type(self).__name__}: replay must hold a batch and a rollout, {needed} transitions; got {capacity}"
+            )
+
+    def fill(self, play: Callable[[], None], batch_size: int) -> None:
+        """Plays until there is enough for the first update; a resumed run has its replay from beside its checkpoint."""
+        self.restore_run()
+        while self.frames < self.warmup_frames or len(self.replay) < batch_size:
+            play()
+
+    def part_state(self, rank: int, replay: bool) -> dict[str, Any] | None:
+        """As in `EnvRun`, and the replay."""
+        state = super().part_state(rank, replay) or {}
+        if replay:
+            state["replay"] = replay_state(self.replay)
+        return state or None
+
+    def restore_part(self, part: Mapping[str, Any] | None, path: Path) -> None:
+        """Takes the replay; where there is none it is filled again before updates go on."""
+        if part is not None and "replay" in part:
+            restore_replay(self.replay, part["replay"], f"replay of {path}", self.rollout.transition_entries())
+        else:
+            self.warmup_frames += self.frames
+            rank_zero_info(f"{self._process}: no replay beside {path}: it is filled again before updates go on")
+
+
+def check_counts(where: str, **counts: int) -> None:
+    """ValueError unless every count is at least 1."""
+    for name, count in counts.items():
+        if count < 1:
+            raise ValueError(f"{where}: {name} must be at least 1; got {count}")
+
+
+def fold_rank(seed: int, rank: int) -> int:
+    """A seed of its own for each process of a run, from the one that all of them were given."""
+    return (seed + rank * 0x9E3779B97F4A7C15) % 2**63  # the golden ratio: far from the seeds that a user tries

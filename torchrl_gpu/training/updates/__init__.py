@@ -1,0 +1,1 @@
+"""Updates of weights: clipping, CUDA graphs."""

@@ -1,0 +1,207 @@
+"""A whole update as one launch: a CUDA graph of losses, backward pass, clipping, optimizer's step and targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from torch import Tensor
+from torch.optim import Optimizer
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from torchrl_gpu.policies.agents.base import Agent
+from torchrl_gpu.training.collect.graphed import Capture, Graph, capture_cuda, casts, uncached_casts
+from torchrl_gpu.training.updates.clipping import clip_gradients
+
+Losses = Callable[[TensorDictBase], dict[str, Tensor]]
+
+_WANTED = (
+    "GraphedUpdate: want losses, an optimizer and targets that never make the host wait, so that a CUDA graph can hold"
+    " them"
+)
+_OUTCOMES = ("reward", "done", "terminated")
+
+
+class GraphedUpdate:
+    """An update of an agent as a function of a batch; on CUDA one replay of a graph.
+
+    An update is: `Agent.losses`, the backward pass of their sum, clipping, a step of the optimizer,
+    `Agent.update_targets`. A call copies the batch into tensors that the graph reads. Weights, targets and the
+    optimizer's state are read and written where they are, and learning rates are taken from the optimizer at every
+    call, so that what is loaded or scheduled between calls counts. Random numbers come from torch's global generator of
+    the device, which a replay moves on. Targets that follow by the number of the update do so outside of the graph.
+
+    A graph is made at the second of two calls that are alike in what is fixed in it: the shapes of the batch, the
+    optimizer's settings but the learning rate, autocast, the agent's training mode. Other calls, hence the first, which
+    gives the optimizer its state, and all of a schedule that changes momentum, run as on other devices: one operator
+    after the other.
+
+    A call leaves the weights without gradients, and a replay calls none of their hooks.
+
+    Args:
+        agent: Its losses and `update_targets` may not read the device back.
+        optimizer: Of the agent's weights; it keeps its state on the device, as with `capturable=True`, which is set
+            where there is such a setting and the weights are on CUDA.
+        max_grad_norm: Gradients of each of the optimizer's groups are clipped to this norm; None leaves them.
+        losses: What is called in place of `agent.losses`, such as that compiled.
+        capture: Makes a graph of a function without arguments; None takes `capture_cuda` where the weights are on a
+            CUDA device, and no graph elsewhere.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        optimizer: Optimizer,
+        max_grad_norm: float | None = None,
+        *,
+        losses: Losses | None = None,
+        capture: Capture | None = None,
+    ) -> None:
+        self.agent, self.optimizer, self.max_grad_norm = agent, optimizer, max_grad_norm
+        self.losses = agent.losses if losses is None else losses
+        self.device = agent.parameters_to_train[0].device
+        on_cuda = self.device.type == "cuda"
+        self._capture = partial(capture_cuda, wanted=_WANTED) if capture is None and on_cuda else capture
+        self._rates = [torch.zeros((), device=self.device) for _ in optimizer.param_groups]
+        seen = agent.observations
+        self._keys: list[NestedKey] = [*seen, "action", "steps_to_next_obs", "priority_weight"]
+        self._keys += [("next", key) for key in (*seen, *_OUTCOMES)]
+        self._batch: TensorDictBase = TensorDict()
+        self._graph: Graph | None = None
+        self._fixed: tuple[Any, ...] = ()
+        self._on_load(optimizer)
+        optimizer.register_load_state_dict_post_hook(self._on_load)
+
+    def __call__(self, batch: TensorDictBase, update: int) -> dict[str, Tensor]:
+        """Updates.
+
+        Args:
+            batch: As in `Agent.losses`, (B,).
+            update: Its number, the first being 1.
+
+        Returns:
+            As `Agent.losses`, without gradients; `td_error` (B, 1) is written into `batch`.
+        """
+        result = self._updated(batch.select(*self._keys, strict=False))
+        if not self.agent.targets_update_every_step:
+            self.agent.update_targets(update)
+        batch.set("td_error", result["td_error"])
+        return dict(result["losses"].items())
+
+    def _updated(self, batch: TensorDictBase) -> TensorDictBase:
+        if self._capture is None:
+            return self._update(batch)
+        self._take_rates()
+        if (fixed := self._fixed_in(batch)) != self._fixed:
+            self._graph, self._fixed = None, fixed
+            return self._update(batch)
+        if self._graph is None:
+            self._batch = batch.clone()
+            self._graph = self._recorded(self._capture)
+        _copy(batch, self._batch)
+        self._graph.replay()
+        torch.clear_autocast_cache()  # it may hold weights as they were before
+        return self._graph.result.clone()
+
+    # -- the update ---------------------------------------------------------------------------------------------------
+
+    def _update(self, batch: TensorDictBase) -> TensorDictBase:
+        """`losses` and `td_error` of an update from a batch (B,)."""
+        batch = batch.copy()
+        self.optimizer.zero_grad()
+        with nullcontext() if self._capture is None else uncached_casts(self.device):
+            with set_exploration_type(ExplorationType.RANDOM):
+                losses = self.losses(batch)
+            torch.stack(list(losses.values())).sum().backward()
+            self._step()
+            if self.agent.targets_update_every_step:
+                self.agent.update_targets(1)
+        found = TensorDict({name: loss.detach() for name, loss in losses.items()})
+        return TensorDict({"losses": found, "td_error": batch["td_error"]})
+
+    def _step(self) -> None:
+        groups = self.optimizer.param_groups
+        if self.max_grad_norm is not None:
+            for group in groups:
+                clip_gradients(group["params"], self.max_grad_norm)
+        with nullcontext() if self._capture is None else _set_rates(groups, self._rates):
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    # -- the graph ----------------------------------------------------------------------------------------------------
+
+    def _on_load(self, optimizer: Optimizer) -> None:
+        """The optimizer's state is in other tensors now."""
+        self._graph, self._fixed = None, ()
+        if self.device.type == "cuda":
+            make_capturable(optimizer)
+
+    def _take_rates(self) -> None:
+        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
+            rate.fill_(group["lr"])
+
+    def _fixed_in(self, batch: TensorDictBase) -> tuple[Any, ...]:
+        """What a graph of an update from this batch cannot read anew."""
+        rows = [(key, value.shape, value.dtype) for key, value in batch.items(True, True)]
+        groups = self.optimizer.param_groups
+        settings = [{key: group[key] for key in group if key not in ("params", "lr")} for group in groups]
+        return rows, settings, self.agent.training, casts(self.device)
+
+    def _recorded(self, capture: Capture) -> Graph:
+        """A graph of an update; the agent and the optimizer are as if there had been none."""
+        written = self._written()
+        before = [value.clone() for value in written]
+        try:
+            return capture(partial(self._update, self._batch), self.device)
+        finally:
+            for value, was in zip(written, before, strict=True):
+                value.copy_(was)
+
+    def _written(self) -> list[Tensor]:
+        """All that updates write.
+
+        Raises:
+            ValueError: The optimizer keeps more than tensors on the device.
+        """
+        kept = [item for entries in self.optimizer.state.values() for item in entries.items() if item[1] is not None]
+        for name, value in kept:
+            if not isinstance(value, Tensor) or value.device != self.device:
+                where = f"on {value.device}" if isinstance(value, Tensor) else f"as {type(value).__name__}"
+                raise ValueError(
+                    f"GraphedUpdate: want an optimizer whose state is in tensors on {self.device}, which a CUDA graph"
+                    f" can write; got {type(self.optimizer).__name__}, which keeps {name} {where}"
+                )
+        weights = [value for value in self.agent.state_dict().values() if isinstance(value, Tensor)]
+        return [*weights, *(value for _, value in kept)]
+
+
+def make_capturable(optimizer: Optimizer) -> None:
+    """Has an optimizer count its steps on the device, also where the state that it has loaded does not."""
+    for group in optimizer.param_groups:
+        if "capturable" not in group:
+            continue
+        group["capturable"] = True
+        for weight in group["params"]:
+            if "step" in (state := optimizer.state.get(weight, {})):
+                state["step"] = state["step"].to(weight.device)
+
+
+@contextmanager
+def _set_rates(groups: list[dict[str, Any]], rates: list[Tensor]) -> Iterator[None]:
+    """Learning rates that a graph reads where they are; schedules go on to see and set numbers."""
+    numbers = [group["lr"] for group in groups]
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate
+    try:
+        yield
+    finally:
+        for group, number in zip(groups, numbers, strict=True):
+            group["lr"] = number
+
+
+def _copy(batch: TensorDictBase, into: TensorDictBase) -> None:
+    torch._foreach_copy_(list(into.values(True, True)), list(batch.values(True, True)))
