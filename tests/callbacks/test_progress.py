@@ -54,8 +54,8 @@ class Run:
         )
         self.trainer.max_epochs, self.trainer.num_training_batches = -1, 10
         self.trainer.fit_loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=41))
-        meter = SimpleNamespace(recent=recent or {"utilization": Unreadable()})
-        self.module: Any = SimpleNamespace(frames=0, meter=meter, device=torch.device(device))
+        outcomes = recent or {"utilization": Unreadable()}
+        self.module: Any = SimpleNamespace(frames=0, outcomes=outcomes, device=torch.device(device))
         self.bar._trainer = self.trainer
         self.bar.on_fit_start(self.trainer, self.module)
 

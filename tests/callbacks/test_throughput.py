@@ -25,7 +25,7 @@ class Run:
         self.trainer: Any = SimpleNamespace(global_step=0, sanity_checking=False, state=SimpleNamespace(fn="fit"))
         self.module: Any = SimpleNamespace(
             frames=0,
-            meter=SimpleNamespace(finished=torch.tensor(0)),
+            episodes=torch.tensor(0),
             log=lambda name, value, **_: self._log(name, value),
         )
 
@@ -36,7 +36,7 @@ class Run:
         self.clock += seconds
         self.module.frames += frames
         self.trainer.global_step += updates
-        self.module.meter.finished += episodes
+        self.module.episodes += episodes
 
     def step(self, *args: float) -> dict[str, float]:
         """A training step that takes so many seconds, frames, updates and episodes; what is logged at its end."""

@@ -71,16 +71,19 @@ def _raised_by(error: BaseException) -> tuple[str, str]:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0], frame.f_code.co_name
 
 
-def _parser_line(text: str, options: list[str]) -> str:
+def _parser_line(whole: str, options: list[str]) -> str:
     """What jsonargparse found stands in the lines that it indents most, with the value, where it has several, last;
     around it are keys and classes in quotes."""
-    lines = [line for line in text.splitlines() if line.strip(" -")]
+    lines = [line for line in whole.splitlines() if line.strip(" -")]
     depths = [len(line) - len(line.lstrip(" -")) for line in lines]
     found = dict.fromkeys(line.strip(" -") for line, depth in zip(lines, depths, strict=True) if depth == max(depths))
-    said = _shorten(re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", " or ".join(found)))
+    text = " or ".join(found)
+    made = re.findall(r"class_path='([^']+)'", text)[:1]  # of what is made later, by a function
+    text = text.partition(" expects a function or a callable class: ")[2].partition(". Got value: ")[0] or text
+    said = _shorten(re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text))
     given = f"; {_shorten(lines[-1], 80)}" if len(found) > 1 and depths[-1] < max(depths) else ""
-    key = ".".join(dict.fromkeys(re.findall(r'key "([^"]+)"', text)))
-    classes = re.findall(r"class_path '([^']+)'", text)
+    key = ".".join(dict.fromkeys(re.findall(r'key "([^"]+)"', whole)))
+    classes = re.findall(r"class_path '([^']+)'", whole) + made
     where = f"{key} ({classes[-1]})" if classes else key or "command line or config"
     known = (_parameters(classes[-1]) if classes else []) or options
     written = [name for name in re.findall(r"(?:'|--)([\w.]+)", said) if name not in known]

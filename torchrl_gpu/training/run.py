@@ -95,7 +95,8 @@ class EnvRun(LightningModule):
         """
         if self.__dict__["_env"] is None:
             make: Any = self._env_factory
-            self._take_env(make(device=device))
+            asked = getattr(make, "keywords", {}).get("device", "auto")  # of a partial, as configs give it
+            self._take_env(make(device=device) if str(asked) == "auto" else make())
         if self.env.device != device:
             self.__dict__["_env"] = self.env.like(self.env.num_envs, device=device)
         if rank:
