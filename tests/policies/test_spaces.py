@@ -182,6 +182,7 @@ from tensordict import TensorDict
 from torchrl.envs import EnvBase
 from tests.policies.navigation_spaces import make
 from tests.training.tiny import dqn
+from torchrl_gpu.policies import AgentSpace, PolicyWrapper
 
 def no_environment(*args, **kwargs):
     raise AssertionError

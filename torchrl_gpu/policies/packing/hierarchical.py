@@ -146,7 +146,9 @@ class HierarchicalPacker(TensorDictModuleBase):
         if margin < 0:
             raise ValueError(f"HierarchicalPacker: margin must be at least 0; got {margin}")
         if "z_map" not in env.include:
-            raise ValueError(f"HierarchicalPacker: want an environment that includes z_map; got {list(env.include)}")
+            raise ValueError(
+                f"HierarchicalPacker: want an environment that includes z_map; got one of {list(env.include)}"
+            )
         for name, number in (("shortlist", shortlist), ("item_shortlist", item_shortlist)):
             if number is not None and number < 1:
                 raise ValueError(f"HierarchicalPacker: {name} must be at least 1, or None; got {number}")
