@@ -425,6 +425,7 @@ print(server.port)
 def test_nothing_forks_and_torch_is_not_loaded(child_environment: dict[str, str]) -> None:
     code = """
 import os, sys
+from torchrl_gpu.streaming import StreamServer
 os.register_at_fork(before=lambda: print("forked"))
 with StreamServer(port=0) as server:
     server.stop()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS, REFERENCE_SETTINGS, make_protocol
-from torchrl_gpu.evaluation.packing.episodes import pack
+from torchrl_gpu.evaluation.packing import evaluate
 from torchrl_gpu.policies.packing import RandomLegal
 
 # Utilization of random legal actions in the released environment of Zhao et al. (AAAI 2021), 500 sequences each.
@@ -26,7 +26,7 @@ def test_a_protocol_packs_boxes_of_whole_cells_into_ten_by_ten_by_ten(name: str)
 def test_random_legal_actions_reach_what_they_reach_in_the_released_environment(name: str) -> None:
     torch.manual_seed(0)
     env = make_protocol(name, 400, device="cpu", seed=5, include=["z_map"])
-    score = pack(env, RandomLegal(env)).score("random legal")
+    score = evaluate(env, RandomLegal(env)).score("random legal")
     assert abs(score.utilization - RANDOM_LEGAL[name]) < 4 * score.utilization_error
 
 
