@@ -95,7 +95,7 @@ def test_a_slow_viewer_gets_the_newest_and_slows_nobody() -> None:
                     "it is older than what others saw long ago"
                 )
             assert [header["meta"]["step"] for header in seen] == sorted(header["meta"]["step"] for header in seen)
-            assert seen[-1]["dropped"] <= 2
+            assert seen[-1]["dropped"] < fresh["dropped"]
             assert fresh["dropped"] >= 30
             assert len(steps) >= 40
 
