@@ -328,7 +328,7 @@ def test_a_module_without_an_environment(tmp_path: Path, capfd: pytest.CaptureFi
     )
     args = ["--config", str(config), "--trainer.callbacks+=torchrl_gpu.callbacks.FrameStream"]
     assert cli.main(["fit", *args, f"--trainer.default_root_dir={tmp_path}"]) == 2
-    assert "viewable: want an environment with `figures` and `pictures`" in capfd.readouterr().err
+    assert "viewable: want an environment with `metrics` and `pictures`" in capfd.readouterr().err
 
 
 # -- with the server itself --
