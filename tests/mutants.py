@@ -189,8 +189,9 @@ AGENTS = [
         'torch.where(state.get("action_mask"), values, -torch.inf)',
         'torch.where(state.get("action_mask"), values, 0.0)',
         "policies/agents/test_twins.py",
+        "policies/agents/test_illegal_values.py",
         "policies/agents/test_contract.py",
-        k="losses or legal",
+        k="losses or legal or bad_actions",
     ),
     _mutant(
         "discount_of_m_steps",
