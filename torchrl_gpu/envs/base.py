@@ -298,4 +298,7 @@ def _can_move(value: Any) -> bool:
 
 def where_rows(mask: Tensor, fresh: Tensor, kept: Tensor) -> Tensor:
     """Rows of `fresh` where `mask` (N,), else of `kept`."""
-    return torch.where(mask.view(-1, *([1] * (kept.ndim - 1))), fresh, kept)
+    mask = mask.view(-1, *([1] * (kept.ndim - 1)))
+    if kept.dtype == torch.uint8 and kept.device.type == "cpu":  # pictures: `where` takes bytes one by one there
+        return kept ^ ((kept ^ fresh) & mask.to(torch.uint8).mul_(255))
+    return torch.where(mask, fresh, kept)

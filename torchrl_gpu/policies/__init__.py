@@ -11,7 +11,7 @@ from torchrl_gpu.policies.networks.navigation import (
     NavigationQuantiles,
     NavigationScores,
 )
-from torchrl_gpu.policies.networks.vectors import VectorScores
+from torchrl_gpu.policies.networks.vectors import VectorActor, VectorCritic, VectorGaussian, VectorScores
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.policies.packing.scores import PlacementScores
 from torchrl_gpu.policies.spaces import AgentSpace
@@ -41,5 +41,8 @@ __all__ = [
     "PolicyWrapper",
     "Rainbow",
     "SoftTargets",
+    "VectorActor",
+    "VectorCritic",
+    "VectorGaussian",
     "VectorScores",
 ]

@@ -1,0 +1,153 @@
+"""Shifts as an environment: specs, clips, seeds, states, laws, and that nothing is read back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+from torchrl.envs.utils import check_env_specs
+
+from tests.no_host_reads import NoHostReads
+from torchrl_gpu.envs import DishwashingEnv
+from torchrl_gpu.envs.viewable import Viewable, viewable
+
+SMALL: dict[str, Any] = {"device": "cpu", "seed": 3, "max_steps": 5, "frame_size": (32, 24), "clip_length": 3}
+
+
+def shifts(num_envs: int = 4, **changes: Any) -> DishwashingEnv:
+    return DishwashingEnv(num_envs, **SMALL | changes)
+
+
+def played(
+    env: DishwashingEnv, steps: int, action: Tensor | None = None
+) -> tuple[list[TensorDictBase], TensorDictBase]:
+    """Steps with one action, or with drawn ones; what each saw and gave, and what is shown then."""
+    current, seen = env.reset(), []
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(steps):
+        current["action"] = torch.rand(env.num_envs, 2, generator=generator) if action is None else action
+        step, current = env.step_and_maybe_reset(current)
+        seen.append(step.clone())
+    return seen, current
+
+
+@pytest.mark.parametrize("observe_as", ["state", "video"])
+@pytest.mark.parametrize("stationary", [False, True])
+def test_specs_are_those_of_what_it_gives(observe_as: str, stationary: bool) -> None:
+    check_env_specs(shifts(observe_as=observe_as, stationary=stationary))
+
+
+def test_shapes() -> None:
+    assert shifts(6).reset()["observation"].shape == (6, 6)
+    clip = shifts(6, observe_as="video").reset()["clip"]
+    assert (clip.shape, clip.dtype) == ((6, 3, 3, 32, 24), torch.uint8)
+
+
+def test_a_clip_is_what_was_seen_last() -> None:
+    seen, _ = played(shifts(observe_as="video"), 5)
+    first = seen[0]["clip"]
+    assert torch.equal(first[:, 0], first[:, 1])  # before there are three pictures the first is repeated
+    assert torch.equal(first[:, 0], first[:, 2])
+    for step in seen:
+        assert torch.equal(step["next", "clip"][:, :-1], step["clip"][:, 1:])
+        assert (step["next", "clip"][:, -1] != step["clip"][:, -1]).flatten(1).any(1).all()
+
+
+def test_a_clip_never_crosses_the_end_of_a_shift() -> None:
+    seen, shown = played(shifts(observe_as="video"), 5)
+    assert seen[-1]["next", "truncated"].all()
+    clip = shown["clip"]
+    assert torch.equal(clip[:, 0], clip[:, 2])
+    assert not torch.equal(clip[:, 0], seen[-1]["next", "clip"][:, -1])
+
+
+def test_profit_is_the_sum_of_rewards() -> None:
+    seen, _ = played(shifts(), 5)
+    total = torch.stack([step["next", "reward"] for step in seen]).sum(0)
+    torch.testing.assert_close(seen[-1]["next", "profit"], total)
+    assert seen[-1]["next", "clean"].min() > 0
+
+
+def test_the_known_optimum_earns_what_is_said() -> None:
+    env = DishwashingEnv(2048, stationary=True, device="cpu", seed=0, max_steps=50)
+    best = env.optimum
+    seen, _ = played(env, 50, torch.tensor([best.speed, best.care]).expand(2048, 2))
+    rewards = torch.stack([step["next", "reward"] for step in seen])
+    error = rewards.std().item() / rewards.numel() ** 0.5
+    assert rewards.mean().item() == pytest.approx(best.reward, abs=5 * error)
+
+
+def test_actions_beyond_the_bounds_are_the_bounds() -> None:
+    one, other = shifts(), shifts()
+    first, _ = played(one, 1, torch.tensor([[7.0, -3.0]]).expand(4, 2))
+    second, _ = played(other, 1, torch.tensor([[1.0, 0.0]]).expand(4, 2))
+    assert torch.equal(first[0]["next", "observation"], second[0]["next", "observation"])
+
+
+@pytest.mark.parametrize("observe_as", ["state", "video"])
+def test_shifts_do_not_depend_on_the_batch(observe_as: str) -> None:
+    action = torch.tensor([[0.7, 0.2]])
+    whole, _ = played(shifts(4, observe_as=observe_as), 8, action.expand(4, 2))
+    part, _ = played(shifts(2, observe_as=observe_as, first_env=2), 8, action.expand(2, 2))
+    for ours, theirs in zip(whole, part, strict=True):
+        for key in ("reward", "profit", "observation" if observe_as == "state" else "clip"):
+            assert torch.equal(ours["next", key][2:], theirs["next", key]), key
+
+
+@pytest.mark.parametrize("observe_as", ["state", "video"])
+def test_a_saved_state_goes_on_the_same(observe_as: str) -> None:
+    env, other = shifts(observe_as=observe_as), shifts(observe_as=observe_as, seed=9)
+    played(env, 3)
+    other.reset()
+    other.load_state_dict(env.state_dict())
+    action = TensorDict({"action": torch.full((4, 2), 0.5)}, [4])
+    for _ in range(4):
+        one, two = env.step_and_maybe_reset(action.clone())[0], other.step_and_maybe_reset(action.clone())[0]
+        assert all(torch.equal(one["next", key], two["next", key]) for key in one["next"].keys())  # noqa: SIM118
+
+
+def test_a_state_that_cannot_be_is_refused() -> None:
+    env = shifts()
+    env.reset()
+    for name, value, message in (("fatigue", 2.0, "from 0 to 1"), ("stack", float("nan"), "from 0 to 60")):
+        state = env.state_dict()
+        state[name] = torch.full_like(state[name], value)
+        with pytest.raises(ValueError, match=f"{name} must be {message}"):
+            env.load_state_dict(state)
+
+
+@pytest.mark.parametrize("observe_as", ["state", "video"])
+@pytest.mark.parametrize("stationary", [False, True])
+def test_a_step_reads_nothing_back(observe_as: str, stationary: bool) -> None:
+    env = shifts(observe_as=observe_as, stationary=stationary)
+    current, action = env.reset(), torch.rand(4, 2)
+    with NoHostReads():
+        for _ in range(7):
+            _, current = env.step_and_maybe_reset(current.set("action", action))
+
+
+def test_it_can_be_watched() -> None:
+    env = shifts(observe_as="video")
+    env.reset()
+    watched = viewable(env)
+    assert isinstance(watched, Viewable)
+    pictures = torch.as_tensor(watched.pictures([1, 3], 24, 32))
+    assert torch.equal(pictures.permute(0, 3, 1, 2), env.entries["clip"][[1, 3], -1])
+    assert {"step", "episode", "return", "waiting", "clean", "broken"} <= set(watched.metrics())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"observe_as": "sound"}, "observe_as must be one of state, video"),
+        ({"clip_length": 0}, "clip_length must be"),
+        ({"frame_size": (64,)}, "frame_size must be two numbers of pixels"),
+        ({"frame_size": (8, 64)}, "frame_size must be"),
+    ],
+)
+def test_arguments_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^DishwashingEnv: {message}"):
+        shifts(**changes)

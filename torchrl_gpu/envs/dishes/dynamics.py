@@ -1,0 +1,88 @@
+"""A slice of many shifts at once, as `reference` defines it."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs.dishes.economics import Economics
+from torchrl_gpu.envs.dishes.reference import MOST_BROKEN
+
+
+class Slices(NamedTuple):
+    """As `reference.Slice`, (N,) each; `broken` is float32, too."""
+
+    stack: Tensor
+    fatigue: Tensor
+    wear: Tensor
+    trend: Tensor
+    washed: Tensor
+    broken: Tensor
+    reward: Tensor
+
+
+def demand_of(prices: Economics, trend: Tensor) -> Tensor:
+    """As `reference.demand_of`, (N,)."""
+    return prices.demand * (trend - prices.demand_swing**2 / 2).exp()
+
+
+def normal(uniform: Tensor) -> Tensor:
+    """Numbers (N,) of mean 0 and variance 1 from three uniform ones each, (N, 3): their sum, within ±3."""
+    return 2 * (uniform.sum(1) - 1.5)
+
+
+def work(
+    prices: Economics,
+    state: dict[str, Tensor],
+    action: Tensor,
+    chance: Tensor,
+    weather: Tensor,
+    stationary: bool = False,
+) -> Slices:
+    """What a slice comes to, in every shift.
+
+    Args:
+        prices: Prices and rates.
+        state: `stack`, `fatigue`, `wear`, `trend` at its beginning, (N,) float32 each.
+        action: Speed and care (N, 2), in [0, 1].
+        chance: (N,) in [0, 1), see `reference.work`.
+        weather: (N,), see `reference.work`.
+        stationary: Whether nothing moves.
+    """
+    speed, care = action.unbind(1)
+    stack, fatigue, wear, trend = (state[name] for name in ("stack", "fatigue", "wear", "trend"))
+    washed = prices.capacity * speed * (1 - prices.tired_share * fatigue)
+    strain = 1 + prices.tired_odds * fatigue + prices.worn_odds * wear
+    waiting = stack
+    if not stationary:
+        waiting = (stack + demand_of(prices, trend)).clamp_max(prices.stack_limit)
+        washed = torch.minimum(waiting, washed)
+        strain = strain + prices.stacked_odds * waiting / prices.stack_limit
+    broken = poisson(washed * prices.fragility * speed * (1 - care) * strain, chance)
+    reward = prices.value * (washed - broken) - prices.damage * broken
+    reward = reward - prices.energy * speed**2 - prices.attention * care**2 - prices.wage
+    if stationary:
+        return Slices(stack, fatigue, wear, trend, washed, broken, reward)
+    used = wear + washed * prices.wear_per_dish
+    worn = used >= 1
+    effort = (speed**2 + care**2) / 2
+    memory = prices.demand_memory
+    return Slices(
+        stack=waiting - washed,
+        fatigue=fatigue + prices.fatigue_rate * (effort - fatigue),
+        wear=torch.where(worn, 0.0, used),
+        trend=memory * trend + prices.demand_swing * math.sqrt(1 - memory**2) * weather,
+        washed=washed,
+        broken=broken,
+        reward=reward - prices.tool * worn,
+    )
+
+
+def poisson(mean: Tensor, chance: Tensor) -> Tensor:
+    """Whole numbers (N,) float32 of at most `MOST_BROKEN`: how many sums of the Poisson law do not exceed `chance`."""
+    count = torch.arange(MOST_BROKEN, device=mean.device)
+    factors = torch.cat([(-mean).exp()[:, None], mean[:, None] / (count[1:])], 1)
+    return (chance[:, None] >= factors.cumprod(1).cumsum(1)).sum(1).float()

@@ -1,0 +1,200 @@
+"""A batched shift at the sink as an environment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torchrl.data import Bounded, TensorSpec, Unbounded
+
+from torchrl_gpu import arguments
+from torchrl_gpu.envs.dishes import dynamics
+from torchrl_gpu.envs.dishes.camera import VISIBLE, Camera
+from torchrl_gpu.envs.dishes.economics import Economics, Optimum, stationary_optimum
+from torchrl_gpu.envs.dishes.reference import MOST_BROKEN
+from torchrl_gpu.envs.entries import Bounds
+from torchrl_gpu.envs.episodic import Advanced, EpisodicEnv
+
+_MOST_DEMAND = 4.0  # times the usual one, in what is observed
+_TURN = 0.45  # of a phase from slice to slice at most, so that its direction can be told
+
+
+class DishwashingEnv(EpisodicEnv):
+    """Shifts at a sink: in every slice of a minute, how fast to wash and how carefully.
+
+    Speed washes more dishes, costs energy, tires and breaks; care keeps dishes whole, costs attention and tires.
+    Demand swings, dishes pile up, and the sponge wears. The reward is what a slice earns, EUR: clean dishes, less
+    damage, energy, attention, wage and new sponges; see `Economics` and `docs/environments/dishwashing.md`.
+
+    The action is (speed, care), (N, 2) float32 in [0, 1]. Observed is, by `observe_as`,
+
+    - "state": `observation` (N, 6) float32: stack over its limit, fatigue, wear, demand over the usual one (at most 4,
+      over 4), share of the shift that is over, and whether a dish broke in the last slice;
+    - "video": `clip` (N, T, 3, H, W) uint8, the pictures of the last T slices, the oldest first; before there are T,
+      the first is repeated. All but stack and time must be told from motion.
+
+    Episodes last `max_steps` slices; `profit`, their sum of rewards in EUR, and `clean` and `broken` dishes are their
+    outcomes.
+
+    Args:
+        num_envs: N.
+        observe_as: What is observed.
+        clip_length: T.
+        frame_size: H and W, pixels, 16 or more each.
+        stationary: Whether nothing moves: as many dishes as are wanted, and neither stack, fatigue nor wear. The best
+            policy is known then, see `optimum`.
+        economics: Prices and rates.
+        max_steps: Slices of a shift.
+        device, seed, first_env: As in `EpisodicEnv`.
+    """
+
+    not_passed_on = ("observations", "action", "outcomes")
+
+    def __init__(
+        self,
+        num_envs: int = 64,
+        *,
+        observe_as: Literal["state", "video"] = "state",
+        clip_length: int = 4,
+        frame_size: Sequence[int] = (64, 64),
+        stationary: bool = False,
+        economics: Economics = Economics(),
+        max_steps: int = 120,
+        device: str | torch.device = "auto",
+        seed: int | None = None,
+        first_env: int = 0,
+    ) -> None:
+        where = type(self).__name__
+        self.observe_as = arguments.choice(where, "observe_as", observe_as, ("state", "video"))
+        self.clip_length = arguments.whole(where, "clip_length", clip_length, 1, 1024)
+        size = arguments.listed(where, "frame_size", "two numbers of pixels", frame_size)
+        self.frame_size = tuple(arguments.whole(where, "frame_size", side, 16, 4096) for side in size)
+        if len(self.frame_size) != 2:
+            arguments.refuse(where, "frame_size", "two numbers of pixels", frame_size)
+        self.stationary = arguments.flag(where, "stationary", stationary)
+        self.economics = economics
+        super().__init__(
+            num_envs,
+            observations=self._observations(),
+            action=Bounded(0.0, 1.0, (2,)),
+            outcomes={name: Unbounded((1,)) for name in ("profit", "clean", "broken")},
+            max_steps=max_steps,
+            device=device,
+            seed=seed,
+            first_env=first_env,
+        )
+
+    def _observations(self) -> dict[str, TensorSpec]:
+        if self.observe_as == "state":
+            return {"observation": Bounded(0.0, 1.0, (6,))}
+        shape = self.clip_length, 3, *self.frame_size
+        return {"clip": Bounded(0, 255, shape, dtype=torch.uint8)}
+
+    @property
+    def optimum(self) -> Optimum:
+        """The best speed and care where nothing moves, and what a slice then earns."""
+        return stationary_optimum(self.economics)
+
+    def begin(self) -> dict[str, Tensor]:
+        """A shift begins rested, with a new sponge, and with up to a quarter of a full stack."""
+        drawn = self.uniform(8)
+        zero = torch.zeros_like(drawn[:, 0])
+        still = self.stationary
+        state = {
+            "stack": zero if still else drawn[:, 0] * (self.economics.stack_limit / 4),
+            "fatigue": zero.clone(),
+            "wear": zero.clone(),
+            "trend": zero.clone() if still else self.economics.demand_swing * dynamics.normal(drawn[:, 1:4]),
+            "broken": zero.clone(),
+            "clean": zero.clone(),
+            "broken_so_far": zero.clone(),
+            "profit": zero.clone(),
+            **{name: drawn[:, 4 + i] for i, name in enumerate(("belt", "arm", "shake", "roll"))},
+        }
+        if self.observe_as == "video":
+            first = self._camera.draw(state, zero)
+            state["clip"] = first[:, None].expand(-1, self.clip_length, -1, -1, -1).contiguous()
+        return state
+
+    def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
+        """Works for a slice."""
+        action = action.clamp(0.0, 1.0)
+        drawn = self.uniform(4)
+        prices = self.economics
+        worked = dynamics.work(prices, state, action, drawn[:, 0], dynamics.normal(drawn[:, 1:]), self.stationary)
+        demand = dynamics.demand_of(prices, state["trend"]) / (_MOST_DEMAND * prices.demand)
+        after = {
+            "stack": worked.stack,
+            "fatigue": worked.fatigue,
+            "wear": worked.wear,
+            "trend": worked.trend,
+            "broken": worked.broken,
+            "clean": state["clean"] + worked.washed - worked.broken,
+            "broken_so_far": state["broken_so_far"] + worked.broken,
+            "profit": state["profit"] + worked.reward,
+            "belt": _turned(state["belt"], demand),
+            "arm": _turned(state["arm"], action[:, 0]),
+            "shake": _turned(state["shake"], torch.full_like(demand, 0.7)),
+            "roll": _turned(state["roll"], 1 - worked.wear),
+        }
+        if self.observe_as == "video":
+            frame = self._camera.draw(after, self._clock)
+            after["clip"] = torch.cat([state["clip"][:, 1:], frame[:, None]], 1)
+        outcomes = {"profit": after["profit"], "clean": after["clean"], "broken": after["broken_so_far"]}
+        return Advanced(after, worked.reward, torch.zeros_like(demand, dtype=torch.bool), outcomes)
+
+    def observe(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Numbers or pictures, by `observe_as`."""
+        if self.observe_as == "video":
+            return {"clip": state["clip"]}
+        prices = self.economics
+        seen = [
+            state["stack"] / prices.stack_limit,
+            state["fatigue"],
+            state["wear"],
+            dynamics.demand_of(prices, state["trend"]) / (_MOST_DEMAND * prices.demand),
+            self._clock,
+            (state["broken"] > 0).float(),
+        ]
+        return {"observation": torch.stack(seen, 1).clamp(0.0, 1.0)}
+
+    def metrics(self) -> dict[str, Tensor]:
+        """Steps, episodes and return, and of the running shift the dishes that wait, are clean and are broken."""
+        counts = {"waiting": "stack", "clean": "clean", "broken": "broken_so_far", "fatigue": "fatigue", "wear": "wear"}
+        return super().metrics() | {name: self.entries[key] for name, key in counts.items()}
+
+    def pictures(self, index: Sequence[int], width: int, height: int) -> Tensor:
+        """Some of the shifts as they stand, uint8 (B, H, W, 3) RGB."""
+        rows = torch.tensor(list(index), device=self.device)
+        camera = Camera(height, width, self.device)
+        seen = {name: self.entries[name][rows] for name in VISIBLE}
+        return camera.draw(seen, self._clock[rows]).permute(0, 2, 3, 1).contiguous()
+
+    @cached_property
+    def _camera(self) -> Camera:
+        return Camera(*self.frame_size, self.device)
+
+    @property
+    def _clock(self) -> Tensor:
+        """Share of the shift that is over, (N,)."""
+        return self._rows["step_count"].float() / self.max_steps
+
+    def _state_bounds(self) -> dict[str, Bounds]:
+        share, count = Bounds(0.0, 1.0), Bounds(0.0, 1e9)
+        return {
+            "step_count": Bounds(0, self.max_steps),
+            "episode": Bounds(0, 2**62),
+            "stack": Bounds(0.0, self.economics.stack_limit),
+            "trend": Bounds(-100.0, 100.0),
+            "broken": Bounds(0.0, MOST_BROKEN),
+            **dict.fromkeys(("fatigue", "wear", "belt", "arm", "shake", "roll"), share),
+            **dict.fromkeys(("clean", "broken_so_far"), count),
+        }
+
+
+def _turned(phase: Tensor, share: Tensor) -> Tensor:
+    """A phase (N,), in turns, after a slice in which it moves by a share of `_TURN`."""
+    return (phase + _TURN * share.clamp(0.0, 1.0)).remainder(1.0)
