@@ -25,7 +25,7 @@ def install() -> None:
             library.impl(func._schema.name.removeprefix("aten::") + _suffix(func), _on_cpu(func), "CUDA")
         library.impl("is_pinned", _is_pinned, "CPU")
         library.impl("_pin_memory", _pin_memory, "CPU")
-    for name in ("empty", "zeros", "ones", "full", "empty_like", "zeros_like", "empty_strided", "rand", "randn"):
+    for name in ("empty", "zeros", "ones", "full", "empty_strided", "rand", "randn"):
         setattr(torch, name, _pinning(getattr(torch, name)))
 
 
@@ -36,14 +36,18 @@ def _suffix(func: Any) -> str:
 def _factories() -> list[Any]:
     found = []
     for name in torch._C._dispatch_get_all_op_names():
-        if not name.startswith("aten::") or torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"):
+        if not name.startswith("aten::") or torch._C._dispatch_has_kernel_for_dispatch_key(
+            name, "CompositeImplicitAutograd"
+        ):
             continue
         base, _, overload = name.removeprefix("aten::").partition(".")
         func = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
         if func is None:
             continue
         arguments = func._schema.arguments
-        if any(each.name == "device" for each in arguments) and not any("Tensor" in str(each.type) for each in arguments):
+        if any(each.name == "device" for each in arguments) and not any(
+            "Tensor" in str(each.type) for each in arguments
+        ):
             found.append(func)
     return found
 

@@ -34,8 +34,8 @@ class CudaGraph:
         self._recorded: list[_Recorded] = []
         self._made: set[int] = set()  # storages
         self._held: Counter[int] = Counter()  # aliases of each storage that the graph itself keeps
-        self._names: dict[int, str] = {}
-        self._storages: dict[int, Any] = {}
+        self._readers: dict[int, tuple[Tensor, str]] = {}  # of each storage one alias, and who reads it
+        self._before: dict[int, tuple[Tensor, Any]] = {}  # what storages held that the capture has written into
         self.operators: list[str] = []
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
@@ -44,18 +44,35 @@ class CudaGraph:
         if recording is not None:
             raise RuntimeError("CUDA error: a graph is being captured already")
         recording, waits.capturing = self, True
+        self._generator = torch.cuda.get_rng_state()
 
     def capture_end(self) -> None:
-        """Has recorded."""
+        """Has recorded: nothing has been done, and what the operators gave holds no numbers yet."""
         global recording
         recording, waits.capturing = None, False
+        torch.cuda.set_rng_state(self._generator)
+        with torch.no_grad():
+            for alias, numbers in self._before.values():
+                alias.untyped_storage().copy_(numbers)
+            for each in self._recorded:
+                for _, memory in each.written:
+                    memory.fill_(float("nan") if memory.dtype.is_floating_point else 1)
+        self._before = {}
+
+    def writes(self, tensors: Any) -> None:
+        """Remembers what memory held, before an operator writes into it."""
+        for tensor in tree_leaves(tensors):
+            if isinstance(tensor, Tensor) and (storage := _storage(tensor)) not in self._made | set(self._before):
+                self._before[storage] = tensor.detach(), tensor.untyped_storage().clone()
 
     def add(self, run: Callable[[Any, Any], Any], func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Records an operator on CPU tensors, with what it gave."""
         read = {_storage(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         results = tree_leaves(out)
         fresh = [
-            (place, leaf) for place, leaf in enumerate(results) if isinstance(leaf, Tensor) and _storage(leaf) not in read
+            (place, leaf)
+            for place, leaf in enumerate(results)
+            if isinstance(leaf, Tensor) and _storage(leaf) not in read
         ]
         self.operators.append(f"{func} {tree_map_only(Tensor, _shape, (args, kwargs))}")
         if not fresh and not func._schema.is_mutable:
@@ -69,7 +86,7 @@ class CudaGraph:
         alias = tensor.detach()
         storage = _storage(alias)
         self._held[storage] += 1
-        self._names.setdefault(storage, f"{name} reads {_shape(tensor)}")
+        self._readers.setdefault(storage, (alias, f"{name} reads {_shape(tensor)}"))
         return alias
 
     @torch.no_grad()
@@ -79,9 +96,11 @@ class CudaGraph:
         Raises:
             RuntimeError: Memory that was there before the capture is held by nobody else any more.
         """
-        for storage, number in self._held.items():
-            if storage not in self._made and torch._C._storage_Use_Count(storage) <= number:
-                raise RuntimeError(f"CUDA error: an illegal memory access: {self._names[storage]}, freed since the capture")
+        for address, (alias, reader) in self._readers.items():
+            storage = alias.untyped_storage()  # whose Python object counts as one
+            if address not in self._made and torch._C._storage_Use_Count(address) <= self._held[address] + 1:
+                raise RuntimeError(f"CUDA error: an illegal memory access: {reader}, freed since the capture")
+            del storage
         for each in self._recorded:
             results = tree_leaves(each.run(each.args, each.kwargs))
             for place, memory in each.written:
@@ -102,7 +121,7 @@ class CudaGraph:
         """Nothing is left to do."""
 
 
-class capture:  # noqa: N801  # its name is `torch.cuda.graph`
+class capture:  # its name is `torch.cuda.graph`
     """Stands in for `torch.cuda.graph`: captures what is done inside."""
 
     def __init__(self, cuda_graph: CudaGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"):

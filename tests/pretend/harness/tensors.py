@@ -97,6 +97,10 @@ class CudaTensor(Tensor):
     def record_stream(self, stream: Any) -> None:
         """Nothing: there is one stream."""
 
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        """What tensordict counts the bytes of."""
+        return ["inside"], None
+
     def __repr__(self, **kwargs: Any) -> str:
         waits.note("repr")
         return f"{self.inside!r} on {CUDA}"
@@ -162,6 +166,8 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         check_index(torch.device(target))
         kwargs["device"] = torch.device("cpu")
     args = tuple(_real(value) for value in args)
+    if facts.mutable and graphs.recording is not None:
+        graphs.recording.writes((args, kwargs))
     out = execute(func, facts, args, kwargs)
     if graphs.recording is not None:
         graphs.recording.add(lambda a, k: execute(func, facts, a, k), func, args, kwargs, out)
@@ -234,7 +240,7 @@ def _note_waits(facts: _Facts, args: Any, kwargs: Any, host: list[Tensor]) -> No
             waits.note(f"{name} by host tensors")
     elif name == "copy_" and host:
         source = args[1]
-        quick = len(args) > 2 and args[2] or kwargs.get("non_blocking", False)
+        quick = (len(args) > 2 and args[2]) or kwargs.get("non_blocking", False)
         on_host = args[0] if isinstance(source, CudaTensor) else source
         if not (quick and on_host.is_pinned()):
             pinned = "pinned" if on_host.is_pinned() else "pageable"
@@ -266,7 +272,11 @@ def _wrapped(out: Any, owners: dict[int, Tensor], to_host: bool) -> Any:
 def _follow(tensor: CudaTensor) -> None:
     """Takes shape and strides from the numbers, which an operator may have resized."""
     real = tensor.inside
-    if tensor.shape != real.shape or tensor.stride() != real.stride() or tensor.storage_offset() != real.storage_offset():
+    if (
+        tensor.shape != real.shape
+        or tensor.stride() != real.stride()
+        or tensor.storage_offset() != real.storage_offset()
+    ):
         with torch.no_grad():
             _DATA.__set__(tensor, CudaTensor(real))
 
@@ -339,7 +349,9 @@ def _on_cuda(made: Callable[..., Tensor]) -> Callable[..., Tensor]:
 as_tensor_of_torch = torch.as_tensor
 
 
-def _new_tensor(self: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def _new_tensor(
+    self: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
 

@@ -37,7 +37,9 @@ class Waits:
 
     def report(self) -> str:
         """A line for each place."""
-        return "\n".join([f"{self.total} waits", *(f"{number:5} × {place}" for place, number in self.by_place().items())])
+        return "\n".join(
+            [f"{self.total} waits", *(f"{number:5} × {place}" for place, number in self.by_place().items())]
+        )
 
 
 _open: list[Waits] = []
@@ -71,21 +73,24 @@ def note(kind: str) -> None:
 
 
 def _place() -> str:
+    """The line of this package, else of a test, that asked, and the line of the library that it asked through."""
     frame, test, library = sys._getframe(2), None, None
     while frame is not None:
-        name = frame.f_code.co_filename
-        if name.startswith(_PACKAGE):
-            return _shown(frame)
-        if name.startswith(_TESTS) and not name.startswith(_HARNESS) and test is None:
-            test = frame
-        elif "/torch/" not in name and not name.startswith(_HARNESS) and library is None:
-            library = frame
+        name, function = frame.f_code.co_filename, frame.f_code.co_name
+        if name.startswith(_PACKAGE) and function != "__torch_dispatch__":
+            return _shown(frame, library)
+        if name.startswith(_TESTS) and not name.startswith(_HARNESS):
+            test = test or frame
+        elif "/torch/" not in name and not name.startswith((_HARNESS, _PACKAGE)) and test is None:
+            library = library or frame
         frame = frame.f_back  # type: ignore[assignment]
-    found = test or library
-    return "autograd" if found is None else _shown(found)
+    return "autograd" if (found := test or library) is None else _shown(found, library)
 
 
-def _shown(frame: object) -> str:
+def _shown(frame: object, library: object) -> str:
     code, line = frame.f_code, frame.f_lineno  # type: ignore[attr-defined]
     name = code.co_filename.removeprefix(f"{ROOT}/")
-    return f"{name}:{line} {code.co_name} `{linecache.getline(code.co_filename, line).strip()}`"
+    through = ""
+    if library is not None and library is not frame:
+        through = f" through {library.f_code.co_filename.rpartition('site-packages/')[2]}:{library.f_lineno}"  # type: ignore[attr-defined]
+    return f"{name}:{line} {code.co_name} `{linecache.getline(code.co_filename, line).strip()}`{through}"
