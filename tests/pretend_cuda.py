@@ -1,4 +1,4 @@
-"""A CUDA device that is not there: tensors that say `cuda:0`, hold real values on the CPU, and tell when the host waits.
+"""A CUDA device that is not there: tensors that say `cuda:0`, hold real values, and tell when the host waits.
 
 What it is for: to run the code that a GPU would run, on a machine without one. Values are real, an operator that mixes
 devices raises as it does on CUDA, and whatever would make the host wait for the device is counted by the line that

@@ -246,9 +246,8 @@ def _note_waits(facts: _Facts, args: Any, kwargs: Any, host: list[Tensor]) -> No
             pinned = "pinned" if on_host.is_pinned() else "pageable"
             way = "device to host" if isinstance(source, CudaTensor) else "host to device"
             waits.note(f"copy from {way}, {pinned}{', non_blocking' if quick else ''}")
-    elif name == "_to_copy" and kwargs.get("device") is not None and torch.device(kwargs["device"]).type == "cpu":
-        if not kwargs.get("non_blocking", False):
-            waits.note("copy from device to host")
+    elif name == "_to_copy" and str(kwargs.get("device")) == "cpu" and not kwargs.get("non_blocking", False):
+        waits.note("copy from device to host")
 
 
 def _real(value: Any) -> Any:
