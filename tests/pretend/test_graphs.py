@@ -28,7 +28,7 @@ ENVS: dict[str, Any] = {
     "DQN, one robot": partial(tiny_navigation.marine_env, curriculum=None, robots=1, flat=True),
 }
 each = pytest.mark.parametrize("name", ENVS)
-STEPS, MAX_NORM = 3, 0.5
+STEPS, MAX_NORM = 2, 0.5
 
 
 def env_of(name: str) -> BatchedEnv:
