@@ -84,14 +84,14 @@ def fit(made: ReplayRun, folder: Path, max_steps: int, *callbacks: Callback, **c
 @pytest.mark.parametrize("name", MODULES)
 def test_a_step_waits_for_nothing(name: str, tmp_path: Path) -> None:
     seen = WaitsOfSteps()
-    made = fit(MODULES[name](), tmp_path, 12, seen, enable_checkpointing=False)
+    made = fit(MODULES[name](), tmp_path, 6, seen, enable_checkpointing=False)
     assert made.env.device.type == "cuda"
     staged = ["replay/buffer.py", "replay.sample()", "replay.extend("] if "staged" in name else []
     assert seen.elsewhere(LOG, *staged) == []
-    assert seen.at(LOG) == [1, 0, 0, 0, 0, 1]  # the first and the last
+    assert seen.at(LOG) == [1, 0, 1]  # the first and the last
 
 
-@pytest.mark.parametrize("name", ["packing", "irregular", "ACIQN"])
+@pytest.mark.parametrize("name", ["packing", "ACIQN"])
 def test_what_callbacks_wait_for_is_what_they_say(name: str, tmp_path: Path) -> None:
     seen, logger = WaitsOfSteps(), [CSVLogger(tmp_path), TensorBoardLogger(tmp_path)]
     callbacks = [EpisodeCheckpoint(every_n_episodes=1000, every_n_updates=14, most_share=None), Throughput(4)]
@@ -128,13 +128,13 @@ def test_pictures_that_nobody_watches_cost_no_step_its_speed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", AGENTS)
-@pytest.mark.parametrize("options", [{"cuda_graphs": True}, {"graph_updates": True}], ids=["rollouts", "updates"])
-def test_graphs_wait_for_nothing_and_learn_the_same(name: str, options: dict[str, bool], tmp_path: Path) -> None:
+def test_graphs_wait_for_nothing_and_learn_the_same(name: str, tmp_path: Path) -> None:
     seen = WaitsOfSteps()
-    plain = fit(navigation(name), tmp_path / "plain", 8, enable_checkpointing=False)
-    graphed = fit(navigation(name, **options), tmp_path / "graphed", 8, seen, enable_checkpointing=False)
+    plain = fit(navigation(name), tmp_path / "plain", 6, enable_checkpointing=False)
+    made = navigation(name, cuda_graphs=True, graph_updates=True)
+    graphed = fit(made, tmp_path / "graphed", 6, seen, enable_checkpointing=False)
     assert seen.elsewhere(LOG, CAPTURE) == []
-    assert sum(seen.at(CAPTURE)) == int("graph_updates" in options)  # that of rollouts is made in the warm-up
+    assert sum(seen.at(CAPTURE)) == 1  # of updates; that of rollouts is made in the warm-up
     for (key, ours), theirs in zip(graphed.state_dict().items(), plain.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, msg=key)
 
@@ -143,7 +143,7 @@ def test_graphs_wait_for_nothing_and_learn_the_same(name: str, options: dict[str
 def test_both_graphs_of_packing(precision: str, tmp_path: Path) -> None:
     seen = WaitsOfSteps()
     made = tiny.module(cuda_graphs=True, graph_updates=True, prioritized=True)
-    fit(made, tmp_path, 8, seen, precision=precision, enable_checkpointing=False)
+    fit(made, tmp_path, 6, seen, precision=precision, enable_checkpointing=False)
     assert seen.elsewhere(LOG, CAPTURE) == []
     assert made.graphed_update is not None
     assert made.graphed_update._graph is not None
@@ -153,10 +153,10 @@ def test_both_graphs_of_packing(precision: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
-@pytest.mark.parametrize("name", ["packing", "irregular, bootstrapped", "IQN", "ACIQN"])
+@pytest.mark.parametrize("name", ["packing", "irregular, bootstrapped", "ACIQN"])
 def test_mixed_precisions(name: str, precision: str, tmp_path: Path) -> None:
     seen = WaitsOfSteps()
-    made = fit(MODULES[name](), tmp_path, 8, seen, precision=precision, enable_checkpointing=False)
+    made = fit(MODULES[name](), tmp_path, 4, seen, precision=precision, enable_checkpointing=False)
     assert all(weight.dtype == torch.float32 and weight.isfinite().all() for weight in made.parameters())
     scaler = ["precision/amp.py"] if precision == "16-mixed" else []  # whether gradients overflowed, at each update
     assert seen.elsewhere(LOG, *scaler) == []
@@ -175,20 +175,24 @@ def test_from_cuda_to_a_cpu_and_back(name: str, tmp_path: Path, caplog: pytest.L
         caplog.clear()
         folder = tmp_path / str(number)
         with caplog.at_level("INFO", "lightning.pytorch"):
-            made = fit(MODULES[name](), folder, 4 * number, EpisodeCheckpoint(), accelerator=accelerator, ckpt_path=path)
-        assert made.trainer.global_step == 4 * number
-        assert [told in record.message for record in caplog.records if "saved on" in record.message] == [True] * bool(told)
+            made = fit(
+                MODULES[name](), folder, 2 * number, EpisodeCheckpoint(), accelerator=accelerator, ckpt_path=path
+            )
+        assert made.trainer.global_step == 2 * number
+        said = [record.message for record in caplog.records if "saved on" in record.message]
+        assert len(said) == bool(told)
+        assert all(told in line for line in said)
         optimizer: Any = made.optimizers()
         assert all(group["capturable"] is (accelerator == "gpu") for group in optimizer.param_groups)
         path = last(folder)
         assert part_of(path).is_file()
 
 
-@pytest.mark.parametrize("name", ["packing, prioritized", "irregular, bootstrapped", "ACIQN"])
+@pytest.mark.parametrize("name", ["packing, prioritized", "irregular"])
 def test_on_cuda_a_stopped_run_goes_on_as_if_it_had_not(name: str, tmp_path: Path) -> None:
-    whole = fit(MODULES[name](), tmp_path / "whole", 8, EpisodeCheckpoint())
-    fit(MODULES[name](), tmp_path / "half", 4, EpisodeCheckpoint())
-    rest = fit(MODULES[name](), tmp_path / "rest", 8, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)
+    whole = fit(MODULES[name](), tmp_path / "whole", 4, EpisodeCheckpoint())
+    fit(MODULES[name](), tmp_path / "half", 2, EpisodeCheckpoint())
+    rest = fit(MODULES[name](), tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)
     for (key, ours), theirs in zip(rest.state_dict().items(), whole.state_dict().values(), strict=True):
         assert torch.equal(ours, theirs), key
     assert torch.equal(rest.meter.finished, whole.meter.finished)
