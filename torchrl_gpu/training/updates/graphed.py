@@ -15,6 +15,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.policies.agents.base import Agent
 from torchrl_gpu.training.collect.graphed import Capture, Graph, capture_cuda, casts, uncached_casts
+from torchrl_gpu.training.updates.capturable import set_capturable
 from torchrl_gpu.training.updates.clipping import clip_gradients
 
 Losses = Callable[[TensorDictBase], dict[str, Tensor]]
@@ -138,7 +139,7 @@ class GraphedUpdate:
         """The optimizer's state is in other tensors now."""
         self._graph, self._fixed = None, ()
         if self.device.type == "cuda":
-            make_capturable(optimizer)
+            set_capturable(optimizer)
 
     def _take_rates(self) -> None:
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
@@ -177,17 +178,6 @@ class GraphedUpdate:
                 )
         weights = [value for value in self.agent.state_dict().values() if isinstance(value, Tensor)]
         return [*weights, *(value for _, value in kept)]
-
-
-def make_capturable(optimizer: Optimizer) -> None:
-    """Has an optimizer count its steps on the device, also where the state that it has loaded does not."""
-    for group in optimizer.param_groups:
-        if "capturable" not in group:
-            continue
-        group["capturable"] = True
-        for weight in group["params"]:
-            if "step" in (state := optimizer.state.get(weight, {})):
-                state["step"] = state["step"].to(weight.device)
 
 
 @contextmanager
