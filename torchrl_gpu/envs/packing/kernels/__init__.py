@@ -36,10 +36,10 @@ __all__ = [
     "Setting",
     "available_backends",
     "balanced",
+    "failed_proofs",
     "get_kernels",
     "judge_placements",
     "proven_in",
-    "failed_proofs",
 ]
 
 _LOG = logging.getLogger(__name__)
