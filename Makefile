@@ -1,5 +1,6 @@
 # make fit    a virtual environment, the install, the main job and its evaluation
 # make test   the same environment with the development tools, and the tests
+# make pretend   what a GPU would run, on tensors that say cuda:0 and lie on the CPU; five minutes
 # make lint   ruff and mypy
 # make asan   the C++ kernels under AddressSanitizer and UBSan: the tests of what they refuse and survive
 # make soak   the same with all tests of the kernels, and fifty times the examples of the fuzz test; an hour or more
@@ -10,6 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONFIG := packing.yaml
 PYTEST_ARGS := -n auto --maxprocesses=4 --dist loadfile
+PRETEND_ARGS := -n 2 --dist loadfile
 KERNEL_TESTS := tests/envs/packing/kernels
 ASAN_TESTS := tests/native/test_operators.py $(KERNEL_TESTS)/test_fuzz.py $(KERNEL_TESTS)/test_border.py
 SOAK_TESTS := $(ASAN_TESTS) $(KERNEL_TESTS)/test_compiled.py $(KERNEL_TESTS)/test_transition.py
@@ -26,7 +28,7 @@ done; \
 echo "make: want Python 3.11 or 3.12 with venv and ensurepip on the PATH; found none" >&2; exit 1
 endef
 
-.PHONY: help install install-dev fit test asan soak lint format configs bench clean
+.PHONY: help install install-dev fit test pretend asan soak lint format configs bench clean
 
 help:
 	@sed -n '1,/^$$/s/^# //p' Makefile
@@ -55,6 +57,9 @@ fit: install
 
 test: install-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+pretend: install-dev
+	$(BIN)/python -m pytest -p tests.pretend_cuda $(PRETEND_ARGS) tests/pretend
 
 # The backends in torch and NumPy pass the same tests in make test; here they would only take time.
 asan: install-dev
