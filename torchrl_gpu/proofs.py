@@ -20,9 +20,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchrl_gpu.cache import private_folder
+
+if TYPE_CHECKING:
+    import torch
 
 _LOG = logging.getLogger(__name__)
 _MARK = "torchrl_gpu.proofs "  # begins the line of a verdict
@@ -128,6 +131,24 @@ def one_line(text: str) -> str:
     """A text in one line that is not too long."""
     flat = " ".join(str(text).split())
     return flat if len(flat) <= _MOST_CHARACTERS else flat[: _MOST_CHARACTERS - 1] + "…"
+
+
+def usable(device: str) -> torch.device:
+    """A device by its name, once it has computed; for checks.
+
+    Raises:
+        Unavailable: It cannot be used from this process.
+    """
+    import torch
+
+    there = torch.device(device)
+    try:
+        right = int((torch.ones(2, device=there) + 1).sum()) == 4
+    except Exception as error:  # held by another process alone, out of memory, of another machine
+        raise Unavailable(f"{device} cannot be used there: {reason(error)}") from error
+    if not right:
+        raise Unavailable(f"{device} adds one and one to something else")
+    return there
 
 
 def digest_of(*paths: Path) -> str:

@@ -54,7 +54,7 @@ def of_every_kind(module: str, device: str) -> str:
     Raises:
         proofs.Unavailable: The device cannot be used from this process.
     """
-    there = _usable(device)
+    there = proofs.usable(device)
     return _first_problem(module, (setting for rule in STABILITY_RULES for setting in _settings(rule, there)))
 
 
@@ -64,18 +64,7 @@ def of_setting(module: str, device: str, path: str) -> str:
     Raises:
         proofs.Unavailable: The device cannot be used from this process.
     """
-    return _first_problem(module, [load(path, _usable(device))])
-
-
-def _usable(device: str) -> torch.device:
-    there = torch.device(device)
-    try:
-        right = int((torch.ones(2, device=there) + 1).sum()) == 4
-    except Exception as error:  # held by another process alone, out of memory, of another machine
-        raise proofs.Unavailable(f"{device} cannot be used there: {proofs.reason(error)}") from error
-    if not right:
-        raise proofs.Unavailable(f"{device} adds one and one to something else")
-    return there
+    return _first_problem(module, [load(path, proofs.usable(device))])
 
 
 def _first_problem(module: str, settings: Any) -> str:

@@ -13,13 +13,12 @@ import os
 import platform
 import tempfile
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from torchrl_gpu import native, proofs
+from torchrl_gpu import machine, native, proofs
 from torchrl_gpu.envs.packing.kernels import check
 from torchrl_gpu.envs.packing.kernels.check import Setting
 
@@ -136,7 +135,7 @@ def _versions_of(module: str, device: str, compiler: str | None, interpreted: st
         "sources": proofs.digest_of(*dict.fromkeys(sources)),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "triton": _version("triton"),
+        "triton": machine.version("triton"),
         "interpreted": interpreted,
         "device": device,
     }
@@ -144,23 +143,6 @@ def _versions_of(module: str, device: str, compiler: str | None, interpreted: st
         # its name says which sources, compiler and processor it was made from
         told["library"] = "" if native.problem() else Path(native.library()._name).name
     if device.startswith("cuda"):
-        properties = torch.cuda.get_device_properties(torch.device(device))
-        told["device"] = f"{properties.name}, {properties.major}.{properties.minor}"
-        told["driver"] = _driver()
-        told["CUDA"] = torch.version.cuda
+        told |= machine.cuda_versions(torch.device(device))
         told["compiler"] = proofs.program(compiler, "gcc", "clang", "cc")  # makes Triton's launchers
     return {name: str(value) for name, value in told.items()}
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"
-
-
-def _driver() -> str:
-    try:
-        return Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
-    except (OSError, IndexError):
-        return str(getattr(torch._C, "_cuda_getDriverVersion", lambda: None)())
