@@ -51,7 +51,7 @@ def calls(tmp_path: Path) -> list[int]:
 def test_a_trial_ends_nothing_but_itself_and_is_made_once(how: str, found: str, tmp_path: Path) -> None:
     assert proofs.problem(trial(how, tmp_path)) == found
     assert proofs.problem(trial(how, tmp_path)) == found
-    proofs.forget()  # as another process begins
+    proofs._VERDICTS.clear()  # as another process begins
     assert proofs.problem(trial(how, tmp_path)) == found
     (process,) = calls(tmp_path)
     assert process != os.getpid()
@@ -71,12 +71,18 @@ def test_what_a_verdict_depends_on_makes_another(tmp_path: Path) -> None:
         assert len(calls(tmp_path)) == min(number, 2)
 
 
-def test_it_is_tried_anew_where_that_is_asked_for(tmp_path: Path, empty_cache: Path) -> None:
+def test_it_is_tried_anew_once_where_that_is_asked_for(
+    tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proofs, "_reads_disk", True)  # and again when this test is over
     proofs.record(trial("works", tmp_path), "an old problem")
     assert proofs.problem(trial("works", tmp_path)) == "an old problem"
-    assert proofs.problem(trial("works", tmp_path), anew=True) == ""
-    proofs.forget()
-    assert proofs.known_problem(trial("works", tmp_path)) == ""
+    proofs.try_anew()
+    assert proofs.problem(trial("works", tmp_path)) == proofs.problem(trial("works", tmp_path)) == ""
+    assert len(calls(tmp_path)) == 1
+    monkeypatch.setattr(proofs, "_reads_disk", True)
+    proofs._VERDICTS.clear()
+    assert proofs.known_problem(trial("works", tmp_path)) == ""  # the next process's
     assert len(list(empty_cache.iterdir())) == 1
 
 
@@ -115,7 +121,7 @@ def test_a_spoilt_file_is_no_verdict(spoilt: bytes, tmp_path: Path, empty_cache:
     proofs.record(trial("is wrong", tmp_path), "wrong numbers")
     assert proofs.known_problem(trial("is wrong", tmp_path)) == "wrong numbers"
     kept(empty_cache).write_bytes(spoilt)
-    proofs.forget()
+    proofs._VERDICTS.clear()
     assert proofs.known_problem(trial("is wrong", tmp_path)) is None
 
 
@@ -132,7 +138,7 @@ def test_the_file_says_what_it_is_of(tmp_path: Path, empty_cache: Path) -> None:
 def test_others_cannot_write_a_verdict(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     proofs.record(trial("is wrong", tmp_path), "")
     empty_cache.chmod(0o777)
-    proofs.forget()
+    proofs._VERDICTS.clear()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert proofs.known_problem(trial("is wrong", tmp_path)) is None
@@ -146,7 +152,7 @@ def test_without_a_folder_verdicts_last_as_long_as_the_process(tmp_path: Path, m
     monkeypatch.setattr(proofs, "private_folder", lambda: None)
     proofs.record(trial("works", tmp_path), "")
     assert proofs.known_problem(trial("works", tmp_path)) == ""
-    proofs.forget()
+    proofs._VERDICTS.clear()
     assert proofs.known_problem(trial("works", tmp_path)) is None
 
 

@@ -61,16 +61,12 @@ class Trial(NamedTuple):
 
 
 _VERDICTS: dict[str, str] = {}  # of this process, by identity
+_reads_disk = True
 
 
-def problem(trial: Trial, *, anew: bool = False) -> str:
-    """Why something does not work here, in one line; "" where it does.
-
-    Args:
-        trial: What is tried, unless it has been.
-        anew: Whether it is tried again all the same.
-    """
-    if not anew and (known := known_problem(trial)) is not None:
+def problem(trial: Trial) -> str:
+    """Why something does not work here, in one line; "" where it does. Tried unless a verdict is known."""
+    if (known := known_problem(trial)) is not None:
         return known
     _LOG.info("trying %s in a process of its own (once; a few seconds, or a minute where much is compiled)", trial.name)
     try:
@@ -108,8 +104,10 @@ def record(trial: Trial, found: str) -> None:
         made.replace(path)  # at once and whole, whoever else writes it at the same time
 
 
-def forget() -> None:
-    """Has this process read verdicts from disk again."""
+def try_anew() -> None:
+    """From here on this process knows no verdict that it has not found itself."""
+    global _reads_disk
+    _reads_disk = False
     _VERDICTS.clear()
 
 
@@ -178,7 +176,7 @@ def _path(trial: Trial) -> Path | None:
 
 def _read(trial: Trial) -> str | None:
     """The verdict as it was kept; None where there is none, or what is there is not one."""
-    path = _path(trial)
+    path = _path(trial) if _reads_disk else None
     try:
         told: Any = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
     except (OSError, ValueError, RecursionError):

@@ -36,10 +36,10 @@ __all__ = [
     "Setting",
     "available_backends",
     "balanced",
-    "failed_proofs",
     "get_kernels",
     "judge_placements",
     "proven_in",
+    "unproven_backends",
 ]
 
 _LOG = logging.getLogger(__name__)
@@ -123,10 +123,10 @@ def proven_in(kernels: Kernels, setting: Setting, *, fall_back: bool) -> Kernels
     return proven_in(_jobs(_first_proven(later, device)), setting, fall_back=True)
 
 
-def failed_proofs(device: torch.device) -> dict[str, str]:
-    """As `available_backends`, but that each which can run is tried, anew, on small packings of every kind."""
+def unproven_backends(device: torch.device) -> dict[str, str]:
+    """As `available_backends`, but that those which can run must have proved themselves."""
     return {
-        name: problem or proof.device_problem(name, BACKENDS[name], device, anew=True)
+        name: problem or proof.device_problem(name, BACKENDS[name], device)
         for name, problem in available_backends(device).items()
     }
 

@@ -28,18 +28,17 @@ _COMPILED_FOR_SETTINGS = ("triton",)
 _ENVS = 3  # of the trial in a user's own bin
 
 
-def device_problem(backend: str, module: str, device: torch.device, *, anew: bool = False) -> str:
+def device_problem(backend: str, module: str, device: torch.device) -> str:
     """Why a backend may not be taken on a device, in one line; "" where it may.
 
     Args:
         backend: Its name.
         module: Where its jobs are.
         device: Where they are to run.
-        anew: Whether it is tried again where there is a verdict.
     """
     if backend in _NEEDS_NO_PROOF:
         return ""
-    return proofs.problem(device_trial(backend, module, device), anew=anew)
+    return proofs.problem(device_trial(backend, module, device))
 
 
 def device_trial(backend: str, module: str, device: torch.device) -> proofs.Trial:
