@@ -99,6 +99,11 @@ def _load_driver() -> ctypes.CDLL:
         return ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
 
 
+def pytest_load_initial_conftests() -> None:
+    """As a plugin it is active for the whole process, before a `conftest.py` imports torch."""
+    activate()
+
+
 def pytest_configure() -> None:
-    """As a plugin it is active for the whole process."""
+    """A worker of pytest-xdist loads plugins later."""
     activate()

@@ -123,6 +123,7 @@ class GraphedRollout:
         self._shown_keys = [*env.full_observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
         self._state: dict[str, Tensor] = {}
         self._shown: dict[Any, Tensor] = {}
+        self._groups: TensorDictBase = TensorDict()  # that hold what is shown, empty
         self._graph: Graph | None = None
         self._fixed: tuple[Any, ...] = ()
 
@@ -150,6 +151,7 @@ class GraphedRollout:
         state, shown = self.env._env_state(), {key: current.get(key) for key in self._shown_keys}
         if not self._state:
             self._state, self._shown = _copies(state), _copies(shown)
+            self._groups = current.select(*self._shown_keys).empty(recurse=True)
         self._put(state, shown)
 
     def _put(self, state: dict[str, Tensor], shown: dict[Any, Tensor]) -> None:
@@ -158,9 +160,9 @@ class GraphedRollout:
         _write(shown, self._shown)
         self.env._set_env_state(self._state)
 
-    def _showing(self) -> TensorDict:
+    def _showing(self) -> TensorDictBase:
         """A new tensordict over what the environment shows: keys that others set stay out of the next call."""
-        out = TensorDict({}, batch_size=self.env.batch_size, device=self.env.device)
+        out = self._groups.copy()
         for key, value in self._shown.items():
             out.set(key, value)
         return out
