@@ -88,12 +88,10 @@ def _body(part: dict[str, Any], found: dict[str, dict[str, Any]]) -> str:
     if part["data"] is None:
         return log
     if part["name"].startswith("fit_"):
-        first = next(name for name in found if name.startswith("fit_"))
-        return _fits([each for name, each in found.items() if name.startswith("fit_")]) if part["name"] == first else ""
-    write = {"doctor": _doctor, "parity": _parity, "timings": _timings, "packing": _packing}.get(
-        part["name"], _sections
-    )
-    return write(part["data"]) + (log if part["state"] != "passed" else "")
+        fits = [each for name, each in found.items() if name.startswith("fit_") and each["data"] is not None]
+        return _fits([each["data"] for each in fits]) if part is fits[0] else ""
+    writers = {"doctor": _doctor, "parity": _parity, "timings": _timings, "packing": _packing}
+    return writers.get(part["name"], _sections)(part["data"]) + (log if part["state"] != "passed" else "")
 
 
 def _doctor(findings: list[dict[str, str]]) -> str:
@@ -180,10 +178,11 @@ def _sections(data: dict[str, Any]) -> str:
                 _number(row["rate"]),
                 "–".join(map(_number, row.get("range", []))),
                 ", ".join(f"{value:.3g} × {escape(name)}" for name, value in (row.get("ratios") or {}).items()),
+                f"{row['share_of_floor']:.1%}, {escape(row['bound_by'])}" if row.get("share_of_floor") else "",
             )
             for row in rows
         ]
-        made.append(_table(("", "rate", "range", "ratios"), cells, (1, 2)))
+        made.append(_table(("", "rate", "range", "ratios", "of the ceiling"), cells, (1, 2)))
     missing = "".join(f"<p class=note>{escape(str(line))}</p>" for line in data.get("missing", []))
     return "\n".join(made) + missing
 
