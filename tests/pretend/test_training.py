@@ -175,9 +175,13 @@ def test_from_cuda_to_a_cpu_and_back(name: str, tmp_path: Path, caplog: pytest.L
         caplog.clear()
         folder = tmp_path / str(number)
         with caplog.at_level("INFO", "lightning.pytorch"):
-            made = fit(MODULES[name](), folder, 4 * number, EpisodeCheckpoint(), accelerator=accelerator, ckpt_path=path)
+            made = fit(
+                MODULES[name](), folder, 4 * number, EpisodeCheckpoint(), accelerator=accelerator, ckpt_path=path
+            )
         assert made.trainer.global_step == 4 * number
-        assert [told in record.message for record in caplog.records if "saved on" in record.message] == [True] * bool(told)
+        assert [told in record.message for record in caplog.records if "saved on" in record.message] == [True] * bool(
+            told
+        )
         optimizer: Any = made.optimizers()
         assert all(group["capturable"] is (accelerator == "gpu") for group in optimizer.param_groups)
         path = last(folder)
