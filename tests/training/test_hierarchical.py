@@ -335,15 +335,21 @@ def test_same_seed_same_run(tmp_path: Path) -> None:
     assert differences(first["state_dict"], other["state_dict"]) != []
 
 
-@pytest.mark.parametrize("n_steps", [4, 2], ids=["whole episodes", "bootstrapped"])
+@pytest.fixture(scope="module", params=[4, 2], ids=["whole episodes", "bootstrapped"])
+def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """Changes of a module, and everything that its run in one go consists of."""
+    changes, folder = {"n_steps": request.param, "updates_per_step": 1}, tmp_path_factory.mktemp("whole")
+    fit(module(**changes), folder, 10, EpisodeCheckpoint())
+    return changes, everything(last(folder))
+
+
 @pytest.mark.parametrize("stop", [2, 7])  # in stage one; in stage two, in the middle of an epoch and of a period
-def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, n_steps: int, stop: int) -> None:
-    changes: dict[str, Any] = {"n_steps": n_steps, "updates_per_step": 1}
-    fit(module(**changes), tmp_path / "whole", 10, EpisodeCheckpoint())
+def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, uninterrupted: tuple[Any, Any], stop: int) -> None:
+    changes, whole = uninterrupted
     fit(module(**changes), tmp_path / "half", stop, EpisodeCheckpoint())
     other = module(**changes, env={"seed": 11})  # as a new process would: another generator, another first episode
     fit(other, tmp_path / "rest", 10, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)
-    whole, rest = everything(last(tmp_path / "whole")), everything(last(tmp_path / "rest"))
+    rest = everything(last(tmp_path / "rest"))
     assert {"state_dict", "optimizer_states", "rollout", "meter", "random", "replay", "frames"} <= set(whole)
     assert differences(whole, rest) == []
     assert differences(whole, everything(last(tmp_path / "half"))) != []

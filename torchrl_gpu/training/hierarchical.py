@@ -16,8 +16,8 @@ from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
-from torchrl_gpu.policies.packing.contestants import irregular_contestants
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker, PackerNetworks
+from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
@@ -151,7 +151,7 @@ class HierarchicalPacking(ReplayRun):
     def baselines(self, env: BatchedEnv) -> Mapping[str, Policy]:
         """The rows of the paper's table; those of the networks only once they are trained."""
         assert isinstance(env, PackingEnv)
-        return irregular_contestants(env, self._packer(env), learned=self.trained)
+        return irregular_baselines(env, self._packer(env), learned=self.trained)
 
     def _packer(self, env: BatchedEnv) -> HierarchicalPacker:
         """Made once for the environment that was asked for last: the maps of its items take seconds."""
@@ -256,7 +256,9 @@ class HierarchicalPacking(ReplayRun):
         """
         scores = self.worker.scores_of(batch["box_heightmap"], batch["variant"][:, None]).flatten(1)
         advantage = scores.gather(1, batch["place"][:, None])[:, 0] + self.networks.slope * batch["least"]
-        return smooth_l1_loss((self.networks.value(self._figures(batch)) + advantage) * self.reward_scale, target)
+        return smooth_l1_loss(
+            (self.networks.value(self._state_features(batch)) + advantage) * self.reward_scale, target
+        )
 
     def manager_loss(self, batch: TensorDictBase, target: Tensor) -> Tensor:
         """Huber loss of the Q-values of the items that the manager chose, over the mean of those it chose from."""
@@ -266,11 +268,11 @@ class HierarchicalPacking(ReplayRun):
         scores = self.both.item_scores(batch["box_heightmap"], item, waste)
         mean = (scores * allowed).sum(1) / allowed.sum(1).clamp_min(1)
         advantage = (scores * (candidates == batch["slot"][:, None])).sum(1) - mean
-        value = self.networks.value(self._figures(batch)).detach() + advantage
+        value = self.networks.value(self._state_features(batch)).detach() + advantage
         each = smooth_l1_loss(value * self.reward_scale, target, reduction="none")
         return (each * known).sum() / known.sum().clamp_min(1)
 
-    def _figures(self, state: TensorDictBase) -> Tensor:
+    def _state_features(self, state: TensorDictBase) -> Tensor:
         return self.both.state_features(*(state[key] for key in _STATE if key != "item_mask"))
 
     @torch.no_grad()
@@ -281,7 +283,7 @@ class HierarchicalPacking(ReplayRun):
         slot = packer.pick(after["box_heightmap"], after["item_id"], after["item_mask"]).slot
         item = after["item_id"].gather(1, slot[:, None])[:, 0]
         value = packer.best_advantage(after["box_heightmap"], item, self.targets) + self.targets.value(
-            self._figures(after)
+            self._state_features(after)
         )
         alive = ~after["terminated"][:, 0] & after["item_mask"].any(1)
         return torch.where(alive, self.gamma ** batch["steps_to_next_obs"][:, 0] * value * self.reward_scale, 0.0)
