@@ -5,6 +5,7 @@
 # make asan   the C++ kernels under AddressSanitizer and UBSan: the tests of what they refuse and survive
 # make soak   the same with all tests of the kernels, and fifty times the examples of the fuzz test; an hour or more
 # make bench  the throughput of this machine, parity first
+# make gpu    on a machine with a GPU: tests, parity, benchmarks, short fits, in one report; GPU_ARGS=--quick for a look
 # Another Python than the first that works: make fit PYTHON=/path/to/python3.12
 
 VENV := .venv
@@ -28,7 +29,7 @@ done; \
 echo "make: want Python 3.11 or 3.12 with venv and ensurepip on the PATH; found none" >&2; exit 1
 endef
 
-.PHONY: help install install-dev fit test pretend asan soak lint format configs bench clean
+.PHONY: help install install-dev fit test pretend asan soak lint format configs bench gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# //p' Makefile
@@ -82,6 +83,9 @@ configs: install
 
 bench: install
 	$(BIN)/torchrl-gpu bench packing
+
+gpu: install-dev
+	$(BIN)/python -m benchmarks.gpu.report $(GPU_ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
