@@ -14,7 +14,7 @@ from tests.pretend_cuda import waits
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.policies.packing import HierarchicalPacker, baselines
-from torchrl_gpu.policies.packing.contestants import irregular_contestants
+from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
 
 SCENES = {"bpp10": {}, "three visible": {}, "irregular": {"resolution": 10, "grid_step": 3}}
 STEPS = 4
@@ -48,14 +48,14 @@ def test_baselines(setting: str) -> None:
     assert_decides_alike(there, here, baselines, ("random legal",))
 
 
-def contestants(env: PackingEnv) -> Any:
+def irregular_policies(env: PackingEnv) -> Any:
     packer = HierarchicalPacker(env, narrow()).to(env.device).eval()
-    return irregular_contestants(env, packer)
+    return irregular_baselines(env, packer)
 
 
 def test_the_hierarchical_packer_and_what_it_is_compared_with() -> None:
     there, here = (solids_env(2, device=each, backend="eager") for each in ("cuda", "cpu"))
-    assert_decides_alike(there, here, contestants, ("random",))
+    assert_decides_alike(there, here, irregular_policies, ("random",))
 
 
 @pytest.mark.parametrize("setting", ["v2", "v3", "v3, discrete", "v2, one robot"])
