@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.pretend_cuda import waits
-from tests.training import tiny, tiny_navigation
+from tests.training import test_packing_agents, tiny, tiny_navigation
 from tests.training.tiny_navigation import AGENTS, DISCRETE
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies import Agent, AgentSpace, EpsilonGreedy, PeriodicTargets, PolicyWrapper, SoftTargets
@@ -20,7 +20,8 @@ from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import DeviceReplay
 from torchrl_gpu.training.updates.graphed import GraphedUpdate
 
-PACKING = {"DQN on bins": partial(tiny.packing_env, 4, backend="eager")}
+PACKERS = {f"{name} on bins": make for name, make in test_packing_agents.AGENTS.items()}
+PACKING = dict.fromkeys(PACKERS, partial(tiny.packing_env, 4, backend="eager"))
 ROBOTS = {name: partial(tiny_navigation.marine_env, "v2" if name in DISCRETE else "v3", max_steps=5) for name in AGENTS}
 ENVS: dict[str, Any] = {
     **PACKING,
@@ -39,7 +40,7 @@ def agent_of(name: str, env: BatchedEnv, **changes: Any) -> Agent:
     """The same agent at each call."""
     torch.manual_seed(7)
     if name in PACKING:
-        return tiny.dqn(env, **changes).to("cuda")
+        return PACKERS[name](AgentSpace.of(env), **changes).to("cuda")
     make = AGENTS[name.partition(",")[0]]
     return make(AgentSpace.of(env), **{"n_steps": 2, "targets": SoftTargets(0.1), **changes}).to("cuda")
 

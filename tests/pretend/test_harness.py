@@ -160,6 +160,13 @@ def test_the_device_has_a_generator_of_its_own() -> None:
     assert [torch.rand(3, device="cuda").tolist(), torch.randperm(5, device="cuda").tolist()] == first
 
 
+def test_a_generator_of_ones_own_draws_on_its_device_only() -> None:
+    drawn = [torch.rand(3, generator=torch.Generator("cuda").manual_seed(3), device="cuda") for _ in range(2)]
+    assert torch.equal(*drawn)
+    with pytest.raises(RuntimeError, match="'cuda' device type for generator"):
+        torch.rand(3, generator=torch.Generator().manual_seed(3), device="cuda")
+
+
 class Counter:
     """Adds to a total on the device."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.pretend.harness import waits
 from tests.pretend.harness.graphs import CudaGraph, capture
-from tests.pretend.harness.tensors import CUDA, check_index
+from tests.pretend.harness.tensors import CUDA, check_index, generators
 
 FREE, TOTAL = 70 << 30, 80 << 30
 """What `mem_get_info` says; a test may patch that."""
@@ -25,6 +25,7 @@ class Generator(torch.Generator):
         check_index(torch.device(device))
         self = super().__new__(cls)
         self._device = CUDA if torch.device(device).type == "cuda" else torch.device("cpu")
+        (generators.add if self._device == CUDA else generators.discard)(self._cdata)
         return self
 
     @property
