@@ -234,7 +234,8 @@ def growth_kernel(
     here = heightmap + slot // SLOTS * (X * Y) + (x * Y + y)
     high = tl.load(item_height + row)
     total = tl.zeros([T], tl.float32)
-    for i in range(p):
+    rows = tl.where(tl.max(fits.to(tl.int32), 0) > 0, p, 0)  # where nothing fits, the item has no cells to be read
+    for i in range(rows):
         of_row = tl.zeros([T], tl.float32)  # summed by rows, so that the rounding stays small
         for j in range(q):
             height = tl.load(here + (i * Y + j), mask=fits, other=float("inf"))
