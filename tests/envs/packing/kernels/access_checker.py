@@ -71,9 +71,10 @@ class Launch:
     traffic: dict[str, Traffic] = field(default_factory=dict)
 
     @property
-    def bytes_touched(self) -> int:
-        """Bytes read and written, each element once: what must go through memory however good the caches are."""
-        return sum(each.item_bytes * (each.loaded + each.stored) for each in self.traffic.values())
+    def bytes_moved(self) -> int:
+        """Bytes that must go through memory however good the caches are: what is written and what is only read, each
+        element once."""
+        return sum(each.item_bytes * (each.stored or each.loaded) for each in self.traffic.values())
 
 
 class _Memory:

@@ -90,8 +90,8 @@ def check(seeds: range, replace_attribute: Callable[[object, str, object], None]
     checker = AccessChecker()
     for seed in seeds:
         odd = odd_scene(seed)
-        fused = False if odd.pairs else None
-        replace_attribute(triton_solids, "_fused", lambda device, fused=fused: fused)
+        packed = False if odd.pairs else None
+        replace_attribute(triton_solids, "_packed", lambda device, packed=packed: packed)
         with checker:
             launch_all(odd)
     return checker

@@ -127,7 +127,7 @@ def test_a_copy_is_not_at_fault_and_its_traffic_is_counted() -> None:
     assert torch.equal(out, source)
     assert not checker.faults
     (launch,) = checker.launches
-    assert (launch.kernel, launch.programs, launch.bytes_touched) == ("shifted_copy", 3, 80)
+    assert (launch.kernel, launch.programs, launch.bytes_moved) == ("shifted_copy", 3, 80)
     traffic = launch.traffic["source"], launch.traffic["out"]
     assert [(t.loads, t.stores, t.loaded, t.stored) for t in traffic] == [(10, 0, 10, 0), (0, 10, 0, 10)]
 
