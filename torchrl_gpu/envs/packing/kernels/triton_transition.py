@@ -196,9 +196,10 @@ def chosen(
     index = tl.where(inside, wanted, 0)
     fine = inside & (tl.load(legal + env * num_actions + index, mask=inside, other=0) != 0)
     z = tl.load(z_map + env * num_actions + index, mask=inside, other=0.0)
-    slot = index // (orientations * GX * GY)
+    from_start = (index // (GX * GY)).to(tl.int32)  # over (K, O): 64-bit division by a constant alone
+    slot = from_start // orientations
     item = present(tl.load(item_id + env * num_slots + slot, mask=inside, other=-1), num_items)
-    variant = tl.maximum(item, 0) * orientations + index // (GX * GY) % orientations
+    variant = tl.maximum(item, 0) * orientations + from_start % orientations
     last_x, last_y = X - tl.load(extent + variant * 2), Y - tl.load(extent + variant * 2 + 1)
     fine = fine & (item >= 0) & (last_x >= 0) & (last_y >= 0)
     item = tl.where(fine, item, -1)
@@ -213,7 +214,7 @@ def _record(at, placed, placements, placement_z, orientations):
     item, variant, x, y, z = placed
     write = item >= 0
     tl.store(placements + at * 4, item.to(tl.int32), mask=write)
-    tl.store(placements + at * 4 + 1, (variant % orientations).to(tl.int32), mask=write)
+    tl.store(placements + at * 4 + 1, (variant - tl.maximum(item, 0) * orientations).to(tl.int32), mask=write)
     tl.store(placements + at * 4 + 2, x, mask=write)
     tl.store(placements + at * 4 + 3, y, mask=write)
     tl.store(placement_z + at, z, mask=write)
