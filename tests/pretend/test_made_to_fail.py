@@ -16,7 +16,7 @@ from tests.envs.packing.kernels.test_proof import BROKEN
 from tests.test_end_to_end import SMALL, write_orders
 from torchrl_gpu import cli, configs, proofs
 from torchrl_gpu.envs.packing import kernels
-from torchrl_gpu.envs.packing.kernels import proof
+from torchrl_gpu.envs.packing.kernels import check, proof
 from torchrl_gpu.streaming import GpuFramePipeline
 from torchrl_gpu.streaming.codecs import nvjpeg, pipeline
 
@@ -67,6 +67,7 @@ def first_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setattr(proofs, "_VERDICTS", {})
     monkeypatch.setattr(proofs, "_tried_apart", busy)
     monkeypatch.setattr(proof, "_LAUNCHED", {})
+    monkeypatch.setattr(check, "STABILITY_RULES", ("corners",))  # for time
     monkeypatch.setitem(kernels.BACKENDS, "triton", BROKEN)
     monkeypatch.setattr(pipeline, "_WARNED", set())
     monkeypatch.chdir(tmp_path)
@@ -126,10 +127,7 @@ def test_without_any_of_them_every_config_trains(
     assert all(f": {BREAKS_OFF}; operators are launched one by one" in line for line in lines if "Graphed" in line)
 
 
-VERDICTS = {
-    "crashes": "a trial in a process of its own died of SIGSEGV",
-    "hangs": "no answer within 300 seconds",
-}
+VERDICTS = {"hangs": "no answer within 300 seconds"}  # and what it says of a crash goes the same way
 
 
 @pytest.mark.parametrize("way", [*VERDICTS, "miscounts", "fails in the process of the run"])
@@ -152,15 +150,14 @@ def test_a_triton_that_works_is_taken(tmp_path: Path, caplog: pytest.LogCaptureF
     assert kernels.get_kernels("auto", torch.device("cuda", 0)).backend == "triton"
 
 
-@pytest.mark.parametrize("name", ["packing.yaml", "navigation_sac.yaml"])
-@pytest.mark.parametrize("replay", ["raises", "stands still"])
+@pytest.mark.parametrize(("replay", "name"), [("stands still", "packing.yaml"), ("raises", "navigation_sac.yaml")])
 def test_however_graphs_fail_runs_train(
     name: str, replay: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", no_graph if replay == "raises" else lambda graph: None)
     trained(name, tmp_path)
     lines = warned(caplog)
-    assert len(lines) == (1 if replay == "raises" else 2)  # the same line for both
+    assert [line.partition(":")[0] for line in lines] == ["GraphedRollout", "GraphedUpdate"]
     assert all("operators are launched one by one instead" in line for line in lines)
 
 
