@@ -30,7 +30,7 @@ from torchrl_gpu.evaluation.packing import evaluate
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.evaluation.reports import write_json
 from torchrl_gpu.policies.packing import HierarchicalPacker, PackerNetworks
-from torchrl_gpu.policies.packing.contestants import BOTH, RULE, irregular_contestants
+from torchrl_gpu.policies.packing.irregular_baselines import BOTH, RULE, irregular_baselines
 
 ROWS = (
     (6, 6),
@@ -64,7 +64,7 @@ def measured(episodes: int, batch_size: int | None, objects: int, items: int) ->
         seed=1,
     )
     packer = HierarchicalPacker(env, PackerNetworks(), shortlist=12, item_shortlist=8)
-    policies = {name: policy for name, policy in irregular_contestants(env, packer).items() if name in (RULE, BOTH)}
+    policies = {name: policy for name, policy in irregular_baselines(env, packer).items() if name in (RULE, BOTH)}
     for policy in policies.values():
         evaluate(env, policy)  # what is made once
     gc.collect()

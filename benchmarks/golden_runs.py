@@ -437,15 +437,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     runs = play_all(names, args.jobs)
     before = json.loads(args.file.read_text(encoding="utf-8")) if args.file.exists() else {"machine": {}, "runs": {}}
     found = list(unequal_ends(runs))
+    kept = {name: before["runs"][name] for name in names if name in before["runs"]}
+    changed = list(differences(kept, runs))
     if args.record:
-        kept = {name: run for name, run in before["runs"].items() if name in RUNS and args.only}
-        result = {"benchmark": "golden_runs", "machine": machine(), "runs": kept | runs}
+        others = {name: run for name, run in before["runs"].items() if name in RUNS and args.only}
+        result = {"benchmark": "golden_runs", "machine": machine(), "runs": others | runs}
         args.file.write_text(as_text(result), encoding="utf-8")
+        print("Not as it was recorded before:" if changed else "As it was recorded before.", *changed, sep="\n  ")
         print(f"Written: {args.file}")
     else:
-        kept = {name: before["runs"][name] for name in names if name in before["runs"]}
         found += [f"{name}: was never recorded" for name in names if name not in kept]
-        found += differences(kept, runs)
+        found += changed
         _print_notes(before["machine"], kept, runs)
     print("\n".join(found) or f"{len(names)} runs, no difference")
     return int(bool(found))

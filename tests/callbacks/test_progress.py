@@ -87,7 +87,7 @@ def test_rates_are_those_of_the_last_seconds() -> None:
     run.step(100, 1, 1)  # a slow beginning
     for _ in range(30):
         bar = run.step(1, 10, 100)
-    assert bar.figures() == ["100 env-steps/s"]
+    assert bar.metrics_text() == ["100 env-steps/s"]
 
 
 def test_validation_is_not_training() -> None:
@@ -97,7 +97,7 @@ def test_validation_is_not_training() -> None:
     assert run.bar.time_text() == "validating"
     run.clock.now += 1000
     run.bar.on_validation_end(run.trainer, run.module)
-    assert run.bar.figures() == ["100 env-steps/s"]  # those before
+    assert run.bar.metrics_text() == ["100 env-steps/s"]  # those before
     assert run.step(1, 10, 50).figures() == ["50 env-steps/s"]
 
 

@@ -42,6 +42,7 @@ BACKENDS = [
 def peak_of(make: Callable[[int], PackingEnv], num_envs: int) -> int:
     """Most bytes alive during four steps of the usual loop."""
     peak, step = 0, None
+    gc.freeze()
     with LiveBytes() as memory:
         env = make(num_envs)
         current = env.reset()
@@ -51,6 +52,7 @@ def peak_of(make: Callable[[int], PackingEnv], num_envs: int) -> int:
             memory.restart_peak()
             step, current = env.step_and_maybe_reset(current)
             peak = max(peak, memory.peak)
+    gc.unfreeze()
     assert step is not None
     return peak
 

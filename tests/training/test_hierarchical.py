@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.no_host_reads import NoHostReads
 from tests.tolerances import assert_near
-from tests.training.resuming import differences, everything, last
+from tests.training.resuming import as_if_saved_on_cuda, differences, everything, last
 from tests.training.tiny import data, fit, trainer
 from tests.training.tiny_packer import module, short_env, tiny_networks
 from torchrl_gpu.callbacks import EpisodeCheckpoint
@@ -334,15 +335,21 @@ def test_same_seed_same_run(tmp_path: Path) -> None:
     assert differences(first["state_dict"], other["state_dict"]) != []
 
 
-@pytest.mark.parametrize("n_steps", [4, 2], ids=["whole episodes", "bootstrapped"])
+@pytest.fixture(scope="module", params=[4, 2], ids=["whole episodes", "bootstrapped"])
+def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """Changes of a module, and everything that its run in one go consists of."""
+    changes, folder = {"n_steps": request.param, "updates_per_step": 1}, tmp_path_factory.mktemp("whole")
+    fit(module(**changes), folder, 10, EpisodeCheckpoint())
+    return changes, everything(last(folder))
+
+
 @pytest.mark.parametrize("stop", [2, 7])  # in stage one; in stage two, in the middle of an epoch and of a period
-def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, n_steps: int, stop: int) -> None:
-    changes: dict[str, Any] = {"n_steps": n_steps, "updates_per_step": 1}
-    fit(module(**changes), tmp_path / "whole", 10, EpisodeCheckpoint())
+def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, uninterrupted: tuple[Any, Any], stop: int) -> None:
+    changes, whole = uninterrupted
     fit(module(**changes), tmp_path / "half", stop, EpisodeCheckpoint())
     other = module(**changes, env={"seed": 11})  # as a new process would: another generator, another first episode
     fit(other, tmp_path / "rest", 10, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)
-    whole, rest = everything(last(tmp_path / "whole")), everything(last(tmp_path / "rest"))
+    rest = everything(last(tmp_path / "rest"))
     assert {"state_dict", "optimizer_states", "rollout", "meter", "random", "replay", "frames"} <= set(whole)
     assert differences(whole, rest) == []
     assert differences(whole, everything(last(tmp_path / "half"))) != []
@@ -409,11 +416,14 @@ def test_the_deep_networks_learn_at_their_own_rate(tmp_path: Path) -> None:
     assert len(few["params"]) + len(deep["params"]) == len(names)
 
 
-def test_gradients_are_clipped(tmp_path: Path) -> None:
-    made = module(reward_scale=1000.0, max_grad_norm=1e-3, deep_rate=1.0)
+@pytest.mark.parametrize("scale", [None, 512.0])
+def test_gradients_are_clipped(tmp_path: Path, scale: float | None) -> None:
+    made = module(reward_scale=10.0, max_grad_norm=1e-3, deep_rate=1.0)  # in float16 more would overflow
     made.make_optimizer = lambda weights: torch.optim.SGD(weights, lr=1.0)  # type: ignore[assignment]
     before = [weight.detach().clone() for weight in made.networks.parameters()]
-    fit(made, tmp_path, 1)
+    scaler = None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale)
+    plugins = [] if scaler is None else [MixedPrecision("16-mixed", "cpu", scaler)]
+    fit(made, tmp_path, 1, plugins=plugins)
     moved = [(a - b).flatten() for a, b in zip(made.networks.parameters(), before, strict=True)]
     assert torch.cat(moved).norm().item() == pytest.approx(1e-3, rel=0.01)
 
@@ -452,3 +462,23 @@ def test_it_tests_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"HierarchicalPacking: .*{message}"):
         module(**wrong)
+
+
+def test_what_was_saved_on_cuda_resumes_on_a_cpu(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fit(module(), tmp_path / "half", 4, EpisodeCheckpoint())
+    saved = as_if_saved_on_cuda(last(tmp_path / "half"))
+    with caplog.at_level("INFO", "lightning.pytorch"):
+        made = fit(module(), tmp_path / "rest", 8, EpisodeCheckpoint(), ckpt_path=saved)
+    assert made.trainer.global_step == 8
+    (told,) = [record.message for record in caplog.records if "saved on" in record.message]
+    assert told.endswith(
+        "was saved on cuda and goes on on cpu: what is drawn at random there begins anew, all else goes on"
+    )
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true", "64-true"])
+def test_weights_of_another_type_are_refused(tmp_path: Path, precision: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^HierarchicalPacking: want trainer.precision 32-true, bf16-mixed.*; got {precision}"
+    ):
+        fit(module(), tmp_path, 2, precision=precision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,17 +77,21 @@ def test_same_seed_same_run(tmp_path: Path, name: str) -> None:
     assert not differences(*runs)
 
 
-@pytest.mark.parametrize("name", ["IQN", "SAC", "Rainbow"])
-@pytest.mark.parametrize("stop", [4, 8])
-def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, name: str, stop: int) -> None:
-    def made() -> OffPolicy:
-        return navigation(name, prioritized=name == "Rainbow", beta_updates=20)
+@pytest.fixture(scope="module", params=["IQN", "SAC", "Rainbow"])
+def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """What makes a module, and everything that its run in one go consists of."""
+    name, folder = request.param, tmp_path_factory.mktemp("whole")
+    made = partial(navigation, name, prioritized=name == "Rainbow", beta_updates=20)
+    trained(made(), folder, 12, EpisodeCheckpoint())
+    return made, everything(last(folder))
 
-    trained(made(), tmp_path / "whole", 12, EpisodeCheckpoint())
+
+@pytest.mark.parametrize("stop", [4, 8])
+def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, uninterrupted: tuple[Any, Any], stop: int) -> None:
+    made, whole = uninterrupted
     trained(made(), tmp_path / "first", stop, EpisodeCheckpoint())
     trained(made(), tmp_path / "second", 12, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "first"), seed=99)
-    whole, resumed = (everything(last(tmp_path / folder)) for folder in ("whole", "second"))
-    assert not differences(whole, resumed)
+    assert not differences(whole, everything(last(tmp_path / "second")))
 
 
 # -- the curriculum, and who takes part --

@@ -57,7 +57,14 @@ def module(*, agent: dict[str, Any] | None = None, env: dict[str, Any] | None = 
 def data(**changes: Any) -> PackingEpisodes:
     """Few episodes and short epochs."""
     return PackingEpisodes(
-        **{"steps_per_epoch": 3, "num_episodes": 5, "num_val_episodes": 4, "pictures": False, **changes}
+        **{
+            "steps_per_epoch": 3,
+            "num_episodes": 5,
+            "num_val_episodes": 4,
+            "pictures": False,
+            "batch_size": 5,
+            **changes,
+        }
     )
 
 

@@ -67,5 +67,5 @@ def navigation(
 
 def worlds(**changes: Any) -> NavigationWorlds:
     """Two short worlds of each row that is trained on."""
-    small = {"steps_per_epoch": 3, "worlds_per_level": 2, "val_worlds_per_level": 2, "pictures": False}
+    small = {"steps_per_epoch": 3, "worlds_per_level": 2, "val_worlds_per_level": 2, "pictures": False, "batch_size": 4}
     return NavigationWorlds(**small | {"test_levels": "own", "val_levels": "own", "max_steps": 12} | changes)  # type: ignore[arg-type]

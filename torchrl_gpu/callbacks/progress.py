@@ -58,7 +58,7 @@ class RunProgress(ProgressBar):
         self._marks: deque[tuple[float, int, float | None]] = deque()
         self._updates_per_s = 0.0
         self._frames_per_s: float | None = None
-        self._figures: dict[str, float] = {}
+        self._metrics: dict[str, float] = {}
         self._logged: _LoggedValues | None = None
         self._last_look = self._last_line = -math.inf
         self._began = self._clock()
@@ -133,7 +133,7 @@ class RunProgress(ProgressBar):
         if trainer.state.fn != "fit":
             self._close()
         else:
-            self._take_figures(trainer, pl_module)
+            self._take_metrics(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leaves the last state on the terminal."""
@@ -202,7 +202,7 @@ class RunProgress(ProgressBar):
     def _look(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._last_look = self._clock()
         self._mark(trainer, pl_module)
-        self._take_figures(trainer, pl_module)
+        self._take_metrics(trainer, pl_module)
 
     def _mark(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._count(trainer)
@@ -221,10 +221,10 @@ class RunProgress(ProgressBar):
         total = (trainer.max_epochs or -1) * trainer.num_training_batches
         self._total = int(total) if 0 < total < math.inf else 0
 
-    def _take_figures(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def _take_metrics(self, trainer: Trainer, pl_module: LightningModule) -> None:
         recent: Mapping[str, Tensor] = getattr(pl_module, "outcomes", {})
         if not hasattr(pl_module, "frames"):
-            self._figures = {name: float(value) for name, value in trainer.progress_bar_metrics.items()}
+            self._metrics = {name: float(value) for name, value in trainer.progress_bar_metrics.items()}
             return
         logged: Mapping[str, float] = {} if self._logged is None else self._logged.values
         if not logged and pl_module.device.type == "cpu":
@@ -233,7 +233,7 @@ class RunProgress(ProgressBar):
             return
         validated = [name for name in logged if name.startswith("val/")]
         wanted = [*(f"train/{name}" for name in recent), *validated[:1], "train/loss"]
-        self._figures = {name.removeprefix("train/"): logged[name] for name in wanted if name in logged}
+        self._metrics = {name.removeprefix("train/"): logged[name] for name in wanted if name in logged}
 
     def _update_rates(self) -> None:
         """Those of the last seconds; where the clock has just started anew, those before stay."""
@@ -258,15 +258,15 @@ class RunProgress(ProgressBar):
             return self._status
         return f"{_clock_time((self._total - self._done) / self._updates_per_s)} left"
 
-    def figures(self) -> list[str]:
+    def metrics_text(self) -> list[str]:
         """How fast and how well, the most important first."""
         shown = [] if self._frames_per_s is None else [f"{self._frames_per_s:,.0f} env-steps/s"]
-        return shown + [f"{name} {_number(value)}" for name, value in self._figures.items()]
+        return shown + [f"{name} {_number(value)}" for name, value in self._metrics.items()]
 
     def line(self) -> str:
         """All of it, for a file."""
         training = [self.progress_text()] if self._done or self._total else []
-        return _SEPARATOR.join(filter(None, [*training, self.time_text(), *self.figures()]))
+        return _SEPARATOR.join(filter(None, [*training, self.time_text(), *self.metrics_text()]))
 
     def _line(self) -> None:
         if self._enabled and self.trainer.is_global_zero:
@@ -317,7 +317,7 @@ class RunProgress(ProgressBar):
             lines.add_row(_fitting([self.progress_text(), self.time_text()], width))
         shown = Table.grid()
         shown.add_row(lines)
-        shown.add_row(Text(_fitting(self.figures(), width), style="dim"))
+        shown.add_row(Text(_fitting(self.metrics_text(), width), style="dim"))
         return shown
 
 

@@ -135,8 +135,8 @@ class EpisodicEnv(BatchedEnv):
         return self._seen()
 
     def _seen(self, outcomes: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-        told = {name: self.observation_spec[name].zero() for name in self.outcomes}
-        return self.observe(self.entries) | told | {name: value[:, None] for name, value in (outcomes or {}).items()}
+        empty = {name: self.observation_spec[name].zero() for name in self.outcomes}
+        return self.observe(self.entries) | empty | {name: value[:, None] for name, value in (outcomes or {}).items()}
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         shape = tuple(self.action_spec.shape)

@@ -34,6 +34,14 @@ def measure_bytes_per_env(make: Callable[[int], BatchedEnv], act: Callable[[Tens
 
 @torch.no_grad()
 def _peak(make: Callable[[int], BatchedEnv], num_envs: int, act: Callable[[TensorDictBase], Tensor]) -> int:
+    gc.freeze()  # the collection below is to look at what is made here, not at all that the process holds
+    try:
+        return _peak_of_new(make, num_envs, act)
+    finally:
+        gc.unfreeze()
+
+
+def _peak_of_new(make: Callable[[int], BatchedEnv], num_envs: int, act: Callable[[TensorDictBase], Tensor]) -> int:
     with LiveBytes() as counter:
         env = make(num_envs)
         step, current, peak = None, env.reset(), 0

@@ -141,9 +141,9 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
 
     def plans(self, results: EpisodeResults) -> list[dict[str, Any]]:
         """Outcomes, return, length and actions."""
-        told = {name: values.tolist() for name, values in results.per_episode().items()}
+        per_episode = {name: values.tolist() for name, values in results.per_episode().items()}
         return [
-            {"episode": i} | {name: values[i] for name, values in told.items()} | {"actions": actions}
+            {"episode": i} | {name: values[i] for name, values in per_episode.items()} | {"actions": actions}
             for i, actions in enumerate(results.actions)
         ]
 

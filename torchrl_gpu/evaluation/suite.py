@@ -150,8 +150,8 @@ class Suite(ABC, Generic[E, R]):
     def show(self, name: str, scores: Mapping[str, float]) -> None:
         """Prints one policy's scores."""
         self.say("")
-        told = ", ".join(f"{key} {value:.3f}" for key, value in scores.items())
-        Console().print(f"{name} on {self.num_episodes} {self.unit}: {told}", soft_wrap=True)
+        listed = ", ".join(f"{key} {value:.3f}" for key, value in scores.items())
+        Console().print(f"{name} on {self.num_episodes} {self.unit}: {listed}", soft_wrap=True)
 
     def compare(
         self, policy: Policy, folder: Path, name: str = "policy", others: Mapping[str, Policy] | None = None

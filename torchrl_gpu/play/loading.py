@@ -10,7 +10,7 @@ from torchrl_gpu.cli.lightning_cli import PackageCLI, build
 from torchrl_gpu.cli.options import resolve_configs
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
-from torchrl_gpu.policies.packing.contestants import RULE
+from torchrl_gpu.policies.packing.irregular_baselines import RULE
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.checkpoint import read_archive
 from torchrl_gpu.training.data import suite_of

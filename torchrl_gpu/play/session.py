@@ -94,10 +94,10 @@ class ViewerSession:
         if not done.any():
             return
         shown = {"return", *self.player.env.outcome_names}
-        told = {name: each for name, each in self.streams.view.metrics().items() if name in shown}
+        metrics = {name: each for name, each in self.streams.view.metrics().items() if name in shown}
         for index in done.nonzero().flatten().tolist():
             self.finished += 1
-            self.server.log(self.finished, **{f"episode/{name}": each[index].item() for name, each in told.items()})
+            self.server.log(self.finished, **{f"episode/{name}": each[index].item() for name, each in metrics.items()})
 
     def _schedule(self) -> None:
         self.version += 1

@@ -16,13 +16,14 @@ from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
-from torchrl_gpu.policies.packing.contestants import irregular_contestants
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker, PackerNetworks
+from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
 from torchrl_gpu.training.replay.codecs import HeightmapCodec
 from torchrl_gpu.training.run import EnvFactory, ReplayRun, check_counts
+from torchrl_gpu.training.updates.capturable import keep_capturable
 
 _STATE = ["box_heightmap", "item_id", "item_mask", "utilization", "num_packed"]
 _DECISION = ["slot", "variant", "place", "least", "candidates", "waste"]
@@ -150,7 +151,7 @@ class HierarchicalPacking(ReplayRun):
     def baselines(self, env: BatchedEnv) -> Mapping[str, Policy]:
         """The rows of the paper's table; those of the networks only once they are trained."""
         assert isinstance(env, PackingEnv)
-        return irregular_contestants(env, self._packer(env), learned=self.trained)
+        return irregular_baselines(env, self._packer(env), learned=self.trained)
 
     def _packer(self, env: BatchedEnv) -> HierarchicalPacker:
         """Made once for the environment that was asked for last: the maps of its items take seconds."""
@@ -174,6 +175,7 @@ class HierarchicalPacking(ReplayRun):
         optimizer = self.make_optimizer([{"params": few}, {"params": deep}])
         for group, factor in zip(optimizer.param_groups, (1.0, self.deep_rate), strict=True):
             group.setdefault("initial_lr", group["lr"] * factor)
+        keep_capturable(optimizer)
         return optimizer
 
     # -- fit --------------------------------------------------------------------------------------------------------
@@ -209,17 +211,18 @@ class HierarchicalPacking(ReplayRun):
         """Plays, then updates."""
         self._play(self.both if self.joint else self.worker)
         losses = torch.stack([self._update() for _ in range(self.updates_now(self.updates_per_step))])
-        self.log_step({"train/loss": losses.mean()}, prog_bar=True)
-        self.log_step(
-            {
-                "train/stage": 2.0 if self.joint else 1.0,
-                "train/utilization": self.outcomes["utilization"],
-                "train/frames": float(self.frames),
-                "train/slope": self.networks.slope.detach(),
-                "train/box_slope": self.networks.box_slope.detach(),
-                "train/waste_slope": self.networks.waste_slope.detach(),
-            }
-        )
+        if self.logs_now:
+            self.log_step(
+                {
+                    "loss": losses.mean(),
+                    "stage": 2 if self.joint else 1,
+                    "utilization": self.outcomes["utilization"],
+                    "frames": self.frames,
+                    "slope": self.networks.slope.detach(),
+                    "box_slope": self.networks.box_slope.detach(),
+                    "waste_slope": self.networks.waste_slope.detach(),
+                }
+            )
 
     @torch.no_grad()
     def _play(self, packer: HierarchicalPacker) -> None:
@@ -241,10 +244,8 @@ class HierarchicalPacking(ReplayRun):
         optimizer: Any = self.optimizers()
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"] * (self.joint_rate if self.joint else 1.0)
-        optimizer.zero_grad()
-        self.manual_backward(loss)
-        self.clip_gradients(optimizer, gradient_clip_val=self.max_grad_norm, gradient_clip_algorithm="norm")
-        optimizer.step()
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        self.descend(loss, [weights], self.max_grad_norm)
         self._follow()
         return loss.detach()
 
@@ -255,7 +256,9 @@ class HierarchicalPacking(ReplayRun):
         """
         scores = self.worker.scores_of(batch["box_heightmap"], batch["variant"][:, None]).flatten(1)
         advantage = scores.gather(1, batch["place"][:, None])[:, 0] + self.networks.slope * batch["least"]
-        return smooth_l1_loss((self.networks.value(self._figures(batch)) + advantage) * self.reward_scale, target)
+        return smooth_l1_loss(
+            (self.networks.value(self._state_features(batch)) + advantage) * self.reward_scale, target
+        )
 
     def manager_loss(self, batch: TensorDictBase, target: Tensor) -> Tensor:
         """Huber loss of the Q-values of the items that the manager chose, over the mean of those it chose from."""
@@ -265,11 +268,11 @@ class HierarchicalPacking(ReplayRun):
         scores = self.both.item_scores(batch["box_heightmap"], item, waste)
         mean = (scores * allowed).sum(1) / allowed.sum(1).clamp_min(1)
         advantage = (scores * (candidates == batch["slot"][:, None])).sum(1) - mean
-        value = self.networks.value(self._figures(batch)).detach() + advantage
+        value = self.networks.value(self._state_features(batch)).detach() + advantage
         each = smooth_l1_loss(value * self.reward_scale, target, reduction="none")
         return (each * known).sum() / known.sum().clamp_min(1)
 
-    def _figures(self, state: TensorDictBase) -> Tensor:
+    def _state_features(self, state: TensorDictBase) -> Tensor:
         return self.both.state_features(*(state[key] for key in _STATE if key != "item_mask"))
 
     @torch.no_grad()
@@ -280,7 +283,7 @@ class HierarchicalPacking(ReplayRun):
         slot = packer.pick(after["box_heightmap"], after["item_id"], after["item_mask"]).slot
         item = after["item_id"].gather(1, slot[:, None])[:, 0]
         value = packer.best_advantage(after["box_heightmap"], item, self.targets) + self.targets.value(
-            self._figures(after)
+            self._state_features(after)
         )
         alive = ~after["terminated"][:, 0] & after["item_mask"].any(1)
         return torch.where(alive, self.gamma ** batch["steps_to_next_obs"][:, 0] * value * self.reward_scale, 0.0)

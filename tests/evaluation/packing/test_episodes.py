@@ -19,7 +19,7 @@ from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.evaluation.side_by_side import episode_bytes
 from torchrl_gpu.policies.packing import HierarchicalPacker, RandomLegal
-from torchrl_gpu.policies.packing.contestants import irregular_contestants
+from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
 from torchrl_gpu.policies.policy import Policy
 
 
@@ -121,7 +121,7 @@ def packers(env: PackingEnv) -> dict[str, Policy]:
             weights.add_(torch.randn_like(weights), alpha=0.1)
     packer = HierarchicalPacker(env, networks, view_cells=16)
     drawing = {"random legal": RandomLegal(env), "drawn items": packer.choosing("random", "learned")}
-    return irregular_contestants(env, packer) | drawing
+    return irregular_baselines(env, packer) | drawing
 
 
 @pytest.mark.parametrize("name", ["random", "manager + worker", "random legal", "drawn items"])

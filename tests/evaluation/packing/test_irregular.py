@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.policies.packing.test_contestants import solids_env
+from tests.policies.packing.test_irregular_baselines import solids_env
 from tests.training import tiny_packer
 from tests.training.tiny import trainer
 from torchrl_gpu.envs import PackingEnv
@@ -18,7 +18,7 @@ from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.packing.irregular import Agreement, drop, latencies
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal, VolumeSorted
-from torchrl_gpu.policies.packing.contestants import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
+from torchrl_gpu.policies.packing.irregular_baselines import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training import HierarchicalPacking
 

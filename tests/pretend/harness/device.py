@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -91,20 +92,26 @@ class Event:
 
 
 _DEFAULT = Stream()
-_current = [_DEFAULT]
+
+
+class _Current(threading.local):
+    stream = _DEFAULT
+
+
+_current = _Current()
 
 
 @contextmanager
 def _stream(stream: Any) -> Any:
-    _current.append(stream or _current[-1])
+    before, _current.stream = _current.stream, stream or _current.stream
     try:
         yield
     finally:
-        _current.pop()
+        _current.stream = before
 
 
 def _set_stream(stream: Any) -> None:
-    _current[-1] = stream
+    _current.stream = stream
 
 
 class _OnDevice(nullcontext):
@@ -205,7 +212,7 @@ def install() -> None:
         "Event": Event,
         "stream": _stream,
         "set_stream": _set_stream,
-        "current_stream": lambda device=None: _current[-1],
+        "current_stream": lambda device=None: _current.stream,
         "default_stream": lambda device=None: _DEFAULT,
         "default_generators": (generator,),
         "manual_seed": _seed_all,

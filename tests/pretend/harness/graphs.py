@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tests.pretend.harness import waits
@@ -51,7 +52,7 @@ class CudaGraph:
         global recording
         recording, waits.capturing = None, False
         torch.cuda.set_rng_state(self._generator)
-        with torch.no_grad():
+        with torch.no_grad(), _disable_current_modes():
             for alias, numbers in self._before.values():
                 alias.untyped_storage().copy_(numbers)
             for each in self._recorded:
@@ -101,10 +102,11 @@ class CudaGraph:
             if address not in self._made and torch._C._storage_Use_Count(address) <= self._held[address] + 1:
                 raise RuntimeError(f"CUDA error: an illegal memory access: {reader}, freed since the capture")
             del storage
-        for each in self._recorded:
-            results = tree_leaves(each.run(each.args, each.kwargs))
-            for place, memory in each.written:
-                memory.copy_(results[place])
+        with _disable_current_modes():  # a replay passes no dispatcher
+            for each in self._recorded:
+                results = tree_leaves(each.run(each.args, each.kwargs))
+                for place, memory in each.written:
+                    memory.copy_(results[place])
 
     def reset(self) -> None:
         """Forgets all."""

@@ -88,7 +88,7 @@ def explorer(env: PackingEnv, epsilon: float = 0.5) -> Any:
         torch.manual_seed(11)
         agent = dqn(env, exploration=EpsilonGreedy(1.0, 0.0))
     agent.exploration.epsilon.fill_(epsilon)
-    return agent
+    return agent.to(env.device)
 
 
 def graphed(env: PackingEnv, policy: Policy, capture: Any = None, steps: int = STEPS) -> GraphedRollout:

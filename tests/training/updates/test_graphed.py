@@ -26,7 +26,8 @@ from torchrl_gpu.policies.targets import TargetUpdate
 from torchrl_gpu.training import OffPolicy, off_policy
 from torchrl_gpu.training.collect.graphed import Graph, same_random_numbers
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.updates.graphed import GraphedUpdate, make_capturable
+from torchrl_gpu.training.updates.capturable import set_capturable
+from torchrl_gpu.training.updates.graphed import GraphedUpdate
 
 RATE = 2**-9  # the same number as float32 and as float64
 MAX_NORM = 0.5
@@ -437,16 +438,6 @@ def test_an_optimizer_that_counts_on_the_host_is_refused() -> None:
         update(other, 2)
 
 
-def test_an_optimizer_can_be_made_capturable() -> None:
-    weight = nn.Parameter(torch.zeros(2))
-    optimizer = torch.optim.Adam([weight])
-    weight.grad = torch.ones(2)
-    optimizer.step()
-    make_capturable(optimizer)
-    assert optimizer.param_groups[0]["capturable"]
-    make_capturable(torch.optim.SGD([weight]))  # has no such setting, and needs none
-
-
 # -- autocast --
 
 
@@ -565,7 +556,7 @@ def test_gradients_that_need_a_scaler_are_refused(tmp_path: Path) -> None:
 def on_cuda(name: str) -> tuple[Agent, Optimizer]:
     agent = agent_of(name).to("cuda")
     optimizer = optimizer_of(agent, OnCuda)
-    make_capturable(optimizer)
+    set_capturable(optimizer)
     return agent, optimizer
 
 

@@ -94,9 +94,9 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
             }
             for policy, each in (own | results).items()
         ]
-        told = None if published is None else {"source": SOURCE, **asdict(published)}
+        reported = None if published is None else {"source": SOURCE, **asdict(published)}
         shown = navigation_table(self.env.levels, own | results, published, f"{self.num_episodes} worlds")
-        return shown, {"policies": policies, "published": told}
+        return shown, {"policies": policies, "published": reported}
 
     def describe(self) -> dict[str, Any]:
         """What decides the worlds, and when they are over."""

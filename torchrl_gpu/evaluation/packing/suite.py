@@ -19,7 +19,7 @@ from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
 from torchrl_gpu.policies.packing import baselines
-from torchrl_gpu.policies.packing.contestants import RULE
+from torchrl_gpu.policies.packing.irregular_baselines import RULE
 from torchrl_gpu.policies.policy import Policy
 
 

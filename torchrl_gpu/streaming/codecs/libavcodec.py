@@ -98,8 +98,8 @@ def encode(context: VideoCodecContext, frame: VideoFrame | None) -> list[Packet]
 
 def error_text(error: Exception) -> str:
     """The message of a PyAV error in one line, libavcodec's own where there is one."""
-    _, _, told = getattr(error, "log", None) or (0, "", "")
-    words = told or getattr(error, "strerror", None) or str(error) or type(error).__name__
+    _, _, message = getattr(error, "log", None) or (0, "", "")
+    words = message or getattr(error, "strerror", None) or str(error) or type(error).__name__
     return " ".join(str(words).split())
 
 

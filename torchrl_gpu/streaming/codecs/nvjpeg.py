@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu import machine, proofs
+from torchrl_gpu.streaming.codecs.images import to_array
 
 # Planar pictures (3, H, W) and a quality in; files out, (bytes,) uint8, on the same device.
 Backend: TypeAlias = Callable[[list[Tensor], int], list[Tensor]]
@@ -138,7 +139,7 @@ def planar(frames: Tensor | Sequence[Tensor], device: torch.device, *, bgr: bool
 
 def _to_host(files: list[Tensor]) -> list[bytes]:
     """Files on the host, fetched in one copy."""
-    data = torch.cat(files).cpu().numpy().tobytes()
+    data = to_array(torch.cat(files)).tobytes()
     ends = torch.tensor([len(file) for file in files]).cumsum(0).tolist()
     return [data[end - len(file) : end] for end, file in zip(ends, files, strict=True)]
 

@@ -207,14 +207,14 @@ class Peer:
 
     async def _send_headers(self, channel: RTCDataChannel) -> None:
         """Sends the newest picture's header at intervals: RTP carries only its time."""
-        told: EncodedPicture | None = None
+        described: EncodedPicture | None = None
         with contextlib.suppress(ConnectionError):
             while channel.readyState in ("connecting", "open"):
                 encoded = self._track.last
-                if encoded is not None and encoded is not told and channel.readyState == "open":
+                if encoded is not None and encoded is not described and channel.readyState == "open":
                     facts = f'"dropped": {self._track.dropped}, "origin": {self._origin()}'
                     self._send_text(channel, f"{encoded.head}, {facts}}}")
-                    told = encoded
+                    described = encoded
                 await asyncio.sleep(_HEADER_PERIOD)
                 if time.monotonic() - self._last_heard > max(2 * self._state.settings.heartbeat_s, _MIN_SILENCE):
                     self._close_soon()

@@ -23,6 +23,7 @@ from torchrl_gpu.training.collect.graphed import (
     say_plain,
     uncached_casts,
 )
+from torchrl_gpu.training.updates.capturable import set_capturable
 from torchrl_gpu.training.updates.clipping import clip_gradients
 
 Losses = Callable[[TensorDictBase], dict[str, Tensor]]
@@ -152,7 +153,7 @@ class GraphedUpdate:
         """The optimizer's state is in other tensors now."""
         self._graph, self._fixed = None, ()
         if self.device.type == "cuda":
-            make_capturable(optimizer)
+            set_capturable(optimizer)
 
     def _take_rates(self) -> None:
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
@@ -221,17 +222,6 @@ class GraphedUpdate:
                     f" can write; got {type(self.optimizer).__name__}, which keeps {name} {where}"
                 )
         return [*self._weights(), *(value for _, value in kept)]
-
-
-def make_capturable(optimizer: Optimizer) -> None:
-    """Has an optimizer count its steps on the device, also where the state that it has loaded does not."""
-    for group in optimizer.param_groups:
-        if "capturable" not in group:
-            continue
-        group["capturable"] = True
-        for weight in group["params"]:
-            if "step" in (state := optimizer.state.get(weight, {})):
-                state["step"] = state["step"].to(weight.device)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.policies.packing import DeepestBottomLeft, HierarchicalPacker, PackerNetworks, VolumeSorted
-from torchrl_gpu.policies.packing.contestants import (
+from torchrl_gpu.policies.packing.irregular_baselines import (
     BOTH,
     DEEPEST,
     LESS_WASTE,
@@ -18,7 +18,7 @@ from torchrl_gpu.policies.packing.contestants import (
     RULE,
     WORKER,
     RandomItem,
-    irregular_contestants,
+    irregular_baselines,
 )
 
 
@@ -100,19 +100,19 @@ def test_an_unknown_order() -> None:
 def test_rows(networks: PackerNetworks) -> None:
     env = solids_env()
     packer = HierarchicalPacker(env, networks)
-    assert list(irregular_contestants(env, packer)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, WORKER, MANAGER, BOTH]
-    assert list(irregular_contestants(env, packer, learned=False)) == [RANDOM, DEEPEST, RULE, LESS_WASTE]
+    assert list(irregular_baselines(env, packer)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, WORKER, MANAGER, BOTH]
+    assert list(irregular_baselines(env, packer, learned=False)) == [RANDOM, DEEPEST, RULE, LESS_WASTE]
 
 
 def test_with_one_visible_item_there_is_no_manager(networks: PackerNetworks) -> None:
     env = solids_env(1)
-    assert list(irregular_contestants(env, HierarchicalPacker(env, networks))) == [RANDOM, DEEPEST, RULE, WORKER]
+    assert list(irregular_baselines(env, HierarchicalPacker(env, networks))) == [RANDOM, DEEPEST, RULE, WORKER]
 
 
 def test_each_row_chooses_as_it_says(networks: PackerNetworks) -> None:
     env = solids_env()
     packer = HierarchicalPacker(env, networks)
-    rows, shown = irregular_contestants(env, packer), env.reset()
+    rows, shown = irregular_baselines(env, packer), env.reset()
     for name, items, places in (
         (RULE, "box", "growth"),
         (LESS_WASTE, "waste", "growth"),

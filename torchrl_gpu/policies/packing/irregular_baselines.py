@@ -40,7 +40,7 @@ class RandomItem(TensorDictModuleBase):
         return tensordict.set("action", slot * legal.shape[-1] + place)
 
 
-def irregular_contestants(
+def irregular_baselines(
     env: PackingEnv, packer: HierarchicalPacker, learned: bool = True
 ) -> dict[str, TensorDictModuleBase]:
     """Policies by name: those that Huang et al., RA-L 8(1), 2023, compare, and deepest bottom left.
