@@ -43,14 +43,14 @@ def main(argv: list[str]) -> int:
     for config in CONFIGS:
         changes = _QUICK.get(config, {}) | {"num_envs": 4} if args.quick else {}
         env = environment(config, device=device, seed=0, **changes)
-        rows.append(timed(config, env, 0.1 if args.quick else args.seconds))
+        rows.append(timed(config, env, 0.1 if args.quick else args.seconds, bounded=not args.quick))
         print(f"{config}: {rows[-1]['steps_per_s']:,.0f} environment steps/s")
     args.output.write_text(json.dumps({"rows": rows}, indent=1), encoding="utf-8")
     return 0
 
 
-def timed(config: str, env: BatchedEnv, seconds: float) -> dict[str, Any]:
-    """Rate of an environment's steps, and the kernels that they launch."""
+def timed(config: str, env: BatchedEnv, seconds: float, *, bounded: bool) -> dict[str, Any]:
+    """Rate of an environment's steps, and the kernels that they launch; with bounds, which are those of the config."""
     play = random_steps(env) if isinstance(env, PackingEnv) else _random_actions(env)
     play(3)
     begun, steps = now(env.device), 0
@@ -60,7 +60,7 @@ def timed(config: str, env: BatchedEnv, seconds: float) -> dict[str, Any]:
     each = (now(env.device) - begun) / steps
     row = {"config": config, "num_envs": env.num_envs, "seconds_per_step": each, "steps_per_s": env.num_envs / each}
     row["backend"] = env.kernels.backend if isinstance(env, PackingEnv) else ""
-    row["kernels"] = _kernels(config, env, play) if env.device.type == "cuda" else []
+    row["kernels"] = _kernels(config if bounded else "", env, play) if env.device.type == "cuda" else []
     return row
 
 
@@ -93,14 +93,15 @@ def _kernels(config: str, env: BatchedEnv, play: Callable[[int], None]) -> list[
     return sorted(rows, key=lambda row: -row["seconds"] * row["launches_per_step"])[:20]
 
 
-def bound(kernel: str, config: str, device: str) -> tuple[float, str] | None:
-    """Seconds that a launch takes at least by what the chip can do, and what limits it; None where nobody says."""
+def bound(kernel: str, config: str, chip: str) -> tuple[float, str] | None:
+    """Seconds that a launch takes at least by what a chip can do, and what limits it; None where nobody says."""
     try:
         expectations = importlib.import_module("benchmarks.gpu.expectations")
-        found: tuple[float, str] | None = expectations.bound(kernel, config, device)
-    except (ImportError, KeyError, ValueError):  # no model, or none of this kernel or chip
+        device = next(d for name, d in expectations.DEVICES.items() if set(name.split()) <= set(chip.split()))
+        seconds, limit = expectations.bound(kernel, config, device)[:2]
+    except (ImportError, KeyError, StopIteration):  # no model, or none of this kernel, run or chip
         return None
-    return found
+    return float(seconds), str(limit)
 
 
 if __name__ == "__main__":

@@ -474,7 +474,7 @@ def stands_still(body: Callable[[], TensorDictBase], device: torch.device) -> Gr
 BROKEN = {
     fails: "GraphedRollout: want an environment and a policy whose steps never make the host wait, so that a CUDA graph"
     " can hold them; got aten._local_scalar_dense.default: ",
-    fails_at_launch: "CUDA error: out of memory CUDA kernel errors might be reported elsewhere; operators are launched",
+    fails_at_launch: "GraphedRollout: CUDA error: out of memory CUDA kernel errors might be reported elsewhere;",
     stands_still: "GraphedRollout: want a graph that plays what the steps play one by one; got another rollout in 4 of"
     " 4 environments; operators are launched one by one instead",
 }

@@ -363,7 +363,7 @@ def stands_still(body: Body, device: torch.device) -> Graph:
 
 BROKEN = {
     fails: "GraphedUpdate: want losses; got aten._local_scalar_dense: it waits; operators are launched one by one",
-    fails_at_launch: "CUDA error: out of memory; operators are launched one by one instead",
+    fails_at_launch: "GraphedUpdate: CUDA error: out of memory; operators are launched one by one instead",
     stands_still: "GraphedUpdate: want a graph that gives what its operators give one by one; got weights that have"
     " moved otherwise; operators are launched one by one instead",
 }

@@ -186,7 +186,7 @@ class GraphedRollout:
                 self._graph, self._fixed = graph, fixed
             except Exception as error:  # whatever a capture, a driver or a launch raises
                 self._capture = None
-                say_plain(error)
+                say_plain(type(self).__name__, error)
             finally:
                 self._put(state, shown)  # as if nothing had been played
         return self._graph
@@ -261,10 +261,12 @@ def same_random_numbers(device: torch.device) -> Iterator[None]:
         torch.cuda.set_rng_state(before, device) if on_cuda else torch.set_rng_state(before)
 
 
-def say_plain(error: Exception) -> None:
+def say_plain(where: str, error: Exception) -> None:
     """Warns, in one line, that there is no graph."""
     said = " ".join(str(error).split()) or type(error).__name__
-    _LOG.warning("%s; operators are launched one by one instead", said)
+    _LOG.warning(
+        "%s; operators are launched one by one instead", said if said.startswith(where) else f"{where}: {said}"
+    )
 
 
 def capture_cuda(body: Body, device: torch.device, wanted: str = _WANTED) -> Graph:

@@ -176,7 +176,7 @@ class GraphedUpdate:
             self._check(graph, written, before)
             return graph
         except Exception as error:  # whatever a capture, a driver or a launch raises
-            say_plain(error)
+            say_plain(type(self).__name__, error)
             return None
         finally:
             _write(before, written)

@@ -128,6 +128,17 @@ def test_a_setting_survives_its_file(tmp_path: Path) -> None:
         assert check.disagreement({job: getattr(eager, job) for job in check.JOBS}, again) == ""
 
 
+def test_of_a_large_catalogue_some_items_are_kept(tmp_path: Path) -> None:
+    catalogue = boxes_env(items=RandomBoxes(1, 5)).catalogue
+    assert catalogue.num_items > check._MOST_ITEMS
+    setting = check.Setting("many", boxes_env().bin, catalogue, 2, 3)
+    check.save(setting, str(tmp_path / "setting.pt"))
+    again = check.load(str(tmp_path / "setting.pt"), CPU).catalogue
+    assert again.num_items == check._MOST_ITEMS
+    assert (again.bounds, again.least) == (catalogue.bounds, catalogue.least)
+    assert torch.equal(again.extent[[0, -1]], catalogue.extent[[0, -1]])
+
+
 def test_few_verdicts_on_a_users_own_items_may_differ() -> None:
     def turned(number: int) -> Callable[..., object]:
         def drop_map(*arguments: object) -> object:

@@ -25,6 +25,7 @@ from torchrl_gpu.envs.packing.types import (
 )
 
 JOBS = ("drop_map", "place", "pile_growth", "advance", "restart", "any_legal")
+_MOST_ITEMS = 12  # of a user's own, evenly from first to last
 _CELL = 0.125  # metres, a power of two: heights and their sums are exact
 
 
@@ -126,9 +127,10 @@ _TENSORS = ("extent", "height", "volume", "top", "bottom", "centre", "plumb", "s
 
 
 def save(setting: Setting, path: str) -> None:
-    """Writes a setting: tensors and plain data."""
+    """Writes a setting, tensors and plain data, with some of its items: a catalogue may take most of the memory."""
     c, b = setting.catalogue, setting.bin
-    tensors = {name: None if (value := getattr(c, name)) is None else value.cpu() for name in _TENSORS}
+    rows = torch.linspace(0, c.num_items - 1, min(c.num_items, _MOST_ITEMS), device=c.extent.device).long()
+    tensors = {name: None if (value := getattr(c, name)) is None else value[rows].cpu() for name in _TENSORS}
     plain = {"bounds": c.bounds, "least": c.least, "unit": c.unit}
     told = {"name": setting.name, "visible_items": setting.visible_items, "num_envs": setting.num_envs}
     of_bin = {"size": b.size, "cells": b.cells, "step": b.step, "stability": b.stability}
