@@ -54,6 +54,7 @@ def drop_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: B
         T=_LANES,
         enable_fp_fusion=False,
         num_warps=_LANES // 32,
+        maxnreg=64 if bin_.stability == "com" else None,  # left to itself ptxas would rather spill
     )
     return z_map, legal
 
