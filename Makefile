@@ -1,6 +1,7 @@
 # make fit    a virtual environment, the install, the main job and its evaluation
 # make test   the same environment with the development tools, and the tests
 # make pretend   what a GPU would run, on tensors that say cuda:0 and lie on the CPU; five minutes
+# make kernels  what a GPU would run: compiled for every chip, and every access checked in 200 odd scenes
 # make lint   ruff and mypy
 # make asan   the C++ kernels under AddressSanitizer and UBSan: the tests of what they refuse and survive
 # make soak   the same with all tests of the kernels, and fifty times the examples of the fuzz test; an hour or more
@@ -29,7 +30,7 @@ done; \
 echo "make: want Python 3.11 or 3.12 with venv and ensurepip on the PATH; found none" >&2; exit 1
 endef
 
-.PHONY: help install install-dev fit test pretend asan soak lint format configs bench gpu clean
+.PHONY: help install install-dev fit test pretend kernels asan soak lint format configs bench gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# //p' Makefile
@@ -61,6 +62,12 @@ test: install-dev
 
 pretend: install-dev
 	$(BIN)/python -m pytest -p tests.pretend_cuda $(PRETEND_ARGS) tests/pretend
+
+# No GPU is needed: Triton brings NVIDIA's assembler, and interprets; whether it does is decided at import.
+kernels: install-dev
+	$(BIN)/python -m benchmarks.gpu.ahead
+	TRITON_INTERPRET=1 TORCHRL_GPU_ODD_SCENES=200 $(BIN)/python -m pytest $(PYTEST_ARGS:loadfile=load) \
+		$(KERNEL_TESTS)/test_triton_accesses.py
 
 # The backends in torch and NumPy pass the same tests in make test; here they would only take time.
 asan: install-dev
