@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -97,7 +98,10 @@ def bound(kernel: str, config: str, chip: str) -> tuple[float, str] | None:
     """Seconds that a launch takes at least by what a chip can do, and what limits it; None where nobody says."""
     try:
         expectations = importlib.import_module("benchmarks.gpu.expectations")
-        device = next(d for name, d in expectations.DEVICES.items() if set(name.split()) <= set(chip.split()))
+        if config not in expectations.CONFIGS:
+            return None
+        words = set(re.split(r"\W+", chip))  # "NVIDIA A100-SXM4-80GB"
+        device = next(d for name, d in expectations.DEVICES.items() if set(name.split()) <= words)
         seconds, limit = expectations.bound(kernel, config, device)[:2]
     except (ImportError, KeyError, StopIteration):  # no model, or none of this kernel, run or chip
         return None

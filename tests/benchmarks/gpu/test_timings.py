@@ -13,9 +13,10 @@ from benchmarks.gpu import timings
 
 def model(monkeypatch: pytest.MonkeyPatch) -> None:
     def bound(kernel: str, config: str, device: str) -> tuple[float, str, object]:
+        assert config == "packing"
         return {"drop_boxes_kernel": 1e-6}[kernel], f"bytes of {device}", None
 
-    known = SimpleNamespace(DEVICES={"A100": "the A100", "RTX 4090": "the 4090"}, bound=bound)
+    known = SimpleNamespace(CONFIGS=("packing",), DEVICES={"A100": "the A100", "RTX 4090": "the 4090"}, bound=bound)
     monkeypatch.setitem(sys.modules, "benchmarks.gpu.expectations", known)  # type: ignore[misc]
 
 
@@ -31,6 +32,14 @@ def model(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_bound_is_that_of_the_chip(kernel: str, chip: str, wanted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     model(monkeypatch)
     assert timings.bound(kernel, "packing", chip) == wanted
+    assert timings.bound(kernel, "navigation_iqn", chip) is None
+
+
+def test_the_chips_of_the_model_are_found_by_the_names_that_drivers_give() -> None:
+    for chip in ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090"):
+        seconds, limit = timings.bound("drop_boxes_kernel", "packing", chip) or (0.0, "")
+        assert seconds > 0, chip
+        assert limit in ("bytes", "operations")
 
 
 def test_without_a_model_there_is_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
