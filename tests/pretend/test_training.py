@@ -24,6 +24,7 @@ from torchrl_gpu.training.run import ReplayRun
 GPU: dict[str, Any] = {"accelerator": "gpu", "devices": 1}
 LOG = "log_step"  # what a log costs: one copy of all figures
 CAPTURE = "capture_cuda"  # a graph is made once
+GRAPHS = CAPTURE, " _check ", " _distance "  # and its first replay is compared with the plain way
 MODULES: dict[str, Callable[[], ReplayRun]] = {
     "packing": tiny.module,
     "packing, prioritized": partial(tiny.module, prioritized=True),
@@ -133,8 +134,9 @@ def test_graphs_wait_for_nothing_and_learn_the_same(name: str, tmp_path: Path) -
     plain = fit(navigation(name), tmp_path / "plain", 6, enable_checkpointing=False)
     made = navigation(name, cuda_graphs=True, graph_updates=True)
     graphed = fit(made, tmp_path / "graphed", 6, seen, enable_checkpointing=False)
-    assert seen.elsewhere(LOG, CAPTURE) == []
+    assert seen.elsewhere(LOG, *GRAPHS) == []
     assert sum(seen.at(CAPTURE)) == 1  # of updates; that of rollouts is made in the warm-up
+    assert sum(number > 0 for number in seen.at("graphed.py")) == 1
     for (key, ours), theirs in zip(graphed.state_dict().items(), plain.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, msg=key)
 
@@ -144,7 +146,8 @@ def test_both_graphs_of_packing(precision: str, tmp_path: Path) -> None:
     seen = WaitsOfSteps()
     made = tiny.module(cuda_graphs=True, graph_updates=True, prioritized=True)
     fit(made, tmp_path, 6, seen, precision=precision, enable_checkpointing=False)
-    assert seen.elsewhere(LOG, CAPTURE) == []
+    assert seen.elsewhere(LOG, *GRAPHS) == []
+    assert sum(number > 0 for number in seen.at("graphed.py")) == 1
     assert made.graphed_update is not None
     assert made.graphed_update._graph is not None
 
