@@ -66,6 +66,7 @@ pretend: install-dev
 # No GPU is needed: Triton brings NVIDIA's assembler, and interprets; whether it does is decided at import.
 kernels: install-dev
 	$(BIN)/python -m benchmarks.gpu.ahead
+	TORCHRL_GPU_EVERY_CHIP=1 $(BIN)/python -m pytest -q $(KERNEL_TESTS)/test_triton_launches.py -k every_kernel
 	TRITON_INTERPRET=1 TORCHRL_GPU_ODD_SCENES=200 $(BIN)/python -m pytest $(PYTEST_ARGS:loadfile=load) \
 		$(KERNEL_TESTS)/test_triton_accesses.py
 
