@@ -1,15 +1,19 @@
 # make fit    a virtual environment, the install, the main job and its evaluation
 # make test   the same environment with the development tools, and the tests
+# make pretend   what a GPU would run, on tensors that say cuda:0 and lie on the CPU; five minutes
+# make kernels  what a GPU would run: compiled for every chip, and every access checked in 200 odd scenes
 # make lint   ruff and mypy
 # make asan   the C++ kernels under AddressSanitizer and UBSan: the tests of what they refuse and survive
 # make soak   the same with all tests of the kernels, and fifty times the examples of the fuzz test; an hour or more
 # make bench  the throughput of this machine, parity first
+# make gpu    on a machine with a GPU: tests, parity, benchmarks, short fits, in one report; GPU_ARGS=--quick for a look
 # Another Python than the first that works: make fit PYTHON=/path/to/python3.12
 
 VENV := .venv
 BIN := $(VENV)/bin
 CONFIG := packing.yaml
 PYTEST_ARGS := -n auto --maxprocesses=4 --dist loadfile
+PRETEND_ARGS := -n 2
 KERNEL_TESTS := tests/envs/packing/kernels
 ASAN_TESTS := tests/native/test_operators.py $(KERNEL_TESTS)/test_fuzz.py $(KERNEL_TESTS)/test_border.py
 SOAK_TESTS := $(ASAN_TESTS) $(KERNEL_TESTS)/test_compiled.py $(KERNEL_TESTS)/test_transition.py
@@ -26,7 +30,7 @@ done; \
 echo "make: want Python 3.11 or 3.12 with venv and ensurepip on the PATH; found none" >&2; exit 1
 endef
 
-.PHONY: help install install-dev fit test asan soak lint format configs bench clean
+.PHONY: help install install-dev fit test pretend kernels asan soak lint format configs bench gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# //p' Makefile
@@ -56,6 +60,16 @@ fit: install
 test: install-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+pretend: install-dev
+	$(BIN)/python -m pytest -p tests.pretend_cuda $(PRETEND_ARGS) tests/pretend
+
+# No GPU is needed: Triton brings NVIDIA's assembler, and interprets; whether it does is decided at import.
+kernels: install-dev
+	$(BIN)/python -m benchmarks.gpu.ahead
+	TORCHRL_GPU_EVERY_CHIP=1 $(BIN)/python -m pytest -q $(KERNEL_TESTS)/test_triton_launches.py -k every_kernel
+	TRITON_INTERPRET=1 TORCHRL_GPU_ODD_SCENES=200 $(BIN)/python -m pytest $(PYTEST_ARGS:loadfile=load) \
+		$(KERNEL_TESTS)/test_triton_accesses.py
+
 # The backends in torch and NumPy pass the same tests in make test; here they would only take time.
 asan: install-dev
 	$(BIN)/python tests/native/sanitized.py -q $(ASAN_TESTS) -k "not eager and not reference"
@@ -77,6 +91,9 @@ configs: install
 
 bench: install
 	$(BIN)/torchrl-gpu bench packing
+
+gpu: install-dev
+	$(BIN)/python -m benchmarks.gpu.report $(GPU_ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

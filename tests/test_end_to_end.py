@@ -18,6 +18,7 @@ import yaml
 from PIL import Image
 
 from tests.conftest import ROOT
+from tests.deterministic import Deterministic
 from tests.training.resuming import part_of
 from torchrl_gpu import cli, configs
 from torchrl_gpu.cli import lightning_cli
@@ -27,6 +28,7 @@ NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]
 UPDATES = ["--model.batch_size=8", "--model.replay.capacity=200", "--model.warmup_frames=32"]
 UPDATES += ["--model.updates_per_step=2"]
 EPISODES = ["--data.steps_per_epoch=2", "--data.num_episodes=3", "--data.num_val_episodes=2"]
+EPISODES += ["--trainer.log_every_n_steps=1"]
 # What makes each shipped config a matter of seconds; one that is missing here is not tested, so that is an error.
 SMALL = {
     "packing.yaml": [*NETWORK, "--model.env.num_envs=4", "--model.env.items.pool=16"],
@@ -204,7 +206,9 @@ def test_irregular_items_from_fit_to_test(
 def test_every_shipped_packing_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_orders(tmp_path / "orders.json")
-    assert cli.main(["fit", *small(name, max_steps=2)]) is None
+    as_on_cuda = ["--trainer.deterministic=true", "--model.env.backend=eager"]
+    with Deterministic():
+        assert cli.main(["fit", *small(name, max_steps=2), *as_on_cuda]) is None
     assert list((tmp_path / "runs").rglob("last.ckpt"))
 
 

@@ -73,5 +73,7 @@ def _first_sentence(error: Exception) -> str:
 def now(device: torch.device) -> float:
     """Seconds of a clock, once all that was asked of the device is done."""
     if device.type == "cuda":
+        import torch
+
         torch.cuda.synchronize(device)
     return time.perf_counter()

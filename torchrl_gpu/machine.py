@@ -31,6 +31,27 @@ def describe(device: torch.device) -> dict[str, Any]:
     }
 
 
+def cuda_versions(device: torch.device) -> dict[str, str]:
+    """What code for a CUDA device may depend on: the chip, its driver, and the CUDA that torch was built with."""
+    properties = torch.cuda.get_device_properties(device)
+    capability = f"{properties.major}.{properties.minor}"
+    return {
+        "device": f"{properties.name}, compute capability {capability}",
+        "driver": driver(),
+        "CUDA": str(torch.version.cuda),
+    }
+
+
+def driver() -> str:
+    """The NVIDIA driver's version, or else the newest CUDA that it runs; "none" where there is none."""
+    try:
+        line = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0]
+        return next((word for word in line.split() if word[0].isdigit() and "." in word), line)
+    except (OSError, IndexError):
+        newest = getattr(torch._C, "_cuda_getDriverVersion", lambda: 0)()
+        return f"for CUDA {newest // 1000}.{newest % 1000 // 10}" if newest else "none"
+
+
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

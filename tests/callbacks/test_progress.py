@@ -98,20 +98,20 @@ def test_validation_is_not_training() -> None:
     run.clock.now += 1000
     run.bar.on_validation_end(run.trainer, run.module)
     assert run.bar.metrics_text() == ["100 env-steps/s"]  # those before
-    assert run.step(1, 10, 50).figures() == ["50 env-steps/s"]
+    assert run.step(1, 10, 50).metrics_text() == ["50 env-steps/s"]
 
 
 def test_figures_are_those_of_the_loggers_and_nothing_is_read() -> None:
     run = Run()
-    assert run.step(1, 10, 100).figures() == ["100 env-steps/s"]
+    assert run.step(1, 10, 100).metrics_text() == ["100 env-steps/s"]
     run.logs(train_loss=0.0042, train_utilization=0.7123, val_utilization=0.69, train_epsilon=0.5)
-    figures = run.step(1, 10, 100).figures()
+    figures = run.step(1, 10, 100).metrics_text()
     assert figures == ["100 env-steps/s", "utilization 0.712", "val/utilization 0.690", "loss 4.2e-03"]
 
 
 def test_a_cpu_is_asked_where_there_is_no_logger() -> None:
     run = Run(device="cpu", recent={"success": torch.tensor(0.5), "collided": torch.tensor(0.25)})
-    assert run.step(1, 1, 1).figures()[1:] == ["success 0.500", "collided 0.250"]
+    assert run.step(1, 1, 1).metrics_text()[1:] == ["success 0.500", "collided 0.250"]
 
 
 def test_a_run_without_an_end() -> None:

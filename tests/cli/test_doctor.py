@@ -1,16 +1,20 @@
-"""What the doctor says of streaming: what was tried, and why it does not work."""
+"""What the doctor says: what was tried just now, why it does not work, and how to try what was not tried."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 
 import pytest
-import yaml
+import torch
 
-from torchrl_gpu import cli
-from torchrl_gpu.cli import doctor
+from tests.native.compilers import need_compiler
+from torchrl_gpu import cli, native, proofs
+from torchrl_gpu.cli import doctor, trials
+from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.streaming.codecs import probes
+from torchrl_gpu.training.collect.graphed import Body, Graph
 
 
 @pytest.fixture
@@ -28,7 +32,11 @@ def findings(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
 
 def test_each_probe_speaks_for_itself(findings) -> None:  # type: ignore[no-untyped-def]
     found = findings(nvenc="no engine")
-    assert [found[name].usable for name in ("JPEG on GPU", "H.264 by NVENC", "H.264 by x264")] == [True, False, True]
+    assert [found[name].state for name in ("JPEG on GPU", "H.264 by NVENC", "H.264 by x264")] == [
+        "works",
+        "cannot",
+        "works",
+    ]
     assert found["H.264 by NVENC"].detail == "no engine"
     assert {"av", "cv2", "aiohttp", "aiortc"} <= set(found)
     assert all(finding.detail for finding in found.values())
@@ -36,7 +44,7 @@ def test_each_probe_speaks_for_itself(findings) -> None:  # type: ignore[no-unty
 
 def test_a_missing_package_names_its_extra(findings, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setitem(sys.modules, "aiortc", None)
-    assert findings()["aiortc"][2:] == (False, "not installed; pip install 'torchrl_gpu[webrtc]' brings it")
+    assert findings()["aiortc"][2:] == ("cannot", "not installed; pip install 'torchrl_gpu[webrtc]' brings it")
 
 
 def test_a_package_that_does_not_load_says_why(findings, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
@@ -48,19 +56,86 @@ def test_a_package_that_does_not_load_says_why(findings, monkeypatch: pytest.Mon
         return real(name)
 
     monkeypatch.setattr(importlib, "import_module", load)
-    assert findings()["cv2"][2:] == (False, "libGL.so.1: cannot open shared object file")
+    assert findings()["cv2"][2:] == ("cannot", "libGL.so.1: cannot open shared object file")
 
 
-def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["doctor"], "torchrl-gpu") == 0
-    assert "cuda" in capsys.readouterr().out
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch) -> list[proofs.Trial]:
+    """Trials are made as the doctor makes them, but that none has a process of its own; what was tried."""
+    tried: list[proofs.Trial] = []
+
+    def apart(trial: proofs.Trial) -> str:
+        tried.append(trial)
+        return "no answer within 300 seconds" if "torch_compile" in trial.check else ""
+
+    monkeypatch.setattr(proofs, "_tried_apart", apart)
+    monkeypatch.setattr(proofs, "record", lambda trial, found: None)
+    monkeypatch.setattr(proofs, "_reads_disk", True)  # and again when this test is over
+    monkeypatch.setattr(proofs, "_VERDICTS", {})
+    for chosen in (native.problem, kernels._fastest, kernels._say_slower, probes.nvenc_problem):
+        chosen.cache_clear()
+    return tried
 
 
-def test_doctor_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor(capsys: pytest.CaptureFixture[str], anew: list[proofs.Trial]) -> None:
+    assert cli.main(["doctor", "--full"], "torchrl-gpu") == 0
+    said = capsys.readouterr()
+    assert "cuda" in said.out
+    assert "no answer within 300 seconds" in said.out
+    assert said.err.count("\n") == 1
+    assert not proofs._reads_disk
+
+
+def test_doctor_as_json(capsys: pytest.CaptureFixture[str], anew: list[proofs.Trial]) -> None:
     assert cli.main(["doctor", "--json"], "torchrl-gpu") == 0
-    findings = yaml.safe_load(capsys.readouterr().out)
-    assert {"packing", "device", "software"} <= {finding["group"] for finding in findings}
-    assert all(finding["usable"] or finding["detail"] for finding in findings)
+    findings = json.loads(capsys.readouterr().out)
+    assert {"packing", "device", "software", "compile", "streaming"} == {finding["group"] for finding in findings}
+    assert {"works", "cannot", "not tried", "installed"} >= {finding["state"] for finding in findings}
+    assert all(finding["detail"] for finding in findings)
+    (compiled,) = [finding for finding in findings if finding["name"] == "torch.compile"]
+    assert compiled["state"] == "not tried"
+    assert "torchrl-gpu doctor --full" in compiled["detail"]
+    assert not any("torch_compile" in trial.check for trial in anew)
+    assert any("of_every_kind" in trial.check for trial in anew) is (native.problem() == "")
+
+
+def test_a_backend_that_fails_says_why(anew: list[proofs.Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    need_compiler()
+    monkeypatch.setattr(proofs, "_tried_apart", lambda trial: "drop_map of boxes: illegal instruction")
+    proofs.try_anew()
+    found = {finding.name: finding for finding in doctor._backends_on(torch.device("cpu"))}
+    kernels._fastest.cache_clear()
+    assert found["compiled"][2:] == ("cannot", "drop_map of boxes: illegal instruction")
+    assert found["eager"][2:] == ("works", "on cpu, the default: what the others are compared with")
+    assert found["reference"].state == "not tried"
+
+
+def test_by_the_interpreter_no_proof_is_asked_for(anew: list[proofs.Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    found = doctor._backends_on(torch.device("cpu"))
+    assert {finding.state for finding in found} <= {"not tried", "cannot"}
+    assert anew == []
+
+
+def test_what_is_tried_of_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda function, **how: function)
+    assert trials.torch_compile("cpu") == ""
+    monkeypatch.setattr(torch, "compile", lambda function, **how: lambda x: function(x) * 1.01)
+    assert trials.torch_compile("cpu") == "it gives wrong numbers"
+
+
+def test_a_graph_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def still(body: Body, device: torch.device) -> Graph:
+        return Graph(lambda: None, body())
+
+    def frozen(body: Body, device: torch.device) -> Graph:
+        result = body()
+        result["sum"].sub_(1)
+        return Graph(lambda: result["sum"].add_(1), result)
+
+    for how, found in ((still, "a replay gives wrong numbers"), (frozen, "replays draw the same random numbers")):
+        monkeypatch.setattr(trials, "capture_cuda", how)
+        assert trials.cuda_graph("cpu") == found
 
 
 def test_doctor_with_a_wrong_option(capsys: pytest.CaptureFixture[str]) -> None:

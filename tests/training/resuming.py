@@ -33,6 +33,17 @@ def everything(checkpoint: Path) -> dict[str, Any]:
     return {key: value for key, value in content.items() if key not in LIGHTNINGS_OWN} | {"replay": replay}
 
 
+def as_if_saved_on_cuda(checkpoint: Path) -> Path:
+    """The same checkpoint with what one of a CUDA device holds besides."""
+    content = torch.load(checkpoint, weights_only=True)
+    content["random"]["cuda"] = torch.zeros(16, dtype=torch.uint8)
+    for state in content["optimizer_states"]:
+        for group in state["param_groups"]:
+            group["capturable"] = True
+    torch.save(content, checkpoint)
+    return checkpoint
+
+
 def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
     """Places at which two trees of tensors and plain values are not the same, bit by bit."""
     if isinstance(ours, dict):

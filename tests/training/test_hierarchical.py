@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.plugins import MixedPrecision
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.no_host_reads import NoHostReads
 from tests.tolerances import assert_near
-from tests.training.resuming import differences, everything, last
+from tests.training.resuming import as_if_saved_on_cuda, differences, everything, last
 from tests.training.tiny import data, fit, trainer
 from tests.training.tiny_packer import module, short_env, tiny_networks
 from torchrl_gpu.callbacks import EpisodeCheckpoint
@@ -415,11 +416,14 @@ def test_the_deep_networks_learn_at_their_own_rate(tmp_path: Path) -> None:
     assert len(few["params"]) + len(deep["params"]) == len(names)
 
 
-def test_gradients_are_clipped(tmp_path: Path) -> None:
-    made = module(reward_scale=1000.0, max_grad_norm=1e-3, deep_rate=1.0)
+@pytest.mark.parametrize("scale", [None, 512.0])
+def test_gradients_are_clipped(tmp_path: Path, scale: float | None) -> None:
+    made = module(reward_scale=10.0, max_grad_norm=1e-3, deep_rate=1.0)  # in float16 more would overflow
     made.make_optimizer = lambda weights: torch.optim.SGD(weights, lr=1.0)  # type: ignore[assignment]
     before = [weight.detach().clone() for weight in made.networks.parameters()]
-    fit(made, tmp_path, 1)
+    scaler = None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale)
+    plugins = [] if scaler is None else [MixedPrecision("16-mixed", "cpu", scaler)]
+    fit(made, tmp_path, 1, plugins=plugins)
     moved = [(a - b).flatten() for a, b in zip(made.networks.parameters(), before, strict=True)]
     assert torch.cat(moved).norm().item() == pytest.approx(1e-3, rel=0.01)
 
@@ -458,3 +462,23 @@ def test_it_tests_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"HierarchicalPacking: .*{message}"):
         module(**wrong)
+
+
+def test_what_was_saved_on_cuda_resumes_on_a_cpu(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fit(module(), tmp_path / "half", 4, EpisodeCheckpoint())
+    saved = as_if_saved_on_cuda(last(tmp_path / "half"))
+    with caplog.at_level("INFO", "lightning.pytorch"):
+        made = fit(module(), tmp_path / "rest", 8, EpisodeCheckpoint(), ckpt_path=saved)
+    assert made.trainer.global_step == 8
+    (told,) = [record.message for record in caplog.records if "saved on" in record.message]
+    assert told.endswith(
+        "was saved on cuda and goes on on cpu: what is drawn at random there begins anew, all else goes on"
+    )
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true", "64-true"])
+def test_weights_of_another_type_are_refused(tmp_path: Path, precision: str) -> None:
+    with pytest.raises(
+        ValueError, match=rf"^HierarchicalPacking: want trainer.precision 32-true, bf16-mixed.*; got {precision}"
+    ):
+        fit(module(), tmp_path, 2, precision=precision)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.deterministic import Deterministic
 from torchrl_gpu import configs
 from torchrl_gpu.cli.lightning_cli import run
 
@@ -44,7 +45,8 @@ def test_there_is_one_for_every_agent() -> None:
 @pytest.mark.parametrize("name", NAVIGATION)
 def test_it_trains_shows_and_is_tested(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     options = shortened(name, tmp_path)
-    run("fit", [*options, "--trainer.max_steps=4"])
+    with Deterministic():
+        run("fit", [*options, "--trainer.max_steps=4", "--trainer.deterministic=true"])
     checkpoint = tmp_path / "checkpoints" / "last.ckpt"
     (events,) = (tmp_path / "tensorboard").rglob("events*")
     shown = EventAccumulator(str(events))

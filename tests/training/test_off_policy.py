@@ -12,7 +12,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import SerialEnv
 
-from tests.training.resuming import differences, everything, last
+from tests.training.resuming import as_if_saved_on_cuda, differences, everything, last
 from tests.training.tiny import data, dqn, fit, module, packing_env, trainer
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.policies import PeriodicTargets, PlacementScores, SoftTargets
@@ -76,6 +76,22 @@ def test_every_loss_and_score_is_logged(tmp_path: Path) -> None:
     assert wanted <= set(metrics)
     assert all(value.isfinite() for value in metrics.values())
     assert 0 < metrics["val/utilization"] <= 1
+
+
+def test_what_nobody_looks_at_is_not_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[int] = []
+    made, log = module(), OffPolicy.log
+
+    def noted(self: OffPolicy, name: str, value: Tensor, **options: Any) -> None:
+        if name == "train/frames":
+            logged.append(self.trainer.global_step // 2)
+        assert isinstance(value, Tensor)  # a number would be copied to the device, and the host wait for it
+        log(self, name, value, **options)
+
+    monkeypatch.setattr(OffPolicy, "log", noted)
+    fit(made, tmp_path, 20, data_module=data(steps_per_epoch=7), log_every_n_steps=3)
+    # every third training step of ten, the first and the last, and the end of the epoch
+    assert [step for step in logged if step] == [1, 3, 6, 7, 9, 10]
 
 
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
@@ -258,3 +274,22 @@ def test_on_a_gpu_and_then_on_the_cpu(tmp_path: Path) -> None:
     assert made.env.device.type == made.replay.storage.device.type == "cuda"
     rest = fit(module(), tmp_path / "cpu", 8, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "gpu"), data_module=data())
     assert rest.trainer.global_step == 8
+
+
+def test_what_was_saved_on_cuda_resumes_on_a_cpu(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fit(module(), tmp_path / "half", 4, EpisodeCheckpoint())
+    saved = as_if_saved_on_cuda(last(tmp_path / "half"))
+    with caplog.at_level("INFO", "lightning.pytorch"):
+        made = fit(module(), tmp_path / "rest", 8, EpisodeCheckpoint(), ckpt_path=saved)
+    assert made.trainer.global_step == 8
+    (told,) = [record.message for record in caplog.records if "saved on" in record.message]
+    assert told.endswith(
+        "was saved on cuda and goes on on cpu: what is drawn at random there begins anew, all else goes on"
+    )
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true", "64-true"])
+def test_weights_of_another_type_are_refused(tmp_path: Path, precision: str) -> None:
+    wanted = rf"^OffPolicy: want trainer.precision 32-true, bf16-mixed, .*; got {precision}"
+    with pytest.raises(ValueError, match=wanted):
+        fit(module(), tmp_path, 2, precision=precision)

@@ -15,6 +15,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import rank_zero_info
 
+from torchrl_gpu.callbacks.device_count import DeviceCount
 from torchrl_gpu.training.checkpoint_files import (
     ENTRY,
     checkpoint_entry,
@@ -48,7 +49,8 @@ class EpisodeCheckpoint(Checkpoint):
 
     Args:
         dirpath: Folder; None stands for `checkpoints` in the Trainer's `default_root_dir`.
-        every_n_episodes: Episodes, over all environments of the first process, between checkpoints; None for none.
+        every_n_episodes: Episodes, over all environments of the first process, between checkpoints; None for none. On
+            CUDA their count is a training step or a few late, see `DeviceCount`, so that nobody waits for it.
         keep: Checkpoints by episodes, updates or minutes that are kept; older ones go.
         save_replay: Whether the replay is saved too; without it a resumed run fills it anew.
         every_n_updates: Updates between checkpoints.
@@ -93,6 +95,7 @@ class EpisodeCheckpoint(Checkpoint):
         self._entry: dict[str, Any] | None = None  # of the checkpoint that is being saved
         self._lock: int | None = None  # descriptor of the folder
         self._owed_until = self._begun = 0.0
+        self._episodes = DeviceCount()
 
     # -- the run that these checkpoints belong to -------------------------------------------------------------------
 
@@ -105,6 +108,7 @@ class EpisodeCheckpoint(Checkpoint):
         if _only_tries(trainer):
             return
         self._passed, self._begun, self._owed_until = None, time.monotonic(), 0.0
+        self._episodes = DeviceCount()
         problem = None
         if trainer.is_global_zero:
             problem = self._claim(self.folder(trainer))
@@ -185,7 +189,7 @@ class EpisodeCheckpoint(Checkpoint):
         if self._passed is None:
             self._passed = self._multiples(trainer, pl_module)
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         """Saves where a multiple has been passed."""
         periods = (self.every_n_episodes, self.every_n_updates, self.every_n_minutes)
         if _only_tries(trainer) or self._passed is None or not any(periods):
@@ -195,17 +199,17 @@ class EpisodeCheckpoint(Checkpoint):
         if not _agreed(trainer, due and time.monotonic() >= self._owed_until):
             return
         by_episodes = self.every_n_episodes is not None
-        number = int(_episodes(pl_module)) if by_episodes else trainer.global_step
+        number = int(pl_module.episodes) if by_episodes else trainer.global_step
         name = trainer.strategy.broadcast(f"{'episodes' if by_episodes else 'updates'}-{number}.ckpt")
         self._passed = passed
         self._saved = [*(each for each in self._saved if each != name), name]  # first: the checkpoint knows of itself
         self._save(trainer, pl_module, name, self.save_replay)
         self._drop_old(trainer)
 
-    def _multiples(self, trainer: Trainer, pl_module: LightningModule) -> tuple[int, ...]:
+    def _multiples(self, trainer: Trainer, pl_module: Any) -> tuple[int, ...]:
         minutes = (time.monotonic() - self._begun) / 60
         counts: list[tuple[float | None, Callable[[], float]]] = [
-            (self.every_n_episodes, lambda: _episodes(pl_module)),
+            (self.every_n_episodes, lambda: self._episodes(pl_module.episodes)),
             (self.every_n_updates, lambda: trainer.global_step),
             (self.every_n_minutes, lambda: minutes),
         ]
@@ -296,10 +300,6 @@ class EpisodeCheckpoint(Checkpoint):
 
 def _only_tries(trainer: Any) -> bool:
     return bool(trainer.fast_dev_run)
-
-
-def _episodes(module: Any) -> int:
-    return int(module.episodes)
 
 
 def _agreed(trainer: Trainer, due: bool) -> bool:

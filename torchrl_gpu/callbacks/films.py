@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from torchrl_gpu.callbacks.device_count import DeviceCount
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.viewable import Viewable, viewable
 from torchrl_gpu.evaluation.player import Player
@@ -36,11 +37,12 @@ class Films:
             raise ValueError(f"FrameStream: record_every_n_episodes must be at least 1; got {every}")
         self.folder, self.every, self.fps, self.width, self.height = Path(folder), every, fps, width, height
         self._crossed: int | None = None
+        self._begun = DeviceCount()
         self._env: BatchedEnv | None = None
 
     def due(self, view: Viewable) -> int | None:
-        """How many episodes have begun, where that has just passed a multiple of `every`. Reads the device."""
-        begun = int(view.metrics()["episode"].sum())
+        """How many episodes have begun, where that has just passed a multiple of `every`."""
+        begun = self._begun(view.metrics()["episode"].sum())
         crossed, self._crossed = self._crossed, begun // self.every
         return begun if crossed is not None and self._crossed > crossed else None
 

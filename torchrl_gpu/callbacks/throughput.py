@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 
@@ -42,9 +43,9 @@ class Throughput(Callback):
         now = self._read(trainer, pl_module)
         seconds, frames, updates, episodes = (b - a for a, b in zip(self._last, now, strict=True))
         self._last = now
-        pl_module.log("throughput/env_steps_per_s", frames / seconds, prog_bar=True)
-        pl_module.log("throughput/updates_per_s", updates / seconds)
-        pl_module.log("throughput/episodes_per_h", 3600 * episodes / seconds, prog_bar=True)
+        rates = {"env_steps_per_s": frames, "updates_per_s": updates, "episodes_per_h": 3600 * episodes}
+        for name, count in rates.items():  # as tensors of the host: Lightning would copy a float to the device
+            pl_module.log(f"throughput/{name}", torch.tensor(count / seconds), prog_bar=name != "updates_per_s")
 
     @staticmethod
     def _read(trainer: Trainer, pl_module: Any) -> tuple[float, float, float, float]:

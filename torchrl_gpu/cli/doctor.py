@@ -1,30 +1,43 @@
-"""What this machine can do, and why not where it cannot: `torchrl-gpu doctor [--json]`."""
+"""What this machine can do, tried just now, and why not where it cannot: `torchrl-gpu doctor [--full] [--json]`."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import os
 import platform
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torchrl_gpu.cli.subcommands import OneLineParser
 
-_PACKAGES = ("torch", "torchrl", "tensordict", "lightning", "jsonargparse", "numpy")
+if TYPE_CHECKING:
+    import torch
+
+_PACKAGES = ("torch", "torchrl", "tensordict", "lightning", "jsonargparse", "numpy", "triton")
 _STREAMING = {"av": "stream", "cv2": "stream", "aiohttp": "stream", "aiortc": "webrtc"}  # module: extra
 _GIB = 2**30
+_STATES = {"works": "green", "cannot": "yellow", "not tried": "cyan", "installed": ""}
 
 
 class Finding(NamedTuple):
-    """One line of the report: a thing, whether it can be used here, and its details or the reason why not."""
+    """One line of the report.
+
+    Attributes:
+        group: What it belongs to.
+        name: A thing.
+        state: "works" (tried just now), "cannot", "not tried"; of packages "installed".
+        detail: What it is; why not; how to try.
+    """
 
     group: str
     name: str
-    usable: bool
+    state: str
     detail: str
 
 
@@ -32,26 +45,53 @@ def main(argv: list[str]) -> int:
     """Prints the report; the exit status is 0 whatever the machine lacks."""
     parser = OneLineParser(prog="torchrl-gpu doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    findings = examine()
-    if parser.parse_args(argv).json:
+    parser.add_argument("--full", action="store_true", help="try what takes up to a minute, too")
+    arguments = parser.parse_args(argv)
+    findings = examine(full=arguments.full)
+    if arguments.json:
         print(json.dumps([finding._asdict() for finding in findings], indent=2))
     else:
         _print_table(findings)
     return 0
 
 
-def examine() -> list[Finding]:
-    """Everything that is worth knowing about this machine, in the order in which it is printed."""
-    return [*_software(), *_devices(), *_backends(), _compiler(), _triton(), *_codecs()]
+def examine(*, full: bool = False) -> list[Finding]:
+    """Everything that is worth knowing about this machine, in the order in which it is printed.
+
+    Args:
+        full: Whether that is tried, too, which takes up to a minute.
+    """
+    from torchrl_gpu import native, proofs
+
+    proofs.try_anew()
+    print(
+        "torchrl-gpu doctor: trying what there is; some seconds, a minute where kernels are compiled", file=sys.stderr
+    )
+    operators = native.problem()  # first, since the kernels are of the same library
+    parts: list[Callable[[], Iterable[Finding]]] = [
+        _software,
+        _devices,
+        _backends,
+        lambda: [_compiler(), _finding("compile", "C++ operators", operators, "agree with plain Python")],
+        lambda: [_torch_compile(full)],
+        lambda: [_graphs()],
+        _codecs,
+    ]
+    with ThreadPoolExecutor(len(parts)) as pool:  # most of them wait for processes
+        return [finding for part in [pool.submit(each) for each in parts] for finding in part.result()]
+
+
+def _finding(group: str, name: str, problem: str, detail: str) -> Finding:
+    return Finding(group, name, "cannot" if problem else "works", problem or detail)
 
 
 def _software() -> list[Finding]:
-    found = [Finding("software", "python", True, f"{platform.python_version()} on {platform.system()}")]
+    found = [Finding("software", "python", "installed", f"{platform.python_version()} on {platform.system()}")]
     for name in ("torchrl_gpu", *_PACKAGES):
         try:
-            found.append(Finding("software", name, True, metadata.version(name)))
+            found.append(Finding("software", name, "installed", metadata.version(name)))
         except metadata.PackageNotFoundError:
-            found.append(Finding("software", name, False, "not installed"))
+            found.append(Finding("software", name, "cannot", "not installed"))
     return found
 
 
@@ -61,39 +101,77 @@ def _devices() -> list[Finding]:
     from torchrl_gpu.device import cuda_problem
 
     cpu = f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads, {_memory_gib():.1f} GiB"
-    found = [Finding("device", "cpu", True, cpu)]
+    found = [Finding("device", "cpu", "works", cpu)]
     problem = cuda_problem()
     if problem:
-        return [*found, Finding("device", "cuda", False, problem)]
+        return [*found, Finding("device", "cuda", "cannot", problem)]
     return found + [_cuda_device(index) for index in range(torch.cuda.device_count())]
 
 
 def _cuda_device(index: int) -> Finding:
     import torch
 
-    name = f"cuda:{index}"
-    properties = torch.cuda.get_device_properties(index)
+    from torchrl_gpu import machine
+    from torchrl_gpu.streaming.codecs.probes import cuda_problem
+
+    device = torch.device("cuda", index)
+    told = machine.cuda_versions(device)
     try:
         free, total = torch.cuda.mem_get_info(index)
     except RuntimeError as error:  # for example a device that another process holds exclusively
-        return Finding("device", name, False, f"{properties.name}: {str(error).splitlines()[0]}")
+        return Finding("device", str(device), "cannot", f"{told['device']}: {str(error).splitlines()[0]}")
     detail = (
-        f"{properties.name}, compute capability {properties.major}.{properties.minor}, "
-        f"{free / _GIB:.1f} of {total / _GIB:.1f} GiB free, CUDA {torch.version.cuda}"
+        f"{told['device']}, {free / _GIB:.1f} of {total / _GIB:.1f} GiB free, CUDA {told['CUDA']}, driver"
+        f" {told['driver']}"
     )
-    return Finding("device", name, True, detail)
+    return _finding("device", str(device), cuda_problem(device), detail)
 
 
 def _backends() -> list[Finding]:
-    """The packing kernels' own account of which of their backends run here, and which one "auto" takes."""
+    """Which backends of the packing kernels prove themselves here, and which one "auto" takes."""
+    import torch
+
     from torchrl_gpu.device import get_device
 
-    kernels = importlib.import_module("torchrl_gpu.envs.packing.kernels")
     device = get_device()
-    reasons: dict[str, str] = kernels.available_backends(device)
+    found = _backends_on(device)
+    if device.type == "cpu":
+        return found
+    on_cpu = [each for each in _backends_on(torch.device("cpu")) if each.name == "compiled"]
+    others = [
+        Finding("packing", f"triton on cuda:{index}", "not tried", f"CUDA_VISIBLE_DEVICES={index} torchrl-gpu doctor")
+        for index in range(torch.cuda.device_count())
+        if index != device.index
+    ]
+    return [*(each for each in found if each.name != "compiled"), *on_cpu, *others]
+
+
+def _backends_on(device: torch.device) -> list[Finding]:
+    kernels = importlib.import_module("torchrl_gpu.envs.packing.kernels")
+    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
+        problems = kernels.available_backends(device)  # by the interpreter a proof takes minutes
+        return [
+            Finding("packing", name, "not tried", "unset TRITON_INTERPRET") if not problem else
+            Finding("packing", name, "cannot", problem)
+            for name, problem in problems.items()
+        ]  # fmt: skip
+    problems = kernels.unproven_backends(device)
     taken = kernels.get_kernels("auto", device).backend
-    usable = {name: f"usable on {device}{', the default' if name == taken else ''}" for name in reasons}
-    return [Finding("packing", name, not reason, reason or usable[name]) for name, reason in reasons.items()]
+    seen = {"eager": "what the others are compared with"}
+    found = [
+        _finding(
+            "packing",
+            name,
+            problem,
+            f"on {device}{', the default' if name == taken else ''}: {seen.get(name, 'every job agrees with eager')}",
+        )
+        for name, problem in problems.items()
+        if name != "reference"
+    ]
+    return [
+        *found,
+        Finding("packing", "reference", "not tried", "make test; the definition, for tests alone"),
+    ]
 
 
 def _compiler() -> Finding:
@@ -101,23 +179,39 @@ def _compiler() -> Finding:
     for path in filter(None, map(shutil.which, names)):
         run = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
         if run.returncode == 0:
-            return Finding("compile", "C++ compiler", True, run.stdout.splitlines()[0])
+            return Finding("compile", "C++ compiler", "works", run.stdout.splitlines()[0])
     return Finding(
         "compile",
         "C++ compiler",
-        False,
+        "cannot",
         f"none of {', '.join(names)} runs; the compiled kernels and torch.compile need one on a CPU",
     )
 
 
-def _triton() -> Finding:
-    if importlib.util.find_spec("triton") is None:
-        return Finding("compile", "triton", False, "not installed; torch.compile needs it on CUDA")
-    from torchrl_gpu.device import cuda_problem
+def _torch_compile(full: bool) -> Finding:
+    from torchrl_gpu.device import get_device
 
-    version = metadata.version("triton")
-    no_device = cuda_problem()
-    return Finding("compile", "triton", not no_device, f"{version}, but no CUDA device" if no_device else version)
+    device = get_device()
+    if not full:
+        return Finding(
+            "compile", "torch.compile", "not tried", "torchrl-gpu doctor --full tries it; no shipped run needs it"
+        )
+    return _finding("compile", "torch.compile", _tried("torch_compile", device), f"a few operators on {device}")
+
+
+def _graphs() -> Finding:
+    from torchrl_gpu.device import cuda_problem, get_device
+
+    problem = cuda_problem()
+    problem = f"a CPU has none: {problem}" if problem else _tried("cuda_graph", get_device())
+    return _finding("compile", "CUDA graphs", problem, "a few operators and random numbers, replayed")
+
+
+def _tried(what: str, device: torch.device) -> str:
+    from torchrl_gpu import proofs
+    from torchrl_gpu.cli import trials
+
+    return proofs.problem(trials.trial(what, device))
 
 
 def _codecs() -> list[Finding]:
@@ -130,20 +224,18 @@ def _codecs() -> list[Finding]:
         "H.264 by NVENC": probes.nvenc_problem(),
         "H.264 by x264": probes.x264_problem(),
     }
-    encoders = [
-        Finding("streaming", name, not problem, problem or "has encoded a frame") for name, problem in problems.items()
-    ]
+    encoders = [_finding("streaming", name, problem, "has encoded a frame") for name, problem in problems.items()]
     return [*encoders, *(_module(name, extra) for name, extra in _STREAMING.items())]
 
 
 def _module(name: str, extra: str) -> Finding:
     """Whether a module imports: what is installed may still miss a library of the system."""
     try:
-        return Finding("streaming", name, True, str(importlib.import_module(name).__version__))
+        return Finding("streaming", name, "works", str(importlib.import_module(name).__version__))
     except ModuleNotFoundError:
-        return Finding("streaming", name, False, f"not installed; pip install 'torchrl_gpu[{extra}]' brings it")
+        return Finding("streaming", name, "cannot", f"not installed; pip install 'torchrl_gpu[{extra}]' brings it")
     except ImportError as error:
-        return Finding("streaming", name, False, " ".join(str(error).split()))
+        return Finding("streaming", name, "cannot", " ".join(str(error).split()))
 
 
 def _memory_gib() -> float:
@@ -154,17 +246,18 @@ def _memory_gib() -> float:
 
 
 def _print_table(findings: list[Finding]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    from torchrl_gpu.console import wide_console
+
     table = Table(title="torchrl-gpu doctor")
-    for heading in ("", "what", "usable", "details, or why not"):
+    for heading in ("", "what", "tried just now", "details, why not, or how to try"):
         table.add_column(heading, overflow="fold")
     group = ""
     for finding in findings:
         table.add_section() if group and finding.group != group else None
-        mark = Text("yes", "green") if finding.usable else Text("no", "yellow")
+        mark = Text(finding.state, _STATES[finding.state])
         table.add_row(finding.group if finding.group != group else "", finding.name, mark, Text(finding.detail))
         group = finding.group
-    Console().print(table)
+    wide_console().print(table)

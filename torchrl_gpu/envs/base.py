@@ -262,6 +262,9 @@ class BatchedEnv(EnvBase):
             )
         return self._started(self._observe_reset(mask.reshape(self.num_envs)))
 
+    def _reset_check_done(self, tensordict: TensorDictBase | None, tensordict_reset: TensorDictBase) -> None:
+        """TorchRL looks here whether a row is done after a reset, three reads of the device; by `_started` none is."""
+
     def _started(self, observation: dict[str, Tensor]) -> TensorDict:
         out = dict(observation)
         for key in DONE_KEYS:

@@ -34,7 +34,8 @@ class Bounds(NamedTuple):
         out = torch.zeros_like(value, dtype=torch.bool)
         if self.low is None and self.high is None and value.is_floating_point():
             out = ~value.isfinite()
-        low, high = (-torch.inf if self.low is None else self.low), (torch.inf if self.high is None else self.high)
+        low, high = (limit.to(value.device) if isinstance(limit, Tensor) else limit for limit in self)
+        low, high = (-torch.inf if low is None else low), (torch.inf if high is None else high)
         if self.low is not None or value.is_floating_point():
             out = out | ~(value >= low)
         if self.high is not None or value.is_floating_point():

@@ -15,6 +15,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from torchrl_gpu.cache import private_folder
+
 _LOG = logging.getLogger(__name__)
 _HERE = Path(__file__).parent
 _SOURCE = "packing.cpp"
@@ -51,7 +53,7 @@ def library() -> ctypes.CDLL:
 
 @cache
 def problem() -> str:
-    """Why there are no compiled kernels here, in one line; "" where there are."""
+    """Why there is no library here, in one line; "" where there is one."""
     try:
         library()
     except CompilerError as error:
@@ -80,20 +82,12 @@ def compiler() -> tuple[str, ...]:
 
 
 def _cache_folder() -> Path:
-    named = os.environ.get("TORCHRL_GPU_CACHE")
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "torchrl_gpu"
-    for unexpanded in (Path(named) if named else home, Path(tempfile.gettempdir()) / f"torchrl_gpu-{os.getuid()}"):
-        try:
-            folder = unexpanded.expanduser()
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except (OSError, RuntimeError):  # the latter where there is no home
-            continue
-        # What lies here is loaded and run: a folder that others may write to is not a cache.
-        if os.access(folder, os.W_OK) and folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 0o022:
-            return folder
-    raise CompilerError(
-        "no folder for compiled kernels that is writable, and by this user alone; set TORCHRL_GPU_CACHE"
-    )
+    folder = private_folder()
+    if folder is None:
+        raise CompilerError(
+            "no folder for compiled kernels that is writable, and by this user alone; set TORCHRL_GPU_CACHE"
+        )
+    return folder
 
 
 def _fingerprint(command: tuple[str, ...]) -> str:

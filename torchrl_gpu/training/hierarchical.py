@@ -23,6 +23,7 @@ from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
 from torchrl_gpu.training.replay.codecs import HeightmapCodec
 from torchrl_gpu.training.run import EnvFactory, ReplayRun, check_counts
+from torchrl_gpu.training.updates.capturable import keep_capturable
 
 _STATE = ["box_heightmap", "item_id", "item_mask", "utilization", "num_packed"]
 _DECISION = ["slot", "variant", "place", "least", "candidates", "waste"]
@@ -174,6 +175,7 @@ class HierarchicalPacking(ReplayRun):
         optimizer = self.make_optimizer([{"params": few}, {"params": deep}])
         for group, factor in zip(optimizer.param_groups, (1.0, self.deep_rate), strict=True):
             group.setdefault("initial_lr", group["lr"] * factor)
+        keep_capturable(optimizer)
         return optimizer
 
     # -- fit --------------------------------------------------------------------------------------------------------
@@ -209,17 +211,18 @@ class HierarchicalPacking(ReplayRun):
         """Plays, then updates."""
         self._play(self.both if self.joint else self.worker)
         losses = torch.stack([self._update() for _ in range(self.updates_now(self.updates_per_step))])
-        self.log_step({"train/loss": losses.mean()}, prog_bar=True)
-        self.log_step(
-            {
-                "train/stage": 2.0 if self.joint else 1.0,
-                "train/utilization": self.outcomes["utilization"],
-                "train/frames": float(self.frames),
-                "train/slope": self.networks.slope.detach(),
-                "train/box_slope": self.networks.box_slope.detach(),
-                "train/waste_slope": self.networks.waste_slope.detach(),
-            }
-        )
+        if self.logs_now:
+            self.log_step(
+                {
+                    "loss": losses.mean(),
+                    "stage": 2 if self.joint else 1,
+                    "utilization": self.outcomes["utilization"],
+                    "frames": self.frames,
+                    "slope": self.networks.slope.detach(),
+                    "box_slope": self.networks.box_slope.detach(),
+                    "waste_slope": self.networks.waste_slope.detach(),
+                }
+            )
 
     @torch.no_grad()
     def _play(self, packer: HierarchicalPacker) -> None:
@@ -241,10 +244,8 @@ class HierarchicalPacking(ReplayRun):
         optimizer: Any = self.optimizers()
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"] * (self.joint_rate if self.joint else 1.0)
-        optimizer.zero_grad()
-        self.manual_backward(loss)
-        self.clip_gradients(optimizer, gradient_clip_val=self.max_grad_norm, gradient_clip_algorithm="norm")
-        optimizer.step()
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        self.descend(loss, [weights], self.max_grad_norm)
         self._follow()
         return loss.detach()
 

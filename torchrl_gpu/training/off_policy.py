@@ -20,8 +20,8 @@ from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
 from torchrl_gpu.training.run import EnvFactory, ReplayRun, check_counts
-from torchrl_gpu.training.updates.clipping import clip_gradients
-from torchrl_gpu.training.updates.graphed import GraphedUpdate, make_capturable
+from torchrl_gpu.training.updates.capturable import keep_capturable
+from torchrl_gpu.training.updates.graphed import GraphedUpdate
 
 AgentFactory = Callable[[AgentSpace], Agent]
 
@@ -145,8 +145,7 @@ class OffPolicy(ReplayRun):
         optimizer = self.make_optimizer(groups)
         for group in optimizer.param_groups:
             group["lr"] *= self.learning_rates.get(group["name"], 1.0)
-        if self.env.device.type == "cuda":
-            make_capturable(optimizer)  # else each step reads its own count back
+        keep_capturable(optimizer)
         if self.make_scheduler is None:
             return optimizer
         return [optimizer], [self.make_scheduler(optimizer)]
@@ -196,16 +195,15 @@ class OffPolicy(ReplayRun):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Plays, then updates."""
         self._play()
-        self._log_losses([self._update() for _ in range(self.updates_now(self.updates_per_step))])
-        self.log_step({f"train/{name}": value for name, value in self.outcomes.items()})
-        self.log_dict({f"train/{name}": value for name, value in self.agent.metrics.items()})
-        self.log("train/frames", float(self.frames))
+        losses = [self._update() for _ in range(self.updates_now(self.updates_per_step))]
+        if self.logs_now:
+            self.log_step(self._mean_losses(losses) | {**self.outcomes, **self.agent.metrics, "frames": self.frames})
 
-    def _log_losses(self, losses: list[dict[str, Tensor]]) -> None:
+    def _mean_losses(self, losses: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """The loss, and where it has several parts those."""
         means = {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
-        self.log_step({"train/loss": torch.stack(list(means.values())).sum()}, prog_bar=True)
-        if len(means) > 1:
-            self.log_step({f"train/{name}_loss": mean for name, mean in means.items()})
+        parts = {f"{name}_loss": mean for name, mean in means.items()} if len(means) > 1 else {}
+        return {"loss": torch.stack(list(means.values())).sum(), **parts}
 
     def _play(self) -> None:
         self.agent.anneal(self.frames)
@@ -235,7 +233,8 @@ class OffPolicy(ReplayRun):
     def _learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
         with set_exploration_type(ExplorationType.RANDOM):
             losses = self.agent.losses(batch)
-        self._descend(torch.stack(list(losses.values())).sum())
+        groups = [group["params"] for group in cast("Any", self.optimizers()).param_groups]
+        self.descend(torch.stack(list(losses.values())).sum(), groups, self.max_grad_norm)
         self.agent.update_targets(self.trainer.global_step)
         return losses
 
@@ -245,13 +244,3 @@ class OffPolicy(ReplayRun):
         progress.increment_ready()  # Lightning counts the steps that it makes itself; they are `global_step`
         progress.increment_completed()
         return losses
-
-    def _descend(self, loss: Tensor) -> None:
-        optimizer: Any = self.optimizers()
-        optimizer.zero_grad()
-        self.manual_backward(loss)
-        if self.max_grad_norm is not None:
-            scaler = getattr(self.trainer.precision_plugin, "scaler", None)
-            for group in optimizer.param_groups:
-                clip_gradients(group["params"], self.max_grad_norm, scaler)
-        optimizer.step()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule
@@ -25,8 +25,10 @@ from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.data import suite_of
 from torchrl_gpu.training.loaders import StepLoader, single_batch
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
+from torchrl_gpu.training.updates.clipping import clip_gradients
 
 STEPS_PER_EPOCH = 500  # where nobody says
+PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
 EnvFactory = Callable[[], BatchedEnv]
 """Makes the environment of a run; called with `device`, once the process knows its own."""
@@ -58,6 +60,7 @@ class EnvRun(LightningModule):
             raise ValueError(self._refused(env))
         self.automatic_optimization = False
         self.frames = 0
+        self._has_logged = False
         self._resumed: dict[str, Any] | None = None
         self.__dict__["_env_factory"] = env
         self.__dict__["_env"] = None  # not a submodule: its state is saved with the rollout, and only for training
@@ -151,8 +154,14 @@ class EnvRun(LightningModule):
         """Makes the environment on the device that the Trainer chose, each process' with episodes of its own.
 
         Raises:
-            ValueError: It would train in states in which nothing is legal.
+            ValueError: It would train in states in which nothing is legal; or weights would not be in float32.
         """
+        if (precision := self.trainer.precision) not in PRECISIONS:
+            raise ValueError(
+                f"{type(self).__name__}: want trainer.precision {', '.join(PRECISIONS)}, as observations and rewards"
+                f" are float32, which weights of another type cannot take; got {precision}"
+                + (": bf16-mixed computes in bfloat16" if precision == "bf16-true" else "")
+            )
         fits = stage == "fit"
         self.make_env(self.trainer.strategy.root_device, self.global_rank if fits else 0)
         if fits and getattr(self.env, "skip_unplaceable", False):
@@ -165,6 +174,7 @@ class EnvRun(LightningModule):
 
     def on_fit_start(self) -> None:
         """Begins to count episodes; a subclass makes its `rollout` besides."""
+        self._has_logged = False
         self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
 
     def collect(self, policy: Policy, steps: int) -> TensorDictBase:
@@ -176,14 +186,55 @@ class EnvRun(LightningModule):
         self.meter.count({"done": after["done"], **self.env.episode_outcomes(after)})
         return transitions
 
-    def log_step(self, values: Mapping[str, Tensor | float], **options: Any) -> None:
-        """Logs values of this training step, means over all processes."""
-        self.log_dict(dict(values), sync_dist=self.trainer.world_size > 1, **options)
+    @property
+    def logs_now(self) -> bool:
+        """Whether somebody looks at what this training step logs.
+
+        That is: where the loggers are given it, see `trainer.log_every_n_steps`, in the first and the last step of a
+        run, and in the last one of an epoch.
+        """
+        trainer = self.trainer
+        to_loggers = trainer._logger_connector.should_update_logs or trainer.fast_dev_run  # type: ignore[attr-defined]
+        ends = trainer.is_last_batch or 0 < trainer.max_steps <= trainer.global_step
+        return bool(to_loggers or ends or not self._has_logged)
+
+    def log_step(self, values: Mapping[str, Tensor | float]) -> None:
+        """Logs values of this training step as `train/…`; tensors are means over all processes.
+
+        The device is waited for once, and not once for each value, as Lightning would: it is given what is on the host.
+        Called where `logs_now`.
+        """
+        self._has_logged = True
+        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        together = torch.stack([value.detach() for value in tensors.values()])
+        if self.trainer.world_size > 1:
+            together = cast("Tensor", self.trainer.strategy.reduce(together, reduce_op="mean"))
+        read = dict(zip(tensors, together.cpu(), strict=True))
+        for name, value in values.items():
+            on_host = read[name] if name in read else torch.tensor(float(value))
+            self.log(f"train/{name}", on_host, prog_bar=name == "loss")
 
     def updates_now(self, most: int) -> int:
         """Updates of this training step: so many, but never beyond `trainer.max_steps`."""
         left = self.trainer.max_steps - self.trainer.global_step
         return min(most, left) if self.trainer.max_steps > 0 else most
+
+    def descend(self, loss: Tensor, clipped: Iterable[Iterable[Tensor]], max_grad_norm: float | None) -> None:
+        """A step of the optimizer down a loss.
+
+        Args:
+            loss: A scalar.
+            clipped: Weights whose gradients are clipped together, each lot by itself.
+            max_grad_norm: Of the gradients of a lot, whether or not they are scaled; None leaves them.
+        """
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        if max_grad_norm is not None:
+            scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+            for weights in clipped:
+                clip_gradients(weights, max_grad_norm, scaler)
+        optimizer.step()
 
     # -- where no data module is given -------------------------------------------------------------------------------
 
@@ -274,6 +325,12 @@ class EnvRun(LightningModule):
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
         set_random_state(state["random"], self.env.device)
+        saved, now = "cuda" if "cuda" in state["random"] else "cpu", self.env.device.type
+        if saved != now:
+            rank_zero_info(
+                f"{self._process}: {where} was saved on {saved} and goes on on {now}: what is drawn at random there"
+                " begins anew, all else goes on"
+            )
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
@@ -282,14 +339,14 @@ class EnvRun(LightningModule):
         scores = suite.play(self.policy_for(suite.env)).scores()
         if self.trainer.state.fn == "validate":
             suite.show(self.policy_name, scores)
-        headline: str = suite.headline
-        self.log(f"val/{headline}", scores.pop(headline), prog_bar=True, batch_size=1)
-        self.log_dict({f"val/{k}": v for k, v in scores.items()}, batch_size=1)
+        for name, score in scores.items():  # as tensors of the host: Lightning would copy a float to the device
+            self.log(f"val/{name}", torch.tensor(score), prog_bar=name == suite.headline, batch_size=1)
 
     def test_step(self, suite: Any, batch_idx: int) -> None:
         """Plays policy and baselines on the same episodes; the suite prints and writes the table, in one process."""
         if self.trainer.is_global_zero:
-            self.log_dict({f"test/{k}": v for k, v in self.compare(suite).items()}, batch_size=1)
+            scores = self.compare(suite)
+            self.log_dict({f"test/{name}": torch.tensor(score) for name, score in scores.items()}, batch_size=1)
 
     def compare(self, suite: Any) -> dict[str, float]:
         """The suite's table of the policy and what it is compared with; the policy's scores by name."""

@@ -36,15 +36,15 @@ class Marked:
 
     backend = "stand-in"
 
-    def __init__(self, fails: bool = False) -> None:
+    def __init__(self, fails: Exception | None = None) -> None:
         self.calls: list[int] = []
         self.fails = fails
         self._encoder = NvJpeg(torch.device("cpu"), {"stand-in": by_opencv})
 
     def encode(self, frames: Any, quality: int, *, bgr: bool = False) -> list[bytes]:
         self.calls.append(len(frames))
-        if self.fails and len(frames):
-            raise RuntimeError("CUDA out of memory\nand a long story")
+        if self.fails is not None and len(frames):
+            raise self.fails
         return [file + b"gpu" for file in self._encoder.encode(frames, quality, bgr=bgr)]
 
 
@@ -52,7 +52,7 @@ class Marked:
 def with_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[GpuFramePipeline, Marked]]]:
     """A pipeline on a machine on which tensors are frames on a GPU."""
 
-    def make(*, fails: bool = False) -> tuple[GpuFramePipeline, Marked]:
+    def make(*, fails: Exception | None = None) -> tuple[GpuFramePipeline, Marked]:
         nvjpeg = Marked(fails)
         monkeypatch.setattr(pipeline, "_nvjpeg", lambda _: (nvjpeg, ""))
         monkeypatch.setattr(pipeline, "_is_on_gpu", lambda frame: isinstance(frame, Tensor))
@@ -215,10 +215,22 @@ def test_frames_on_the_gpu_go_to_nvjpeg_in_one_call(with_gpu: Callable[..., tupl
     assert nvjpeg.calls[1:3] == [5, 1]
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("CUDA out of memory\nand a long story"), "CUDA out of memory"),
+        (RuntimeError(), "RuntimeError"),
+        (TypeError("to_tensor() got an unexpected keyword argument"), "to_tensor() got an unexpected keyword argument"),
+        (OSError("libnvjpeg.so.12: cannot open"), "libnvjpeg.so.12: cannot open"),
+    ],
+)
 def test_what_nvjpeg_refuses_is_left_to_opencv(
-    with_gpu: Callable[..., tuple[GpuFramePipeline, Marked]], caplog: pytest.LogCaptureFixture
+    error: Exception,
+    said: str,
+    with_gpu: Callable[..., tuple[GpuFramePipeline, Marked]],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    pipe, nvjpeg = with_gpu(fails=True)
+    pipe, nvjpeg = with_gpu(fails=error)
     frames = torch.from_numpy(np.stack([scene(), scene(shift=3)]))
     expected = [encode_jpeg(scene()), encode_jpeg(scene(shift=3))]
     with caplog.at_level(logging.WARNING):
@@ -227,7 +239,7 @@ def test_what_nvjpeg_refuses_is_left_to_opencv(
         assert pipe.encode_jpeg(frames[0].flip(-1), bgr=True) == expected[0]
     assert nvjpeg.calls == [2, 2, 1]
     assert [record.message for record in caplog.records] == [
-        "GpuFramePipeline: NVJPEG through stand-in fails (CUDA out of memory); OpenCV encodes such frames instead"
+        f"GpuFramePipeline: NVJPEG through stand-in fails ({said}); OpenCV encodes such frames instead"
     ]
 
 

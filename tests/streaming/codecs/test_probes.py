@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.streaming.codecs.test_nvjpeg import by_opencv, refuses
+from torchrl_gpu import machine, proofs
 from torchrl_gpu.device import cuda_problem
 from torchrl_gpu.streaming.codecs import libavcodec, nvjpeg, probes
 
@@ -71,6 +72,50 @@ def test_nvenc_without_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(libavcodec, "load", load)
     assert probes.nvenc_problem() == "streaming: want PyAV"
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> list[proofs.Trial]:
+    """A machine with a CUDA device on which trials in processes of their own find that all hangs; what was tried."""
+    tried: list[proofs.Trial] = []
+
+    def problem(trial: proofs.Trial) -> str:
+        tried.append(trial)
+        return "no answer within 300 seconds"
+
+    monkeypatch.setattr(proofs, "problem", problem)
+    monkeypatch.setattr(probes, "cuda_missing", lambda: "")
+    monkeypatch.setattr(machine, "cuda_versions", lambda device: {"device": "a chip", "driver": "1.0"})
+    return tried
+
+
+def test_nvenc_that_hangs_is_tried_in_a_process_of_its_own(
+    pretended: list[proofs.Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libavcodec, "open_codec", None)  # so it cannot be tried in this one
+    assert probes.nvenc_problem() == "no answer within 300 seconds"
+    (trial,) = pretended
+    assert proofs._function(trial.check) is libavcodec.codec_problem
+    assert trial.arguments == ("nvenc",)
+
+
+def test_nvjpeg_that_hangs_is_tried_in_a_process_of_its_own(
+    pretended: list[proofs.Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(nvjpeg.NvJpeg, "_probe", None)  # so it cannot be tried in this one
+    found = probes.nvjpeg_problem(torch.device("cuda", 0))
+    assert found == "torchcodec: no answer within 300 seconds; torchvision: no answer within 300 seconds"
+    assert [trial.arguments for trial in pretended] == [("torchcodec", "cuda:0"), ("torchvision", "cuda:0")]
+    assert {proofs._function(trial.check) for trial in pretended} == {nvjpeg.problem_of}
+
+
+def test_what_is_tried_of_nvjpeg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvjpeg, "_backends", lambda _: {"good": by_opencv, "bad": refuses})
+    assert nvjpeg.problem_of("good", "cpu") == ""
+    assert nvjpeg.problem_of("bad", "cpu") == "no NVJPEG in this build"
+    with pytest.raises(proofs.Unavailable, match="cuda:99 cannot be used there"):
+        nvjpeg.problem_of("good", "cuda:99")
 
 
 @pytest.mark.gpu

@@ -91,7 +91,7 @@ class IQN(Agent):
 
     def policy_at(self, risk: RiskLevel) -> TensorDictSequential:
         """The greedy policy at another level of risk, over the same weights."""
-        return self._policy(self.scores.network, risk, self.scores.num_taus)
+        return self._policy(self.scores.network, risk, self.scores.num_taus).to(self.scores.even.device)
 
     def alternatives(self) -> Mapping[str, Policy]:
         """The policy at the level of risk that follows the clearance, where that is observed."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, Codec, EncodedPicture, depth_meta
+from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, Codec, EncodedPicture, beside, depth_meta
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.streams import Stream
 from torchrl_gpu.streaming.codecs.extras import load
@@ -84,10 +84,11 @@ class EncoderThread:
             capture.meta, capture.depth = capture.meta | depth_meta(capture.depth), None
         if not stream.has_viewers_of("h264"):
             self._h264.pop(stream.name, None)
-        for codec in self._codecs(stream, capture):
-            picture = self._picture(stream, capture, codec)
-            if picture is not None:
-                self._hub.call_in_loop(self._hub.deliver, stream, picture)
+        with beside(capture.pixels):
+            for codec in self._codecs(stream, capture):
+                picture = self._picture(stream, capture, codec)
+                if picture is not None:
+                    self._hub.call_in_loop(self._hub.deliver, stream, picture)
 
     def _once_more(self, stream: Stream) -> CapturedFrame | None:
         """The last frame, under a new number."""

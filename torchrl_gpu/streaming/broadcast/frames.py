@@ -6,8 +6,9 @@ import json
 import math
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -184,6 +185,18 @@ def record_event(pixels: Frame) -> torch.cuda.Event | None:
     event = sys.modules["torch"].cuda.Event()
     event.record(sys.modules["torch"].cuda.current_stream(pixels.device))
     return event
+
+
+def beside(pixels: Frame) -> AbstractContextManager[Any]:
+    """A CUDA stream of the encoder's own as the current one, so that what it copies and draws does not wait for
+    whatever training has queued since; for pixels on the host nothing."""
+    return nullcontext() if isinstance(pixels, np.ndarray) else sys.modules["torch"].cuda.stream(_stream(pixels.device))
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    stream: torch.cuda.Stream = sys.modules["torch"].cuda.Stream(device)
+    return stream
 
 
 def clean_meta(meta: Mapping[str, Any] | None) -> dict[str, Scalar]:

@@ -128,8 +128,26 @@ def to_array(frame: Frame) -> np.ndarray:
     """A frame, or a batch of them, for NumPy: the same memory where it lies on the CPU, a copy where it does not."""
     if isinstance(frame, np.ndarray):
         return frame
-    array: np.ndarray = frame.detach().resolve_neg().cpu().numpy()
+    frame = frame.detach().resolve_neg()
+    array: np.ndarray = fetched(frame) if frame.is_cuda else frame.cpu().numpy()
     return array
+
+
+def fetched(tensor: Tensor) -> np.ndarray:
+    """A copy of a CUDA tensor in pinned host memory, made on the current stream: what other streams do goes on.
+
+    A copy to pageable memory takes longer, and none of it runs beside kernels.
+    """
+    torch = sys.modules["torch"]
+    try:
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    except RuntimeError:  # no memory can be pinned here
+        return tensor.cpu().numpy()
+    host.copy_(tensor, non_blocking=True)
+    event = torch.cuda.Event(blocking=True)
+    event.record(torch.cuda.current_stream(tensor.device))
+    event.synchronize()
+    return host.numpy()
 
 
 def _dtype_name(frame: Frame) -> str:

@@ -13,6 +13,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from torchrl_gpu import machine, proofs
+from torchrl_gpu.streaming.codecs.images import to_array
+
 # Planar pictures (3, H, W) and a quality in; files out, (bytes,) uint8, on the same device.
 Backend: TypeAlias = Callable[[list[Tensor], int], list[Tensor]]
 _START, _END = b"\xff\xd8", b"\xff\xd9"
@@ -44,7 +47,7 @@ class NvJpeg:
         problems = []
         for name, backend in (_backends(device) if backends is None else backends).items():
             self.backend, self._encode = name, backend
-            problem = self._probe()
+            problem = (_apart(name, device) if backends is None else "") or self._probe()
             if not problem:
                 return
             problems.append(f"{name}: {problem}")
@@ -93,9 +96,37 @@ class NvJpeg:
         frame = ramp[:, None, None].expand(_PROBE_SIDE, _PROBE_SIDE, 3)
         try:
             (file,) = self.encode([frame], 80)
-        except (RuntimeError, ImportError, OSError, AttributeError) as error:
+        except Exception as error:  # whatever a library of another version raises
             return " ".join(str(error).split()) or type(error).__name__
         return "" if file.startswith(_START) and file.endswith(_END) else "what it gives is no JPEG file"
+
+
+def _apart(name: str, device: torch.device) -> str:
+    """Why a backend may not be tried in this process: it has encoded nothing, hung or crashed in one of its own."""
+    if device.type != "cuda":
+        return ""
+    package = {"package": str(machine.version(name))}
+    trial = proofs.Trial(
+        f"JPEG by {name} on {device}",
+        f"{__name__}:problem_of",
+        (name, str(device)),
+        {"backend": name, "torch": torch.__version__} | package | machine.cuda_versions(device),
+    )
+    return proofs.problem(trial)
+
+
+def problem_of(name: str, device: str) -> str:
+    """Why a backend encodes nothing on a device, "" where it does.
+
+    Raises:
+        proofs.Unavailable: The device cannot be used from this process.
+    """
+    there = proofs.usable(device)
+    try:
+        NvJpeg(there, {name: _backends(there)[name]})
+    except RuntimeError as error:
+        return str(error).removeprefix(f"{name}: ")
+    return ""
 
 
 def planar(frames: Tensor | Sequence[Tensor], device: torch.device, *, bgr: bool = False) -> list[Tensor]:
@@ -108,7 +139,7 @@ def planar(frames: Tensor | Sequence[Tensor], device: torch.device, *, bgr: bool
 
 def _to_host(files: list[Tensor]) -> list[bytes]:
     """Files on the host, fetched in one copy."""
-    data = torch.cat(files).cpu().numpy().tobytes()
+    data = to_array(torch.cat(files)).tobytes()
     ends = torch.tensor([len(file) for file in files]).cumsum(0).tolist()
     return [data[end - len(file) : end] for end, file in zip(ends, files, strict=True)]
 

@@ -195,8 +195,8 @@ def _by_nvjpeg(nvjpeg: NvJpeg, frames: Any, quality: int, bgr: bool) -> list[byt
     """By NVJPEG, or by OpenCV where it refuses or the GPU's memory is full."""
     try:
         return nvjpeg.encode(frames, quality, bgr=bgr)
-    except RuntimeError as error:
-        _warn_once(nvjpeg.backend, str(error).splitlines()[0])
+    except Exception as error:  # whatever a library or a driver raises, amid a run
+        _warn_once(nvjpeg.backend, (str(error).strip().splitlines() or [type(error).__name__])[0])
         return _by_opencv(frames if isinstance(frames, list) else to_array(frames), quality, bgr)
 
 

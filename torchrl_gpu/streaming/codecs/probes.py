@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from torchrl_gpu import proofs
 from torchrl_gpu.device import cuda_problem as cuda_missing
 from torchrl_gpu.streaming.codecs import libavcodec
 
@@ -42,8 +43,20 @@ def nvjpeg_problem(device: torch.device) -> str:
 
 @functools.cache
 def nvenc_problem() -> str:
-    """Why NVENC encodes nothing here. Asked once per process, since each trial makes a context on the GPU."""
-    return libavcodec.codec_problem("nvenc")
+    """Why NVENC encodes nothing here. Asked once per process, since each trial makes a context on the GPU; where there
+    is one, in a process of its own first."""
+    return ("" if cuda_missing() else _nvenc_problem_apart()) or libavcodec.codec_problem("nvenc")
+
+
+def _nvenc_problem_apart() -> str:
+    import torch
+
+    from torchrl_gpu import machine
+
+    depends_on = machine.cuda_versions(torch.device("cuda")) | {"av": str(machine.version("av"))}
+    return proofs.problem(
+        proofs.Trial("H.264 by NVENC", "torchrl_gpu.streaming.codecs.libavcodec:codec_problem", ("nvenc",), depends_on)
+    )
 
 
 @functools.cache

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,12 @@ RESULTS: tuple[NestedKey, ...] = ("reward", "done", "terminated")
 
 Body = Callable[[], TensorDictBase]
 
+_LOG = logging.getLogger(__name__)
 _WANTED = (
     "GraphedRollout: want an environment and a policy whose steps never make the host wait, so that a CUDA graph can"
     " hold them"
 )
+_MOST_OTHER = 0.1  # of the environments: where two values are alike to rounding, either may be taken
 _WARM_UPS = 3  # the first loads libraries and compiles kernels, later ones settle what is chosen by timing
 
 
@@ -82,7 +85,9 @@ class GraphedRollout:
     replay moves on.
 
     The graph is made at the first call, and again where what is fixed in it has changed: the environment's seed, the
-    exploration type, the policy's training mode, autocast. On other devices the same steps run one by one.
+    exploration type, the policy's training mode, autocast. On other devices the same steps run one by one, and so they
+    do from then on where no graph can be made, or where its first replay gives something else than the steps one by
+    one: a warning says why.
 
     Args:
         env: The environment.
@@ -118,6 +123,7 @@ class GraphedRollout:
         self._shown_keys = [*env.full_observation_spec.keys(True, True), *env.full_done_spec.keys(True, True)]
         self._state: dict[str, Tensor] = {}
         self._shown: dict[Any, Tensor] = {}
+        self._groups: TensorDictBase = TensorDict()  # that hold what is shown, empty
         self._graph: Graph | None = None
         self._fixed: tuple[Any, ...] = ()
 
@@ -136,6 +142,8 @@ class GraphedRollout:
         if self._capture is None:
             return self._play(), self._showing()
         graph = self._graph_for_now(self._capture)
+        if graph is None:
+            return self._play(), self._showing()
         graph.replay()
         return graph.result.clone() if copy else graph.result, self._showing()
 
@@ -143,6 +151,7 @@ class GraphedRollout:
         state, shown = self.env._env_state(), {key: current.get(key) for key in self._shown_keys}
         if not self._state:
             self._state, self._shown = _copies(state), _copies(shown)
+            self._groups = current.select(*self._shown_keys).empty(recurse=True)
         self._put(state, shown)
 
     def _put(self, state: dict[str, Tensor], shown: dict[Any, Tensor]) -> None:
@@ -151,9 +160,9 @@ class GraphedRollout:
         _write(shown, self._shown)
         self.env._set_env_state(self._state)
 
-    def _showing(self) -> TensorDict:
+    def _showing(self) -> TensorDictBase:
         """A new tensordict over what the environment shows: keys that others set stay out of the next call."""
-        out = TensorDict({}, batch_size=self.env.batch_size, device=self.env.device)
+        out = self._groups.copy()
         for key, value in self._shown.items():
             out.set(key, value)
         return out
@@ -164,17 +173,47 @@ class GraphedRollout:
         self._put(self.env._env_state(), {key: after.get(key) for key in self._shown})
         return played
 
-    def _graph_for_now(self, capture: Capture) -> Graph:
+    def _graph_for_now(self, capture: Capture) -> Graph | None:
         fixed = self.env.seed, exploration_type(), getattr(self.policy, "training", None), casts(self.env.device)
         if self._graph is None or self._fixed != fixed:
             self._graph = None  # its memory is free before the next one takes as much
             state, shown = _copies(self._state), _copies(self._shown)
             try:
                 with uncached_casts(self.env.device):
-                    self._graph, self._fixed = capture(self._play, self.env.device), fixed
+                    graph = capture(self._play, self.env.device)
+                    self._put(state, shown)
+                    self._check(graph, state, shown)
+                self._graph, self._fixed = graph, fixed
+            except Exception as error:  # whatever a capture, a driver or a launch raises
+                self._capture = None
+                say_plain(type(self).__name__, error)
             finally:
                 self._put(state, shown)  # as if nothing had been played
         return self._graph
+
+    def _rows(self, played: TensorDictBase) -> list[Tensor]:
+        """Copies of what was played, of the state and of what is shown: (N, …) each."""
+        values = [*played.values(True, True), *self._state.values(), *self._shown.values()]
+        return [value.clone() for value in values if value.ndim and len(value) == self.env.num_envs]
+
+    def _check(self, graph: Graph, state: dict[str, Tensor], shown: dict[Any, Tensor]) -> None:
+        """That a replay gives what the steps give one by one; the generator is left as it was.
+
+        Raises:
+            RuntimeError: It does not.
+        """
+        with same_random_numbers(self.env.device):
+            played = self._rows(self._play())
+        self._put(state, shown)
+        with same_random_numbers(self.env.device):
+            graph.replay()
+            replayed = self._rows(graph.result)
+        other = torch.stack([_rows_that_differ(*pair) for pair in zip(played, replayed, strict=True)]).any(0)
+        if int(other.sum()) > _MOST_OTHER * self.env.num_envs:
+            raise RuntimeError(
+                "GraphedRollout: want a graph that plays what the steps play one by one; got another rollout in"
+                f" {int(other.sum())} of {self.env.num_envs} environments"
+            )
 
 
 def _copies(tensors: dict[Any, Tensor]) -> dict[Any, Tensor]:
@@ -186,6 +225,15 @@ def _write(values: dict[Any, Tensor], into: dict[Any, Tensor]) -> None:
     for key, value in values.items():
         if value is not into[key]:
             into[key].copy_(value)
+
+
+def _rows_that_differ(one: Tensor, other: Tensor) -> Tensor:
+    """(N,) bool, of two tensors (N, …): by more than rounding in another order makes."""
+    if one.is_floating_point():
+        differ = ~torch.isclose(one, other, rtol=1e-2, atol=1e-3, equal_nan=True)
+    else:
+        differ = one != other
+    return differ.flatten(1).any(1) if differ.ndim > 1 else differ
 
 
 # -- graphs --
@@ -202,21 +250,50 @@ def uncached_casts(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype, enabled, cache_enabled=False)
 
 
+@contextmanager
+def same_random_numbers(device: torch.device) -> Iterator[None]:
+    """Leaves the generator of a device as it was, so that what comes next draws the same numbers again."""
+    on_cuda = device.type == "cuda"
+    before = torch.cuda.get_rng_state(device) if on_cuda else torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.cuda.set_rng_state(before, device) if on_cuda else torch.set_rng_state(before)
+
+
+def say_plain(where: str, error: Exception) -> None:
+    """Warns, in one line, that there is no graph."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    _LOG.warning(
+        "%s; operators are launched one by one instead", said if said.startswith(where) else f"{where}: {said}"
+    )
+
+
 def capture_cuda(body: Body, device: torch.device, wanted: str = _WANTED) -> Graph:
     """A CUDA graph of `body`, which is run a few times before; the generator of the device is left as it was.
 
     Raises:
         RuntimeError: `body` does what no graph can hold; the message says what is `wanted` and names the operator.
     """
-    graph, random = torch.cuda.CUDAGraph(), torch.cuda.get_rng_state(device)
-    try:
-        with torch.cuda.device(device):
-            _warm_up(body)
-            with operator_named(wanted), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+    with same_random_numbers(device), torch.cuda.device(device):
+        _warm_up(body)
+        try:
+            with operator_named(wanted), torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
                 result = body()
-    finally:
-        torch.cuda.set_rng_state(random, device)
+        except Exception:
+            _abandon(graph, pool, device)
+            raise
     return Graph(graph.replay, result)
+
+
+def _abandon(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> None:
+    """Undoes what a capture that broke off leaves behind: else random numbers could not be drawn outside of graphs, and
+    the allocator would go on to keep memory for the graph."""
+    graph.reset()
+    with suppress(RuntimeError, AttributeError):  # it has ended in order, or torch has no such function
+        torch._C._cuda_endAllocateToPool(device.index or 0, pool)
+        torch._C._cuda_releasePool(device.index or 0, pool)
 
 
 def _warm_up(body: Body) -> None:

@@ -86,7 +86,9 @@ class DeviceReplay(TensorDictReplayBuffer):
         if self._kind == "auto":
             self._kind = self._fitting(transitions)
             if self._kind == "host":
-                self._storage = HostStorage(self.capacity, self._device)
+                self.set_storage(HostStorage(self.capacity, self._device), self._collate_fn)
+                self.storage.attach(self)
+                self.writer.register_storage(self.storage)  # which `set_storage` leaves with the old one
         return super().extend(transitions, **kwargs)
 
     def leave_out(self, index: Tensor, rows: Tensor) -> None:

@@ -14,7 +14,16 @@ from torch.optim import Optimizer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.policies.agents.base import Agent
-from torchrl_gpu.training.collect.graphed import Capture, Graph, capture_cuda, casts, uncached_casts
+from torchrl_gpu.training.collect.graphed import (
+    Capture,
+    Graph,
+    capture_cuda,
+    casts,
+    same_random_numbers,
+    say_plain,
+    uncached_casts,
+)
+from torchrl_gpu.training.updates.capturable import set_capturable
 from torchrl_gpu.training.updates.clipping import clip_gradients
 
 Losses = Callable[[TensorDictBase], dict[str, Tensor]]
@@ -24,6 +33,8 @@ _WANTED = (
     " them"
 )
 _OUTCOMES = ("reward", "done", "terminated")
+_CLOSE = 1e-2  # of losses and errors, relatively: sums on a GPU are made in any order
+_FAR = 0.1  # of the way that weights move in an update: how far apart two may end
 
 
 class GraphedUpdate:
@@ -38,7 +49,8 @@ class GraphedUpdate:
     A graph is made at the second of two calls that are alike in what is fixed in it: the shapes of the batch, the
     optimizer's settings but the learning rate, autocast, the agent's training mode. Other calls, hence the first, which
     gives the optimizer its state, and all of a schedule that changes momentum, run as on other devices: one operator
-    after the other.
+    after the other. So do all from then on where no graph can be made, or where its first replay gives something else
+    than the operators one by one: a warning says why.
 
     A call leaves the weights without gradients, and a replay calls none of their hooks.
 
@@ -102,6 +114,9 @@ class GraphedUpdate:
         if self._graph is None:
             self._batch = batch.clone()
             self._graph = self._recorded(self._capture)
+        if self._graph is None:
+            self._capture = None
+            return self._update(batch)
         _copy(batch, self._batch)
         self._graph.replay()
         torch.clear_autocast_cache()  # it may hold weights as they were before
@@ -138,7 +153,7 @@ class GraphedUpdate:
         """The optimizer's state is in other tensors now."""
         self._graph, self._fixed = None, ()
         if self.device.type == "cuda":
-            make_capturable(optimizer)
+            set_capturable(optimizer)
 
     def _take_rates(self) -> None:
         for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
@@ -151,15 +166,46 @@ class GraphedUpdate:
         settings = [{key: group[key] for key in group if key not in ("params", "lr")} for group in groups]
         return rows, settings, self.agent.training, casts(self.device)
 
-    def _recorded(self, capture: Capture) -> Graph:
-        """A graph of an update; the agent and the optimizer are as if there had been none."""
+    def _recorded(self, capture: Capture) -> Graph | None:
+        """A graph of an update, None where there can be none; agent and optimizer are as if there had been none."""
         written = self._written()
         before = [value.clone() for value in written]
         try:
-            return capture(partial(self._update, self._batch), self.device)
+            graph = capture(partial(self._update, self._batch), self.device)
+            _write(before, written)
+            self._check(graph, written, before)
+            return graph
+        except Exception as error:  # whatever a capture, a driver or a launch raises
+            say_plain(type(self).__name__, error)
+            return None
         finally:
-            for value, was in zip(written, before, strict=True):
-                value.copy_(was)
+            _write(before, written)
+            torch.clear_autocast_cache()
+
+    def _check(self, graph: Graph, written: list[Tensor], before: list[Tensor]) -> None:
+        """That a replay gives what the operators give one by one; the generator is left as it was.
+
+        Raises:
+            RuntimeError: It does not.
+        """
+        weights = self._weights()
+        with same_random_numbers(self.device):
+            plain = self._update(self._batch)
+        torch.clear_autocast_cache()
+        after = [value.clone() for value in weights]
+        _write(before, written)
+        with same_random_numbers(self.device):
+            graph.replay()
+        wanted = "GraphedUpdate: want a graph that gives what its operators give one by one; got"
+        for key, value in plain.items(True, True):
+            if not bool(torch.isclose(graph.result[key], value, rtol=_CLOSE, atol=1e-3, equal_nan=True).all()):
+                raise RuntimeError(f"{wanted} another {key[-1] if isinstance(key, tuple) else key}")
+        if _distance(weights, after) > _FAR * _distance(before[: len(weights)], after):
+            raise RuntimeError(f"{wanted} weights that have moved otherwise")
+
+    def _weights(self) -> list[Tensor]:
+        """Those that are trained, and others that belong to the agent, such as targets."""
+        return [value for value in self.agent.state_dict().values() if isinstance(value, Tensor)]
 
     def _written(self) -> list[Tensor]:
         """All that updates write.
@@ -175,19 +221,7 @@ class GraphedUpdate:
                     f"GraphedUpdate: want an optimizer whose state is in tensors on {self.device}, which a CUDA graph"
                     f" can write; got {type(self.optimizer).__name__}, which keeps {name} {where}"
                 )
-        weights = [value for value in self.agent.state_dict().values() if isinstance(value, Tensor)]
-        return [*weights, *(value for _, value in kept)]
-
-
-def make_capturable(optimizer: Optimizer) -> None:
-    """Has an optimizer count its steps on the device, also where the state that it has loaded does not."""
-    for group in optimizer.param_groups:
-        if "capturable" not in group:
-            continue
-        group["capturable"] = True
-        for weight in group["params"]:
-            if "step" in (state := optimizer.state.get(weight, {})):
-                state["step"] = state["step"].to(weight.device)
+        return [*self._weights(), *(value for _, value in kept)]
 
 
 @contextmanager
@@ -201,6 +235,17 @@ def _set_rates(groups: list[dict[str, Any]], rates: list[Tensor]) -> Iterator[No
     finally:
         for group, number in zip(groups, numbers, strict=True):
             group["lr"] = number
+
+
+def _distance(ones: list[Tensor], others: list[Tensor]) -> float:
+    """Euclidean, over all elements."""
+    squares = [(one.double() - other.double()).square().sum() for one, other in zip(ones, others, strict=True)]
+    return float(torch.stack(squares).sum().sqrt())
+
+
+def _write(values: list[Tensor], into: list[Tensor]) -> None:
+    for value, target in zip(values, into, strict=True):
+        target.copy_(value)
 
 
 def _copy(batch: TensorDictBase, into: TensorDictBase) -> None:

@@ -22,7 +22,8 @@ NO_COMPILER = "no C++ compiler: none of c++, g++, clang++ is on the PATH"
 @pytest.fixture(autouse=True)
 def chosen_anew() -> Iterator[None]:
     """The choice of "auto" is remembered for a process: each test makes its own."""
-    kernels._fastest.cache_clear()
+    for choice in (kernels._fastest, kernels._say_slower):
+        choice.cache_clear()
     yield
     kernels._fastest.cache_clear()
 

@@ -14,11 +14,18 @@ from torchrl_gpu.envs.packing.kernels import get_kernels, triton_kernels
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("suite", ["parity", "transition"])
-def test_interpreted_kernels_agree_with_the_reference(suite: str, child_environment: dict[str, str]) -> None:
+SUITES = {
+    "parity with the reference": ["test_triton_parity.py"],
+    "actions and restarts": ["test_triton_transition.py"],
+    "accesses": ["test_access_checker.py", "test_triton_accesses.py"],
+}
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_interpreted_kernels_pass(suite: str, child_environment: dict[str, str]) -> None:
     # Triton decides at import whether it interprets: not in this process, which other tests need as it is.
-    tests = str(HERE / f"test_triton_{suite}.py")
-    command = [sys.executable, "-m", "pytest", tests, "-m", "not gpu", "-q", "-p", "no:cacheprovider"]
+    tests = [str(HERE / name) for name in SUITES[suite]]
+    command = [sys.executable, "-m", "pytest", *tests, "-m", "not gpu", "-q", "-p", "no:cacheprovider"]
     environment = child_environment | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     child = subprocess.run(
         command, cwd=HERE.parents[3], env=environment, capture_output=True, text=True, timeout=600, check=False

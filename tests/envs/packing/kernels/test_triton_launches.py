@@ -3,70 +3,28 @@
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+import os
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import triton
-from torch import Tensor
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from triton.runtime.jit import JITFunction
 
+from benchmarks.gpu.launches import Launch, as_on, innermost_loops, recorded
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene_in
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.envs.packing.kernels import triton_kernels, triton_solids
+from torchrl_gpu.envs.packing.kernels import triton_kernels
 from torchrl_gpu.envs.packing.types import Catalogue, Moved, PackingState, Placement, StoredMaps
-
-_TYPES = {
-    torch.float32: "*fp32",
-    torch.int64: "*i64",
-    torch.int32: "*i32",
-    torch.uint8: "*u8",
-}
-
-
-class Launch(NamedTuple):
-    """A kernel and what it was launched with."""
-
-    kernel: Any
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
-
-    def compiled(self, capability: int) -> Any:
-        """The kernel, compiled for a compute capability such as 90, with the types and constants of the launch."""
-        names = list(inspect.signature(self.kernel.fn).parameters)
-        positional, constants = names[: len(self.arguments)], names[len(self.arguments) :]
-        signature = {name: _type_of(value) for name, value in zip(positional, self.arguments, strict=True)}
-        signature |= dict.fromkeys(constants, "constexpr")
-        aligned = {(i,): [["tt.divisibility", 16]] for i, a in enumerate(self.arguments) if isinstance(a, Tensor)}
-        source = ASTSource(self.kernel, signature, {name: self.options[name] for name in constants}, aligned)
-        options = {name: value for name, value in self.options.items() if name not in names}
-        return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-
-
-def _type_of(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return _TYPES[value.dtype]
-    return "fp32" if isinstance(value, float) else "i32"
 
 
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+def launches() -> Iterator[list[Launch]]:
     """Every launch from here on, in place of the launch itself."""
-    made: list[Launch] = []
-
-    def launcher(kernel: Any, grid: tuple[int, ...]) -> Callable[..., None]:
-        assert all(0 < size < 2**31 for size in grid)
-        return lambda *arguments, **options: made.append(Launch(kernel, arguments, options))
-
-    monkeypatch.setattr(JITFunction, "__getitem__", launcher)
-    return made
+    with recorded() as made:
+        yield made
 
 
 def some_scene(kind: str, *, cells: tuple[int, int] = (14, 11), step: int = 1, stability: str = "none") -> Scene:
@@ -114,7 +72,7 @@ def test_an_action_and_a_restart_are_one_launch_each(kind: str, launches: list[L
     s = some_scene(kind.removeprefix("wide "), cells=cells, step=2)
     with NoHostReads():
         moved, begun = step(s)
-    assert [launch.kernel.__name__ for launch in launches] == ["advance_kernel", "restart_kernel"]
+    assert [launch.name for launch in launches] == ["advance_kernel", "restart_kernel"]
     for state in (moved.state, begun):
         for field in fields(PackingState):
             came, given = getattr(state, field.name), getattr(state_for(s), field.name)
@@ -163,38 +121,36 @@ def all_launches(made: list[Launch]) -> Iterator[tuple[str, Launch]]:
             triton_kernels.place(s.heightmap, placement_for(s), s.catalogue, s.bin_)
             triton_kernels.pile_growth(s.heightmap, s.item_id, stored_for(s).z_map, s.catalogue, s.bin_)
             step(s)
-        yield from ((f"{kind}, {stability}: {launch.kernel.__name__}", launch) for launch in made)
+        yield from ((f"{kind}, {stability}: {launch.name}", launch) for launch in made)
         made.clear()
 
 
-def innermost_loops(sass: str) -> list[list[str]]:
-    """The instructions of the loops of a disassembly in which there is no other."""
-    lines = re.sub(r"[\t,]", " ", sass).splitlines()
-    labels = {line.rstrip(": "): i for i, line in enumerate(lines) if line.startswith("L") and line.endswith(":")}
-    ends = [(labels.get(line.split()[-1].rstrip(";"), i), i) for i, line in enumerate(lines) if " BRA " in line]
-    loops = [(start, end) for start, end in ends if start < end]
-    return [lines[start:end] for start, end in loops if not any(start <= other and stop < end for other, stop in loops)]
+# Instructions on pairs: Hopper adds and maximises in one, the Blackwell of 12.0 in two, Ampere has none.
+PAIRED = {90: ("VIADDMNMX.S16x2",), 120: ("VIADD.16x2", "VIMNMX.S16x2"), 80: ()}
 
 
-@pytest.mark.parametrize("capability", [90, 80])
+# One chip here; `make kernels` asks for all.
+@pytest.mark.parametrize("capability", PAIRED if os.environ.get("TORCHRL_GPU_EVERY_CHIP") else [90])
 def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
     capability: int, launches: list[Launch], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    fused = capability >= 90
-    monkeypatch.setattr(triton_solids, "_fused", lambda device: fused or None)
     seen, spilling = set(), []
-    for name, launch in all_launches(launches):
-        if not fused and launch.kernel.__name__ in seen:
+    with as_on(capability):
+        made = list(all_launches(launches))
+    for name, launch in made:
+        if capability != 90 and launch.name in seen:
             continue  # one form of each will do
         kernel = launch.compiled(capability)
-        sass = kernel.asm["sass"]
-        seen.add(launch.kernel.__name__)
-        loops = innermost_loops(sass)
-        if any(" LDL" in line or " STL" in line for loop in loops for line in loop):
+        seen.add(launch.name)
+        loops = innermost_loops(kernel.instructions)
+        if kernel.spills:
             spilling.append(name)
-        if launch.options.get("PAIRS"):  # added and maximised in one instruction
-            assert any("VIADDMNMX.S16x2" in line for loop in loops for line in loop), name
+        assert launch.options.get("PAIRS", False) == bool(PAIRED[capability] and "counted" in name and "solids" in name)
+        if launch.options.get("PAIRS"):
+            counting = [loop for loop in loops if any("S16x2" in line for line in loop)]
+            assert counting, name
+            assert all(any(word in line for line in counting[0]) for word in PAIRED[capability]), name
     assert spilling == []
     assert seen == {
         "advance_kernel",
@@ -207,3 +163,37 @@ def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
         "split_kernel",
         "windows_kernel",
     }
+
+
+# What a new catalogue or another number of environments may change without a new compilation, by kernel: all but the
+# constants, and numbers of which Triton would otherwise set 1 and multiples of 16 apart.
+def test_another_catalogue_or_batch_is_no_other_kernel(launches: list[Launch]) -> None:
+    for kind in ("boxes", "solids"):
+        forms = []
+        for num_envs, num_items, num_visible in ((3, 5, 3), (16, 16, 2), (1, 1, 2)):
+            rng = np.random.default_rng(0)
+            s = scene_in(bin_of((14, 11), step=2), rng, kind, num_envs=num_envs, most_items=1, most_visible=1)
+            c = s.catalogue
+            rows = torch.zeros(num_items, dtype=torch.int64)
+            maps = {"top": c.top[rows], "bottom": c.bottom[rows]} if c.top is not None and c.bottom is not None else {}
+            tensors = {"extent": c.extent[rows], "height": c.height[rows], "volume": c.volume[rows]} | maps
+            many = s._replace(catalogue=replace(c, **tensors), item_id=s.item_id.repeat(1, num_visible))
+            triton_kernels.drop_map(*many)
+            triton_kernels.place(many.heightmap, placement_for(many), many.catalogue, many.bin_)
+            triton_kernels.pile_growth(many.heightmap, many.item_id, stored_for(many).z_map, many.catalogue, many.bin_)
+            if kind == "solids":  # of boxes the number of slots is a constant
+                forms.append([form_of(launch) for launch in launches])
+            launches.clear()
+        assert all(form == forms[0] for form in forms)
+
+
+def form_of(launch: Launch) -> tuple[Any, ...]:
+    """What decides which binary is launched: the kernel, its constants, and what Triton makes of its numbers."""
+    special = launch.kernel.do_not_specialize or []
+    names = list(inspect.signature(launch.kernel.fn).parameters)
+    numbers = [
+        (name, value == 1, value % 16 == 0)
+        for name, value in zip(names, launch.arguments, strict=False)
+        if isinstance(value, int) and name not in special
+    ]
+    return launch.name, tuple(launch.options.items()), tuple(numbers)

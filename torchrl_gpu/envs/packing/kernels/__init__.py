@@ -11,7 +11,7 @@ And the same in torch for every backend: `judge_placements`, which given placeme
 a catalogue with what that rule reads of it.
 
 `reference` (NumPy) is the definition; the others must agree with it. All are called through `border`, which refuses
-what they cannot read.
+what they cannot read. "auto" takes a backend only where it has proved itself, see `proof`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,21 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels import balance, border
+from torchrl_gpu.envs.packing.kernels import balance, border, proof
 from torchrl_gpu.envs.packing.kernels.balance import balanced
+from torchrl_gpu.envs.packing.kernels.check import Setting
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement
 
 __all__ = [
     "BACKENDS",
     "Kernels",
+    "Setting",
     "available_backends",
     "balanced",
     "get_kernels",
     "judge_placements",
+    "proven_in",
+    "unproven_backends",
 ]
 
 _LOG = logging.getLogger(__name__)
@@ -81,13 +85,13 @@ def available_backends(device: torch.device = _CPU) -> dict[str, str]:
 
 
 def get_kernels(backend: str = "auto", device: torch.device = _CPU) -> Kernels:
-    """The jobs of a backend, "auto" being the fastest that runs on `device`.
+    """The jobs of a backend, "auto" being the fastest that has proved itself on `device`.
 
     Raises:
         ValueError: There is no such backend, or it cannot run there.
     """
     if backend == "auto":
-        return _jobs(_fastest(device.type))
+        return _jobs(_fastest(device))
     if backend not in BACKENDS:
         raise ValueError(f"get_kernels: backend must be auto or one of {', '.join(BACKENDS)}; got {backend!r}")
     if problem := _problem(backend, device):
@@ -95,14 +99,55 @@ def get_kernels(backend: str = "auto", device: torch.device = _CPU) -> Kernels:
     return _jobs(backend)
 
 
+def proven_in(kernels: Kernels, setting: Setting, *, fall_back: bool) -> Kernels:
+    """The same jobs, once they have run in a setting; elsewhere those of another backend, with one line that says why.
+
+    Args:
+        kernels: Of a backend that runs on the setting's device.
+        setting: Where they will be called.
+        fall_back: Whether another backend may take their place.
+
+    Raises:
+        ValueError: They do not run there, and none may take their place.
+    """
+    name, device = kernels.backend, setting.catalogue.extent.device
+    problem = proof.setting_problem(name, BACKENDS[name], setting) if fall_back else ""
+    problem = problem or proof.launch_problem(name, BACKENDS[name], setting)
+    if not problem:
+        return kernels
+    if not fall_back:
+        raise ValueError(f"get_kernels: want a backend that runs on {device}; got {name!r}: {problem}")
+    _say_slower(name, device, problem)
+    order = _PREFERRED.get(device.type, ())
+    later = order[order.index(name) + 1 :] if name in order else ()
+    return proven_in(_jobs(_first_proven(later, device)), setting, fall_back=True)
+
+
+def unproven_backends(device: torch.device) -> dict[str, str]:
+    """As `available_backends`, but that those which can run must have proved themselves."""
+    return {
+        name: problem or proof.device_problem(name, BACKENDS[name], device)
+        for name, problem in available_backends(device).items()
+    }
+
+
 @cache
-def _fastest(device_type: str) -> str:
-    device = torch.device(device_type)
-    for name in _PREFERRED.get(device_type, ("eager",)):
-        if not (problem := _problem(name, device)):
+def _fastest(device: torch.device) -> str:
+    return _first_proven(_PREFERRED.get(device.type, ()), device)
+
+
+def _first_proven(names: tuple[str, ...], device: torch.device) -> str:
+    for name in names:
+        problem = _problem(name, device) or proof.device_problem(name, BACKENDS[name], device)
+        if not problem:
             return name
-        _LOG.warning("packing kernels: %s cannot run on %s, so a slower one will: %s", name, device_type, problem)
+        _say_slower(name, device, problem)
     return "eager"
+
+
+@cache
+def _say_slower(name: str, device: torch.device, problem: str) -> None:
+    _LOG.warning("packing kernels: %s cannot run on %s, so a slower one will: %s", name, device, problem)
 
 
 def _problem(name: str, device: torch.device) -> str:

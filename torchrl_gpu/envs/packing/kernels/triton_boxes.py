@@ -54,6 +54,7 @@ def drop_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: B
         T=_LANES,
         enable_fp_fusion=False,
         num_warps=_LANES // 32,
+        maxnreg=64 if bin_.stability == "com" else None,  # left to itself ptxas would rather spill
     )
     return z_map, legal
 
@@ -70,9 +71,9 @@ def lines(
     item_height,
     num_slots,
     num_items,
-    SLOTS: tl.constexpr,
-    ORIENTATIONS: tl.constexpr,
-    GY: tl.constexpr,
+    slots_per_env,
+    orientations,
+    GY,
     T: tl.constexpr,
 ):
     """What the T lines of placements of a program are.
@@ -83,25 +84,28 @@ def lines(
     """
     start = tl.program_id(0).to(tl.int64) * T
     # 64-bit division once per program, 32-bit division per lane
-    from_line, from_slot = start // GY, start // GY // ORIENTATIONS
+    from_line, from_slot = start // GY, start // GY // orientations
     offset = (start % GY).to(tl.int32) + tl.arange(0, T)
     gy = offset % GY
-    offset_line = (from_line % ORIENTATIONS).to(tl.int32) + offset // GY
-    orientation = offset_line % ORIENTATIONS
-    slot = from_slot + offset_line // ORIENTATIONS
-    env = from_slot // SLOTS + ((from_slot % SLOTS).to(tl.int32) + offset_line // ORIENTATIONS) // SLOTS
+    offset_line = (from_line % orientations).to(tl.int32) + offset // GY
+    orientation = offset_line % orientations
+    slot = from_slot + offset_line // orientations
+    env = (
+        from_slot // slots_per_env
+        + ((from_slot % slots_per_env).to(tl.int32) + offset_line // orientations) // slots_per_env
+    )
     there = slot < num_slots
     item = present(tl.load(item_id + slot, mask=there, other=-1), num_items)
-    variant = tl.maximum(item, 0) * ORIENTATIONS + orientation
+    variant = tl.maximum(item, 0) * orientations + orientation
     p = tl.where(item >= 0, tl.load(extent + variant * 2), 0).to(tl.int32)
     q = tl.where(item >= 0, tl.load(extent + variant * 2 + 1), 0).to(tl.int32)
-    return env, gy, p, q, tl.load(item_height + variant), slot * ORIENTATIONS + orientation, there
+    return env, gy, p, q, tl.load(item_height + variant), slot * orientations + orientation, there
 
 
 @triton.jit
-def fits_along(placement, extent, CELLS: tl.constexpr, STEP: tl.constexpr):
+def fits_along(placement, extent, cells, STEP: tl.constexpr):
     """Whether footprints (0 cells: nothing) fit at a placement of the grid along one axis."""
-    return (extent > 0) & (extent <= CELLS) & (placement * STEP - (CELLS - extent) < STEP)
+    return (extent > 0) & (extent <= cells) & (placement * STEP - (cells - extent) < STEP)
 
 
 @triton.jit
@@ -117,14 +121,14 @@ def write_legality(
     ceiling,
     limit,
     tolerance,
+    X,
+    Y,
     RULE: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
     STEP: tl.constexpr,
 ):
     """Writes the legality of T lines of boxes whose z-map is written, and the z of placements that do not fit."""
-    GX: tl.constexpr = (X + STEP - 1) // STEP
-    GY: tl.constexpr = (Y + STEP - 1) // STEP
+    GX = (X + STEP - 1) // STEP
+    GY = (Y + STEP - 1) // STEP
     y = tl.maximum(tl.minimum(gy * STEP, Y - q), 0)
     fits_y = there & fits_along(gy, q, Y, STEP)
     for gx in range(GX):
@@ -137,16 +141,16 @@ def write_legality(
             if RULE == "com":
                 middle_x, middle_y = (8 * rows)[None, :], (8 * columns)[None, :]
                 held = balances(
-                    here, here, x, y, rows, columns, z[None, :], middle_x, middle_y, tolerance, True, X, Y, 1, 0
+                    here, here, x, y, rows, columns, z[None, :], middle_x, middle_y, tolerance, X, Y, 0, True, 1
                 )
             else:
-                held = stands(here, here, x, y, rows, columns, z[None, :], tolerance, RULE, True, X, Y, 1, 0)
+                held = stands(here, here, x, y, rows, columns, z[None, :], tolerance, X, Y, 0, RULE, True, 1)
             fine = fine & (tl.max(held.to(tl.int32), 0) > 0)
         tl.store(out_z + gx * GY, tl.zeros_like(z) + ceiling, mask=there & ~fits)
         tl.store(out_legal + gx * GY, fine.to(tl.uint8), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_slots", "num_items"])
 def drop_boxes_kernel(
     heightmap,
     item_id,
@@ -227,5 +231,5 @@ def drop_boxes_kernel(
     if RULE != "none":
         tl.debug_barrier()  # what follows reads z with another layout of threads
         write_legality(
-            here, z_map + out, legal + out, gy, p, q, high, there, ceiling, limit, tolerance, RULE, X, Y, STEP
+            here, z_map + out, legal + out, gy, p, q, high, there, ceiling, limit, tolerance, X, Y, RULE, STEP
         )

@@ -8,8 +8,9 @@ Cells pass by in the order of the phases of the grid step: within a phase neighb
 words, and what a tile reads of a phase fits the first-level cache. A placement flush with the wall begins in another
 phase than its neighbours; only its address differs. Cells of the padding are never visited.
 
-Whole heights are counted in int16, two placements to a register, which Hopper adds and maximises in one instruction
-(VIADDMNMX.S16x2). A bottom becomes a count inside an addition: the low half of `1.5·2²³ − b/unit` as a float is the
+Whole heights are counted in int16, two placements to a register: Hopper and the Blackwell of data centres add and
+maximise both in one instruction (VIADDMNMX.S16x2), other Blackwells in two (VIADD.16x2, VIMNMX.S16x2); float32 takes
+four. A bottom becomes a count inside an addition: the low half of `1.5·2²³ − b/unit` as a float is the
 count of −b, and where there is no material it is held at less than any height.
 """
 
@@ -36,12 +37,12 @@ def first_contact(
     p,
     q,
     per_unit,
+    X,
+    Y,
+    pitch,
     PAIRS: tl.constexpr,
-    FUSED: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
+    PACKED: tl.constexpr,
     STEP: tl.constexpr,
-    COLUMNS: tl.constexpr,
     V: tl.constexpr,
     T: tl.constexpr,
 ):
@@ -56,18 +57,18 @@ def first_contact(
         p: Cells of the items along x.
         q: Cells of the items along y.
         per_unit: Units per metre.
+        X, Y: Cells of the bin.
+        pitch: Cells from a row of the bottoms to the next.
         PAIRS: Whether to count, in pairs of placements.
-        FUSED: Whether the device adds and maximises pairs in one instruction.
-        X, Y, STEP: The bin.
-        COLUMNS: Cells from a row of the bottoms to the next.
+        PACKED: Whether the device has instructions for pairs of int16.
+        STEP: Cells between placements.
         V, T: Sizes.
 
     Returns:
         (V, T) float32, metres, or int32, a pair of counts.
     """
-    length_x: tl.constexpr = (X + STEP - 1) // STEP
-    length_y: tl.constexpr = (Y + STEP - 1) // STEP
-    plane: tl.constexpr = length_x * length_y
+    length_y = (Y + STEP - 1) // STEP
+    plane = (X + STEP - 1) // STEP * length_y
     highest = tl.zeros([V, T], tl.int32 if PAIRS else tl.float32)
     for r in range(tl.minimum(p, STEP)):
         rows = (x + r) % STEP * (STEP * plane) + (x + r) // STEP * length_y
@@ -75,23 +76,23 @@ def first_contact(
             phase = heights + (rows + (y + c) % STEP * plane + (y + c) // STEP)
             for a in range((p - r + STEP - 1) // STEP):
                 height_row = phase + a * length_y
-                low_row = low + ((a * STEP + r) * COLUMNS + c)
+                low_row = low + ((a * STEP + r) * pitch + c)
                 for b in tl.range((q - c + STEP - 1) // STEP, loop_unroll_factor=2):
                     height = tl.load(height_row + b)
                     bottom = tl.load(low_row + b * STEP)
                     if PAIRS:
-                        highest = _add_max(height[None, :], _below(bottom, per_unit, FUSED)[:, None], highest, FUSED)
+                        highest = _add_max(height[None, :], _below(bottom, per_unit, PACKED)[:, None], highest, PACKED)
                     else:
                         highest = tl.maximum(highest, height[None, :] - bottom[:, None])
     return highest
 
 
 @triton.jit
-def _below(bottom, per_unit, FUSED: tl.constexpr):
+def _below(bottom, per_unit, PACKED: tl.constexpr):
     """Counts of −b, twice in an int32."""
     count = tl.maximum(tl.fma(-bottom, per_unit, _ORIGIN), _ORIGIN - MOST_COUNTED - 1)
     bits = count.to(tl.int32, bitcast=True)
-    if FUSED:
+    if PACKED:
         return tl.inline_asm_elementwise(
             "prmt.b32 $0, $1, $1, 0x1010;", "=r,r", [bits], dtype=tl.int32, is_pure=True, pack=1
         )
@@ -100,9 +101,9 @@ def _below(bottom, per_unit, FUSED: tl.constexpr):
 
 
 @triton.jit
-def _add_max(height, below, highest, FUSED: tl.constexpr):
+def _add_max(height, below, highest, PACKED: tl.constexpr):
     """max(height + below, highest) of pairs of int16."""
-    if FUSED:
+    if PACKED:
         return tl.inline_asm_elementwise(
             "{ .reg .b32 sum; add.s16x2 sum, $1, $2; max.s16x2 $0, sum, $3; }",
             "=r,r,r,r",

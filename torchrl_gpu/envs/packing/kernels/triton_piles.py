@@ -61,11 +61,10 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue) -> Tens
             out,
             num_envs,
             catalogue.num_items,
-            ORIENTATIONS=catalogue.num_orientations,
+            catalogue.num_orientations,
+            *maps[1].shape[-2:],
             X=cells_x,
             Y=cells_y,
-            ROWS=maps[1].shape[-2],
-            COLUMNS=maps[1].shape[-1],
             FLAT=catalogue.flat,
             ENVS=share.envs,
             LANES=share.lanes,
@@ -76,7 +75,7 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue) -> Tens
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_envs", "num_items", "orientations", "rows", "columns"])
 def place_kernel(
     heightmap,
     item_id,
@@ -91,11 +90,11 @@ def place_kernel(
     out,
     num_envs,
     num_items,
-    ORIENTATIONS: tl.constexpr,
+    orientations,
+    rows,
+    columns,
     X: tl.constexpr,
     Y: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
     FLAT: tl.constexpr,
     ENVS: tl.constexpr,
     LANES: tl.constexpr,
@@ -110,8 +109,8 @@ def place_kernel(
     inside = there[:, None] & (cell < X * Y)[None, :]
     height = tl.load(heightmap + where, mask=inside, other=0.0)
     item = present(tl.load(item_id + env, mask=there, other=-1), num_items)
-    turned = present(tl.load(orientation + env, mask=there, other=0), ORIENTATIONS)
-    variant = tl.maximum(item, 0) * ORIENTATIONS + tl.maximum(turned, 0)
+    turned = present(tl.load(orientation + env, mask=there, other=0), orientations)
+    variant = tl.maximum(item, 0) * orientations + tl.maximum(turned, 0)
     x = tl.load(at_x + env, mask=there, other=0)
     y = tl.load(at_y + env, mask=there, other=0)
     z = tl.load(at_z + env, mask=there, other=0.0)
@@ -120,7 +119,7 @@ def place_kernel(
     fine = (turned >= 0) & inside_x & inside_y
     item, x, y = tl.where(fine, item, -1), tl.where(fine, x, 0).to(tl.int32), tl.where(fine, y, 0).to(tl.int32)
     maps = (extent, item_height, top, bottom)
-    height = raised(height, cell, (item, variant, x, y, z), maps, Y, ROWS, COLUMNS, FLAT)
+    height = raised(height, cell, (item, variant, x, y, z), maps, rows, columns, Y, FLAT)
     tl.store(out + where, height, mask=inside)
 
 
@@ -130,9 +129,9 @@ def raised(
     cell,
     placed,
     maps,
+    rows,
+    columns,
     Y: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
     FLAT: tl.constexpr,
 ):
     """Cells of some bins after a placement in each.
@@ -156,7 +155,7 @@ def raised(
     if FLAT:
         above = (z + tl.load(item_height + variant))[:, None]
     else:
-        where = (variant * (ROWS * COLUMNS))[:, None] + (i * COLUMNS + j)
+        where = (variant * (rows * columns))[:, None] + (i * columns + j)
         under = under & (tl.load(bottom + where, mask=under, other=float("inf")) < float("inf"))
         above = z[:, None] + tl.load(top + where, mask=under, other=0.0)
     return tl.where(under, tl.maximum(height, above), height)
@@ -178,15 +177,13 @@ def growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalog
             *maps,
             out,
             catalogue.num_items,
-            SLOTS=item_id.shape[1],
-            ORIENTATIONS=catalogue.num_orientations,
-            X=bin_.cells[0],
-            Y=bin_.cells[1],
+            item_id.shape[1],
+            catalogue.num_orientations,
+            *bin_.cells,
+            *maps[1].shape[-2:],
+            num_tiles,
             STEP=bin_.step,
-            ROWS=maps[1].shape[-2],
-            COLUMNS=maps[1].shape[-1],
             FLAT=catalogue.flat,
-            TILES=num_tiles,
             T=_PLACEMENTS,
             enable_fp_fusion=False,
             num_warps=4,
@@ -194,7 +191,7 @@ def growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalog
     return out
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_items", "num_slots", "orientations", "X", "Y", "rows", "columns", "tiles"])
 def growth_kernel(
     heightmap,
     item_id,
@@ -205,42 +202,43 @@ def growth_kernel(
     bottom,
     out,
     num_items,
-    SLOTS: tl.constexpr,
-    ORIENTATIONS: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
+    num_slots,
+    orientations,
+    X,
+    Y,
+    rows,
+    columns,
+    tiles,
     STEP: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
     FLAT: tl.constexpr,
-    TILES: tl.constexpr,
     T: tl.constexpr,
 ):
     """T placements of one item in one orientation per program."""
-    GX: tl.constexpr = (X + STEP - 1) // STEP
-    GY: tl.constexpr = (Y + STEP - 1) // STEP
-    pid = tl.program_id(0).to(tl.int64)
-    variant = pid // TILES  # over (N, K, O)
-    slot = variant // ORIENTATIONS
-    lane = (pid % TILES).to(tl.int32) * T + tl.arange(0, T)
+    GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
+    pid = tl.program_id(0)
+    turned = pid // tiles % orientations
+    slot = (pid // tiles // orientations).to(tl.int64)
+    variant = slot * orientations + turned  # over (N, K, O)
+    lane = pid % tiles * T + tl.arange(0, T)
     item = present(tl.load(item_id + slot), num_items)
-    row = tl.maximum(item, 0) * ORIENTATIONS + variant % ORIENTATIONS
+    row = tl.maximum(item, 0) * orientations + turned
     p = tl.where(item >= 0, tl.load(extent + row * 2), X + 1).to(tl.int32)  # an empty slot fits nowhere
     q = tl.load(extent + row * 2 + 1).to(tl.int32)
     gx, gy = lane // GY, lane % GY
-    fits = (gx < num_fitting(p, X, STEP, GX)) & (gy < num_fitting(q, Y, STEP, GY))
+    fits = (gx < num_fitting(p, X, STEP)) & (gy < num_fitting(q, Y, STEP))
     x, y = tl.minimum(gx * STEP, X - p), tl.minimum(gy * STEP, Y - q)
     z = tl.load(z_map + variant * (GX * GY) + lane, mask=fits, other=0.0)
-    here = heightmap + slot // SLOTS * (X * Y) + (x * Y + y)
+    here = heightmap + slot // num_slots * (X * Y) + (x * Y + y)
     high = tl.load(item_height + row)
     total = tl.zeros([T], tl.float32)
-    for i in range(p):
+    walked = tl.where(tl.max(fits.to(tl.int32), 0) > 0, p, 0)  # where nothing fits, the item has no cells to be read
+    for i in range(walked):
         of_row = tl.zeros([T], tl.float32)  # summed by rows, so that the rounding stays small
         for j in range(q):
             height = tl.load(here + (i * Y + j), mask=fits, other=float("inf"))
             above = z + high
             if not FLAT:
-                at = row * (ROWS * COLUMNS) + (i * COLUMNS + j)
+                at = row * (rows * columns) + (i * columns + j)
                 material = tl.load(bottom + at) < float("inf")
                 above = tl.where(material, z + tl.load(top + at), -float("inf"))
             of_row += tl.maximum(above - height, 0.0)

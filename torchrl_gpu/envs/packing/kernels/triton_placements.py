@@ -19,7 +19,7 @@ def present(item, num_items):
 
 
 @triton.jit
-def variants(source, ORIENTATIONS: tl.constexpr, X: tl.constexpr, V: tl.constexpr):
+def variants(source, orientations, X, V: tl.constexpr):
     """The V orientations of a group.
 
     Args:
@@ -35,14 +35,14 @@ def variants(source, ORIENTATIONS: tl.constexpr, X: tl.constexpr, V: tl.constexp
     row = tl.maximum(item, 0)
     orientation = group * V + tl.arange(0, V)
     if V > 1:
-        orientation = tl.load(order + row * ORIENTATIONS + orientation).to(tl.int64)
-    variant = row * ORIENTATIONS + orientation
+        orientation = tl.load(order + row * orientations + orientation).to(tl.int64)
+    variant = row * orientations + orientation
     p = tl.where(item >= 0, tl.load(extent + variant * 2), X + 1).to(tl.int32)
     return orientation, variant, p, tl.load(extent + variant * 2 + 1).to(tl.int32)
 
 
 @triton.jit
-def sharers(source, turn, ORIENTATIONS: tl.constexpr, X: tl.constexpr, V: tl.constexpr, CELLS: tl.constexpr):
+def sharers(source, turn, orientations, X, cells, V: tl.constexpr):
     """Which orientations of a group share the extent of the one in `turn`.
 
     Returns:
@@ -50,13 +50,13 @@ def sharers(source, turn, ORIENTATIONS: tl.constexpr, X: tl.constexpr, V: tl.con
         in turn is the first of them; the extent.
     """
     index = tl.arange(0, V)
-    _orientation, variant, p, q = variants(source, ORIENTATIONS, X, V)
+    _orientation, variant, p, q = variants(source, orientations, X, V)
     p_now = tl.sum(tl.where(index == turn, p, 0), 0)
     q_now = tl.sum(tl.where(index == turn, q, 0), 0)
     mine = (p == p_now) & (q == q_now)
     leader = tl.sum(tl.where(index == turn, variant, 0), 0)
     leads = tl.min(tl.where(mine, index, V), 0) == turn
-    return source[3] + tl.where(mine, variant, leader) * CELLS, mine, leads, p_now, q_now
+    return source[3] + tl.where(mine, variant, leader) * cells, mine, leads, p_now, q_now
 
 
 @triton.jit
@@ -65,9 +65,9 @@ def work(
     p,
     q,
     window,
+    X,
+    Y,
     PAIRS: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
     STEP: tl.constexpr,
     T: tl.constexpr,
 ):
@@ -77,10 +77,8 @@ def work(
     Returns:
         Placement along x, of a pair the first, and along y; whether there is a second; whether there is a first. (T,)
     """
-    GX: tl.constexpr = (X + STEP - 1) // STEP
-    GY: tl.constexpr = (Y + STEP - 1) // STEP
-    first_x, last_x = touched(p, window[0], window[1], X, STEP, GX)
-    first_y, last_y = touched(q, window[2], window[3], Y, STEP, GY)
+    first_x, last_x = touched(p, window[0], window[1], X, STEP)
+    first_y, last_y = touched(q, window[2], window[3], Y, STEP)
     width = last_y - first_y
     rows = last_x - first_x
     if PAIRS:
@@ -103,18 +101,18 @@ def work(
 
 
 @triton.jit
-def num_fitting(extent, CELLS: tl.constexpr, STEP: tl.constexpr, GRID: tl.constexpr):
+def num_fitting(extent, cells, STEP: tl.constexpr):
     """Placements of a footprint along one axis, the one flush with the wall included."""
-    room = CELLS - extent
-    return tl.where(room >= 0, tl.minimum((tl.maximum(room, 0) + STEP - 1) // STEP + 1, GRID), 0)
+    room = cells - extent
+    return tl.where(room >= 0, tl.minimum((tl.maximum(room, 0) + STEP - 1) // STEP + 1, (cells + STEP - 1) // STEP), 0)
 
 
 @triton.jit
-def touched(extent, start, end, CELLS: tl.constexpr, STEP: tl.constexpr, GRID: tl.constexpr):
+def touched(extent, start, end, cells, STEP: tl.constexpr):
     """The fitting placements along one axis whose footprint meets the cells [start, end): the first, and one past."""
     first = tl.where(start >= extent, (start - extent) // STEP + 1, 0)
-    fitting = num_fitting(extent, CELLS, STEP, GRID)
+    fitting = num_fitting(extent, cells, STEP)
     last = tl.minimum(fitting, (end + STEP - 1) // STEP)
     # The last placement may stand flush with the wall, before its place on the grid.
-    last = tl.where(CELLS - extent < end, fitting, last)
+    last = tl.where(cells - extent < end, fitting, last)
     return first, tl.maximum(last, first)

@@ -29,10 +29,8 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue, StoredMaps
 # Results per thread, by stability rule: the more, the more often what is read is used, until the registers of the
 # rule's own pass no longer fit.
 RESULTS_PER_THREAD = {"none": 32, "corners": 16, "support": 8, "com": 8}
-MOST_LANES_PER_THREAD = 16
-# 10 or 9 warps on a multiprocessor of Hopper
-MOST_REGISTERS = {"none": 200, "corners": 224, "support": 224, "com": 224}
-_FUSED_SINCE = (9, 0)  # compute capability that adds and maximises pairs of int16 in one instruction
+MOST_LANES_PER_THREAD = {"none": 16, "corners": 8, "support": 8, "com": 8}
+_PACKED_SINCE = (9, 0)  # compute capability with instructions that add and maximise pairs of int16
 
 
 class Blocks(NamedTuple):
@@ -57,7 +55,7 @@ def blocks(catalogue: Catalogue, bin_: Bin) -> Blocks:
     alike = Counter(zip(catalogue.bounds, catalogue.least, strict=True)).values()
     variants = next(v for v in (4, 2, 1) if all(count % v == 0 for count in alike))
     variants = variants if sortable(catalogue) else 1
-    per_thread = min(MOST_LANES_PER_THREAD, RESULTS_PER_THREAD[bin_.stability] // variants)
+    per_thread = min(MOST_LANES_PER_THREAD[bin_.stability], RESULTS_PER_THREAD[bin_.stability] // variants)
     wanted = triton.next_power_of_2(bin_.grid[0] * bin_.grid[1])
     return Blocks(variants, max(32, min(32 * per_thread, wanted)))
 
@@ -71,8 +69,8 @@ def drop_solids(
     num_orientations, (grid_x, grid_y) = catalogue.num_orientations, bin_.grid
     z_map = heightmap.new_empty(num_envs, num_slots, num_orientations, grid_x, grid_y)
     legal = torch.empty_like(z_map, dtype=torch.bool)
-    cut, fused = blocks(catalogue, bin_), _fused(heightmap.device)
-    pairs = catalogue.unit is not None and fused is not None
+    cut, packed = blocks(catalogue, bin_), _packed(heightmap.device)
+    pairs = catalogue.unit is not None and packed is not None
     read = split(heightmap, catalogue, bin_, counted=pairs, ordered=cut.variants > 1)
     rows = grid_x // 2 + 1 if pairs else grid_x  # of pairs, the one with a flush placement apart
     num_tiles = triton.cdiv(rows * grid_y, cut.lanes)
@@ -97,43 +95,47 @@ def drop_solids(
         *heights_of(bin_),
         catalogue.unit or 1.0,
         1.0 / (catalogue.unit or 1.0),
-        SLOTS=num_slots,
-        ORIENTATIONS=num_orientations,
-        X=bin_.cells[0],
-        Y=bin_.cells[1],
+        num_slots,
+        num_orientations,
+        *bin_.cells,
+        *catalogue.bottom.shape[-2:],
+        num_tiles,
+        read.exact.shape[-1],
         STEP=bin_.step,
-        ROWS=catalogue.bottom.shape[-2],
-        COLUMNS=catalogue.bottom.shape[-1],
         RULE=bin_.stability,
         V=cut.variants,
         T=cut.lanes,
-        TILES=num_tiles,
-        EXACT_TILES=read.exact.shape[-1],
         EXACT_PADDED=triton.next_power_of_2(read.exact.shape[-1]),
         PAIRS=pairs,
-        FUSED=bool(fused),
+        PACKED=bool(packed),
         STORED=stored is not None,
         enable_fp_fusion=False,
         num_warps=cut.num_warps,
-        maxnreg=MOST_REGISTERS[bin_.stability],
     )
     return z_map, legal
 
 
-def _fused(device: torch.device) -> bool | None:
-    """Whether pairs of int16 are added and maximised in one instruction; None where to count them would not pay."""
+def _packed(device: torch.device) -> bool | None:
+    """Whether the device has instructions for pairs of int16; None where to count in pairs would not pay."""
     if device.type != "cuda":
         return False  # the interpreter counts for the tests' sake
-    return True if torch.cuda.get_device_capability(device) >= _FUSED_SINCE else None
+    return pairs_on(*torch.cuda.get_device_capability(device))
+
+
+def pairs_on(major: int, minor: int) -> bool | None:
+    """The same by compute capability."""
+    return True if (major, minor) >= _PACKED_SINCE else None
 
 
 @triton.jit
-def _cell(at, CELLS: tl.constexpr):
+def _cell(at, cells):
     """An edge between cells, within the bin."""
-    return tl.minimum(tl.maximum(at, 0), CELLS)
+    return tl.minimum(tl.maximum(at, 0), cells)
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["num_items", "num_slots", "orientations", "X", "Y", "rows", "columns", "tiles", "exact_tiles"]
+)
 def drop_solids_kernel(
     heights,
     counts,
@@ -156,21 +158,21 @@ def drop_solids_kernel(
     tolerance,
     unit,
     per_unit,
-    SLOTS: tl.constexpr,
-    ORIENTATIONS: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
+    num_slots,
+    orientations,
+    X,
+    Y,
+    rows,
+    columns,
+    tiles,
+    exact_tiles,
     STEP: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
     RULE: tl.constexpr,
     V: tl.constexpr,
     T: tl.constexpr,
-    TILES: tl.constexpr,
-    EXACT_TILES: tl.constexpr,
     EXACT_PADDED: tl.constexpr,
     PAIRS: tl.constexpr,
-    FUSED: tl.constexpr,
+    PACKED: tl.constexpr,
     STORED: tl.constexpr,
 ):
     """A tile of placements of V orientations of one visible item per program.
@@ -178,24 +180,23 @@ def drop_solids_kernel(
     A program has two shares, each a part of its own list: of all placements, where it writes those that need no work;
     of those that do, which lie together in a rectangle of the grid, where it works.
     """
-    GX: tl.constexpr = (X + STEP - 1) // STEP
-    GY: tl.constexpr = (Y + STEP - 1) // STEP
-    CELLS: tl.constexpr = STEP * STEP * GX * GY
+    GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
+    cells = STEP * STEP * GX * GY
     PARTS: tl.constexpr = 2 if PAIRS else 1  # tiles of single placements in one of pairs
-    pid = tl.program_id(0).to(tl.int64)
-    tile = (pid % TILES).to(tl.int32)
-    group = pid // TILES % (ORIENTATIONS // V)
-    slot = pid // (TILES * (ORIENTATIONS // V))
-    env = slot // SLOTS
+    pid = tl.program_id(0)
+    tile, groups = pid % tiles, orientations // V
+    group = pid // tiles % groups
+    slot = (pid // tiles // groups).to(tl.int64)
+    env = slot // num_slots
     source = (item_id + slot, order, extent, bottom, group, num_items)
-    orientation, _variant, p, q = variants(source, ORIENTATIONS, X, V)
-    out = (slot * ORIENTATIONS + orientation) * (GX * GY)
+    orientation, _variant, p, q = variants(source, orientations, X, V)
+    out = (slot * orientations + orientation) * (GX * GY)
 
     window = (0, X, 0, Y)
     before = out
     if STORED:
-        held = present(tl.load(kept_slot + slot), SLOTS)
-        before = ((env * SLOTS + tl.maximum(held, 0)) * ORIENTATIONS + orientation) * (GX * GY)
+        held = present(tl.load(kept_slot + slot), num_slots)
+        before = ((env * num_slots + tl.maximum(held, 0)) * orientations + orientation) * (GX * GY)
         x0, y0 = tl.load(changed + env * 4), tl.load(changed + env * 4 + 1)
         x1, y1 = tl.load(changed + env * 4 + 2), tl.load(changed + env * 4 + 3)
         window = (
@@ -206,8 +207,8 @@ def drop_solids_kernel(
         )
 
     # What needs no work.
-    from_x, to_x = touched(p, window[0], window[1], X, STEP, GX)
-    from_y, to_y = touched(q, window[2], window[3], Y, STEP, GY)
+    from_x, to_x = touched(p, window[0], window[1], X, STEP)
+    from_y, to_y = touched(q, window[2], window[3], Y, STEP)
     for part in range(PARTS):
         lane = (tile * PARTS + part) * T + tl.arange(0, T)
         gx, gy = (lane // GY)[None, :], (lane % GY)[None, :]
@@ -216,7 +217,7 @@ def drop_solids_kernel(
         z = tl.zeros([V, T], tl.float32) + ceiling
         fine = tl.zeros([V, T], tl.uint8)
         if STORED:
-            fits = (gx < num_fitting(p, X, STEP, GX)[:, None]) & (gy < num_fitting(q, Y, STEP, GY)[:, None])
+            fits = (gx < num_fitting(p, X, STEP)[:, None]) & (gy < num_fitting(q, Y, STEP)[:, None])
             z = tl.load(kept_z + (before[:, None] + lane[None, :]), mask=write & fits, other=ceiling)
             fine = tl.load(kept_legal + (before[:, None] + lane[None, :]), mask=write & fits, other=0)
         tl.store(z_map + (out[:, None] + lane[None, :]), z, mask=write)
@@ -225,40 +226,40 @@ def drop_solids_kernel(
     is_exact = False
     if PAIRS:
         check = tl.arange(0, EXACT_PADDED)
-        is_exact = tl.min(tl.load(exact + env * EXACT_TILES + check, mask=check < EXACT_TILES, other=1), 0) > 0
+        is_exact = tl.min(tl.load(exact + env * exact_tiles + check, mask=check < exact_tiles, other=1), 0) > 0
 
     # What does: one extent after the other, which is one only where the sorted orientations come in whole groups.
-    here, there = heights + env * CELLS, counts + env * CELLS
+    here, there = heights + env * cells, counts + env * cells
     into = (z_map, legal, item_height, centres, slot)
     for turn in range(V):
-        low, _mine, leads, p_now, q_now = sharers(source, turn, ORIENTATIONS, X, V, ROWS * COLUMNS)
+        low, _mine, leads, p_now, q_now = sharers(source, turn, orientations, X, rows * columns, V)
         if leads:
             if is_exact:
                 start = tile * T
-                gx, gy, _paired, there_is = work(start, p_now, q_now, window, True, X, Y, STEP, T)
+                gx, gy, _paired, there_is = work(start, p_now, q_now, window, X, Y, True, STEP, T)
                 if tl.max(there_is.to(tl.int32), 0) > 0:
                     x, y = tl.minimum(gx * STEP, X - p_now), tl.minimum(gy * STEP, Y - q_now)
                     pairs = first_contact(
-                        there, low, x, y, p_now, q_now, per_unit, True, FUSED, X, Y, STEP, COLUMNS, V, T
+                        there, low, x, y, p_now, q_now, per_unit, X, Y, columns, True, PACKED, STEP, V, T
                     )
                     for half in range(2):
                         z = counted(pairs, half) * unit
                         _judge(
                             z, half, start, turn, source, window, here, into, limit, tolerance,
-                            True, ORIENTATIONS, X, Y, STEP, ROWS, COLUMNS, RULE, V, T,
+                            orientations, X, Y, rows, columns, True, STEP, RULE, V, T,
                         )  # fmt: skip
             else:
                 for part in range(PARTS):
                     start = (tile * PARTS + part) * T
-                    gx, gy, _paired, there_is = work(start, p_now, q_now, window, False, X, Y, STEP, T)
+                    gx, gy, _paired, there_is = work(start, p_now, q_now, window, X, Y, False, STEP, T)
                     if tl.max(there_is.to(tl.int32), 0) > 0:
                         x, y = tl.minimum(gx * STEP, X - p_now), tl.minimum(gy * STEP, Y - q_now)
                         z = first_contact(
-                            here, low, x, y, p_now, q_now, per_unit, False, FUSED, X, Y, STEP, COLUMNS, V, T
+                            here, low, x, y, p_now, q_now, per_unit, X, Y, columns, False, PACKED, STEP, V, T
                         )
                         _judge(
                             z, 0, start, turn, source, window, here, into, limit, tolerance,
-                            False, ORIENTATIONS, X, Y, STEP, ROWS, COLUMNS, RULE, V, T,
+                            orientations, X, Y, rows, columns, False, STEP, RULE, V, T,
                         )  # fmt: skip
 
 
@@ -274,37 +275,36 @@ def _judge(
     into,
     limit,
     tolerance,
+    orientations,
+    X,
+    Y,
+    rows,
+    columns,
     PAIRS: tl.constexpr,
-    ORIENTATIONS: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
     STEP: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
     RULE: tl.constexpr,
     V: tl.constexpr,
     T: tl.constexpr,
 ):
     """Judges and writes the heights z (V, T) of a turn's placements, of pairs the first (half 0) or the second (1)."""
-    GX: tl.constexpr = (X + STEP - 1) // STEP
-    GY: tl.constexpr = (Y + STEP - 1) // STEP
+    GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
     z_map, legal, item_height, centres, slot = into
-    low, mine, _leads, p, q = sharers(source, turn, ORIENTATIONS, X, V, ROWS * COLUMNS)
-    first_gx, gy, paired, there_is = work(start, p, q, window, PAIRS, X, Y, STEP, T)
+    low, mine, _leads, p, q = sharers(source, turn, orientations, X, rows * columns, V)
+    first_gx, gy, paired, there_is = work(start, p, q, window, X, Y, PAIRS, STEP, T)
     there = there_is & ((half == 0) | paired)
     gx = tl.where(there, first_gx + half, first_gx)
-    orientation, variant, _p, _q = variants(source, ORIENTATIONS, X, V)
+    orientation, variant, _p, _q = variants(source, orientations, X, V)
     fine = z + tl.load(item_height + variant)[:, None] <= limit
     if RULE != "none":
         x, y = tl.minimum(gx * STEP, X - p), tl.minimum(gy * STEP, Y - q)
         if RULE == "com":
             centre = centres + variant[:, None] * 2
             mid_x, mid_y = tl.load(centre), tl.load(centre + 1)
-            held = balances(here, low, x, y, p, q, z, mid_x, mid_y, tolerance, False, X, Y, STEP, COLUMNS)
+            held = balances(here, low, x, y, p, q, z, mid_x, mid_y, tolerance, X, Y, columns, False, STEP)
         else:
-            held = stands(here, low, x, y, p, q, z, tolerance, RULE, False, X, Y, STEP, COLUMNS)
+            held = stands(here, low, x, y, p, q, z, tolerance, X, Y, columns, RULE, False, STEP)
         fine = fine & held
-    at = ((slot * ORIENTATIONS + orientation) * (GX * GY))[:, None] + (gx * GY + gy)[None, :]
+    at = ((slot * orientations + orientation) * (GX * GY))[:, None] + (gx * GY + gy)[None, :]
     write = mine[:, None] & there[None, :]
     tl.store(z_map + at, z, mask=write)
     tl.store(legal + at, fine.to(tl.uint8), mask=write)

@@ -68,11 +68,11 @@ def split(heightmap: Tensor, catalogue: Catalogue, bin_: Bin, *, counted: bool, 
             order,
             split_tiles,
             1.0 / (catalogue.unit or 1.0),
+            catalogue.num_orientations,
             X=bin_.cells[0],
             Y=bin_.cells[1],
             STEP=step,
             COUNTED=counted,
-            ORIENTATIONS=catalogue.num_orientations,
             PADDED=triton.next_power_of_2(catalogue.num_orientations) if ordered else 1,
             TILES=num_tiles,
             TILE=_TILE,
@@ -88,15 +88,15 @@ def sortable(catalogue: Catalogue) -> bool:
 
 
 @triton.jit
-def cell_at(x, y, X: tl.constexpr, Y: tl.constexpr, STEP: tl.constexpr):
+def cell_at(x, y, X, Y, STEP: tl.constexpr):
     """Where the split heightmap of a bin holds cell (x, y)."""
-    length_x: tl.constexpr = (X + STEP - 1) // STEP
-    length_y: tl.constexpr = (Y + STEP - 1) // STEP
+    length_x = (X + STEP - 1) // STEP
+    length_y = (Y + STEP - 1) // STEP
     row = x % STEP * (STEP * length_x * length_y) + x // STEP * length_y
     return row + (y % STEP * (length_x * length_y) + y // STEP)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["split_tiles", "orientations"])
 def split_kernel(
     heightmap,
     heights,
@@ -106,11 +106,11 @@ def split_kernel(
     order,
     split_tiles,
     per_unit,
+    orientations,
     X: tl.constexpr,
     Y: tl.constexpr,
     STEP: tl.constexpr,
     COUNTED: tl.constexpr,
-    ORIENTATIONS: tl.constexpr,
     PADDED: tl.constexpr,
     TILES: tl.constexpr,
     TILE: tl.constexpr,
@@ -139,13 +139,13 @@ def split_kernel(
     else:
         item = pid - split_tiles
         index = tl.arange(0, PADDED)
-        side = extent + (item * ORIENTATIONS + index) * 2
-        side_x = tl.load(side, mask=index < ORIENTATIONS, other=32767).to(tl.int32)
-        side_y = tl.load(side + 1, mask=index < ORIENTATIONS, other=32767).to(tl.int32)
+        side = extent + (item * orientations + index) * 2
+        side_x = tl.load(side, mask=index < orientations, other=32767).to(tl.int32)
+        side_y = tl.load(side + 1, mask=index < orientations, other=32767).to(tl.int32)
         key = side_x * 32768 + side_y
         before = (key[None, :] < key[:, None]) | ((key[None, :] == key[:, None]) & (index[None, :] < index[:, None]))
         rank = tl.sum(before.to(tl.int32), 1)
-        tl.store(order + item * ORIENTATIONS + rank, index, mask=index < ORIENTATIONS)
+        tl.store(order + item * orientations + rank, index, mask=index < orientations)
 
 
 @triton.jit

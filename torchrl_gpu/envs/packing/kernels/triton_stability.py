@@ -29,12 +29,12 @@ def stands(
     q,
     z,
     tolerance,
+    X,
+    Y,
+    pitch,
     RULE: tl.constexpr,
     FLAT: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
     STEP: tl.constexpr,
-    COLUMNS: tl.constexpr,
 ):
     """Whether items stand where they come to rest: V items on T placements.
 
@@ -47,10 +47,11 @@ def stands(
         q: Likewise along y.
         z: (V, T) float32.
         tolerance: Heights closer than this are the same.
+        X, Y: Cells of the bin.
+        pitch: Cells from a row of the bottoms to the next.
         RULE: "corners" or "support".
         FLAT: Whether the items are boxes.
-        X, Y, STEP: The bin, and the step by which `heights` is split.
-        COLUMNS: Cells from a row of the bottoms to the next.
+        STEP: By which `heights` is split.
 
     Returns:
         (V, T) bool.
@@ -69,7 +70,7 @@ def stands(
         right = tl.full(z.shape, -1, tl.int32)
         left = tl.full(z.shape, 32767, tl.int32)
         for j in range(columns):
-            contact, material = _touches(heights, low, x, y, i, j, p, q, level, FLAT, X, Y, STEP, COLUMNS)
+            contact, material = _touches(heights, low, x, y, i, j, p, q, level, X, Y, pitch, FLAT, STEP)
             count += contact.to(tl.int32)
             area += material
             if RULE == "support":
@@ -92,7 +93,7 @@ def stands(
         corners = tl.zeros(z.shape, tl.int32)
         for corner in tl.static_range(4):  # a corner of a thin item counts twice
             far_i, far_j = corner // 2 * (p - 1), corner % 2 * (q - 1)
-            contact, _ = _touches(heights, low, x, y, far_i, far_j, p, q, level, FLAT, X, Y, STEP, COLUMNS)
+            contact, _ = _touches(heights, low, x, y, far_i, far_j, p, q, level, X, Y, pitch, FLAT, STEP)
             corners += contact.to(tl.int32)
         held = (count * 20 > whole * 19) | ((corners == 3) & (count * 20 > whole * 17))
         held = held | ((corners == 4) & (count * 2 > whole))
@@ -110,11 +111,11 @@ def _touches(
     p,
     q,
     level,
+    X,
+    Y,
+    pitch,
     FLAT: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
     STEP: tl.constexpr,
-    COLUMNS: tl.constexpr,
 ):
     """Whether footprint cell (i, j) of V items touches at T placements, and 1 for each item that has material there."""
     at = cell_at(x + i, y + j, X, Y, STEP)
@@ -123,7 +124,7 @@ def _touches(
         height = tl.load(heights + at, mask=inside, other=-float("inf"))
         return height[None, :] >= level, 0
     else:  # noqa: RET505 (a constexpr decides)
-        bottom = tl.load(low + (i * COLUMNS + j))
+        bottom = tl.load(low + (i * pitch + j))
         height = tl.load(heights + at)
         return height[None, :] - bottom[:, None] >= level, (bottom < float("inf")).to(tl.int32)
 
@@ -150,11 +151,11 @@ def balances(
     centre_x,
     centre_y,
     tolerance,
+    X,
+    Y,
+    pitch,
     FLAT: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
     STEP: tl.constexpr,
-    COLUMNS: tl.constexpr,
 ):
     """Whether items stand by the rule "com", as `reference.holds`: V items on T placements.
 
@@ -181,7 +182,7 @@ def balances(
         left = tl.full(level.shape, 32767, tl.int32)
         ahead = 16 * i + 8 - centre_x
         for j in range(columns):
-            contact, _ = _touches(heights, low, x, y, i, j, p, q, level, FLAT, X, Y, STEP, COLUMNS)
+            contact, _ = _touches(heights, low, x, y, i, j, p, q, level, X, Y, pitch, FLAT, STEP)
             right = tl.where(contact, tl.maximum(right, j), right)
             left = tl.where(contact, tl.minimum(left, j), left)
             square = (tl.abs(ahead) <= 8) & (tl.abs(16 * j + 8 - centre_y) <= 8)

@@ -51,15 +51,14 @@ def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: C
         changed,
         num_envs,
         catalogue.num_items,
-        LONGEST=state.placements.shape[1],
-        SLOTS=num_slots,
+        state.placements.shape[1],
+        num_slots,
+        catalogue.num_orientations,
+        *maps[1].shape[-2:],
         PADDED=triton.next_power_of_2(num_slots),
-        ORIENTATIONS=catalogue.num_orientations,
         X=bin_.cells[0],
         Y=bin_.cells[1],
         STEP=bin_.step,
-        ROWS=maps[1].shape[-2],
-        COLUMNS=maps[1].shape[-1],
         FLAT=catalogue.flat,
         ENVS=share.envs,
         LANES=share.lanes,
@@ -79,7 +78,7 @@ def _pointers(tensors: dict[str, Tensor]) -> list[Tensor]:
     return [each.view(torch.uint8) if each.dtype == torch.bool else each for each in tensors.values()]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_envs", "num_items", "longest", "num_slots", "orientations", "rows", "columns"])
 def advance_kernel(
     heightmap,
     item_id,
@@ -111,15 +110,15 @@ def advance_kernel(
     changed,
     num_envs,
     num_items,
-    LONGEST: tl.constexpr,
-    SLOTS: tl.constexpr,
+    longest,
+    num_slots,
+    orientations,
+    rows,
+    columns,
     PADDED: tl.constexpr,
-    ORIENTATIONS: tl.constexpr,
     X: tl.constexpr,
     Y: tl.constexpr,
     STEP: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
     FLAT: tl.constexpr,
     ENVS: tl.constexpr,
     LANES: tl.constexpr,
@@ -135,11 +134,11 @@ def advance_kernel(
     inside = there[:, None] & (cell < X * Y)[None, :]
     height = tl.load(heightmap + where, mask=inside, other=0.0)  # on its way while the action is looked up
     fine, gone, placed = chosen(
-        env, there, action, (item_id, z_map, legal), extent, num_items, SLOTS, ORIENTATIONS, X, Y, STEP
+        env, there, action, (item_id, z_map, legal), extent, num_items, num_slots, orientations, X, Y, STEP
     )
     item, variant, x, y, _z = placed
     maps = (extent, item_height, top, bottom)
-    tl.store(next_heightmap + where, raised(height, cell, placed, maps, Y, ROWS, COLUMNS, FLAT), mask=inside)
+    tl.store(next_heightmap + where, raised(height, cell, placed, maps, rows, columns, Y, FLAT), mask=inside)
     if tile == 0:
         one = fine.to(tl.int64)
         more = tl.where(fine, tl.load(item_volume + tl.maximum(item, 0)), 0.0)
@@ -155,9 +154,9 @@ def advance_kernel(
         tl.store(changed + env * 4 + 1, y * one, mask=there)
         tl.store(changed + env * 4 + 2, (x + tl.load(extent + variant * 2)) * one, mask=there)
         tl.store(changed + env * 4 + 3, (y + tl.load(extent + variant * 2 + 1)) * one, mask=there)
-        row = tl.minimum(tl.maximum(packed, 0), LONGEST - 1)
-        _record(env * LONGEST + row, placed, placements, placement_z, ORIENTATIONS)
-        _close(env, there, tl.where(fine, gone, SLOTS), (item_id, following), next_item, slot, SLOTS, PADDED)
+        row = tl.minimum(tl.maximum(packed, 0), longest - 1)
+        _record(env * longest + row, placed, placements, placement_z, orientations)
+        _close(env, there, tl.where(fine, gone, num_slots), (item_id, following), next_item, slot, num_slots, PADDED)
 
 
 @triton.jit
@@ -168,8 +167,8 @@ def chosen(
     state,
     extent,
     num_items,
-    SLOTS: tl.constexpr,
-    ORIENTATIONS: tl.constexpr,
+    num_slots,
+    orientations,
     X: tl.constexpr,
     Y: tl.constexpr,
     STEP: tl.constexpr,
@@ -190,16 +189,17 @@ def chosen(
     """
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
-    ACTIONS: tl.constexpr = SLOTS * ORIENTATIONS * GX * GY
+    num_actions = tl.cast(num_slots, tl.int64) * orientations * (GX * GY)
     item_id, z_map, legal = state
     wanted = tl.load(action + env, mask=there, other=-1)
-    inside = (wanted >= 0) & (wanted < ACTIONS)
+    inside = (wanted >= 0) & (wanted < num_actions)
     index = tl.where(inside, wanted, 0)
-    fine = inside & (tl.load(legal + env * ACTIONS + index, mask=inside, other=0) != 0)
-    z = tl.load(z_map + env * ACTIONS + index, mask=inside, other=0.0)
-    slot = index // (ORIENTATIONS * GX * GY)
-    item = present(tl.load(item_id + env * SLOTS + slot, mask=inside, other=-1), num_items)
-    variant = tl.maximum(item, 0) * ORIENTATIONS + index // (GX * GY) % ORIENTATIONS
+    fine = inside & (tl.load(legal + env * num_actions + index, mask=inside, other=0) != 0)
+    z = tl.load(z_map + env * num_actions + index, mask=inside, other=0.0)
+    from_start = (index // (GX * GY)).to(tl.int32)  # over (K, O): 64-bit division by a constant alone
+    slot = from_start // orientations
+    item = present(tl.load(item_id + env * num_slots + slot, mask=inside, other=-1), num_items)
+    variant = tl.maximum(item, 0) * orientations + from_start % orientations
     last_x, last_y = X - tl.load(extent + variant * 2), Y - tl.load(extent + variant * 2 + 1)
     fine = fine & (item >= 0) & (last_x >= 0) & (last_y >= 0)
     item = tl.where(fine, item, -1)
@@ -209,24 +209,24 @@ def chosen(
 
 
 @triton.jit
-def _record(at, placed, placements, placement_z, ORIENTATIONS: tl.constexpr):
+def _record(at, placed, placements, placement_z, orientations):
     """Writes the placements of some environments into rows `at` of those that were made, where there is an item."""
     item, variant, x, y, z = placed
     write = item >= 0
     tl.store(placements + at * 4, item.to(tl.int32), mask=write)
-    tl.store(placements + at * 4 + 1, (variant % ORIENTATIONS).to(tl.int32), mask=write)
+    tl.store(placements + at * 4 + 1, (variant - tl.maximum(item, 0) * orientations).to(tl.int32), mask=write)
     tl.store(placements + at * 4 + 2, x, mask=write)
     tl.store(placements + at * 4 + 3, y, mask=write)
     tl.store(placement_z + at, z, mask=write)
 
 
 @triton.jit
-def _close(env, there, gone, items, next_item, slot, SLOTS: tl.constexpr, PADDED: tl.constexpr):
-    """Closes the slots `gone`, SLOTS for none: later items move up, and the one that follows is shown last."""
+def _close(env, there, gone, items, next_item, slot, num_slots, PADDED: tl.constexpr):
+    """Closes the slots `gone`, `num_slots` for none: later items move up, and the one that follows is shown last."""
     item_id, following = items
     k = tl.arange(0, PADDED)[None, :]
     before = k + (k >= gone[:, None]).to(tl.int64)
-    at, write, moves = (env * SLOTS)[:, None], there[:, None] & (k < SLOTS), before < SLOTS
+    at, write, moves = (env * num_slots)[:, None], there[:, None] & (k < num_slots), before < num_slots
     moved = tl.load(item_id + (at + before), mask=write & moves, other=-1)
     shown = tl.load(following + env, mask=there, other=-1)[:, None]
     tl.store(next_item + (at + k), tl.where(moves, moved, shown), mask=write)
@@ -255,7 +255,7 @@ def restart(
         num_piles,
         bin_.size[2],
         bin_.size[2] + bin_.tolerance,
-        SLOTS=num_slots,
+        num_slots,
         PADDED=triton.next_power_of_2(num_slots),
         ORIENTATIONS=catalogue.num_orientations,
         X=bin_.cells[0],
@@ -274,7 +274,7 @@ def restart(
     return replace(state, **fresh)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_envs", "num_items", "num_piles", "num_slots"])
 def restart_kernel(
     mask,
     fresh_key,
@@ -308,7 +308,7 @@ def restart_kernel(
     num_piles,
     ceiling,
     limit,
-    SLOTS: tl.constexpr,
+    num_slots,
     PADDED: tl.constexpr,
     ORIENTATIONS: tl.constexpr,
     X: tl.constexpr,
@@ -336,22 +336,22 @@ def restart_kernel(
             items, keys = (fresh_item, item_id, next_item), (fresh_key, key, next_key)
             old = (position, volume, stable, num_packed, step_count, episode)
             new = (next_position, next_volume, next_stable, next_num_packed, next_step_count, next_episode)
-            _begin(env, there, again, items, keys, old, new, SLOTS, PADDED)
+            _begin(env, there, again, items, keys, old, new, num_slots, PADDED)
     else:
         maps = (z_map, legal, next_z_map, next_legal)
         _begin_maps(
             pid - num_piles, num_envs, num_items, mask, fresh_item, maps, extent, item_height, ceiling, limit,
-            SLOTS, ORIENTATIONS, X, Y, STEP, PLACEMENTS, MAP_ENVS, MAP_LANES, MAP_TILES,
+            num_slots, ORIENTATIONS, X, Y, STEP, PLACEMENTS, MAP_ENVS, MAP_LANES, MAP_TILES,
         )  # fmt: skip
 
 
 @triton.jit
-def _begin(env, there, again, items, keys, old, new, SLOTS: tl.constexpr, PADDED: tl.constexpr):
+def _begin(env, there, again, items, keys, old, new, num_slots, PADDED: tl.constexpr):
     """Writes all but the maps: items and keys from what is fresh or what was, the others from `old` to `new`."""
     position, volume, stable, num_packed, step_count, episode = old
     next_position, next_volume, next_stable, next_num_packed, next_step_count, next_episode = new
     goes_on = there & ~again
-    tl.store(next_position + env, tl.load(position + env, mask=goes_on, other=SLOTS), mask=there)
+    tl.store(next_position + env, tl.load(position + env, mask=goes_on, other=num_slots), mask=there)
     tl.store(next_volume + env, tl.load(volume + env, mask=goes_on, other=0.0), mask=there)
     tl.store(next_stable + env, tl.load(stable + env, mask=goes_on, other=0), mask=there)
     tl.store(next_num_packed + env, tl.load(num_packed + env, mask=goes_on, other=0), mask=there)
@@ -359,7 +359,7 @@ def _begin(env, there, again, items, keys, old, new, SLOTS: tl.constexpr, PADDED
     tl.store(next_episode + env, tl.load(episode + env, mask=there, other=0) + again.to(tl.int64), mask=there)
     tl.store(keys[2] + env, tl.load(tl.where(again, keys[0], keys[1]) + env, mask=there, other=0), mask=there)
     k = tl.arange(0, PADDED)[None, :]
-    at, write = (env * SLOTS)[:, None] + k, there[:, None] & (k < SLOTS)
+    at, write = (env * num_slots)[:, None] + k, there[:, None] & (k < num_slots)
     shown = tl.load(tl.where(again, items[0], items[1])[:, None] + at, mask=write, other=-1)
     tl.store(items[2] + at, shown, mask=write)
 
@@ -376,7 +376,7 @@ def _begin_maps(
     item_height,
     ceiling,
     limit,
-    SLOTS: tl.constexpr,
+    num_slots,
     ORIENTATIONS: tl.constexpr,
     X: tl.constexpr,
     Y: tl.constexpr,
@@ -394,7 +394,7 @@ def _begin_maps(
     write = (env < num_envs)[:, None] & (lane < PLACEMENTS)[None, :]
     again = write & (tl.load(mask + env, mask=env < num_envs, other=0) != 0)[:, None]
     fits, high = standing(
-        (fresh_item + env * SLOTS)[:, None],
+        (fresh_item + env * num_slots)[:, None],
         start, again, extent, item_height, num_items, ORIENTATIONS, X, Y, STEP, LANES,
     )  # fmt: skip
     at = (env * PLACEMENTS)[:, None] + lane[None, :]
@@ -444,5 +444,5 @@ def standing(
     p = tl.load(extent + variant * 2, mask=there, other=X + 1).to(tl.int32)  # an empty slot fits nowhere
     q = tl.load(extent + variant * 2 + 1, mask=there, other=Y + 1).to(tl.int32)
     gx, gy = (offset // GY % GX)[None, :], (offset % GY)[None, :]
-    fits = (gx < num_fitting(p, X, STEP, GX)) & (gy < num_fitting(q, Y, STEP, GY))
+    fits = (gx < num_fitting(p, X, STEP)) & (gy < num_fitting(q, Y, STEP))
     return fits, tl.load(item_height + variant, mask=there, other=0.0)

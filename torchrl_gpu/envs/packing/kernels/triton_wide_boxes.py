@@ -36,7 +36,7 @@ def drop_wide_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bi
         heightmap,
         windows,
         heightmap.numel(),
-        Y=cells_y,
+        cells_y,
         PADDED=triton.next_power_of_2(cells_y),
         LEVELS=num_levels,
         enable_fp_fusion=False,
@@ -55,22 +55,23 @@ def drop_wide_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bi
         heightmap.numel(),
         catalogue.num_items,
         *heights_of(bin_),
-        SLOTS=item_id.shape[1],
-        ORIENTATIONS=catalogue.num_orientations,
-        X=cells_x,
-        Y=cells_y,
+        item_id.shape[1],
+        catalogue.num_orientations,
+        cells_x,
+        cells_y,
         STEP=bin_.step,
         LEVELS=num_levels,
         RULE=bin_.stability,
         T=_LANES,
         enable_fp_fusion=False,
         num_warps=_LANES // 32,
+        maxnreg=64,  # left to itself ptxas would rather spill from 32
     )
     return z_map, legal
 
 
-@triton.jit
-def windows_kernel(heightmap, windows, level_size, Y: tl.constexpr, PADDED: tl.constexpr, LEVELS: tl.constexpr):
+@triton.jit(do_not_specialize=["level_size", "Y"])
+def windows_kernel(heightmap, windows, level_size, Y, PADDED: tl.constexpr, LEVELS: tl.constexpr):
     """Maxima over 1, 2, 4, 8 … cells along y from each cell on, (levels, N, X, Y); a row of a bin per program."""
     y = tl.arange(0, PADDED)
     row = tl.program_id(0).to(tl.int64) * Y
@@ -84,7 +85,7 @@ def windows_kernel(heightmap, windows, level_size, Y: tl.constexpr, PADDED: tl.c
         tl.store(level + y, highest, mask=y < Y)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_slots", "level_size", "num_items", "slots_per_env", "orientations", "X", "Y"])
 def drop_wide_boxes_kernel(
     heightmap,
     windows,
@@ -99,20 +100,20 @@ def drop_wide_boxes_kernel(
     ceiling,
     limit,
     tolerance,
-    SLOTS: tl.constexpr,
-    ORIENTATIONS: tl.constexpr,
-    X: tl.constexpr,
-    Y: tl.constexpr,
+    slots_per_env,
+    orientations,
+    X,
+    Y,
     STEP: tl.constexpr,
     LEVELS: tl.constexpr,
     RULE: tl.constexpr,
     T: tl.constexpr,
 ):
     """T lines of placements along x per program."""
-    GX: tl.constexpr = (X + STEP - 1) // STEP
-    GY: tl.constexpr = (Y + STEP - 1) // STEP
+    GX = (X + STEP - 1) // STEP
+    GY = (Y + STEP - 1) // STEP
     env, gy, p, q, high, line, there = lines(
-        item_id, extent, item_height, num_slots, num_items, SLOTS, ORIENTATIONS, GY, T
+        item_id, extent, item_height, num_slots, num_items, slots_per_env, orientations, GY, T
     )
     fits = there & (p <= X) & fits_along(gy, q, Y, STEP)
     y = tl.minimum(gy * STEP, Y - q)
@@ -151,4 +152,4 @@ def drop_wide_boxes_kernel(
         in_block = tl.where(in_block == length - 1, 0, in_block + 1)
     tl.debug_barrier()
     here = heightmap + env * (X * Y)
-    write_legality(here, out_z, out_legal, gy, p, q, high, there, ceiling, limit, tolerance, RULE, X, Y, STEP)
+    write_legality(here, out_z, out_legal, gy, p, q, high, there, ceiling, limit, tolerance, X, Y, RULE, STEP)

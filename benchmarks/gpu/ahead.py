@@ -1,0 +1,119 @@
+"""Compiles what the shipped packing configs launch for GPUs that are not here: `python -m benchmarks.gpu.ahead`.
+
+Registers, spills, shared memory and occupancy go to `benchmarks/results/kernels_ahead.json`; where a limit is exceeded
+the exit status is 1. Nothing is run, and no time of a GPU is in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+
+from benchmarks.gpu.chips import CHIPS
+from benchmarks.gpu.launches import Compiled, Launch
+from benchmarks.gpu.steps import CONFIGS, environment, launches
+from torchrl_gpu import machine
+from torchrl_gpu.cli.subcommands import OneLineParser
+
+RESULT = Path(__file__).parents[1] / "results" / "kernels_ahead.json"
+MOST_SPILLS = 0  # of any kernel on any chip
+MOST_REGISTERS = {  # of a thread, by kernel
+    "advance_kernel": 64,
+    "drop_boxes_kernel": 64,
+    "drop_solids_kernel": 255,  # 8 warps on a multiprocessor, as from 169 on
+    "drop_wide_boxes_kernel": 80,
+    "growth_kernel": 48,
+    "place_kernel": 64,
+    "restart_kernel": 64,
+    "split_kernel": 48,
+    "windows_kernel": 32,
+}
+
+
+def form(launch: Launch) -> str:
+    """A kernel, and which of its forms a launch takes."""
+    words = [launch.name]
+    words += ["maps kept"] * bool(launch.options.get("STORED")) + ["in pairs"] * bool(launch.options.get("PAIRS"))
+    return ", ".join(words)
+
+
+def row(config: str, capability: int, launch: Launch, compiled: Compiled) -> dict[str, Any]:
+    """What is told of a kernel on a chip."""
+    chip = CHIPS[capability]
+    return {
+        "config": config,
+        "capability": capability,
+        "kernel": launch.name,
+        "form": form(launch),
+        "registers": compiled.registers,
+        "spills": compiled.spills,
+        "shared_bytes": compiled.shared_bytes,
+        "num_warps": compiled.num_warps,
+        "occupancy": chip.occupancy(compiled.registers, compiled.shared_bytes, compiled.num_warps),
+        "instructions": len(compiled.instructions),
+        "compile_s": compiled.seconds,
+    }
+
+
+def rows(task: tuple[str, int]) -> list[dict[str, Any]]:
+    """Those of one config on one chip, compiled anew."""
+    config, capability = task
+    with tempfile.TemporaryDirectory() as cache, triton.knobs.cache.scope():
+        triton.knobs.cache.dir = cache
+        return [row(config, capability, each, each.compiled(capability)) for each in launches(config, capability)]
+
+
+def problems(found: list[dict[str, Any]]) -> Iterator[str]:
+    """What exceeds a limit, each in one line."""
+    for each in found:
+        where = f"{each['config']}, sm_{each['capability']}: {each['form']}"
+        if each["spills"] > MOST_SPILLS:
+            yield f"{where} spills: {each['spills']} accesses of its stack; want {MOST_SPILLS}"
+        if each["registers"] > MOST_REGISTERS[each["kernel"]]:
+            yield f"{where} takes {each['registers']} registers; want at most {MOST_REGISTERS[each['kernel']]}"
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status: 0 if nothing exceeds a limit."""
+    parser = OneLineParser(prog="python -m benchmarks.gpu.ahead", description=__doc__)
+    parser.add_argument("--configs", nargs="+", choices=CONFIGS, default=list(CONFIGS))
+    parser.add_argument("--capabilities", nargs="+", type=int, choices=list(CHIPS), default=list(CHIPS))
+    parser.add_argument("--output", type=Path, help=f"JSON, such as {RESULT.name}; nothing is written without it")
+    given: argparse.Namespace = parser.parse_args(arguments)
+    for config in given.configs:
+        environment(config)  # before the fork: it is the same for every chip
+    tasks = list(product(given.configs, given.capabilities))
+    context = multiprocessing.get_context("fork")
+    found: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(min(len(tasks), os.cpu_count() or 1), context) as pool:
+        for (config, capability), of_chip in zip(tasks, pool.map(rows, tasks), strict=True):
+            print(f"{config}, sm_{capability}: {len(of_chip)} kernels, {sum(r['compile_s'] for r in of_chip):.0f} s")
+            found += of_chip
+    if given.output:
+        result = {
+            "versions": machine.describe(torch.device("cpu"))["versions"] | {"triton": triton.__version__},
+            "rows": found,
+        }
+        given.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        print(f"Written: {given.output}")
+    exceeded = list(problems(found))
+    for line in exceeded:
+        print(line, file=sys.stderr)
+    print(f"{len(found)} kernels were compiled, {len(exceeded)} exceed a limit")
+    return 1 if exceeded else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,96 @@
+"""What is published of GPUs: limits of a multiprocessor by compute capability, and rates of some devices.
+
+Limits: CUDA Programming Guide, Compute Capabilities, table of technical specifications; rates of instructions: its
+table of the throughput of arithmetic instructions. Rates of devices: their data sheets, named beside each.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+_REGISTERS = 65536  # of a multiprocessor, of every chip here
+_PER_WARP = 256  # registers are given to warps in pieces of so many
+_PARTITIONS = 4  # of a multiprocessor; each holds whole warps
+_KIB = 1024
+
+
+class Chip(NamedTuple):
+    """Limits of one multiprocessor.
+
+    Attributes:
+        name: An architecture.
+        max_warps: Resident at once.
+        max_blocks: Resident at once.
+        shared_kib: Shared memory of all that are resident.
+        reserved_kib: Shared memory that the system takes of each block.
+    """
+
+    name: str
+    max_warps: int
+    max_blocks: int
+    shared_kib: int
+    reserved_kib: int = 1
+
+    def occupancy(self, registers: int, shared_bytes: int, num_warps: int) -> float:
+        """Share of the warps that a multiprocessor can hold, of blocks of `num_warps` warps."""
+        per_warp = math.ceil(registers * 32 / _PER_WARP) * _PER_WARP
+        warps = _REGISTERS // _PARTITIONS // per_warp * _PARTITIONS if per_warp else self.max_warps
+        blocks = min(self.max_blocks, min(warps, self.max_warps) // num_warps)
+        taken = shared_bytes + self.reserved_kib * _KIB
+        if taken:
+            blocks = min(blocks, self.shared_kib * _KIB // taken)
+        return blocks * num_warps / self.max_warps
+
+
+CHIPS = {  # by compute capability
+    75: Chip("Turing", 32, 16, 64, 0),
+    80: Chip("Ampere, A100", 64, 32, 164),
+    86: Chip("Ampere", 48, 16, 100),
+    89: Chip("Ada", 48, 24, 100),
+    90: Chip("Hopper", 64, 32, 228),
+    100: Chip("Blackwell, B200", 64, 32, 228),
+    120: Chip("Blackwell", 48, 24, 100),
+}
+
+
+class Device(NamedTuple):
+    """Published rates of a GPU.
+
+    Attributes:
+        name: As it is sold.
+        capability: Key of `CHIPS`.
+        bandwidth: Bytes of its memory, a second.
+        cache_bytes: Of its second level.
+        multiprocessors: How many.
+        clock: The highest, a second.
+        source: Where they are published.
+    """
+
+    name: str
+    capability: int
+    bandwidth: float
+    cache_bytes: int
+    multiprocessors: int
+    clock: float
+    source: str
+
+    def operations(self, per_clock: int) -> float:
+        """Operations a second of which each multiprocessor does so many a clock."""
+        return self.multiprocessors * self.clock * per_clock
+
+
+_MIB = 1024 * _KIB
+DEVICES = {
+    each.name: each
+    for each in (
+        Device("A100", 80, 2.039e12, 40 * _MIB, 108, 1.41e9, "A100 80 GB SXM data sheet; A100 white paper"),
+        Device("H100", 90, 3.35e12, 50 * _MIB, 132, 1.98e9, "H100 SXM data sheet; H100 white paper"),
+        Device("H200", 90, 4.8e12, 50 * _MIB, 132, 1.98e9, "H200 SXM data sheet; H100 white paper"),
+        Device("RTX 4090", 89, 1.008e12, 72 * _MIB, 128, 2.52e9, "Ada GPU architecture white paper"),
+    )
+}
+
+# Comparisons, minima and maxima of a multiprocessor a clock, of numbers of 32 bits or of pairs of 16, on every chip
+# here; additions go by another pipe at the same time.
+MAXIMA_PER_CLOCK = 64

@@ -1,0 +1,122 @@
+"""`python -m benchmarks.gpu.fit CONFIG`: a minute of training of a shipped run, and how fast it went.
+
+Rates are those of the second half, behind compilation and warm-up. What the package warned of, such as a graph that
+could not be made, is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from torchrl_gpu import configs
+from torchrl_gpu.cli.lightning_cli import build
+from torchrl_gpu.device import get_device, now
+
+_SECONDS = 60.0
+_QUICK_STEPS = 4
+_QUICK = ("model.batch_size=8", "model.warmup_frames=16", "model.replay.capacity=500", "data.steps_per_epoch=2")
+_QUICK_OF = {
+    "packing": ("model.env.num_envs=4", "model.env.items.pool=16", "data.num_episodes=1", "data.num_val_episodes=1"),
+    "packing_irregular": (
+        *("model.env.num_envs=2", "model.env.resolution=20", "model.env.orientations=fixed", "model.env.num_items=3"),
+        *("model.env.visible_items=2", "model.env.items.num_objects=4", "model.networks.channels=[16,8]"),
+        *("model.n_steps=3", "model.worker_updates=1", "data.num_episodes=1", "data.num_val_episodes=1"),
+    ),
+    "navigation": ("model.env.num_envs=4", "model.env.pool=16", "model.env.max_steps=20", "model.updates_per_step=2"),
+}
+
+
+class Clock(Callback):
+    """Ends training after some seconds or steps, and remembers how far it was when."""
+
+    def __init__(self, seconds: float, steps: int | None) -> None:
+        self.seconds, self.steps = seconds, steps
+        self.readings: list[tuple[float, float, int]] = []  # time, frames, updates
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Reads every tenth training step, all where only few are made."""
+        self._count = getattr(self, "_count", 0) + 1
+        if self.steps is None and self._count % 10:
+            return
+        module: Any = pl_module
+        self.readings.append((now(pl_module.device), float(module.frames), trainer.global_step))
+        over = self.readings[-1][0] - self.readings[0][0] > self.seconds
+        trainer.should_stop = over or (self.steps is not None and self._count >= self.steps)
+
+    def rates(self) -> dict[str, float]:
+        """Frames and updates per second, of the second half."""
+        if len(self.readings) < 2:
+            return {}
+        first, last = self.readings[(len(self.readings) - 1) // 2], self.readings[-1]
+        seconds = max(last[0] - first[0], 1e-9)
+        return {"frames_per_s": (last[1] - first[1]) / seconds, "updates_per_s": (last[2] - first[2]) / seconds}
+
+
+class Warned(logging.Handler):
+    """Keeps what was warned of."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps a line."""
+        self.lines.append(record.getMessage())
+
+
+def main(argv: list[str]) -> int:
+    """Trains, and writes the rates; 1 where the loss is no number."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.fit", description=__doc__)
+    parser.add_argument("config", help="a shipped one")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--graphs", action="store_true", help="rollouts and updates by CUDA graphs")
+    parser.add_argument("--quick", action="store_true", help="a few steps, in small")
+    parser.add_argument("--output", type=Path, required=True, help="JSON")
+    args = parser.parse_args(argv)
+    output, warned = args.output.absolute(), Warned()
+    logging.getLogger("torchrl_gpu").addHandler(warned)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        made = _trained(args)
+        os.chdir(output.parent)
+    output.write_text(json.dumps(made | {"warnings": warned.lines}, indent=1), encoding="utf-8")
+    print(", ".join(f"{name} {value}" for name, value in made.items()))
+    return int(not math.isfinite(made["loss"]))
+
+
+def _trained(args: argparse.Namespace) -> dict[str, Any]:
+    device = get_device(args.device)
+    options = [f"trainer.accelerator={'gpu' if device.type == 'cuda' else 'cpu'}", "trainer.limit_val_batches=0"]
+    options.append(f"trainer.devices={f'[{device.index}]' if device.type == 'cuda' else 1}")
+    options.append("trainer.enable_progress_bar=false")
+    if args.graphs:
+        options += ["model.cuda_graphs=true", "model.graph_updates=true"]
+    if args.quick:
+        family = args.config.removesuffix(".yaml")
+        options += [*_QUICK, *_QUICK_OF["navigation" if family.startswith("navigation") else family]]
+    built = build("fit", ["--config", configs.find(args.config), *(f"--{each}" for each in options)])
+    clock = Clock(_SECONDS, _QUICK_STEPS if args.quick else None)
+    trainer: Any = built.trainer
+    trainer.callbacks.insert(0, clock)
+    begun = time.perf_counter()
+    trainer.fit(built.model, built.datamodule)
+    metrics = trainer.callback_metrics
+    loss = float(metrics.get("train/loss", metrics.get("train/worker_loss", torch.nan)))
+    told = {"config": args.config, "graphs": args.graphs, "num_envs": built.model.env.num_envs, "loss": loss}
+    return told | {"updates": trainer.global_step, "seconds": time.perf_counter() - begun} | clock.rates()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,242 @@
+"""The report as one page of HTML: plots are pictures inside it, so that one file can be sent."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+_STYLE = """
+body { font: 15px/1.45 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: #1b1f24 }
+h1 { font-size: 1.5em; margin-bottom: .2em } h2 { font-size: 1.15em; margin: 2em 0 .5em }
+table { border-collapse: collapse; margin: .5em 0; font-variant-numeric: tabular-nums }
+th, td { text-align: left; padding: .25em .8em; border-bottom: 1px solid #d8dee4; vertical-align: top }
+th { border-bottom: 2px solid #8c959f; font-weight: 600 } td.n, th.n { text-align: right }
+.passed, .works { color: #116329 } .failed, .late { color: #a40e26; font-weight: 600 } .cannot { color: #7d4e00 }
+.not { color: #57606a } code { font-size: .9em }
+pre { background: #f6f8fa; padding: .7em; overflow-x: auto; font-size: .8em }
+img { max-width: 100% } p.note { color: #57606a }
+"""
+_MOST_BARS = 30
+
+
+def html(told: dict[str, Any]) -> str:
+    """The page of a report."""
+    found = {part["name"]: part for part in told["parts"]}
+    sections = [_summary(told["parts"])]
+    for part in told["parts"]:
+        body = _body(part, found)
+        if body:
+            title = "Short fits" if "<!-- fits -->" in body else part["title"]
+            sections.append(f"<h2>{escape(title)}</h2>\n{body}")
+    title = f"GPU report: {told['machine']['device_name']}"
+    quick = " <p class=note>A quick look: sizes are small, and times mean little.</p>" if told["quick"] else ""
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{_STYLE}</style>\n"
+        f"<h1>{escape(title)}</h1>\n<p>{escape(_machine(told))}</p>{quick}\n" + "\n".join(sections) + "\n</html>\n"
+    )
+
+
+def _machine(told: dict[str, Any]) -> str:
+    at = told["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in at["versions"].items() if version)
+    return (
+        f"{at['device']}, driver {at['driver']}; {at['cpu']}, {at['cores']} cores; {at['system']}; {versions}; commit"
+        f" {at['commit'] or 'unknown'}; {told['made']}"
+    )
+
+
+def _summary(parts: Sequence[dict[str, Any]]) -> str:
+    rows = [
+        (
+            escape(part["title"]),
+            _state(part["state"]),
+            f"{part['seconds']:.0f} s" if part["seconds"] else "",
+            escape(part["detail"] if part["state"] != "passed" or part["name"] == "tests" else ""),
+            f"<code>{escape(part['avoid'])}</code>" if part["avoid"] else "",
+        )
+        for part in parts
+    ]
+    return _table(("part", "", "time", "why, or what it said last", "what avoids it"), rows, (2,))
+
+
+def _state(state: str) -> str:
+    kind = {
+        "passed": "passed",
+        "failed": "failed",
+        "not tried": "not",
+        "works": "works",
+        "cannot": "cannot",
+        "installed": "not",
+    }
+    return f"<span class={kind.get(state, 'late')}>{escape(state)}</span>"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        made = (f"<{tag}{' class=n' if i in numbers else ''}>{cell}</{tag}>" for i, cell in enumerate(cells))
+        return f"<tr>{''.join(made)}</tr>"
+
+    return f"<table>{line(heads, 'th')}\n" + "\n".join(line(row, "td") for row in rows) + "</table>"
+
+
+def _body(part: dict[str, Any], found: dict[str, dict[str, Any]]) -> str:
+    """What a part found; nothing where its line in the summary says it all."""
+    log = f"<details><summary>log</summary><pre>{escape(part['log'])}</pre></details>" if part["log"] else ""
+    if part["data"] is None:
+        return log
+    if part["name"].startswith("fit_"):
+        fits = [each for name, each in found.items() if name.startswith("fit_") and each["data"] is not None]
+        return _fits([each["data"] for each in fits]) if part is fits[0] else ""
+    writers = {"doctor": _doctor, "parity": _parity, "timings": _timings, "packing": _packing}
+    return writers.get(part["name"], _sections)(part["data"]) + (log if part["state"] != "passed" else "")
+
+
+def _doctor(findings: list[dict[str, str]]) -> str:
+    rows = [
+        (escape(each["group"]), escape(each["name"]), _state(each["state"]), escape(each["detail"]))
+        for each in findings
+    ]
+    return _table(("", "what", "", "details, why not, or how to try"), rows)
+
+
+def _parity(data: dict[str, Any]) -> str:
+    rows = [
+        (
+            escape(f"{row['backend']} on {row['device']}"),
+            escape(row["setting"]),
+            _state("not tried" if not row["ran"] else "failed" if row["difference"] else "passed"),
+            escape(row["difference"]),
+        )
+        for row in data["rows"]
+    ]
+    return _table(("backend", "setting", "", "difference, or why it does not run"), rows)
+
+
+def _timings(data: dict[str, Any]) -> str:
+    rows = [
+        (
+            escape(row["config"]),
+            str(row["num_envs"]),
+            escape(row["backend"]),
+            f"{row['seconds_per_step'] * 1e3:.3g}",
+            f"{row['steps_per_s']:,.0f}",
+        )
+        for row in data["rows"]
+    ]
+    made = _table(("environment of", "environments", "kernels", "ms/step", "environment steps/s"), rows, (1, 3, 4))
+    kernels = [(row["config"], each) for row in data["rows"] for each in row["kernels"]]
+    if not kernels:
+        return made + "<p class=note>Kernels are timed on a GPU: not tried: no CUDA.</p>"
+    cells = [
+        (
+            escape(config),
+            f"<code>{escape(each['kernel'][:80])}</code>",
+            f"{each['launches_per_step']:.2g}",
+            f"{each['seconds'] * 1e6:.1f}",
+            "" if each["bound_s"] is None else f"{each['bound_s'] * 1e6:.1f}",
+            "" if each["measured_over_bound"] is None else f"{each['measured_over_bound']:.2f}",
+            escape(each["limit"]),
+        )
+        for config, each in kernels
+    ]
+    heads = ("run", "kernel", "launches/step", "µs", "bound, µs", "measured / bound", "limit")
+    bounded = [(f"{c}: {e['kernel'][:40]}", e["measured_over_bound"]) for c, e in kernels if e["measured_over_bound"]]
+    note = "<p class=note>A bound is what the chip's published rates allow at best, not a measurement.</p>"
+    return made + _table(heads, cells, (2, 3, 4, 5)) + note + _bars(bounded, "measured time / bound", log=False)
+
+
+def _packing(data: dict[str, Any]) -> str:
+    rows = [(f"{row['group']}: {row['name']}", row["rate"]) for row in data["rows"] if "envs" in row["name"]]
+    cells = [
+        (
+            escape(row["group"]),
+            escape(row["name"]),
+            _number(row["rate"]),
+            f"{row['ratio']:,.3g}" if "ratio" in row else "",
+            f"{row['share_of_copy']:.1%}" if "share_of_copy" in row else "",
+            escape(row["notes"]),
+        )
+        for row in data["rows"]
+    ]
+    heads = ("", "", "steps/s", "× NumPy", "of memory's rate", "")
+    return _bars(rows, "environment steps/s") + _table(heads, cells, (2, 3, 4))
+
+
+def _sections(data: dict[str, Any]) -> str:
+    """Of a benchmark that gives sections of rows with rates."""
+    made = []
+    for section in data.get("sections", []):
+        rows = [row for row in section["rows"] if row.get("rate")]
+        made.append(f"<h3>{escape(section['title'])}, {escape(section['unit'])}</h3>")
+        made.append(_bars([(row["name"], row["rate"]) for row in rows], section["unit"]))
+        cells = [
+            (
+                escape(row["name"]),
+                _number(row["rate"]),
+                "–".join(map(_number, row.get("range", []))),
+                ", ".join(f"{value:.3g} × {escape(name)}" for name, value in (row.get("ratios") or {}).items()),
+                f"{row['share_of_floor']:.1%}, {escape(row['bound_by'])}" if row.get("share_of_floor") else "",
+            )
+            for row in rows
+        ]
+        made.append(_table(("", "rate", "range", "ratios", "of the ceiling"), cells, (1, 2)))
+    missing = "".join(f"<p class=note>{escape(str(line))}</p>" for line in data.get("missing", []))
+    return "\n".join(made) + missing
+
+
+def _fits(fits: Sequence[dict[str, Any]]) -> str:
+    cells = [
+        (
+            escape(fit["config"]),
+            "graphs" if fit["graphs"] else "one by one",
+            f"{fit.get('frames_per_s', 0):,.0f}",
+            f"{fit.get('updates_per_s', 0):,.1f}",
+            f"{fit['loss']:.3g}",
+            "<br>".join(map(escape, fit["warnings"])),
+        )
+        for fit in fits
+    ]
+    bars = [
+        (f"{fit['config'].removesuffix('.yaml')}{', graphs' if fit['graphs'] else ''}", fit.get("updates_per_s", 0))
+        for fit in fits
+    ]
+    heads = ("run", "launched", "frames/s", "updates/s", "loss", "warned of")
+    return "<!-- fits -->" + _bars(bars, "updates/s") + _table(heads, cells, (2, 3, 4))
+
+
+def _number(value: float) -> str:
+    """With three digits, or all those before the point."""
+    return f"{value / 1e9:.3g} G" if value >= 1e9 else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _bars(rows: Sequence[tuple[str, float]], unit: str, log: bool = True) -> str:
+    """A bar for each row, as a picture; nothing without matplotlib."""
+    rows = [(name, value) for name, value in rows if value and value > 0][:_MOST_BARS]
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        return ""
+    if not rows:
+        return ""
+    figure = Figure(figsize=(9, 0.8 + 0.28 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    names, values = zip(*reversed(rows), strict=True)
+    bars = axes.barh(range(len(rows)), values, color="#4c78a8", height=0.65)
+    axes.bar_label(bars, labels=[f" {_number(value)}" for value in values], fontsize=8)
+    axes.set_yticks(range(len(rows)), names, fontsize=8)
+    axes.set_xlabel(unit, fontsize=8)
+    axes.tick_params(axis="x", labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    if log and max(values) > 20 * min(values):
+        axes.set_xscale("log")
+        axes.set_xlim(min(values) / 3, max(values) * 5)
+    else:
+        axes.set_xlim(0, max(values) * 1.15)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=110)
+    return f'<img alt="{escape(unit)}" src="data:image/png;base64,{base64.b64encode(drawn.getvalue()).decode()}">'

@@ -1,0 +1,94 @@
+"""`python -m benchmarks.gpu.parity`: every backend that runs on a device beside the reference.
+
+Each job on small packings of every kind against `eager`, as a proof does before "auto" takes a backend; then steps in
+small bins against the NumPy reference, and in the bins of the shipped runs against what a CPU takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.shipped import environment_arguments
+from torchrl_gpu import proofs
+from torchrl_gpu.device import get_device
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.kernels import BACKENDS, available_backends, check
+
+_SMALL: dict[str, Any] = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5}
+_CLOSE = 1e-5  # metres, and shares of a bin
+
+
+def main(argv: list[str]) -> int:
+    """Writes what differs, for each backend; 1 where something does."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.parity", description=__doc__)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--quick", action="store_true", help="one setting, few steps")
+    parser.add_argument("--output", type=Path, required=True, help="JSON")
+    args = parser.parse_args(argv)
+    rows = checks(get_device(args.device), args.quick)
+    args.output.write_text(json.dumps({"rows": rows}, indent=1), encoding="utf-8")
+    for row in rows:
+        print(f"{row['backend']} on {row['device']}, {row['setting']}: {row['difference'] or 'agrees'}")
+    return int(any(row["difference"] and row["ran"] for row in rows))
+
+
+def checks(device: torch.device, quick: bool) -> list[dict[str, Any]]:
+    """A row for each backend, device and setting; `difference` is "" where nothing differs."""
+    settings: dict[str, tuple[dict[str, Any], str]] = {"a small bin": (_SMALL, "reference")}
+    if not quick:
+        settings |= {name: (environment_arguments(name), "auto") for name in ("packing", "packing_irregular")}
+    rows = []
+    for where in dict.fromkeys((device, torch.device("cpu"))):
+        for name, problem in available_backends(where).items():
+            if name == "reference" or (problem and where.type != device.type):
+                continue
+            at = {"backend": name, "device": str(where)}
+            if problem:
+                rows.append(at | {"setting": "", "difference": problem, "ran": False})
+                continue
+            found = proofs.tried_here(partial(check.of_every_kind, BACKENDS[name], str(where)))
+            rows.append(at | {"setting": "every job, kind and rule", "difference": found, "ran": True})
+            for setting, (arguments, theirs) in settings.items():
+                steps = 5 if quick else 40
+                found = proofs.tried_here(partial(difference, arguments, (name, where), theirs, steps))
+                rows.append(at | {"setting": f"{steps} steps in {setting}", "difference": found, "ran": True})
+    return rows
+
+
+def difference(arguments: dict[str, Any], ours: tuple[str, torch.device], theirs: str, steps: int) -> str:
+    """What first differs between two environments that are driven by the same actions, in one line; "" for nothing.
+
+    Args:
+        arguments: Of `PackingEnv`.
+        ours: A backend, and where it runs.
+        theirs: The other's backend, on a CPU.
+        steps: Of both.
+    """
+    here, there = (
+        PackingEnv(2, **arguments | {"seed": 0, "backend": backend, "device": device})
+        for backend, device in (ours, (theirs, torch.device("cpu")))
+    )
+    generator = torch.Generator().manual_seed(0)
+    mine, other = here.reset(), there.reset()
+    for step in range(steps):
+        legal = other["action_mask"].float() + 1e-9
+        action = legal.multinomial(1, generator=generator).squeeze(1)
+        mine["action"], other["action"] = action.to(here.device), action
+        (gave, mine), (expected, other) = here.step_and_maybe_reset(mine), there.step_and_maybe_reset(other)
+        for key, wanted in expected["next"].items():
+            came = gave["next", key].cpu()
+            wrong = ~came.isclose(wanted, rtol=0, atol=_CLOSE) if wanted.is_floating_point() else came != wanted
+            if bool(wrong.any()):
+                return f"step {step}: {key} differs in {int(wrong.sum())} of {wrong.numel()} entries"
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

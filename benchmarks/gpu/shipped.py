@@ -1,0 +1,42 @@
+"""The environments of the shipped configs, by what their constructors take."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from torchrl_gpu import configs
+from torchrl_gpu.envs import BatchedEnv
+
+
+def environment_arguments(config: str) -> dict[str, Any]:
+    """Of the environment of a shipped config, named without its ending."""
+    return _settings(config)[1]
+
+
+def environment(config: str, **changes: Any) -> BatchedEnv:
+    """The environment of a shipped config, with some arguments changed."""
+    name, arguments = _settings(config)
+    made: BatchedEnv = _named(name)(**arguments | changes)
+    return made
+
+
+def _settings(config: str) -> tuple[str, dict[str, Any]]:
+    told = yaml.safe_load(Path(configs.find(f"{config}.yaml")).read_text(encoding="utf-8"))
+    env = told["model"]["init_args"]["env"]
+    return env["class_path"], {key: _made(value) for key, value in env.get("init_args", {}).items()}
+
+
+def _made(given: Any) -> Any:
+    """The objects that a config names by `class_path`."""
+    if isinstance(given, dict) and "class_path" in given:
+        return _named(given["class_path"])(**{key: _made(value) for key, value in given.get("init_args", {}).items()})
+    return given
+
+
+def _named(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,64 @@
+"""The packing steps of the shipped configs, and what they launch."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from benchmarks.gpu.launches import Launch, as_on, recorded
+from torchrl_gpu import configs
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.kernels import triton_kernels
+from torchrl_gpu.envs.packing.types import PackingState, Placement, StoredMaps
+
+CONFIGS = tuple(name.removesuffix(".yaml") for name in configs.names() if name.startswith("packing"))
+BACKEND = "eager"  # of the environment itself; only its settings and its state are used
+
+
+@cache
+def environment(config: str) -> PackingEnv:
+    """The environment of a shipped config, on a CPU, after its first reset."""
+    with open(configs.find(config), encoding="utf-8") as file:
+        settings = yaml.safe_load(file)["model"]["init_args"]["env"]["init_args"]
+    env = PackingEnv(**_made(settings) | {"device": "cpu", "backend": BACKEND, "seed": 0})
+    env.reset()
+    return env
+
+
+def _made(given: Any) -> Any:
+    """The objects that a config names by `class_path`."""
+    if isinstance(given, dict):
+        arguments = {key: _made(value) for key, value in given.get("init_args", given).items()}
+        if "class_path" not in given:
+            return arguments
+        module, _, name = given["class_path"].rpartition(".")
+        return getattr(importlib.import_module(module), name)(**arguments)
+    return given
+
+
+def step(env: PackingEnv, state: PackingState, action: Tensor, following: Tensor, again: Tensor) -> PackingState:
+    """What `PackingEnv.step_and_maybe_reset` has the kernels do: an action, its maps, and a restart of some rows."""
+    moved = triton_kernels.advance(state, action, following, env.catalogue, env.bin)
+    after = moved.state
+    stored = StoredMaps(state.z_map, state.legal, moved.slot, moved.changed) if env._keeps_maps else None
+    triton_kernels.drop_map(after.heightmap, after.item_id, env.catalogue, env.bin, stored)
+    return triton_kernels.restart(after, again, state.key, state.item_id, env.catalogue, env.bin)
+
+
+def launches(config: str, capability: int) -> list[Launch]:
+    """What a step of a config launches on a chip, the first maps of a state that has none, and what heuristics and
+    evaluations launch besides: growth and placements."""
+    env = environment(config)
+    s, zero = env.state, torch.zeros(env.num_envs, dtype=torch.int64)
+    with as_on(capability), recorded() as made:
+        step(env, s, zero, zero, s.stable)
+        triton_kernels.drop_map(s.heightmap, s.item_id, env.catalogue, env.bin)
+        triton_kernels.pile_growth(s.heightmap, s.item_id, s.z_map, env.catalogue, env.bin)
+        triton_kernels.place(s.heightmap, Placement(zero, zero, zero, zero, s.volume), env.catalogue, env.bin)
+    unique = {(each.name, tuple(each.options.items())): each for each in made}
+    return list(unique.values())

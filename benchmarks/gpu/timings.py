@@ -1,0 +1,112 @@
+"""`python -m benchmarks.gpu.timings`: steps of the shipped runs' environments, and on a GPU the time of each kernel.
+
+Kernels are timed by torch's profiler while random legal actions are played. Where `benchmarks.gpu.expectations` is
+there, each time stands beside its bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from benchmarks.gpu.shipped import environment
+from torchrl_gpu.bench.packing import random_steps
+from torchrl_gpu.device import get_device, now
+from torchrl_gpu.envs import BatchedEnv, PackingEnv
+
+CONFIGS = ("packing", "packing_irregular", "navigation_iqn", "navigation_ac_iqn")
+_QUICK: dict[str, dict[str, Any]] = {
+    "packing_irregular": {"resolution": 50, "orientations": "yaw", "num_items": 6, "visible_items": 3}
+}
+_PROFILED = 20  # steps
+
+
+def main(argv: list[str]) -> int:
+    """Writes a row for each environment, and one for each kernel."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.timings", description=__doc__)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--quick", action="store_true", help="four environments each, in small")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each environment")
+    parser.add_argument("--output", type=Path, required=True, help="JSON")
+    args = parser.parse_args(argv)
+    device = get_device(args.device)
+    rows = []
+    for config in CONFIGS:
+        changes = _QUICK.get(config, {}) | {"num_envs": 4} if args.quick else {}
+        env = environment(config, device=device, seed=0, **changes)
+        rows.append(timed(config, env, 0.1 if args.quick else args.seconds, bounded=not args.quick))
+        print(f"{config}: {rows[-1]['steps_per_s']:,.0f} environment steps/s")
+    args.output.write_text(json.dumps({"rows": rows}, indent=1), encoding="utf-8")
+    return 0
+
+
+def timed(config: str, env: BatchedEnv, seconds: float, *, bounded: bool) -> dict[str, Any]:
+    """Rate of an environment's steps, and the kernels that they launch; with bounds, which are those of the config."""
+    play = random_steps(env) if isinstance(env, PackingEnv) else _random_actions(env)
+    play(3)
+    begun, steps = now(env.device), 0
+    while steps == 0 or time.perf_counter() - begun < seconds:
+        play(10)
+        steps += 10
+    each = (now(env.device) - begun) / steps
+    row = {"config": config, "num_envs": env.num_envs, "seconds_per_step": each, "steps_per_s": env.num_envs / each}
+    row["backend"] = env.kernels.backend if isinstance(env, PackingEnv) else ""
+    row["kernels"] = _kernels(config if bounded else "", env, play) if env.device.type == "cuda" else []
+    return row
+
+
+def _random_actions(env: BatchedEnv) -> Callable[[int], None]:
+    current = [env.reset()]
+
+    @torch.no_grad()
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            _, current[0] = env.step_and_maybe_reset(env.rand_action(current[0]))
+
+    return run
+
+
+def _kernels(config: str, env: BatchedEnv, play: Callable[[int], None]) -> list[dict[str, Any]]:
+    """What runs on the device, longest first: launches, seconds of one, and the bound where one is known."""
+    with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
+        play(_PROFILED)
+        torch.cuda.synchronize(env.device)
+    chip = torch.cuda.get_device_name(env.device)
+    rows = []
+    for event in seen.key_averages():
+        if not event.self_device_time_total or not event.count or event.key.startswith(("aten::", "cuda", "Activity")):
+            continue
+        each = event.self_device_time_total * 1e-6 / event.count
+        known = bound(event.key, config, chip)
+        row = {"kernel": event.key, "launches_per_step": event.count / _PROFILED, "seconds": each}
+        row |= {"bound_s": known[0] if known else None, "limit": known[1] if known else ""}
+        rows.append(row | {"measured_over_bound": each / known[0] if known and known[0] else None})
+    return sorted(rows, key=lambda row: -row["seconds"] * row["launches_per_step"])[:20]
+
+
+def bound(kernel: str, config: str, chip: str) -> tuple[float, str] | None:
+    """Seconds that a launch takes at least by what a chip can do, and what limits it; None where nobody says."""
+    try:
+        expectations = importlib.import_module("benchmarks.gpu.expectations")
+        if config not in expectations.CONFIGS:
+            return None
+        words = set(re.split(r"\W+", chip))  # "NVIDIA A100-SXM4-80GB"
+        device = next(d for name, d in expectations.DEVICES.items() if set(name.split()) <= words)
+        seconds, limit = expectations.bound(kernel, config, device)[:2]
+    except (ImportError, KeyError, StopIteration):  # no model, or none of this kernel, run or chip
+        return None
+    return float(seconds), str(limit)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,295 @@
+"""What a backend must show before it is taken, what happens to one that fails, and what is compared."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.envs.packing.kernels.broken import OWN_CELLS
+from tests.native.compilers import need_compiler
+from torchrl_gpu import proofs
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing import kernels
+from torchrl_gpu.envs.packing.items import RandomBoxes
+from torchrl_gpu.envs.packing.kernels import check, eager, get_kernels, proof
+from torchrl_gpu.envs.packing.types import STABILITY_RULES
+
+BROKEN = "tests.envs.packing.kernels.broken"
+CPU = torch.device("cpu")
+WAYS = {
+    "compilation fails": "drop_map of boxes, rule none: RuntimeError: PTX assembly aborted ptxas: unknown architecture",
+    "drops solids by com wrong": "drop_map of solids, rule com: ",
+    "places nothing": "place of boxes, rule none: ",
+    "grows by no number": "pile_growth of boxes, rule none: ",
+    "miscounts": "advance of boxes, rule none: 5 of 5 numbers of num_packed are not those of eager",
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine on which nothing has been tried, and whose "triton" is a backend that can be broken."""
+    (tmp_path / "cache").mkdir(mode=0o700)
+    need_compiler()  # compiled in the usual cache: a second time would take long
+    monkeypatch.setenv("TORCHRL_GPU_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(proofs, "_VERDICTS", {})
+    monkeypatch.setattr(proof, "_LAUNCHED", {})
+    monkeypatch.setitem(kernels.BACKENDS, "triton", BROKEN)
+    monkeypatch.setitem(kernels._PREFERRED, "cpu", ("triton", "eager"))
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    kernels._fastest.cache_clear()
+    kernels._say_slower.cache_clear()
+    yield
+    kernels._fastest.cache_clear()
+    kernels._say_slower.cache_clear()
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Trials run in this process, for time; what was tried."""
+    tried = []
+
+    def here(trial: proofs.Trial) -> str:
+        tried.append(trial.name)
+        return proofs.tried_here(lambda: proofs._function(trial.check)(*trial.arguments))
+
+    monkeypatch.setattr(proofs, "_tried_apart", here)
+    return tried
+
+
+def boxes_env(**changes: object) -> PackingEnv:
+    arguments = {"bin_size": (6.0, 5.0, 5.0), "resolution": OWN_CELLS, "items": RandomBoxes(1, 3), "seed": 3}
+    return PackingEnv(4, device="cpu", **arguments | changes)
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was warned of."""
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+# -- what is compared -------------------------------------------------------------------------------------------------
+
+
+def test_a_backend_that_is_right_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BROKEN", raising=False)
+    for module in (BROKEN, kernels.BACKENDS["compiled"]):
+        assert check.of_every_kind(module, "cpu") == ""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_wrong_is_found_and_named(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKEN", way)
+    assert check.of_every_kind(BROKEN, "cpu").startswith(WAYS[way])
+
+
+@pytest.mark.parametrize("job", check.JOBS)
+@pytest.mark.parametrize("kind", range(4))
+def test_every_job_is_tried_on_every_kind_by_every_rule(job: str, kind: int) -> None:
+    jobs = {name: getattr(eager, name) for name in check.JOBS}
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("it was called")
+
+    for rule in STABILITY_RULES:
+        setting = list(check._settings(rule, CPU))[kind]
+        assert (
+            check.disagreement(jobs | {job: fails}, setting) == f"{job} of {setting.name}: RuntimeError: it was called"
+        )
+
+
+def test_the_packings_have_legal_placements_and_others_and_grow() -> None:
+    seen: list[tuple[float, float]] = []
+
+    def drop_map(*arguments: object) -> object:
+        z_map, legal = eager.drop_map(*arguments)  # type: ignore[arg-type]
+        seen.append((float(legal.float().mean()), float(z_map[legal].max())))
+        return z_map, legal
+
+    jobs = {name: getattr(eager, name) for name in check.JOBS} | {"drop_map": drop_map}
+    for rule in STABILITY_RULES:
+        for setting in check._settings(rule, CPU):
+            seen.clear()
+            assert check.disagreement(jobs, setting) == ""
+            assert all(0.02 < share < 0.98 for share, _ in seen), setting.name
+            assert max(highest for _, highest in seen) > 0, setting.name  # something stands on something
+
+
+def test_a_setting_survives_its_file(tmp_path: Path) -> None:
+    for setting in check._settings("com", CPU):
+        check.save(setting, str(tmp_path / "setting.pt"))
+        again = check.load(str(tmp_path / "setting.pt"), CPU)
+        assert (again.bin, again.name, again.visible_items) == (setting.bin, setting.name, setting.visible_items)
+        assert proof._constants(again) == proof._constants(setting)
+        assert check.disagreement({job: getattr(eager, job) for job in check.JOBS}, again) == ""
+
+
+def test_of_a_large_catalogue_some_items_are_kept(tmp_path: Path) -> None:
+    catalogue = boxes_env(items=RandomBoxes(1, 5)).catalogue
+    assert catalogue.num_items > check._MOST_ITEMS
+    setting = check.Setting("many", boxes_env().bin, catalogue, 2, 3)
+    check.save(setting, str(tmp_path / "setting.pt"))
+    again = check.load(str(tmp_path / "setting.pt"), CPU).catalogue
+    assert again.num_items == check._MOST_ITEMS
+    assert (again.bounds, again.least) == (catalogue.bounds, catalogue.least)
+    assert torch.equal(again.extent[[0, -1]], catalogue.extent[[0, -1]])
+
+
+def test_few_verdicts_on_a_users_own_items_may_differ() -> None:
+    def turned(number: int) -> Callable[..., object]:
+        def drop_map(*arguments: object) -> object:
+            z_map, legal = eager.drop_map(*arguments)  # type: ignore[arg-type]
+            legal.view(-1)[:number] ^= True
+            return z_map, legal
+
+        return drop_map
+
+    setting = next(iter(check._settings("none", CPU)))
+    jobs = {name: getattr(eager, name) for name in check.JOBS}
+    most = int(5 * 2 * 2 * 9 * 8 * 0.01)
+    for number, allowed, found in ((1, 0.0, False), (most, 0.01, True), (most + 1, 0.01, False)):
+        came = check.disagreement(jobs | {"drop_map": turned(number)}, setting._replace(most_wrong=allowed))
+        assert (came == "") is found
+
+
+# -- what follows from it ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["compilation fails", "drops solids by com wrong"])
+def test_a_backend_that_fails_is_not_taken_which_is_said_once(
+    way: str, apart: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BROKEN", way)
+    envs = [boxes_env() for _ in range(2)]
+    assert {env.kernels.backend for env in envs} == {get_kernels().backend} == {"eager"}
+    (line,) = lines(caplog)
+    assert line.startswith(f"packing kernels: triton cannot run on cpu, so a slower one will: {WAYS[way]}")
+    assert apart == ["the packing kernels 'triton' on cpu"]
+
+
+def test_the_next_process_knows(apart: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKEN", "miscounts")
+    for _ in range(3):
+        assert get_kernels().backend == "eager"
+        proofs._VERDICTS.clear()
+        kernels._fastest.cache_clear()
+    assert len(apart) == 1
+    monkeypatch.delenv("BROKEN")
+    assert kernels.unproven_backends(CPU)["triton"].startswith(WAYS["miscounts"])
+    monkeypatch.setattr(proofs, "_reads_disk", True)  # and not again when this test is over
+    proofs.try_anew()
+    assert kernels.unproven_backends(CPU)["triton"] == ""
+    assert get_kernels().backend == "triton"
+
+
+@pytest.mark.parametrize("way", ["crashes", "hangs"])
+def test_a_crash_or_a_hang_ends_no_run(
+    way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BROKEN", way)
+    if way == "hangs":
+        monkeypatch.setattr(proofs, "LIMIT_S", 2.0)
+    env = boxes_env()
+    env.rollout(3)
+    assert env.kernels.backend == "eager"
+    (line,) = lines(caplog)
+    assert ("died of SIGABRT" if way == "crashes" else "no answer within 2 seconds") in line
+
+
+def test_each_device_is_tried_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def problem(name: str, module: str, device: torch.device) -> str:
+        asked.append(f"{name} on {device}")
+        return "unknown chip" if str(device) == "cuda:1" and name == "triton" else ""
+
+    monkeypatch.setattr(proof, "device_problem", problem)
+    taken = [get_kernels("auto", torch.device("cuda", index)).backend for index in (0, 1, 0, 1)]
+    assert taken == ["triton", "eager", "triton", "eager"]
+    assert asked == ["triton on cuda:0", "triton on cuda:1", "eager on cuda:1"]
+
+
+# -- in a user's own bin ----------------------------------------------------------------------------------------------
+
+
+def test_one_that_fails_in_the_users_own_bin_is_not_taken_there(
+    apart: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BROKEN", "fails in one bin")
+    for _ in range(2):
+        env = boxes_env()
+        env.rollout(3)
+        assert env.kernels.backend == "eager"
+    assert boxes_env(bin_size=(5.0, 5.0, 5.0), resolution=5).kernels.backend == "triton"
+    (line,) = lines(caplog)
+    assert line.endswith("drop_map of a bin of (6, 5) cells: RuntimeError: out of resource: shared memory")
+    assert len(apart) == 3
+
+
+def test_one_that_fails_in_the_process_of_the_run_is_not_taken(
+    apart: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert boxes_env().kernels.backend == "triton"
+    monkeypatch.setenv("BROKEN", "fails in the process of the run")
+    monkeypatch.setenv("RUN", str(os.getpid()))
+    assert boxes_env().kernels.backend == "triton"  # what ran once is not run again
+    monkeypatch.setattr(proof, "_LAUNCHED", {})
+    env = boxes_env()
+    env.rollout(3)
+    assert env.kernels.backend == "eager"
+    assert lines(caplog)[0].endswith("RuntimeError: no space left on device")
+
+
+def test_a_backend_that_was_named_is_refused_where_the_environment_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKEN", "fails in one bin")
+    message = "get_kernels: want a backend that runs on cpu; got 'triton': RuntimeError: out of resource: shared memory"
+    with pytest.raises(ValueError) as error:
+        boxes_env(backend="triton")
+    assert str(error.value) == message
+
+
+def test_a_device_that_is_lost_is_told_and_remembered(apart: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = next(iter(check._settings("none", CPU)))
+    monkeypatch.setenv("BROKEN", "compilation fails")
+    working = torch.ones
+
+    def lost(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch, "ones", lost)
+    with pytest.raises(RuntimeError, match=r"want a backend that leaves cpu usable; got 'triton': .*backend='eager'"):
+        proof.launch_problem("triton", BROKEN, setting)
+    monkeypatch.setattr(torch, "ones", working)
+    monkeypatch.delenv("BROKEN")
+    proofs._VERDICTS.clear()
+    assert "unknown architecture" in proof.setting_problem("triton", BROKEN, setting)  # the next run's
+    assert apart == []
+
+
+def test_memory_that_is_full_is_no_fault_of_the_kernels(apart: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(importlib.import_module(BROKEN), "drop_map", full)
+    setting = next(iter(check._settings("none", CPU)))
+    with pytest.raises(torch.OutOfMemoryError):
+        proof.launch_problem("triton", BROKEN, setting)
+    with pytest.raises(proofs.Unavailable, match="memory is full"):
+        check.of_every_kind(BROKEN, "cpu")
+
+
+def test_a_verdict_depends_on_what_kernels_are_compiled_for() -> None:
+    settings = [setting for rule in STABILITY_RULES for setting in check._settings(rule, CPU)]
+    first = settings[0]
+    changed = [first._replace(visible_items=3), first._replace(num_envs=16), *settings]
+    assert len({proof._constants(setting) for setting in changed}) == len(changed)
+
+
+def test_no_random_number_is_drawn(apart: list[str]) -> None:
+    before = torch.get_rng_state()
+    boxes_env()
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,48 @@
+"""What compiled operators must show before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.native.compilers import need_compiler
+from torchrl_gpu import native, proofs
+from torchrl_gpu.envs.counter_rng import draw_bits
+from torchrl_gpu.native import check, operators
+
+
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    """The verdict is remembered for a process."""
+    need_compiler()
+    yield
+    native.problem.cache_clear()
+
+
+def test_operators_that_are_right_pass() -> None:
+    assert check.problem() == ""
+
+
+@pytest.mark.parametrize("name", ["draw_bits", "pick_true", "any_true"])
+def test_one_that_is_wrong_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = getattr(operators, name)
+
+    def wrong(*arguments: torch.Tensor) -> torch.Tensor:
+        out = right(*arguments)
+        return out.logical_not() if out.dtype == torch.bool else out + 1
+
+    monkeypatch.setattr(operators, name, wrong)
+    assert check.problem() == f"{name} gives wrong numbers"
+
+
+def test_where_they_fail_torch_draws_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    key, counter = torch.arange(5)[:, None], torch.arange(7)
+    expected = draw_bits(key, counter)
+    native.problem.cache_clear()
+    monkeypatch.setattr(proofs, "problem", lambda trial: "died of SIGILL")
+    assert native.problem() == "died of SIGILL"
+    assert not native.runs_on(key)
+    monkeypatch.setattr(operators, "draw_bits", None)
+    assert torch.equal(draw_bits(key, counter), expected)

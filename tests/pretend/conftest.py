@@ -1,0 +1,10 @@
+"""What lies here is collected by a process that has the device: see `tests.pretend_cuda`."""
+
+from __future__ import annotations
+
+from tests import pretend_cuda
+
+
+def pytest_ignore_collect() -> bool | None:
+    """Leaves these tests to a job of their own."""
+    return None if pretend_cuda.active() else True

@@ -1,0 +1,242 @@
+"""What stands in for `torch.cuda`: one device, one stream at a time, events that are always there."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.pretend.harness import waits
+from tests.pretend.harness.graphs import CudaGraph, capture
+from tests.pretend.harness.tensors import CUDA, check_index, generators
+
+FREE, TOTAL = 70 << 30, 80 << 30
+"""What `mem_get_info` says; a test may patch that."""
+
+
+class Generator(torch.Generator):
+    """A generator of the device it is asked for, which draws on the CPU."""
+
+    def __new__(cls, device: Any = "cpu") -> torch.Generator:
+        check_index(torch.device(device))
+        self = super().__new__(cls)
+        self._device = CUDA if torch.device(device).type == "cuda" else torch.device("cpu")
+        (generators.add if self._device == CUDA else generators.discard)(self._cdata)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where it says that it is."""
+        return self._device
+
+
+class Stream:
+    """A stream; all of them run what they are given at once."""
+
+    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+        self.device, self.priority, self.cuda_stream, self.device_index = CUDA, priority, id(self), 0
+        self.device_type, self.stream_id = 1, id(self)
+
+    def synchronize(self) -> None:
+        """A wait."""
+        waits.note("Stream.synchronize")
+
+    def wait_stream(self, stream: Any) -> None:
+        """The device waits, not the host."""
+
+    def wait_event(self, event: Any) -> None:
+        """The device waits, not the host."""
+
+    def record_event(self, event: Any = None) -> Any:
+        """An event."""
+        return Event() if event is None else event
+
+    def query(self) -> bool:
+        """All is done."""
+        return True
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        return None
+
+
+class Event:
+    """An event, which has happened."""
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, **_: Any) -> None:
+        self.recorded_on: Any = None
+
+    def record(self, stream: Any = None) -> None:
+        """Behind what the stream was given."""
+        self.recorded_on = torch.cuda.current_stream() if stream is None else stream
+
+    def wait(self, stream: Any = None) -> None:
+        """The device waits, not the host."""
+
+    def query(self) -> bool:
+        """It has."""
+        return True
+
+    def synchronize(self) -> None:
+        """A wait."""
+        waits.note("Event.synchronize")
+
+    def elapsed_time(self, other: Any) -> float:
+        """Milliseconds, of no meaning."""
+        return 0.0
+
+
+_DEFAULT = Stream()
+
+
+class _Current(threading.local):
+    stream = _DEFAULT
+
+
+_current = _Current()
+
+
+@contextmanager
+def _stream(stream: Any) -> Any:
+    before, _current.stream = _current.stream, stream or _current.stream
+    try:
+        yield
+    finally:
+        _current.stream = before
+
+
+def _set_stream(stream: Any) -> None:
+    _current.stream = stream
+
+
+class _OnDevice(nullcontext):
+    """`torch.cuda.device`."""
+
+    def __init__(self, device: Any) -> None:
+        super().__init__()
+        if not isinstance(device, int) and device is not None:
+            check_index(torch.device(device))
+        elif device not in (None, -1, 0):
+            raise RuntimeError("CUDA error: invalid device ordinal")
+
+
+def _properties(device: Any = None) -> SimpleNamespace:
+    return SimpleNamespace(
+        name="pretended CUDA device",
+        major=9,
+        minor=0,
+        total_memory=TOTAL,
+        multi_processor_count=132,
+        max_threads_per_multi_processor=2048,
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=232448,
+        shared_memory_per_multiprocessor=233472,
+        warp_size=32,
+        L2_cache_size=50 << 20,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        gcnArchName="",
+        uuid="",
+    )
+
+
+def _inference_mode(mode: Any = True) -> Any:
+    if callable(mode):
+        return torch.no_grad()(mode)
+    return torch.no_grad() if mode else nullcontext()
+
+
+def _seed_all(seed: int) -> None:
+    for generator in torch.cuda.default_generators:
+        generator.manual_seed(int(seed))
+
+
+def _get_rng_state(device: Any = "cuda") -> Tensor:
+    return torch.cuda.default_generators[0].get_state()
+
+
+def _set_rng_state(state: Tensor, device: Any = "cuda") -> None:
+    torch.cuda.default_generators[0].set_state(state)
+
+
+def _number(value: int) -> Any:
+    return lambda *_, **__: value
+
+
+def install() -> None:
+    """Puts all of it into `torch.cuda`."""
+    torch.Generator = Generator  # type: ignore[misc, assignment]
+    generator = Generator("cuda")
+    generator.manual_seed(torch.initial_seed())
+    nothing = _number(None)  # type: ignore[arg-type]
+    stand_ins = {
+        "is_available": _number(True),
+        "is_initialized": _number(True),
+        "is_bf16_supported": _number(True),
+        "init": nothing,
+        "_lazy_init": nothing,
+        "_initialized": True,
+        "device_count": _number(1),
+        "_device_count_nvml": _number(1),
+        "current_device": _number(0),
+        "set_device": nothing,
+        "device": _OnDevice,
+        "device_of": _OnDevice,
+        "_DeviceGuard": _OnDevice,
+        "_exchange_device": _number(0),
+        "_maybe_exchange_device": _number(0),
+        "get_device_name": _number("pretended CUDA device"),  # type: ignore[arg-type]
+        "get_device_capability": _number((9, 0)),  # type: ignore[arg-type]
+        "get_device_properties": _properties,
+        "get_arch_list": _number(["sm_90"]),  # type: ignore[arg-type]
+        "mem_get_info": lambda device=None: (FREE, TOTAL),
+        "memory_allocated": _number(0),
+        "max_memory_allocated": _number(0),
+        "memory_reserved": _number(0),
+        "max_memory_reserved": _number(0),
+        "memory_stats": lambda device=None: {},
+        "reset_peak_memory_stats": nothing,
+        "empty_cache": nothing,
+        "ipc_collect": nothing,
+        "utilization": _number(0),
+        "set_sync_debug_mode": nothing,
+        "synchronize": lambda device=None: waits.note("synchronize"),
+        "Stream": Stream,
+        "ExternalStream": Stream,
+        "Event": Event,
+        "stream": _stream,
+        "set_stream": _set_stream,
+        "current_stream": lambda device=None: _current.stream,
+        "default_stream": lambda device=None: _DEFAULT,
+        "default_generators": (generator,),
+        "manual_seed": _seed_all,
+        "manual_seed_all": _seed_all,
+        "seed": lambda: _seed_all(torch.seed()),
+        "seed_all": lambda: _seed_all(torch.seed()),
+        "initial_seed": lambda: generator.initial_seed(),
+        "get_rng_state": _get_rng_state,
+        "get_rng_state_all": lambda: [_get_rng_state()],
+        "set_rng_state": _set_rng_state,
+        "set_rng_state_all": lambda states: _set_rng_state(states[0]),
+        "CUDAGraph": CudaGraph,
+        "graph": capture,
+        "graph_pool_handle": _number((0, 0)),  # type: ignore[arg-type]
+        "is_current_stream_capturing": lambda: waits.capturing,
+    }
+    for name, stand_in in stand_ins.items():
+        setattr(torch.cuda, name, stand_in)
+        for module in (torch.cuda.random, torch.cuda.memory, torch.cuda.streams, torch.cuda.graphs):
+            if hasattr(module, name):
+                setattr(module, name, stand_in)
+    torch.inference_mode = _inference_mode  # type: ignore[misc, assignment]
+    torch.backends.cudnn.enabled = False
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)

@@ -1,0 +1,90 @@
+"""Operators that make tensors of nothing, under the dispatcher's CUDA key; pinned memory."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.pretend.harness import graphs
+from tests.pretend.harness.tensors import CudaTensor, _facts, check_index, execute
+
+_LIBRARIES: list[torch.library.Library] = []  # what they override lasts as long as they do
+
+
+def install() -> None:
+    """Overrides all factories of the CUDA key, and those of pinned memory."""
+    library = torch.library.Library("aten", "IMPL")
+    _LIBRARIES.append(library)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a kernel of CUDA is overridden
+        for func in _factories():
+            library.impl(func._schema.name.removeprefix("aten::") + _suffix(func), _on_cpu(func), "CUDA")
+        library.impl("is_pinned", _is_pinned, "CPU")
+        library.impl("_pin_memory", _pin_memory, "CPU")
+    for name in ("empty", "zeros", "ones", "full", "empty_strided", "rand", "randn"):
+        setattr(torch, name, _pinning(getattr(torch, name)))
+
+
+def _suffix(func: Any) -> str:
+    return f".{func._schema.overload_name}" if func._schema.overload_name else ""
+
+
+def _factories() -> list[Any]:
+    found = []
+    for name in torch._C._dispatch_get_all_op_names():
+        if not name.startswith("aten::") or torch._C._dispatch_has_kernel_for_dispatch_key(
+            name, "CompositeImplicitAutograd"
+        ):
+            continue
+        base, _, overload = name.removeprefix("aten::").partition(".")
+        func = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+        if func is None:
+            continue
+        arguments = func._schema.arguments
+        if any(each.name == "device" for each in arguments) and not any(
+            "Tensor" in str(each.type) for each in arguments
+        ):
+            found.append(func)
+    return found
+
+
+def _on_cpu(func: Any) -> Callable[..., CudaTensor]:
+    facts = _facts(func)
+
+    def make(*args: Any, **kwargs: Any) -> CudaTensor:
+        check_index(torch.device(kwargs.get("device") or "cuda"))
+        kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"} | {"device": torch.device("cpu")}
+        real = execute(func, facts, args, kwargs)
+        if graphs.recording is not None:
+            graphs.recording.add(lambda a, k: execute(func, facts, a, k), func, args, kwargs, real)
+        return CudaTensor(real)
+
+    return make
+
+
+# -- pinned memory --
+
+
+def _is_pinned(tensor: Tensor, device: Any = None) -> bool:
+    return getattr(tensor.untyped_storage(), "pinned", False)
+
+
+def _pin_memory(tensor: Tensor, device: Any = None) -> Tensor:
+    return _pinned(tensor.detach().clone())
+
+
+def _pinned(tensor: Tensor) -> Tensor:
+    tensor.untyped_storage().pinned = True  # type: ignore[attr-defined]
+    return tensor
+
+
+def _pinning(made: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def make(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Tensor:
+        out = made(*args, **kwargs)
+        return _pinned(out) if pin_memory else out
+
+    return make

@@ -1,0 +1,147 @@
+"""A CUDA graph of operators on CPU tensors: the same operators on the same memory, again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tests.pretend.harness import waits
+
+recording: CudaGraph | None = None
+"""The graph that is being captured."""
+
+
+class _Recorded(NamedTuple):
+    run: Callable[[Any, Any], Any]
+    args: Any
+    kwargs: Any
+    written: list[tuple[int, Tensor]]  # places among the results of what the operator allocates, and that memory
+
+
+class CudaGraph:
+    """Stands in for `torch.cuda.CUDAGraph`.
+
+    Attributes:
+        operators: Of the capture, in their order, with the numbers and shapes that they were given.
+    """
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._recorded: list[_Recorded] = []
+        self._made: set[int] = set()  # storages
+        self._held: Counter[int] = Counter()  # aliases of each storage that the graph itself keeps
+        self._readers: dict[int, tuple[Tensor, str]] = {}  # of each storage one alias, and who reads it
+        self._before: dict[int, tuple[Tensor, Any]] = {}  # what storages held that the capture has written into
+        self.operators: list[str] = []
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        """Records from here on."""
+        global recording
+        if recording is not None:
+            raise RuntimeError("CUDA error: a graph is being captured already")
+        recording, waits.capturing = self, True
+        self._generator = torch.cuda.get_rng_state()
+
+    def capture_end(self) -> None:
+        """Has recorded: nothing has been done, and what the operators gave holds no numbers yet."""
+        global recording
+        recording, waits.capturing = None, False
+        torch.cuda.set_rng_state(self._generator)
+        with torch.no_grad(), _disable_current_modes():
+            for alias, numbers in self._before.values():
+                alias.untyped_storage().copy_(numbers)
+            for each in self._recorded:
+                for _, memory in each.written:
+                    memory.fill_(float("nan") if memory.dtype.is_floating_point else 1)
+        self._before = {}
+
+    def writes(self, tensors: Any) -> None:
+        """Remembers what memory held, before an operator writes into it."""
+        for tensor in tree_leaves(tensors):
+            if isinstance(tensor, Tensor) and (storage := _storage(tensor)) not in self._made | set(self._before):
+                self._before[storage] = tensor.detach(), tensor.untyped_storage().clone()
+
+    def add(self, run: Callable[[Any, Any], Any], func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Records an operator on CPU tensors, with what it gave."""
+        read = {_storage(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
+        results = tree_leaves(out)
+        fresh = [
+            (place, leaf)
+            for place, leaf in enumerate(results)
+            if isinstance(leaf, Tensor) and _storage(leaf) not in read
+        ]
+        self.operators.append(f"{func} {tree_map_only(Tensor, _shape, (args, kwargs))}")
+        if not fresh and not func._schema.is_mutable:
+            return  # a view
+        self._made |= {_storage(leaf) for _, leaf in fresh}
+        args, kwargs = tree_map_only(Tensor, lambda tensor: self._keep(tensor, str(func)), (args, kwargs))
+        written = [(place, self._keep(leaf, str(func))) for place, leaf in fresh]
+        self._recorded.append(_Recorded(run, args, kwargs, written))
+
+    def _keep(self, tensor: Tensor, name: str) -> Tensor:
+        alias = tensor.detach()
+        storage = _storage(alias)
+        self._held[storage] += 1
+        self._readers.setdefault(storage, (alias, f"{name} reads {_shape(tensor)}"))
+        return alias
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        """Does all operators again, on the memory that they had.
+
+        Raises:
+            RuntimeError: Memory that was there before the capture is held by nobody else any more.
+        """
+        for address, (alias, reader) in self._readers.items():
+            storage = alias.untyped_storage()  # whose Python object counts as one
+            if address not in self._made and torch._C._storage_Use_Count(address) <= self._held[address] + 1:
+                raise RuntimeError(f"CUDA error: an illegal memory access: {reader}, freed since the capture")
+            del storage
+        with _disable_current_modes():  # a replay passes no dispatcher
+            for each in self._recorded:
+                results = tree_leaves(each.run(each.args, each.kwargs))
+                for place, memory in each.written:
+                    memory.copy_(results[place])
+
+    def reset(self) -> None:
+        """Forgets all."""
+        self.__init__()  # type: ignore[misc]
+
+    def pool(self) -> tuple[int, int]:
+        """Of no meaning here."""
+        return (0, 0)
+
+    def register_generator_state(self, generator: Any) -> None:
+        """Replays move every generator on."""
+
+    def instantiate(self) -> None:
+        """Nothing is left to do."""
+
+
+class capture:  # its name is `torch.cuda.graph`
+    """Stands in for `torch.cuda.graph`: captures what is done inside."""
+
+    def __init__(self, cuda_graph: CudaGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"):
+        self.graph, self.streams = cuda_graph, torch.cuda.stream(stream or torch.cuda.Stream())
+
+    def __enter__(self) -> None:
+        torch.cuda.synchronize()
+        self.streams.__enter__()
+        self.graph.capture_begin()
+
+    def __exit__(self, *raised: Any) -> None:
+        self.graph.capture_end()
+        self.streams.__exit__(*raised)
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _shape(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -1,0 +1,96 @@
+"""What makes the host wait for the device, counted by the line that asked."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+_PACKAGE, _TESTS, _HARNESS = f"{ROOT}/torchrl_gpu/", f"{ROOT}/tests/", f"{Path(__file__).parent}/"
+
+
+class Waits:
+    """Waits by place and kind."""
+
+    def __init__(self) -> None:
+        self.found: Counter[tuple[str, str]] = Counter()
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.found.total()
+
+    def by_place(self) -> dict[str, int]:
+        """How many by the line of this package (else of a test, else of a library) that asked, and by kind."""
+        return {f"{place}: {kind}": number for (place, kind), number in self.found.most_common()}
+
+    def by_kind(self) -> dict[str, int]:
+        """How many by what was done."""
+        kinds: Counter[str] = Counter()
+        for (_, kind), number in self.found.items():
+            kinds[kind] += number
+        return dict(kinds)
+
+    def report(self) -> str:
+        """A line for each place."""
+        return "\n".join(
+            [f"{self.total} waits", *(f"{number:5} × {place}" for place, number in self.by_place().items())]
+        )
+
+
+_open: list[Waits] = []
+capturing = False
+"""Whether a graph is being captured, in which nothing may wait."""
+
+
+@contextmanager
+def waits() -> Iterator[Waits]:
+    """Counts what makes the host wait while it is open, in all threads."""
+    counted = Waits()
+    _open.append(counted)
+    try:
+        yield counted
+    finally:
+        _open.remove(counted)
+
+
+def note(kind: str) -> None:
+    """Counts a wait.
+
+    Raises:
+        RuntimeError: A graph is being captured.
+    """
+    if capturing:
+        raise RuntimeError(f"CUDA error: operation not permitted when stream is capturing: {kind} at {_place()}")
+    if _open:
+        place = _place()
+        for counted in _open:
+            counted.found[place, kind] += 1
+
+
+def _place() -> str:
+    """The line of this package, else of a test, that asked, and the line of the library that it asked through."""
+    frame, test, library = sys._getframe(2), None, None
+    while frame is not None:
+        name, function = frame.f_code.co_filename, frame.f_code.co_name
+        if name.startswith(_PACKAGE) and function != "__torch_dispatch__":
+            return _shown(frame, library)
+        if name.startswith(_TESTS) and not name.startswith(_HARNESS):
+            test = test or frame
+        elif "/torch/" not in name and not name.startswith((_HARNESS, _PACKAGE)) and test is None:
+            library = library or frame
+        frame = frame.f_back  # type: ignore[assignment]
+    return "autograd" if (found := test or library) is None else _shown(found, library)
+
+
+def _shown(frame: object, library: object) -> str:
+    code, line = frame.f_code, frame.f_lineno  # type: ignore[attr-defined]
+    name = code.co_filename.removeprefix(f"{ROOT}/")
+    through = ""
+    if library is not None and library is not frame:
+        through = f" through {library.f_code.co_filename.rpartition('site-packages/')[2]}:{library.f_lineno}"  # type: ignore[attr-defined]
+    return f"{name}:{line} {code.co_name} `{linecache.getline(code.co_filename, line).strip()}`{through}"

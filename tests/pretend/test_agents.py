@@ -1,0 +1,101 @@
+"""All agents act, learn and follow without a wait, at every level of risk."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from tests.policies.navigation_spaces import AGENTS, DISCRETE, grouped, make, states, transitions
+from tests.pretend_cuda import waits
+from torchrl_gpu.policies import Agent, PeriodicTargets, PolicyWrapper
+from torchrl_gpu.training.updates.clipping import clip_gradients
+from torchrl_gpu.training.updates.graphed import make_capturable
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in AGENTS),
+    *((name, {"cvar": cvar}) for name in ("IQN", "ACIQN") for cvar in (0.25, "adaptive")),
+    ("IQN", {"double": False}),
+    ("DQN", {"targets": PeriodicTargets(2)}),
+    ("SAC", {"target_entropy": -2.0}),
+]
+each_case = pytest.mark.parametrize(("name", "changes"), CASES, ids=str)
+
+
+def seen_by(name: str, *batch: int) -> Any:
+    return states(*batch, num_actions=25 if name in DISCRETE else None)
+
+
+def updated(agent: Agent, batch: Any, updates: int) -> Agent:
+    optimizer = torch.optim.Adam([{"params": group} for group in agent.parameter_groups.values()], lr=1e-3)
+    if batch.device is not None and batch.device.type == "cuda":
+        make_capturable(optimizer)
+    for number in range(1, updates + 1):
+        optimizer.zero_grad()
+        agent.anneal(100 * number)
+        with set_exploration_type(ExplorationType.RANDOM):
+            torch.stack(list(agent.losses(batch).values())).sum().backward()
+        for group in optimizer.param_groups:
+            clip_gradients(group["params"], 1.0)
+        optimizer.step()
+        agent.update_targets(number)
+    return agent
+
+
+@each_case
+def test_updates_wait_for_nothing(name: str, changes: dict[str, Any]) -> None:
+    agent, batch = make(name, **changes).to("cuda"), transitions(name, 16).to("cuda")
+    before = copy.deepcopy(agent)
+    updated(agent, batch.clone(), 1)  # the optimizer makes its state
+    with waits() as counted:
+        updated(agent, batch, 3)
+    assert counted.total == 0, counted.report()
+    assert batch["td_error"].is_cuda
+    for weight, was in zip(agent.parameters_to_train, before.parameters_to_train, strict=True):
+        assert weight.is_cuda
+        assert not torch.equal(weight, was)
+
+
+@pytest.mark.parametrize("name", ["DQN", "DDPG"])  # which draw nothing in an update
+def test_they_learn_what_the_cpu_learns(name: str) -> None:
+    there = updated(make(name).to("cuda"), transitions(name, 16).to("cuda"), 3)
+    here = updated(make(name), transitions(name, 16), 3)
+    for cuda, cpu in zip(there.state_dict().values(), here.state_dict().values(), strict=True):
+        torch.testing.assert_close(cuda.cpu(), cpu, rtol=1e-4, atol=1e-6)
+
+
+@each_case
+@pytest.mark.parametrize("explores", [True, False])
+def test_acting_waits_for_nothing(name: str, changes: dict[str, Any], explores: bool) -> None:
+    agent = make(name, **changes).to("cuda")
+    policy, seen = PolicyWrapper(agent).train(explores), grouped(seen_by(name, 4, 3)).to("cuda")
+    mode = ExplorationType.RANDOM if explores else ExplorationType.DETERMINISTIC
+    with waits() as counted, set_exploration_type(mode), torch.no_grad():
+        out = policy(seen)
+    assert counted.total == 0, counted.report()
+    assert all(value.is_cuda for value in out.values(True, True))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cvar", [0.25, 1.0, "adaptive"])
+def test_a_wrapper_at_a_level_of_its_own_is_where_its_agent_is(cvar: Any) -> None:
+    agent, seen = make("IQN"), grouped(seen_by("IQN", 4, 3))
+    here = PolicyWrapper(agent, cvar=cvar).eval()(seen.clone())
+    there = PolicyWrapper(agent.to("cuda"), cvar=cvar).eval()(seen.to("cuda"))
+    assert torch.equal(there["robots", "action"].cpu(), here["robots", "action"])
+    (alternative,) = agent.alternatives().values()
+    assert alternative(seen.to("cuda"))["robots", "action"].is_cuda
+
+
+@each_case
+def test_weights_saved_there_load_here(name: str, changes: dict[str, Any], tmp_path: Any) -> None:
+    agent = make(name, **changes).to("cuda")
+    torch.save(agent.state_dict(), tmp_path / "agent")
+    fresh = make(name, seed=1, **changes)
+    fresh.load_state_dict(torch.load(tmp_path / "agent", weights_only=True, map_location="cpu"))
+    for cuda, cpu in zip(agent.state_dict().values(), fresh.state_dict().values(), strict=True):
+        assert torch.equal(cuda.cpu(), cpu)
+        assert cpu.device.type == "cpu"

@@ -1,0 +1,65 @@
+"""Every shipped config on the pretended device, through Lightning's own `accelerator=gpu`: fit to predict, in small."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.test_end_to_end import SMALL, write_orders
+from torchrl_gpu import cli, configs
+
+UPDATES = {
+    "model.batch_size": 8,
+    "model.replay.capacity": 200,
+    "model.warmup_frames": 16,
+    "model.updates_per_step": 2,
+    "data.steps_per_epoch": 2,
+    "data.pictures": "false",
+    "trainer.log_every_n_steps": 1,
+    "trainer.max_steps": 4,
+    "trainer.accelerator": "gpu",
+    "trainer.devices": 1,
+}
+PACKING = {"data.num_episodes": 1, "data.num_val_episodes": 1}
+COARSE = {  # an operator takes as long as on a CPU and its wrapping as long again, so fewer cells
+    "packing_orders.yaml": {"model.env.resolution": "[12,8]", "model.env.num_items": 3, "model.env.items.max_side": 4},
+    "packing_irregular.yaml": {
+        "model.env.num_items": 3,
+        "model.env.visible_items": 2,
+        "model.env.items.num_objects": 4,
+        "model.env.orientations": "fixed",
+        "model.n_steps": 3,
+    },
+}
+NAVIGATION = {
+    "model.env.num_envs": 2,
+    "model.env.pool": 8,
+    "model.env.max_steps": 10,
+    "data.worlds_per_level": 1,
+    "data.val_worlds_per_level": 1,
+    "data.test_levels": "own",
+    "data.max_steps": 6,
+}
+
+
+def small(name: str) -> list[str]:
+    """Command line of a shipped config in small."""
+    options = UPDATES | (NAVIGATION if name.startswith("navigation") else PACKING) | COARSE.get(name, {})
+    return ["--config", name, *SMALL.get(name, []), *(f"--{key}={value}" for key, value in options.items())]
+
+
+@pytest.mark.parametrize("name", configs.names())
+def test_from_fit_to_predict(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_orders(tmp_path / "orders.json")
+    assert cli.main(["fit", *small(name)]) is None
+    (checkpoint,) = tmp_path.rglob("last.ckpt")
+    content = torch.load(checkpoint, weights_only=True)
+    assert content["global_step"] == 4
+    assert {value.device.type for value in content["state_dict"].values()} == {"cuda"}
+    for word in ("validate", "test", "predict"):
+        assert cli.main([word, *small(name), f"--ckpt_path={checkpoint}"]) is None
+    assert list(tmp_path.rglob("evaluation.json"))
+    assert list(tmp_path.rglob("plans.json")) + list(tmp_path.rglob("crossings.json"))

@@ -1,0 +1,175 @@
+"""Graphs of rollouts and of updates: every replay is the plain loop, and waits for nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from tests.pretend_cuda import waits
+from tests.training import test_packing_agents, tiny, tiny_navigation
+from tests.training.tiny_navigation import AGENTS, DISCRETE
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.policies import Agent, AgentSpace, EpsilonGreedy, PeriodicTargets, PolicyWrapper, SoftTargets
+from torchrl_gpu.training.collect.episodes import EpisodeMeter
+from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.replay.buffer import DeviceReplay
+from torchrl_gpu.training.updates.graphed import GraphedUpdate
+
+PACKERS = {f"{name} on bins": make for name, make in test_packing_agents.AGENTS.items()}
+PACKING = dict.fromkeys(PACKERS, partial(tiny.packing_env, 4, backend="eager"))
+ROBOTS = {name: partial(tiny_navigation.marine_env, "v2" if name in DISCRETE else "v3", max_steps=5) for name in AGENTS}
+ENVS: dict[str, Any] = {
+    **PACKING,
+    **ROBOTS,
+    "DQN, one robot": partial(tiny_navigation.marine_env, curriculum=None, robots=1, flat=True),
+}
+each = pytest.mark.parametrize("name", ENVS)
+STEPS, MAX_NORM = 2, 0.5
+
+
+def env_of(name: str) -> BatchedEnv:
+    return ENVS[name](device="cuda")
+
+
+def agent_of(name: str, env: BatchedEnv, **changes: Any) -> Agent:
+    """The same agent at each call."""
+    torch.manual_seed(7)
+    if name in PACKING:
+        return PACKERS[name](AgentSpace.of(env), **changes).to("cuda")
+    make = AGENTS[name.partition(",")[0]]
+    return make(AgentSpace.of(env), **{"n_steps": 2, "targets": SoftTargets(0.1), **changes}).to("cuda")
+
+
+def rollout_of(env: BatchedEnv, agent: Agent, graphs: bool) -> Rollout:
+    return Rollout(env, env.stored_keys, agent.n_steps, agent.gamma, graphs, group=agent.space.group)
+
+
+def assert_same(ours: TensorDictBase, theirs: TensorDictBase) -> None:
+    assert set(ours.keys(True, True)) == set(theirs.keys(True, True))
+    assert ours.batch_size == theirs.batch_size
+    for key in theirs.keys(True, True):
+        assert torch.equal(ours[key].cpu(), theirs[key].cpu()), key
+
+
+def operators(graphed: Any) -> list[str]:
+    return graphed._graph.replay.__self__.operators
+
+
+@each
+def test_a_rollout_in_a_graph_is_the_plain_loop(name: str) -> None:
+    env, twin = env_of(name), env_of(name)
+    agent, other = agent_of(name, env), agent_of(name, twin)
+    policy, plain = PolicyWrapper(agent).train(), PolicyWrapper(other).train()
+    ours, theirs = rollout_of(env, agent, True), rollout_of(twin, other, False)
+    with set_exploration_type(ExplorationType.RANDOM):
+        for turn in range(3):
+            for each_agent, each_env in ((agent, env), (other, twin)):
+                each_agent.anneal(40 * turn)
+                each_env.set_frames(80 * turn)
+            torch.manual_seed(turn)
+            with waits() as counted:
+                transitions, played = ours.collect(policy, STEPS)
+            torch.manual_seed(turn)
+            wanted, steps = theirs.collect(plain, STEPS)
+            assert_same(played, steps)
+            assert_same(transitions, wanted)
+            assert_same(ours.current, theirs.current.select(*ours.current.keys(True, True)))
+            assert not turn or counted.total == 0, counted.report()
+        for key, value in env.state_dict().items():
+            assert torch.equal(value.cpu(), twin.state_dict()[key].cpu()), key
+        first = operators(ours._graphed)
+        ours._graphed._fixed = ()  # has it captured again: no number of the host is another now
+        ours.collect(policy, STEPS)
+    assert operators(ours._graphed) == first
+
+
+def played(name: str, number: int) -> tuple[Agent, list[TensorDictBase]]:
+    """An agent, and batches of 16 of its transitions."""
+    env = env_of(name)
+    agent = agent_of(name, env, exploration=EpsilonGreedy(1.0)) if name != "SAC" else agent_of(name, env)
+    torch.manual_seed(5)
+    with set_exploration_type(ExplorationType.RANDOM):
+        rows, _ = rollout_of(env, agent, False).collect(PolicyWrapper(agent).train(), 20)
+    for part in (rows, rows["next"]):
+        env.restore(part)
+    return agent, [rows[16 * k : 16 * (k + 1)].clone() for k in range(number)]
+
+
+def optimizer_of(agent: Agent) -> torch.optim.Optimizer:
+    groups = [{"params": weights} for weights in agent.parameter_groups.values()]
+    return torch.optim.Adam(groups, lr=2**-9, eps=1e-3, capturable=True)
+
+
+def learnt(name: str, graphs: bool, targets: Any) -> tuple[list[Any], Agent, Any]:
+    agent, batches = played(name, 4)
+    agent.targets = targets
+    optimizer = optimizer_of(agent)
+    update = (
+        GraphedUpdate(agent, optimizer, MAX_NORM) if graphs else GraphedUpdate(agent, optimizer, MAX_NORM, capture=None)
+    )
+    if not graphs:
+        update._capture = None
+    found = []
+    for number, batch in enumerate(batches, 1):
+        for group in optimizer.param_groups:
+            group["lr"] = 2**-9 / number  # as a schedule sets it
+        torch.manual_seed(number)
+        with waits() as counted:
+            losses = update(batch, number)
+        # The first makes the optimizer's state, the second the graph.
+        assert number < 3 or counted.total == 0, counted.report()
+        found.append(({key: value.item() for key, value in losses.items()}, batch["td_error"].cpu()))
+    return found, agent, update
+
+
+@pytest.mark.parametrize(
+    ("name", "targets"), [*((name, SoftTargets(0.1)) for name in ENVS), ("DQN", PeriodicTargets(2))], ids=str
+)
+def test_an_update_in_a_graph_is_the_plain_one(name: str, targets: Any) -> None:
+    ours, agent, update = learnt(name, True, targets)
+    theirs, other, _ = learnt(name, False, targets)
+    for (losses, errors), (wanted, wanted_errors) in zip(ours, theirs, strict=True):
+        assert losses == pytest.approx(wanted, rel=1e-5)
+        torch.testing.assert_close(errors, wanted_errors)
+    for mine, its in zip(agent.state_dict().values(), other.state_dict().values(), strict=True):
+        torch.testing.assert_close(mine.cpu(), its.cpu())
+    assert operators(update)
+
+
+def test_step_act_and_update_wait_for_nothing_together() -> None:
+    name = "IQN"
+    env = env_of(name)
+    agent = agent_of(name, env)
+    rollout, policy = rollout_of(env, agent, True), PolicyWrapper(agent).train()
+    replay, meter = (
+        DeviceReplay(8, env.device, True, capacity=500, prioritized=True),
+        EpisodeMeter(env.device, env.outcome_names),
+    )
+    update = GraphedUpdate(agent, optimizer_of(agent), MAX_NORM)
+
+    def turn(number: int) -> None:
+        agent.anneal(number)
+        env.set_frames(number)
+        with set_exploration_type(ExplorationType.RANDOM):
+            transitions, steps = rollout.collect(policy, STEPS)
+        meter.count(env.episode_outcomes(steps["next"]) | {"done": steps["next", "done"]})
+        index = replay.extend(transitions)
+        replay.leave_out(index, ~transitions["active"])
+        replay.set_updates(number)
+        batch = replay.sample()
+        for part in (batch, batch["next"]):
+            env.restore(part, replay)
+        update(batch, number)
+        replay.update_priority(batch["index"], batch["td_error"])
+
+    for number in range(1, 4):
+        turn(number)
+    with waits() as counted:
+        for number in range(4, 8):
+            turn(number)
+    assert counted.total == 0, counted.report()

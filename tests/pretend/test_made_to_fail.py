@@ -1,0 +1,188 @@
+"""What a GPU may lack is made to fail: Triton, NVJPEG, graphs, torch.compile. Every shipped config still trains."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.envs.packing.kernels.test_proof import BROKEN
+from tests.test_end_to_end import SMALL, write_orders
+from torchrl_gpu import cli, configs, proofs
+from torchrl_gpu.envs.packing import kernels
+from torchrl_gpu.envs.packing.kernels import check, proof
+from torchrl_gpu.streaming import GpuFramePipeline
+from torchrl_gpu.streaming.codecs import nvjpeg, pipeline
+
+STEPS = 3  # the third update is the first that a graph would make
+SHORT = {
+    "model.batch_size": 8,
+    "model.replay.capacity": 200,
+    "model.warmup_frames": 16,
+    "model.updates_per_step": 1,
+    "data.steps_per_epoch": STEPS,
+    "data.pictures": "false",
+    "trainer.limit_val_batches": 0,
+    "trainer.log_every_n_steps": 1,
+    "trainer.max_steps": STEPS,
+    "trainer.accelerator": "gpu",
+    "trainer.devices": 1,
+}
+FEW_WORLDS = {"model.env.num_envs": 2, "model.env.pool": 8, "model.env.max_steps": 10}
+FEWER_CELLS = {
+    "packing_orders.yaml": {"model.env.resolution": "[12,8]", "model.env.num_items": 3, "model.env.items.max_side": 4},
+    "packing_irregular.yaml": {
+        "model.env.num_items": 3,
+        "model.env.visible_items": 2,
+        "model.env.items.num_objects": 4,
+        "model.env.orientations": "fixed",
+        "model.n_steps": 3,
+        "model.updates_per_step": 3,
+    },
+}
+NO_GRAPHS = ("packing_irregular.yaml",)  # has none to ask for
+BREAKS_OFF = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
+PACKING = [name for name in configs.names() if name.startswith("packing")]
+
+
+def words(name: str) -> list[str]:
+    """Command line of a shipped config in small, by graphs where it has them."""
+    options: dict[str, Any] = SHORT | FEWER_CELLS.get(name, {})
+    options |= {} if name in NO_GRAPHS else {"model.cuda_graphs": "true", "model.graph_updates": "true"}
+    options |= FEW_WORLDS if name.startswith("navigation") else {}
+    return ["--config", name, *SMALL.get(name, []), *(f"--{key}={value}" for key, value in options.items())]
+
+
+@pytest.fixture(autouse=True)
+def first_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine on which nothing has been tried, in a folder of its own; its "triton" can be broken."""
+    (tmp_path / "verdicts").mkdir(mode=0o700)
+    monkeypatch.setattr(proofs, "private_folder", lambda: tmp_path / "verdicts")
+    monkeypatch.setattr(proofs, "_VERDICTS", {})
+    monkeypatch.setattr(proofs, "_tried_apart", busy)
+    monkeypatch.setattr(proof, "_LAUNCHED", {})
+    monkeypatch.setattr(check, "STABILITY_RULES", ("corners",))  # for time
+    monkeypatch.setitem(kernels.BACKENDS, "triton", BROKEN)
+    monkeypatch.setattr(pipeline, "_WARNED", set())
+    monkeypatch.chdir(tmp_path)
+    write_orders(tmp_path / "orders.json")
+    for chosen in (kernels._fastest, kernels._say_slower):
+        chosen.cache_clear()
+    yield
+    for chosen in (kernels._fastest, kernels._say_slower):
+        chosen.cache_clear()
+
+
+def busy(trial: proofs.Trial) -> str:
+    """The device that is pretended is there for this process alone."""
+    raise proofs.Unavailable("another process has it")
+
+
+def trained(name: str, folder: Path) -> None:
+    """Fits a config in small; weights are on the device and numbers at the end."""
+    assert cli.main(["fit", *words(name)]) is None
+    (checkpoint,) = folder.rglob("last.ckpt")
+    content = torch.load(checkpoint, weights_only=True)
+    assert content["global_step"] >= STEPS
+    weights = [value for value in content["state_dict"].values() if isinstance(value, Tensor)]
+    assert {value.device.type for value in weights} == {"cuda"}
+    assert all(bool(value.isfinite().all()) for value in weights)
+
+
+def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What this package warned of, each line once."""
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.WARNING and record.name.startswith("torchrl_gpu")
+    ]
+    assert len(lines) == len(set(lines))
+    assert not any("\n" in line for line in lines)
+    return lines
+
+
+def no_graph(*_: Any, **__: Any) -> None:
+    raise RuntimeError(BREAKS_OFF)
+
+
+@pytest.mark.parametrize("name", configs.names())
+def test_without_any_of_them_every_config_trains(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BROKEN", "compilation fails")
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", no_graph)
+    monkeypatch.setattr(torch, "compile", no_graph)
+    monkeypatch.setattr(nvjpeg, "_backends", lambda device: {"broken": no_graph})
+    trained(name, tmp_path)
+    lines = warned(caplog)
+    assert (name in PACKING) is any("triton cannot run on cuda:0" in line for line in lines)
+    rollout, update = (any(f"Graphed{what}: " in line for line in lines) for what in ("Rollout", "Update"))
+    assert rollout is update is (name not in NO_GRAPHS)
+    assert all(f": {BREAKS_OFF}; operators are launched one by one" in line for line in lines if "Graphed" in line)
+
+
+VERDICTS = {"hangs": "no answer within 300 seconds"}  # and what it says of a crash goes the same way
+
+
+@pytest.mark.parametrize("way", [*VERDICTS, "miscounts", "fails in the process of the run"])
+def test_however_triton_fails_packing_trains(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("BROKEN", way)
+    monkeypatch.setenv("RUN", str(os.getpid()))
+    if way != "miscounts":
+        monkeypatch.setattr(proofs, "_tried_apart", lambda trial: VERDICTS.get(way, ""))
+    trained("packing.yaml", tmp_path)
+    (line,) = warned(caplog)
+    assert line.startswith("packing kernels: triton cannot run on cuda:0, so a slower one will: ")
+    assert VERDICTS.get(way, "num_packed" if way == "miscounts" else "no space left on device") in line
+
+
+def test_a_triton_that_works_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trained("packing.yaml", tmp_path)
+    assert warned(caplog) == []
+    assert kernels.get_kernels("auto", torch.device("cuda", 0)).backend == "triton"
+
+
+@pytest.mark.parametrize(("replay", "name"), [("stands still", "packing.yaml"), ("raises", "navigation_sac.yaml")])
+def test_however_graphs_fail_runs_train(
+    name: str, replay: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", no_graph if replay == "raises" else lambda graph: None)
+    trained(name, tmp_path)
+    lines = warned(caplog)
+    assert [line.partition(":")[0] for line in lines] == ["GraphedRollout", "GraphedUpdate"]
+    assert all("operators are launched one by one instead" in line for line in lines)
+
+
+@pytest.mark.parametrize("when", ["at once", "amid a run", "hangs"])
+def test_without_nvjpeg_frames_of_the_device_are_encoded(
+    when: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[int] = []
+
+    def encode(planes: list[Tensor], quality: int) -> list[Tensor]:
+        calls.append(len(planes))
+        if when == "at once" or len(calls) > 1:
+            raise RuntimeError("nvjpegEncodeImage: NVJPEG_STATUS_EXECUTION_FAILED")
+        return [torch.tensor([0xFF, 0xD8, 0xFF, 0xD9], dtype=torch.uint8)]
+
+    monkeypatch.setattr(nvjpeg, "_backends", lambda device: {"torchvision": encode})
+    # What is tried here alone would leave no second call to fail.
+    monkeypatch.setattr(proofs, "_tried_apart", lambda trial: "no answer within 300 seconds" if when == "hangs" else "")
+    frame = torch.arange(64 * 48 * 3, device="cuda").remainder(251).to(torch.uint8).view(48, 64, 3)
+    with GpuFramePipeline("cuda", h264="x264") as frames:
+        assert frames.has_nvjpeg is (when == "amid a run")
+        files = [frames.encode_jpeg(frame) for _ in range(3)]
+    assert len({bytes(file) for file in files}) == 1
+    assert files[0].startswith(b"\xff\xd8")
+    assert len(files[0]) > 100
+    lines = [line for line in warned(caplog) if "NVJPEG" in line]
+    assert len(lines) == (1 if when == "amid a run" else 0)
+    assert calls == ([] if when == "hangs" else calls)

@@ -1,0 +1,201 @@
+"""Training on the pretended device: what waits in a step, both graphs, precisions, resuming on another device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+from tests.pretend_cuda import waits
+from tests.training import tiny, tiny_packer
+from tests.training.resuming import last, part_of
+from tests.training.tiny_navigation import AGENTS, DISCRETE, navigation, worlds
+from torchrl_gpu.callbacks import EpisodeCheckpoint, FrameStream, Throughput
+from torchrl_gpu.callbacks.progress import RunProgress
+from torchrl_gpu.callbacks.summary import NetworkSummary
+from torchrl_gpu.training.run import ReplayRun
+
+GPU: dict[str, Any] = {"accelerator": "gpu", "devices": 1}
+LOG = "log_step"  # what a log costs: one copy of all figures
+CAPTURE = "capture_cuda"  # a graph is made once
+GRAPHS = CAPTURE, " _check ", " _distance "  # and its first replay is compared with the plain way
+MODULES: dict[str, Callable[[], ReplayRun]] = {
+    "packing": tiny.module,
+    "packing, prioritized": partial(tiny.module, prioritized=True),
+    "packing, staged": partial(tiny.module, storage="host"),
+    "irregular": tiny_packer.module,
+    "irregular, bootstrapped": partial(tiny_packer.module, n_steps=2, worker_updates=2),
+    **{name: partial(navigation, name, prioritized=name in DISCRETE) for name in AGENTS},
+}
+
+
+class WaitsOfSteps(Callback):
+    """What each training step waited for, from its start to the next one's, validation left out.
+
+    The first of the callbacks, so that all others are between its hooks.
+    """
+
+    def __init__(self) -> None:
+        self.steps: list[dict[str, int]] = []
+        self._open: Any = None
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        self._stop()
+        self._open = waits()
+        self._counted = self._open.__enter__()
+
+    def on_validation_start(self, *args: Any) -> None:
+        self._stop()
+
+    def on_train_end(self, *args: Any) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+            self.steps.append(self._counted.by_place())
+            self._open = None
+
+    def elsewhere(self, *places: str) -> list[dict[str, int]]:
+        """What the steps waited for but at places with these words in them."""
+        left = [{p: n for p, n in step.items() if not any(each in p for each in places)} for step in self.steps]
+        return [step for step in left if step]
+
+    def at(self, place: str) -> list[int]:
+        """How often each step waited at places with this word in them."""
+        return [sum(number for found, number in step.items() if place in found) for step in self.steps]
+
+
+def fit(made: ReplayRun, folder: Path, max_steps: int, *callbacks: Callback, **changes: Any) -> ReplayRun:
+    """A run on the device, unless it is told otherwise."""
+    data = tiny.data if hasattr(made.env, "bin") else worlds
+    arguments = GPU | {"log_every_n_steps": 100, "data_module": data(steps_per_epoch=50)} | changes
+    return tiny.fit(made, folder, max_steps, *callbacks, **arguments)
+
+
+# -- what waits --
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_step_waits_for_nothing(name: str, tmp_path: Path) -> None:
+    seen = WaitsOfSteps()
+    made = fit(MODULES[name](), tmp_path, 6, seen, enable_checkpointing=False)
+    assert made.env.device.type == "cuda"
+    staged = ["replay/buffer.py", "replay.sample()", "replay.extend("] if "staged" in name else []
+    assert seen.elsewhere(LOG, *staged) == []
+    assert seen.at(LOG) == [1, 0, 1]  # the first and the last
+
+
+@pytest.mark.parametrize("name", ["packing", "ACIQN"])
+def test_what_callbacks_wait_for_is_what_they_say(name: str, tmp_path: Path) -> None:
+    seen, logger = WaitsOfSteps(), [CSVLogger(tmp_path), TensorBoardLogger(tmp_path)]
+    callbacks = [EpisodeCheckpoint(every_n_episodes=1000, every_n_updates=14, most_share=None), Throughput(4)]
+    callbacks += [RunProgress(), NetworkSummary()]
+    fit(
+        MODULES[name](),
+        tmp_path,
+        20,
+        seen,
+        *callbacks,
+        logger=logger,
+        log_every_n_steps=5,
+        enable_progress_bar=True,
+        enable_model_summary=True,
+    )
+    assert seen.elsewhere(LOG, "throughput.py", "checkpoint.py", "device_count.py") == []
+    assert seen.at(LOG) == [1, 0, 0, 0, 1, 0, 0, 0, 0, 1]
+    # its clock starts in the first step and after that it reads the count of episodes at every fourth
+    assert seen.at("throughput.py") == [1, 0, 0, 1, 0, 0, 0, 1, 0, 0]
+    assert seen.at("device_count.py") == [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
+    assert [number > 0 for number in seen.at("callbacks/checkpoint.py")] == [False] * 6 + [True] + [False] * 3
+
+
+def test_pictures_that_nobody_watches_cost_no_step_its_speed(tmp_path: Path) -> None:
+    seen = WaitsOfSteps()
+    record = {"record": str(tmp_path / "films"), "record_every_n_episodes": 100_000}
+    fit(tiny.module(), tmp_path, 12, seen, FrameStream(port=0, **record), enable_checkpointing=False)
+    assert seen.elsewhere(LOG, "env_streams.py", "device_count.py", "encoder_thread.py") == []  # a thread of its own
+    assert sum(seen.at("device_count.py")) == 1  # the first look
+    assert sum(number > 0 for number in seen.at("env_streams.py")) <= 2  # a picture a second at most, for whoever comes
+
+
+# -- graphs --
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_graphs_wait_for_nothing_and_learn_the_same(name: str, tmp_path: Path) -> None:
+    seen = WaitsOfSteps()
+    plain = fit(navigation(name), tmp_path / "plain", 6, enable_checkpointing=False)
+    made = navigation(name, cuda_graphs=True, graph_updates=True)
+    graphed = fit(made, tmp_path / "graphed", 6, seen, enable_checkpointing=False)
+    assert seen.elsewhere(LOG, *GRAPHS) == []
+    assert sum(seen.at(CAPTURE)) == 1  # of updates; that of rollouts is made in the warm-up
+    assert sum(number > 0 for number in seen.at("graphed.py")) == 1
+    for (key, ours), theirs in zip(graphed.state_dict().items(), plain.state_dict().values(), strict=True):
+        torch.testing.assert_close(ours, theirs, msg=key)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_both_graphs_of_packing(precision: str, tmp_path: Path) -> None:
+    seen = WaitsOfSteps()
+    made = tiny.module(cuda_graphs=True, graph_updates=True, prioritized=True)
+    fit(made, tmp_path, 6, seen, precision=precision, enable_checkpointing=False)
+    assert seen.elsewhere(LOG, *GRAPHS) == []
+    assert sum(number > 0 for number in seen.at("graphed.py")) == 1
+    assert made.graphed_update is not None
+    assert made.graphed_update._graph is not None
+
+
+# -- precisions --
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed"])
+@pytest.mark.parametrize("name", ["packing", "irregular, bootstrapped", "ACIQN"])
+def test_mixed_precisions(name: str, precision: str, tmp_path: Path) -> None:
+    seen = WaitsOfSteps()
+    made = fit(MODULES[name](), tmp_path, 4, seen, precision=precision, enable_checkpointing=False)
+    assert all(weight.dtype == torch.float32 and weight.isfinite().all() for weight in made.parameters())
+    scaler = ["precision/amp.py"] if precision == "16-mixed" else []  # whether gradients overflowed, at each update
+    assert seen.elsewhere(LOG, *scaler) == []
+
+
+# -- resuming --
+
+
+@pytest.mark.filterwarnings("ignore:GPU available but not used")
+@pytest.mark.parametrize("name", ["packing, prioritized", "irregular, bootstrapped", "ACIQN"])
+def test_from_cuda_to_a_cpu_and_back(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path: Path | None = None
+    for number, (accelerator, told) in enumerate(
+        [("gpu", ""), ("cpu", "saved on cuda and goes on on cpu"), ("gpu", "saved on cpu and goes on on cuda")], 1
+    ):
+        caplog.clear()
+        folder = tmp_path / str(number)
+        with caplog.at_level("INFO", "lightning.pytorch"):
+            made = fit(
+                MODULES[name](), folder, 2 * number, EpisodeCheckpoint(), accelerator=accelerator, ckpt_path=path
+            )
+        assert made.trainer.global_step == 2 * number
+        said = [record.message for record in caplog.records if "saved on" in record.message]
+        assert len(said) == bool(told)
+        assert all(told in line for line in said)
+        optimizer: Any = made.optimizers()
+        assert all(group["capturable"] is (accelerator == "gpu") for group in optimizer.param_groups)
+        path = last(folder)
+        assert part_of(path).is_file()
+
+
+@pytest.mark.parametrize("name", ["packing, prioritized", "irregular"])
+def test_on_cuda_a_stopped_run_goes_on_as_if_it_had_not(name: str, tmp_path: Path) -> None:
+    whole = fit(MODULES[name](), tmp_path / "whole", 4, EpisodeCheckpoint())
+    fit(MODULES[name](), tmp_path / "half", 2, EpisodeCheckpoint())
+    rest = fit(MODULES[name](), tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)
+    for (key, ours), theirs in zip(rest.state_dict().items(), whole.state_dict().values(), strict=True):
+        assert torch.equal(ours, theirs), key
+    assert torch.equal(rest.meter.finished, whole.meter.finished)

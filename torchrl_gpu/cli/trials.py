@@ -1,0 +1,58 @@
+"""What the doctor tries beside what the package tries itself: each runs in a process of its own."""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu import machine, proofs
+from torchrl_gpu.training.collect.graphed import capture_cuda
+
+
+def trial(what: str, device: torch.device) -> proofs.Trial:
+    """Of a function of this module."""
+    depends_on = {"torch": torch.__version__, "triton": str(machine.version("triton")), "device": str(device)}
+    depends_on |= machine.cuda_versions(device) if device.type == "cuda" else {"processor": platform.processor()}
+    return proofs.Trial(f"{what} on {device}", f"{__name__}:{what}", (str(device),), depends_on)
+
+
+def cuda_graph(device: str) -> str:
+    """Why no graph of a few operators and random numbers can be made and replayed; "" where one can.
+
+    Raises:
+        proofs.Unavailable: The device cannot be used from this process.
+    """
+    there = proofs.usable(device)
+    x = torch.zeros(4, device=there)
+
+    def body() -> TensorDictBase:
+        return TensorDict({"sum": x.add_(1) + 2, "draw": torch.rand(4, device=there)})
+
+    graph = capture_cuda(body, there)
+    x.zero_()
+    draws = []
+    for number in range(1, 4):
+        graph.replay()
+        draws.append(graph.result["draw"].clone())
+        if graph.result["sum"].tolist() != [number + 2.0] * 4:
+            return "a replay gives wrong numbers"
+    return "replays draw the same random numbers" if torch.equal(draws[0], draws[1]) else ""
+
+
+def torch_compile(device: str) -> str:
+    """Why torch.compile makes nothing of a few operators; "" where it does.
+
+    Raises:
+        proofs.Unavailable: The device cannot be used from this process.
+    """
+    there = proofs.usable(device)
+
+    def function(x: Tensor) -> Tensor:
+        return torch.where(x > 0, x.sin(), x * 2).sum(1)
+
+    x = torch.linspace(-1, 1, 4096, device=there).view(64, 64)
+    came = torch.compile(function, fullgraph=True, dynamic=False)(x)
+    return "" if torch.allclose(came, function(x), rtol=1e-4, atol=1e-4) else "it gives wrong numbers"
