@@ -175,7 +175,8 @@ class DishwashingEnv(EpisodicEnv):
 
     @cached_property
     def _camera(self) -> Camera:
-        return Camera(*self.frame_size, self.device)
+        height, width = self.frame_size
+        return Camera(height, width, self.device)
 
     @property
     def _clock(self) -> Tensor:
