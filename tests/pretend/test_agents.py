@@ -12,8 +12,8 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from tests.policies.navigation_spaces import AGENTS, DISCRETE, grouped, make, states, transitions
 from tests.pretend_cuda import waits
 from torchrl_gpu.policies import Agent, PeriodicTargets, PolicyWrapper
+from torchrl_gpu.training.updates.capturable import set_capturable
 from torchrl_gpu.training.updates.clipping import clip_gradients
-from torchrl_gpu.training.updates.graphed import make_capturable
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in AGENTS),
@@ -32,7 +32,7 @@ def seen_by(name: str, *batch: int) -> Any:
 def updated(agent: Agent, batch: Any, updates: int) -> Agent:
     optimizer = torch.optim.Adam([{"params": group} for group in agent.parameter_groups.values()], lr=1e-3)
     if batch.device is not None and batch.device.type == "cuda":
-        make_capturable(optimizer)
+        set_capturable(optimizer)
     for number in range(1, updates + 1):
         optimizer.zero_grad()
         agent.anneal(100 * number)

@@ -13,7 +13,7 @@ from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
 
-STEPS = 12
+STEPS = 8
 
 
 def packed(setting: str, device: str, **changes: object) -> PackingEnv:
