@@ -1,7 +1,7 @@
 # make fit    a virtual environment, the install, the main job and its evaluation
 # make test   the same environment with the development tools, and the tests
 # make pretend   what a GPU would run, on tensors that say cuda:0 and lie on the CPU; five minutes
-# make kernels  what a GPU would run: compiled for every chip, and every access checked in 200 odd scenes
+# make kernels  what a GPU would run: compiled for every chip, compared with the reference, every access checked
 # make lint   ruff and mypy
 # make asan   the C++ kernels under AddressSanitizer and UBSan: the tests of what they refuse and survive
 # make soak   the same with all tests of the kernels, and fifty times the examples of the fuzz test; an hour or more
@@ -67,8 +67,8 @@ pretend: install-dev
 kernels: install-dev
 	$(BIN)/python -m benchmarks.gpu.ahead
 	TORCHRL_GPU_EVERY_CHIP=1 $(BIN)/python -m pytest -q $(KERNEL_TESTS)/test_triton_launches.py -k every_kernel
-	TRITON_INTERPRET=1 TORCHRL_GPU_ODD_SCENES=200 $(BIN)/python -m pytest $(PYTEST_ARGS:loadfile=load) \
-		$(KERNEL_TESTS)/test_triton_accesses.py
+	TRITON_INTERPRET=1 TORCHRL_GPU_ODD_SCENES=200 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not gpu' \
+		$(PYTEST_ARGS:loadfile=load) $(addprefix $(KERNEL_TESTS)/test_triton_,accesses.py parity.py transition.py)
 
 # The backends in torch and NumPy pass the same tests in make test; here they would only take time.
 asan: install-dev

@@ -1,6 +1,6 @@
 """Every access of the Triton kernels in odd settings: inside its tensor, and no race.
 
-They run where Triton interprets, in the process that `test_triton.py` starts; `make kernels` has them over 200 scenes.
+They run where Triton interprets, in the process that `test_triton.py` starts; `make kernels` adds 200 scenes.
 """
 
 from __future__ import annotations
