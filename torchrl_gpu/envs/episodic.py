@@ -107,6 +107,11 @@ class EpisodicEnv(BatchedEnv):
         bits = draw_bits(key[:, None], number) >> 8  # as many as a float32 holds
         return (bits.float() * 2.0**-24).reshape(self.num_envs, *shape)
 
+    @property
+    def stored_keys(self) -> list[str]:
+        """Observations that replay must keep: all but outcomes."""
+        return [key for key in super().stored_keys if key not in self.outcomes]
+
     def metrics(self) -> dict[str, Tensor]:
         """Steps, episodes begun and return so far of the running episodes, (N,) each, for viewers."""
         return {

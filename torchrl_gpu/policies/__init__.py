@@ -16,6 +16,7 @@ from torchrl_gpu.policies.packing.distributional import PlacementAtoms, Placemen
 from torchrl_gpu.policies.packing.scores import PlacementScores
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets
+from torchrl_gpu.policies.video.from_clips import FromClips
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Agent",
     "AgentSpace",
     "EpsilonGreedy",
+    "FromClips",
     "NavigationActor",
     "NavigationAtoms",
     "NavigationCritic",

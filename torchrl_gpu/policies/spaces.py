@@ -59,7 +59,7 @@ class AgentSpace:
 
     @classmethod
     def of(cls, env: EnvBase) -> AgentSpace:
-        """The space of an environment with one action, at the root or in a group.
+        """The space of an environment with one action, at the root or in a group; outcomes are not for agents to see.
 
         Raises:
             ValueError: It has several actions, one that is neither an index nor bounded, or an `action_mask` that is
@@ -72,10 +72,11 @@ class AgentSpace:
         group = keys[0][:-1] if isinstance(keys[0], tuple) else ()
         observed = env.observation_spec[group] if group else env.observation_spec
         lead = len(env.batch_size) + len(group)
+        told = {key if isinstance(key, str) else key[-1] for key in getattr(env, "outcomes", ())}
         leaves = {
             str(key): (tuple(spec.shape[lead:]), str(spec.dtype).removeprefix("torch."))
             for key, spec in observed.items()
-            if not isinstance(spec, Composite)
+            if not isinstance(spec, Composite) and key not in told
         }
         extras = getattr(env, "space_extras", {})
         if isinstance(action, Categorical):
@@ -159,6 +160,11 @@ def in_keys(network: nn.Module) -> list[str]:
 def observed(network: nn.Module, batch: TensorDictBase) -> list[Tensor]:
     """What a network takes of a batch, in the order of its arguments."""
     return [batch.get(key) for key in in_keys(network)]
+
+
+def detached(batch: TensorDictBase) -> TensorDictBase:
+    """A batch as an actor learns on it: what networks made of observations is given, no gradient goes back to them."""
+    return batch.detach() if any(value.requires_grad for value in batch.values(leaves_only=True)) else batch
 
 
 def _plain(value: Any, depth: int = 0) -> Any:

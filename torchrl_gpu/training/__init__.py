@@ -7,9 +7,11 @@ from torchrl_gpu.training.navigation_data import NavigationWorlds
 from torchrl_gpu.training.off_policy import OffPolicy
 from torchrl_gpu.training.packing_data import PackingEpisodes
 from torchrl_gpu.training.replay.buffer import DeviceReplay, replay_buffer
+from torchrl_gpu.training.replay.clips import ClipReplay
 from torchrl_gpu.training.run import EnvRun, ReplayRun
 
 __all__ = [
+    "ClipReplay",
     "DeviceReplay",
     "EnvRun",
     "Episodes",

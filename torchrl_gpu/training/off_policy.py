@@ -16,6 +16,8 @@ from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.agents.base import Agent
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.video.from_clips import FromClips
+from torchrl_gpu.policies.video.settings import ClipEncoder
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
@@ -40,6 +42,8 @@ class OffPolicy(ReplayRun):
     Args:
         env: Makes the environment, as in `EnvRun`.
         agent: Makes the agent of an environment's space.
+        encoder: Of clips, where the environment shows them: the agent then sees `features` instead, see `FromClips`.
+        shift: Pixels that clips are moved by in updates at most.
         optimizer: Makes the optimizer of the agent's weights, in a group for each of its losses.
         lr_scheduler: Makes a schedule that is stepped at every update.
         learning_rates: Learning rate of a loss's weights over that of the optimizer, such as `{actor: 0.1}`.
@@ -63,6 +67,8 @@ class OffPolicy(ReplayRun):
         optimizer: OptimizerCallable = torch.optim.Adam,
         lr_scheduler: LRSchedulerCallable | None = None,
         *,
+        encoder: ClipEncoder | None = None,
+        shift: int = 4,
         learning_rates: dict[str, float] | None = None,
         rollout_steps: int = 4,
         updates_per_step: int = 8,
@@ -79,6 +85,7 @@ class OffPolicy(ReplayRun):
             type(self).__name__, rollout_steps=rollout_steps, updates_per_step=updates_per_step, batch_size=batch_size
         )
         self.make_agent, self.make_replay = agent, replay
+        self.encoder, self.shift = encoder, shift
         self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
         self.learning_rates = dict(learning_rates or {})
         self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
@@ -88,7 +95,11 @@ class OffPolicy(ReplayRun):
 
     def build(self) -> None:
         """Makes the agent of the environment."""
-        self.agent = self.make_agent(AgentSpace.of(self.env))
+        space = AgentSpace.of(self.env)
+        if self.encoder is None:
+            self.agent = self.make_agent(space)
+        else:
+            self.agent = FromClips(space, encoder=self.encoder.make, agent=self.make_agent, shift=self.shift)
         known = list(self.agent.parameter_groups)
         for name, rate in self.learning_rates.items():
             if name not in known or rate <= 0:
@@ -161,15 +172,16 @@ class OffPolicy(ReplayRun):
         """Starts rollouts and replay, or goes on with those of the checkpoint."""
         super().on_fit_start()
         self.__dict__["policy"] = PolicyWrapper(self.agent).train()  # no submodule: its weights are the agent's
+        self.replay = self._new_replay()
         self.rollout = Rollout(
             self.env,
             self._kept_keys(),
             self.agent.n_steps,
             self.agent.gamma,
             self.cuda_graphs,
+            store=self.replay.codec_for(self.env) if isinstance(self.replay, DeviceReplay) else None,
             group=self.group,
         )
-        self.replay = self._new_replay()
         self.graphed_update = self._make_graphed_update() if self.graph_updates else None
 
     def _make_graphed_update(self) -> GraphedUpdate:

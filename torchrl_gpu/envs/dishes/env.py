@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.data import Bounded, TensorSpec, Unbounded
 
 from torchrl_gpu import arguments
+from torchrl_gpu.envs import clips
 from torchrl_gpu.envs.dishes import dynamics
 from torchrl_gpu.envs.dishes.camera import VISIBLE, Camera
 from torchrl_gpu.envs.dishes.economics import Economics, Optimum, stationary_optimum
@@ -34,7 +36,8 @@ class DishwashingEnv(EpisodicEnv):
     - "state": `observation` (N, 6) float32: stack over its limit, fatigue, wear, demand over the usual one (at most 4,
       over 4), share of the shift that is over, and whether a dish broke in the last slice;
     - "video": `clip` (N, T, 3, H, W) uint8, the pictures of the last T slices, the oldest first; before there are T,
-      the first is repeated. All but stack and time must be told from motion.
+      the first is repeated. All but stack and time must be told from motion. `frame` and `frame_at` are there for
+      replay, see `clip_specs`.
 
     Episodes last `max_steps` slices; `profit`, their sum of rewards in EUR, and `clean` and `broken` dishes are their
     outcomes.
@@ -50,8 +53,6 @@ class DishwashingEnv(EpisodicEnv):
         max_steps: Slices of a shift.
         device, seed, first_env: As in `EpisodicEnv`.
     """
-
-    not_passed_on = ("observations", "action", "outcomes")
 
     def __init__(
         self,
@@ -90,8 +91,19 @@ class DishwashingEnv(EpisodicEnv):
     def _observations(self) -> dict[str, TensorSpec]:
         if self.observe_as == "state":
             return {"observation": Bounded(0.0, 1.0, (6,))}
-        shape = self.clip_length, 3, *self.frame_size
-        return {"clip": Bounded(0, 255, shape, dtype=torch.uint8)}
+        height, width = self.frame_size
+        return clips.clip_specs(self.clip_length, height, width)
+
+    @property
+    def stored_keys(self) -> list[str]:
+        """Observations that replay must keep: of clips, each frame once."""
+        return list(clips.STORED_KEYS) if self.observe_as == "video" else super().stored_keys
+
+    def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
+        """Adds clips to states (B,) of a replay that keeps frames; in place."""
+        if self.observe_as == "state":
+            return super().restore(tensordict, replay)
+        return clips.restore_clips(f"{type(self).__name__}.restore", tensordict, replay, self.clip_length)
 
     @property
     def optimum(self) -> Optimum:
@@ -115,13 +127,13 @@ class DishwashingEnv(EpisodicEnv):
             **{name: drawn[:, 4 + i] for i, name in enumerate(("belt", "arm", "shake", "roll"))},
         }
         if self.observe_as == "video":
-            first = self._camera.draw(state, zero)
-            state["clip"] = first[:, None].expand(-1, self.clip_length, -1, -1, -1).contiguous()
+            state["clip"] = clips.first_clip(self._camera.draw(state, zero), self.clip_length)
+            state["shown"] = self._rows["shown"] + 1 if "shown" in self._rows else torch.zeros_like(self._env_index)
         return state
 
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
         """Works for a slice."""
-        action = action.clamp(0.0, 1.0)
+        action = action.nan_to_num(0.0).clamp(0.0, 1.0)  # what is no number moves nothing
         drawn = self.uniform(4)
         prices = self.economics
         worked = dynamics.work(prices, state, action, drawn[:, 0], dynamics.normal(drawn[:, 1:]), self.stationary)
@@ -141,15 +153,15 @@ class DishwashingEnv(EpisodicEnv):
             "roll": _turned(state["roll"], 1 - worked.wear),
         }
         if self.observe_as == "video":
-            frame = self._camera.draw(after, self._clock)
-            after["clip"] = torch.cat([state["clip"][:, 1:], frame[:, None]], 1)
+            after["clip"] = clips.next_clip(state["clip"], self._camera.draw(after, self._clock))
+            after["shown"] = state["shown"] + 1
         outcomes = {"profit": after["profit"], "clean": after["clean"], "broken": after["broken_so_far"]}
         return Advanced(after, worked.reward, torch.zeros_like(demand, dtype=torch.bool), outcomes)
 
     def observe(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Numbers or pictures, by `observe_as`."""
         if self.observe_as == "video":
-            return {"clip": state["clip"]}
+            return clips.seen(state["clip"], state["shown"], self._rows["step_count"])
         prices = self.economics
         seen = [
             state["stack"] / prices.stack_limit,
@@ -188,6 +200,7 @@ class DishwashingEnv(EpisodicEnv):
         return {
             "step_count": Bounds(0, self.max_steps),
             "episode": Bounds(0, 2**62),
+            "shown": Bounds(0, 2**62),
             "stack": Bounds(0.0, self.economics.stack_limit),
             "trend": Bounds(-100.0, 100.0),
             "broken": Bounds(0.0, MOST_BROKEN),

@@ -14,7 +14,7 @@ from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, quantile_huber, weighted_mean
 from torchrl_gpu.policies.losses.quantile import quantile_error
 from torchrl_gpu.policies.risk import Risk, RiskLevel
-from torchrl_gpu.policies.spaces import AgentSpace, observed
+from torchrl_gpu.policies.spaces import AgentSpace, detached, observed
 from torchrl_gpu.policies.squashing import DeterministicActor, Squash, Squashing
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, fixed, target_of, weight_pairs
 
@@ -95,8 +95,9 @@ class ACIQN(Agent):
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         observations, taus = observed(self.critic, batch), self._drawn(batch)
         values = self.critic(*observations, batch["action"], taus)
-        z = self.actor.network(*observed(self.actor, batch))
-        value = fixed(self.critic, *observations, self.actor.squash(z), self.risk(batch) * self._drawn(batch)).mean(-1)
+        z = self.actor.network(*observed(self.actor, detached(batch)))
+        given = [each.detach() for each in observations]
+        value = fixed(self.critic, *given, self.actor.squash(z), self.risk(batch) * self._drawn(batch)).mean(-1)
         td_target = self._td_target(batch)
         losses = {
             "critic": weighted_mean(quantile_huber(values, taus, td_target, self.kappa), batch),

@@ -42,6 +42,9 @@ class Agent(nn.Module, ABC):
     discrete: ClassVar[bool]
     """Whether its action is an index."""
 
+    teaches_encoders: ClassVar[bool] = True
+    """Whether the first of its losses has a gradient by observations, so that what makes them learns from it."""
+
     policy: TensorDictModuleBase
 
     def __init__(

@@ -41,6 +41,7 @@ class DDPG(Agent):
     """
 
     discrete: ClassVar = False
+    teaches_encoders: ClassVar = False  # TorchRL's loss takes observations as given
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from torch.nn.functional import mse_loss
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, weighted_mean
-from torchrl_gpu.policies.spaces import AgentSpace, observed
+from torchrl_gpu.policies.spaces import AgentSpace, detached, observed
 from torchrl_gpu.policies.squashing import GaussianActor, Squash, Squashing
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, fixed, target_of, weight_pairs
 
@@ -78,8 +78,9 @@ class SAC(Agent):
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         observations = observed(self.critics[0], batch)
         values = [critic(*observations, batch["action"])[..., 0] for critic in self.critics]
-        action, log_prob = self.policy.sample(batch)
-        value = torch.minimum(*(fixed(critic, *observations, action)[..., 0] for critic in self.critics))
+        action, log_prob = self.policy.sample(detached(batch))
+        given = [each.detach() for each in observations]
+        value = torch.minimum(*(fixed(critic, *given, action)[..., 0] for critic in self.critics))
         td_target = self._td_target(batch)
         critic_loss = torch.stack([mse_loss(each, td_target, reduction="none") for each in values]).sum(0)
         actor_loss = self.log_alpha.exp().detach() * log_prob - value

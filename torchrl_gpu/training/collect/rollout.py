@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
@@ -15,8 +15,15 @@ from torchrl_gpu.envs.entries import Bounds, Entry, check_entries, entries_of, f
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.collect.graphed import RESULTS, GraphedRollout, play_steps
 
-if TYPE_CHECKING:
-    from torchrl_gpu.training.replay.codecs import HeightmapCodec
+
+class Codec(Protocol):
+    """How transitions are packed as soon as they are played, before replay keeps them."""
+
+    def packed(self, steps: TensorDictBase) -> TensorDictBase:
+        """The same steps (N, S), in order, packed; in place. Those that are packed already stay so."""
+
+    def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
+        """What packed steps hold, given what is shown."""
 
 
 class Rollout:
@@ -29,7 +36,7 @@ class Rollout:
         gamma: Discount of a step.
         cuda_graphs: Whether all steps of a call are one replay of a CUDA graph; on a CPU they run one by one.
         decisions: What else to keep of the state acted in, as in `play_steps`.
-        store: Packs the heightmaps of transitions as soon as they are played; None leaves them as they are.
+        store: Packs transitions as soon as they are played; None leaves them as they are.
         group: Where the environment keeps its robots: transitions are then those of one robot each, their entries at
             the root; `decisions` are the robots'.
         written: What those of `decisions` must be that are the policy's own, without batch axes; loading checks them.
@@ -43,7 +50,7 @@ class Rollout:
         gamma: float,
         cuda_graphs: bool = False,
         decisions: Sequence[str] = ("action",),
-        store: HeightmapCodec | None = None,
+        store: Codec | None = None,
         group: tuple[str, ...] = (),
         written: Mapping[str, Entry] | None = None,
     ) -> None:
@@ -121,7 +128,7 @@ class Rollout:
         }
         known |= self._written
         if packed and self.store is not None:
-            known |= self.store.entries(known)
+            known = self.store.entries(known)
         keys, decisions, _ = ({_last(key) for key in names} for names in self._kept)
         there = {key: known[key] for key in (*keys, *decisions) if key in known}
         later = {("next", key): known[key] for key in (*keys, *RESULTS) if key in known and key not in self._written}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
 
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.clips import STORED_KEYS
 from torchrl_gpu.envs.memory import free_bytes
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 
@@ -19,7 +21,8 @@ ReplayFactory = Callable[[int, torch.device, bool], TensorDictReplayBuffer]
 """Makes the empty replay of a run. As of `DeviceReplay`, its first arguments are the transitions of a sample, their
 device, and whether some will be left out."""
 
-_SHARE = 0.8  # of the free device memory that a replay may take; updates need the rest
+SHARE = 0.8
+"""Of the free device memory, what a replay may take; updates need the rest."""
 
 
 class DeviceReplay(TensorDictReplayBuffer):
@@ -91,6 +94,29 @@ class DeviceReplay(TensorDictReplayBuffer):
                 self.writer.register_storage(self.storage)  # which `set_storage` leaves with the old one
         return super().extend(transitions, **kwargs)
 
+    def codec_for(self, env: BatchedEnv) -> Any:
+        """What a rollout packs transitions of an environment with, as in `Rollout`; None where nothing is packed.
+
+        Raises:
+            ValueError: What it shows must be packed by another replay.
+        """
+        if set(STORED_KEYS) <= set(env.stored_keys):
+            raise ValueError(
+                f"{type(self).__name__}: want torchrl_gpu.training.ClipReplay for an environment that shows clips;"
+                f" {type(env).__name__} keeps {', '.join(env.stored_keys)}"
+            )
+        return None
+
+    def extra_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps beside transitions, priorities and where the next go."""
+        return {}
+
+    def check_extra_state(self, where: str, state: Mapping[str, Any]) -> None:
+        """ValueError unless `load_extra_state` would take it."""
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Takes what `extra_state` gave."""
+
     def leave_out(self, index: Tensor, rows: Tensor) -> None:
         """Never draws those of the transitions `index` (B,) for which `rows`, bool (B,) or (B, 1), is true."""
         cast("DevicePrioritySampler", self.sampler).leave_out(index, rows)
@@ -108,7 +134,7 @@ class DeviceReplay(TensorDictReplayBuffer):
 
     def _fitting(self, transitions: TensorDictBase) -> Literal["device", "host"]:
         free, needed = free_bytes(self._device), transitions.bytes() // max(1, len(transitions)) * self.capacity
-        if self._device.type == "cpu" or free is None or needed <= _SHARE * free:
+        if self._device.type == "cpu" or free is None or needed <= SHARE * free:
             return "device"
         rank_zero_info(
             f"DeviceReplay: {self.capacity} transitions take {needed / 2**30:.1f} GiB and {self._device} has"

@@ -42,11 +42,11 @@ class HeightmapCodec:
         return transitions
 
     def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
-        """What a packed heightmap must be, given what one that is shown must be."""
+        """What packed transitions hold, given what is shown."""
         if self.unit is None or _KEY not in shown:
-            return {}
+            return shown
         most = round(self._height / self.unit) + 1
-        return {_KEY: Entry(self.dtype, shown[_KEY].shape, Bounds(0, most))}
+        return shown | {_KEY: Entry(self.dtype, shown[_KEY].shape, Bounds(0, most))}
 
     def _parts(self, transitions: TensorDictBase) -> list[TensorDictBase]:
         return [part for part in (transitions, transitions["next"]) if _KEY in part.keys()]  # noqa: SIM118

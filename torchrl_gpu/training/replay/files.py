@@ -10,6 +10,7 @@ from torchrl.data import TensorDictReplayBuffer
 
 from torchrl_gpu.arguments import shown, whole
 from torchrl_gpu.envs.entries import Entry, check_entries
+from torchrl_gpu.training.replay.buffer import DeviceReplay
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 
 _ENTRIES = {"capacity", "size", "transitions", "writer", "sampler"}
@@ -28,6 +29,7 @@ def replay_state(replay: TensorDictReplayBuffer) -> dict[str, Any]:
         "transitions": (transitions if size == capacity else transitions.clone()).to_dict(),  # a view saves all of it
         "writer": replay.writer.state_dict(),
         "sampler": replay.sampler.state_dict(),
+        "extra": replay.extra_state() if isinstance(replay, DeviceReplay) else {},
     }
 
 
@@ -64,6 +66,12 @@ def restore_replay(
             replay.sampler.check_state_dict(state["sampler"])
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
+    extra = state.get("extra", {})
+    if isinstance(replay, DeviceReplay):
+        if not isinstance(extra, Mapping):
+            raise ValueError(f"{where}: extra must be a mapping; got {shown(extra)}")
+        replay.check_extra_state(where, extra)
+        replay.load_extra_state(extra)
     if transitions is not None:
         replay.extend(transitions.to(replay.storage.device))
     replay.writer.load_state_dict(writer)

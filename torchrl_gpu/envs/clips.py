@@ -1,0 +1,77 @@
+"""Clips as observations: the last pictures of an environment, and what replay needs to keep each of them once."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.data import Bounded, TensorSpec, Unbounded
+
+STORED_KEYS = ("frame", "frame_at")
+"""Observations of which replay makes clips again."""
+
+
+@runtime_checkable
+class ClipSource(Protocol):
+    """Keeps frames by the environment and the number that `frame_at` says."""
+
+    def clips(self, frame_at: Tensor, length: int) -> Tensor:
+        """Clips (B, T, C, H, W) of T frames that end at `frame_at`, (B, 3)."""
+
+
+def clip_specs(length: int, height: int, width: int) -> dict[str, TensorSpec]:
+    """What is seen of one environment.
+
+    - `clip` (T, 3, H, W) uint8: the last T pictures, the oldest first; before there are T, the first is repeated;
+    - `frame` (3, H, W) uint8: the newest of them;
+    - `frame_at` (3,) int64: the row of the environment, how many pictures it had shown before this one, episodes before
+      included, and how many of the clip's others are of this episode.
+
+    Args:
+        length, height, width: T, H and W.
+    """
+    picture = 3, height, width
+    return {
+        "clip": Bounded(0, 255, (length, *picture), dtype=torch.uint8),
+        "frame": Bounded(0, 255, picture, dtype=torch.uint8),
+        "frame_at": Unbounded((3,), dtype=torch.int64),
+    }
+
+
+def first_clip(frame: Tensor, length: int) -> Tensor:
+    """Clips (N, T, …) of pictures (N, …) that nothing came before."""
+    return frame[:, None].expand(-1, length, *frame.shape[1:]).contiguous()
+
+
+def next_clip(clip: Tensor, frame: Tensor) -> Tensor:
+    """Clips (N, T, …) with the next pictures (N, …)."""
+    return torch.cat([clip[:, 1:], frame[:, None]], 1)
+
+
+def seen(clip: Tensor, shown: Tensor, step_count: Tensor) -> dict[str, Tensor]:
+    """What `clip_specs` names.
+
+    Args:
+        clip: (N, T, 3, H, W).
+        shown: How many pictures each environment had shown before the newest, (N,) int64.
+        step_count: Steps of the episode, (N,) int64.
+    """
+    earlier = step_count.clamp_max(clip.shape[1] - 1)
+    row = torch.arange(len(clip), device=clip.device)
+    return {"clip": clip, "frame": clip[:, -1], "frame_at": torch.stack([row, shown, earlier], 1)}
+
+
+def restore_clips(where: str, batch: TensorDictBase, replay: Any, length: int) -> TensorDictBase:
+    """Adds `clip` to states (B,) of replay that have `frame_at`; in place.
+
+    Raises:
+        ValueError: The replay keeps no frames.
+    """
+    if not isinstance(replay, ClipSource):
+        raise ValueError(
+            f"{where}: want a replay that keeps the frames of clips, such as torchrl_gpu.training.ClipReplay; got"
+            f" {type(replay).__name__}"
+        )
+    return batch.set("clip", replay.clips(batch.get("frame_at"), length))

@@ -1,0 +1,1 @@
+"""Networks and agents that look at clips."""

@@ -1,0 +1,246 @@
+"""Replay of clips: every frame is kept once, as bytes on the device, and clips are gathered by index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import torch
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from tensordict import NestedKey, TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu.arguments import shown
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.clips import STORED_KEYS
+from torchrl_gpu.envs.entries import Bounds, Entry, check_entries
+from torchrl_gpu.envs.memory import free_bytes
+from torchrl_gpu.training.replay.buffer import SHARE, DeviceReplay
+from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
+
+_MORE = 1.02  # frames per transition: the last picture of an episode belongs to no action
+_LAST = 2**62
+
+
+class ClipReplay(DeviceReplay):
+    """A `DeviceReplay` of environments that show clips: it keeps the frames, each once, and gathers clips from them.
+
+    Of T frames a clip, that is a T-th of what stacked clips take, and a 2T-th where next clips are kept, too. A clip
+    crosses neither the beginning of an episode nor to another environment; transitions whose frames have been
+    overwritten are never drawn. Frames are kept for episodes of 50 steps or more; of shorter ones, which have more last
+    pictures, somewhat fewer than `capacity` transitions can be drawn.
+
+    Frames go to the device, or to pinned host memory from which clips are staged, by `storage`.
+
+    Args:
+        batch_size, device, masked: As in `DeviceReplay`.
+        capacity, prioritized, alpha, beta, beta_updates, storage: As in `DeviceReplay`; "auto" is decided for frames
+            and for the rest of transitions each by itself.
+    """
+
+    frames: FrameStore | None = None
+    """Made by `codec_for`."""
+
+    def __init__(
+        self,
+        batch_size: int,
+        device: torch.device,
+        masked: bool = False,
+        *,
+        capacity: int = 100_000,
+        prioritized: bool = False,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        beta_updates: int | None = None,
+        storage: Literal["auto", "device", "host"] = "auto",
+    ) -> None:
+        super().__init__(
+            batch_size,
+            device,
+            True,  # those that have lost frames
+            capacity=capacity,
+            prioritized=prioritized,
+            alpha=alpha,
+            beta=beta,
+            beta_updates=beta_updates,
+            storage=storage,
+        )
+        self._wanted_storage = storage
+
+    def codec_for(self, env: BatchedEnv) -> FrameStore:
+        """Takes the frames out of what is played in an environment, before it becomes transitions.
+
+        Raises:
+            ValueError: It shows no `frame` and `frame_at`.
+        """
+        names = [str(key) for key in env.stored_keys]
+        if not set(STORED_KEYS) <= set(names):
+            raise ValueError(
+                f"ClipReplay: want an environment that shows clips, and keeps {' and '.join(STORED_KEYS)};"
+                f" {type(env).__name__} keeps {', '.join(names)}"
+            )
+        picture = env.observation_spec["frame"].shape[1:]
+        per_env = int(-(-self.capacity * _MORE // env.num_envs)) + env.observation_spec["clip"].shape[1]
+        self.frames = FrameStore(env.num_envs, per_env, picture, self._device, self._wanted_storage)
+        return self.frames
+
+    @property
+    def _frames(self) -> FrameStore:
+        if self.frames is None:
+            raise RuntimeError("ClipReplay: want codec_for(env) first, which makes room for its frames")
+        return self.frames
+
+    def extend(self, transitions: TensorDictBase, **kwargs: Any) -> Tensor:
+        """Adds transitions (B,) without their frames, which `codec_for(env).packed` has taken; their indices (B,)."""
+        index = super().extend(transitions, **kwargs)
+        kept = self.storage[: len(self)]
+        lost = ~self._frames.holds(kept.get("frame_at"), kept.get(("next", "frame_at")))
+        everything = torch.arange(len(self), device=lost.device)
+        cast("DevicePrioritySampler", self.sampler).leave_out(everything, lost)
+        return index
+
+    def clips(self, frame_at: Tensor, length: int) -> Tensor:
+        """Clips (B, T, C, H, W) uint8 of T frames that end at `frame_at`, (B, 3), see `envs.clips.clip_specs`."""
+        return self._frames.clips(frame_at, length)
+
+    def extra_state(self) -> dict[str, Any]:
+        """The frames."""
+        return {"frames": self._frames.state_dict()}
+
+    def check_extra_state(self, where: str, state: Mapping[str, Any]) -> None:
+        """ValueError unless `load_extra_state` would take it."""
+        self._frames.check_state_dict(where, state.get("frames"))
+
+    def load_extra_state(self, state: Mapping[str, Any]) -> None:
+        """Takes the frames."""
+        self._frames.load_state_dict(state["frames"])
+
+
+class FrameStore:
+    """The last pictures of each environment, in a ring of its own, found by environment and number.
+
+    Args:
+        num_envs: N.
+        capacity: Pictures kept of each environment, F.
+        picture: Their shape, (C, H, W).
+        device: Of what is given and read.
+        storage: "device", "host", or "auto": the device where they fit into most of its free memory, else pinned host
+            memory; the choice is logged.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        capacity: int,
+        picture: torch.Size,
+        device: torch.device,
+        storage: Literal["auto", "device", "host"] = "auto",
+    ) -> None:
+        self.capacity, self.device = capacity, torch.device(device)
+        shape = num_envs, capacity, *picture
+        self._staged = storage == "host" or (storage == "auto" and not self._fits(torch.Size(shape).numel()))
+        self._pins = self._staged and self.device.type == "cuda"
+        self._frames = torch.empty(shape, dtype=torch.uint8, device="cpu" if self._staged else self.device)
+        self._newest = torch.full((num_envs,), -1, dtype=torch.int64, device=self.device)
+        self._first = torch.full_like(self._newest, _LAST)
+
+    def _fits(self, needed: int) -> bool:
+        free = free_bytes(self.device)
+        if self.device.type == "cpu" or free is None or needed <= SHARE * free:
+            return True
+        rank_zero_info(
+            f"ClipReplay: its frames take {needed / 2**30:.1f} GiB and {self.device} has {free / 2**30:.1f} GiB free:"
+            " they are kept in host memory, and clips are staged"
+        )
+        return False
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the pictures."""
+        return self._frames.nbytes
+
+    # -- what a rollout does with it: see `Rollout`'s `store` --------------------------------------------------------
+
+    def packed(self, steps: TensorDictBase) -> TensorDictBase:
+        """Keeps the pictures of steps (N, S), in order, and takes them out; in place. Those without any stay so."""
+        if "frame" not in steps.keys():  # noqa: SIM118  # of a tensordict
+            return steps
+        after = steps.get("next")
+        for part in (after, steps):
+            self._write(part.get("frame"), part.get("frame_at")[..., 1])
+        self._first = torch.minimum(self._first, steps.get("frame_at")[:, 0, 1])
+        self._newest = after.get("frame_at")[:, -1, 1].clone()
+        steps.set("next", after.exclude("frame"))
+        return steps.exclude("frame", inplace=True)
+
+    def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
+        """What packed steps hold, given what is shown."""
+        most = torch.tensor([len(self._frames) - 1, _LAST, self.capacity - 1])
+        kept = {key: entry for key, entry in shown.items() if key not in ("frame", "clip")}
+        return kept | {"frame_at": Entry(torch.int64, (3,), Bounds(torch.zeros_like(most), most))}
+
+    def _write(self, frames: Tensor, number: Tensor) -> None:
+        row, place = torch.arange(len(frames), device=number.device)[:, None], number.remainder(self.capacity)
+        if self._staged:
+            row, place, frames = row.cpu(), place.cpu(), frames.cpu()
+        self._frames[row, place] = frames
+
+    # -- what a replay does with it ---------------------------------------------------------------------------------
+
+    def holds(self, frame_at: Tensor, later: Tensor) -> Tensor:
+        """Whether all pictures of clips that end at `frame_at` (B, 3), and of what follows them, are there; (B,)."""
+        row, number, earlier = frame_at.unbind(1)
+        oldest = torch.maximum(self._first, self._newest - self.capacity + 1)
+        return (number - earlier >= oldest[row]) & (later[:, 1] <= self._newest[row])
+
+    def clips(self, frame_at: Tensor, length: int) -> Tensor:
+        """As `ClipReplay.clips`."""
+        row, number, earlier = frame_at.unbind(1)
+        back = torch.arange(length - 1, -1, -1, device=frame_at.device)
+        place = (number[:, None] - torch.minimum(back, earlier[:, None])).remainder(self.capacity)
+        place = (row[:, None] * self.capacity + place).flatten().to(self._frames.device)
+        pictures = self._frames.flatten(2).flatten(0, 1)  # one as a whole: five times as fast as by index
+        found = pictures.index_select(0, place).view(len(row), length, *self._frames.shape[2:])
+        if not self._staged:
+            return found
+        if self._pins:
+            try:
+                found = found.pin_memory()
+            except RuntimeError as error:  # the plain copy does the same, more slowly
+                self._pins = False
+                rank_zero_warn(f"ClipReplay: clips are copied from pageable memory, as pinning failed: {error}")
+        return found.to(self.device, non_blocking=self._pins)
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The pictures so far, and their numbers. Reads the device."""
+        used = min(self.capacity, int(self._newest.max()) + 1)
+        frames = self._frames if used == self.capacity else self._frames[:, :used].clone()  # a view saves all of it
+        return {"frames": frames, "newest": self._newest, "first": self._first}
+
+    def check_state_dict(self, where: str, state: Any) -> None:
+        """ValueError unless `load_state_dict` would take it."""
+        frames = state.get("frames") if isinstance(state, Mapping) else None
+        used = frames.shape[1] if isinstance(frames, Tensor) and frames.ndim == self._frames.ndim else 0
+        if not 0 <= used <= self.capacity:
+            raise ValueError(f"{where}: want at most {self.capacity} frames of an environment; got {shown(frames)}")
+        shape, rows = self._frames.shape, tuple(self._newest.shape)
+        most = _LAST if used == self.capacity else used - 1
+        wanted: dict[NestedKey, Entry] = {
+            "frames": Entry(torch.uint8, (shape[0], used, *shape[2:])),
+            "newest": Entry(torch.int64, rows, Bounds(-1, most)),
+            "first": Entry(torch.int64, rows, Bounds(0, _LAST)),
+        }
+        check_entries(f"{where}: frames", state, wanted)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Takes what `state_dict` gave.
+
+        Raises:
+            ValueError: It is something else; nothing has changed then.
+        """
+        self.check_state_dict("FrameStore.load_state_dict", state)
+        self._frames[:, : state["frames"].shape[1]] = state["frames"]
+        self._newest.copy_(state["newest"])
+        self._first.copy_(state["first"])
