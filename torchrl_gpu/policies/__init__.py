@@ -16,6 +16,10 @@ from torchrl_gpu.policies.packing.distributional import PlacementAtoms, Placemen
 from torchrl_gpu.policies.packing.scores import PlacementScores
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets
+from torchrl_gpu.policies.video.r3d import R3D18
+from torchrl_gpu.policies.video.settings import ClipEncoder
+from torchrl_gpu.policies.video.simple import Simple2DCNN, Simple3DCNN
+from torchrl_gpu.policies.video.timesformer import TimeSformer
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 
 __all__ = [
@@ -23,9 +27,11 @@ __all__ = [
     "DDPG",
     "DQN",
     "IQN",
+    "R3D18",
     "SAC",
     "Agent",
     "AgentSpace",
+    "ClipEncoder",
     "EpsilonGreedy",
     "NavigationActor",
     "NavigationAtoms",
@@ -40,7 +46,10 @@ __all__ = [
     "PlacementScores",
     "PolicyWrapper",
     "Rainbow",
+    "Simple2DCNN",
+    "Simple3DCNN",
     "SoftTargets",
+    "TimeSformer",
     "VectorActor",
     "VectorCritic",
     "VectorGaussian",
