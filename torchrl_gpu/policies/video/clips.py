@@ -38,7 +38,8 @@ class VideoEncoder(nn.Module, ABC):
     def forward(self, clip: Tensor) -> Tensor:
         """Features (…, F) float32 in [-1, 1] of clips (…, T, 3, H, W) uint8, under autocast too."""
         if clip.dtype is not torch.uint8 or clip.shape[-4:] != self.clip_shape:
-            arguments.refuse(type(self).__name__, "clip", f"of torch.uint8 (…, {self.clip_shape})", clip)
+            wanted = ", ".join(map(str, self.clip_shape))
+            arguments.refuse(type(self).__name__, "clip", f"a tensor of torch.uint8 (…, {wanted})", clip)
         return self.encode(clip.reshape(-1, *self.clip_shape)).view(*clip.shape[:-4], self.num_features)
 
     @abstractmethod
@@ -55,7 +56,7 @@ class VideoEncoder(nn.Module, ABC):
 
 
 class Projection(nn.Module):
-    """A linear layer, LayerNorm and tanh, as DrQ-v2 ends its encoder; the last two in float32."""
+    """A linear layer, LayerNorm and tanh, as DrQ-v2 ends its encoder; the last two not under autocast."""
 
     def __init__(self, num_inputs: int, num_features: int) -> None:
         super().__init__()
@@ -63,7 +64,7 @@ class Projection(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Features (…, F) float32 of inputs (…, I)."""
-        return self.norm(self.linear(inputs).float()).tanh()
+        return self.norm(self.linear(inputs).to(self.norm.weight.dtype)).tanh()
 
 
 def clip_shape_of(where: str, value: Sequence[int], least: ClipShape) -> ClipShape:

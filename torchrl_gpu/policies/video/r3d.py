@@ -72,10 +72,13 @@ class R3D18(VideoEncoder):
         return self.projection(self.pooled(clips))
 
     def pooled(self, clips: Tensor) -> Tensor:
-        """The mean of the last layer (B, 512) for clips (B, T, 3, H, W) uint8."""
+        """The mean of the last layer (B, 512) for clips (B, T, 3, H, W) uint8; on a CPU not under autocast."""
         x = (clips.transpose(1, 2).to(self.mean.dtype) - self.mean) / self.std  # (B, 3, T, H, W)
-        for stage in (self.stem, *self.layers):
-            x = self.stage(stage, x)
+        # On a CPU bfloat16 gradients of 3D convolutions of two frames are memory that nothing was written to, torch 2.15.
+        kind = clips.device.type
+        with torch.autocast(kind, enabled=torch.is_autocast_enabled(kind) and kind != "cpu"):
+            for stage in (self.stem, *self.layers):
+                x = self.stage(stage, x)
         return x.mean((2, 3, 4))
 
     def adapted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -84,10 +87,11 @@ class R3D18(VideoEncoder):
         Its classes are left out, and with GroupNorm, which has none, the running statistics.
         """
         renamed = {f"layers.{int(k[5]) - 1}{k[6:]}" if k.startswith("layer") else k: v for k, v in state.items()}
-        running = {name for name in renamed if name.endswith(("running_mean", "running_var", "num_batches_tracked"))}
-        unused = {"fc.weight", "fc.bias"} | (running - self.state_dict().keys())
-        own = {name: value for name, value in self.state_dict().items() if name.startswith("projection.")}
-        return {name: value for name, value in renamed.items() if name not in unused} | own
+        mine = self.state_dict()
+        unused = {name for name in renamed if name.startswith("fc.") or (name not in mine and "running_" in name)}
+        unused |= {name for name in renamed if name.endswith("num_batches_tracked")}  # counts nothing here
+        own = {name: mine[name] for name in mine if name.startswith("projection.") or "num_batches" in name}
+        return own | {name: value for name, value in renamed.items() if name not in unused}
 
 
 def _replace_norms(module: nn.Module, norm: str) -> None:

@@ -7,6 +7,7 @@ Activations lie with their channels last.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import final
 
@@ -28,7 +29,7 @@ class _PatchEncoder(VideoEncoder):
     def encode(self, clips: Tensor) -> Tensor:
         if clips.device.type != "cpu" or torch.compiler.is_compiling():
             return self.stage(self._encode, clips)
-        parts = clips.split(max(1, _PIXELS_AT_ONCE // clips[0].numel()))
+        parts = clips.split(max(1, _PIXELS_AT_ONCE // math.prod(self.clip_shape)))
         return torch.cat([self.stage(self._encode, part) for part in parts])
 
     def _encode(self, clips: Tensor) -> Tensor:
@@ -119,11 +120,12 @@ def _pixel_convolution(clips: Tensor, weight: Tensor, bias: Tensor | None) -> Te
     words = clips.contiguous().view(torch.int32).view(batch, frames, 3, rows, _PATCH, columns)
     windows = words.unfold(1, taken, 1).permute(0, 1, 3, 6, 2, 4, 5)  # (B, T-t+1, H/4, t, 3, 4, W/4)
     # First whole rows are moved, then a small matrix is turned: a third of the time of one copy.
-    patches = windows.reshape(-1, taken * 3 * _PATCH, columns).transpose(1, 2).contiguous().view(torch.uint8)
+    patches = windows.reshape(batch * (frames - taken + 1) * rows, taken * 3 * _PATCH, columns).transpose(1, 2)
+    patches = patches.clone(memory_format=torch.contiguous_format).view(torch.uint8)  # (B·(T-t+1)·H/4, W/4, t·48)
     flat = weight.transpose(1, 2).flatten(1) * _SCALE
     assert bias is not None
-    x = linear(patches.float(), flat, bias - _CENTRE * flat.sum(1)).relu_()
-    return x.view(batch, frames - taken + 1, rows, columns, -1)
+    x = linear(patches.to(flat.dtype), flat, bias - _CENTRE * flat.sum(1)).relu_()
+    return x.view(batch, frames - taken + 1, rows, columns, len(flat))
 
 
 def _convolution(x: Tensor, layer: nn.Conv2d | nn.Conv3d) -> Tensor:
@@ -138,4 +140,4 @@ def _convolution(x: Tensor, layer: nn.Conv2d | nn.Conv3d) -> Tensor:
     parts = [x[:, i : i + kept] for i in range(taken)]  # each (B, T-t+1, h/2, w/2, 2, 2C)
     x = parts[0] if taken == 1 else torch.stack(parts, 4)
     flat = weight.permute(0, 2, 3, 4, 1).flatten(1)
-    return linear(x.reshape(batch, kept, height // 2, width // 2, -1), flat, layer.bias).relu_()
+    return linear(x.reshape(batch, kept, height // 2, width // 2, flat.shape[1]), flat, layer.bias).relu_()

@@ -38,8 +38,8 @@ class TimeSformer(VideoEncoder):
     each frame has a copy there; the class token becomes the mean of its copies. The class token's last value goes
     through LayerNorm, then a linear layer, LayerNorm and tanh.
 
-    Departs from the released code: no drop path, and the linear layer behind attention over time does not start at zero
-    (there it starts from a network of images).
+    Departs from the released code: no drop path, torch's own start of linear layers (of the same size in base, larger in
+    narrower ones), and the layer behind attention over time does not start at zero, as there from a network of images.
 
     Args:
         clip_shape: (T, 3, H, W), H and W multiples of the patch.
@@ -73,7 +73,6 @@ class TimeSformer(VideoEncoder):
         self.time = nn.Parameter(torch.empty(frames, width))
         self.blocks = nn.ModuleList(Block(frames, width, num_heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width, _EPS)
-        self.apply(_start)
         for tokens in (self.class_token, self.space, self.time):
             trunc_normal_(tokens, std=0.02)
         self.projection = Projection(width, num_features)
@@ -93,7 +92,7 @@ class TimeSformer(VideoEncoder):
         batch, frames, colours, height, width = clips.shape
         side = self.patch
         cut = clips.view(batch, frames, colours, height // side, side, width // side, side)
-        patches = cut.permute(0, 1, 3, 5, 2, 4, 6).reshape(batch, frames, -1, colours * side**2)
+        patches = cut.permute(0, 1, 3, 5, 2, 4, 6).reshape(batch, frames, len(self.space) - 1, colours * side**2)
         pixels = (patches.to(self.space.dtype) - _CENTRE) / _SPREAD
         tokens = linear(pixels, self.embedding.weight.flatten(1), self.embedding.bias)
         return tokens + self.space[1:] + self.time[:, None]
@@ -141,9 +140,3 @@ class Block(nn.Module):
         first = first + moved[:, :, 0].mean(1, keepdim=True)
         packed = torch.cat([first, (tokens + moved[:, :, 1:]).flatten(1, 2)], 1)
         return packed + self.mlp(self.norm(packed))
-
-
-def _start(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        nn.init.zeros_(module.bias)
