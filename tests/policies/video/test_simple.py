@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -31,7 +32,7 @@ def projected(features: Tensor, w: Weights) -> Tensor:
 def naive_2d(clip: Tensor, w: Weights) -> Tensor:
     """Features of one clip (T, 3, H, W)."""
     pixels, features = clip.double() / 255 - 0.5, []
-    for before, frame in zip(pixels[:-1], pixels[1:], strict=True):
+    for before, frame in itertools.pairwise(pixels):
         x = torch.cat([frame, frame - before])[None]
         x = conv2d(x, w["stem.weight"], w["stem.bias"], stride=4).relu()
         for name in ("second", "third"):

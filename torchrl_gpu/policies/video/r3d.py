@@ -74,9 +74,8 @@ class R3D18(VideoEncoder):
     def pooled(self, clips: Tensor) -> Tensor:
         """The mean of the last layer (B, 512) for clips (B, T, 3, H, W) uint8; on a CPU not under autocast."""
         x = (clips.transpose(1, 2).to(self.mean.dtype) - self.mean) / self.std  # (B, 3, T, H, W)
-        # On a CPU bfloat16 gradients of 3D convolutions of two frames are memory that nothing was written to, torch 2.15.
-        kind = clips.device.type
-        with torch.autocast(kind, enabled=torch.is_autocast_enabled(kind) and kind != "cpu"):
+        # torch 2.15 leaves the bfloat16 gradients of 3D kernels over two frames unwritten on a CPU: whatever was there.
+        with torch.autocast("cpu", enabled=False):
             for stage in (self.stem, *self.layers):
                 x = self.stage(stage, x)
         return x.mean((2, 3, 4))

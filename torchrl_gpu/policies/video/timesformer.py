@@ -38,8 +38,9 @@ class TimeSformer(VideoEncoder):
     each frame has a copy there; the class token becomes the mean of its copies. The class token's last value goes
     through LayerNorm, then a linear layer, LayerNorm and tanh.
 
-    Departs from the released code: no drop path, torch's own start of linear layers (of the same size in base, larger in
-    narrower ones), and the layer behind attention over time does not start at zero, as there from a network of images.
+    Departs from the released code: no drop path; linear layers start as torch's own do, which is as large in base and
+    larger in narrower ones; that behind attention over time does not start at zero, as it does there, from a network of
+    images.
 
     Args:
         clip_shape: (T, 3, H, W), H and W multiples of the patch.
