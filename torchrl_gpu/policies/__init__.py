@@ -17,6 +17,10 @@ from torchrl_gpu.policies.packing.scores import PlacementScores
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets
 from torchrl_gpu.policies.video.from_clips import FromClips
+from torchrl_gpu.policies.video.r3d import R3D18
+from torchrl_gpu.policies.video.settings import ClipEncoder
+from torchrl_gpu.policies.video.simple import Simple2DCNN, Simple3DCNN
+from torchrl_gpu.policies.video.timesformer import TimeSformer
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 
 __all__ = [
@@ -24,9 +28,11 @@ __all__ = [
     "DDPG",
     "DQN",
     "IQN",
+    "R3D18",
     "SAC",
     "Agent",
     "AgentSpace",
+    "ClipEncoder",
     "EpsilonGreedy",
     "FromClips",
     "NavigationActor",
@@ -42,7 +48,10 @@ __all__ = [
     "PlacementScores",
     "PolicyWrapper",
     "Rainbow",
+    "Simple2DCNN",
+    "Simple3DCNN",
     "SoftTargets",
+    "TimeSformer",
     "VectorActor",
     "VectorCritic",
     "VectorGaussian",

@@ -46,7 +46,6 @@ class Mean(nn.Module):
 
 
 class Quantiles(nn.Module):
-
     in_keys: ClassVar = ["features"]
 
     def __init__(self, space: AgentSpace) -> None:
@@ -145,7 +144,9 @@ def test_nothing_is_read_by_the_host() -> None:
 def test_what_it_cannot_see_is_refused() -> None:
     agent = AGENTS["SAC"][1]
     plain = AgentSpace("Somewhere", (), {"speed": ((2,), "float32")}, low=(0.0,), high=(1.0,))
-    with pytest.raises(ValueError, match=r"FromClips: want clips \(T, C, H, W\) uint8 to observe; Somewhere gives speed"):
+    with pytest.raises(
+        ValueError, match=r"FromClips: want clips \(T, C, H, W\) uint8 to observe; Somewhere gives speed"
+    ):
         FromClips(plain, encoder=Mean, agent=agent)
     floats = AgentSpace("Somewhere", (), {"clip": (SHAPE, "float32")}, low=(0.0,), high=(1.0,))
     with pytest.raises(ValueError, match=r"those of Somewhere are float32 \(4, 3, 6, 5\)"):

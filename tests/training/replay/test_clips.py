@@ -73,7 +73,7 @@ class Played:
         self.env, self.capacity = NumberedEnv(**options.pop("env", {})), capacity
         self.replay = ClipReplay(16, CPU, capacity=capacity, **options)
         self.rollout = Rollout(self.env, self.env.stored_keys, n_steps, 0.9, store=self.replay.codec_for(self.env))
-        self.twin = NumberedEnv(**{"seed": self.env.seed})
+        self.twin = NumberedEnv(seed=self.env.seed)
         self.naive = Rollout(self.twin, ["clip", *clips.STORED_KEYS], n_steps, 0.9)
         self.kept: list[TensorDict] = []
 

@@ -58,11 +58,17 @@ class FromClips(Agent):
         with torch.no_grad():
             size = tuple(network(space.zeros(CLIP, 2)).shape[1:])
         if len(size) != 1:
-            raise ValueError(f"FromClips: want an encoder that gives features (…, D); got (…, {', '.join(map(str, size))})")
+            raise ValueError(
+                f"FromClips: want an encoder that gives features (…, D); got (…, {', '.join(map(str, size))})"
+            )
         seen = {FEATURES: (size, "float32")} | {k: v for k, v in space.observations.items() if k != CLIP}
-        inner = agent(AgentSpace(space.source, space.group, seen, space.num_actions, space.low, space.high, space.extras))
+        inner = agent(
+            AgentSpace(space.source, space.group, seen, space.num_actions, space.low, space.high, space.extras)
+        )
         if not inner.teaches_encoders:
-            raise ValueError(f"FromClips: want an agent whose first loss teaches an encoder, such as SAC; got {inner.name}")
+            raise ValueError(
+                f"FromClips: want an agent whose first loss teaches an encoder, such as SAC; got {inner.name}"
+            )
         self.discrete = inner.discrete  # type: ignore[misc]  # that of the agent
         super().__init__(space, gamma=inner.gamma, n_steps=inner.n_steps, exploration=None, targets=inner.targets)
         self.encoder, self.agent, self.shift = network, inner, shift
