@@ -98,7 +98,7 @@ def test_losses_are_those_of_the_agent_on_features(name: str) -> None:
     for key, loss in losses.items():
         assert torch.equal(loss, expected[key]), key
     assert torch.equal(batch["td_error"], given["td_error"])
-    assert "features" not in batch.keys() and "features" not in batch["next"].keys()
+    assert {"features"}.isdisjoint([*batch.keys(), *batch["next"].keys()])
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -126,7 +126,7 @@ def test_it_acts_as_the_agent_on_features(name: str) -> None:
     with set_exploration_type(ExplorationType.DETERMINISTIC):
         expected = agent.agent.policy(seen.clone().set("features", agent.encoder(seen["clip"])))
     assert torch.equal(out["action"], expected["action"])
-    assert "features" not in out.keys()
+    assert {"features"}.isdisjoint(out.keys())
     assert set(policy.state_dict()) >= {"policy.encoder.layer.weight"}
     shaped = policy(seen[:8].clone().reshape(2, 4))
     assert torch.allclose(shaped["action"].reshape(8, -1), out["action"][:8].reshape(8, -1), atol=1e-6)
@@ -154,7 +154,7 @@ def test_what_it_cannot_see_is_refused() -> None:
     for shift in (-1, 5):
         with pytest.raises(ValueError, match=f"FromClips: shift must be from 0 to 4 pixels; got {shift}"):
             FromClips(CONTINUOUS, encoder=Mean, agent=agent, shift=shift)
-    with pytest.raises(ValueError, match="FromClips: want an agent whose first loss teaches an encoder.*got DDPG"):
+    with pytest.raises(ValueError, match=r"FromClips: want an agent whose first loss teaches an encoder.*got DDPG"):
         FromClips(CONTINUOUS, encoder=Mean, agent=partial(DDPG, actor=VectorActor, critic=VectorCritic))
     with pytest.raises(ValueError, match=r"want an encoder that gives features \(…, D\); got \(…, 4, 3, 6, 5\)"):
         FromClips(CONTINUOUS, encoder=lambda shape: nn.Identity(), agent=agent)
@@ -167,7 +167,8 @@ def test_a_clip_is_shifted_as_a_whole_within_bounds() -> None:
     grid = (place[:, None] * size + place).to(torch.uint8)  # says where each pixel came from
     clips = grid.expand(200, 2, 3, size, size).contiguous()
     out = random_shift(clips, most)
-    assert out.dtype == torch.uint8 and (out == out[:, :1, :1]).all()
+    assert out.dtype == torch.uint8
+    assert (out == out[:, :1, :1]).all()
     seen = set()
     for each in out[:, 0, 0].long():
         middle = int(each[size // 2, size // 2])
@@ -176,5 +177,6 @@ def test_a_clip_is_shifted_as_a_whole_within_bounds() -> None:
         assert torch.equal(each, expected.long())
         seen.add((down, right))
     moves = {move for pair in seen for move in pair}
-    assert moves == set(range(-most, most + 1)) and len(seen) > 40
+    assert moves == set(range(-most, most + 1))
+    assert len(seen) > 40
     assert random_shift(clips, 0) is clips

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ class Played:
         transitions, _ = self.rollout.collect(policy, steps)
         torch.set_rng_state(state)
         whole, _ = self.naive.collect(policy, steps)
-        assert "frame" not in transitions.keys() and "frame" not in transitions["next"].keys()
+        assert {"frame"}.isdisjoint([*transitions.keys(), *transitions["next"].keys()])
         if len(transitions):
             self.replay.extend(transitions)
             self.kept = [*self.kept, *whole.unbind(0)][-self.capacity :]
@@ -122,7 +123,8 @@ def test_clips_cross_no_episode_and_no_environment() -> None:
         played.play(3)
         batch = played.env.restore(played.replay.sample(), played.replay)
         env, episode, step = batch["clip"][..., 0, 0].unbind(-1)
-        assert (env == env[:, -1:]).all() and (episode == episode[:, -1:]).all()
+        assert (env == env[:, -1:]).all()
+        assert (episode == episode[:, -1:]).all()
         back = torch.arange(T - 1, -1, -1)
         assert torch.equal(step.long(), (step[:, -1:].long() - back).clamp_min(0))
 
@@ -174,8 +176,6 @@ def test_a_restored_replay_goes_on_as_the_other(storage: Any) -> None:
 
 
 def saved(state: Any) -> Any:
-    import io
-
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)

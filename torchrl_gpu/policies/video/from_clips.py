@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import final
 
 import torch
@@ -18,7 +19,7 @@ from torchrl_gpu.policies.video.shift import random_shift
 
 CLIP, FEATURES = "clip", "features"
 
-ClipNetworkFactory = Callable[[tuple[int, int, int, int]], nn.Module]
+ClipNetworkFactory = Callable[[tuple[int, ...]], nn.Module]
 """Makes an encoder of clips (T, C, H, W): `forward` takes them (…, T, C, H, W) uint8 and gives features (…, D)."""
 
 
