@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.progress import RunProgress
     from torchrl_gpu.callbacks.summary import NetworkSummary
     from torchrl_gpu.callbacks.throughput import Throughput
+    from torchrl_gpu.callbacks.training_film import TrainingFilm
 
 _HOMES = {
     "EpisodeCheckpoint": "checkpoint",
@@ -22,6 +23,7 @@ _HOMES = {
     "NetworkSummary": "summary",
     "RunProgress": "progress",
     "Throughput": "throughput",
+    "TrainingFilm": "training_film",
 }
 __all__ = [
     "EpisodeCheckpoint",
@@ -31,6 +33,7 @@ __all__ = [
     "NetworkSummary",
     "RunProgress",
     "Throughput",
+    "TrainingFilm",
 ]
 
 

@@ -31,7 +31,8 @@ from torchrl_gpu.training.checkpoint_files import (
 from torchrl_gpu.training.run_record import run_record
 
 BEST, LAST = "best.ckpt", "last.ckpt"
-_PERIODIC = re.compile(r"(episodes|updates)-\d{1,20}\.ckpt")
+_PERIODIC = re.compile(r"((episodes|updates)-|[A-Za-z0-9_-]{1,40}_(ep|up))\d{1,20}\.ckpt")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _RUN = re.compile(r"[0-9a-f]{12}")
 
 
@@ -59,6 +60,8 @@ class EpisodeCheckpoint(Checkpoint):
         mode: Whether the largest ("max") or the smallest ("min") value is best.
         most_share: Of the time of training that saving may take: a checkpoint that is due waits until the last one has
             paid for itself. None saves whenever it is due. The first and the last one never wait.
+        name: Of checkpoints by episodes, updates or minutes: "sac_video" makes them `sac_video_epN.ckpt`, or
+            `sac_video_upN.ckpt` by updates. None calls them `episodes-N.ckpt` or `updates-N.ckpt`.
     """
 
     def __init__(
@@ -73,10 +76,11 @@ class EpisodeCheckpoint(Checkpoint):
         monitor: str | None = None,
         mode: Literal["max", "min"] = "max",
         most_share: float | None = 0.01,
+        name: str | None = None,
     ) -> None:
-        for name, count in (("every_n_episodes", every_n_episodes), ("every_n_updates", every_n_updates)):
+        for period, count in (("every_n_episodes", every_n_episodes), ("every_n_updates", every_n_updates)):
             if count is not None and count < 1:
-                raise ValueError(f"EpisodeCheckpoint: {name} must be at least 1; got {count}")
+                raise ValueError(f"EpisodeCheckpoint: {period} must be at least 1; got {count}")
         if every_n_minutes is not None and not 0 < every_n_minutes < math.inf:
             raise ValueError(f"EpisodeCheckpoint: every_n_minutes must be above 0; got {every_n_minutes}")
         if keep < 1:
@@ -85,6 +89,11 @@ class EpisodeCheckpoint(Checkpoint):
             raise ValueError(f"EpisodeCheckpoint: mode must be max or min; got {mode!r}")
         if most_share is not None and not 0 < most_share <= 1:
             raise ValueError(f"EpisodeCheckpoint: most_share must lie in (0, 1]; got {most_share}")
+        if name is not None and not _NAME.fullmatch(name):
+            raise ValueError(
+                f"EpisodeCheckpoint: name must be 1 to 40 letters, digits, hyphens and underscores; got {name!r}"
+            )
+        self.name = name
         self.dirpath, self.every_n_episodes, self.keep, self.save_replay = dirpath, every_n_episodes, keep, save_replay
         self.every_n_updates, self.every_n_minutes = every_n_updates, every_n_minutes
         self.monitor, self.mode, self.most_share = monitor, mode, most_share
@@ -127,7 +136,8 @@ class EpisodeCheckpoint(Checkpoint):
 
         Args:
             trainer: Whose run it is.
-            word: "last" for the newest whole one; what is torn is passed over, with a line that says so. Or "best".
+            word: "last" or "latest" for the newest whole one; what is torn is passed over, with a line that says so.
+                Or "best".
 
         Raises:
             ValueError: There is none.
@@ -200,7 +210,9 @@ class EpisodeCheckpoint(Checkpoint):
             return
         by_episodes = self.every_n_episodes is not None
         number = int(pl_module.episodes) if by_episodes else trainer.global_step
-        name = trainer.strategy.broadcast(f"{'episodes' if by_episodes else 'updates'}-{number}.ckpt")
+        kind = ("episodes-" if by_episodes else "updates-") if self.name is None else f"{self.name}_"
+        kind += "" if self.name is None else ("ep" if by_episodes else "up")
+        name = trainer.strategy.broadcast(f"{kind}{number}.ckpt")
         self._passed = passed
         self._saved = [*(each for each in self._saved if each != name), name]  # first: the checkpoint knows of itself
         self._save(trainer, pl_module, name, self.save_replay)

@@ -121,7 +121,7 @@ class PackageCLI(LightningCLI):
             ValueError: There is none: a run that was meant to go on must not begin anew.
         """
         word = self._get(self.config, "ckpt_path")
-        if word not in ("last", "best"):
+        if word not in ("last", "latest", "best"):
             return None
         from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 
@@ -148,7 +148,7 @@ class PackageCLI(LightningCLI):
     def _ckpt_path(self) -> str | None:
         """The checkpoint file that was asked for; None for Lightning's own words and for addresses."""
         path = self._found or self._get(self.config, "ckpt_path")
-        if path is None or path in ("best", "last", "hpc") or path.startswith("registry") or "://" in path:
+        if path is None or path in ("best", "last", "latest", "hpc") or path.startswith("registry") or "://" in path:
             return None
         return str(path)
 

@@ -69,6 +69,6 @@ def check_checkpoint_path(ckpt_path: str) -> None:
     Raises:
         FileNotFoundError: There is no such checkpoint.
     """
-    is_word = ckpt_path in ("", "best", "last", "hpc", "null") or ckpt_path.startswith("registry")
+    is_word = ckpt_path in ("", "best", "last", "latest", "hpc", "null") or ckpt_path.startswith("registry")
     if not is_word and "://" not in ckpt_path and not Path(ckpt_path).exists():
         raise FileNotFoundError(f"checkpoint {ckpt_path}: want an existing file; got none there")

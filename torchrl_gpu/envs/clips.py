@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.nn.functional import interpolate
 from torchrl.data import Bounded, TensorSpec, Unbounded
 
 STORED_KEYS = ("frame", "frame_at")
@@ -61,6 +62,25 @@ def seen(clip: Tensor, shown: Tensor, step_count: Tensor) -> dict[str, Tensor]:
     earlier = step_count.clamp_max(clip.shape[1] - 1)
     row = torch.arange(len(clip), device=clip.device)
     return {"clip": clip, "frame": clip[:, -1], "frame_at": torch.stack([row, shown, earlier], 1)}
+
+
+def sheet(clip: Tensor, width: int, height: int) -> Tensor:
+    """The frames of one clip (T, 3, H, W) in one picture, row by row, uint8 (height, width, 3) RGB; pixels as they are.
+
+    Each is enlarged by the same whole number of times as far as there is room, and made smaller where there is none.
+    """
+    length, _, rows, columns = clip.shape
+    across = min(range(1, length + 1), key=lambda n: -min(width / (n * columns), height / (-(-length // n) * rows)))
+    down = -(-length // across)
+    scale = min(width / (across * columns), height / (down * rows))
+    size = [max(1, int(side * (int(scale) if scale >= 1 else scale))) for side in (rows, columns)]
+    frames = interpolate(clip.float(), size, mode="nearest").to(torch.uint8)
+    out = clip.new_zeros(3, height, width)
+    for i, frame in enumerate(frames):
+        top, left = (i // across) * height // down, (i % across) * width // across
+        top, left = top + (height // down - size[0]) // 2, left + (width // across - size[1]) // 2
+        out[:, top : top + size[0], left : left + size[1]] = frame
+    return out.permute(1, 2, 0).contiguous()
 
 
 def restore_clips(where: str, batch: TensorDictBase, replay: Any, length: int) -> TensorDictBase:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from torchrl_gpu.envs.dishes.economics import Economics, Optimum, stationary_opt
 from torchrl_gpu.envs.dishes.reference import MOST_BROKEN
 from torchrl_gpu.envs.entries import Bounds
 from torchrl_gpu.envs.episodic import Advanced, EpisodicEnv
+from torchrl_gpu.envs.viewable import Decision, Overlay
 
 _MOST_DEMAND = 4.0  # times the usual one, in what is observed
 _TURN = 0.45  # of a phase from slice to slice at most, so that its direction can be told
@@ -184,6 +185,15 @@ class DishwashingEnv(EpisodicEnv):
         camera = Camera(height, width, self.device)
         seen = {name: self.entries[name][rows] for name in VISIBLE}
         return camera.draw(seen, self._clock[rows]).permute(0, 2, 3, 1).contiguous()
+
+    @property
+    def overlays(self) -> Mapping[str, Overlay]:
+        """What the policy sees, where that is a clip."""
+        return {"clip": Overlay("What the policy sees", "env")} if self.observe_as == "video" else {}
+
+    def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> Tensor:
+        """The clip of one shift, its frames one after the other in rows, uint8 (H, W, 3) RGB."""
+        return clips.sheet(self.entries["clip"][index], width, height)
 
     @cached_property
     def _camera(self) -> Camera:
