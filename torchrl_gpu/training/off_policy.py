@@ -20,6 +20,7 @@ from torchrl_gpu.policies.video.from_clips import FromClips
 from torchrl_gpu.policies.video.settings import ClipEncoder
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.out_of_memory import Share, advice
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
 from torchrl_gpu.training.run import EnvFactory, ReplayRun, check_counts
 from torchrl_gpu.training.updates.capturable import keep_capturable
@@ -207,9 +208,14 @@ class OffPolicy(ReplayRun):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """Plays, then updates."""
         self._play()
-        losses = [self._update() for _ in range(self.updates_now(self.updates_per_step))]
+        with advice(type(self).__name__, self.env.device, self.batch_size, self._replay_share):
+            losses = [self._update() for _ in range(self.updates_now(self.updates_per_step))]
         if self.logs_now:
             self.log_step(self._mean_losses(losses) | {**self.outcomes, **self.agent.metrics, "frames": self.frames})
+
+    def _replay_share(self) -> Share:
+        taken = self.replay.num_bytes if isinstance(self.replay, DeviceReplay) else 0
+        return Share("--model.replay.init_args.capacity", self.replay.storage.max_size, taken)
 
     def _mean_losses(self, losses: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """The loss, and where it has several parts those."""

@@ -84,6 +84,13 @@ class DeviceReplay(TensorDictReplayBuffer):
         """Transitions kept."""
         return self.storage.max_size
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes on the device of samples."""
+        if self._kind == "host" or not len(self):
+            return 0
+        return self.storage[: len(self)].bytes() // len(self) * self.capacity
+
     def extend(self, transitions: TensorDictBase, **kwargs: Any) -> Tensor:
         """Adds transitions (B,); their indices (B,)."""
         if self._kind == "auto":

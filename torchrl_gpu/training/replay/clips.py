@@ -90,6 +90,11 @@ class ClipReplay(DeviceReplay):
             raise RuntimeError("ClipReplay: want codec_for(env) first, which makes room for its frames")
         return self.frames
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes on the device of samples, frames included."""
+        return super().num_bytes + self._frames.num_bytes * (not self._frames.staged)
+
     def extend(self, transitions: TensorDictBase, **kwargs: Any) -> Tensor:
         """Adds transitions (B,) without their frames, which `codec_for(env).packed` has taken; their indices (B,)."""
         index = super().extend(transitions, **kwargs)
@@ -138,9 +143,9 @@ class FrameStore:
     ) -> None:
         self.capacity, self.device = capacity, torch.device(device)
         shape = num_envs, capacity, *picture
-        self._staged = storage == "host" or (storage == "auto" and not self._fits(torch.Size(shape).numel()))
-        self._pins = self._staged and self.device.type == "cuda"
-        self._frames = torch.empty(shape, dtype=torch.uint8, device="cpu" if self._staged else self.device)
+        self.staged = storage == "host" or (storage == "auto" and not self._fits(torch.Size(shape).numel()))
+        self._pins = self.staged and self.device.type == "cuda"
+        self._frames = torch.empty(shape, dtype=torch.uint8, device="cpu" if self.staged else self.device)
         self._newest = torch.full((num_envs,), -1, dtype=torch.int64, device=self.device)
         self._first = torch.full_like(self._newest, _LAST)
 
@@ -181,7 +186,7 @@ class FrameStore:
 
     def _write(self, frames: Tensor, number: Tensor) -> None:
         row, place = torch.arange(len(frames), device=number.device)[:, None], number.remainder(self.capacity)
-        if self._staged:
+        if self.staged:
             row, place, frames = row.cpu(), place.cpu(), frames.cpu()
         self._frames[row, place] = frames
 
@@ -201,7 +206,7 @@ class FrameStore:
         place = (row[:, None] * self.capacity + place).flatten().to(self._frames.device)
         pictures = self._frames.flatten(2).flatten(0, 1)  # one as a whole: five times as fast as by index
         found = pictures.index_select(0, place).view(len(row), length, *self._frames.shape[2:])
-        if not self._staged:
+        if not self.staged:
             return found
         if self._pins:
             try:

@@ -1,0 +1,102 @@
+"""What would have fitted, where a device has run out of memory."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+
+_SPARE = 0.9  # of what there is: allocators leave gaps
+_TRIED = re.compile(r"Tried to allocate ([0-9.]+) (bytes|KiB|MiB|GiB|TiB)")
+_UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
+
+
+class OutOfMemoryAdvice(torch.OutOfMemoryError):
+    """An update did not fit; says which batch or which replay would have."""
+
+
+class Memory(NamedTuple):
+    """Bytes of a device: what there is for this process, what is taken now, and the most that was."""
+
+    total: int
+    taken: int
+    peak: int
+
+
+class Share(NamedTuple):
+    """What a run has of a thing: by which option, how many, and the bytes that all of them take."""
+
+    option: str
+    number: int
+    num_bytes: int
+
+
+def device_memory(device: torch.device) -> Memory | None:
+    """None on a device that does not count it."""
+    if device.type != "cuda":
+        return None
+    free, _ = torch.cuda.mem_get_info(device)
+    total = free + torch.cuda.memory_reserved(device)
+    return Memory(total, torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device))
+
+
+@contextmanager
+def advice(where: str, device: torch.device, batch_size: int, replay: Callable[[], Share]) -> Iterator[None]:
+    """Turns an update that does not fit into an error that says what would have.
+
+    Args:
+        where: The first part of the message.
+        device: Of the update.
+        batch_size: Its transitions.
+        replay: What replay has of that device; asked only then.
+
+    Raises:
+        OutOfMemoryAdvice: In place of torch's error, on devices that count their memory.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        said, before = str(error), device_memory(device)
+        if before is None:
+            raise
+        error.__traceback__ = None  # it holds what the update had made
+        gc.collect()
+        now = device_memory(device) or before
+        raise OutOfMemoryAdvice(
+            advised(where, device, now._replace(peak=before.peak), said, batch_size, replay())
+        ) from None
+
+
+def advised(where: str, device: torch.device, memory: Memory, said: str, batch_size: int, replay: Share) -> str:
+    """The message.
+
+    What an update takes beside all that stays is taken to grow with its batch; it is known to be at least the peak and
+    what could not be had then, so that what is advised is the most that can fit.
+
+    Args:
+        where: Its first part.
+        device: That ran out of memory.
+        memory: Once what the update had made is gone; `peak` is that of before.
+        said: Torch's own message.
+        batch_size: Transitions of the update.
+        replay: What replay has of the device.
+    """
+    tried = _TRIED.search(said)
+    more = int(float(tried[1]) * 2 ** _UNITS[tried[2]]) if tried else 0
+    needed, room = memory.peak - memory.taken + more, int(memory.total * _SPARE) - memory.taken
+    lines = []
+    if 0 < (batch := batch_size * room // max(1, needed)) < batch_size:
+        lines.append(f"--model.batch_size {batch}")
+    left = replay.num_bytes - (needed - room)
+    if 0 < left < replay.num_bytes and (number := replay.number * left // replay.num_bytes) > batch_size:
+        lines.append(f"{replay.option} {number}")
+    what = " or ".join(lines) or "fewer environments, smaller frames or a smaller network"
+    return (
+        f"{where}: want an update that fits into {memory.total / 2**30:.1f} GiB of {device}; got one of {batch_size}"
+        f" transitions that takes {needed / 2**30:.1f} GiB or more, beside {memory.taken / 2**30:.1f} GiB that stay, of"
+        f" which replay has {replay.num_bytes / 2**30:.1f}; at most this can fit: {what}"
+    )
