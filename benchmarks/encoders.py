@@ -1,14 +1,13 @@
 """What encoders of clips cost: `python benchmarks/encoders.py [--output FILE]`.
 
 Weights, operations, and the processor's time of one thread for a clip, forward and with the backward pass: float32, in
-turns, medians. `Simple2DCNN` stands beside the same and other layers through `torch.nn.Conv2d`; the same layers are
+turns, the least of each. `Simple2DCNN` stands beside the same and other layers through `torch.nn.Conv2d`; the same layers are
 compared with it before anything is timed. A pass that would take longer than `--longest` is not timed. Some minutes.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -119,15 +118,15 @@ def passes(encoder: nn.Module, clips: Tensor) -> tuple[Callable[[], Any], Callab
     return torch.no_grad()(lambda: encoder(clips)), lambda: encoder(clips).backward(gradient)
 
 
-def medians(calls: list[Callable[[], Any]], turns: int) -> list[float]:
-    """Milliseconds of the processor that calls take, in turns, the first of which does not count."""
+def least(calls: list[Callable[[], Any]], turns: int) -> list[float]:
+    """Milliseconds of the processor that calls take at least, in turns, the first of which does not count."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(1 + turns):
         for call, found in zip(calls, times, strict=True):
             begun = time.process_time()
             call()
             found.append(1e3 * (time.process_time() - begun))
-    return [statistics.median(found[1:]) for found in times]
+    return [min(found[1:]) for found in times]
 
 
 def rows(turns: int, longest: float) -> Iterator[dict[str, Any]]:
@@ -145,7 +144,7 @@ def rows(turns: int, longest: float) -> Iterator[dict[str, Any]]:
             } | dict.fromkeys(("batch", "forward_ms", "both_ms"), _UNTIMED)
             if batch:
                 calls = passes(settings.make(shape), random_clips(shape, batch))
-                forward, both = medians(list(calls), turns)
+                forward, both = least(list(calls), turns)
                 row |= {"batch": batch, "forward_ms": forward / batch, "both_ms": both / batch}
             print(*row.values(), sep=" | ", flush=True)
             yield row
@@ -162,7 +161,7 @@ def main() -> None:
     keep_freed_memory()  # as training does
     torch.manual_seed(0)
     made, clips = layouts(), random_clips((4, 3, 64, 64), BATCH)
-    times = medians([passes(encoder, clips)[1] for encoder in made.values()], 3 * args.turns)
+    times = least([passes(encoder, clips)[1] for encoder in made.values()], 3 * args.turns)
     compared = [
         {"encoder": name, "batch_ms": each, "ratio": each / times[0]} for name, each in zip(made, times, strict=True)
     ]
