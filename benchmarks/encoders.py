@@ -1,8 +1,9 @@
 """What encoders of clips cost: `python benchmarks/encoders.py [--output FILE]`.
 
 Weights, operations, and the processor's time of one thread for a clip, forward and with the backward pass: float32, in
-turns, the least of each. `Simple2DCNN` stands beside the same and other layers through `torch.nn.Conv2d`; the same layers are
-compared with it before anything is timed. A pass that would take longer than `--longest` is not timed. Some minutes.
+turns, the least of each. `Simple2DCNN` stands beside the same and other layers through `torch.nn.Conv2d`; the same
+layers are compared with it before anything is timed. A pass that would take longer than `--longest` is not timed. Some
+minutes.
 """
 
 from __future__ import annotations
