@@ -20,6 +20,7 @@ from torchrl_gpu.evaluation.shares import percent, share_error
 HERE = Path(__file__).parent
 PAGES = (
     HERE.parent / "docs" / "performance.md",
+    HERE.parent / "docs" / "encoders.md",
     HERE.parent / "docs" / "streaming.md",
     HERE.parent / "docs" / "training.md",
     HERE.parent / "docs" / "environments" / "marine.md",

@@ -66,14 +66,15 @@ class R3D18(VideoEncoder):
         self.mean: Tensor
         self.std: Tensor
         for name, colours in (("mean", _KINETICS_MEAN), ("std", _KINETICS_STD)):
-            self.register_buffer(name, 255 * torch.tensor(colours)[:, None, None, None], persistent=False)
+            self.register_buffer(name, 255 * torch.tensor(colours), persistent=False)
 
     def encode(self, clips: Tensor) -> Tensor:
         return self.projection(self.pooled(clips))
 
     def pooled(self, clips: Tensor) -> Tensor:
         """The mean of the last layer (B, 512) for clips (B, T, 3, H, W) uint8; on a CPU not under autocast."""
-        x = (clips.transpose(1, 2).to(self.mean.dtype) - self.mean) / self.std  # (B, 3, T, H, W)
+        pixels = clips.transpose(1, 2).to(self.mean.dtype)  # (B, 3, T, H, W)
+        x = (pixels - self.mean[:, None, None, None]) / self.std[:, None, None, None]
         # torch 2.15 leaves the bfloat16 gradients of 3D kernels over two frames unwritten on a CPU: whatever was there.
         with torch.autocast("cpu", enabled=False):
             for stage in (self.stem, *self.layers):
