@@ -71,7 +71,7 @@ class Camera:
         middle = 32 + 6 * _wave(seen["arm"]) + 3 * seen["fatigue"] * _wave(seen["shake"])  # (N, 1)
         self._paint(out, self._arm, (((self._arm.x - middle).abs() < 2)[:, None], _ARM))
         across = self._sponge.x - middle
-        sponge, stripe = across.abs() < 5, (across / 5 - seen["roll"]).remainder(1) < 0.5
+        sponge, stripe = across.abs() < 7, (across / 14 - seen["roll"]).remainder(1) < 0.5
         self._paint(out, self._sponge, ((sponge & ~stripe)[:, None], _SPONGE), ((sponge & stripe)[:, None], _STRIPE))
         pattern = ((self._shards.x + self._shards.y[:, None]) / 4).remainder(1) < 0.5
         self._paint(out, self._shards, (pattern & (seen["broken"] > 0)[:, :, None], _SHARDS))

@@ -35,13 +35,13 @@ class Economics:
     """
 
     value: float = 0.20
-    damage: float = 4.80
+    damage: float = 0.80
     energy: float = 1.20
     attention: float = 0.66
     wage: float = 0.25
     tool: float = 3.00
     capacity: float = 12.0
-    fragility: float = 0.02
+    fragility: float = 0.10
     tired_odds: float = 1.0
     worn_odds: float = 1.0
     stacked_odds: float = 1.0

@@ -8,7 +8,7 @@ import numpy as np
 
 from torchrl_gpu.envs.dishes.economics import Economics
 
-MOST_BROKEN = 8
+MOST_BROKEN = 16
 """Dishes that can break in a slice."""
 
 
