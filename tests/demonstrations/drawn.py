@@ -183,7 +183,7 @@ def write_dataset(root: Path) -> Path:
     for place in dict.fromkeys(PLACES):
         numbers = [i for i, each in enumerate(PLACES) if each == place]
         parts = [data_columns(i) for i in numbers]
-        write_data(root, place, {name: sum((each[name] for each in parts), []) for name in parts[0]})
+        write_data(root, place, {name: [row for each in parts for row in each[name]] for name in parts[0]})
         frames = [picture(i, frame) for i in numbers for frame in range(LENGTHS[i])]
         write_video(root / f"videos/{CAMERA}/chunk-{place[0]:03d}/file-{place[1]:03d}.mp4", frames)
     write_episodes(root, [episode_row(i) for i in range(len(LENGTHS))])
