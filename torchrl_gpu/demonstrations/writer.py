@@ -19,6 +19,14 @@ from torchrl_gpu.streaming.codecs.extras import load
 VERSION = "v3.0"
 _CHUNKS_SIZE = 1000  # files of a folder
 _OPTIONS = {"preset": "veryfast", "crf": "18"}
+_TASKS_INDEX = {  # LeRobot reads tasks with pandas, and looks for them in the index
+    "index_columns": ["task"],
+    "column_indexes": [],
+    "columns": [
+        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
+        for name, kind, numpy in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
+    ],
+}
 _WHERE = "LeRobotWriter"
 
 
@@ -128,6 +136,7 @@ class LeRobotWriter:
         path = self._path(EPISODES_PATH, 0)
         pq.write_table(pa.Table.from_pylist(self._episodes), path)
         tasks = pa.table({"task_index": pa.array([0], pa.int64()), "task": [self.task]})
+        tasks = tasks.replace_schema_metadata({"pandas": json.dumps(_TASKS_INDEX)})
         pq.write_table(tasks, self._part / "meta" / "tasks.parquet")
         stats = {name: moments.stats(picture=name == self.camera) for name, moments in self._moments.items()}
         _write_json(self._part / "meta" / "stats.json", stats)
