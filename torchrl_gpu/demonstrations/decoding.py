@@ -27,6 +27,8 @@ MOST_PIXELS = 2**25
 """Of a frame: 8192×4096."""
 _BATCH_BYTES = 2**26  # of frames that are decoded before they are handed on
 _MOST_BATCH = 64
+_SMALL = 0x20 | 0x2000
+"""SWS_AREA and SWS_FULL_CHR_H_INT of libswscale: without the second, colour has half the columns of the small frame."""
 _VIDEO = "an MP4 file with a video that decodes"
 
 Decoder = Literal["auto", "pyav", "torchcodec"]
@@ -132,6 +134,8 @@ def _header(container: Any, name: str) -> VideoHeader:
     if not container.streams.video:
         refuse(name, _VIDEO, "one without a video stream")
     stream = container.streams.video[0]
+    if stream.codec_context is None:
+        refuse(name, _VIDEO, "one of an unknown codec")
     height, width, rate = stream.height, stream.width, stream.average_rate
     if not (height and width and rate) or not 0.1 <= rate <= 1000:
         refuse(name, f"{_VIDEO}, of 0.1 to 1000 frames a second", f"{height}×{width} at {rate} frames a second")
@@ -160,13 +164,14 @@ def _by_pyav(path: Path, name: str, size: tuple[int, int] | None) -> Iterator[Ba
         context.thread_count = torch.get_num_threads()
         # Kept over the frames: to set it up takes longer than a frame.
         reformatter = load("av.video.reformatter", "video", "demonstrations").VideoReformatter()
+        how = _SMALL if (height, width) != given[:2] else None
         frames = np.empty((_batch_size(height, width), height, width, 3), np.uint8)
         seconds: list[float] = []
         for frame in container.decode(stream):
             if (frame.height, frame.width) != given[:2] or frame.is_corrupt or frame.time is None:
                 came = "a corrupt one" if frame.is_corrupt else f"{frame.height}×{frame.width} at {frame.time} s"
                 refuse(name, f"frames of {given.height}×{given.width}, each with its time", came)
-            small = reformatter.reformat(frame, width, height, "rgb24", interpolation="AREA")
+            small = reformatter.reformat(frame, width, height, "rgb24", interpolation=how)
             frames[len(seconds)] = small.to_ndarray()
             seconds.append(frame.time)
             if len(seconds) == len(frames):
