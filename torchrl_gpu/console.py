@@ -29,6 +29,7 @@ def progress(title: str) -> Iterator[Callable[[str], None]]:
 def progress_bar(title: str, unit: str) -> Iterator[Callable[[int, int], None]]:
     """A bar that is told how many of how many are done; it goes away."""
     columns = TextColumn(title), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

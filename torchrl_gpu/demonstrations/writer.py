@@ -15,6 +15,7 @@ import numpy as np
 from torchrl_gpu import arguments
 from torchrl_gpu.demonstrations.lerobot import DATA_PATH, EPISODES_PATH, IMAGES, INDICES, INFO, VIDEO_PATH
 from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.streaming.codecs.yuv import set_color_properties
 
 VERSION = "v3.0"
 _CHUNKS_SIZE = 1000  # files of a folder
@@ -158,6 +159,7 @@ class LeRobotWriter:
         rate = Fraction(self.fps).limit_denominator(1001)
         self._stream = self._container.add_stream("libx264", rate=rate, options=_OPTIONS)
         self._stream.width, self._stream.height, self._stream.pix_fmt = self.width, self.height, "yuv420p"
+        set_color_properties(self._stream.codec_context)
 
     def _finish_file(self) -> None:
         self._close_video()
