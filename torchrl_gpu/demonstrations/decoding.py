@@ -27,7 +27,7 @@ MOST_PIXELS = 2**25
 """Of a frame: 8192×4096."""
 _BATCH_BYTES = 2**26  # of frames that are decoded before they are handed on
 _MOST_BATCH = 64
-_SMALL = 0x20 | 0x2000
+SMALL = 0x20 | 0x2000
 """SWS_AREA and SWS_FULL_CHR_H_INT of libswscale: without the second, colour has half the columns of the small frame."""
 _VIDEO = "an MP4 file with a video that decodes"
 
@@ -164,7 +164,7 @@ def _by_pyav(path: Path, name: str, size: tuple[int, int] | None) -> Iterator[Ba
         context.thread_count = torch.get_num_threads()
         # Kept over the frames: to set it up takes longer than a frame.
         reformatter = load("av.video.reformatter", "video", "demonstrations").VideoReformatter()
-        how = _SMALL if (height, width) != given[:2] else None
+        how = SMALL if (height, width) != given[:2] else None
         frames = np.empty((_batch_size(height, width), height, width, 3), np.uint8)
         seconds: list[float] = []
         for frame in container.decode(stream):
