@@ -1,10 +1,11 @@
 """Clips of demonstration video, from a store and decoded when they are asked for:
 `python benchmarks/demonstrations.py [--output FILE]`.
 
-A video of 640×480 in H.264, with a key frame in every second frame as LeRobot's recorder sets it, which is the best that
-random access can have, is decoded once into a store of 64×64; then 256 clips of 4 frames are had from the store, and by
-a decoder that is kept open, seeks and decodes what is asked for. Both sides get the same indices in turns, both warm,
-on one thread; before they are timed, their clips are compared bit for bit. A minute or two.
+A video of 640×480 in H.264, with a key frame in every second frame as LeRobot's recorder sets it, which is the best
+that random access can have, is decoded once into a store of 64×64; then 256 clips of 4 frames are had from the store,
+and by a decoder that is kept open, seeks and decodes what is asked for. Both sides get the same indices in turns, both
+warm, on one thread; a figure is the processor's time. Before they are timed, their clips are compared bit for bit. A
+minute or two.
 """
 
 from __future__ import annotations
@@ -73,10 +74,10 @@ class DecodedAtAccess:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """That a call takes."""
-    begun = time.perf_counter()
+    """Of the processor, for a call."""
+    begun = time.process_time()
     call()
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def measure(folder: Path, frames: int, side: int, batch: int, length: int, turns: int) -> dict[str, float]:

@@ -120,9 +120,10 @@ class ClipStore:
         index = index.to(self.device).clamp(0, len(self) - 1)
         back = torch.arange(1 - length, 1, device=self.device)
         at = torch.maximum(index[:, None] + back, self.first[index][:, None])  # (B, T)
-        if self.frames.device == self.device:
-            return self.frames[at]
-        found = self.frames[at.cpu()]
+        shape = (len(index), length, *self.frames.shape[1:])
+        if self.frames.device == self.device:  # not frames[at], which copies byte by byte on a CPU
+            return self.frames.index_select(0, at.flatten()).view(shape)
+        found = self.frames.index_select(0, at.flatten().cpu()).view(shape)
         pinned = found.pin_memory() if self.device.type == "cuda" else found
         return pinned.to(self.device, non_blocking=True)
 
