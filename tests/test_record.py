@@ -16,6 +16,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.dishes.env import DishwashingEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.evaluation.results import evaluation
+from torchrl_gpu.play.loading import LoadedPolicy
 from torchrl_gpu.record import record
 
 
@@ -76,6 +77,27 @@ def test_the_command_records_a_config(tmp_path: Path, capsys: pytest.CaptureFixt
     store = load_demonstrations(tmp_path / "bins", device="cpu")
     assert store.num_episodes == 2
     assert store.tasks == {0: "PackingEnv, random"}
+
+
+@pytest.mark.parametrize(
+    ("args", "who"),
+    [([], (None, "random")), (["--ckpt_path", "last"], ("last", None)), (["--policy", "x"], (None, "x"))],
+)
+def test_a_checkpoint_plays_itself_and_without_one_chance_does(
+    args: list[str], who: tuple[str | None, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def load_policy(rest: list[str], ckpt_path: str | None, wanted: str | None, num_envs: int) -> LoadedPolicy:
+        asked.append((ckpt_path, wanted, num_envs))
+        env = DishwashingEnv(num_envs, max_steps=2, device="cpu", seed=0)
+        return LoadedPolicy(env, RandomActions(env), "somebody")
+
+    monkeypatch.setattr("torchrl_gpu.play.loading.load_policy", load_policy)
+    options = ["--config", "packing.yaml", "--episodes", "1", "--out", str(tmp_path / "a"), "--task", "wash", *args]
+    assert cli.main(["record", *options], program="torchrl-gpu") is None
+    assert asked == [(*who, 1)]
+    assert load_demonstrations(tmp_path / "a", device="cpu").tasks == {0: "wash"}
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,15 @@ def test_episodes_that_overlap_are_refused(copy: Path) -> None:
         load(copy)
 
 
+@pytest.mark.parametrize("begin", [0.46, 0.4999999, 0.5000001, 0.54])
+def test_an_episode_begins_at_the_nearest_frame(copy: Path, begin: float) -> None:
+    """Times are sums of what containers say of their length."""
+    changed_row(1, **{"VIDEO/from_timestamp": begin, "VIDEO/to_timestamp": begin + 0.7})(copy)
+    store = load(copy, size=(8, 8))
+    colors = torch.tensor([drawn.color(1, i) for i in range(7)])
+    assert (store.frames[5:12].float().mean((2, 3)) - colors).abs().max() < 5
+
+
 def test_what_lies_between_episodes_is_left_out(copy: Path) -> None:
     """As after an episode was deleted."""
     rows = [drawn.episode_row(i) for i in (1, 2, 3)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,10 @@ BAD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda path: drawn.write_video(path, [drawn.picture(2, i) for i in range(6)], fps=30),
         "want 10 frames a second; got 30",
     ),
+    "of frames that are late, at the right rate on average": (
+        lambda path: drawn.write_video(path, [drawn.picture(2, 0)] * 300, times=[i + (i > 2) for i in range(300)]),
+        r"want frame 3 at 0\.3 s, as 10 a second give; got 0\.4 s",
+    ),
     "of another size": (
         lambda path: drawn.write_video(path, [drawn.picture(2, i, (32, 32)) for i in range(6)]),
         "want frames of 48×64; got 32×32",
@@ -266,3 +271,10 @@ def test_frames_go_to_the_host_where_the_device_is_too_small(
     assert loading.placed(1, cuda, "host") == cpu
     with pytest.raises(ValueError, match="want frames that take at most 80% of the free memory of cuda:0"):
         loading.placed(2**31, cuda, "device")
+
+
+@pytest.mark.parametrize("module", ["av", "pyarrow.parquet"])
+def test_a_missing_package_names_the_extra(dataset: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModuleNotFoundError, match=r"demonstrations: want .*pip install 'torchrl_gpu\[video\]'"):
+        load(dataset, on_bad="skip")

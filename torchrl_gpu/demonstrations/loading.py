@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import logging
+import math
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,7 +22,7 @@ from torchrl_gpu.demonstrations.decoding import MOST_PIXELS, Decoder, VideoHeade
 from torchrl_gpu.demonstrations.recordings import BadVideos, Episode, OnBad, Recording, Source
 from torchrl_gpu.demonstrations.saved import is_saved, open_store
 from torchrl_gpu.demonstrations.store import ClipStore, Video
-from torchrl_gpu.demonstrations.untrusted import MOST_FRAMES, refuse
+from torchrl_gpu.demonstrations.untrusted import refuse
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs.memory import free_bytes
 
@@ -72,48 +73,49 @@ def load_demonstrations(
     there, listed = get_device(device), _listed(paths)
     if len(listed) == 1 and is_saved(listed[0]):
         return open_store(listed[0], there, lambda needed: placed(needed, there, placement))
-    wanted = None if size is None else _checked_size(size)
     rate = None if fps is None else arguments.number(WHERE, "fps", fps, 0.1, 1000.0)
-    bad = BadVideos(on_bad)
+    wanted, bad = None if size is None else _checked_size(size), BadVideos(on_bad)
     source = _read(listed, rate, camera, bad)
     accepted = _accepted(source.recordings, wanted, rate, bad)
-    if not accepted:
-        bad.log()
-        refuse(", ".join(map(str, listed)), "a video that can be used", next(iter(bad.reasons.values()), "none"))
-    first = accepted[0][1]
-    height, width = wanted or first[:2]
-    total = sum(recording.num_rows for recording, _ in accepted)
-    if total > MOST_FRAMES:
-        refuse(", ".join(map(str, listed)), f"at most {MOST_FRAMES:,} frames", f"{total:,}")
-    home = placed(total * 3 * height * width, there, placement)
-    frames = torch.empty(total, 3, height, width, dtype=torch.uint8, device=home)
-    done, episodes, videos = 0, list[Episode](), list[Video]()
-    for recording, header in accepted:
+    _check_any(accepted, listed, bad)
+    (first, header), total = accepted[0], sum(recording.num_rows for recording, _ in accepted)
+    shape = total, 3, *(wanted or header[:2])
+    frames = torch.empty(shape, dtype=torch.uint8, device=placed(math.prod(shape), there, placement))
+    decoded, done = list[Recording](), 0
+    for recording, said in accepted:
         with bad.guard(recording.name):
             part = frames[done : done + recording.num_rows]
-            _decode_into(part, recording, header, decoder, there, partial(_report, progress, done, total))
+            _decode_into(part, recording, said, decoder, there, partial(_report, progress, done, total))
+            decoded.append(recording)
             done += recording.num_rows
-            episodes += recording.episodes
-            videos.append(_described(recording, header))
     bad.log()
-    if not episodes:
-        refuse(", ".join(map(str, listed)), "a video that can be used", next(iter(bad.reasons.values())))
-    headers = {recording.name: header for recording, header in accepted}
-    for name, reason in bad.reasons.items():
-        said = headers.get(name)
-        videos.append(Video(name, 0, *(said[:2] if said else (0, 0)), float(said.fps) if said else 0.0, reason))
-    key = "pixels" if source.camera is None else lerobot.entry_key(source.camera)
+    _check_any(decoded, listed, bad)
+    episodes = [episode for recording in decoded for episode in recording.episodes]
     return ClipStore(
         frames[:done],
         [len(each) for each in episodes],
         _rows(episodes),
-        fps=float(rate or accepted[0][0].fps or first.fps),
+        fps=rate or first.fps or float(header.fps),
         device=there,
-        image_key=key,
+        image_key="pixels" if source.camera is None else lerobot.entry_key(source.camera),
         tasks=source.tasks,
         stats=source.stats,
-        videos=videos,
+        videos=_videos(accepted, decoded, bad),
     )
+
+
+def _check_any(usable: Sequence[object], paths: list[Path], bad: BadVideos) -> None:
+    """ValueError where no video is left; it says what is wrong with the first one."""
+    if not usable:
+        bad.log()
+        refuse(", ".join(map(str, paths)), "a video that can be used", next(iter(bad.reasons.values()), "none"))
+
+
+def _videos(accepted: list[tuple[Recording, VideoHeader]], decoded: list[Recording], bad: BadVideos) -> list[Video]:
+    """What became of every video: those that were decoded, then those that were skipped."""
+    said = {recording.name: (*header[:2], float(header.fps)) for recording, header in accepted}
+    kept = [Video(each.name, each.num_rows, *said[each.name]) for each in decoded]
+    return kept + [Video(name, 0, *said.get(name, (0, 0, 0.0)), reason) for name, reason in bad.reasons.items()]
 
 
 def _report(progress: Callable[[int, int], None], before: int, total: int, new: int) -> None:
@@ -274,10 +276,6 @@ def _decode_into(
         if len(recording.episodes[-1]) < 2:
             refuse(recording.name, f"{needed} frames", f"{seen}, and none of the last episode")
         out[-1] = out[-2]
-
-
-def _described(recording: Recording, header: VideoHeader) -> Video:
-    return Video(recording.name, recording.num_rows, header.height, header.width, float(header.fps))
 
 
 def _rows(episodes: list[Episode]) -> TensorDict:
