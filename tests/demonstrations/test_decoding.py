@@ -60,6 +60,12 @@ def corrupt(data: bytes) -> bytes:
     return data[:begin] + bytes(500) + data[begin + 500 :]
 
 
+def changed(data: bytes) -> bytes:
+    """A dozen bytes of a picture are others; a decoder that is not told to be strict makes up what they were."""
+    begin = data.index(b"mdat") + 1400
+    return data[:begin] + bytes(range(1, 13)) + data[begin + 12 :]
+
+
 def audio(data: bytes) -> bytes:
     import av
 
@@ -83,6 +89,7 @@ BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "its beginning alone": (lambda data: data[:64], "want an MP4 file with a video that decodes; got Invalid data"),
     "cut off": (lambda data: data[: len(data) // 2], "want an MP4 file with a video that decodes; got Invalid data"),
     "corrupt": (corrupt, "want an MP4 file with a video that decodes; got Invalid data"),
+    "changed": (changed, "want an MP4 file with a video that decodes; got Invalid data"),
     "noise": (
         lambda data: data[:32] + np.random.default_rng(0).bytes(len(data) - 32),
         "want an MP4 file with a video that decodes; got ",
