@@ -275,6 +275,9 @@ def test_what_lies_between_episodes_is_left_out(copy: Path) -> None:
     """As after an episode was deleted."""
     rows = [drawn.episode_row(i) for i in (1, 2, 3)]
     drawn.write_episodes(copy, rows)
+    with pytest.raises(ValueError, match="want as many episodes as total_episodes says, 4; got 3"):
+        load(copy)
+    drawn.write_info(copy, total_episodes=3)
     store = load(copy, size=(8, 8))
     assert store.lengths == [7, 6, 4]
     assert (store.frames[0].float().mean((1, 2)) - torch.tensor(drawn.color(1, 0))).abs().max() < 5

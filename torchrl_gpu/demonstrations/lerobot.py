@@ -68,6 +68,9 @@ def read_dataset(root: Path, camera: str | None, bad: BadVideos) -> Source:
     info = _Info(root, read_json(root / INFO, root / INFO))
     camera = info.camera(camera)
     table = _read_episodes(root, camera)
+    if len(table["length"]) != info.total_episodes:
+        wanted = f"as many episodes as total_episodes says, {shown(info.total_episodes)}"
+        refuse(root / "meta" / "episodes", wanted, f"{len(table['length'])}")
     tasks_path = root / "meta" / "tasks.parquet"
     source = Source(camera=camera)
     if tasks_path.exists():
@@ -112,6 +115,7 @@ class _Info:
         if not isinstance(features, dict) or not all(isinstance(each, dict) for each in features.values()):
             refuse(name, "features, an object each", shown(features))
         self.fps, self.features = float(fps), features
+        self.total_episodes = info.get("total_episodes")
         self.data_path, self.video_path = info.get("data_path", DATA_PATH), info.get("video_path", VIDEO_PATH)
 
     def camera(self, wanted: str | None) -> str:
