@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).parent.parent / "torchrl_gpu"
 
 # Lower layers know nothing of higher ones. What is not named here (the CLI and what belongs to it) stands on top.
 LAYERS = {name: 0 for name in ("allocator", "arguments", "cache", "console", "device", "machine")}
-LAYERS |= {"proofs": 1, "native": 2, "envs": 3, "streaming": 3, "policies": 4, "evaluation": 5, "training": 6}
-LAYERS |= {"callbacks": 7}
+LAYERS |= {"proofs": 1, "native": 2, "envs": 3, "streaming": 3, "demonstrations": 4, "policies": 4, "evaluation": 5}
+LAYERS |= {"training": 6, "callbacks": 7}
 TOP = 8
 # The same within streaming, whose server stands on top.
 STREAMING = ("codecs", "broadcast", "web", "server")
@@ -122,6 +122,8 @@ def test_an_environment_never_imports_its_viewer(path: Path) -> None:
     [
         *((f"torchrl_gpu{part}", "torch lightning numpy rich") for part in ("", ".cli", ".configs", ".device")),
         ("torchrl_gpu.play.command", "torch lightning jsonargparse aiohttp cv2 av rich"),
+        ("torchrl_gpu.encode", "torch lightning av pyarrow rich"),
+        ("torchrl_gpu.record", "torch lightning av pyarrow rich"),
     ],
 )
 def test_import_is_light(module: str, heavy: str, child_environment: dict[str, str]) -> None:

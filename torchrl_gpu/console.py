@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 _FILE_WIDTH = 150  # columns where the output is not a terminal
 
@@ -22,3 +23,13 @@ def progress(title: str) -> Iterator[Callable[[str], None]]:
     console = Console(stderr=True)
     with console.status(title) as status:
         yield lambda name: status.update(f"{title}: {name}")
+
+
+@contextmanager
+def progress_bar(title: str, unit: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar that is told how many of how many are done; it goes away."""
+    columns = TextColumn(title), BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn()
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

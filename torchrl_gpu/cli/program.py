@@ -22,6 +22,8 @@ OWN_SUBCOMMANDS: Subcommands = {
     "doctor": ("torchrl_gpu.cli.doctor:main", "print what this machine can do, and why not where it cannot"),
     "bench": ("torchrl_gpu.bench:main", "measure this machine's throughput beside its ceilings, parity first"),
     "evaluate": ("torchrl_gpu.evaluate:main", "print the tables of published evaluations, with ours in them"),
+    "encode": ("torchrl_gpu.encode:main", "decode demonstrations once, into clips that open in no time"),
+    "record": ("torchrl_gpu.record:main", "write what a policy does as a LeRobotDataset with video"),
     "play": ("torchrl_gpu.play:main", "show in the browser how a policy packs"),
     "serve": ("torchrl_gpu.play:serve", "the same as a service: one port, until SIGTERM"),
 }

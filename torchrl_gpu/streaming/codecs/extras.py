@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_PACKAGES = {"av": "PyAV", "cv2": "OpenCV"}
+_PACKAGES = {"av": "PyAV", "cv2": "OpenCV", "pyarrow": "pyarrow"}
 
 
-def load(module: str, extra: str = "stream") -> Any:
+def load(module: str, extra: str = "stream", where: str = "streaming") -> Any:
     """A module of an optional package.
 
     Raises:
@@ -19,7 +19,7 @@ def load(module: str, extra: str = "stream") -> Any:
     except ModuleNotFoundError as error:
         package = _PACKAGES.get(module.partition(".")[0], module)
         raise ModuleNotFoundError(
-            f"streaming: want {package}, which an extra brings, pip install 'torchrl_gpu[{extra}]'; "
+            f"{where}: want {package}, which an extra brings, pip install 'torchrl_gpu[{extra}]'; "
             f"got an install without it ({error})",
             name=error.name,
         ) from error

@@ -1,0 +1,200 @@
+"""A small LeRobotDataset v3 and plain videos, made with PyAV and pyarrow from the published format alone.
+
+Nothing of the package's own writer is used. Every frame has one flat colour that tells its episode and its number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+FPS = 10
+LENGTHS = (5, 7, 6, 4)
+"""Frames of the episodes: the first two in one file, the others in a file of another chunk each."""
+PLACES = ((0, 0), (0, 0), (0, 1), (1, 0))
+"""Chunk and file of each."""
+CAMERA = "observation.images.top"
+H, W = 48, 64
+
+
+def color(episode: int, frame: int) -> tuple[int, int, int]:
+    """Of a frame; no two are nearer than what H.264 loses."""
+    return 40 * episode + 20, 20 * frame + 30, 200 - 15 * frame
+
+
+def picture(episode: int, frame: int, size: tuple[int, int] = (H, W)) -> np.ndarray:
+    """(H, W, 3) uint8."""
+    return np.full((*size, 3), color(episode, frame), np.uint8)
+
+
+def write_video(
+    path: Path,
+    frames: Sequence[np.ndarray],
+    fps: float = FPS,
+    times: Sequence[int] | None = None,
+    codec: str = "libx264",
+) -> Path:
+    """An MP4 file; with B-frames, so that frames are not stored in the order in which they are shown."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(path, "w", format="mp4") as container:
+        stream = container.add_stream(codec, rate=Fraction(fps).limit_denominator(1001))
+        stream.height, stream.width, stream.pix_fmt = *frames[0].shape[:2], "yuv420p"
+        if codec == "libx264":
+            stream.options = {"crf": "12", "bf": "2"}
+        for i, frame in enumerate(frames):
+            shown = av.VideoFrame.from_ndarray(frame, format="rgb24")
+            shown.pts = i if times is None else times[i]
+            container.mux(stream.encode(shown))
+        container.mux(stream.encode(None))
+    return path
+
+
+def write_plain(
+    folder: Path, name: str, episode: int, length: int, sidecar: Callable[[Path], Any] | None = None
+) -> Path:
+    """A video of one episode; its actions are written by `sidecar`, which gets the path without a suffix."""
+    path = write_video(folder / f"{name}.mp4", [picture(episode, i) for i in range(length)])
+    (sidecar or (lambda stem: np.save(stem.with_suffix(".npy"), actions(episode, length))))(folder / name)
+    return path
+
+
+def actions(episode: int, length: int) -> np.ndarray:
+    """(L, 2) float32."""
+    return np.stack([np.arange(length) / 8 + episode, -np.arange(length) / 4], 1).astype(np.float32)
+
+
+def states(episode: int, length: int) -> np.ndarray:
+    """(L, 3) float32."""
+    return (np.arange(3 * length).reshape(length, 3) + 100 * episode).astype(np.float32)
+
+
+def info(**changes: Any) -> dict[str, Any]:
+    """`meta/info.json`."""
+    single = {"shape": [1], "names": None}
+    features = {
+        "observation.state": {"dtype": "float32", "shape": [3], "names": None},
+        "action": {"dtype": "float32", "shape": [2], "names": ["speed", "care"]},
+        CAMERA: {
+            "dtype": "video",
+            "shape": [H, W, 3],
+            "names": ["height", "width", "channels"],
+            "info": {"video.fps": FPS},
+        },
+        "next.reward": {"dtype": "float32"} | single,
+        "next.done": {"dtype": "bool"} | single,
+        "timestamp": {"dtype": "float32"} | single,
+        **{name: {"dtype": "int64"} | single for name in ("frame_index", "episode_index", "index", "task_index")},
+    }
+    return {
+        "codebase_version": "v3.0",
+        "robot_type": "none",
+        "total_episodes": len(LENGTHS),
+        "total_frames": sum(LENGTHS),
+        "total_tasks": 2,
+        "chunks_size": 2,
+        "data_files_size_in_mb": 100,
+        "video_files_size_in_mb": 500,
+        "fps": FPS,
+        "splits": {"train": f"0:{len(LENGTHS)}"},
+        "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+        "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4",
+        "features": features,
+    } | changes
+
+
+def data_columns(number: int) -> dict[str, Any]:
+    """The columns of an episode's rows."""
+    length = LENGTHS[number]
+    begin = sum(LENGTHS[:number])
+    return {
+        "observation.state": states(number, length).tolist(),
+        "action": actions(number, length).tolist(),
+        "next.reward": [0.5 * i for i in range(length)],
+        "next.done": [i == length - 1 for i in range(length)],
+        "timestamp": [i / FPS for i in range(length)],
+        "frame_index": list(range(length)),
+        "episode_index": [number] * length,
+        "index": list(range(begin, begin + length)),
+        "task_index": [number % 2] * length,
+    }
+
+
+def episode_row(number: int) -> dict[str, Any]:
+    """What `meta/episodes` says of an episode."""
+    length, begin = LENGTHS[number], sum(LENGTHS[:number])
+    before = sum(LENGTHS[i] for i in range(number) if PLACES[i] == PLACES[number])
+    chunk, file = PLACES[number]
+    return {
+        "episode_index": number,
+        "tasks": [("wash", "dry")[number % 2]],
+        "length": length,
+        "data/chunk_index": chunk,
+        "data/file_index": file,
+        "dataset_from_index": begin,
+        "dataset_to_index": begin + length,
+        f"videos/{CAMERA}/chunk_index": chunk,
+        f"videos/{CAMERA}/file_index": file,
+        f"videos/{CAMERA}/from_timestamp": before / FPS,
+        f"videos/{CAMERA}/to_timestamp": (before + length) / FPS,
+        "stats/action/mean": [0.0, 0.0],
+        "meta/episodes/chunk_index": 0,
+        "meta/episodes/file_index": 0,
+    }
+
+
+STATS = {
+    "action": {"mean": [1.5, -0.5], "std": [1.0, 0.5], "min": [0.0, -2.0], "max": [4.0, 0.0], "count": [22]},
+    CAMERA: {"mean": [[[0.5]], [[0.4]], [[0.3]]]},
+}
+
+
+def write_data(
+    root: Path, place: tuple[int, int], columns: dict[str, Any], types: dict[str, Any] | None = None
+) -> None:
+    """A file of rows."""
+    kinds = {
+        "observation.state": pa.list_(pa.float32(), 3),
+        "action": pa.list_(pa.float32()),
+        "timestamp": pa.float32(),
+    }
+    kinds |= {"next.reward": pa.float32(), **(types or {})}
+    path = root / f"data/chunk-{place[0]:03d}/file-{place[1]:03d}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table({name: pa.array(each, kinds.get(name)) for name, each in columns.items()}), path)
+
+
+def write_episodes(root: Path, rows: list[dict[str, Any]]) -> None:
+    """`meta/episodes`."""
+    path = root / "meta/episodes/chunk-000/file-000.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def write_dataset(root: Path) -> Path:
+    """The whole dataset."""
+    for place in dict.fromkeys(PLACES):
+        numbers = [i for i, each in enumerate(PLACES) if each == place]
+        parts = [data_columns(i) for i in numbers]
+        write_data(root, place, {name: [row for each in parts for row in each[name]] for name in parts[0]})
+        frames = [picture(i, frame) for i in numbers for frame in range(LENGTHS[i])]
+        write_video(root / f"videos/{CAMERA}/chunk-{place[0]:03d}/file-{place[1]:03d}.mp4", frames)
+    write_episodes(root, [episode_row(i) for i in range(len(LENGTHS))])
+    tasks = pa.table({"task_index": [0, 1], "__index_level_0__": ["wash", "dry"]})
+    pq.write_table(tasks, root / "meta/tasks.parquet")
+    (root / "meta/stats.json").write_text(json.dumps(STATS))
+    write_info(root)
+    return root
+
+
+def write_info(root: Path, **changes: Any) -> None:
+    """`meta/info.json` with changes."""
+    (root / "meta").mkdir(parents=True, exist_ok=True)
+    (root / "meta/info.json").write_text(json.dumps(info(**changes)))

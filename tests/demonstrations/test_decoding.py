@@ -1,0 +1,217 @@
+"""Frames of files: their order, size and colours, and files that are none."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.demonstrations import drawn
+from torchrl_gpu.demonstrations import decoding
+from torchrl_gpu.demonstrations.decoding import decode, read_header, resized, torchcodec_problem
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Blocks that move, so that packets hold something that can be spoilt."""
+    blocks = np.random.default_rng(0).integers(90, 160, (12, 16, 3), np.uint8).repeat(8, 0).repeat(8, 1)
+    frames = [np.roll(blocks, 5 * i, 1) for i in range(80)]
+    return drawn.write_video(tmp_path_factory.mktemp("noise") / "noise.mp4", frames)
+
+
+def test_frames_come_in_the_order_in_which_they_are_shown(tmp_path: Path) -> None:
+    path = drawn.write_video(tmp_path / "a.mp4", [drawn.picture(1, i) for i in range(9)])
+    (batch,) = decode(path, "a", (8, 8))
+    assert batch.seconds == pytest.approx([i / drawn.FPS for i in range(9)])
+    off = batch.frames.float().mean((2, 3)) - torch.tensor([drawn.color(1, i) for i in range(9)])
+    assert off.abs().max() < 5
+
+
+def test_a_small_frame_is_the_mean_of_areas(noise: Path) -> None:
+    """As torch makes it of the frames in full, but for what is lost in between."""
+    whole = torch.cat([batch.frames.clone() for batch in decode(noise, "noise")])
+    small = torch.cat([batch.frames.clone() for batch in decode(noise, "noise", (24, 32))])
+    assert small.shape == (80, 3, 24, 32)
+    off = (small.int() - resized(whole, (24, 32)).int()).abs().float()
+    assert off.mean() < 3, "other ways to make frames small, and half the columns of colour, are 5 and more off"
+    assert off.max() < 16
+    assert resized(whole, (96, 128)) is whole
+
+
+def test_many_frames_come_in_batches(noise: Path) -> None:
+    sizes = [len(batch.seconds) for batch in decode(noise, "noise", (4, 4))]
+    assert sizes == [64, 16]
+
+
+def test_a_header_is_read_without_decoding(noise: Path) -> None:
+    assert read_header(noise, "noise") == (96, 128, drawn.FPS)
+
+
+def corrupt(data: bytes) -> bytes:
+    """Zeros in the middle of what the packets hold."""
+    begin = data.index(b"mdat") + 2000
+    return data[:begin] + bytes(500) + data[begin + 500 :]
+
+
+def changed(data: bytes) -> bytes:
+    """A dozen bytes of a picture are others; a decoder that is not told to be strict makes up what they were."""
+    begin = data.index(b"mdat") + 1400
+    return data[:begin] + bytes(range(1, 13)) + data[begin + 12 :]
+
+
+def audio(data: bytes) -> bytes:
+    import av
+
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream("aac", rate=48000)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+        frame.rate = 48000
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return file.getvalue()
+
+
+BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "empty": (lambda data: b"", "want an MP4 file; got one that does not begin like one"),
+    "text": (lambda data: b"hello " * 99, "want an MP4 file; got one that does not begin like one"),
+    "a playlist that names another file": (
+        lambda data: b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile:///etc/passwd\n",
+        "want an MP4 file; got one that does not begin like one",
+    ),
+    "its beginning alone": (lambda data: data[:64], "want an MP4 file with a video that decodes; got Invalid data"),
+    "cut off": (lambda data: data[: len(data) // 2], "want an MP4 file with a video that decodes; got Invalid data"),
+    "corrupt": (corrupt, "want an MP4 file with a video that decodes; got Invalid data"),
+    "changed": (changed, "want an MP4 file with a video that decodes; got Invalid data"),
+    "noise": (
+        lambda data: data[:32] + np.random.default_rng(0).bytes(len(data) - 32),
+        "want an MP4 file with a video that decodes; got ",
+    ),
+    "sound": (audio, "want an MP4 file with a video that decodes; got one without a video stream"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_file_that_does_not_decode_is_named(noise: Path, tmp_path: Path, name: str) -> None:
+    spoil, says = BAD[name]
+    path = tmp_path / "bad.mp4"
+    path.write_bytes(spoil(noise.read_bytes()))
+    with pytest.raises(ValueError, match=f"demonstrations: bad.mp4: {says}") as error:
+        list(decode(path, "bad.mp4", (8, 8)))
+    assert "\n" not in str(error.value)
+
+
+def test_thousands_of_spoilt_bytes_end_nothing(noise: Path, tmp_path: Path) -> None:
+    """Whatever is spoilt, frames come, or a ValueError does."""
+    whole, random, ends = noise.read_bytes(), np.random.default_rng(1), 0
+    for _ in range(60):
+        data = bytearray(whole)
+        for place in random.integers(8, len(data), 12):
+            data[place] = random.integers(256)
+        path = tmp_path / "spoilt.mp4"
+        path.write_bytes(bytes(data))
+        try:
+            for batch in decode(path, "spoilt", (8, 8)):
+                assert batch.frames.shape[1:] == (3, 8, 8)
+        except ValueError as error:
+            ends += "\n" not in str(error)
+    assert ends > 20
+
+
+def test_frames_have_a_limit(noise: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "MOST_PIXELS", 96 * 128 - 1)
+    with pytest.raises(ValueError, match="want frames of at most 12,287 pixels; got 96×128"):
+        read_header(noise, "noise")
+    monkeypatch.setattr(decoding, "MOST_PIXELS", 2**25)
+    monkeypatch.setattr(decoding, "MOST_FRAMES", 79)
+    with pytest.raises(ValueError, match="want at most 79 frames; got 80"):
+        list(decode(noise, "noise"))
+
+
+def test_a_folder_or_a_pipe_is_no_file(tmp_path: Path) -> None:
+    import os
+
+    (tmp_path / "folder.mp4").mkdir()
+    os.mkfifo(tmp_path / "pipe.mp4")
+    for name in ("folder.mp4", "pipe.mp4"):
+        with pytest.raises(ValueError, match="want a file; got none there"):
+            read_header(tmp_path / name, name)
+
+
+# -- torchcodec --------------------------------------------------------------------------------------------------------
+
+
+class DecoderByPyav:
+    """What torchcodec's `VideoDecoder` looks like to us."""
+
+    def __init__(self, source: object, device: str, num_ffmpeg_threads: int = 1) -> None:
+        import av
+
+        source = io.BytesIO(source) if isinstance(source, bytes) else source
+        with av.open(source) as container:
+            shown = [(frame.to_ndarray(format="rgb24"), frame.time) for frame in container.decode(video=0)]
+        self.frames = torch.from_numpy(np.stack([frame for frame, _ in shown])).permute(0, 3, 1, 2)
+        self.seconds = torch.tensor([time for _, time in shown])
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def get_frames_in_range(self, start: int, stop: int) -> types.SimpleNamespace:
+        return types.SimpleNamespace(data=self.frames[start:stop], pts_seconds=self.seconds[start:stop])
+
+
+@pytest.fixture
+def torchcodec(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    module = types.ModuleType("torchcodec.decoders")
+    module.VideoDecoder = DecoderByPyav  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchcodec", types.ModuleType("torchcodec"))
+    monkeypatch.setitem(sys.modules, "torchcodec.decoders", module)
+    torchcodec_problem.cache_clear()
+    yield module
+    torchcodec_problem.cache_clear()
+
+
+def test_torchcodec_gives_the_same_frames(noise: Path, torchcodec: types.ModuleType) -> None:
+    ours = torch.cat([batch.frames.clone() for batch in decode(noise, "noise", decoder="pyav")])
+    theirs = [batch for batch in decode(noise, "noise", decoder="torchcodec")]
+    assert torch.equal(torch.cat([batch.frames for batch in theirs]), ours)
+    assert theirs[1].seconds[0] == pytest.approx(6.4)
+
+
+def test_torchcodec_is_not_shown_what_is_no_video(tmp_path: Path, torchcodec: types.ModuleType) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"#EXTM3U\n")
+    with pytest.raises(ValueError, match="want an MP4 file"):
+        list(decode(tmp_path / "a.mp4", "a", decoder="torchcodec"))
+
+
+def test_where_torchcodec_fails_pyav_decodes_and_one_line_says_why(
+    noise: Path, torchcodec: types.ModuleType, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("Could not load libtorchcodec.\nFFmpeg version 8: …")
+
+    monkeypatch.setattr(torchcodec, "VideoDecoder", broken)
+    monkeypatch.setattr(decoding, "_takes_torchcodec", lambda decoder, device: not torchcodec_problem(device))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert sum(len(batch.seconds) for batch in decode(noise, "noise")) == 80
+    assert [record.getMessage() for record in caplog.records] == [
+        "demonstrations: videos are decoded by PyAV, as torchcodec does not work on cpu: Could not load libtorchcodec."
+    ]
+
+
+def test_torchcodec_by_name_is_refused_where_it_fails(noise: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchcodec", None)
+    torchcodec_problem.cache_clear()
+    with pytest.raises(ValueError, match="decoder must be one that works here; torchcodec does not"):
+        list(decode(noise, "noise", decoder="torchcodec"))
+    torchcodec_problem.cache_clear()
+    with pytest.raises(ValueError, match="decoder must be auto, pyav or torchcodec"):
+        list(decode(noise, "noise", decoder="x"))  # type: ignore[arg-type]

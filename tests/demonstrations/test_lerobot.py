@@ -1,0 +1,284 @@
+"""LeRobotDataset v3 as TorchRL and LeRobot know it, and what is refused of it."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+
+from tests.demonstrations import drawn
+from tests.demonstrations.drawn import CAMERA, FPS, LENGTHS
+from torchrl_gpu.demonstrations import ClipStore, load_demonstrations
+from torchrl_gpu.demonstrations.lerobot import entry_key
+
+
+def load(root: Path, **changes: Any) -> ClipStore:
+    return load_demonstrations(root, device="cpu", **changes)
+
+
+@pytest.fixture(scope="module")
+def store(dataset: Path) -> ClipStore:
+    return load(dataset)
+
+
+def test_every_frame_is_the_one_that_was_drawn(store: ClipStore) -> None:
+    """Two episodes lie in one file, the others in a second file and in a second chunk."""
+    assert store.lengths == list(LENGTHS)
+    assert store.size == (drawn.H, drawn.W)
+    drawn_colors = torch.tensor([drawn.color(e, i) for e, length in enumerate(LENGTHS) for i in range(length)])
+    off = (store.frames.float().mean((2, 3)) - drawn_colors).abs()
+    assert off.max() < 5, "the colours of neighbouring frames differ by 15 and more"
+    assert store.frames.float().std((2, 3)).max() < 2
+
+
+def test_rows_are_those_of_the_frames(store: ClipStore) -> None:
+    for number, length in enumerate(LENGTHS):
+        rows = store.rows[store.episode == number]
+        assert torch.equal(rows["action"], torch.from_numpy(drawn.actions(number, length)))
+        assert torch.equal(rows["observation", "state"], torch.from_numpy(drawn.states(number, length)))
+        assert rows["next", "done"].flatten().tolist() == [False] * (length - 1) + [True]
+        assert rows["frame"].tolist() == store.frame[store.episode == number].tolist() == list(range(length))
+        assert [store.tasks[i] for i in rows["task_index"].tolist()] == [("wash", "dry")[number % 2]] * length
+
+
+def test_keys_are_those_of_torchrl(store: ClipStore) -> None:
+    """Names, shapes and dtypes, by TorchRL's own function."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchRL's own, while its datasets are imported
+        from torchrl.data.datasets.lerobot import lerobot_columns_to_tensordict
+    columns = [drawn.data_columns(number) for number in range(len(LENGTHS))]
+    given = {name: torch.tensor([row for each in columns for row in each[name]]) for name in columns[0]}
+    wanted = lerobot_columns_to_tensordict(given | {CAMERA: torch.zeros(len(store), 3, 2, 2)})
+    image = wanted.pop(store.image_key)
+    assert image is not None
+    wanted.pop(("observation", "image"))
+    assert set(store.rows.keys(True, True)) == set(wanted.keys(True, True))
+    assert (store.rows == wanted).all()
+
+
+def test_nested_names_are_keys() -> None:
+    assert entry_key("observation.images.wrist") == ("observation", "image", "wrist")
+    assert entry_key("next.success") == ("next", "success")
+    assert entry_key("task") == "language_instruction"
+
+
+def test_stats_are_read(store: ClipStore) -> None:
+    assert store.stats["action"]["std"].tolist() == [1.0, 0.5]
+    assert store.stats[CAMERA]["mean"].shape == (3, 1, 1)
+    assert store.fps == FPS
+
+
+def test_a_version_before_3_is_refused(copy: Path) -> None:
+    drawn.write_info(copy, codebase_version="v2.1")
+    with pytest.raises(ValueError, match=r"info\.json: want codebase_version v3\.x .*; got 'v2\.1'"):
+        load(copy)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "../other/chunk-{chunk_index:03d}.mp4",
+        "/etc/{file_index}.mp4",
+        "videos/{video_key}/../../../x.mp4",
+        "videos/{video_key.__class__}/x.mp4",
+        "videos/{0}/x.mp4",
+        "videos/{secret}/x.mp4",
+        "videos\\..\\x.mp4",
+        "C:/x.mp4",
+        "a\0b.mp4",
+        7,
+    ],
+)
+def test_paths_stay_inside_the_dataset(copy: Path, pattern: Any) -> None:
+    for name in ("video_path", "data_path"):
+        drawn.write_info(copy, **{name: pattern})
+        with pytest.raises(ValueError, match="want a relative path inside the dataset"):
+            load(copy)
+
+
+def test_a_camera_cannot_lead_out_of_the_dataset(copy: Path) -> None:
+    """Its name is a part of the path."""
+    features = drawn.info()["features"]
+    features["../../x"] = features.pop(CAMERA)
+    drawn.write_info(copy, features=features)
+    rows = [drawn.episode_row(i) for i in range(len(LENGTHS))]
+    drawn.write_episodes(copy, [{k.replace(CAMERA, "../../x"): v for k, v in row.items()} for row in rows])
+    with pytest.raises(ValueError, match="want a relative path inside the dataset"):
+        load(copy)
+
+
+def test_one_of_several_cameras_is_asked_for(copy: Path) -> None:
+    features = drawn.info()["features"]
+    drawn.write_info(copy, features=features | {"observation.images.wrist": features[CAMERA]})
+    with pytest.raises(ValueError, match=rf"want camera to be one of {CAMERA}, observation.images.wrist; got None"):
+        load(copy)
+    assert len(load(copy, camera=CAMERA)) == sum(LENGTHS)
+
+
+def test_a_map_of_depths_is_no_camera(copy: Path) -> None:
+    features = drawn.info()["features"]
+    depth = features[CAMERA] | {"info": {"is_depth_map": True}}
+    drawn.write_info(copy, features=features | {"observation.images.depth": depth})
+    assert len(load(copy)) == sum(LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "want JSON of finite numbers"),
+        ('{"fps": NaN}', "the number NaN"),
+        ("[" * 100_000, "want JSON of finite numbers; got what fails with: "),
+        ('{"fps": 1' + "0" * 5000 + "}", "want JSON"),
+        ("[]", "want an object"),
+        ('{"codebase_version": "v3.0", "fps": true}', "want fps from 0.1 to 1000; got True"),
+        ('{"codebase_version": "v3.0", "fps": 1e9}', "want fps from 0.1 to 1000"),
+        ('{"codebase_version": "v3.0", "fps": 10, "features": [1]}', "want features"),
+        ('{"codebase_version": "v3.0", "fps": 10, "features": {}}', "want a feature of dtype video; got none"),
+    ],
+)
+def test_what_describes_the_dataset_is_checked(copy: Path, text: str, says: str) -> None:
+    (copy / "meta/info.json").write_text(text)
+    with pytest.raises(ValueError, match=says):
+        load(copy)
+
+
+def test_json_beyond_its_size_is_not_read(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchrl_gpu.demonstrations.untrusted._MOST_JSON_BYTES", 100)
+    with pytest.raises(ValueError, match="want JSON of at most 100 bytes"):
+        load(copy)
+
+
+@pytest.mark.parametrize("stats", [{"action": {"mean": ["x"]}}, {"action": {"mean": [[1], [1, 2]]}}, [], {"action": 1}])
+def test_stats_are_checked(copy: Path, stats: Any) -> None:
+    (copy / "meta/stats.json").write_text(json.dumps(stats))
+    with pytest.raises(ValueError, match="stats"):
+        load(copy)
+
+
+def changed_row(number: int, **changes: Any) -> Callable[[Path], None]:
+    def spoil(root: Path) -> None:
+        rows = [drawn.episode_row(i) for i in range(len(LENGTHS))]
+        rows[number] |= {name.replace("VIDEO", f"videos/{CAMERA}"): value for name, value in changes.items()}
+        drawn.write_episodes(root, rows)
+
+    return spoil
+
+
+def changed_data(name: str, values: Any, kind: Any = None) -> Callable[[Path], None]:
+    """The rows of the third episode, which has a file of its own."""
+
+    def spoil(root: Path) -> None:
+        drawn.write_data(root, (0, 1), drawn.data_columns(2) | {name: values}, {name: kind} if kind else None)
+
+    return spoil
+
+
+WHOLE = {  # what is wrong with the table of episodes is wrong with all of it
+    "episodes that are there twice": (changed_row(1, episode_index=0), "want every episode once"),
+    "no length": (changed_row(1, length=0), "want lengths from 1"),
+    "a negative time": (changed_row(1, **{"VIDEO/from_timestamp": -1.0}), "want numbers from 0 on"),
+    "an infinite time": (changed_row(1, **{"VIDEO/to_timestamp": float("inf")}), "want finite numbers"),
+    "a null": (changed_row(1, **{"VIDEO/file_index": None}), "want no nulls; got 1"),
+    "words for numbers": (
+        lambda root: drawn.write_episodes(root, [drawn.episode_row(i) | {"length": "5"} for i in range(4)]),
+        "want numbers or flags; got string",
+    ),
+    "no parquet": (
+        lambda root: (root / "meta/episodes/chunk-000/file-000.parquet").write_bytes(b"PAR1" + bytes(64) + b"PAR1"),
+        "want a parquet file",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_table_of_episodes_is_checked(copy: Path, name: str) -> None:
+    spoil, says = WHOLE[name]
+    spoil(copy)
+    with pytest.raises(ValueError, match=says):
+        load(copy, on_bad="skip")
+
+
+ONE = {  # what is wrong with the rows of a video is wrong with that video
+    "times in no order": (changed_row(2, **{"VIDEO/to_timestamp": 0.0}), "want to_timestamp behind from_timestamp"),
+    "times too long": (changed_row(2, **{"VIDEO/to_timestamp": 1.0}), "want 6 frames, 0.6 s of video, within one"),
+    "more rows than frames": (changed_row(2, length=7, dataset_to_index=19), "want 7 rows; got 6"),
+    "another index": (changed_row(2, dataset_from_index=11), "want 6 rows; got 6, and indices for 7"),
+    "no rows": (changed_data("episode_index", [7] * 6), "want rows of episode 2"),
+    "rows mixed": (changed_data("episode_index", [2, 2, 3, 2, 2, 2]), "want rows in the order of their episodes"),
+    "frames left out": (changed_data("frame_index", [0, 1, 3, 4, 5, 6]), "want frame_index 0, 1, 2"),
+    "time runs back": (changed_data("timestamp", [0.0, 0.1, 0.2, 0.1, 0.4, 0.5]), r"got 0\.1 s in row 3"),
+    "an action that is not finite": (
+        changed_data("action", [[float("nan"), 1.0]] * 6),
+        r"action: want finite numbers; got \[nan, 1\.0\] in row 0",
+    ),
+    "actions of several lengths": (
+        changed_data("action", [[1.0], [1.0, 2.0], [1.0], [1.0], [1.0], [1.0]]),
+        "action: want lists of one length; got 1 to 2",
+    ),
+    "actions of another length": (changed_data("action", [[1.0, 2.0, 3.0]] * 6), r"action: want shape \(2,\) in each"),
+    "actions in words": (
+        changed_data("action", ["left"] * 6, pa.string()),
+        "action: want numbers or flags; got string",
+    ),
+    "a null among the rewards": (changed_data("next.reward", [None, *[0.0] * 5]), "next.reward: want no nulls"),
+    "no actions": (
+        lambda root: drawn.write_data(
+            root, (0, 1), {name: value for name, value in drawn.data_columns(2).items() if name != "action"}
+        ),
+        "got no action",
+    ),
+    "no rows at all": (lambda root: (root / "data/chunk-000/file-001.parquet").unlink(), "want a file; got none"),
+    "a data file that is none": (
+        lambda root: (root / "data/chunk-000/file-001.parquet").write_bytes(b"hello"),
+        "want a parquet file",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_rows_that_cannot_be_used_are_named_and_skipped_with_their_video(copy: Path, name: str) -> None:
+    spoil, says = ONE[name]
+    spoil(copy)
+    with pytest.raises(ValueError, match=says) as error:
+        load(copy)
+    assert "\n" not in str(error.value)
+    assert str(copy) in str(error.value)
+    store = load(copy, on_bad="skip", size=(8, 8))
+    assert store.lengths == [5, 7, 4]
+    assert [Path(video).name for video in store.skipped] == ["file-001.mp4"]
+    first_of_last = store.frames[12].float().mean((1, 2)) - torch.tensor(drawn.color(3, 0))
+    assert first_of_last.abs().max() < 5
+
+
+def test_episodes_that_overlap_are_refused(copy: Path) -> None:
+    changed_row(1, **{"VIDEO/from_timestamp": 0.3, "VIDEO/to_timestamp": 1.0})(copy)
+    with pytest.raises(ValueError, match="want episodes one behind another; got one that begins at frame 3"):
+        load(copy)
+
+
+@pytest.mark.parametrize("begin", [0.46, 0.4999999, 0.5000001, 0.54])
+def test_an_episode_begins_at_the_nearest_frame(copy: Path, begin: float) -> None:
+    """Times are sums of what containers say of their length."""
+    changed_row(1, **{"VIDEO/from_timestamp": begin, "VIDEO/to_timestamp": begin + 0.7})(copy)
+    store = load(copy, size=(8, 8))
+    colors = torch.tensor([drawn.color(1, i) for i in range(7)])
+    assert (store.frames[5:12].float().mean((2, 3)) - colors).abs().max() < 5
+
+
+def test_what_lies_between_episodes_is_left_out(copy: Path) -> None:
+    """As after an episode was deleted."""
+    rows = [drawn.episode_row(i) for i in (1, 2, 3)]
+    drawn.write_episodes(copy, rows)
+    with pytest.raises(ValueError, match="want as many episodes as total_episodes says, 4; got 3"):
+        load(copy)
+    drawn.write_info(copy, total_episodes=3)
+    store = load(copy, size=(8, 8))
+    assert store.lengths == [7, 6, 4]
+    assert (store.frames[0].float().mean((1, 2)) - torch.tensor(drawn.color(1, 0))).abs().max() < 5
+    assert store.rows["episode"].tolist()[:8] == [0] * 7 + [1], "episodes are numbered anew"

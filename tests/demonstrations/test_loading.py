@@ -1,0 +1,280 @@
+"""From files to a store: what is skipped and said, rates and sizes, memory, plain videos."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tests.demonstrations import drawn
+from torchrl_gpu.demonstrations import ClipStore, load_demonstrations, loading
+
+
+def load(paths: Any, **changes: Any) -> ClipStore:
+    return load_demonstrations(paths, device="cpu", **{"size": (8, 8)} | changes)
+
+
+def test_a_dataset_decodes_each_video_once(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+
+    def watched(path: Path, *args: Any, **kwargs: Any) -> Any:
+        opened.append(path)
+        return original(path, *args, **kwargs)
+
+    original = loading.decode
+    monkeypatch.setattr(loading, "decode", watched)
+    assert len(load(dataset)) == 22
+    assert len(opened) == len(set(opened)) == 3
+
+
+def test_progress_is_told(dataset: Path) -> None:
+    told: list[tuple[int, int]] = []
+    load(dataset, progress=lambda done, total: told.append((done, total)))
+    assert told == [(12, 22), (18, 22), (22, 22)]
+
+
+# -- plain videos ------------------------------------------------------------------------------------------------------
+
+SIDECARS: dict[str, Callable[[Path], Any]] = {
+    "npy": lambda stem: np.save(stem.with_suffix(".npy"), drawn.actions(2, 6)),
+    "npz": lambda stem: np.savez(
+        stem.with_suffix(".npz"), **{"action": drawn.actions(2, 6), "next.reward": np.arange(6.0)}
+    ),
+    "json list": lambda stem: stem.with_suffix(".json").write_text(json.dumps(drawn.actions(2, 6).tolist())),
+    "json": lambda stem: stem.with_suffix(".json").write_text(
+        json.dumps({"action": drawn.actions(2, 6).tolist(), "next.reward": list(range(6))})
+    ),
+    "parquet": lambda stem: pq.write_table(
+        pa.table({"action": drawn.actions(2, 6).tolist(), "next.reward": np.arange(6.0), "note": ["x"] * 6}),
+        stem.with_suffix(".parquet"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SIDECARS)
+def test_a_plain_video_gives_what_the_dataset_gives(dataset: Path, tmp_path: Path, kind: str) -> None:
+    path = drawn.write_plain(tmp_path, "demo", 2, 6, SIDECARS[kind])
+    store, whole = load(path), load(dataset)
+    assert store.lengths == [6]
+    assert torch.equal(store.frames, whole.frames[12:18])
+    assert torch.equal(store.rows["action"], whole.rows["action"][12:18])
+    if "list" not in kind and kind != "npy":
+        assert store.rows["next", "reward"].flatten().tolist() == [0, 1, 2, 3, 4, 5]
+    assert store.fps == drawn.FPS
+
+
+def test_a_folder_of_videos_is_read_in_the_order_of_names(tmp_path: Path) -> None:
+    for name, episode, length in (("b", 1, 4), ("a", 0, 3)):
+        drawn.write_plain(tmp_path, name, episode, length)
+    store = load(tmp_path)
+    assert store.lengths == [3, 4]
+    assert store.episode.tolist() == store.rows["episode"].tolist() == [0, 0, 0, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("rows", "wants"), [(5, 5), (6, 6), (7, 7)])
+def test_frames_and_rows_agree_within_one(tmp_path: Path, rows: int, wants: int) -> None:
+    """Six frames: a last one without a row is left out, a last one that is missing is the one before."""
+    path = drawn.write_plain(
+        tmp_path, "a", 0, 6, lambda stem: np.save(stem.with_suffix(".npy"), drawn.actions(0, rows))
+    )
+    store = load(path)
+    assert len(store) == wants
+    colors = torch.tensor([drawn.color(0, min(i, 5)) for i in range(wants)])
+    assert (store.frames.float().mean((2, 3)) - colors).abs().max() < 5
+
+
+BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "corrupt": (lambda path: path.write_bytes(path.read_bytes()[:1500]), "want an MP4 file with a video that decodes"),
+    "short": (
+        lambda path: np.save(path.with_suffix(".npy"), drawn.actions(1, 9)),
+        "want 9 frames, .* within one; got 6",
+    ),
+    "long": (
+        lambda path: np.save(path.with_suffix(".npy"), drawn.actions(1, 4)),
+        "want 4 frames, .* within one; got more",
+    ),
+    "of another rate": (
+        lambda path: drawn.write_video(path, [drawn.picture(1, i) for i in range(6)], fps=15),
+        "want 10 frames a second; got 15",
+    ),
+    "of no steady rate": (
+        lambda path: drawn.write_video(path, [drawn.picture(1, i) for i in range(6)], times=[0, 1, 2, 5, 6, 7]),
+        "frames a second|as .* a second give",
+    ),
+    "without actions": (lambda path: path.with_suffix(".npy").unlink(), "want a file of actions beside it"),
+    "with pickled actions": (
+        lambda path: np.save(path.with_suffix(".npy"), np.array([{}] * 6, object)),
+        "want .*plain numbers|want an array of numbers, no pickled objects",
+    ),
+    "with other actions": (
+        lambda path: np.save(path.with_suffix(".npy"), np.zeros((6, 3), np.float32)),
+        r"want action of float32 \(2,\), as .* has; got float32 \(3,\)",
+    ),
+    "with a huge array in few bytes": (
+        lambda path: path.with_suffix(".npy").write_bytes(
+            b"\x93NUMPY\x01\x00"
+            + (118).to_bytes(2, "little")
+            + b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 2), }".ljust(117)
+            + b"\n"
+        ),
+        "want at most .* bytes of plain numbers",
+    ),
+    "with words": (
+        lambda path: np.save(path.with_suffix(".npy"), np.array(["a"] * 6)),
+        "want rows of numbers or flags",
+    ),
+    "with infinite actions": (
+        lambda path: np.save(path.with_suffix(".npy"), np.full((6, 2), np.inf)),
+        r"action: want finite numbers; got \[inf, inf\] in row 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_videos_are_named_and_skipped_on_request(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths = [drawn.write_plain(tmp_path, each, i, 6) for i, each in enumerate(("a", "b", "c"))]
+    spoil, says = BAD[name]
+    spoil(paths[1])
+    with pytest.raises(ValueError, match=says) as error:
+        load(paths)
+    assert "b." in str(error.value)
+    assert "\n" not in str(error.value)
+    with caplog.at_level(logging.WARNING):
+        store = load(paths, on_bad="skip")
+    assert store.lengths == [6, 6]
+    assert list(store.skipped) == [str(paths[1])]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"demonstrations: 1 videos skipped: {paths[1]}: ")
+    colors = torch.tensor([drawn.color(2, i) for i in range(6)])
+    assert (store.frames[6:].float().mean((2, 3)) - colors).abs().max() < 5, "those behind it move up"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("json", "{", "want JSON"),
+        ("json", "7", "want a list of actions, or an object of lists"),
+        ("json", '{"action": [[1], [1, 2]]}', "want as many numbers in each row"),
+        ("json", '{"action": [1, 2], "next.reward": [1]}', "want as many rows of each name"),
+        ("json", '{"reward": [1]}', 'want an "action"'),
+        ("json", '{"action": []}', "want as many rows of each name, one or more"),
+        ("npz", "PK\x03\x04", "want arrays of numbers, no pickled objects"),
+        ("npy", "\x93NUMPY", "want an array of numbers, no pickled objects"),
+        ("parquet", "PAR1", "want a parquet file"),
+    ],
+)
+def test_bad_sidecars_are_named(tmp_path: Path, name: str, text: str, says: str) -> None:
+    sidecar = tmp_path / f"a.{name}"
+    path = drawn.write_plain(tmp_path, "a", 0, 2, lambda stem: sidecar.write_bytes(text.encode("latin-1")))
+    with pytest.raises(ValueError, match=f"a.{name}: .*{says}|a.{name}: {says}"):
+        load(path)
+
+
+# -- videos of a dataset -----------------------------------------------------------------------------------------------
+
+VIDEO = f"videos/{drawn.CAMERA}/chunk-000/file-001.mp4"
+BAD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "missing": (lambda path: path.unlink(), "want a file; got none there"),
+    "short": (lambda path: drawn.write_video(path, [drawn.picture(2, i) for i in range(4)]), "want 6 frames.*; got 4"),
+    "of another rate": (
+        lambda path: drawn.write_video(path, [drawn.picture(2, i) for i in range(6)], fps=30),
+        "want 10 frames a second; got 30",
+    ),
+    "of frames that are late, at the right rate on average": (
+        lambda path: drawn.write_video(path, [drawn.picture(2, 0)] * 300, times=[i + (i > 2) for i in range(300)]),
+        r"want frame 3 at 0\.3 s, as 10 a second give; got 0\.4 s",
+    ),
+    "of another size": (
+        lambda path: drawn.write_video(path, [drawn.picture(2, i, (32, 32)) for i in range(6)]),
+        "want frames of 48×64; got 32×32",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_bad_videos_of_a_dataset_are_named_and_skipped_on_request(copy: Path, name: str) -> None:
+    spoil, says = BAD_FILES[name]
+    spoil(copy / VIDEO)
+    with pytest.raises(ValueError, match=says) as error:
+        load(copy)
+    assert str(copy / VIDEO) in str(error.value)
+    store = load(copy, on_bad="skip")
+    assert store.lengths == [5, 7, 4]
+    assert list(store.skipped) == [str(copy / VIDEO)]
+    assert sorted(video.frames for video in store.videos) == [0, 4, 12]
+
+
+def test_where_nothing_is_left_it_says_so(tmp_path: Path) -> None:
+    path = drawn.write_plain(tmp_path, "a", 0, 2, lambda stem: None)
+    with pytest.raises(ValueError, match=r"want a video that can be used; got want a file of actions beside it"):
+        load(path, on_bad="skip")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"want a folder with meta/info.json, or with MP4 files; got neither"):
+        load(tmp_path / "empty")
+    with pytest.raises(FileNotFoundError, match="want a folder or a video; there is none"):
+        load(tmp_path / "nobody")
+
+
+def test_a_rate_that_is_asked_for_is_held(tmp_path: Path) -> None:
+    path = drawn.write_plain(tmp_path, "a", 0, 3)
+    assert load(path, fps=10).fps == 10
+    with pytest.raises(ValueError, match="want 30 frames a second; got 10"):
+        load(path, fps=30)
+
+
+def test_without_a_size_frames_are_as_large_as_those_of_the_videos(tmp_path: Path) -> None:
+    drawn.write_plain(tmp_path, "a", 0, 3)
+    assert load(tmp_path, size=None).size == (drawn.H, drawn.W)
+    drawn.write_video(tmp_path / "b.mp4", [drawn.picture(0, i, (32, 32)) for i in range(3)])
+    np.save(tmp_path / "b.npy", drawn.actions(0, 3))
+    with pytest.raises(ValueError, match="want frames of 48×64; got 32×32"):
+        load(tmp_path, size=None)
+    assert load(tmp_path, size=(8, 8)).lengths == [3, 3]
+
+
+@pytest.mark.parametrize("size", [(0, 8), (8,), "ab", (2**20, 2**20), (8.5, 8)])
+def test_sizes_are_checked(tmp_path: Path, size: Any) -> None:
+    with pytest.raises(ValueError, match="size must be"):
+        load(drawn.write_plain(tmp_path, "a", 0, 3), size=size)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def test_frames_that_do_not_fit_are_refused_before_decoding(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "free_bytes", lambda device: 4000)
+    monkeypatch.setattr(loading, "decode", None)
+    with pytest.raises(ValueError, match=r"want frames that take at most 80% of the free memory of cpu, 0\.00 GiB"):
+        load(dataset)
+
+
+def test_frames_go_to_the_host_where_the_device_is_too_small(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cuda, cpu = torch.device("cuda:0"), torch.device("cpu")
+    monkeypatch.setattr(loading, "free_bytes", {cuda: 2**30, cpu: 2**34}.__getitem__)
+    assert loading.placed(2**29, cuda, "auto") == cuda
+    with caplog.at_level(logging.WARNING):
+        assert loading.placed(2**31, cuda, "auto") == cpu
+    assert "the frames take 2.00 GiB, more than cuda:0 has free: they are kept in host memory" in caplog.text
+    assert loading.placed(1, cuda, "host") == cpu
+    with pytest.raises(ValueError, match="want frames that take at most 80% of the free memory of cuda:0"):
+        loading.placed(2**31, cuda, "device")
+
+
+@pytest.mark.parametrize("module", ["av", "pyarrow.parquet"])
+def test_a_missing_package_names_the_extra(dataset: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModuleNotFoundError, match=r"demonstrations: want .*pip install 'torchrl_gpu\[video\]'"):
+        load(dataset, on_bad="skip")

@@ -1,0 +1,130 @@
+"""A dataset that is written is one that is read, and what it says of itself holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from tests.demonstrations import drawn
+from torchrl_gpu.demonstrations import LeRobotWriter, load_demonstrations
+
+FEATURES = {
+    "action": ("float32", (2,)),
+    "observation.state": ("float32", (2, 3)),
+    "next.reward": ("float32", (1,)),
+    "next.done": ("bool", (1,)),
+    "choice": ("int64", (1,)),
+}
+LENGTHS = (3, 4, 5)
+
+
+def row(episode: int, i: int) -> dict[str, Any]:
+    return {
+        "action": drawn.actions(episode, 9)[i],
+        "observation.state": np.full((2, 3), episode + i / 8, np.float32),
+        "next.reward": [i / 4],
+        "next.done": [i == LENGTHS[episode] - 1],
+        "choice": [7 * i],
+    }
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The third episode lies in a file of its own."""
+    folder = tmp_path_factory.mktemp("written") / "deep" / "demo"
+    with LeRobotWriter(folder, 12.5, FEATURES, (32, 48), task="wash up", frames_per_file=6) as writer:
+        for episode, length in enumerate(LENGTHS):
+            for i in range(length):
+                writer.add(drawn.picture(episode, i, (32, 48)), row(episode, i))
+            writer.end_episode()
+    return folder
+
+
+def test_what_is_read_is_what_was_written(written: Path) -> None:
+    store = load_demonstrations(written, device="cpu")
+    assert store.lengths == list(LENGTHS)
+    assert store.fps == 12.5
+    assert [Path(video.name).name for video in store.videos] == ["file-000.mp4", "file-001.mp4"]
+    places = [(episode, i) for episode, length in enumerate(LENGTHS) for i in range(length)]
+    rows = [row(*place) for place in places]
+    for name, key in (("action", "action"), ("observation.state", ("observation", "state")), ("choice", "choice")):
+        assert torch.equal(store.rows[key], torch.from_numpy(np.stack([np.asarray(each[name]) for each in rows])))
+    assert store.rows["next", "reward"].flatten().tolist() == [each["next.reward"][0] for each in rows]
+    assert store.rows["next", "done"].flatten().tolist() == [each["next.done"][0] for each in rows]
+    colors = torch.tensor([drawn.color(*place) for place in places])
+    assert (store.frames.float().mean((2, 3)) - colors).abs().max() < 5
+    assert {store.tasks[i] for i in store.rows["task_index"].tolist()} == {"wash up"}
+
+
+def test_statistics_are_those_of_the_rows(written: Path) -> None:
+    store = load_demonstrations(written, device="cpu")
+    for word, wanted in (("mean", store.rows["action"].mean(0)), ("max", store.rows["action"].amax(0))):
+        assert torch.allclose(store.stats["action"][word], wanted)
+    assert torch.allclose(store.stats["action"]["std"], store.rows["action"].std(0, correction=0))
+    pictures = store.frames.double().mean((0, 2, 3)) / 255
+    assert store.stats["observation.images.main"]["mean"].shape == (3, 1, 1)
+    assert torch.allclose(store.stats["observation.images.main"]["mean"].flatten().double(), pictures, atol=0.01)
+
+
+def test_it_says_what_lerobot_asks_for(written: Path) -> None:
+    info = json.loads((written / "meta/info.json").read_text())
+    assert info["codebase_version"] == "v3.0"
+    assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (3, 12, 1)
+    assert info["features"]["observation.images.main"]["shape"] == [32, 48, 3]
+    assert set(pq.read_schema(written / "data/chunk-000/file-000.parquet").names) == set(info["features"]) - {
+        "observation.images.main"
+    }
+    episodes = pq.read_table(written / "meta/episodes/chunk-000/file-000.parquet").to_pylist()
+    assert [each["videos/observation.images.main/from_timestamp"] for each in episodes] == [0, 0.24, 0]
+    assert [each["dataset_from_index"] for each in episodes] == [0, 3, 7]
+    tasks = pq.read_table(written / "meta/tasks.parquet")
+    assert json.loads(tasks.schema.metadata[b"pandas"])["index_columns"] == ["task"]
+
+
+def test_an_episode_that_is_not_ended_is_left_out(tmp_path: Path) -> None:
+    features = {"action": ("float32", (2,))}
+    with LeRobotWriter(tmp_path / "a", 10, features, (32, 48), frames_per_file=2) as writer:
+        for i in range(5):
+            writer.add(drawn.picture(0, i, (32, 48)), {"action": [0, i]})
+            if i in (1, 3):
+                writer.end_episode()
+    store = load_demonstrations(tmp_path / "a", device="cpu")
+    assert store.lengths == [2, 2]
+    assert len(list((tmp_path / "a").rglob("*.mp4"))) == 2
+
+
+def written_until_an_error(folder: Path) -> None:
+    with LeRobotWriter(folder, 10, {"action": ("float32", (2,))}, (32, 48)) as writer:
+        writer.add(drawn.picture(0, 0, (32, 48)), {"action": [0, 1]})
+        writer.end_episode()
+        raise KeyError
+
+
+def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(KeyError):
+        written_until_an_error(tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    features = {"action": ("float32", (2,))}
+    (tmp_path / "there").mkdir()
+    with pytest.raises(FileExistsError, match="want a folder that is not there yet"):
+        LeRobotWriter(tmp_path / "there", 10, features, (32, 48))
+    with pytest.raises(ValueError, match="size must be even"):
+        LeRobotWriter(tmp_path / "a", 10, features, (31, 48))
+    writer = LeRobotWriter(tmp_path / "a", 10, features, (32, 48))
+    with pytest.raises(ValueError, match=r"picture must be uint8 of shape \(32, 48, 3\)"):
+        writer.add(drawn.picture(0, 0, (32, 32)), {"action": [0, 1]})
+    with pytest.raises(ValueError, match=r"action must be of shape \(2,\)"):
+        writer.add(drawn.picture(0, 0, (32, 48)), {"action": [0, 1, 2]})
+    with pytest.raises(ValueError, match="want a frame or more in every episode"):
+        writer.end_episode()
+    with pytest.raises(ValueError, match="want an episode or more; got none"):
+        writer.close()

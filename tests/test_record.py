@@ -1,0 +1,120 @@
+"""`torchrl-gpu record`: what an environment shows and what was done in it, read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDictBase
+
+from tests.test_end_to_end import small
+from torchrl_gpu import cli
+from torchrl_gpu.demonstrations import load_demonstrations
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.dishes.env import DishwashingEnv
+from torchrl_gpu.evaluation.random_actions import RandomActions
+from torchrl_gpu.evaluation.results import evaluation
+from torchrl_gpu.play.loading import LoadedPolicy
+from torchrl_gpu.record import record
+
+
+def test_a_shift_that_is_recorded_is_the_shift_that_was_played(tmp_path: Path) -> None:
+    env = DishwashingEnv(1, max_steps=6, device="cpu", seed=3)
+    policy = RandomActions(env)
+    assert record(env, policy, tmp_path / "shifts", 3, (64, 64), fps=5, task="wash") == 18
+    store = load_demonstrations(tmp_path / "shifts", device="cpu")
+    assert store.lengths == [6, 6, 6]
+    assert store.tasks == {0: "wash"}
+    drawn = []
+    with evaluation(env, policy) as current:
+        for i in range(18):
+            shown = torch.as_tensor(env.pictures([0], 64, 64)[0]).permute(2, 0, 1)
+            stepped = env.step(policy(current))
+            row = store.rows[i]
+            assert torch.equal(row["action"], stepped["action"][0])
+            assert torch.equal(row["observation", "state"], stepped["observation"][0])
+            assert torch.equal(row["next", "reward"], stepped["next", "reward"][0])
+            assert torch.equal(row["next", "done"], stepped["next", "done"][0])
+            drawn.append(shown)
+            current = env.maybe_reset(env.step_mdp(stepped))
+    off = (store.frames[:, None].float() - torch.stack(drawn)[None]).abs().mean((2, 3, 4))  # of each from each
+    assert off.diagonal().max() < 8, "H.264 loses little"
+    assert torch.equal(off.argmin(1), torch.arange(18)), "and each frame is nearest to its own picture"
+
+
+def test_choices_and_several_agents(tmp_path: Path) -> None:
+    env = PackingEnv(1, device="cpu", seed=0)
+    record(env, RandomActions(env), tmp_path / "bins", 2, (48, 64))
+    store = load_demonstrations(tmp_path / "bins", device="cpu")
+    assert store.rows["action"].dtype == torch.int64
+    assert store.rows["action"].shape == (len(store), 1)
+    assert "observation" not in store.rows
+    assert store.rows["next", "done"].flatten().nonzero().flatten().tolist() == list(np.cumsum(store.lengths) - 1)
+
+
+def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
+    env = DishwashingEnv(2, device="cpu", seed=0)
+    with pytest.raises(ValueError, match="want one environment with one action; got 2"):
+        record(env, RandomActions(env), tmp_path / "a", 1, (64, 64))
+
+
+def test_a_policy_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fails(tensordict: TensorDictBase) -> TensorDictBase:
+        raise KeyError
+
+    env = DishwashingEnv(1, device="cpu", seed=0)
+    with pytest.raises(KeyError):
+        record(env, fails, tmp_path / "a", 1, (64, 64))  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_command_records_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["record", *small("packing.yaml"), "--episodes", "2", "--out", str(tmp_path / "bins"), "--size", "48", "64"]
+    assert cli.main(args, program="torchrl-gpu") is None
+    assert f"Written: {tmp_path / 'bins'}, " in capsys.readouterr().out
+    store = load_demonstrations(tmp_path / "bins", device="cpu")
+    assert store.num_episodes == 2
+    assert store.tasks == {0: "PackingEnv, random"}
+
+
+@pytest.mark.parametrize(
+    ("args", "who"),
+    [([], (None, "random")), (["--ckpt_path", "last"], ("last", None)), (["--policy", "x"], (None, "x"))],
+)
+def test_a_checkpoint_plays_itself_and_without_one_chance_does(
+    args: list[str], who: tuple[str | None, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def load_policy(rest: list[str], ckpt_path: str | None, wanted: str | None, num_envs: int) -> LoadedPolicy:
+        asked.append((ckpt_path, wanted, num_envs))
+        env = DishwashingEnv(num_envs, max_steps=2, device="cpu", seed=0)
+        return LoadedPolicy(env, RandomActions(env), "somebody")
+
+    monkeypatch.setattr("torchrl_gpu.play.loading.load_policy", load_policy)
+    options = ["--config", "packing.yaml", "--episodes", "1", "--out", str(tmp_path / "a"), "--task", "wash", *args]
+    assert cli.main(["record", *options], program="torchrl-gpu") is None
+    assert asked == [(*who, 1)]
+    assert load_demonstrations(tmp_path / "a", device="cpu").tasks == {0: "wash"}
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (
+            ["--config", "packing.yaml"],
+            "want the options that --help lists; got the following arguments are required: --out",
+        ),
+        (["--config", "packing.yaml", "--out", "{tmp}"], "--out must be a folder that is not there yet"),
+        (["--config", "packing.yaml", "--out", "x", "--episodes", "0"], "--episodes must be at least 1; got 0"),
+        (["--config", "nobody.yaml", "--out", "x"], "--config: want a file"),
+        (["--config", "packing.yaml", "--out", "x", "--ckpt_path", "nobody.ckpt"], "want an existing file; got none"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path: Path, args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["record", *(arg.format(tmp=tmp_path) for arg in args)], program="torchrl-gpu") == 2
+    err = capsys.readouterr().err.strip()
+    assert says in err
+    assert "\n" not in err

@@ -1,0 +1,245 @@
+"""Frames of MP4 files, decoded once from front to back and made small on the way: by PyAV, or by torchcodec on CUDA."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from torchrl_gpu.demonstrations.untrusted import MOST_FRAMES, check_file, reading, refuse
+from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.streaming.codecs.libavcodec import error_text
+
+_LOG = logging.getLogger(__name__)
+
+MOST_PIXELS = 2**25
+"""Of a frame: 8192×4096."""
+_BATCH_BYTES = 2**26  # of frames that are decoded before they are handed on
+_MOST_BATCH = 64
+SMALL = 0x20 | 0x2000
+"""SWS_AREA and SWS_FULL_CHR_H_INT of libswscale: without the second, colour has half the columns of the small frame."""
+_VIDEO = "an MP4 file with a video that decodes"
+
+Decoder = Literal["auto", "pyav", "torchcodec"]
+
+
+class VideoHeader(NamedTuple):
+    """What a file says of its video."""
+
+    height: int
+    width: int
+    fps: Fraction
+
+
+class Batch(NamedTuple):
+    """Some frames of a video.
+
+    Attributes:
+        frames: (n, 3, H, W) uint8 RGB, anywhere.
+        seconds: When each is shown.
+    """
+
+    frames: Tensor
+    seconds: list[float]
+
+
+def read_header(path: Path, name: str) -> VideoHeader:
+    """What an MP4 file says of its video, without decoding it.
+
+    Raises:
+        ValueError: It is no MP4 file, has no video, or one whose frames are too large.
+    """
+    with _opened(path, name) as container:
+        return _header(container, name)
+
+
+def decode(
+    path: Path,
+    name: str,
+    size: tuple[int, int] | None = None,
+    *,
+    device: torch.device | None = None,
+    decoder: Decoder = "auto",
+) -> Iterator[Batch]:
+    """All frames of an MP4 file, from front to back.
+
+    A frame is the mean of the areas that its pixels stand for, in the aspect of `size`.
+
+    Args:
+        path: Of the file.
+        name: In messages.
+        size: Height and width to be had; None for those of the file.
+        device: Where the frames are wanted; None for the CPU.
+        decoder: "pyav", "torchcodec", or "auto": torchcodec where it works and decodes on the device, else PyAV, which
+            is faster on a CPU as it makes frames small before they are RGB.
+
+    Raises:
+        ValueError: The file cannot be decoded, or frames change their size.
+        ModuleNotFoundError: PyAV is not installed.
+    """
+    device = device or torch.device("cpu")
+    if _takes_torchcodec(decoder, device):
+        yield from _by_torchcodec(path, name, size, device)
+    else:
+        yield from _by_pyav(path, name, size)
+
+
+# -- PyAV --------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _opened(path: Path, name: str) -> Iterator[Any]:
+    """An open container. It is read through a Python file, so that libavformat opens no other, and only as an MP4."""
+    av = load("av", "video", "demonstrations")
+    with _mp4(path, name) as file, _in_words(name), av.open(file, format="mp4", buffer_size=2**20) as container:
+        yield container
+
+
+@contextmanager
+def _mp4(path: Path, name: str) -> Iterator[BinaryIO]:
+    check_file(path, name)
+    with reading(name, "a file that can be read"):
+        file = path.open("rb")
+    with closing(file):
+        if file.read(8)[4:] != b"ftyp":
+            refuse(name, "an MP4 file", "one that does not begin like one")
+        file.seek(0)
+        yield file
+
+
+@contextmanager
+def _in_words(name: str) -> Iterator[None]:
+    """Errors of libav as ValueErrors of one line."""
+    av = load("av", "video", "demonstrations")
+    try:
+        yield
+    except av.FFmpegError as error:
+        raise ValueError(f"demonstrations: {name}: want {_VIDEO}; got {error_text(error)}") from error
+    except (OverflowError, MemoryError, UnicodeError, RuntimeError, TypeError) as error:
+        raise ValueError(f"demonstrations: {name}: want {_VIDEO}; got {str(error) or type(error).__name__}") from error
+
+
+def _header(container: Any, name: str) -> VideoHeader:
+    if not container.streams.video:
+        refuse(name, _VIDEO, "one without a video stream")
+    stream = container.streams.video[0]
+    if stream.codec_context is None:
+        refuse(name, _VIDEO, "one of an unknown codec")
+    height, width, rate = stream.height, stream.width, stream.average_rate
+    if not (height and width and rate) or not 0.1 <= rate <= 1000:
+        refuse(name, f"{_VIDEO}, of 0.1 to 1000 frames a second", f"{height}×{width} at {rate} frames a second")
+    _check_size(height, width, name)
+    if stream.frames > MOST_FRAMES:
+        refuse(name, f"at most {MOST_FRAMES:,} frames", f"{stream.frames:,}")
+    return VideoHeader(height, width, Fraction(rate))
+
+
+def _check_size(height: int, width: int, name: str) -> None:
+    if height * width > MOST_PIXELS:
+        refuse(name, f"frames of at most {MOST_PIXELS:,} pixels", f"{height}×{width}")
+
+
+def _batch_size(height: int, width: int) -> int:
+    return max(1, min(_MOST_BATCH, _BATCH_BYTES // (3 * height * width)))
+
+
+def _by_pyav(path: Path, name: str, size: tuple[int, int] | None) -> Iterator[Batch]:
+    with _opened(path, name) as container:
+        given = _header(container, name)
+        height, width = size or given[:2]
+        stream = container.streams.video[0]
+        context = stream.codec_context
+        context.options = {"err_detect": "explode"}  # else what is corrupt is made up from the frames before
+        context.thread_count = torch.get_num_threads()
+        # Kept over the frames: to set it up takes longer than a frame.
+        reformatter = load("av.video.reformatter", "video", "demonstrations").VideoReformatter()
+        how = SMALL if (height, width) != given[:2] else None
+        frames = np.empty((_batch_size(height, width), height, width, 3), np.uint8)
+        seconds: list[float] = []
+        for frame in container.decode(stream):
+            if (frame.height, frame.width) != given[:2] or frame.is_corrupt or frame.time is None:
+                came = "a corrupt one" if frame.is_corrupt else f"{frame.height}×{frame.width} at {frame.time} s"
+                refuse(name, f"frames of {given.height}×{given.width}, each with its time", came)
+            small = reformatter.reformat(frame, width, height, "rgb24", interpolation=how)
+            frames[len(seconds)] = small.to_ndarray()
+            seconds.append(frame.time)
+            if len(seconds) == len(frames):
+                yield Batch(torch.from_numpy(frames).permute(0, 3, 1, 2), seconds)
+                seconds = []
+        if seconds:
+            yield Batch(torch.from_numpy(frames[: len(seconds)]).permute(0, 3, 1, 2), seconds)
+
+
+# -- torchcodec --------------------------------------------------------------------------------------------------------
+
+
+def _takes_torchcodec(decoder: Decoder, device: torch.device) -> bool:
+    if decoder not in ("auto", "pyav", "torchcodec"):
+        raise ValueError(f"demonstrations: decoder must be auto, pyav or torchcodec; got {decoder!r}")
+    if decoder == "pyav" or (decoder == "auto" and device.type == "cpu"):
+        return False
+    problem = torchcodec_problem(device)
+    if problem and decoder == "torchcodec":
+        raise ValueError(f"demonstrations: decoder must be one that works here; torchcodec does not: {problem}")
+    return not problem
+
+
+@functools.cache
+def torchcodec_problem(device: torch.device) -> str:
+    """Why torchcodec decodes nothing on a device, in one line that is logged once; empty where it has just done so."""
+    try:
+        decoders = importlib.import_module("torchcodec.decoders")
+        frame = decoders.VideoDecoder(_sample(), device=str(device)).get_frames_in_range(0, 2)
+        problem = "" if frame.data.shape[:2] == (2, 3) else f"it gives frames of shape {tuple(frame.data.shape)}"
+    except Exception as error:  # whatever a library that does not fit raises
+        problem = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+    if problem:
+        _LOG.warning(
+            "demonstrations: videos are decoded by PyAV, as torchcodec does not work on %s: %s", device, problem
+        )
+    return problem
+
+
+def _sample() -> bytes:
+    """Two grey frames as an MP4 file; larger than the smallest that decoders in hardware take."""
+    av = load("av", "video", "demonstrations")
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=30)
+        stream.width, stream.height, stream.pix_fmt = 256, 256, "yuv420p"
+        for _ in range(2):
+            frame = av.VideoFrame.from_ndarray(np.full((256, 256, 3), 128, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def _by_torchcodec(path: Path, name: str, size: tuple[int, int] | None, device: torch.device) -> Iterator[Batch]:
+    given = read_header(path, name)  # what it refuses, the library below is not shown
+    decoders = importlib.import_module("torchcodec.decoders")
+    step = _batch_size(given.height, given.width)
+    with _mp4(path, name) as file, reading(name, _VIDEO):
+        source = decoders.VideoDecoder(file, device=str(device), num_ffmpeg_threads=torch.get_num_threads())
+        for first in range(0, len(source), step):
+            found = source.get_frames_in_range(first, min(first + step, len(source)))
+            if found.data.shape[1:] != (3, *given[:2]):
+                refuse(name, f"frames of {given.height}×{given.width}", f"shape {tuple(found.data.shape[1:])}")
+            yield Batch(resized(found.data, size), found.pts_seconds.tolist())
+
+
+def resized(frames: Tensor, size: tuple[int, int] | None) -> Tensor:
+    """Frames (n, 3, H, W) uint8 in another size; a pixel is the mean of its area."""
+    if size is None or tuple(frames.shape[2:]) == size:
+        return frames
+    return functional.interpolate(frames.float(), size, mode="area").round_().to(torch.uint8)

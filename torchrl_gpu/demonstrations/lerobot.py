@@ -1,0 +1,266 @@
+"""LeRobotDataset v3, read as it lies on disk: JSON, parquet and MP4, without the lerobot package.
+
+The format is LeRobot's (huggingface/lerobot, `docs/source/lerobot-dataset-v3.mdx`, `src/lerobot/datasets`), the names
+of entries are TorchRL's (`torchrl.data.datasets.LeRobotExperienceReplay`, 0.14).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tensordict import NestedKey
+
+from torchrl_gpu.arguments import shown
+from torchrl_gpu.demonstrations.recordings import BadVideos, Episode, Recording, Source
+from torchrl_gpu.demonstrations.untrusted import (
+    MOST_FRAMES,
+    Arrays,
+    fill_pattern,
+    read_json,
+    read_parquet,
+    read_strings,
+    refuse,
+)
+
+INFO = "meta/info.json"
+DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+IMAGES = "observation.images."
+INDICES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+"""Columns that every dataset has, one number a row."""
+_KEYS: dict[str, NestedKey] = {
+    "episode_index": "episode",
+    "frame_index": "frame",
+    "task": "language_instruction",
+}
+
+
+def entry_key(name: str) -> NestedKey:
+    """TorchRL's key for a feature: `observation.state` is ("observation", "state"), `episode_index` is "episode"."""
+    if name in _KEYS:
+        return _KEYS[name]
+    if name.startswith(IMAGES):
+        return ("observation", "image", name.removeprefix(IMAGES))
+    return tuple(name.split(".")) if "." in name else name
+
+
+def is_dataset(folder: Path) -> bool:
+    """Whether there is one in a folder."""
+    return (folder / INFO).is_file()
+
+
+def read_dataset(root: Path, camera: str | None, bad: BadVideos) -> Source:
+    """The videos of one camera of a dataset and what is recorded beside their frames.
+
+    Args:
+        root: Folder of the dataset.
+        camera: Feature with the pictures; None where there is only one of them.
+        bad: Told of a video whose rows cannot be used.
+
+    Raises:
+        ValueError: What describes the dataset is not as the format has it, or leads out of the folder.
+    """
+    info = _Info(root, read_json(root / INFO, root / INFO))
+    camera = info.camera(camera)
+    table = _read_episodes(root, camera)
+    if len(table["length"]) != info.total_episodes:
+        wanted = f"as many episodes as total_episodes says, {shown(info.total_episodes)}"
+        refuse(root / "meta" / "episodes", wanted, f"{len(table['length'])}")
+    tasks_path = root / "meta" / "tasks.parquet"
+    source = Source(camera=camera)
+    if tasks_path.exists():
+        source.tasks = read_strings(tasks_path, tasks_path, ("task", "__index_level_0__"), "task_index")
+    if (root / "meta" / "stats.json").exists():
+        source.stats = read_stats(read_json(root / "meta" / "stats.json", root / "meta" / "stats.json"), root)
+    files = _DataFiles(root, info)
+    chunk, file = (table[f"videos/{camera}/{name}_index"] for name in ("chunk", "file"))
+    start = table[f"videos/{camera}/from_timestamp"]
+    videos = np.stack([chunk, file], 1)
+    for place in dict.fromkeys(map(tuple, videos.tolist())):
+        relative = fill_pattern(
+            info.video_path, f"{root / INFO}: video_path", video_key=camera, chunk_index=place[0], file_index=place[1]
+        )
+        name = str(root / relative)
+        with bad.guard(name):
+            numbers = np.nonzero((videos == place).all(1))[0]
+            numbers = numbers[np.argsort(start[numbers], kind="stable")]
+            episodes = [_episode(table, int(i), camera, info.fps, files, name) for i in numbers]
+            for before, after in itertools.pairwise(episodes):
+                if after.first_frame < before.first_frame + len(before):
+                    refuse(name, "episodes one behind another", f"one that begins at frame {after.first_frame}")
+            source.recordings.append(Recording(name, root / relative, info.fps, info.size(camera), tuple(episodes)))
+    return source
+
+
+class _Info:
+    """What `meta/info.json` says, checked."""
+
+    def __init__(self, root: Path, info: Any) -> None:
+        self.name = name = str(root / INFO)
+        if not isinstance(info, dict):
+            refuse(name, "an object", shown(info))
+        version = info.get("codebase_version")
+        if not isinstance(version, str) or not version.startswith("v3."):
+            convert = "lerobot's convert_dataset_v21_to_v30 makes it of v2.1"
+            refuse(name, f"codebase_version v3.x ({convert})", shown(version))
+        fps = info.get("fps")
+        if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0.1 <= fps <= 1000:
+            refuse(name, "fps from 0.1 to 1000", shown(fps))
+        features = info.get("features")
+        if not isinstance(features, dict) or not all(isinstance(each, dict) for each in features.values()):
+            refuse(name, "features, an object each", shown(features))
+        self.fps, self.features = float(fps), features
+        self.total_episodes = info.get("total_episodes")
+        self.data_path, self.video_path = info.get("data_path", DATA_PATH), info.get("video_path", VIDEO_PATH)
+
+    def camera(self, wanted: str | None) -> str:
+        """The feature with the pictures."""
+        videos = [key for key, each in self.features.items() if each.get("dtype") == "video" and not _is_depth(each)]
+        if wanted is None and len(videos) == 1:
+            return videos[0]
+        if not videos:
+            refuse(self.name, "a feature of dtype video", "none")
+        if wanted not in videos:
+            refuse(self.name, f"camera to be one of {', '.join(videos)}", shown(wanted))
+        return str(wanted)
+
+    def size(self, camera: str) -> tuple[int, int] | None:
+        """Height and width that the pictures have; None where it cannot be told."""
+        shape = self.shape(camera)
+        if len(shape) == 3 and shape[2] in (1, 3):
+            return shape[0], shape[1]
+        return (shape[1], shape[2]) if len(shape) == 3 and shape[0] in (1, 3) else None
+
+    def shape(self, feature: str) -> tuple[int, ...]:
+        """That of a feature in one row."""
+        shape = self.features[feature].get("shape")
+        if not isinstance(shape, list) or not all(type(each) is int and 0 < each < 2**31 for each in shape):
+            refuse(f"{self.name}: {feature}", "a shape of positive whole numbers", shown(shape))
+        return tuple(shape)
+
+    def columns(self) -> list[str]:
+        """Features of numbers, which the data files have as columns."""
+        passed_over = ("video", "image", "string", "language", "audio")
+        return [key for key, each in self.features.items() if each.get("dtype") not in passed_over]
+
+
+def _is_depth(feature: dict[str, Any]) -> bool:
+    said = [feature.get(place) for place in ("info", "video_info")]
+    return any(
+        each.get(word) for each in said if isinstance(each, dict) for word in ("is_depth_map", "video.is_depth_map")
+    )
+
+
+def _read_episodes(root: Path, camera: str) -> Arrays:
+    """The rows of all files of `meta/episodes`, in the order of the episodes."""
+    folder = root / "meta" / "episodes"
+    places = [f"videos/{camera}/{name}" for name in ("chunk_index", "file_index", "from_timestamp", "to_timestamp")]
+    whole = ["episode_index", "length", "dataset_from_index", "dataset_to_index", "data/chunk_index", "data/file_index"]
+    columns = [*whole, *places]
+    tables = []
+    for path in sorted(folder.glob("chunk-*/file-*.parquet")):
+        table = read_parquet(path, path, columns)
+        if missing := [each for each in columns if each not in table]:
+            refuse(path, f"the columns {', '.join(columns)}", f"no {missing[0]}")
+        for each in columns:
+            kinds = "if" if each.endswith("timestamp") else "i"
+            if table[each].ndim != 1 or table[each].dtype.kind not in kinds or (table[each] < 0).any():
+                refuse(f"{path}: {each}", "numbers from 0 on, one a row", f"{table[each].dtype} {table[each].shape}")
+        tables.append(table)
+    if not tables or not sum(len(each["length"]) for each in tables):
+        refuse(folder, "files chunk-*/file-*.parquet of episodes", "none")
+    joined = {each: np.concatenate([table[each] for table in tables]) for each in columns}
+    order = np.argsort(joined["episode_index"], kind="stable")
+    joined = {each: values[order] for each, values in joined.items()}
+    if (np.diff(joined["episode_index"]) == 0).any():
+        refuse(folder, "every episode once", "one that is there twice")
+    if joined["length"].max() > MOST_FRAMES or (joined["length"] < 1).any():
+        refuse(folder, f"lengths from 1 to {MOST_FRAMES:,}", f"{joined['length'].min()} to {joined['length'].max()}")
+    return joined
+
+
+class _DataFiles:
+    """Rows of episodes, out of the files of `data`; the file that was read last is kept."""
+
+    def __init__(self, root: Path, info: _Info) -> None:
+        self.root, self.info = root, info
+        self._kept: tuple[Path, Arrays] | None = None
+
+    def rows(self, chunk: int, file: int, episode: int, name: str) -> Arrays:
+        """All columns of an episode, (L, …) each."""
+        where = f"{self.info.name}: data_path"
+        path = self.root / fill_pattern(self.info.data_path, where, chunk_index=chunk, file_index=file)
+        if self._kept is None or self._kept[0] != path:
+            self._kept = path, self._read(path)
+        table = self._kept[1]
+        low, high = np.searchsorted(table["episode_index"], [episode, episode + 1])
+        if low == high:
+            refuse(name, f"rows of episode {episode} in {path}", "none")
+        return {each: values[low:high] for each, values in table.items()}
+
+    def _read(self, path: Path) -> Arrays:
+        wanted = list(dict.fromkeys([*self.info.columns(), *INDICES]))
+        table = read_parquet(path, path, wanted)
+        needed = [each for each in wanted if each not in ("index", "task_index")]
+        if missing := [each for each in needed if each not in table]:
+            refuse(path, f"the columns {', '.join(needed)}", f"no {missing[0]}")
+        for each in (each for each in INDICES if each in table):
+            if table[each].ndim != 1 or (table[each].dtype.kind != "i" and each != "timestamp"):
+                refuse(f"{path}: {each}", "one whole number a row", f"{table[each].dtype} {table[each].shape}")
+        if (np.diff(table["episode_index"]) < 0).any():
+            refuse(path, "rows in the order of their episodes", "others")
+        return {each: self._shaped(each, values, path) for each, values in table.items()}
+
+    def _shaped(self, feature: str, values: np.ndarray, path: Path) -> np.ndarray:
+        """(L, …): what has the shape (1,) is one number a row in the file."""
+        if feature in INDICES:
+            return values
+        shape = self.info.shape(feature)
+        if values.shape[1:] not in (shape, () if shape == (1,) else shape):
+            refuse(f"{path}: {feature}", f"shape {shape} in each row", f"{values.shape[1:]}")
+        values = values.reshape(len(values), *shape)
+        return values.astype(np.float32) if values.dtype.kind == "f" else values
+
+
+def _episode(table: Arrays, i: int, camera: str, fps: float, files: _DataFiles, name: str) -> Episode:
+    """Episode i of the table, held against its rows."""
+    number, length = int(table["episode_index"][i]), int(table["length"][i])
+    where = f"{name}: episode {number}"
+    begin, end = (float(table[f"videos/{camera}/{word}_timestamp"][i]) for word in ("from", "to"))
+    if not begin < end or end * fps > MOST_FRAMES:
+        refuse(where, "to_timestamp behind from_timestamp", f"{begin:g} to {end:g} s")
+    if abs((end - begin) * fps - length) > 1.01:
+        refuse(where, f"{length} frames, {length / fps:g} s of video, within one", f"{end - begin:g} s")
+    rows = files.rows(int(table["data/chunk_index"][i]), int(table["data/file_index"][i]), number, name)
+    span = int(table["dataset_to_index"][i] - table["dataset_from_index"][i])
+    if not len(rows["frame_index"]) == length == span:
+        refuse(where, f"{length} rows", f"{len(rows['frame_index'])}, and indices for {span}")
+    if (rows["frame_index"] != np.arange(length)).any():
+        refuse(where, "frame_index 0, 1, 2, …", shown(rows["frame_index"].tolist()))
+    late = np.abs(rows["timestamp"] - rows["frame_index"] / fps)
+    if (late > 0.5 / fps).any():
+        first = int(late.argmax())
+        refuse(
+            where, f"timestamps in order, at {fps:g} frames a second", f"{rows['timestamp'][first]:g} s in row {first}"
+        )
+    return Episode(round(begin * fps), rows)
+
+
+def read_stats(found: Any, name: object) -> dict[str, dict[str, Any]]:
+    """Statistics of features: nested lists of finite numbers, by feature and by name."""
+    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+        refuse(f"{name}: stats", "an object of features, an object each", shown(found))
+    for feature, stats in found.items():
+        for word, values in stats.items():
+            try:
+                array = np.array(values, np.float64)
+            except (ValueError, TypeError, OverflowError):
+                refuse(f"{name}: stats of {feature}: {word}", "lists of numbers", shown(values))
+            if not np.isfinite(array).all() or array.ndim > 4 or math.prod(array.shape) > 2**22:
+                refuse(f"{name}: stats of {feature}: {word}", "finite numbers", shown(values))
+    return found

@@ -1,0 +1,292 @@
+"""Recorded demonstrations into a clip store: what is read, whether it fits, decoding, and what is skipped."""
+
+from __future__ import annotations
+
+import bisect
+import logging
+import math
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from torchrl_gpu import arguments
+from torchrl_gpu.demonstrations import lerobot, sidecars
+from torchrl_gpu.demonstrations.decoding import MOST_PIXELS, Decoder, VideoHeader, decode, read_header
+from torchrl_gpu.demonstrations.recordings import BadVideos, Episode, OnBad, Recording, Source
+from torchrl_gpu.demonstrations.saved import is_saved, open_store
+from torchrl_gpu.demonstrations.store import ClipStore, Video
+from torchrl_gpu.demonstrations.untrusted import refuse
+from torchrl_gpu.device import get_device
+from torchrl_gpu.envs.memory import free_bytes
+
+_LOG = logging.getLogger(__name__)
+
+WHERE = "demonstrations"
+_SHARE = 0.8  # of the free memory that frames may take; what learns from them needs the rest
+_RATE = 0.01  # share by which the rate that a video says it has may differ: it is a mean over the file
+
+Placement = Literal["auto", "device", "host"]
+PathLike = str | os.PathLike[str]
+
+
+def load_demonstrations(
+    paths: PathLike | Sequence[PathLike],
+    *,
+    size: Sequence[int] | None = None,
+    device: str | torch.device = "auto",
+    fps: float | None = None,
+    camera: str | None = None,
+    on_bad: OnBad = "raise",
+    placement: Placement = "auto",
+    decoder: Decoder = "auto",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> ClipStore:
+    """The frames of demonstrations, decoded once, with what was recorded beside them.
+
+    Args:
+        paths: Folders of LeRobotDataset v3, MP4 files with a sidecar, folders of these; or one store that was saved,
+            which is opened without decoding anything and takes none of the arguments but `device` and `placement`.
+        size: Height and width of the frames; None for those of the videos.
+        device: Where clips are wanted.
+        fps: Frames per second that all videos must have; None for those that the first one has.
+        camera: LeRobot's feature with the pictures; None where each dataset has one only.
+        on_bad: "raise" what is wrong with a video, or "skip" it; skipped ones are logged in one line, see
+            `ClipStore.skipped`.
+        placement: Of the frames: "device", "host", or "auto": the device where they fit into most of its free memory,
+            else host memory, from where clips are staged; the choice is logged.
+        decoder: See `decode`.
+        progress: Told after every batch how many frames of how many are decoded.
+
+    Raises:
+        ValueError: Something cannot be used, or does not fit.
+        ModuleNotFoundError: PyAV or pyarrow is not installed.
+    """
+    arguments.choice(WHERE, "on_bad", on_bad, ("raise", "skip"))
+    arguments.choice(WHERE, "placement", placement, ("auto", "device", "host"))
+    there, listed = get_device(device), _listed(paths)
+    if len(listed) == 1 and is_saved(listed[0]):
+        return open_store(listed[0], there, lambda needed: placed(needed, there, placement))
+    rate = None if fps is None else arguments.number(WHERE, "fps", fps, 0.1, 1000.0)
+    wanted, bad = None if size is None else _checked_size(size), BadVideos(on_bad)
+    source = _read(listed, rate, camera, bad)
+    accepted = _accepted(source.recordings, wanted, rate, bad)
+    _check_any(accepted, listed, bad)
+    (first, header), total = accepted[0], sum(recording.num_rows for recording, _ in accepted)
+    shape = total, 3, *(wanted or header[:2])
+    frames = torch.empty(shape, dtype=torch.uint8, device=placed(math.prod(shape), there, placement))
+    decoded, done = list[Recording](), 0
+    for recording, said in accepted:
+        with bad.guard(recording.name):
+            part = frames[done : done + recording.num_rows]
+            _decode_into(part, recording, said, decoder, there, partial(_report, progress, done, total))
+            decoded.append(recording)
+            done += recording.num_rows
+    bad.log()
+    _check_any(decoded, listed, bad)
+    episodes = [episode for recording in decoded for episode in recording.episodes]
+    return ClipStore(
+        frames[:done],
+        [len(each) for each in episodes],
+        _rows(episodes),
+        fps=rate or first.fps or float(header.fps),
+        device=there,
+        image_key="pixels" if source.camera is None else lerobot.entry_key(source.camera),
+        tasks=source.tasks,
+        stats=source.stats,
+        videos=_videos(accepted, decoded, bad),
+    )
+
+
+def _check_any(usable: Sequence[object], paths: list[Path], bad: BadVideos) -> None:
+    """ValueError where no video is left; it says what is wrong with the first one."""
+    if not usable:
+        bad.log()
+        refuse(", ".join(map(str, paths)), "a video that can be used", next(iter(bad.reasons.values()), "none"))
+
+
+def _videos(accepted: list[tuple[Recording, VideoHeader]], decoded: list[Recording], bad: BadVideos) -> list[Video]:
+    """What became of every video: those that were decoded, then those that were skipped."""
+    said = {recording.name: (*header[:2], float(header.fps)) for recording, header in accepted}
+    kept = [Video(each.name, each.num_rows, *said[each.name]) for each in decoded]
+    return kept + [Video(name, 0, *said.get(name, (0, 0, 0.0)), reason) for name, reason in bad.reasons.items()]
+
+
+def _report(progress: Callable[[int, int], None], before: int, total: int, new: int) -> None:
+    progress(before + new, total)
+
+
+def placed(needed: int, device: torch.device, placement: Placement) -> torch.device:
+    """Where frames of so many bytes are kept.
+
+    Raises:
+        ValueError: They do not fit.
+    """
+    cpu = torch.device("cpu")
+    homes = {"device": [device], "host": [cpu], "auto": [device, cpu]}[placement]
+    for home in homes:
+        free = free_bytes(home)
+        if free is None or needed <= _SHARE * free:
+            if placement == "auto" and home != device:
+                _LOG.warning(
+                    "%s: the frames take %.2f GiB, more than %s has free: they are kept in host memory, and clips are"
+                    " staged",
+                    WHERE,
+                    needed / 2**30,
+                    device,
+                )
+            return home
+    most = (free_bytes(homes[-1]) or 0) / 2**30
+    raise ValueError(
+        f"{WHERE}: want frames that take at most {_SHARE:.0%} of the free memory of {homes[-1]}, {most:.2f} GiB; got"
+        f" {needed / 2**30:.2f} GiB: ask for a smaller size, or for fewer videos"
+    )
+
+
+# -- what is read ------------------------------------------------------------------------------------------------------
+
+
+def _listed(paths: PathLike | Sequence[PathLike]) -> list[Path]:
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not given:
+        raise ValueError(f"{WHERE}: want a folder or a video; got none")
+    out = []
+    for path in map(Path, given):
+        if not path.exists():
+            raise FileNotFoundError(f"{WHERE}: {path}: want a folder or a video; there is none")
+        out.append(path)
+    return out
+
+
+def _checked_size(size: Sequence[int]) -> tuple[int, int]:
+    sides = arguments.listed(WHERE, "size", "height and width", size)
+    if len(sides) != 2:
+        arguments.refuse(WHERE, "size", "height and width", size)
+    height, width = (arguments.whole(WHERE, "size", side, 1, MOST_PIXELS) for side in sides)
+    if height * width > MOST_PIXELS:
+        arguments.refuse(WHERE, "size", f"at most {MOST_PIXELS:,} pixels", size)
+    return height, width
+
+
+def _read(paths: list[Path], fps: float | None, camera: str | None, bad: BadVideos) -> Source:
+    """The recordings at all paths, in their order."""
+    whole = Source()
+    for path in paths:
+        if path.is_dir() and lerobot.is_dataset(path):
+            found = lerobot.read_dataset(path, camera, bad)
+        else:
+            found = sidecars.read_videos(sorted(path.glob("*.mp4")) if path.is_dir() else [path], fps, bad)
+            if path.is_dir() and not found.recordings and not bad.reasons:
+                refuse(path, f"a folder with {lerobot.INFO}, or with MP4 files", "neither")
+        if whole.recordings and whole.tasks != found.tasks:
+            refuse(path, "the tasks of the paths before", f"{len(found.tasks)} others")
+        whole.recordings += found.recordings
+        whole.tasks = found.tasks
+        whole.camera = found.camera or whole.camera
+        whole.stats = found.stats if len(paths) == 1 else {}  # those of one dataset are not those of all
+    return whole
+
+
+def _accepted(
+    recordings: list[Recording], size: tuple[int, int] | None, fps: float | None, bad: BadVideos
+) -> list[tuple[Recording, VideoHeader]]:
+    """Those videos whose files say that they have what is wanted, and what the files say."""
+    accepted: list[tuple[Recording, VideoHeader]] = []
+    for recording in recordings:
+        with bad.guard(recording.name):
+            header = read_header(recording.path, recording.name)
+            before = accepted[0] if accepted else None
+            rates = [fps, recording.fps, float(before[0].fps or before[1].fps) if before else None]
+            for rate in filter(None, rates):
+                if abs(float(header.fps) / rate - 1) > _RATE:
+                    refuse(recording.name, f"{rate:g} frames a second", f"{float(header.fps):g}")
+            sizes = [recording.size, tuple(before[1][:2]) if before and size is None else None]
+            for wanted in filter(None, sizes):
+                if wanted != header[:2]:
+                    refuse(recording.name, f"frames of {wanted[0]}×{wanted[1]}", f"{header.height}×{header.width}")
+            if before:
+                _check_alike(before[0], recording)
+            accepted.append((recording, header))
+    return accepted
+
+
+def _check_alike(first: Recording, other: Recording) -> None:
+    """ValueError unless both have the same entries beside their frames."""
+    forms = [
+        {name: (values.dtype, values.shape[1:]) for name, values in each.episodes[0].rows.items()}
+        for each in (first, other)
+    ]
+    for name in sorted(set(forms[0]) | set(forms[1])):
+        wanted, came = (form.get(name) for form in forms)
+        if wanted != came:
+            said = ["none" if form is None else f"{form[0]} {form[1]}" for form in (wanted, came)]
+            refuse(other.name, f"{name} of {said[0]}, as {first.name} has", said[1])
+
+
+# -- decoding ----------------------------------------------------------------------------------------------------------
+
+
+def _decode_into(
+    out: Tensor,
+    recording: Recording,
+    header: VideoHeader,
+    decoder: Decoder,
+    device: torch.device,
+    progress: Callable[[int], None],
+) -> None:
+    """Fills `out` (L, 3, H, W) with the frames of a video's episodes, one episode behind another.
+
+    Raises:
+        ValueError: The video does not decode, its frames are not at the times that its rate gives them, or there are
+            more than one too few of them, or too many.
+    """
+    fps = recording.fps if recording.fps is not None and not recording.whole else float(header.fps)
+    begin = [each.first_frame for each in recording.episodes]
+    offset = np.cumsum([0, *map(len, recording.episodes)])  # of each episode in `out`
+    needed = begin[-1] + len(recording.episodes[-1])
+    seen, shown_first = 0, 0.0
+    size = (out.shape[2], out.shape[3])
+    for batch in decode(recording.path, recording.name, size, device=device, decoder=decoder):
+        shown_first = batch.seconds[0] if not seen else shown_first
+        for k, seconds in enumerate(batch.seconds, seen):
+            if abs(seconds - shown_first - k / fps) > 0.5 / fps:
+                refuse(recording.name, f"frame {k} at {k / fps:g} s, as {fps:g} a second give", f"{seconds:g} s")
+        end = seen + len(batch.seconds)
+        i = max(0, bisect.bisect_right(begin, seen) - 1)
+        while i < len(begin) and begin[i] < end:
+            low, high = max(seen, begin[i]), min(end, begin[i] + len(recording.episodes[i]))
+            if low < high:
+                to = int(offset[i]) + low - begin[i]
+                out[to : to + high - low].copy_(batch.frames[low - seen : high - seen].contiguous())
+            i += 1
+        seen = end
+        progress(min(seen, needed))
+        if seen > needed + 1 or (seen >= needed and not recording.whole):
+            break
+    if not needed - 1 <= seen or seen == 0 or (recording.whole and seen > needed + 1):
+        came = f"{seen}" if seen <= needed + 1 else "more"
+        refuse(recording.name, f"{needed} frames, as many as rows, within one", came)
+    if seen == needed - 1:
+        if len(recording.episodes[-1]) < 2:
+            refuse(recording.name, f"{needed} frames", f"{seen}, and none of the last episode")
+        out[-1] = out[-2]
+
+
+def _rows(episodes: list[Episode]) -> TensorDict:
+    """Entries beside the frames of all episodes, by TorchRL's keys; episodes are numbered anew."""
+    total = sum(map(len, episodes))
+    out = TensorDict(batch_size=[total])
+    for name in episodes[0].rows:
+        values = np.concatenate([each.rows[name] for each in episodes])
+        out.set(
+            lerobot.entry_key(name),
+            torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values),
+        )
+    numbers = torch.arange(len(episodes)).repeat_interleave(torch.tensor([len(each) for each in episodes]))
+    return out.set("episode", numbers)

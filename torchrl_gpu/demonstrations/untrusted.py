@@ -1,0 +1,259 @@
+"""Strangers' JSON, parquet and NumPy files as plain arrays and values; every error is a ValueError of one line."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zipfile
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, NoReturn
+
+import numpy as np
+
+from torchrl_gpu.arguments import shown
+from torchrl_gpu.streaming.codecs.extras import load
+
+MOST_FRAMES = 10**8
+"""Rows of all files together, and frames of a video."""
+_MOST_JSON_BYTES = 2**26
+_MOST_TABLE_BYTES = 2**33  # of the columns that are read, unpacked
+_MOST_VALUES = 2**20  # of a row
+_MOST_AXES = 4  # of a value in a row
+_UNREADABLE = (
+    *(ValueError, TypeError, OSError, EOFError, RuntimeError, OverflowError, RecursionError, MemoryError),
+    *(KeyError, IndexError, AttributeError, NotImplementedError, zipfile.BadZipFile, zlib.error),
+)
+_FIELD = re.compile(r"\{(\w{1,32})(?::0?(\d)d)?\}")
+
+Arrays = dict[str, np.ndarray]
+"""Columns by name, (L, …) each: bool, int64 or finite float32; `timestamp` and the like float64."""
+
+
+def refuse(name: object, wanted: str, came: object) -> NoReturn:
+    """Raises the error: `demonstrations: NAME: want …; got …`."""
+    raise ValueError(f"demonstrations: {name}: want {wanted}; got {came}")
+
+
+@contextmanager
+def reading(name: object, wanted: str) -> Iterator[None]:
+    """Turns whatever a library says of a broken file into that error."""
+    try:
+        yield
+    except _UNREADABLE as error:
+        if isinstance(error, ModuleNotFoundError) or str(error).startswith("demonstrations: "):
+            raise
+        reason = re.split(r"\n|\.\s", str(error).strip())[0][:160] or type(error).__name__
+        raise ValueError(f"demonstrations: {name}: want {wanted}; got what fails with: {reason}") from error
+
+
+def check_file(path: Path, name: object) -> int:
+    """Bytes of a regular file.
+
+    Raises:
+        ValueError: There is none.
+    """
+    try:
+        if path.is_file():  # neither a folder nor a pipe, on which reading would wait
+            return path.stat().st_size
+    except (OSError, ValueError) as error:
+        raise ValueError(f"demonstrations: {name}: want a file; got {shown(str(error))}") from error
+    refuse(name, "a file", "none there")
+
+
+def read_json(path: Path, name: object) -> Any:
+    """What a JSON file holds; numbers are finite."""
+    size = check_file(path, name)
+    if size > _MOST_JSON_BYTES:
+        refuse(name, f"JSON of at most {_MOST_JSON_BYTES:,} bytes", f"{size:,}")
+    with reading(name, "JSON of finite numbers"):
+        return json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_finite)
+
+
+def _not_finite(word: str) -> NoReturn:
+    raise ValueError(f"the number {word}")
+
+
+def fill_pattern(pattern: Any, name: object, **values: int | str) -> PurePosixPath:
+    """The path inside a dataset that a pattern such as `data/chunk-{chunk_index:03d}.parquet` stands for.
+
+    The pattern is a stranger's, so that `str.format` is not for it: it reads attributes.
+
+    Raises:
+        ValueError: It names other fields, or leads out of the dataset.
+    """
+    wanted = f"a relative path inside the dataset with the fields {', '.join(values)}"
+    if not isinstance(pattern, str) or len(pattern) > 512:
+        refuse(name, wanted, shown(pattern))
+
+    def fill(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            refuse(name, wanted, shown(pattern))
+        return str(values[match[1]]).zfill(int(match[2] or 0))
+
+    filled = _FIELD.sub(fill, pattern)
+    path = PurePosixPath(filled)
+    left = _FIELD.sub("", pattern)
+    plain = filled.isprintable() and not set(filled) & set("\\:") and not set(left) & set("{}")
+    if not plain or not path.parts or path.is_absolute() or ".." in path.parts:
+        refuse(name, wanted, shown(filled))
+    return path
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def read_parquet(path: Path, name: object, columns: Collection[str] | None = None) -> Arrays:
+    """Columns of numbers or flags of a parquet file, lists of one length as further axes.
+
+    Args:
+        path: Of the file.
+        name: Of it, in messages.
+        columns: Those that are read, where they are there; None for all of numbers.
+
+    Raises:
+        ValueError: The file is none, or a column holds nulls, lists of several lengths, or other values.
+    """
+    check_file(path, name)
+    pq = load("pyarrow.parquet", "video", "demonstrations")
+    with reading(name, "a parquet file"):
+        file = pq.ParquetFile(path, thrift_string_size_limit=2**27, thrift_container_size_limit=2**24)
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+        names = [each for each in schema.names if _is_wanted(schema, each, columns)]
+        if len(set(names)) < len(names):
+            refuse(name, "columns of different names", shown(names))
+        if rows > MOST_FRAMES:
+            refuse(name, f"at most {MOST_FRAMES:,} rows", f"{rows:,}")
+        _check_bytes(file.metadata, names, name)
+        table = file.read(columns=names, use_threads=False)
+    return {each: _column(table.column(each), f"{name}: {each}") for each in names}
+
+
+def _is_wanted(schema: Any, name: str, columns: Collection[str] | None) -> bool:
+    if columns is not None:
+        return name in columns
+    types, kind = load("pyarrow", "video", "demonstrations").types, schema.field(name).type
+    while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
+
+
+def _check_bytes(metadata: Any, names: Collection[str], name: object) -> None:
+    size = 0
+    for group in range(metadata.num_row_groups):
+        described = metadata.row_group(group)
+        for i in range(described.num_columns):
+            column = described.column(i)
+            if any((column.path_in_schema + ".").startswith(each + ".") for each in names):
+                size += column.total_uncompressed_size
+    if size > _MOST_TABLE_BYTES:
+        refuse(name, f"at most {_MOST_TABLE_BYTES:,} bytes of columns", f"{size:,}")
+
+
+def _column(column: Any, name: str) -> np.ndarray:
+    types = load("pyarrow", "video", "demonstrations").types
+    with reading(name, "numbers or flags, as many in each row"):
+        values, shape = column.combine_chunks(), [len(column)]
+        values = values.chunk(0) if getattr(values, "num_chunks", 0) == 1 else values
+        while types.is_list(values.type) or types.is_large_list(values.type) or types.is_fixed_size_list(values.type):
+            if values.null_count or len(shape) > _MOST_AXES:
+                refuse(name, "no nulls, and few axes", f"{values.null_count} nulls at axis {len(shape)}")
+            if not types.is_fixed_size_list(values.type):
+                lengths = np.unique(np.diff(values.offsets.to_numpy()))
+                if len(lengths) > 1:
+                    refuse(name, "lists of one length", f"{lengths[0]} to {lengths[-1]}")
+            inner = values.flatten()
+            shape.append(len(inner) // max(1, len(values)))
+            values = inner
+        if values.null_count:
+            refuse(name, "no nulls", f"{values.null_count}")
+        numbers = types.is_integer(values.type) or types.is_floating(values.type) or types.is_boolean(values.type)
+        if not numbers:
+            refuse(name, "numbers or flags", values.type)
+        return checked(values.to_numpy(zero_copy_only=False).reshape(shape), name)
+
+
+def read_strings(path: Path, name: object, text: Collection[str], number: str) -> dict[int, str]:
+    """Strings of a parquet file by their numbers.
+
+    Args:
+        path: Of the file.
+        name: Of it, in messages.
+        text: Names that the column of strings may have.
+        number: Name of the column of numbers.
+    """
+    check_file(path, name)
+    pq = load("pyarrow.parquet", "video", "demonstrations")
+    with reading(name, f"a parquet file of strings with {number}"):
+        file = pq.ParquetFile(path, thrift_string_size_limit=2**24, thrift_container_size_limit=2**22)
+        if file.metadata.num_rows > 10**6:
+            refuse(name, "at most 1,000,000 rows", f"{file.metadata.num_rows:,}")
+        column = next(each for each in text if each in file.schema_arrow.names)
+        _check_bytes(file.metadata, (column, number), name)
+        table = file.read(columns=[column, number], use_threads=False)
+        words, numbers = table.column(column).to_pylist(), table.column(number).to_pylist()
+    if not all(isinstance(each, str) for each in words) or not all(isinstance(each, int) for each in numbers):
+        refuse(name, "strings and whole numbers", f"{file.schema_arrow.types}")
+    return dict(zip(numbers, words, strict=True))
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+
+
+def checked(values: Any, name: str) -> np.ndarray:
+    """Rows of flags, whole numbers as int64, or finite reals; float32 but for one number a row, which stays exact."""
+    values = np.asarray(values)
+    if values.dtype.kind not in "biuf" or values.ndim < 1 or values.ndim > 1 + _MOST_AXES:
+        refuse(name, "rows of numbers or flags", f"{values.dtype} {values.shape}")
+    if math.prod(values.shape[1:]) > _MOST_VALUES or len(values) > MOST_FRAMES:
+        refuse(name, f"at most {_MOST_VALUES:,} numbers in a row", f"shape {values.shape}")
+    if values.dtype.kind == "b":
+        return np.ascontiguousarray(values)
+    if values.dtype.kind in "iu":
+        if values.dtype == np.uint64 and values.size and values.max() >= 2**63:
+            refuse(name, "whole numbers of 64 bits", str(values.max()))
+        return np.ascontiguousarray(values, np.int64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        out = np.ascontiguousarray(values, np.float64 if values.ndim == 1 else np.float32)
+    if not np.isfinite(out).all():
+        row = int(np.nonzero(~np.isfinite(out).reshape(len(out), -1).all(1))[0][0])
+        refuse(name, "finite numbers", f"{out[row].tolist()} in row {row}")
+    return out
+
+
+def read_npy(file: BinaryIO, name: object, most_bytes: int) -> np.ndarray:
+    """An array of a `.npy` stream; its header is looked at before memory is taken."""
+    with reading(name, "an array of numbers, no pickled objects"):
+        header(file, name, most_bytes)
+        file.seek(0)
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def header(file: BinaryIO, name: object, most_bytes: int) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype that a `.npy` stream says it has; the stream then stands at its data."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        refuse(name, "version 1 or 2 of the format", version)
+    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = reader(file)
+    size = math.prod(shape) * max(1, dtype.itemsize)
+    if fortran or dtype.hasobject or size > most_bytes:
+        refuse(name, f"at most {most_bytes:,} bytes of plain numbers in C order", f"{dtype} {shape}")
+    return shape, dtype
+
+
+def read_npz(path: Path, name: object) -> Arrays:
+    """The arrays of a `.npz` file as columns, not yet checked."""
+    check_file(path, name)
+    out: Arrays = {}
+    with reading(name, "arrays of numbers, no pickled objects"), zipfile.ZipFile(path) as archive:
+        size = sum(info.file_size for info in archive.infolist())
+        if size > _MOST_TABLE_BYTES or len(archive.infolist()) > 1000:
+            refuse(name, f"at most 1,000 arrays of {_MOST_TABLE_BYTES:,} bytes in all", f"{size:,} bytes")
+        for info in archive.infolist():
+            with archive.open(info) as inner:
+                out[info.filename.removesuffix(".npy")] = read_npy(inner, name, _MOST_TABLE_BYTES)  # type: ignore[arg-type]
+    return out

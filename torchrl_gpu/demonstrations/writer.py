@@ -1,0 +1,257 @@
+"""LeRobotDataset v3 written: MP4 in H.264, parquet and JSON, as LeRobot lays them out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from torchrl_gpu import arguments
+from torchrl_gpu.demonstrations.lerobot import DATA_PATH, EPISODES_PATH, IMAGES, INDICES, INFO, VIDEO_PATH
+from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.streaming.codecs.yuv import set_color_properties
+
+VERSION = "v3.0"
+_CHUNKS_SIZE = 1000  # files of a folder
+_OPTIONS = {"preset": "veryfast", "crf": "18"}
+_TASKS_INDEX = {  # LeRobot reads tasks with pandas, and looks for them in the index
+    "index_columns": ["task"],
+    "column_indexes": [],
+    "columns": [
+        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": numpy, "metadata": None}
+        for name, kind, numpy in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
+    ],
+}
+_WHERE = "LeRobotWriter"
+
+
+class LeRobotWriter:
+    """Writes episodes into a folder that is not there yet; it has its name from `close` on.
+
+    Leaving a `with` block closes it; by an exception, nothing is left.
+
+    Args:
+        folder: Of the dataset.
+        fps: Frames per second.
+        features: Of what is recorded beside the frames: dtype and shape in one row, by LeRobot's names, such as
+            `{"action": ("float32", (2,))}`.
+        size: Height and width of the pictures, even.
+        task: What is done in the episodes.
+        camera: Name of the pictures.
+        robot: What LeRobot calls the type of the robot.
+        frames_per_file: After so many frames, episodes go to the next files.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        fps: float,
+        features: Mapping[str, tuple[str, Sequence[int]]],
+        size: Sequence[int],
+        *,
+        task: str = "",
+        camera: str = f"{IMAGES}main",
+        robot: str = "simulated",
+        frames_per_file: int = 20_000,
+    ) -> None:
+        self.fps = arguments.number(_WHERE, "fps", fps, 0.1, 1000.0)
+        self.height, self.width = (arguments.whole(_WHERE, "size", side, 2, 8192) for side in size)
+        if self.height % 2 or self.width % 2:
+            arguments.refuse(_WHERE, "size", "even, as H.264 has it", tuple(size))
+        self.frames_per_file = arguments.whole(_WHERE, "frames_per_file", frames_per_file, 1)
+        self.features = {name: (dtype, tuple(shape)) for name, (dtype, shape) in features.items()}
+        self.folder, self.task, self.camera, self.robot = Path(folder), task, camera, robot
+        if self.folder.exists():
+            raise FileExistsError(f"{_WHERE}: {folder}: want a folder that is not there yet; got one that is")
+        self._av, self._pa = (load(each, "video", _WHERE) for each in ("av", "pyarrow"))
+        load("pyarrow.parquet", "video", _WHERE)
+        self._part = self.folder.with_name(self.folder.name + ".part")
+        shutil.rmtree(self._part, ignore_errors=True)
+        self._file = 0  # number of the files that are being written
+        self._rows: list[dict[str, Any]] = []  # of the file
+        self._running: list[dict[str, Any]] = []  # of the episode
+        self._episodes: list[dict[str, Any]] = []
+        self._total, self._container, self._stream = 0, None, None  # type: int, Any, Any
+        self._moments = {name: _Moments() for name in (*self.features, camera)}
+
+    def add(self, picture: np.ndarray, row: Mapping[str, Any]) -> None:
+        """A frame (H, W, 3) uint8 RGB, and what belongs to it by the names of the features."""
+        if picture.shape != (self.height, self.width, 3) or picture.dtype != np.uint8:
+            wanted = f"uint8 of shape {(self.height, self.width, 3)}"
+            arguments.refuse(_WHERE, "picture", wanted, picture)
+        values = {}
+        for name, (dtype, shape) in self.features.items():
+            value = np.asarray(row[name], dtype)
+            if value.shape != shape:
+                arguments.refuse(_WHERE, name, f"of shape {shape}", value)
+            values[name] = value
+            self._moments[name].add(value[None])
+        self._moments[self.camera].add(picture.reshape(-1, 3)[:: max(1, picture.size // 3000)] / 255.0)
+        if self._container is None:
+            self._open()
+        frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+        self._container.mux(self._stream.encode(frame))
+        self._running.append(values)
+
+    def end_episode(self) -> None:
+        """Closes the episode that the frames since the last call are."""
+        length, begin = len(self._running), len(self._rows)
+        if not length:
+            raise ValueError(f"{_WHERE}: want a frame or more in every episode; got none")
+        number = len(self._episodes)
+        for i, values in enumerate(self._running):
+            indices = (i / self.fps, i, number, self._total + i, 0)
+            self._rows.append(values | dict(zip(INDICES, indices, strict=True)))
+        place = {"chunk_index": self._file // _CHUNKS_SIZE, "file_index": self._file % _CHUNKS_SIZE}
+        self._episodes.append(
+            {"episode_index": number, "tasks": [self.task], "length": length}
+            | {f"data/{name}": value for name, value in place.items()}
+            | {"dataset_from_index": self._total, "dataset_to_index": self._total + length}
+            | {f"videos/{self.camera}/{name}": value for name, value in place.items()}
+            | {f"videos/{self.camera}/from_timestamp": begin / self.fps}
+            | {f"videos/{self.camera}/to_timestamp": (begin + length) / self.fps}
+            | {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
+        )
+        self._total += length
+        self._running = []
+        if len(self._rows) >= self.frames_per_file:
+            self._finish_file()
+
+    def close(self) -> None:
+        """Writes what is left, and gives the folder its name; an episode that was not ended is left out."""
+        if self._running:  # its frames are in the video, behind those of the last episode, where nobody looks
+            self._running = []
+        if not self._episodes:
+            self._discard()
+            raise ValueError(f"{_WHERE}: want an episode or more; got none")
+        if self._rows:
+            self._finish_file()
+        self._discard_video()
+        pa, pq = self._pa, self._pa.parquet
+        path = self._path(EPISODES_PATH, 0)
+        pq.write_table(pa.Table.from_pylist(self._episodes), path)
+        tasks = pa.table({"task_index": pa.array([0], pa.int64()), "task": [self.task]})
+        tasks = tasks.replace_schema_metadata({"pandas": json.dumps(_TASKS_INDEX)})
+        pq.write_table(tasks, self._part / "meta" / "tasks.parquet")
+        stats = {name: moments.stats(picture=name == self.camera) for name, moments in self._moments.items()}
+        _write_json(self._part / "meta" / "stats.json", stats)
+        _write_json(self._part / INFO, self._info())
+        os.replace(self._part, self.folder)
+
+    def __enter__(self) -> LeRobotWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._discard()
+
+    def _open(self) -> None:
+        path = self._path(VIDEO_PATH, self._file)
+        self._container = self._av.open(path, "w", format="mp4")
+        rate = Fraction(self.fps).limit_denominator(1001)
+        self._stream = self._container.add_stream("libx264", rate=rate, options=_OPTIONS)
+        self._stream.width, self._stream.height, self._stream.pix_fmt = self.width, self.height, "yuv420p"
+        set_color_properties(self._stream.codec_context)
+
+    def _finish_file(self) -> None:
+        self._close_video()
+        pa, columns = self._pa, {}
+        for name, (dtype, shape) in self.features.items():
+            values = np.stack([row[name] for row in self._rows])
+            array = pa.array(values.reshape(-1), pa.from_numpy_dtype(np.dtype(dtype)))
+            for side in reversed(shape if shape != (1,) else ()):
+                array = pa.FixedSizeListArray.from_arrays(array, side)
+            columns[name] = array
+        for name in INDICES:
+            kind = pa.float32() if name == "timestamp" else pa.int64()
+            columns[name] = pa.array([row[name] for row in self._rows], kind)
+        pa.parquet.write_table(pa.table(columns), self._path(DATA_PATH, self._file))
+        self._rows, self._file = [], self._file + 1
+
+    def _close_video(self) -> None:
+        container, stream, self._container, self._stream = self._container, self._stream, None, None
+        container.mux(stream.encode(None))
+        container.close()
+
+    def _discard_video(self) -> None:
+        """Leaves out a video that holds no whole episode."""
+        if self._container is not None:
+            self._close_video()
+            self._path(VIDEO_PATH, self._file).unlink()
+
+    def _discard(self) -> None:
+        if self._container is not None:
+            self._close_video()
+        shutil.rmtree(self._part, ignore_errors=True)
+
+    def _path(self, pattern: str, file: int) -> Path:
+        chunk, number = divmod(file, _CHUNKS_SIZE)
+        path = self._part / pattern.format(video_key=self.camera, chunk_index=chunk, file_index=number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _info(self) -> dict[str, Any]:
+        shapes = {
+            name: {"dtype": dtype, "shape": list(shape), "names": None}
+            for name, (dtype, shape) in self.features.items()
+        }
+        said = {"height": self.height, "width": self.width, "fps": self.fps, "channels": 3, "codec": "h264"}
+        said |= {"pix_fmt": "yuv420p", "is_depth_map": False}
+        video = {
+            "dtype": "video",
+            "shape": [self.height, self.width, 3],
+            "names": ["height", "width", "channels"],
+            "info": {f"video.{name}": value for name, value in said.items()} | {"has_audio": False},
+        }
+        indices = {name: {"dtype": "int64", "shape": [1], "names": None} for name in INDICES}
+        indices["timestamp"]["dtype"] = "float32"
+        return {
+            "codebase_version": VERSION,
+            "robot_type": self.robot,
+            "total_episodes": len(self._episodes),
+            "total_frames": self._total,
+            "total_tasks": 1,
+            "chunks_size": _CHUNKS_SIZE,
+            "data_files_size_in_mb": 100,
+            "video_files_size_in_mb": 200,
+            "fps": int(self.fps) if self.fps.is_integer() else self.fps,
+            "splits": {"train": f"0:{len(self._episodes)}"},
+            "data_path": DATA_PATH,
+            "video_path": VIDEO_PATH,
+            "features": {self.camera: video} | shapes | indices,
+        }
+
+
+class _Moments:
+    """Least, largest, mean and deviation of what is added, row by row."""
+
+    def __init__(self) -> None:
+        self.count, self.sum, self.squares = 0, 0.0, 0.0  # type: int, Any, Any
+        self.least, self.most = np.inf, -np.inf  # type: Any, Any
+
+    def add(self, rows: np.ndarray) -> None:
+        rows = rows.astype(np.float64)
+        self.count += len(rows)
+        self.sum, self.squares = self.sum + rows.sum(0), self.squares + (rows**2).sum(0)
+        self.least, self.most = np.minimum(self.least, rows.min(0)), np.maximum(self.most, rows.max(0))
+
+    def stats(self, picture: bool) -> dict[str, Any]:
+        """By LeRobot's names; those of pictures are of the shape (3, 1, 1), in shares of 255."""
+        mean = self.sum / self.count
+        deviation = np.sqrt(np.maximum(self.squares / self.count - mean**2, 0))
+        found = {"min": self.least, "max": self.most, "mean": mean, "std": deviation}
+        listed = {name: (value.reshape(3, 1, 1) if picture else value).tolist() for name, value in found.items()}
+        return listed | {"count": [self.count]}
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=4, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,144 @@
+"""`torchrl-gpu record`: a policy plays, and what it sees and does is written as a LeRobotDataset v3 with video.
+
+Other options go to the config, as in `lightning test`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torchrl_gpu.cli.options import check_arguments, check_checkpoint_path, resolve_configs
+from torchrl_gpu.cli.subcommands import OneLineParser
+
+if TYPE_CHECKING:
+    from tensordict import NestedKey
+    from torchrl.data import TensorSpec
+
+    from torchrl_gpu.envs.base import BatchedEnv
+    from torchrl_gpu.policies.policy import Policy
+
+WHERE = "torchrl-gpu record"
+_MOST_STEPS = 10_000  # of an episode
+
+
+def main(argv: list[str]) -> None:
+    """Builds what plays, plays, and writes."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if args.episodes < 1:
+        raise ValueError(f"{WHERE}: --episodes must be at least 1; got {args.episodes}")
+    if args.out.exists():
+        raise FileExistsError(f"{WHERE}: --out must be a folder that is not there yet; got {args.out}")
+    rest = resolve_configs(["--config", args.config, *rest])
+    check_arguments(rest, (action.dest for action in parser._actions))
+    check_checkpoint_path(args.ckpt_path or "")
+    from torchrl_gpu.console import progress_bar
+    from torchrl_gpu.play.loading import load_policy
+
+    played = load_policy(rest, args.ckpt_path, args.policy or (None if args.ckpt_path else "random"), 1)
+    name = f"{type(played.env).__name__}, {played.name}"
+    with progress_bar(WHERE, "episodes") as report:
+        frames = record(
+            *(played.env, played.policy, args.out, args.episodes, args.size),
+            fps=args.fps,
+            task=args.task or name,
+            progress=lambda done: report(done, args.episodes),
+        )
+    print(f"Written: {args.out}, {frames:,} frames of {args.episodes} episodes, {name}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog=WHERE, description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--config", required=True, help="of a run: a path, or one that the package ships")
+    add("--ckpt_path", help="checkpoint of a run of the config; without it actions are drawn at random")
+    add("--policy", help="who plays: a name from the table of `lightning test`")
+    add("--episodes", type=int, default=10, help="how many")
+    add("--out", type=Path, required=True, help="folder of the dataset, not there yet")
+    add("--size", nargs=2, type=int, metavar=("H", "W"), default=(240, 320), help="pixels of the pictures, even")
+    add("--fps", type=float, default=10.0, help="steps per second of video")
+    add("--task", help="what is done, in words; environment and policy by default")
+    return parser
+
+
+def record(
+    env: BatchedEnv,
+    policy: Policy,
+    folder: Path,
+    episodes: int,
+    size: Sequence[int],
+    *,
+    fps: float = 10.0,
+    task: str = "",
+    progress: Callable[[int], None] = lambda done: None,
+) -> int:
+    """Plays episodes greedily, one after another, and writes them; how many frames they have.
+
+    A row is the picture before an action, `observation.state` where the environment shows a vector, the action, and the
+    reward and end that follow it; rewards of several agents are meant.
+
+    Args:
+        env: One environment that can be drawn.
+        policy: Acts in it.
+        folder: Of the dataset, not there yet.
+        episodes: How many.
+        size: Height and width of the pictures, even.
+        fps: Frames per second of the video: how fast it is shown.
+        task: What is done.
+        progress: Told after every episode how many there are.
+
+    Raises:
+        ValueError: There are several environments, or they cannot be drawn.
+    """
+    from torchrl_gpu.demonstrations import LeRobotWriter
+    from torchrl_gpu.envs.viewable import viewable
+    from torchrl_gpu.evaluation.results import evaluation
+
+    if env.num_envs != 1 or len(env.action_keys) != 1:
+        raise ValueError(f"{WHERE}: want one environment with one action; got {env.num_envs} of {env.action_keys}")
+    view, state, frames = viewable(env), _state_key(env), 0
+    features = {"action": _form(env.full_action_spec[env.action_key])}
+    features |= {"observation.state": _form(env.observation_spec[state])} if state else {}
+    features |= {"next.reward": ("float32", (1,)), "next.done": ("bool", (1,))}
+    height, width = size
+    writer = LeRobotWriter(folder, fps, features, size, task=task, robot=type(env).__name__)
+    with writer, evaluation(env, policy) as current:
+        for number in range(episodes):
+            done, step = False, 0
+            while not done:
+                picture, step = _array(view.pictures([0], width, height))[0], step + 1
+                stepped = env.step(policy(current))
+                after = stepped["next"]
+                after["done"] |= step == _MOST_STEPS
+                done = bool(after["done"].any())
+                row = {"action": stepped[env.action_key], "next.done": done}
+                row |= {"observation.state": stepped[state]} if state else {}
+                row["next.reward"] = _array(after[env.reward_keys[0]]).mean()
+                writer.add(picture, {name: _array(row[name]).reshape(form[1]) for name, form in features.items()})
+                current = env.maybe_reset(env.step_mdp(stepped))
+            writer.end_episode()
+            frames += step
+            progress(number + 1)
+    return frames
+
+
+def _state_key(env: BatchedEnv) -> NestedKey | None:
+    """The vector that an environment shows; None where it shows none."""
+    for key, spec in env.observation_spec.items(True, True):
+        if key in ("observation", "state") and spec.ndim == 2 and spec.dtype.is_floating_point:
+            return key
+    return None
+
+
+def _form(spec: TensorSpec) -> tuple[str, tuple[int, ...]]:
+    """dtype and shape of one row."""
+    return str(spec.dtype).removeprefix("torch."), tuple(spec.shape[1:]) or (1,)
+
+
+def _array(value: Any) -> np.ndarray:
+    return np.asarray(value.cpu() if hasattr(value, "cpu") else value)
