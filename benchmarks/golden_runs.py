@@ -145,6 +145,8 @@ MARINE = REPLAY | {
 UNICYCLES = MARINE | {"model.env.curriculum": "[[0,3,4,0,30.0],[100,5,6,2,35.0]]"}
 CHOOSING = UNICYCLES | {"model.agent.exploration.frames": 200}
 VESSELS = MARINE | {"model.env.curriculum": "[[0,2,0,0,30.0],[100,4,0,2,35.0]]"}
+SHIFTS = REPLAY | EPISODES | {"model.env.num_envs": 4, "model.env.max_steps": 20, "model.agent.exploration.frames": 200}
+VIDEO = SHIFTS | {"model.env.frame_size": "[16,16]", "model.encoder.num_features": 8, "model.batch_size": 16}
 IN_FLOAT32 = {"trainer.precision": "32-true"}  # in the shipped bfloat16, a last bit may be rounded away
 
 RUNS: dict[str, Run] = {
@@ -163,8 +165,15 @@ RUNS: dict[str, Run] = {
     "navigation_ddpg": Run("navigation_ddpg.yaml", VESSELS, 24),
     "navigation_sac": Run("navigation_sac.yaml", VESSELS, 24),
     "navigation_ac_iqn": Run("navigation_ac_iqn.yaml", VESSELS | IN_FLOAT32, 24),
+    "dishwashing_feasible": Run("dishwashing_feasible.yaml", SHIFTS, 24),
+    "dishwashing_video": Run("dishwashing_video.yaml", VIDEO, 24),
+    "dishwashing_video_resumed": Run("dishwashing_video.yaml", VIDEO, 24, stop=12, stages=()),
 }
-SAME_END = {"packing_rainbow_resumed": "packing_rainbow", "navigation_iqn_resumed": "navigation_iqn"}
+SAME_END = {
+    "packing_rainbow_resumed": "packing_rainbow",
+    "navigation_iqn_resumed": "navigation_iqn",
+    "dishwashing_video_resumed": "dishwashing_video",
+}
 
 BOXES_OF_ORDERS = {  # millimetres: one order that fits with ease, one in which a turned box is needed
     "00100406": [(300, 200, 150), (600, 400, 300), (255, 195, 101)],

@@ -53,6 +53,13 @@ SMALL = {
         "--model.env.items.max_side=8",
         "--data.sequences=orders.json",
     ],
+    "dishwashing_feasible.yaml": ["--model.env.num_envs=4", "--model.env.max_steps=6"],
+    "dishwashing_video.yaml": [
+        "--model.env.num_envs=4",
+        "--model.env.max_steps=6",
+        "--model.env.frame_size=[16,16]",
+        "--model.encoder.num_features=8",
+    ],
 }
 ORDERS = {  # millimetres: one order that fits with ease, one in which a turned box is needed
     "00100406": [(300, 200, 150), (600, 400, 300), (255, 195, 101)],
