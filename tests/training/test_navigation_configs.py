@@ -39,7 +39,9 @@ def shortened(name: str, folder: Path) -> list[str]:
 def test_there_is_one_for_every_agent() -> None:
     agents = ("ac_iqn", "ddpg", "dqn", "iqn", "rainbow", "sac")
     assert [f"navigation_{agent}.yaml" for agent in agents] == NAVIGATION
-    assert all(name in NAVIGATION or name.startswith(("packing", "dishwashing")) for name in configs.names())  # and no run untested
+    assert all(
+        name in NAVIGATION or name.startswith(("packing", "dishwashing")) for name in configs.names()
+    )  # and no run untested
 
 
 @pytest.mark.parametrize("name", NAVIGATION)

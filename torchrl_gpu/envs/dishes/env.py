@@ -179,9 +179,9 @@ class DishwashingEnv(EpisodicEnv):
         counts = {"waiting": "stack", "clean": "clean", "broken": "broken_so_far", "fatigue": "fatigue", "wear": "wear"}
         return super().metrics() | {name: self.entries[key] for name, key in counts.items()}
 
-    def pictures(self, index: Sequence[int], width: int, height: int) -> Tensor:
+    def pictures(self, index: Sequence[int] | Tensor, width: int, height: int) -> Tensor:
         """Some of the shifts as they stand, uint8 (B, H, W, 3) RGB."""
-        rows = torch.tensor(list(index), device=self.device)
+        rows = index if isinstance(index, Tensor) else torch.tensor(list(index), device=self.device)
         camera = Camera(height, width, self.device)
         seen = {name: self.entries[name][rows] for name in VISIBLE}
         return camera.draw(seen, self._clock[rows]).permute(0, 2, 3, 1).contiguous()

@@ -1,0 +1,133 @@
+"""Environments seen as clips: a shift at the sink is what it is by video, and any other goes on as before."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+from torchrl.envs.utils import check_env_specs
+
+from examples.packing_from_pixels import SeenBins
+from tests.evaluation.counting_env import CountingEnv
+from tests.no_host_reads import NoHostReads
+from tests.training.tiny import trainer
+from torchrl_gpu.envs import DishwashingEnv, FromPixels, MarineNavEnv, PackingEnv
+from torchrl_gpu.policies import DQN, ClipEncoder, EpsilonGreedy, VectorScores
+from torchrl_gpu.training import ClipReplay, Episodes, OffPolicy
+
+BINS: dict[str, Any] = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5, "device": "cpu", "seed": 0}
+CLIPS = ("clip", "frame", "frame_at")
+
+
+def sink(**changes: Any) -> DishwashingEnv:
+    return DishwashingEnv(5, **{"max_steps": 7, "device": "cpu", "seed": 2, "frame_size": (16, 24), **changes})
+
+
+def played(env: Any, steps: int) -> list[TensorDict]:
+    torch.manual_seed(0)
+    current, out = env.reset(), []
+    for _ in range(steps):
+        stepped, current = env.step_and_maybe_reset(current.set("action", env.action_spec.rand()))
+        out.append(stepped)
+    return out
+
+
+def test_a_shift_seen_so_is_the_shift_by_video() -> None:
+    of_state = FromPixels(sink(), clip_length=3, frame_size=(16, 24))
+    by_video = sink(observe_as="video", clip_length=3)
+    for one, other in zip(played(of_state, 20), played(by_video, 20), strict=True):
+        for a, b in ((one, other), (one["next"], other["next"])):
+            assert all(torch.equal(a[key], b[key]) for key in CLIPS)
+        assert torch.equal(one["next", "reward"], other["next", "reward"])
+    assert set(CLIPS[1:]) <= set(of_state.stored_keys)
+
+
+def test_the_environment_goes_on_as_before() -> None:
+    plain, seen = SeenBins(3, **BINS), FromPixels(SeenBins(3, **BINS), 2, (20, 20))
+    for one, other in zip(played(plain, 12), played(seen, 12), strict=True):
+        assert (one.exclude("next") == other.exclude("next", *CLIPS)).all()
+        assert (one["next"] == other["next"].exclude(*CLIPS)).all()
+    check_env_specs(FromPixels(SeenBins(3, **BINS), 2, (20, 20)))
+    assert seen.outcomes == plain.outcomes
+    assert seen.space_extras == plain.space_extras
+
+
+def test_it_goes_on_from_its_state() -> None:
+    env, other = (FromPixels(sink(), 3, (16, 24)) for _ in range(2))
+    played(env, 9)
+    other.load_state_dict(env.state_dict())
+    action = env.action_spec.rand()
+    one, two = (each.step_and_maybe_reset(TensorDict({"action": action}, [5]))[1] for each in (env, other))
+    assert (one == two).all()
+    with pytest.raises(ValueError, match=r"FromPixels.load_state_dict: age must be from 0 to"):
+        other.load_state_dict(env.state_dict() | {"age": env.state_dict()["age"] - 100})
+
+
+def test_a_seed_decides_its_episodes() -> None:
+    env = FromPixels(sink(), 3, (16, 24))
+    first = played(env, 5)[-1]
+    env.set_seed(2)
+    again = played(env, 5)[-1]
+    assert torch.equal(first["next", "reward"], again["next", "reward"])
+    env.set_seed(3)
+    assert not torch.equal(first["next", "reward"], played(env, 5)[-1]["next", "reward"])
+
+
+def test_another_one_like_it() -> None:
+    env = FromPixels(sink(), 3, (16, 24))
+    other = env.like(2, seed=9, clip_length=5)
+    assert (other.num_envs, other.clip_length, other.frame_size) == (2, 5, (16, 24))
+    assert other.env.max_steps == 7
+    assert other.seed == other.env.seed == 9
+    env.renumber(40)
+    assert env.env.first_env == 40
+
+
+def test_nothing_is_read_by_the_host() -> None:
+    env = FromPixels(SeenBins(3, **BINS), 2, (20, 20))
+    current = env.reset()
+    action = env.action_spec.rand()
+    with NoHostReads():
+        env.step_and_maybe_reset(current.set("action", action))
+
+
+def test_what_it_cannot_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="FromPixels: want an environment without groups; M has some"):
+        FromPixels(type("M", (MarineNavEnv,), {"pictures": None, "metrics": None})(2, device="cpu"))
+    with pytest.raises(
+        ValueError, match=r"FromPixels: want an environment with `metrics` and `pictures`; got PackingEnv"
+    ):
+        FromPixels(PackingEnv(2, **BINS))
+    with pytest.raises(ValueError, match="FromPixels: want an environment without clip; DishwashingEnv has one"):
+        FromPixels(sink(observe_as="video"))
+    monkeypatch.delattr(CountingEnv, "pictures")
+    with pytest.raises(ValueError, match=r"want an environment with `metrics` and `pictures`; got CountingEnv"):
+        FromPixels(CountingEnv(2))
+    for size in ((16,), (16, 0)):
+        with pytest.raises(ValueError, match="frame_size"):
+            FromPixels(sink(), frame_size=size)
+
+
+def test_packing_is_learnt_from_pixels(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    made = OffPolicy(
+        FromPixels(SeenBins(4, **BINS), 2, (16, 16)),
+        partial(DQN, network=partial(VectorScores, observations=["features"]), exploration=EpsilonGreedy(frames=100)),
+        encoder=ClipEncoder(num_features=8),
+        shift=0,
+        replay=partial(ClipReplay, capacity=60),
+        batch_size=8,
+        warmup_frames=16,
+        updates_per_step=1,
+    )
+    before = made.agent.encoder.stem.weight.clone()
+    trainer(tmp_path, 5).fit(made, Episodes(steps_per_epoch=5, num_val_episodes=2, pictures=False))
+    assert not torch.equal(made.agent.encoder.stem.weight, before)
+    batch = made.replay.sample()
+    made.env.restore(batch, made.replay)
+    legal = batch["action_mask"].gather(1, batch["action"][:, None])
+    assert legal.all()

@@ -1,0 +1,173 @@
+"""Any environment that can be drawn, seen as clips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu import arguments
+from torchrl_gpu.envs import clips
+from torchrl_gpu.envs.base import BatchedEnv, Conflict, where_rows
+from torchrl_gpu.envs.entries import Bounds
+from torchrl_gpu.envs.viewable import Viewable
+
+_OWN = ("clip", "shown", "age")
+
+
+class FromPixels(BatchedEnv):
+    """Adds clips of what it looks like to an environment's observations: `clip`, and `frame` and `frame_at` for replay.
+
+    What an agent is to see of the rest, its networks say; masks of actions go on to hold. Pictures are those that the
+    environment gives by `pictures`, for all rows as a tensor on its device; there, too, they are to be drawn.
+
+    Args:
+        env: Without groups of robots. It belongs to this one from here on.
+        clip_length: T.
+        frame_size: H and W of pictures, pixels.
+        device: Where it is to be; "auto" leaves it where it is.
+
+    Raises:
+        ValueError: It cannot be drawn so, or has entries of these names of its own.
+    """
+
+    def __init__(
+        self,
+        env: BatchedEnv,
+        clip_length: int = 4,
+        frame_size: Sequence[int] = (64, 64),
+        *,
+        device: str | torch.device = "auto",
+    ) -> None:
+        where = type(self).__name__
+        self.clip_length = arguments.whole(where, "clip_length", clip_length, 1, 1024)
+        size = arguments.listed(where, "frame_size", "two numbers of pixels", frame_size)
+        self.frame_size = tuple(arguments.whole(where, "frame_size", side, 1, 4096) for side in size)
+        if len(self.frame_size) != 2:
+            arguments.refuse(where, "frame_size", "two numbers of pixels", frame_size)
+        if str(device) != "auto" and env.device != torch.device(device):
+            env = env.like(env.num_envs, device=device)
+        if any(isinstance(key, tuple) for key in (*env.action_keys, *env.observation_spec.keys(True, True))):
+            raise ValueError(f"{where}: want an environment without groups; {type(env).__name__} has some")
+        if not isinstance(env, Viewable):
+            raise ValueError(f"{where}: want an environment with `metrics` and `pictures`; got {type(env).__name__}")
+        self.__dict__["_seen"] = env  # no submodule: its state is part of this one's
+        super().__init__(env.num_envs, env.device, env.seed, env.first_env)
+        taken = {*env.observation_spec.keys(), *env._env_state()} & {*_OWN, *clips.STORED_KEYS}
+        if taken:
+            raise ValueError(f"{where}: want an environment without {min(taken)}; {type(env).__name__} has one")
+        self.action_spec, self.reward_spec = env.full_action_spec.clone(), env.full_reward_spec.clone()
+        self.done_spec = env.full_done_spec.clone()
+        self.observation_spec = env.observation_spec.clone()
+        for name, spec in clips.clip_specs(self.clip_length, *self.frame_size).items():
+            self.observation_spec[name] = spec.to(self.device).expand(self.num_envs, *spec.shape)
+        self.outcomes, self.reads_host = env.outcomes, env.reads_host
+        nothing = torch.zeros(self.num_envs, 3, *self.frame_size, dtype=torch.uint8, device=self.device)
+        self._clip = clips.first_clip(nothing, self.clip_length)
+        self._age = torch.zeros_like(self._env_index)
+        self._shown = self._age
+        self._rows = torch.arange(self.num_envs, device=self.device)
+
+    @property
+    def env(self) -> BatchedEnv:
+        """The environment that is looked at."""
+        return self.__dict__["_seen"]
+
+    # -- what is the other's ----------------------------------------------------------------------------------------
+
+    @property
+    def stored_keys(self) -> list[str]:
+        """Observations that replay must keep: those of the environment, and each frame once."""
+        return [*self.env.stored_keys, *clips.STORED_KEYS]
+
+    @property
+    def space_extras(self) -> dict[str, Any]:
+        """Those of the environment."""
+        return self.env.space_extras
+
+    def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
+        """As the environment does, and clips."""
+        return clips.restore_clips(
+            f"{type(self).__name__}.restore", self.env.restore(tensordict, replay), replay, self.clip_length
+        )
+
+    def episode_outcomes(self, after: TensorDictBase) -> dict[str, Tensor]:
+        """Those of the environment."""
+        return self.env.episode_outcomes(after)
+
+    def set_frames(self, frames: int) -> None:
+        """As in the environment."""
+        self.env.set_frames(frames)
+
+    def renumber(self, first_env: int) -> None:
+        """As in the base class."""
+        super().renumber(first_env)
+        self.env.renumber(first_env)
+
+    def like(self, num_envs: int, **changes: Any) -> Self:
+        """As in the base class; other changes than those of this constructor are the environment's."""
+        own = {name: changes.pop(name, getattr(self, name)) for name in ("clip_length", "frame_size")}
+        return type(self)(self.env.like(num_envs, **changes), **own)
+
+    def metrics(self) -> Mapping[str, Tensor]:
+        """Those of the environment."""
+        return self._view.metrics()
+
+    def pictures(self, index: Sequence[int], width: int, height: int) -> Any:
+        """Those of the environment."""
+        return self._view.pictures(index, width, height)
+
+    @property
+    def _view(self) -> Any:
+        return self.env
+
+    def _restart_episodes(self) -> None:
+        self.env.seed = self.seed
+        self.env._restart_episodes()
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def _draw(self) -> Tensor:
+        height, width = self.frame_size
+        drawn = self._view.pictures(self._rows, width, height)
+        return torch.as_tensor(drawn, device=self.device).permute(0, 3, 1, 2)
+
+    def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
+        observed = self.env._observe_reset(mask)
+        self._clip = where_rows(mask, clips.first_clip(self._draw(), self.clip_length), self._clip)
+        self._shown, self._age = self._shown + mask, self._age * ~mask
+        return observed | clips.seen(self._clip, self._shown, self._age)
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        after = self.env._step(tensordict)
+        self._clip = clips.next_clip(self._clip, self._draw())
+        self._shown, self._age = self._shown + 1, self._age + 1
+        return after.update(clips.seen(self._clip, self._shown, self._age))
+
+    def observation(self, index: int) -> TensorDictBase:
+        """What is seen of one environment as it stands, batch size (1,)."""
+        env: Any = self.env
+        seen = TensorDict(clips.seen(self._clip, self._shown, self._age), [self.num_envs], device=self.device)
+        return env.observation(index).update(seen[index : index + 1])
+
+    # -- state ------------------------------------------------------------------------------------------------------
+
+    def _env_state(self) -> dict[str, Tensor]:
+        return self.env._env_state() | {"clip": self._clip, "shown": self._shown, "age": self._age}
+
+    def _set_env_state(self, state: dict[str, Tensor]) -> None:
+        self.env.seed = self.seed
+        self.env._set_env_state({name: value for name, value in state.items() if name not in _OWN})
+        self._clip, self._shown, self._age = (state[name] for name in _OWN)
+
+    def _state_bounds(self) -> dict[str, Bounds]:
+        return self.env._state_bounds() | {"shown": Bounds(0, 2**62), "age": Bounds(0, 2**62)}
+
+    def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:
+        return self.env._state_conflict({name: value for name, value in state.items() if name not in _OWN})
+
+    def _derived_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        return self.env._derived_state({name: value for name, value in state.items() if name not in _OWN})
