@@ -1,7 +1,7 @@
 """Learns to pack boxes from pictures of the bin, seen from above: DQN behind an encoder of clips.
 
-The bin is drawn on the device from its heightmap, the higher the brighter, and beside it the next box; masks of actions go
-on to hold. Clips are not for one environment: whatever has `pictures` can be seen so.
+The bin is drawn on the device from its heightmap, the higher the brighter, and beside it the next box; masks of actions
+go on to hold. Clips are not for one environment: whatever has `pictures` can be seen so.
 
     python examples/packing_from_pixels.py --updates 2000
 """
@@ -35,10 +35,10 @@ class SeenBins(PackingEnv):
         rows = index if isinstance(index, Tensor) else torch.tensor(list(index), device=self.device)
         heights = self.state.heightmap[rows] / self.bin_size[2]  # (B, X, Y)
         sides = self._sizes_of(self.state.item_id)[rows, 0, 0, :3]  # (B, 3), metres, of the first visible box
-        x, y = (
-            torch.arange(n, device=self.device) * cell for n, cell in zip(heights.shape[1:], self.cell, strict=True)
-        )
-        box = (x[None, :, None] < sides[:, 0, None, None]) & (y[None, None] < sides[:, 1, None, None])
+        across, along = heights.shape[1:]
+        x = torch.arange(across, device=self.device)[:, None] * self.cell[0]
+        y = torch.arange(along, device=self.device) * self.cell[1]
+        box = (x < sides[:, 0, None, None]) & (y < sides[:, 1, None, None])
         tall = (sides[:, 2] / self.bin_size[2])[:, None, None].expand_as(heights)
         scene = torch.stack([heights, box.float(), tall * box], 1) * 255
         return interpolate(scene, (height, width), mode="nearest").to(torch.uint8).permute(0, 2, 3, 1)

@@ -98,9 +98,7 @@ def test_nothing_is_read_by_the_host() -> None:
 def test_what_it_cannot_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="FromPixels: want an environment without groups; M has some"):
         FromPixels(type("M", (MarineNavEnv,), {"pictures": None, "metrics": None})(2, device="cpu"))
-    with pytest.raises(
-        ValueError, match=r"FromPixels: want an environment with `metrics` and `pictures`; got PackingEnv"
-    ):
+    with pytest.raises(ValueError, match=r"want an environment with `metrics` and `pictures`; got PackingEnv"):
         FromPixels(PackingEnv(2, **BINS))
     with pytest.raises(ValueError, match="FromPixels: want an environment without clip; DishwashingEnv has one"):
         FromPixels(sink(observe_as="video"))

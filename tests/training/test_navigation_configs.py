@@ -39,9 +39,8 @@ def shortened(name: str, folder: Path) -> list[str]:
 def test_there_is_one_for_every_agent() -> None:
     agents = ("ac_iqn", "ddpg", "dqn", "iqn", "rainbow", "sac")
     assert [f"navigation_{agent}.yaml" for agent in agents] == NAVIGATION
-    assert all(
-        name in NAVIGATION or name.startswith(("packing", "dishwashing")) for name in configs.names()
-    )  # and no run untested
+    others = [name for name in configs.names() if name not in NAVIGATION]
+    assert all(name.startswith(("packing", "dishwashing")) for name in others)  # and no run untested
 
 
 @pytest.mark.parametrize("name", NAVIGATION)

@@ -92,7 +92,7 @@ def add_film(writer: Any, tag: str, pictures: Tensor, step: int, fps: float) -> 
         step: What TensorBoard shows beside it.
         fps: Pictures shown a second.
     """
-    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 
     frames = [Image.fromarray(picture) for picture in pictures.cpu().numpy()]
     file = BytesIO()
