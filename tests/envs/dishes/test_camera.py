@@ -9,7 +9,7 @@ from torch import Tensor
 from torchrl_gpu.envs import DishwashingEnv
 from torchrl_gpu.envs.dishes.camera import VISIBLE, Camera
 
-CAMERA = Camera(64, 64, torch.device("cpu"))
+CAMERA = Camera(64, 64, 60.0, torch.device("cpu"))
 
 
 def picture(clock: float = 0.0, **changes: float) -> Tensor:
@@ -49,7 +49,7 @@ def test_fatigue_is_in_the_tremble_alone() -> None:
 @pytest.mark.parametrize("size", [(16, 16), (33, 50), (128, 96)])
 def test_other_sizes_show_the_same(size: tuple[int, int]) -> None:
     state = {name: torch.tensor([0.3, 20.0])[:, None].flatten() for name in VISIBLE}
-    pictures = Camera(*size, torch.device("cpu")).draw(state, torch.tensor([0.1, 0.9]))
+    pictures = Camera(*size, 60.0, torch.device("cpu")).draw(state, torch.tensor([0.1, 0.9]))
     assert pictures.shape == (2, 3, *size)
     assert len(pictures[1].flatten(1).T.unique(dim=0)) >= 8  # colours
 

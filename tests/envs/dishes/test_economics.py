@@ -19,7 +19,7 @@ CASES = [
     {"attention": 0.0},
     {"energy": 0.0},
     {"fragility": 0.0},
-    {"fragility": 0.2},
+    {"fragility": 0.12},
 ]
 
 

@@ -112,7 +112,7 @@ def test_a_saved_state_goes_on_the_same(observe_as: str) -> None:
 def test_a_state_that_cannot_be_is_refused() -> None:
     env = shifts()
     env.reset()
-    for name, value, message in (("fatigue", 2.0, "from 0 to 1"), ("stack", float("nan"), "from 0 to 60")):
+    for name, value, message in (("fatigue", 2.0, "from 0 to 1"), ("stack", float("nan"), "from 0 to 10")):
         state = env.state_dict()
         state[name] = torch.full_like(state[name], value)
         with pytest.raises(ValueError, match=f"{name} must be {message}"):

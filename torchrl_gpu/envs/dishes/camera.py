@@ -39,11 +39,13 @@ class Camera:
 
     Args:
         height, width: Pixels, at least 16 each.
+        stack_limit: Dishes of a stack that fills the picture.
         device: Where states and pictures are.
     """
 
-    def __init__(self, height: int, width: int, device: torch.device) -> None:
+    def __init__(self, height: int, width: int, stack_limit: float, device: torch.device) -> None:
         self.height, self.width, self.device = height, width, device
+        self._stack_limit = stack_limit
         colors = (_WALL, _BELT, _PLATE, _DIRTY, _CLEAN, _GAP, _WATER, _SHARDS, _ARM, _SPONGE, _STRIPE, _CLOCK)
         # Made once: a copy from the host would make it wait.
         self._colors = {each: torch.tensor(each, dtype=torch.uint8, device=device)[:, None, None] for each in colors}
@@ -66,8 +68,8 @@ class Camera:
         out = self._background.expand(len(clock), -1, -1, -1).clone()
         plates = (self._belt.x / 16 - seen["belt"]).remainder(1) < 0.6
         self._paint(out, self._belt, (plates[:, None], _PLATE))
-        self._paint_stack(out, self._dirty, seen["stack"], _DIRTY)
-        self._paint_stack(out, self._clean, seen["clean"].remainder(_CLEAN_SHOWN), _CLEAN)
+        self._paint_stack(out, self._dirty, seen["stack"] / self._stack_limit, _DIRTY)
+        self._paint_stack(out, self._clean, (seen["clean"] / _CLEAN_SHOWN).remainder(1), _CLEAN)
         middle = 32 + 6 * _wave(seen["arm"]) + 3 * seen["fatigue"] * _wave(seen["shake"])  # (N, 1)
         self._paint(out, self._arm, (((self._arm.x - middle).abs() < 2)[:, None], _ARM))
         across = self._sponge.x - middle
@@ -78,8 +80,8 @@ class Camera:
         self._paint(out, self._clock, ((self._clock.x < _SIDE * clock[:, None])[:, None], _CLOCK))
         return out
 
-    def _paint_stack(self, out: Tensor, region: _Region, dishes: Tensor, color: tuple[int, int, int]) -> None:
-        top = region.y > 60 - 46 * (dishes / _CLEAN_SHOWN).clamp_max(1)  # (N, rows)
+    def _paint_stack(self, out: Tensor, region: _Region, full: Tensor, color: tuple[int, int, int]) -> None:
+        top = region.y > 60 - 46 * full.clamp_max(1)  # (N, rows)
         dish = (region.y / 3).remainder(1) < 0.7
         self._paint(out, region, ((top & dish)[:, :, None], color), ((top & ~dish)[:, :, None], _GAP))
 

@@ -34,24 +34,24 @@ class Economics:
         stack_limit: Dishes that the stack holds; others go elsewhere.
     """
 
-    value: float = 0.20
-    damage: float = 0.80
-    energy: float = 1.20
+    value: float = 0.40
+    damage: float = 0.60
+    energy: float = 3.00
     attention: float = 0.66
     wage: float = 0.25
-    tool: float = 3.00
+    tool: float = 0.50
     capacity: float = 12.0
     fragility: float = 0.10
-    tired_odds: float = 1.0
-    worn_odds: float = 1.0
+    tired_odds: float = 2.0
+    worn_odds: float = 4.0
     stacked_odds: float = 1.0
     tired_share: float = 0.3
     fatigue_rate: float = 0.05
-    wear_per_dish: float = 0.004
-    demand: float = 8.0
-    demand_swing: float = 0.5
-    demand_memory: float = 0.95
-    stack_limit: float = 60.0
+    wear_per_dish: float = 0.010
+    demand: float = 4.0
+    demand_swing: float = 1.2
+    demand_memory: float = 0.90
+    stack_limit: float = 10.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
