@@ -144,8 +144,8 @@ def training(arch: str, side: int, batch_size: int, capacity: int, turns: int) -
 
     def plain_step(index: torch.Tensor | None, losses: list[float]) -> None:
         host.extend(played(plain_rollout, plain))
-        for _ in range(UPDATES if index is not None else 0):
-            losses.append(plain.update(host.sample(index.numpy())))  # type: ignore[union-attr]
+        if index is not None:
+            losses.extend(plain.update(host.sample(index.numpy())) for _ in range(UPDATES))
 
     filled = -(-batch_size // (NUM_ENVS * STEPS)) + 1
     for _ in range(filled):
