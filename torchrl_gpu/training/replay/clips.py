@@ -100,8 +100,7 @@ class ClipReplay(DeviceReplay):
         index = super().extend(transitions, **kwargs)
         kept = self.storage[: len(self)]
         lost = ~self._frames.holds(kept.get("frame_at"), kept.get(("next", "frame_at")))
-        everything = torch.arange(len(self), device=lost.device)
-        cast("DevicePrioritySampler", self.sampler).leave_out(everything, lost)
+        cast("DevicePrioritySampler", self.sampler).leave_out_first(lost)
         return index
 
     def clips(self, frame_at: Tensor, length: int) -> Tensor:

@@ -74,6 +74,11 @@ class DevicePrioritySampler(Sampler):
         self.priority[index] = torch.where(rows.reshape(-1), 0.0, self.priority[index])
         self._sum_up(index)
 
+    def leave_out_first(self, rows: Tensor) -> None:
+        """As `leave_out`, of as many transitions from the first on as there are `rows`, bool (B,)."""
+        self.priority[: len(rows)].masked_fill_(rows, 0.0)
+        torch.sum(self._blocks, 1, out=self._sums)
+
     def add(self, index: Any) -> None:
         """As `extend`, for one."""
         self.extend(index)
