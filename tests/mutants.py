@@ -99,8 +99,8 @@ TRAINING = [
     ),
     _mutant(
         "frames_are_restored",
-        '            "frames": self.frames,\n',
-        '            "frames": 0,\n',
+        '"frames": self.frames,\n            "rollout"',
+        '"frames": 0,\n            "rollout"',
         "training/test_off_policy.py",
         k="without_its_replay or stopped_and_resumed",
     ),
@@ -135,7 +135,35 @@ TRAINING = [
         "meter_keeps_its_memory",
         "torch.where(self.finished > 0, self.memory, 0.0)",
         "torch.where(self.finished > 0, self.memory, self.memory)",
-        "training/test_episodes.py",
+        "training/collect/test_episodes.py",
+    ),
+]
+
+CLIPS = [
+    _mutant(
+        "clips_begin_with_their_episode",
+        "(number[:, None] - torch.minimum(back, earlier[:, None]))",
+        "(number[:, None] - back)",
+        "training/replay/test_clips.py",
+    ),
+    _mutant(
+        "lost_frames_are_not_drawn",
+        "self._newest - self.capacity + 1)",
+        "self._newest - 2 * self.capacity)",
+        "training/replay/test_clips.py",
+    ),
+    _mutant(
+        "actors_teach_no_encoder",
+        "return batch.detach() if any(",
+        "return batch if any(",
+        "policies/video/test_from_clips.py",
+    ),
+    _mutant(
+        "outcomes_are_not_seen",
+        "and key not in told",
+        "",
+        "policies/test_spaces.py",
+        "training/test_dishwashing_configs.py",
     ),
 ]
 
@@ -156,8 +184,8 @@ UPDATES = [
     ),
     _mutant(
         "gradients_of_one_update_alone",
-        "        optimizer.zero_grad()\n        self.manual_backward(loss)\n        if self.max_grad_norm is not None:",
-        "        self.manual_backward(loss)\n        if self.max_grad_norm is not None:",
+        "        optimizer.zero_grad()\n        self.manual_backward(loss)\n        if max_grad_norm is not None:",
+        "        self.manual_backward(loss)\n        if max_grad_norm is not None:",
         "training/updates/test_graphed.py",
         k="by_graphs_is_the_same",
     ),
@@ -170,8 +198,8 @@ UPDATES = [
     ),
     _mutant(
         "packer_targets_follow_behind_the_step",
-        "        optimizer.step()\n        self._follow()\n",
-        "        self._follow()\n        optimizer.step()\n",
+        "        self.descend(loss, [weights], self.max_grad_norm)\n        self._follow()\n",
+        "        self._follow()\n        self.descend(loss, [weights], self.max_grad_norm)\n",
         "training/test_hierarchical.py",
         k="targets",
     ),
@@ -304,21 +332,21 @@ STREAMING = [
         "newest_frame_wins",
         "old, self._waiting = self._waiting, frame\n",
         "old, self._waiting = (None, frame) if self._waiting is None else (frame, self._waiting)\n",
-        "streaming/test_mailbox.py",
+        "streaming/broadcast/test_mailboxes.py",
     ),
-    _mutant("two_pictures_under_way", "_MOST = 2\n", "_MOST = 3\n", "streaming/test_window.py"),
+    _mutant("two_pictures_under_way", "_MOST = 2\n", "_MOST = 3\n", "streaming/web/test_ack_window.py"),
     _mutant(
         "joiners_wait_for_a_key_picture",
         "elif self.needs_key or len(self._held) == self._limit:",
         "elif len(self._held) == self._limit:",
-        "streaming/test_mailbox.py",
-        "streaming/test_streams.py",
+        "streaming/broadcast/test_mailboxes.py",
+        "streaming/broadcast/test_streams.py",
     ),
     _mutant(
         "no_address_takes_all_connections",
         "max(1, -(-2 * self._limit // 3))",
         "self._limit",
-        "streaming/test_doorstep.py",
+        "streaming/web/test_connection_limit.py",
         k="address or room",
     ),
     _mutant(
@@ -345,7 +373,7 @@ ENVS = [
     _mutant("states_are_finite", "out = ~value.isfinite()", "out = value.isnan()", "envs/test_entries.py"),
 ]
 
-MUTANTS = [*TRAINING, *UPDATES, *AGENTS, *EVALUATION, *CALLBACKS, *STREAMING, *ENVS]
+MUTANTS = [*TRAINING, *CLIPS, *UPDATES, *AGENTS, *EVALUATION, *CALLBACKS, *STREAMING, *ENVS]
 
 
 def place(mutant: Mutant, tree: Path) -> tuple[Path, str, str] | None:

@@ -17,6 +17,7 @@ from tests.conftest import ROOT
 from tests.policies.agents.corridor import Corridor
 from tests.policies.navigation_spaces import AGENTS, DISCRETE, NavigationSpec, make, space_of, states
 from tests.training.tiny import dqn, packing_env
+from torchrl_gpu.envs import DishwashingEnv
 from torchrl_gpu.policies import AgentSpace, PolicyWrapper
 
 
@@ -182,6 +183,7 @@ from tensordict import TensorDict
 from torchrl.envs import EnvBase
 from tests.policies.navigation_spaces import make
 from tests.training.tiny import dqn
+from torchrl_gpu.envs import DishwashingEnv
 from torchrl_gpu.policies import AgentSpace, PolicyWrapper
 
 def no_environment(*args, **kwargs):
@@ -215,3 +217,8 @@ def test_an_agent_does_the_same_where_there_is_no_environment(tmp_path: Path) ->
     for name, came in torch.load(tmp_path / "agents.pt", weights_only=True).items():
         for key, wanted in saved[name]["written"].items():
             assert torch.equal(came["written"][key], wanted), (name, key)
+
+
+def test_outcomes_are_not_seen() -> None:
+    space = AgentSpace.of(DishwashingEnv(2, device="cpu", seed=0))
+    assert space.observations == {"observation": ((6,), "float32")}
