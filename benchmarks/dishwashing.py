@@ -3,9 +3,9 @@
 
 Checkpoints are those of `dishwashing_feasible.yaml`, of `dishwashing_video.yaml` and of the former with
 `--model.env.stationary true`. Beside the first two stand the best pair of speed and care that is kept for a whole
-shift, and the best policy that is linear in the state behind a sigmoid; both are searched for by the cross-entropy method, in
-other shifts. What the third earns is the mean of the formula, without luck, over the states that it comes to. A few
-minutes.
+shift, and the best policy that is linear in the state behind a sigmoid; both are searched for by the cross-entropy
+method, in other shifts. What the third earns is the mean of the formula, without luck, over the states that it comes
+to. A few minutes.
 """
 
 from __future__ import annotations
