@@ -228,11 +228,16 @@ def test_the_copy_of_a_run_leaves_the_original_alone(tmp_path: Path) -> None:
     assert len(stems(tmp_path / "copy")) == 3  # where the older ones have gone
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../victim.ckpt", "victim.ckpt", "episodes-1.ckpt/../victim.ckpt", 7])
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../victim.ckpt", "victim.ckpt", "episodes-1.ckpt/../victim.ckpt", "mine_ep4.ckpt", 7]
+)
 def test_a_strangers_checkpoint_removes_nothing_elsewhere(tmp_path: Path, name: Any) -> None:
     callback = saver(1, keep=1)
     callback.load_state_dict({"saved": [name, "episodes-3.ckpt"], "run": "../x", "best": "high"})
     assert callback.state_dict() == {"run": None, "saved": ["episodes-3.ckpt"], "best": None}
+    named = saver(1, keep=1, name="sac")
+    named.load_state_dict({"saved": [name, "sac_ep3.ckpt", "other_ep3.ckpt"], "run": None, "best": None})
+    assert named.state_dict()["saved"] == ["sac_ep3.ckpt"]
 
 
 def test_two_runs_do_not_save_to_one_folder_at_a_time(tmp_path: Path) -> None:

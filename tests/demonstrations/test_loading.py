@@ -17,6 +17,7 @@ import torch
 
 from tests.demonstrations import drawn
 from torchrl_gpu.demonstrations import ClipStore, load_demonstrations, loading
+from torchrl_gpu.envs import memory
 
 
 def load(paths: Any, **changes: Any) -> ClipStore:
@@ -253,7 +254,7 @@ def test_sizes_are_checked(tmp_path: Path, size: Any) -> None:
 
 
 def test_frames_that_do_not_fit_are_refused_before_decoding(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "free_bytes", lambda device: 4000)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 4000)
     monkeypatch.setattr(loading, "decode", None)
     with pytest.raises(ValueError, match=r"want frames that take at most 80% of the free memory of cpu, 0\.00 GiB"):
         load(dataset)
@@ -263,11 +264,11 @@ def test_frames_go_to_the_host_where_the_device_is_too_small(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cuda, cpu = torch.device("cuda:0"), torch.device("cpu")
-    monkeypatch.setattr(loading, "free_bytes", {cuda: 2**30, cpu: 2**34}.__getitem__)
+    monkeypatch.setattr(memory, "free_bytes", {cuda: 2**30, cpu: 2**34}.__getitem__)
     assert loading.placed(2**29, cuda, "auto") == cuda
     with caplog.at_level(logging.WARNING):
         assert loading.placed(2**31, cuda, "auto") == cpu
-    assert "the frames take 2.00 GiB, more than cuda:0 has free: they are kept in host memory" in caplog.text
+    assert "its frames take 2.0 GiB and cuda:0 has 1.0 GiB free: they are kept in host memory" in caplog.text
     assert loading.placed(1, cuda, "host") == cpu
     with pytest.raises(ValueError, match="want frames that take at most 80% of the free memory of cuda:0"):
         loading.placed(2**31, cuda, "device")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from tests.envs.packing.settings import assert_same, packing, play
 from torchrl_gpu.envs import PackingEnv, memory
 from torchrl_gpu.envs.live_bytes import LiveBytes
-from torchrl_gpu.envs.memory import check_fits, free_bytes
+from torchrl_gpu.envs.memory import Placement, check_fits, free_bytes, place
 from torchrl_gpu.envs.packing import env as packing_env
 from torchrl_gpu.envs.packing.kernels import available_backends
 
@@ -196,3 +197,28 @@ def test_free_memory_on_cuda_counts_what_torch_holds_unused(monkeypatch: pytest.
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 500)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 200)
     assert free_bytes(torch.device("cuda:0")) == 1300
+
+
+@pytest.mark.parametrize(
+    ("wanted", "free", "home"),
+    [
+        ("auto", 126, "cuda:0"),
+        ("auto", 124, "cpu"),
+        ("auto", None, "cuda:0"),
+        ("device", 1, "cuda:0"),
+        ("host", 10**6, "cpu"),
+    ],
+)
+def test_a_store_goes_where_it_fits(
+    wanted: Placement,
+    free: int | None,
+    home: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: free)
+    with caplog.at_level(logging.WARNING):
+        assert place("ClipReplay", "frames", 100, torch.device("cuda:0"), wanted) == torch.device(home)
+    said = "ClipReplay: its frames take 100 B and cuda:0 has 124 B free: they are kept in host memory and staged"
+    assert [record.getMessage() for record in caplog.records] == ([said] if free == 124 else [])
+    assert place("ClipReplay", "frames", 100, CPU, "auto") == CPU  # there is no other place

@@ -129,3 +129,16 @@ def test_packing_is_learnt_from_pixels(tmp_path: Path) -> None:
     made.env.restore(batch, made.replay)
     legal = batch["action_mask"].gather(1, batch["action"][:, None])
     assert legal.all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda drawn: drawn.float(), lambda drawn: drawn[..., :1], lambda drawn: drawn[:, 1:], lambda drawn: drawn[:2]],
+    ids=["dtype", "colours", "height", "rows"],
+)
+def test_pictures_of_another_form_are_refused(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = FromPixels(sink(), 3, (16, 24))
+    drawn = env.env.pictures  # type: ignore[attr-defined]
+    monkeypatch.setattr(env.env, "pictures", lambda *given: change(torch.as_tensor(drawn(*given))))
+    with pytest.raises(ValueError, match="DishwashingEnv: pictures"):
+        env.reset()

@@ -20,8 +20,8 @@ SAID = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capaci
 
 def test_what_is_advised_would_have_fitted() -> None:
     # 4 GiB stay, 3 of them replay; the update had made 5 and wanted 2 more. There are 9 of 10 to be used.
-    memory, replay = Memory(10 * GIB, 4 * GIB, 9 * GIB), Share("--model.replay.capacity", 3000, 3 * GIB)
-    text = advised("OffPolicy", GPU, memory, SAID, 700, replay)
+    memory, replay = Memory(10 * GIB, 4 * GIB), Share("--model.replay.capacity", 3000, 3 * GIB)
+    text = advised("OffPolicy", GPU, memory, 5 * GIB, SAID, 700, replay)
     assert text == (
         "OffPolicy: want an update that fits into 10.0 GiB of cuda:0; got one of 700 transitions that takes 7.0 GiB or"
         " more, beside 4.0 GiB that stay, of which replay has 3.0; at most this can fit: --model.batch_size 500 or"
@@ -37,13 +37,13 @@ def test_what_is_advised_would_have_fitted() -> None:
     ],
 )
 def test_nothing_is_advised_that_would_not_help(taken: float, replay_gib: float, expected: str) -> None:
-    memory = Memory(10 * GIB, int(taken * GIB), int((taken + 5) * GIB))
-    text = advised("X", GPU, memory, "out of memory", 250, Share("--replay", 1000, int(replay_gib * GIB)))
+    memory = Memory(10 * GIB, int(taken * GIB))
+    text = advised("X", GPU, memory, 5 * GIB, "out of memory", 250, Share("--replay", 1000, int(replay_gib * GIB)))
     assert text.endswith(f"at most this can fit: {expected}")
 
 
 def test_a_run_that_does_not_fit_says_what_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    memories = iter([Memory(10 * GIB, 8 * GIB, 9 * GIB), Memory(10 * GIB, 4 * GIB, 9 * GIB)])
+    memories = iter([Memory(10 * GIB, 9 * GIB), Memory(10 * GIB, 4 * GIB)])
     monkeypatch.setattr(out_of_memory, "device_memory", lambda device: next(memories))
     made: Any = module()
 

@@ -31,7 +31,6 @@ from torchrl_gpu.training.checkpoint_files import (
 from torchrl_gpu.training.run_record import run_record
 
 BEST, LAST = "best.ckpt", "last.ckpt"
-_PERIODIC = re.compile(r"((episodes|updates)-|[A-Za-z0-9_-]{1,40}_(ep|up))\d{1,20}\.ckpt")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _RUN = re.compile(r"[0-9a-f]{12}")
 
@@ -94,6 +93,7 @@ class EpisodeCheckpoint(Checkpoint):
                 f"EpisodeCheckpoint: name must be 1 to 40 letters, digits, hyphens and underscores; got {name!r}"
             )
         self.name = name
+        self._kinds = ("episodes-", "updates-") if name is None else (f"{name}_ep", f"{name}_up")
         self.dirpath, self.every_n_episodes, self.keep, self.save_replay = dirpath, every_n_episodes, keep, save_replay
         self.every_n_updates, self.every_n_minutes = every_n_updates, every_n_minutes
         self.monitor, self.mode, self.most_share = monitor, mode, most_share
@@ -210,8 +210,7 @@ class EpisodeCheckpoint(Checkpoint):
             return
         by_episodes = self.every_n_episodes is not None
         number = int(pl_module.episodes) if by_episodes else trainer.global_step
-        kind = ("episodes-" if by_episodes else "updates-") if self.name is None else f"{self.name}_"
-        kind += "" if self.name is None else ("ep" if by_episodes else "up")
+        kind = self._kinds[0 if by_episodes else 1]
         name = trainer.strategy.broadcast(f"{kind}{number}.ckpt")
         self._passed = passed
         self._saved = [*(each for each in self._saved if each != name), name]  # first: the checkpoint knows of itself
@@ -302,12 +301,12 @@ class EpisodeCheckpoint(Checkpoint):
         return {"run": self._run, "saved": list(self._saved), "best": self._best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on with those; names that could be files elsewhere, as older checkpoints hold them, are passed over."""
+        """Goes on with those; names that are not of its own kind, such as files elsewhere, are passed over."""
         run, best = state_dict.get("run"), state_dict.get("best")
         self._run = run if isinstance(run, str) and _RUN.fullmatch(run) else None
         self._best = best if isinstance(best, float) and math.isfinite(best) else None
-        names = state_dict.get("saved", ())
-        self._saved = [name for name in names if isinstance(name, str) and _PERIODIC.fullmatch(name)]
+        own = re.compile(rf"({'|'.join(map(re.escape, self._kinds))})\d{{1,20}}\.ckpt")
+        self._saved = [name for name in state_dict.get("saved", ()) if isinstance(name, str) and own.fullmatch(name)]
 
 
 def _only_tries(trainer: Any) -> bool:

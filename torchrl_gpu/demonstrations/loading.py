@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -24,15 +23,14 @@ from torchrl_gpu.demonstrations.saved import is_saved, open_store
 from torchrl_gpu.demonstrations.store import ClipStore, Video
 from torchrl_gpu.demonstrations.untrusted import refuse
 from torchrl_gpu.device import get_device
-from torchrl_gpu.envs.memory import free_bytes
+from torchrl_gpu.envs import memory
+from torchrl_gpu.envs.memory import Placement
 
 _LOG = logging.getLogger(__name__)
 
 WHERE = "demonstrations"
-_SHARE = 0.8  # of the free memory that frames may take; what learns from them needs the rest
 _RATE = 0.01  # share by which the rate that a video says it has may differ: it is a mean over the file
 
-Placement = Literal["auto", "device", "host"]
 PathLike = str | os.PathLike[str]
 
 
@@ -128,25 +126,14 @@ def placed(needed: int, device: torch.device, placement: Placement) -> torch.dev
     Raises:
         ValueError: They do not fit.
     """
-    cpu = torch.device("cpu")
-    homes = {"device": [device], "host": [cpu], "auto": [device, cpu]}[placement]
-    for home in homes:
-        free = free_bytes(home)
-        if free is None or needed <= _SHARE * free:
-            if placement == "auto" and home != device:
-                _LOG.warning(
-                    "%s: the frames take %.2f GiB, more than %s has free: they are kept in host memory, and clips are"
-                    " staged",
-                    WHERE,
-                    needed / 2**30,
-                    device,
-                )
-            return home
-    most = (free_bytes(homes[-1]) or 0) / 2**30
-    raise ValueError(
-        f"{WHERE}: want frames that take at most {_SHARE:.0%} of the free memory of {homes[-1]}, {most:.2f} GiB; got"
-        f" {needed / 2**30:.2f} GiB: ask for a smaller size, or for fewer videos"
-    )
+    home = memory.place(WHERE, "frames", needed, device, placement)
+    free = memory.free_bytes(home)
+    if free is not None and needed > memory.SHARE * free:
+        raise ValueError(
+            f"{WHERE}: want frames that take at most {memory.SHARE:.0%} of the free memory of {home},"
+            f" {free / 2**30:.2f} GiB; got {needed / 2**30:.2f} GiB: ask for a smaller size, or for fewer videos"
+        )
+    return home
 
 
 # -- what is read ------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -11,8 +10,7 @@ from tensordict import NestedKey, TensorDict
 from torch import Tensor
 
 from torchrl_gpu import arguments
-
-_LOG = logging.getLogger(__name__)
+from torchrl_gpu.staging import Staging
 
 
 class Video(NamedTuple):
@@ -78,7 +76,8 @@ class ClipStore:
             )
         self.device = device or frames.device
         self.frames, self.lengths, self.fps, self.image_key = frames, list(lengths), float(fps), image_key
-        self.tasks, self.videos, self._pins = dict(tasks or {}), list(videos), self.device.type == "cuda"
+        self.tasks, self.videos = dict(tasks or {}), list(videos)
+        self._stage = Staging(where, "clips", self.device)
         self.stats = {
             feature: {word: _as_tensor(values) for word, values in each.items()}
             for feature, each in (stats or {}).items()
@@ -126,14 +125,7 @@ class ClipStore:
         shape = (len(index), length, *self.frames.shape[1:])
         if self.frames.device == self.device:  # not frames[at], which copies byte by byte on a CPU
             return self.frames.index_select(0, at.flatten()).view(shape)
-        found = self.frames.index_select(0, at.flatten().cpu()).view(shape)
-        if self._pins:
-            try:
-                found = found.pin_memory()
-            except RuntimeError as error:  # the plain copy does the same, more slowly
-                self._pins = False
-                _LOG.warning("ClipStore: clips are copied from pageable memory, as pinning failed: %s", error)
-        return found.to(self.device, non_blocking=self._pins)
+        return self._stage(self.frames.index_select(0, at.flatten().cpu()).view(shape))
 
     def batch(self, index: Tensor, length: int, clip_key: NestedKey = "clip") -> TensorDict:
         """Clips that end with some frames, and what was recorded beside these: (B,)."""

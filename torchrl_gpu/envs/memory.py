@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import torch
 from tensordict import TensorDictBase
@@ -12,6 +14,14 @@ from torch import Tensor
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.live_bytes import LiveBytes
+
+_LOG = logging.getLogger(__name__)
+
+SHARE = 0.8
+"""Of the free memory, what stores of frames and transitions may take; what learns from them needs the rest."""
+
+Placement = Literal["auto", "device", "host"]
+"""Where a store is kept; "auto" is the device where it fits, else the host."""
 
 MOST_TIMES_LEAST = 8  # a step takes up to five times what is always taken
 _MOST_UNMEASURED = 8  # environments: fewer are too few to measure how much one takes
@@ -107,6 +117,27 @@ def free_bytes(device: torch.device, meminfo: Path = Path("/proc/meminfo")) -> i
         if name == "MemAvailable":
             return 1024 * int(amount.split()[0])
     return None
+
+
+def place(where: str, what: str, needed: int, device: torch.device, wanted: Placement = "auto") -> torch.device:
+    """The device, or the host where a store takes more than `SHARE` of what the device has free; that is logged.
+
+    Args:
+        where: The first part of the line.
+        what: That is stored, in the plural, such as "frames".
+        needed: Bytes that it takes.
+        device: From where it is read.
+        wanted: Only "auto" asks what is free.
+    """
+    host = torch.device("cpu")
+    if wanted != "auto" or device.type == "cpu":
+        return host if wanted == "host" else device
+    free = free_bytes(device)
+    if free is None or needed <= SHARE * free:
+        return device
+    said = f"{_readable(needed)} and {device} has {_readable(free)} free"
+    _LOG.warning("%s: its %s take %s: they are kept in host memory and staged", where, what, said)
+    return host
 
 
 def _readable(size: int) -> str:

@@ -132,8 +132,9 @@ class FromPixels(BatchedEnv):
 
     def _draw(self) -> Tensor:
         height, width = self.frame_size
-        drawn = self._view.pictures(self._rows, width, height)
-        return torch.as_tensor(drawn, device=self.device).permute(0, 3, 1, 2)
+        drawn = torch.as_tensor(self._view.pictures(self._rows, width, height), device=self.device)
+        wanted = self.num_envs, height, width, 3
+        return arguments.tensor(type(self.env).__name__, "pictures", drawn, torch.uint8, wanted).permute(0, 3, 1, 2)
 
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
         observed = self.env._observe_reset(mask)

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import torch
 
+from torchrl_gpu.envs.memory import free_bytes
+
 _SPARE = 0.9  # of what there is: allocators leave gaps
 _TRIED = re.compile(r"Tried to allocate ([0-9.]+) (bytes|KiB|MiB|GiB|TiB)")
 _UNITS = {"bytes": 0, "KiB": 10, "MiB": 20, "GiB": 30, "TiB": 40}
@@ -20,11 +22,10 @@ class OutOfMemoryAdvice(torch.OutOfMemoryError):
 
 
 class Memory(NamedTuple):
-    """Bytes of a device: what there is for this process, what is taken now, and the most that was."""
+    """Bytes of a device: what there is for this process, and what it has taken."""
 
     total: int
     taken: int
-    peak: int
 
 
 class Share(NamedTuple):
@@ -39,9 +40,8 @@ def device_memory(device: torch.device) -> Memory | None:
     """None on a device that does not count it."""
     if device.type != "cuda":
         return None
-    free, _ = torch.cuda.mem_get_info(device)
-    total = free + torch.cuda.memory_reserved(device)
-    return Memory(total, torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device))
+    taken, free = torch.cuda.memory_allocated(device), free_bytes(device)
+    return None if free is None else Memory(free + taken, taken)
 
 
 @contextmanager
@@ -60,34 +60,37 @@ def advice(where: str, device: torch.device, batch_size: int, replay: Callable[[
     try:
         yield
     except torch.OutOfMemoryError as error:
-        said, before = str(error), device_memory(device)
-        if before is None:
+        said, failing = str(error), device_memory(device)  # what the update has made so far is there yet
+        if failing is None:
             raise
         error.__traceback__ = None  # it holds what the update had made
         gc.collect()
-        now = device_memory(device) or before
+        left = device_memory(device) or failing
         raise OutOfMemoryAdvice(
-            advised(where, device, now._replace(peak=before.peak), said, batch_size, replay())
+            advised(where, device, left, failing.taken - left.taken, said, batch_size, replay())
         ) from None
 
 
-def advised(where: str, device: torch.device, memory: Memory, said: str, batch_size: int, replay: Share) -> str:
+def advised(
+    where: str, device: torch.device, memory: Memory, made: int, said: str, batch_size: int, replay: Share
+) -> str:
     """The message.
 
-    What an update takes beside all that stays is taken to grow with its batch; it is known to be at least the peak and
-    what could not be had then, so that what is advised is the most that can fit.
+    What an update takes beside all that stays is taken to grow with its batch; it is known to be at least what it had
+    made and what could not be had then, so that what is advised is the most that can fit.
 
     Args:
         where: Its first part.
         device: That ran out of memory.
-        memory: Once what the update had made is gone; `peak` is that of before.
+        memory: Once what the update had made is gone.
+        made: Bytes that it had made.
         said: Torch's own message.
         batch_size: Transitions of the update.
         replay: What replay has of the device.
     """
     tried = _TRIED.search(said)
     more = int(float(tried[1]) * 2 ** _UNITS[tried[2]]) if tried else 0
-    needed, room = memory.peak - memory.taken + more, int(memory.total * _SPARE) - memory.taken
+    needed, room = made + more, int(memory.total * _SPARE) - memory.taken
     lines = []
     if 0 < (batch := batch_size * room // max(1, needed)) < batch_size:
         lines.append(f"--model.batch_size {batch}")

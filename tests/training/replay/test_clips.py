@@ -15,6 +15,7 @@ from tests.no_host_reads import NoHostReads
 from torchrl_gpu.envs import DishwashingEnv, clips
 from torchrl_gpu.envs.episodic import Advanced, EpisodicEnv
 from torchrl_gpu.training import ClipReplay, DeviceReplay, Rollout
+from torchrl_gpu.training.replay.clips import FrameStore
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 
 T = 4
@@ -233,6 +234,23 @@ def test_places_of_a_stranger_are_looked_at() -> None:
         other = Played()
         with pytest.raises(ValueError, match="frame_at"):
             restore_replay(other.replay, broken, entries=other.rollout.transition_entries())
+
+
+def test_a_row_that_there_is_not_stands_for_the_nearest() -> None:
+    played = Played()
+    played.play(4)
+    inside, outside = torch.tensor([[0, 2, 2], [2, 2, 2]]), torch.tensor([[-5, 2, 2], [99, 2, 2]])
+    assert torch.equal(played.replay.clips(outside, T), played.replay.clips(inside, T))
+
+
+def test_frames_that_do_not_fit_are_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchrl_gpu.training.replay.clips.place", lambda *given: CPU)
+    store = FrameStore(2, 5, torch.Size((3, 4, 4)), torch.device("meta"))
+    assert store.staged
+    assert store._frames.device == CPU
+    replay = ClipReplay(4, CPU, storage="host")
+    replay.codec_for(NumberedEnv())
+    assert replay.num_bytes == 0
 
 
 def test_environment_and_replay_must_fit() -> None:

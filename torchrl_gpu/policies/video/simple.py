@@ -9,6 +9,7 @@ only where that has instructions for it.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import final
 
@@ -34,8 +35,9 @@ class _PatchEncoder(VideoEncoder):
         parts = clips.chunk(max(1, math.ceil(clips.numel() / _PIXELS_AT_ONCE)))
         return torch.cat([self.stage(self._encode, part) for part in parts])
 
+    @abstractmethod
     def _encode(self, clips: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Features (B, F) of clips (B, T, 3, H, W) that are few enough."""
 
 
 @final

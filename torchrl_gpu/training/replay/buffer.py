@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, cast
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
@@ -14,15 +13,13 @@ from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.clips import STORED_KEYS
-from torchrl_gpu.envs.memory import free_bytes
+from torchrl_gpu.envs.memory import Placement, place
+from torchrl_gpu.staging import Staging
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 
 ReplayFactory = Callable[[int, torch.device, bool], TensorDictReplayBuffer]
 """Makes the empty replay of a run. As of `DeviceReplay`, its first arguments are the transitions of a sample, their
 device, and whether some will be left out."""
-
-SHARE = 0.8
-"""Of the free device memory, what a replay may take; updates need the rest."""
 
 
 class DeviceReplay(TensorDictReplayBuffer):
@@ -44,6 +41,9 @@ class DeviceReplay(TensorDictReplayBuffer):
             of its free memory, else the host; the choice is logged.
     """
 
+    leaves_out: ClassVar[bool] = False
+    """Whether it leaves transitions out of samples by itself, `masked` or not."""
+
     def __init__(
         self,
         batch_size: int,
@@ -55,7 +55,7 @@ class DeviceReplay(TensorDictReplayBuffer):
         alpha: float = 0.6,
         beta: float = 0.4,
         beta_updates: int | None = None,
-        storage: Literal["auto", "device", "host"] = "auto",
+        storage: Placement = "auto",
     ) -> None:
         if storage not in ("auto", "device", "host"):
             raise ValueError(f"DeviceReplay: storage must be auto, device or host; got {storage!r}")
@@ -63,9 +63,10 @@ class DeviceReplay(TensorDictReplayBuffer):
             if count is not None and count < 1:
                 raise ValueError(f"DeviceReplay: {name} must be at least 1; got {count}")
         self.prioritized, self._first_beta, self._beta_updates = prioritized, beta, beta_updates
-        self._kind, self._device = storage, torch.device(device)
+        self._wanted = self._kind = storage
+        self._device = torch.device(device)
         sampler: Sampler = RandomSampler()
-        if prioritized or masked:
+        if prioritized or masked or self.leaves_out:
             exponents = (alpha, beta) if prioritized else (0.0, 0.0)
             sampler = DevicePrioritySampler(capacity, *exponents, device=self._device)
         super().__init__(
@@ -94,7 +95,9 @@ class DeviceReplay(TensorDictReplayBuffer):
     def extend(self, transitions: TensorDictBase, **kwargs: Any) -> Tensor:
         """Adds transitions (B,); their indices (B,)."""
         if self._kind == "auto":
-            self._kind = self._fitting(transitions)
+            needed = transitions.bytes() // max(1, len(transitions)) * self.capacity
+            home = place(type(self).__name__, "transitions", needed, self._device)
+            self._kind = "device" if home == self._device else "host"
             if self._kind == "host":
                 self.set_storage(HostStorage(self.capacity, self._device), self._collate_fn)
                 self.storage.attach(self)
@@ -139,16 +142,6 @@ class DeviceReplay(TensorDictReplayBuffer):
         if self.prioritized:
             super().update_priority(index, priority, **kwargs)
 
-    def _fitting(self, transitions: TensorDictBase) -> Literal["device", "host"]:
-        free, needed = free_bytes(self._device), transitions.bytes() // max(1, len(transitions)) * self.capacity
-        if self._device.type == "cpu" or free is None or needed <= SHARE * free:
-            return "device"
-        rank_zero_info(
-            f"DeviceReplay: {self.capacity} transitions take {needed / 2**30:.1f} GiB and {self._device} has"
-            f" {free / 2**30:.1f} GiB free: they are kept in host memory, and samples are staged"
-        )
-        return "host"
-
 
 class HostStorage(LazyTensorStorage):
     """Transitions in host memory; what is read comes on a device, through pinned memory where it can be had.
@@ -160,20 +153,12 @@ class HostStorage(LazyTensorStorage):
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         super().__init__(capacity, device="cpu", compilable=True)
-        self._target, self._pins = device, device.type == "cuda"
+        self._stage = Staging("DeviceReplay", "samples", device)
 
     def get(self, index: Any) -> Any:
         """Transitions by index, on the device."""
         found = super().get(index.cpu() if isinstance(index, Tensor) else index)
-        if not isinstance(index, Tensor):  # a slice, to be saved
-            return found
-        if self._pins:
-            try:
-                found = found.pin_memory()
-            except RuntimeError as error:  # the plain copy does the same, more slowly
-                self._pins = False
-                rank_zero_warn(f"DeviceReplay: samples are copied from pageable memory, as pinning failed: {error}")
-        return found.to(self._target, non_blocking=self._pins)
+        return self._stage(found) if isinstance(index, Tensor) else found  # a slice, to be saved
 
     def set(self, cursor: Any, data: Any, **kwargs: Any) -> None:
         """Writes transitions that are on any device."""

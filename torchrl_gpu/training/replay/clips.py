@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 
@@ -14,8 +14,9 @@ from torchrl_gpu.arguments import shown
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.clips import STORED_KEYS
 from torchrl_gpu.envs.entries import Bounds, Entry, check_entries
-from torchrl_gpu.envs.memory import free_bytes
-from torchrl_gpu.training.replay.buffer import SHARE, DeviceReplay
+from torchrl_gpu.envs.memory import Placement, place
+from torchrl_gpu.staging import Staging
+from torchrl_gpu.training.replay.buffer import DeviceReplay
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 
 _MORE = 1.02  # frames per transition: the last picture of an episode belongs to no action
@@ -33,39 +34,13 @@ class ClipReplay(DeviceReplay):
     Frames go to the device, or to pinned host memory from which clips are staged, by `storage`.
 
     Args:
-        batch_size, device, masked: As in `DeviceReplay`.
-        capacity, prioritized, alpha, beta, beta_updates, storage: As in `DeviceReplay`; "auto" is decided for frames
-            and for the rest of transitions each by itself.
+        batch_size, device, masked, capacity, prioritized, alpha, beta, beta_updates: As in `DeviceReplay`.
+        storage: As there; "auto" is decided for frames and for the rest of transitions each by itself.
     """
 
+    leaves_out = True  # those that have lost frames
     frames: FrameStore | None = None
     """Made by `codec_for`."""
-
-    def __init__(
-        self,
-        batch_size: int,
-        device: torch.device,
-        masked: bool = False,
-        *,
-        capacity: int = 100_000,
-        prioritized: bool = False,
-        alpha: float = 0.6,
-        beta: float = 0.4,
-        beta_updates: int | None = None,
-        storage: Literal["auto", "device", "host"] = "auto",
-    ) -> None:
-        super().__init__(
-            batch_size,
-            device,
-            True,  # those that have lost frames
-            capacity=capacity,
-            prioritized=prioritized,
-            alpha=alpha,
-            beta=beta,
-            beta_updates=beta_updates,
-            storage=storage,
-        )
-        self._wanted_storage = storage
 
     def codec_for(self, env: BatchedEnv) -> FrameStore:
         """Takes the frames out of what is played in an environment, before it becomes transitions.
@@ -81,7 +56,7 @@ class ClipReplay(DeviceReplay):
             )
         picture = env.observation_spec["frame"].shape[1:]
         per_env = int(-(-self.capacity * _MORE // env.num_envs)) + env.observation_spec["clip"].shape[1]
-        self.frames = FrameStore(env.num_envs, per_env, picture, self._device, self._wanted_storage)
+        self.frames = FrameStore(env.num_envs, per_env, picture, self._device, self._wanted)
         return self.frames
 
     @property
@@ -138,25 +113,16 @@ class FrameStore:
         capacity: int,
         picture: torch.Size,
         device: torch.device,
-        storage: Literal["auto", "device", "host"] = "auto",
+        storage: Placement = "auto",
     ) -> None:
         self.capacity, self.device = capacity, torch.device(device)
         shape = num_envs, capacity, *picture
-        self.staged = storage == "host" or (storage == "auto" and not self._fits(torch.Size(shape).numel()))
-        self._pins = self.staged and self.device.type == "cuda"
-        self._frames = torch.empty(shape, dtype=torch.uint8, device="cpu" if self.staged else self.device)
+        home = place("ClipReplay", "frames", math.prod(shape), self.device, storage)
+        self.staged = storage == "host" or home != self.device
+        self._stage = Staging("ClipReplay", "clips", self.device)
+        self._frames = torch.empty(shape, dtype=torch.uint8, device=home)
         self._newest = torch.full((num_envs,), -1, dtype=torch.int64, device=self.device)
         self._first = torch.full_like(self._newest, _LAST)
-
-    def _fits(self, needed: int) -> bool:
-        free = free_bytes(self.device)
-        if self.device.type == "cpu" or free is None or needed <= SHARE * free:
-            return True
-        rank_zero_info(
-            f"ClipReplay: its frames take {needed / 2**30:.1f} GiB and {self.device} has {free / 2**30:.1f} GiB free:"
-            " they are kept in host memory, and clips are staged"
-        )
-        return False
 
     @property
     def num_bytes(self) -> int:
@@ -184,10 +150,10 @@ class FrameStore:
         return kept | {"frame_at": Entry(torch.int64, (3,), Bounds(torch.zeros_like(most), most))}
 
     def _write(self, frames: Tensor, number: Tensor) -> None:
-        row, place = torch.arange(len(frames), device=number.device)[:, None], number.remainder(self.capacity)
+        row, at = torch.arange(len(frames), device=number.device)[:, None], number.remainder(self.capacity)
         if self.staged:
-            row, place, frames = row.cpu(), place.cpu(), frames.cpu()
-        self._frames[row, place] = frames
+            row, at, frames = row.cpu(), at.cpu(), frames.cpu()
+        self._frames[row, at] = frames
 
     # -- what a replay does with it ---------------------------------------------------------------------------------
 
@@ -198,22 +164,14 @@ class FrameStore:
         return (number - earlier >= oldest[row]) & (later[:, 1] <= self._newest[row])
 
     def clips(self, frame_at: Tensor, length: int) -> Tensor:
-        """As `ClipReplay.clips`."""
+        """As `ClipReplay.clips`; a row that there is not stands for the nearest, as a bad index would end CUDA."""
         row, number, earlier = frame_at.unbind(1)
         back = torch.arange(length - 1, -1, -1, device=frame_at.device)
-        place = (number[:, None] - torch.minimum(back, earlier[:, None])).remainder(self.capacity)
-        place = (row[:, None] * self.capacity + place).flatten().to(self._frames.device)
+        at = (number[:, None] - torch.minimum(back, earlier[:, None])).remainder(self.capacity)
+        at = (row.clamp(0, len(self._frames) - 1)[:, None] * self.capacity + at).flatten().to(self._frames.device)
         pictures = self._frames.flatten(2).flatten(0, 1)  # one as a whole: five times as fast as by index
-        found = pictures.index_select(0, place).view(len(row), length, *self._frames.shape[2:])
-        if not self.staged:
-            return found
-        if self._pins:
-            try:
-                found = found.pin_memory()
-            except RuntimeError as error:  # the plain copy does the same, more slowly
-                self._pins = False
-                rank_zero_warn(f"ClipReplay: clips are copied from pageable memory, as pinning failed: {error}")
-        return found.to(self.device, non_blocking=self._pins)
+        found = pictures.index_select(0, at).view(len(row), length, *self._frames.shape[2:])
+        return self._stage(found) if self.staged else found
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
