@@ -45,6 +45,7 @@ class OffPolicy(ReplayRun):
         agent: Makes the agent of an environment's space.
         encoder: Of clips, where the environment shows them: the agent then sees `features` instead, see `FromClips`.
         shift: Pixels that clips are moved by in updates at most.
+        reconstruction: How much the encoder learns from drawing clips again, beside values; see `FromClips`.
         optimizer: Makes the optimizer of the agent's weights, in a group for each of its losses.
         lr_scheduler: Makes a schedule that is stepped at every update.
         learning_rates: Learning rate of a loss's weights over that of the optimizer, such as `{actor: 0.1}`.
@@ -70,6 +71,7 @@ class OffPolicy(ReplayRun):
         *,
         encoder: ClipEncoder | None = None,
         shift: int = 4,
+        reconstruction: float = 0.0,
         learning_rates: dict[str, float] | None = None,
         rollout_steps: int = 4,
         updates_per_step: int = 8,
@@ -86,7 +88,7 @@ class OffPolicy(ReplayRun):
             type(self).__name__, rollout_steps=rollout_steps, updates_per_step=updates_per_step, batch_size=batch_size
         )
         self.make_agent, self.make_replay = agent, replay
-        self.encoder, self.shift = encoder, shift
+        self.encoder, self.shift, self.reconstruction = encoder, shift, reconstruction
         self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
         self.learning_rates = dict(learning_rates or {})
         self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
@@ -100,7 +102,13 @@ class OffPolicy(ReplayRun):
         if self.encoder is None:
             self.agent = self.make_agent(space)
         else:
-            self.agent = FromClips(space, encoder=self.encoder.make, agent=self.make_agent, shift=self.shift)
+            self.agent = FromClips(
+                space,
+                encoder=self.encoder.make,
+                agent=self.make_agent,
+                shift=self.shift,
+                reconstruction=self.reconstruction,
+            )
         known = list(self.agent.parameter_groups)
         for name, rate in self.learning_rates.items():
             if name not in known or rate <= 0:

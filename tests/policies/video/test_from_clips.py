@@ -26,6 +26,7 @@ from torchrl_gpu.policies import (
     VectorGaussian,
     VectorScores,
 )
+from torchrl_gpu.policies.video.from_clips import ClipDecoder
 from torchrl_gpu.policies.video.shift import random_shift
 
 SHAPE = (4, 3, 6, 5)
@@ -64,10 +65,10 @@ AGENTS: dict[str, Any] = {
 }
 
 
-def made(name: str, shift: int = 0) -> FromClips:
+def made(name: str, shift: int = 0, **options: Any) -> FromClips:
     torch.manual_seed(3)
     space, agent = AGENTS[name]
-    return FromClips(space, encoder=Mean, agent=agent, shift=shift)
+    return FromClips(space, encoder=Mean, agent=agent, shift=shift, **options)
 
 
 def transitions(name: str, number: int = 9) -> TensorDict:
@@ -116,6 +117,43 @@ def test_the_encoder_learns_from_the_first_loss_alone(name: str) -> None:
     assert {id(weight) for weight in agent.encoder.parameters()} <= weights
     every = [id(weight) for group in groups.values() for weight in group]
     assert len(every) == len(set(every))
+
+
+def test_what_is_missing_in_drawn_clips() -> None:
+    torch.manual_seed(0)
+    decoder, features = ClipDecoder(7, SHAPE, hidden=5), torch.rand(2, 7)
+    clips = torch.randint(256, (2, *SHAPE), dtype=torch.uint8)
+    drawn, expected = decoder.net(features).view(2, 4, 3, 3, 2), 0.0
+    for b, t, c, y, x in torch.cartesian_prod(*map(torch.arange, drawn.shape)).tolist():
+        pixels = clips[b, t, c, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2].double() / 255
+        expected += (drawn[b, t, c, y, x].item() - pixels.mean().item()) ** 2 / (2 * 4)  # of each of eight frames
+    assert decoder.missing(features, clips).item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_encoder_learns_to_keep_what_clips_show(name: str) -> None:
+    plain, agent = made(name), made(name, reconstruction=3.0)
+    plain.load_state_dict({key: value for key, value in agent.state_dict().items() if "decoder" not in key})
+    batch, without = transitions(name), transitions(name)
+    torch.manual_seed(5)
+    losses = agent.losses(batch)
+    torch.manual_seed(5)
+    others = plain.losses(without)
+    assert agent.decoder is not None
+    missing = agent.decoder.missing(agent.encoder(batch["clip"]), batch["clip"])
+    assert losses["reconstruction"].item() == pytest.approx(3 * missing.item())
+    assert {key: loss.item() for key, loss in losses.items() if key != "reconstruction"} == {
+        key: loss.item() for key, loss in others.items()
+    }
+    assert torch.equal(batch["td_error"], without["td_error"])
+    assert list(losses) == list(agent.parameter_groups)
+    weights = [each for group in agent.parameter_groups.values() for each in group]
+    assert len(weights) == len(set(weights)) == sum(each.requires_grad for each in agent.parameters())
+    losses["reconstruction"].backward()
+    assert {key.split(".")[0] for key, each in agent.named_parameters() if each.grad is not None} == {
+        "encoder",
+        "decoder",
+    }
 
 
 @pytest.mark.parametrize("name", AGENTS)

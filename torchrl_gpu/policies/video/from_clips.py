@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import final
 
@@ -9,7 +10,9 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.agents.base import Agent
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.risk import RiskLevel
@@ -28,13 +31,16 @@ class FromClips(Agent):
 
     The encoder learns from the first of the agent's losses alone, that of the critics, or of values; an actor learns on
     features that are given (Yarats et al., ICLR 2022). Next clips are encoded by the same weights, without a gradient.
-    In an update each clip is moved by a few pixels.
+    In an update each clip is moved by a few pixels. Where returns are noisy, what they teach an encoder is little: with
+    `reconstruction` it learns besides to keep what a clip shows, so that a small network can draw it from the features
+    (Yarats et al., AAAI 2021).
 
     Args:
         space: What it observes and does; `clip` among it.
         encoder: Makes the encoder, such as `ClipEncoder(...).make`.
         agent: Makes the agent, which observes `features` (D,) float32 instead of the clip, and all else.
         shift: Pixels that clips are moved by at most; 0 leaves them.
+        reconstruction: Weight of what is missing in the clips that are drawn from features; 0 draws none.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class FromClips(Agent):
         encoder: ClipNetworkFactory,
         agent: Callable[[AgentSpace], Agent],
         shift: int = 4,
+        reconstruction: float = 0.0,
     ) -> None:
         shape, dtype = space.observations.get(CLIP, ((), ""))
         if len(shape) != 4 or dtype != "uint8":
@@ -54,6 +61,7 @@ class FromClips(Agent):
             )
         if not 0 <= shift < min(shape[-2:]):
             raise ValueError(f"FromClips: shift must be from 0 to {min(shape[-2:]) - 1} pixels; got {shift}")
+        self.reconstruction = arguments.number("FromClips", "reconstruction", reconstruction, 0.0)
         network = encoder(tuple(shape))
         with torch.no_grad():
             size = tuple(network(space.zeros(CLIP, 2)).shape[1:])
@@ -74,6 +82,7 @@ class FromClips(Agent):
         self.encoder, self.agent, self.shift = network, inner, shift
         self.exploration = inner.exploration
         self.policy = EncodedPolicy(network, inner.policy)
+        self.decoder = ClipDecoder(size[0], tuple(shape)) if self.reconstruction else None
 
     @property
     def name(self) -> str:
@@ -100,20 +109,51 @@ class FromClips(Agent):
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         rows, after = batch.copy(), batch.get("next").copy()
-        rows.set(FEATURES, self.encoder(random_shift(rows.get(CLIP), self.shift)))
+        clips = random_shift(rows.get(CLIP), self.shift)
+        rows.set(FEATURES, features := self.encoder(clips))
         with torch.no_grad():
             after.set(FEATURES, self.encoder(random_shift(after.get(CLIP), self.shift)))
-        return self.agent._losses(rows.set("next", after))
+        losses, error = self.agent._losses(rows.set("next", after))
+        if self.decoder is not None:
+            losses["reconstruction"] = self.reconstruction * self.decoder.missing(features, clips)
+        return losses, error
 
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
         return self.agent._target_pairs()
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
-        """Those of the agent; the encoder's are with the first, the critics'."""
+        """Those of the agent, and of the decoder; the encoder's are with the first, the critics'."""
         groups = {name: list(weights) for name, weights in self.agent.parameter_groups.items()}
         next(iter(groups.values())).extend(weight for weight in self.encoder.parameters() if weight.requires_grad)
-        return groups
+        return groups if self.decoder is None else {**groups, "reconstruction": list(self.decoder.parameters())}
+
+
+class ClipDecoder(nn.Module):
+    """Draws small clips from features: a hidden layer, and a linear one for the mean colours of 2×2 pixels.
+
+    Args:
+        num_features: F.
+        clip_shape: (T, C, H, W); a last row or column that makes no pair is left out.
+        hidden: Units of the hidden layer.
+    """
+
+    def __init__(self, num_features: int, clip_shape: tuple[int, ...], hidden: int = 128) -> None:
+        super().__init__()
+        *leading, height, width = clip_shape
+        size = math.prod(leading) * (height // 2) * (width // 2)
+        self.net = nn.Sequential(nn.Linear(num_features, hidden), nn.ReLU(), nn.Linear(hidden, size))
+
+    def missing(self, features: Tensor, clips: Tensor) -> Tensor:
+        """Mean over clips and frames of the squared differences, summed over colours and places, a scalar.
+
+        Args:
+            features: (B, F).
+            clips: (B, T, C, H, W) uint8; colours count from 0 to 1.
+        """
+        small = avg_pool2d(clips.flatten(0, 1).float(), 2) / 255  # (B·T, C, H/2, W/2)
+        drawn = self.net(features).float().view(small.shape)
+        return (drawn - small).square().sum() / len(small)
 
 
 @final

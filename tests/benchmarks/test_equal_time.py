@@ -1,0 +1,82 @@
+"""The benchmark of encoders at equal time in small: what is counted, measured, gone on from and written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch import Trainer
+
+from benchmarks import equal_time
+from benchmarks.equal_time import ProcessorClock, profits_of, table_row, with_row
+from torchrl_gpu import configs
+from torchrl_gpu.cli.lightning_cli import build
+
+SMALL = [
+    f"--config={configs.find('dishwashing_video.yaml')}",
+    "--model.env.num_envs=4",
+    "--model.env.frame_size=[16,16]",
+    "--model.env.max_steps=5",
+    "--model.batch_size=8",
+    "--model.warmup_frames=40",
+    "--model.replay.capacity=400",
+    "--data.steps_per_epoch=2",
+    "--data.num_val_episodes=4",
+]
+
+
+class Clock:
+    """A second more at every look."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def process_time(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+def run(folder: Path, clock: ProcessorClock, **options: Any) -> Any:
+    model: Any = build("test", SMALL).model
+    trainer = Trainer(default_root_dir=folder, logger=False, callbacks=[clock], max_epochs=3, accelerator="cpu")
+    trainer.fit(model, build("test", SMALL).datamodule, **options)
+    return model
+
+
+def test_time_in_validation_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(equal_time, "time", Clock())
+    clock = ProcessorClock([1e9], 4, str(tmp_path / "rows.json"))
+    run(tmp_path, clock)
+    # Six steps: a look after each is a second; two validations start with one, and what lies within them is left out.
+    assert clock.spent == 6 + 3
+
+
+def test_a_policy_is_measured_when_it_is_time_and_the_run_ends_with_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(equal_time, "time", Clock())
+    clock = ProcessorClock([2 / 60, 4 / 60], 6, str(tmp_path / "rows.json"))
+    model = run(tmp_path, clock)
+    assert [each["minutes"] for each in clock.rows] == [2 / 60, 4 / 60]
+    assert clock.rows[0]["updates"] < clock.rows[1]["updates"] == model.trainer.global_step
+    again = profits_of(model, 6)
+    assert clock.rows[1]["profit"] == pytest.approx(again.mean().item())
+    assert len(again.unique()) > 1
+    other = ProcessorClock([1.0], 1, "")
+    other.load_state_dict(clock.state_dict())
+    assert other.state_dict() == clock.state_dict()
+
+
+def test_a_row_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    after = [{"minutes": 10.0, "updates": 4000, "frames": 9, "profit": 31.25, "error": 0.31}]
+    for arch in ("r3d18", "simple2dcnn", "r3d18"):
+        equal_time.write_json(path, with_row(path, table_row(arch, ["--a=1"], 100, after)))
+    (section,) = with_row(path, table_row("r3d18", [], 100, after))["sections"]
+    assert [(each["encoder"], each["options"]) for each in section["rows"]] == [
+        ("simple2dcnn", "--a=1"),
+        ("r3d18", "–"),
+    ]
+    assert section["columns"]["after_10"] == "EUR after 10 min (updates)"
+    assert section["rows"][0]["after_10"] == "31.2 ± 0.3 (4,000)"
