@@ -129,5 +129,5 @@ class OnPolicy(AgentRun):
         idle: Tensor | float = 1.0 - sample["priority_weight"] if "priority_weight" in sample.keys() else 0.0  # noqa: SIM118
         for _ in range(self.epochs):
             order = (torch.rand(len(sample), device=self.env.device) + idle).argsort()
-            for rows in order.view(-1, self.minibatches).unbind(1):
-                yield sample[rows]
+            spread = order.view(-1, self.minibatches).t().flatten()
+            yield from sample[spread].split(len(order) // self.minibatches)

@@ -58,7 +58,8 @@ class RslRlVecEnv:
         self.num_actions = int(spec.space.n) if isinstance(spec, Categorical) else int(spec.shape[-1])
         if isinstance(spec, Bounded):
             self._low, self._high = spec.space.low, spec.space.high
-        self.max_episode_length = int(max_episode_length or getattr(env, "max_steps", _ENDLESS))
+        longest: Any = max_episode_length or getattr(env, "max_steps", _ENDLESS)
+        self.max_episode_length = int(longest)
         self.device = env.device
         self.cfg: dict[str, Any] = {"environment": type(env).__name__, "num_envs": env.num_envs}
         self.episode_length_buf = torch.zeros(self.num_envs, dtype=torch.int64, device=env.device)
