@@ -147,7 +147,19 @@ CHOOSING = UNICYCLES | {"model.agent.exploration.frames": 200}
 VESSELS = MARINE | {"model.env.curriculum": "[[0,2,0,0,30.0],[100,4,0,2,35.0]]"}
 SHIFTS = REPLAY | EPISODES | {"model.env.num_envs": 4, "model.env.max_steps": 20, "model.agent.exploration.frames": 200}
 VIDEO = SHIFTS | {"model.env.frame_size": "[16,16]", "model.encoder.num_features": 8, "model.batch_size": 16}
+ROLLOUTS: Options = {"model.rollout_steps": 8, "model.epochs": 2, "model.minibatches": 2, "data.steps_per_epoch": 3}
+PLACING: Options = {
+    f"model.agent.{network}.{size}": number
+    for network in ("actor", "critic")
+    for size, number in (("channels", 8), ("blocks", 1))
+}
 IN_FLOAT32 = {"trainer.precision": "32-true"}  # in the shipped bfloat16, a last bit may be rounded away
+
+
+def without_replay(options: Options) -> Options:
+    """Options of a run that learns from rollouts alone."""
+    return {name: value for name, value in options.items() if name not in REPLAY} | ROLLOUTS
+
 
 RUNS: dict[str, Run] = {
     "packing": Run("packing.yaml", PACKING, 24),
@@ -165,6 +177,9 @@ RUNS: dict[str, Run] = {
     "navigation_ddpg": Run("navigation_ddpg.yaml", VESSELS, 24),
     "navigation_sac": Run("navigation_sac.yaml", VESSELS, 24),
     "navigation_ac_iqn": Run("navigation_ac_iqn.yaml", VESSELS | IN_FLOAT32, 24),
+    "ppo_packing": Run("ppo_packing.yaml", without_replay(BOXES) | PLACING, 24),
+    "ppo_marine": Run("ppo_marine.yaml", without_replay(VESSELS), 24),
+    "ppo_marine_resumed": Run("ppo_marine.yaml", without_replay(VESSELS), 24, stop=12, stages=()),
     "dishwashing_feasible": Run("dishwashing_feasible.yaml", SHIFTS, 24),
     "dishwashing_video": Run("dishwashing_video.yaml", VIDEO, 24),
     "dishwashing_video_resumed": Run("dishwashing_video.yaml", VIDEO, 24, stop=12, stages=()),
@@ -172,6 +187,7 @@ RUNS: dict[str, Run] = {
 SAME_END = {
     "packing_rainbow_resumed": "packing_rainbow",
     "navigation_iqn_resumed": "navigation_iqn",
+    "ppo_marine_resumed": "ppo_marine",
     "dishwashing_video_resumed": "dishwashing_video",
 }
 

@@ -27,6 +27,7 @@ from torchrl_gpu.training.checkpoint_files import ENTRY
 NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]
 UPDATES = ["--model.batch_size=8", "--model.replay.capacity=200", "--model.warmup_frames=32"]
 UPDATES += ["--model.updates_per_step=2"]
+ROLLOUTS = ["--model.rollout_steps=4", "--model.epochs=1", "--model.minibatches=2"]  # of runs without replay
 EPISODES = ["--data.steps_per_epoch=2", "--data.num_episodes=3", "--data.num_val_episodes=2"]
 EPISODES += ["--trainer.log_every_n_steps=1"]
 # What makes each shipped config a matter of seconds; one that is missing here is not tested, so that is an error.
@@ -53,6 +54,11 @@ SMALL = {
         "--model.env.items.max_side=8",
         "--data.sequences=orders.json",
     ],
+    "ppo_packing.yaml": [
+        *(f"--model.agent.{network}.{size}" for network in ("actor", "critic") for size in ("channels=4", "blocks=1")),
+        "--model.env.num_envs=4",
+        "--model.env.items.pool=16",
+    ],
     "dishwashing_feasible.yaml": ["--model.env.num_envs=4", "--model.env.max_steps=6"],
     "dishwashing_video.yaml": [
         "--model.env.num_envs=4",
@@ -69,7 +75,8 @@ ORDERS = {  # millimetres: one order that fits with ease, one in which a turned 
 
 def small(name: str, max_steps: int = 6) -> list[str]:
     """Command line of a shipped config in small."""
-    return ["--config", name, *SMALL[name], *UPDATES, *EPISODES, f"--trainer.max_steps={max_steps}"]
+    updates = ROLLOUTS if name.startswith("ppo_") else UPDATES
+    return ["--config", name, *SMALL[name], *updates, *EPISODES, f"--trainer.max_steps={max_steps}"]
 
 
 def write_orders(path: Path) -> None:
@@ -209,7 +216,7 @@ def test_irregular_items_from_fit_to_test(
     assert all(0 < row["utilization"] < 1 for row in rows)
 
 
-@pytest.mark.parametrize("name", [name for name in configs.names() if name.startswith("packing")])
+@pytest.mark.parametrize("name", [name for name in configs.names() if "packing" in name])
 def test_every_shipped_packing_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_orders(tmp_path / "orders.json")

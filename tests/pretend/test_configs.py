@@ -10,11 +10,9 @@ import torch
 from tests.test_end_to_end import SMALL, write_orders
 from torchrl_gpu import cli, configs
 
+REPLAY = {"model.batch_size": 8, "model.replay.capacity": 200, "model.warmup_frames": 16, "model.updates_per_step": 2}
+ROLLOUTS = {"model.rollout_steps": 4, "model.epochs": 1, "model.minibatches": 2}
 UPDATES = {
-    "model.batch_size": 8,
-    "model.replay.capacity": 200,
-    "model.warmup_frames": 16,
-    "model.updates_per_step": 2,
     "data.steps_per_epoch": 2,
     "data.pictures": "false",
     "trainer.log_every_n_steps": 1,
@@ -46,7 +44,8 @@ NAVIGATION = {
 
 def small(name: str) -> list[str]:
     """Command line of a shipped config in small."""
-    options = UPDATES | (NAVIGATION if name.startswith("navigation") else PACKING) | COARSE.get(name, {})
+    options = UPDATES | (ROLLOUTS if name.startswith("ppo_") else REPLAY) | COARSE.get(name, {})
+    options |= NAVIGATION if name.startswith(("navigation", "ppo_marine")) else PACKING
     return ["--config", name, *SMALL.get(name, []), *(f"--{key}={value}" for key, value in options.items())]
 
 

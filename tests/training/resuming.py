@@ -28,9 +28,13 @@ def part_of(checkpoint: Path) -> Path:
 
 def everything(checkpoint: Path) -> dict[str, Any]:
     """All that a run consists of: weights, targets, optimizer, schedule, environment, generators, replay."""
+    return without_replay(checkpoint) | {"replay": torch.load(part_of(checkpoint), weights_only=True)["replay"]}
+
+
+def without_replay(checkpoint: Path) -> dict[str, Any]:
+    """The same of a run that has no replay."""
     content = torch.load(checkpoint, weights_only=True)
-    replay = torch.load(part_of(checkpoint), weights_only=True)["replay"]
-    return {key: value for key, value in content.items() if key not in LIGHTNINGS_OWN} | {"replay": replay}
+    return {key: value for key, value in content.items() if key not in LIGHTNINGS_OWN}
 
 
 def as_if_saved_on_cuda(checkpoint: Path) -> Path:

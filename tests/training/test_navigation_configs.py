@@ -12,6 +12,8 @@ from torchrl_gpu import configs
 from torchrl_gpu.cli.lightning_cli import run
 
 NAVIGATION = [name for name in configs.names() if name.startswith("navigation_")]
+REPLAY = {"model.batch_size": 8, "model.replay.capacity": 1000, "model.warmup_frames": 64, "model.updates_per_step": 2}
+ROLLOUTS = {"model.rollout_steps": 8, "model.epochs": 1, "model.minibatches": 2}
 
 
 def shortened(name: str, folder: Path) -> list[str]:
@@ -20,10 +22,7 @@ def shortened(name: str, folder: Path) -> list[str]:
         "model.env.num_envs": 4,
         "model.env.pool": 16,
         "model.env.max_steps": 20,
-        "model.batch_size": 8,
-        "model.replay.capacity": 1000,
-        "model.warmup_frames": 64,
-        "model.updates_per_step": 2,
+        **(ROLLOUTS if name.startswith("ppo_") else REPLAY),
         "data.steps_per_epoch": 2,
         "data.val_worlds_per_level": 1,
         "data.worlds_per_level": 1,
@@ -40,10 +39,12 @@ def test_there_is_one_for_every_agent() -> None:
     agents = ("ac_iqn", "ddpg", "dqn", "iqn", "rainbow", "sac")
     assert [f"navigation_{agent}.yaml" for agent in agents] == NAVIGATION
     others = [name for name in configs.names() if name not in NAVIGATION]
-    assert all(name.startswith(("packing", "dishwashing")) for name in others)  # and no run untested
+    assert all(
+        name.startswith(("packing", "dishwashing", "ppo_packing", "ppo_marine")) for name in others
+    )  # and no run untested
 
 
-@pytest.mark.parametrize("name", NAVIGATION)
+@pytest.mark.parametrize("name", [*NAVIGATION, "ppo_marine.yaml"])
 def test_it_trains_shows_and_is_tested(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     options = shortened(name, tmp_path)
     with Deterministic():

@@ -13,9 +13,9 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.policies import DQN, AgentSpace, EpsilonGreedy, PlacementScores, SoftTargets
 from torchrl_gpu.training import DeviceReplay, OffPolicy, PackingEpisodes
-from torchrl_gpu.training.run import ReplayRun
+from torchrl_gpu.training.run import EnvRun
 
-Run = TypeVar("Run", bound=ReplayRun)
+Run = TypeVar("Run", bound=EnvRun)
 
 STEPS = {"rollout_steps": 2, "updates_per_step": 2}  # of a training step
 

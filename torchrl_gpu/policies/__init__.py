@@ -1,6 +1,6 @@
 """Policies over TensorDicts."""
 
-from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, SAC, Agent, Rainbow
+from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, PPO, SAC, Agent, Rainbow
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.networks.navigation import (
     NavigationActor,
@@ -10,8 +10,10 @@ from torchrl_gpu.policies.networks.navigation import (
     NavigationQuantileCritic,
     NavigationQuantiles,
     NavigationScores,
+    NavigationValue,
 )
-from torchrl_gpu.policies.networks.vectors import VectorActor, VectorCritic, VectorGaussian, VectorScores
+from torchrl_gpu.policies.networks.vectors import VectorActor, VectorCritic, VectorGaussian, VectorScores, VectorValue
+from torchrl_gpu.policies.packing.actor_critic import PlacementLogits, PlacementValue
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.policies.packing.scores import PlacementScores
 from torchrl_gpu.policies.spaces import AgentSpace
@@ -28,6 +30,7 @@ __all__ = [
     "DDPG",
     "DQN",
     "IQN",
+    "PPO",
     "R3D18",
     "SAC",
     "Agent",
@@ -42,10 +45,13 @@ __all__ = [
     "NavigationQuantileCritic",
     "NavigationQuantiles",
     "NavigationScores",
+    "NavigationValue",
     "PeriodicTargets",
     "PlacementAtoms",
+    "PlacementLogits",
     "PlacementQuantiles",
     "PlacementScores",
+    "PlacementValue",
     "PolicyWrapper",
     "Rainbow",
     "Simple2DCNN",
@@ -56,4 +62,5 @@ __all__ = [
     "VectorCritic",
     "VectorGaussian",
     "VectorScores",
+    "VectorValue",
 ]

@@ -1,16 +1,19 @@
 """Training as Lightning modules, and the parts of loops of one's own."""
 
+from torchrl_gpu.training.agent_run import AgentRun
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.data import Episodes
 from torchrl_gpu.training.hierarchical import HierarchicalPacking
 from torchrl_gpu.training.navigation_data import NavigationWorlds
 from torchrl_gpu.training.off_policy import OffPolicy
+from torchrl_gpu.training.on_policy import OnPolicy
 from torchrl_gpu.training.packing_data import PackingEpisodes
 from torchrl_gpu.training.replay.buffer import DeviceReplay, replay_buffer
 from torchrl_gpu.training.replay.clips import ClipReplay
 from torchrl_gpu.training.run import EnvRun, ReplayRun
 
 __all__ = [
+    "AgentRun",
     "ClipReplay",
     "DeviceReplay",
     "EnvRun",
@@ -18,6 +21,7 @@ __all__ = [
     "HierarchicalPacking",
     "NavigationWorlds",
     "OffPolicy",
+    "OnPolicy",
     "PackingEpisodes",
     "ReplayRun",
     "Rollout",

@@ -41,7 +41,7 @@ class EnvRun(LightningModule):
 
     The environment is made in `setup`, when the device is known, each process' with episodes of its own; `build` is
     called then, to make what depends on it. A subclass ends its constructor with `take_made_env`, makes `rollout` in
-    `on_fit_start`, calls `restore_run` in `on_train_start`, and plays by `collect`.
+    `on_fit_start`, calls `restore_run` in `on_train_start`, and plays by `collect` or `play`.
 
     Args:
         env: Makes the environment, called with `device`: in a config the environment itself, in Python a function, a
@@ -181,10 +181,20 @@ class EnvRun(LightningModule):
         """Plays on and counts; transitions (B,), none while fewer steps than a return needs have been played."""
         self.env.set_frames(self.frames)
         transitions, played = self.rollout.collect(policy, steps)
+        self._count(played)
+        return transitions
+
+    def play(self, policy: Policy, steps: int) -> TensorDictBase:
+        """Plays on and counts; the steps (N, T) of every trajectory, in order."""
+        self.env.set_frames(self.frames)
+        trajectories, played = self.rollout.play(policy, steps)
+        self._count(played)
+        return trajectories
+
+    def _count(self, played: TensorDictBase) -> None:
         self.frames += played.numel() * self.trainer.world_size
         after = played["next"]
         self.meter.count({"done": after["done"], **self.env.episode_outcomes(after)})
-        return transitions
 
     @property
     def logs_now(self) -> bool:

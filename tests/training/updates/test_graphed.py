@@ -23,7 +23,7 @@ from tests.training.tiny_navigation import AGENTS, DISCRETE, marine_env, navigat
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.policies import Agent, AgentSpace, EpsilonGreedy, PeriodicTargets, PolicyWrapper, SoftTargets
 from torchrl_gpu.policies.targets import TargetUpdate
-from torchrl_gpu.training import OffPolicy, off_policy
+from torchrl_gpu.training import OffPolicy, agent_run
 from torchrl_gpu.training.collect.graphed import Graph, same_random_numbers
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.updates.capturable import set_capturable
@@ -500,7 +500,7 @@ def run(folder: Path, name: str, max_steps: int = 6, **changes: Any) -> OffPolic
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Counting:
     """What makes graphs in every run."""
     counting = Counting()
-    monkeypatch.setattr(off_policy, "GraphedUpdate", partial(GraphedUpdate, capture=counting))
+    monkeypatch.setattr(agent_run, "GraphedUpdate", partial(GraphedUpdate, capture=counting))
     return counting
 
 

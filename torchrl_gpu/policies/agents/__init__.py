@@ -5,7 +5,8 @@ from torchrl_gpu.policies.agents.base import Agent
 from torchrl_gpu.policies.agents.ddpg import DDPG
 from torchrl_gpu.policies.agents.dqn import DQN
 from torchrl_gpu.policies.agents.iqn import IQN
+from torchrl_gpu.policies.agents.ppo import PPO
 from torchrl_gpu.policies.agents.rainbow import Rainbow
 from torchrl_gpu.policies.agents.sac import SAC
 
-__all__ = ["ACIQN", "DDPG", "DQN", "IQN", "SAC", "Agent", "Rainbow"]
+__all__ = ["ACIQN", "DDPG", "DQN", "IQN", "PPO", "SAC", "Agent", "Rainbow"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
@@ -36,14 +36,17 @@ class Agent(nn.Module, ABC):
         gamma: Discount of a step.
         n_steps: Rewards summed before bootstrapping.
         exploration: How it explores besides what its policy draws itself; None for not at all.
-        targets: How its target networks follow.
+        targets: How its target networks follow; None where there are none.
     """
 
-    discrete: ClassVar[bool]
-    """Whether its action is an index."""
+    discrete: ClassVar[bool | None]
+    """Whether its action is an index; None where either will do."""
 
     teaches_encoders: ClassVar[bool] = True
     """Whether the first of its losses has a gradient by observations, so that what makes them learns from it."""
+
+    learns_from_replay: ClassVar[bool] = True
+    """Whether batches are transitions of whatever policy; else they are of rollouts of the present one."""
 
     policy: TensorDictModuleBase
 
@@ -54,12 +57,12 @@ class Agent(nn.Module, ABC):
         gamma: float,
         n_steps: int,
         exploration: EpsilonGreedy | None,
-        targets: TargetUpdate,
+        targets: TargetUpdate | None,
     ) -> None:
         super().__init__()
         if not 0 < gamma <= 1 or n_steps < 1:
             raise ValueError(f"{self.name}: want 0 < gamma <= 1 and n_steps >= 1; got gamma {gamma}, n_steps {n_steps}")
-        if self.discrete is not (space.num_actions is not None):
+        if self.discrete not in (None, space.num_actions is not None):
             wanted, came = ("discrete", "continuous") if self.discrete else ("continuous", "discrete")
             raise ValueError(f"{self.name}: want a {wanted} action; that of {space.source} is {came}")
         self.space, self.gamma, self.n_steps, self.targets = space, gamma, n_steps, targets
@@ -76,9 +79,16 @@ class Agent(nn.Module, ABC):
         return [str(key) for key in self.policy.in_keys]
 
     @property
+    def batch_keys(self) -> list[NestedKey]:
+        """All that `losses` looks at in a batch, where it is there."""
+        seen = self.observations
+        after = [("next", key) for key in (*seen, "reward", "done", "terminated")]
+        return [*seen, "action", "steps_to_next_obs", "priority_weight", *after]
+
+    @property
     def targets_update_every_step(self) -> bool:
         """Whether `update_targets` does the same whatever the number of the update: a CUDA graph may hold it."""
-        return self.targets.every_step
+        return self.targets is None or self.targets.every_step
 
     @property
     def metrics(self) -> dict[str, Tensor]:
@@ -136,9 +146,10 @@ class Agent(nn.Module, ABC):
     @torch.no_grad()
     def update_targets(self, update: int) -> None:
         """Moves the targets after update number `update`, the first being 1."""
-        online, targets = zip(*self._target_pairs(), strict=True)
-        self.targets.update(online, targets, update)
-        torch.clear_autocast_cache()
+        if self.targets is not None:
+            online, targets = zip(*self._target_pairs(), strict=True)
+            self.targets.update(online, targets, update)
+            torch.clear_autocast_cache()
 
     @abstractmethod
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:

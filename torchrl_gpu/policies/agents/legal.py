@@ -24,10 +24,10 @@ def end_without_actions(rows: TensorDictBase, space: AgentSpace) -> TensorDictBa
     """Transitions (B,) in which a next state without any legal action is an end: nothing can be done, its value is 0.
 
     Args:
-        rows: The transitions; they stay as they are.
+        rows: The transitions; they stay as they are. Without `next` nothing is to be done.
         space: Says whether there are masks.
     """
-    if not space.masked:
+    if not space.masked or "next" not in rows.keys():  # noqa: SIM118  # of a tensordict
         return rows
     after = rows.get("next").copy()
     stuck = ~after.get("action_mask").any(-1, keepdim=True)

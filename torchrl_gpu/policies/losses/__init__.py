@@ -1,7 +1,17 @@
 """Losses as pure functions, for what TorchRL has no loss for or one that reads the device back."""
 
 from torchrl_gpu.policies.losses.categorical import cross_entropy, project
+from torchrl_gpu.policies.losses.policy_gradient import clipped_surrogate, generalized_advantage, standardized
 from torchrl_gpu.policies.losses.quantile import quantile_huber
 from torchrl_gpu.policies.losses.returns import discounted, weighted_mean
 
-__all__ = ["cross_entropy", "discounted", "project", "quantile_huber", "weighted_mean"]
+__all__ = [
+    "clipped_surrogate",
+    "cross_entropy",
+    "discounted",
+    "generalized_advantage",
+    "project",
+    "quantile_huber",
+    "standardized",
+    "weighted_mean",
+]

@@ -167,6 +167,18 @@ class NavigationGaussian(_Network):
 
 
 @final
+class NavigationValue(_Network):
+    """The value of a state."""
+
+    def _add_layers(self, space: AgentSpace) -> None:
+        self.head = self._head(1)
+
+    def forward(self, *observations: Tensor) -> Tensor:
+        """Values (…, 1) float32."""
+        return self.head(self.encoder(*observations))
+
+
+@final
 class NavigationCritic(_Network):
     """The value of an action: features of the action multiply those of the observations."""
 

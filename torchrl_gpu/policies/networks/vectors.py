@@ -89,6 +89,18 @@ class VectorGaussian(_Vectors):
 
 
 @final
+class VectorValue(_Vectors):
+    """The value of a state, from observations that are vectors."""
+
+    def _num_outputs(self, space: AgentSpace) -> int:
+        return 1
+
+    def forward(self, *vectors: Tensor) -> Tensor:
+        """Values (…, 1) float32 of vectors (…, D) each."""
+        return self.net(torch.cat(vectors, -1)).float()
+
+
+@final
 class VectorCritic(_Vectors):
     """The value of an action, from observations that are vectors."""
 

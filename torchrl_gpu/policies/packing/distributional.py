@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchrl.modules import NoisyLinear
 
 from torchrl_gpu.policies.networks.taus import TauEmbedding
-from torchrl_gpu.policies.packing.scores import PlacementScores, pooled
+from torchrl_gpu.policies.packing.scores import PlacementScores, placement_planes, pooled
 from torchrl_gpu.policies.spaces import AgentSpace
 
 
@@ -33,7 +33,7 @@ class PlacementQuantiles(nn.Module):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Quantiles (…, U, A) float32 of the inputs of `PlacementScores`, followed by τ (…, U) or (U,)."""
         *observations, taus = inputs
-        planes, legal, batch = _planes(self.scores, *observations)
+        planes, legal, batch = placement_planes(self.scores, *observations)
         num, number = len(legal), taus.shape[-1]
         maps = self.scores.maps(planes).unflatten(0, (num, 1, -1))  # (B, 1, J, C, Gx, Gy)
         scale = self.taus(taus.expand(*batch, number).reshape(num, number))  # (B, U, C)
@@ -73,19 +73,10 @@ class PlacementAtoms(nn.Module):
 
     def forward(self, *observations: Tensor) -> Tensor:
         """Logits (…, A, Z) float32 of the inputs of `PlacementScores`."""
-        planes, legal, batch = _planes(self.trunk, *observations)
+        planes, legal, batch = placement_planes(self.trunk, *observations)
         maps = self.trunk.maps(planes)
         advantage = self.advantage(maps.movedim(1, -1)).float().reshape(len(legal), -1, self.num_atoms)
         value = self.value(pooled(maps).unflatten(0, (len(legal), -1)).mean(1)).float()
         count = legal.sum(1)[:, None].clamp_min(1)
         mean = torch.where(legal[..., None], advantage, 0.0).sum(1) / count
         return ((value - mean)[:, None] + advantage).view(*batch, -1, self.num_atoms)
-
-
-def _planes(scores: PlacementScores, *observations: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
-    """Planes (B, J, P, Gx, Gy), legal actions (B, A) and the batch shape of what `PlacementScores` takes."""
-    heightmap, item_size, z_map, legal = observations
-    batch = item_size.shape[:-3]
-    legal = legal.reshape(-1, *legal.shape[-4:])
-    heightmap, item_size = heightmap.reshape(-1, *heightmap.shape[-2:]), item_size.reshape(-1, *item_size.shape[-3:])
-    return scores.features(heightmap, item_size, z_map.reshape(legal.shape), legal), legal.flatten(1), batch

@@ -93,6 +93,15 @@ class _Block(nn.Module):
         return relu(maps + self.out(relu(hidden)))
 
 
+def placement_planes(scores: PlacementScores, *observations: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+    """Planes (B, J, P, Gx, Gy), legal actions (B, A) and the batch shape of what `PlacementScores` takes."""
+    heightmap, item_size, z_map, legal = observations
+    batch = item_size.shape[:-3]
+    legal = legal.reshape(-1, *legal.shape[-4:])
+    heightmap, item_size = heightmap.reshape(-1, *heightmap.shape[-2:]), item_size.reshape(-1, *item_size.shape[-3:])
+    return scores.features(heightmap, item_size, z_map.reshape(legal.shape), legal), legal.flatten(1), batch
+
+
 def pooled(maps: Tensor) -> Tensor:
     """Mean and maximum over the map, (B, 2·C)."""
     return torch.cat([maps.mean((-2, -1)), maps.amax((-2, -1))], -1)

@@ -77,11 +77,22 @@ class Rollout:
             pending (n − 1 fewer of each trajectory at the start), and the raw steps (N, T) with `next` holding reward,
             ends, the environment's outcomes and the observations kept.
         """
-        fresh, self.current = self._player(policy, steps)(self.current)
-        kept = self._packed(self._replayed(fresh))
+        trajectories, fresh = self.play(policy, steps)
+        kept = self._packed(trajectories)
         joined = kept if self.pending is None else torch.cat([self.pending, kept], 1)
         self.pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
         return n_step(joined, self.n_steps, self.gamma).flatten(), fresh
+
+    @torch.no_grad()
+    def play(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
+        """Acts for `steps` steps.
+
+        Returns:
+            Steps in order, (N, T), or (N·R, T) of R robots, with `next` holding reward, ends and the observations kept;
+            and the raw steps as in `collect`.
+        """
+        fresh, self.current = self._player(policy, steps)(self.current)
+        return self._replayed(fresh), fresh
 
     def _player(self, policy: Policy, steps: int) -> Callable[[TensorDictBase], tuple[TensorDictBase, TensorDictBase]]:
         if not self.cuda_graphs:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from tensordict import NestedKey, TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torch.optim import Optimizer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
@@ -32,7 +32,6 @@ _WANTED = (
     "GraphedUpdate: want losses, an optimizer and targets that never make the host wait, so that a CUDA graph can hold"
     " them"
 )
-_OUTCOMES = ("reward", "done", "terminated")
 _CLOSE = 1e-2  # of losses and errors, relatively: sums on a GPU are made in any order
 _FAR = 0.1  # of the way that weights move in an update: how far apart two may end
 
@@ -79,9 +78,7 @@ class GraphedUpdate:
         on_cuda = self.device.type == "cuda"
         self._capture = partial(capture_cuda, wanted=_WANTED) if capture is None and on_cuda else capture
         self._rates = [torch.zeros((), device=self.device) for _ in optimizer.param_groups]
-        seen = agent.observations
-        self._keys: list[NestedKey] = [*seen, "action", "steps_to_next_obs", "priority_weight"]
-        self._keys += [("next", key) for key in (*seen, *_OUTCOMES)]
+        self._keys = agent.batch_keys
         self._batch: TensorDictBase = TensorDict()
         self._graph: Graph | None = None
         self._fixed: tuple[Any, ...] = ()

@@ -1,0 +1,293 @@
+"""An iteration of PPO, ours against rsl_rl's runner: the same environments, networks, steps, epochs and minibatches.
+
+Both play and learn in turn in one process, each warm; figures are samples per second of processor time, the medians of
+all turns. Ours is a training step of `OnPolicy` with all that Lightning adds. Nothing is printed unless both do the
+same: rewards, ends and observations of the adapter are the environment's, advantages are rsl_rl's, and after some
+updates from the same rollout the weights are alike.
+
+python benchmarks/ppo.py --output benchmarks/results/ppo.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import io
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import metadata
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rsl_rl.runners import OnPolicyRunner
+from tensordict import TensorDict
+from torch import Tensor, nn
+
+from torchrl_gpu.envs import BatchedEnv, DishwashingEnv, MarineNavEnv, RslRlVecEnv
+from torchrl_gpu.policies import PPO, AgentSpace
+from torchrl_gpu.policies.losses import generalized_advantage
+from torchrl_gpu.training import OnPolicy
+from torchrl_gpu.training.loaders import StepLoader
+
+STEPS, EPOCHS, MINIBATCHES, RATE, GAMMA, LAM, CLIP, NORM = 24, 5, 4, 1e-3, 0.99, 0.95, 0.2, 1.0
+ENVS: dict[str, Callable[[int], BatchedEnv]] = {
+    "dishwashing": lambda n: DishwashingEnv(n, observe_as="state", device="cpu", seed=0),
+    "navigation, one vessel": lambda n: MarineNavEnv(
+        n, version="v3", flat=True, curriculum=[[0, 1, 0, 4, 30.0]], pool=256, device="cpu", seed=0
+    ),
+}
+
+
+class Actor(nn.Module):
+    """rsl_rl's Gaussian perceptron: one standard deviation for all states."""
+
+    in_keys = ("observation",)
+
+    def __init__(self, space: AgentSpace, hidden: list[int]) -> None:
+        super().__init__()
+        self.net = perceptron(space.size_of("observation"), hidden, space.action_shape[0])
+        self.log_std = nn.Parameter(torch.zeros(space.action_shape))
+
+    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and logarithm of the standard deviation, (…, D)."""
+        mean = self.net(observation)
+        return mean, self.log_std.expand_as(mean)
+
+
+class Critic(nn.Module):
+    """rsl_rl's perceptron for values."""
+
+    in_keys = ("observation",)
+
+    def __init__(self, space: AgentSpace, hidden: list[int]) -> None:
+        super().__init__()
+        self.net = perceptron(space.size_of("observation"), hidden, 1)
+
+    def forward(self, observation: Tensor) -> Tensor:
+        """Values (…, 1)."""
+        return self.net(observation)
+
+
+def perceptron(size: int, hidden: list[int], out: int) -> nn.Sequential:
+    """Linear layers with ELU between."""
+    widths = [size, *hidden]
+    layers: list[nn.Module] = []
+    for one, other in pairwise(widths):
+        layers += [nn.Linear(one, other), nn.ELU()]
+    return nn.Sequential(*layers, nn.Linear(widths[-1], out))
+
+
+def agent_of(space: AgentSpace, hidden: list[int]) -> PPO:
+    """Ours, without a bonus for entropy, which squashing makes another one."""
+    nets = {"actor": partial(Actor, hidden=hidden), "critic": partial(Critic, hidden=hidden)}
+    return PPO(space, **nets, gamma=GAMMA, lam=LAM, clip=CLIP, entropy_coeff=0.0)
+
+
+def runner_of(
+    env: BatchedEnv, hidden: list[int], epochs: int = EPOCHS, minibatches: int = MINIBATCHES
+) -> OnPolicyRunner:
+    """rsl_rl's, with what it reads back by choice switched off."""
+    net = {"class_name": "MLPModel", "hidden_dims": hidden, "activation": "elu"}
+    gaussian = {"class_name": "GaussianDistribution", "init_std": 1.0, "std_type": "log"}
+    algorithm = {"class_name": "PPO", "num_learning_epochs": epochs, "num_mini_batches": minibatches}
+    algorithm |= {"clip_param": CLIP, "gamma": GAMMA, "lam": LAM, "entropy_coef": 0.0, "learning_rate": RATE}
+    algorithm |= {"max_grad_norm": NORM, "use_clipped_value_loss": False, "schedule": "fixed", "desired_kl": None}
+    config = {
+        "num_steps_per_env": STEPS,
+        "save_interval": 10**9,
+        "check_for_nan": False,
+        "obs_groups": {"actor": ["policy"], "critic": ["policy"]},
+        "algorithm": algorithm,
+        "actor": net | {"distribution_cfg": gaussian},
+        "critic": dict(net),
+    }
+    with contextlib.redirect_stdout(io.StringIO()):
+        return OnPolicyRunner(RslRlVecEnv(env, ["observation"]), config, None, "cpu")
+
+
+# -- that both do the same --
+
+
+def check_adapter(make: Callable[[int], BatchedEnv]) -> None:
+    """ValueError unless rows of the adapter are those of the environment."""
+    adapter, env = RslRlVecEnv(make(8), ["observation"]), make(8)
+    low, high = (
+        bound for bound in (env.full_action_spec["action"].space.low, env.full_action_spec["action"].space.high)
+    )
+    current = env.reset()
+    torch.manual_seed(0)
+    for _ in range(150):
+        action = torch.randn(8, adapter.num_actions)
+        stepped, current = env.step_and_maybe_reset(
+            current.set("action", low + (action.clamp(-1, 1) + 1) * (high - low) / 2)
+        )
+        seen, reward, done, _ = adapter.step(action)
+        after = stepped["next"]
+        same = torch.equal(reward, after["reward"][:, 0]) and torch.equal(done, after["done"][:, 0])
+        if not (same and torch.equal(seen["policy"], current["observation"])):
+            raise ValueError(
+                "ppo: want the environment's own rewards, ends and observations; got others of the adapter"
+            )
+
+
+def check_learning(make: Callable[[int], BatchedEnv], hidden: list[int]) -> None:
+    """ValueError unless advantages, and weights after updates from the same rollout, are rsl_rl's."""
+    torch.manual_seed(0)
+    runner, updates = runner_of(make(16), hidden, epochs=6, minibatches=1), 6
+    alg, storage = runner.alg, runner.alg.storage
+    agent = agent_of(AgentSpace.of(make(1)), hidden)
+    copy_weights(alg, agent)
+    obs = runner.env.get_observations()
+    with torch.inference_mode():
+        for _ in range(STEPS):
+            obs, rewards, dones, extras = runner.env.step(alg.act(obs))
+            alg.process_env_step(obs, rewards, dones, extras)
+        alg.compute_returns(obs)
+        last = alg.critic(obs)
+    value, done = storage.values.transpose(0, 1), storage.dones.transpose(0, 1).bool()
+    following = torch.cat([value[:, 1:], last[:, None]], 1)
+    reward = storage.rewards.transpose(0, 1)
+    ours = generalized_advantage(reward, value, following, done, done, gamma=GAMMA, lam=LAM)
+    near(ours + value, storage.returns.transpose(0, 1), "advantages")
+    z = storage.actions.flatten(0, 1).clone()
+    batch = TensorDict(
+        {
+            "observation": storage.observations["policy"].flatten(0, 1).clone(),
+            "unsquashed_action": z,
+            "action_log_prob": (storage.actions_log_prob.flatten() - agent.policy.squash.log_slope(z).sum(-1)).clone(),
+            "advantage": storage.advantages.flatten(0, 1).clone(),
+            "value_target": storage.returns.flatten(0, 1).clone(),
+        },
+        [len(z)],
+    )
+    alg.update()
+    optimizer = torch.optim.Adam(agent.parameters_to_train, lr=RATE)
+    for _ in range(updates):
+        optimizer.zero_grad()
+        agent.loss(batch)["loss"].backward()
+        for weights in agent.parameter_groups.values():
+            nn.utils.clip_grad_norm_(weights, NORM)
+        optimizer.step()
+    other = copy.deepcopy(agent)
+    copy_weights(alg, other)
+    for weight, theirs in zip(agent.parameters_to_train, other.parameters_to_train, strict=True):
+        near(weight, theirs, "weights after updates")
+
+
+def copy_weights(alg: Any, agent: PPO) -> None:
+    """Gives our networks rsl_rl's weights."""
+    actor: Any = agent.policy.network
+    actor.net.load_state_dict(alg.actor.mlp.state_dict())
+    agent.critic.net.load_state_dict(alg.critic.mlp.state_dict())  # type: ignore[union-attr]
+    actor.log_std.data.copy_(alg.actor.distribution.log_std_param)
+
+
+def near(ours: Tensor, theirs: Tensor, what: str) -> None:
+    """ValueError unless two tensors are alike to rounding."""
+    if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4):
+        raise ValueError(f"ppo: want the {what} of rsl_rl; got others by {(ours - theirs).abs().max():.2g}")
+
+
+# -- how fast --
+
+
+class InTurn(Callback):
+    """After every training step an iteration of the runner; seconds of processor time of both."""
+
+    def __init__(self, runner: OnPolicyRunner, warm: int) -> None:
+        self.runner, self.warm = runner, warm
+        self.ours: list[float] = []
+        self.theirs: list[float] = []
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The first turn begins."""
+        self._begun = time.process_time()
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        """Ours is over; theirs follows."""
+        middle = time.process_time()
+        self.runner.learn(1)
+        end = time.process_time()
+        self.ours.append(middle - self._begun)
+        self.theirs.append(end - middle)
+        self._begun = time.process_time()
+
+
+def measure(
+    make: Callable[[int], BatchedEnv], num_envs: int, hidden: list[int], turns: int, warm: int = 3
+) -> dict[str, Any]:
+    """Samples per second of both, by `turns` turns behind those that warm them up."""
+    torch.manual_seed(0)
+    in_turn = InTurn(runner_of(make(num_envs), hidden), warm)
+    module = OnPolicy(
+        make(num_envs),
+        partial(agent_of, hidden=hidden),
+        partial(torch.optim.Adam, lr=RATE, fused=True),
+        rollout_steps=STEPS,
+        epochs=EPOCHS,
+        minibatches=MINIBATCHES,
+        max_grad_norm=NORM,
+        graph_updates=True,  # on a CPU the same operators, without Lightning between them
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Trainer(
+            default_root_dir=folder,
+            max_steps=(turns + warm) * EPOCHS * MINIBATCHES,
+            accelerator="cpu",
+            logger=False,
+            callbacks=[in_turn],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            log_every_n_steps=10**9,
+        ).fit(module, StepLoader(turns + warm))
+    ours, theirs = (num_envs * STEPS / statistics.median(each[warm:]) for each in (in_turn.ours, in_turn.theirs))
+    return {"ours": round(ours), "rsl_rl": round(theirs), "ratio": round(ours / theirs, 2)}
+
+
+def table(rows: list[Mapping[str, Any]]) -> str:
+    """Markdown."""
+    lines = ["| environment | environments | hidden | ours, samples/s | rsl_rl, samples/s | ratio |", "|---" * 6 + "|"]
+    lines += [
+        f"| {r['env']} | {r['num_envs']} | {r['hidden']} | {r['ours']:,} | {r['rsl_rl']:,} | {r['ratio']:.2f} |"
+        for r in rows
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Checks, measures, prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--envs", nargs="+", type=int, default=[16, 64, 256], help="environments side by side")
+    parser.add_argument("--hidden", nargs="+", type=int, default=[64, 64], help="widths of the hidden layers")
+    parser.add_argument("--turns", type=int, default=12)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for name, make in ENVS.items():
+        check_adapter(make)
+        check_learning(make, args.hidden)
+        for num_envs in args.envs:
+            row = {"env": name, "num_envs": num_envs, "hidden": args.hidden}
+            rows.append(row | measure(make, num_envs, args.hidden, args.turns))
+    print(table(rows))
+    if args.output:
+        versions = {each: metadata.version(each) for each in ("torch", "torchrl", "lightning", "rsl-rl-lib")}
+        settings = {"steps": STEPS, "epochs": EPOCHS, "minibatches": MINIBATCHES, "turns": args.turns, "threads": 1}
+        result = {"benchmark": "ppo", "settings": settings, "versions": versions, "cpus": os.cpu_count(), "rows": rows}
+        args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        print(f"Written: {args.output}")
+
+
+if __name__ == "__main__":
+    main()

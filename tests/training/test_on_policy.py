@@ -1,0 +1,303 @@
+"""PPO under Lightning's Trainer: what is played and learnt from, that it repeats itself, that it resumes exactly."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from tests.no_host_reads import NoHostReads
+from tests.training.resuming import differences, last, without_replay
+from tests.training.tiny import data, dqn, fit, packing_env
+from tests.training.tiny_navigation import marine_env, worlds
+from tests.training.updates.test_graphed import Counting
+from torchrl_gpu.callbacks import EpisodeCheckpoint
+from torchrl_gpu.envs import BatchedEnv, DishwashingEnv
+from torchrl_gpu.policies import (
+    PPO,
+    NavigationGaussian,
+    NavigationScores,
+    NavigationValue,
+    PlacementLogits,
+    PlacementValue,
+    VectorGaussian,
+    VectorValue,
+)
+from torchrl_gpu.training import Episodes, OffPolicy, OnPolicy, agent_run
+from torchrl_gpu.training.checkpoint_files import parts_of
+from torchrl_gpu.training.updates.graphed import GraphedUpdate
+
+Adam = partial(torch.optim.Adam, lr=2**-9, fused=True)
+SMALL = {"channels": 4, "blocks": 1}
+KINDS = ("packing", "v2", "v3", "dishes")
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def env_of(kind: str, **changes: Any) -> BatchedEnv:
+    """Where boxes are packed, robots choose or steer, or dishes are washed; episodes are short."""
+    if kind == "packing":
+        return packing_env(**changes)
+    if kind == "dishes":
+        return DishwashingEnv(
+            **{"num_envs": 4, "observe_as": "state", "max_steps": 6, "device": "cpu", "seed": 2} | changes
+        )
+    return marine_env(kind, **changes)
+
+
+def agent_of(kind: str) -> dict[str, Any]:
+    return {
+        "packing": {"actor": partial(PlacementLogits, **SMALL), "critic": partial(PlacementValue, **SMALL)},
+        "v2": {"actor": NavigationScores, "critic": NavigationValue},
+        "v3": {"actor": NavigationGaussian, "critic": NavigationValue},
+        "dishes": {"actor": VectorGaussian, "critic": VectorValue},
+    }[kind]
+
+
+def module(
+    kind: str = "packing", *, agent: dict[str, Any] | None = None, env: dict[str, Any] | None = None, **changes: Any
+) -> OnPolicy:
+    """A module that is small in every respect; a training step is four updates."""
+    torch.manual_seed(7)
+    arguments: dict[str, Any] = {"rollout_steps": 4, "epochs": 2, "minibatches": 2, "optimizer": Adam} | changes
+    return OnPolicy(env_of(kind, **(env or {})), partial(PPO, **agent_of(kind) | (agent or {})), **arguments)
+
+
+def trained(made: OnPolicy, folder: Path, kind: str, max_steps: int = 8, *callbacks: Any, **changes: Any) -> OnPolicy:
+    few = {"steps_per_epoch": 3, "num_episodes": 4, "num_val_episodes": 2, "pictures": False}
+    episodes: Any = {"packing": data, "dishes": partial(Episodes, **few)}.get(kind, worlds)()
+    return fit(made, folder, max_steps, *callbacks, data_module=episodes, **changes)
+
+
+def spied(made: OnPolicy) -> tuple[list[TensorDictBase], list[TensorDictBase]]:
+    """Rollouts and minibatches of a run, as they come."""
+    samples: list[TensorDictBase] = []
+    batches: list[TensorDictBase] = []
+    estimate, losses = made.agent.estimate, made.agent.losses
+
+    def estimating(steps: TensorDictBase) -> TensorDictBase:
+        sample = estimate(steps)
+        sample["row"] = torch.arange(len(sample))
+        samples.append(sample)
+        return sample
+
+    def losing(batch: TensorDictBase) -> dict[str, Tensor]:
+        batches.append(batch.clone())
+        return losses(batch)
+
+    made.agent.estimate, made.agent.losses = estimating, losing  # type: ignore[method-assign]
+    return samples, batches
+
+
+# -- what is played and learnt from --
+
+
+@pytest.mark.parametrize("max_steps", [1, 4, 6])
+def test_max_steps_counts_updates_and_is_met_exactly(tmp_path: Path, max_steps: int) -> None:
+    made = trained(module(), tmp_path, "packing", max_steps)
+    (state, *_) = made.optimizers().optimizer.state.values()  # type: ignore[union-attr]
+    assert made.trainer.global_step == state["step"] == max_steps
+    assert made.frames == -(-max_steps // 4) * 4 * 8  # rollouts of 4 steps in 8 environments
+
+
+@each_kind
+def test_every_step_is_learnt_from_once_in_every_epoch(tmp_path: Path, kind: str) -> None:
+    made = module(kind, minibatches=4)
+    samples, batches = spied(made)
+    trained(made, tmp_path, kind, 16)
+    assert len(samples) == 2
+    assert len(batches) == 16
+    rows = len(samples[0])
+    assert rows == made.num_trajectories * 4
+    for k, sample in enumerate(samples):
+        orders = []
+        for epoch in range(2):
+            chunk = batches[8 * k + 4 * epoch : 8 * k + 4 * epoch + 4]
+            assert all(len(batch) == rows // 4 for batch in chunk)
+            order = torch.cat([batch["row"] for batch in chunk])
+            assert order.sort().values.tolist() == list(range(rows))
+            found = torch.cat([batch["advantage"] for batch in chunk])
+            assert torch.equal(found, sample["advantage"][order])
+            orders.append(order)
+        assert not torch.equal(*orders)
+
+
+def test_robots_that_take_no_part_are_spread_over_the_minibatches(tmp_path: Path) -> None:
+    made = module("v2", rollout_steps=12, minibatches=4)
+    samples, batches = spied(made)
+    trained(made, tmp_path, "v2", 8)
+    counts = {sample["priority_weight"].sum().item() for sample in samples}
+    assert max(counts) <= 4 * 12  # one robot of two is there in each of four worlds
+    shares = [batch["priority_weight"].sum().item() for batch in batches[:4]]
+    assert sum(shares) in counts
+    assert max(shares) - min(shares) <= 1
+
+
+@each_kind
+def test_what_was_played_is_what_the_policy_said(tmp_path: Path, kind: str) -> None:
+    made = module(kind)
+    samples, _ = spied(made)
+    before = module(kind)
+    trained(made, tmp_path, kind, 4)
+    (sample,) = samples
+    log_prob, _ = before.agent.policy.evaluate(sample)
+    there = sample.get("priority_weight", torch.ones(len(sample))) > 0
+    assert torch.allclose(log_prob[there], sample["action_log_prob"][there], atol=1e-5)
+
+
+def test_trajectories_keep_the_order_of_time(tmp_path: Path) -> None:
+    made = module("v2", rollout_steps=6)
+    seen: list[TensorDictBase] = []
+    estimate = made.agent.estimate
+    made.agent.estimate = lambda steps: (seen.append(steps.clone()), estimate(steps))[1]  # type: ignore[method-assign,func-returns-value]
+    trained(made, tmp_path, "v2", 4)
+    (steps,) = seen
+    assert steps.shape == (made.num_trajectories, 6)
+    goes_on = ~steps["next", "done"][:, :-1, 0] & steps["active"][:, :-1, 0]
+    follows = (steps["next", "observation"][:, :-1] == steps["observation"][:, 1:]).all(-1)
+    assert goes_on.any()
+    assert follows[goes_on].all()
+
+
+def test_rewards_are_scaled(tmp_path: Path) -> None:
+    targets = []
+    for scale in (1.0, 100.0):
+        made = module(reward_scale=scale, agent={"gamma": 1.0, "lam": 1.0})
+        with torch.no_grad():
+            for weight in made.agent.critic.parameters():
+                weight.zero_()
+        samples, _ = spied(made)
+        trained(made, tmp_path, "packing", 1)
+        targets.append(samples[0]["value_target"])
+    assert 0 < targets[0].max() <= 1
+    assert torch.allclose(targets[1], 100 * targets[0])
+
+
+@each_kind
+def test_rollouts_and_updates_read_nothing_back(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = module(
+        kind, env={"backend": "eager"} if kind == "packing" else {}, optimizer=partial(torch.optim.Adam, foreach=True)
+    )
+    sample, batches = made._sample, made._batches
+    calls = []
+
+    def sampling() -> TensorDictBase:
+        with NoHostReads():
+            return sample()
+
+    def batching(found: TensorDictBase) -> Any:
+        with NoHostReads():
+            made_batches = list(batches(found))
+            made.agent.loss(made_batches[0])["loss"].backward()
+        calls.append(len(made_batches))
+        return iter(made_batches)
+
+    monkeypatch.setattr(made, "_sample", sampling)
+    monkeypatch.setattr(made, "_batches", batching)
+    trained(made, tmp_path, kind, 8)
+    assert calls == [4, 4]
+
+
+def test_what_is_logged(tmp_path: Path) -> None:
+    metrics = trained(module(), tmp_path, "packing", 12).trainer.callback_metrics
+    wanted = {"loss", "actor_loss", "critic_loss", "entropy", "kl", "clip_fraction", "utilization", "frames"}
+    assert {f"train/{name}" for name in wanted} | {"val/utilization"} <= set(metrics)
+    assert metrics["train/kl"] > 0
+
+
+# -- exact resume --
+
+
+@each_kind
+def test_a_run_that_goes_on_from_the_middle_ends_as_if_it_had_never_stopped(tmp_path: Path, kind: str) -> None:
+    schedule = partial(torch.optim.lr_scheduler.LinearLR, start_factor=1.0, end_factor=0.1, total_iters=20)
+    settings: dict[str, Any] = {"lr_scheduler": schedule, "learning_rates": {"critic": 2.0}}
+    often = EpisodeCheckpoint(every_n_episodes=None, every_n_updates=8, keep=9, most_share=None)
+    trained(module(kind, **settings), tmp_path / "whole", kind, 20, often)
+    middle = tmp_path / "whole" / "checkpoints" / "updates-8.ckpt"
+    assert parts_of(middle) == []
+    trained(module(kind, **settings), tmp_path / "rest", kind, 20, EpisodeCheckpoint(), ckpt_path=middle, seed=5)
+    whole, rest = (without_replay(last(tmp_path / name)) for name in ("whole", "rest"))
+    assert whole["global_step"] == 20
+    assert differences(whole, rest) == []
+    assert differences(without_replay(middle)["state_dict"], whole["state_dict"]) != []
+
+
+def test_another_seed_is_another_run(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        trained(module(), tmp_path / str(seed), "packing", 4, EpisodeCheckpoint(), seed=seed)
+    assert differences(*(without_replay(last(tmp_path / name))["state_dict"] for name in ("1", "2"))) != []
+
+
+# -- graphs --
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Counting:
+    """What makes graphs in every run."""
+    counting = Counting()
+    monkeypatch.setattr(agent_run, "GraphedUpdate", partial(GraphedUpdate, capture=counting))
+    return counting
+
+
+@each_kind
+def test_a_run_by_graphs_is_the_same(tmp_path: Path, graphs: Counting, kind: str) -> None:
+    schedule = partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
+    made = [
+        trained(
+            module(kind, graph_updates=on, lr_scheduler=schedule), tmp_path / str(on), kind, 12, EpisodeCheckpoint()
+        )
+        for on in (False, True)
+    ]
+    assert graphs.made == 1
+    assert differences(*(without_replay(last(tmp_path / str(on))) for on in (False, True))) == []
+    plain, graphed = (each.trainer.callback_metrics for each in made)
+    for name in ("loss", "entropy", "kl", "clip_fraction"):
+        assert graphed[f"train/{name}"] == plain[f"train/{name}"]
+
+
+# -- learning --
+
+
+def test_it_learns_to_pack(tmp_path: Path) -> None:
+    packed = []
+    for rate in (0.0, 0.01):
+        made = module(env={"num_envs": 32}, rollout_steps=8, optimizer=partial(Adam, lr=rate), epochs=4)
+        packed.append(trained(made, tmp_path, "packing", 120).outcomes["utilization"])
+    assert packed[1] > packed[0] + 0.02  # 0.44 and 0.48
+
+
+# -- what is refused --
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rollout_steps": 0}, "rollout_steps must be at least 1; got 0"),
+        ({"epochs": 0}, "epochs must be at least 1; got 0"),
+        ({"minibatches": 5}, "minibatches must divide the 32 steps of a rollout, 4 of each of 8 trajectories; got 5"),
+        (
+            {"learning_rates": {"value": 1.0}},
+            "learning_rates wants factors above 0 for critic, actor; got {value: 1.0}",
+        ),
+    ],
+)
+def test_numbers_that_cannot_work(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"OnPolicy: {message}"):
+        module(**wrong)
+
+
+def test_each_agent_has_its_run() -> None:
+    with pytest.raises(ValueError, match="OnPolicy: want an agent that learns from rollouts, such as PPO; got DQN"):
+        OnPolicy(packing_env(), dqn)
+    with pytest.raises(ValueError, match="OffPolicy: want an agent that learns from replay; got PPO"):
+        OffPolicy(packing_env(), partial(PPO, **agent_of("packing")))
+
+
+def test_it_has_values_of_no_action() -> None:
+    assert not module().has_values
+    assert module().policy_for(packing_env()).out_keys == ["action", "action_log_prob"]

@@ -1,0 +1,57 @@
+"""Networks of packing for agents with an actor and a critic: `PlacementScores` taken apart."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+from torch import Tensor, nn
+
+from torchrl_gpu.policies.packing.scores import PlacementScores, placement_planes, pooled
+from torchrl_gpu.policies.spaces import AgentSpace
+
+
+@final
+class PlacementLogits(nn.Module):
+    """A logit for every placement, for `PPO`; all are alike at first.
+
+    Args:
+        space: Gives the bin and the grid; the weights fit any other.
+        channels: Width of the trunk.
+        blocks: Residual blocks.
+    """
+
+    in_keys: ClassVar = PlacementScores.in_keys
+
+    def __init__(self, space: AgentSpace, channels: int = 32, blocks: int = 2) -> None:
+        super().__init__()
+        self.trunk = PlacementScores(space, channels, blocks)
+        del self.trunk.value
+
+    def forward(self, *observations: Tensor) -> Tensor:
+        """Logits (…, A) float32 of the inputs of `PlacementScores`."""
+        planes, legal, batch = placement_planes(self.trunk, *observations)
+        return self.trunk.advantage(self.trunk.maps(planes)).float().reshape(*batch, legal.shape[-1])
+
+
+@final
+class PlacementValue(nn.Module):
+    """What a bin and the items at hand are worth, for `PPO`.
+
+    Args:
+        space: Gives the bin and the grid; the weights fit any other.
+        channels: Width of the trunk.
+        blocks: Residual blocks.
+    """
+
+    in_keys: ClassVar = PlacementScores.in_keys
+
+    def __init__(self, space: AgentSpace, channels: int = 32, blocks: int = 2) -> None:
+        super().__init__()
+        self.trunk = PlacementScores(space, channels, blocks)
+        del self.trunk.advantage
+
+    def forward(self, *observations: Tensor) -> Tensor:
+        """Values (…, 1) float32 of the inputs of `PlacementScores`."""
+        planes, legal, batch = placement_planes(self.trunk, *observations)
+        maps = pooled(self.trunk.maps(planes)).unflatten(0, (len(legal), -1))
+        return self.trunk.value(maps.mean(1)).float().reshape(*batch, 1)

@@ -1,0 +1,98 @@
+"""Actors that draw their actions, and can tell how likely actions that were drawn before are now."""
+
+from __future__ import annotations
+
+import math
+from typing import final
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+from torchrl.envs.utils import ExplorationType, exploration_type
+
+from torchrl_gpu.policies.spaces import in_keys, observed
+from torchrl_gpu.policies.squashing import Squash
+
+_NEVER = -1e9  # logit of an illegal action: finite, so that entropy and gradients are
+_SMALLEST = 1e-10  # of what a logarithm is taken of
+
+
+@final
+class CategoricalActor(TensorDictModuleBase):
+    """Draws legal actions by their logits; sampled under `ExplorationType.RANDOM`, else the likeliest.
+
+    Draws are by Gumbel noise: torch's `multinomial` and its distributions read the device back.
+
+    Args:
+        network: `forward` takes the entries named by its `in_keys` and gives logits (…, A) float32.
+        masked: Whether `action_mask` (…, A) bool says which actions are legal; one is, in every row that counts.
+    """
+
+    def __init__(self, network: nn.Module, masked: bool) -> None:
+        super().__init__()
+        self.network, self.masked = network, masked
+        self.in_keys = [*in_keys(network), *(["action_mask"] if masked else [])]
+        self.out_keys = ["action", "action_log_prob"]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes `action` (…) int64 and `action_log_prob` (…), the logarithm of its probability."""
+        log_probs = self._log_probs(tensordict)
+        scores = log_probs
+        if exploration_type() is ExplorationType.RANDOM:
+            scores = log_probs - (-torch.rand_like(log_probs).clamp_min(_SMALLEST).log()).log()
+        action = scores.argmax(-1)
+        log_prob = log_probs.gather(-1, action[..., None])[..., 0]
+        return tensordict.set("action", action).set("action_log_prob", log_prob)
+
+    def evaluate(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Logarithm of the probability of `action`, and entropy, (…) each; nats."""
+        log_probs = self._log_probs(tensordict)
+        log_prob = log_probs.gather(-1, tensordict.get("action")[..., None])[..., 0]
+        return log_prob, -(log_probs.exp() * log_probs).sum(-1)
+
+    def _log_probs(self, tensordict: TensorDictBase) -> Tensor:
+        logits = self.network(*observed(self.network, tensordict)).float()
+        if self.masked:
+            logits = torch.where(tensordict.get("action_mask"), logits, _NEVER)
+        return logits.log_softmax(-1)
+
+
+@final
+class SquashedGaussianActor(TensorDictModuleBase):
+    """Draws a normal variable and squashes it into the bounds, as `GaussianActor`, and keeps the variable itself.
+
+    At the bounds the variable could not be found again from the action.
+
+    Args:
+        network: `forward` takes the entries named by its `in_keys` and gives mean and log standard deviation, (…, D).
+        squash: The bounds.
+    """
+
+    def __init__(self, network: nn.Module, squash: Squash) -> None:
+        super().__init__()
+        self.network, self.squash = network, squash
+        self.in_keys = in_keys(network)
+        self.out_keys = ["action", "action_log_prob", "unsquashed_action"]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes `action` (…, D) float32, `action_log_prob` (…), the logarithm of its density, and
+        `unsquashed_action` (…, D)."""
+        mean, log_std = self.network(*observed(self.network, tensordict))
+        z = mean
+        if exploration_type() is ExplorationType.RANDOM:
+            z = mean + log_std.exp() * torch.randn_like(mean)
+        tensordict.set("action", self.squash(z)).set("unsquashed_action", z)
+        return tensordict.set("action_log_prob", self._log_prob(z, mean, log_std))
+
+    def evaluate(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
+        """Logarithm of the density of the action, and entropy, estimated by one draw, (…) each; nats."""
+        mean, log_std = self.network(*observed(self.network, tensordict))
+        other = mean + log_std.exp() * torch.randn_like(mean)
+        normal = 0.5 + 0.5 * math.log(2 * math.pi) + log_std
+        entropy = (normal + self.squash.log_slope(other)).sum(-1)
+        return self._log_prob(tensordict.get("unsquashed_action"), mean, log_std), entropy
+
+    def _log_prob(self, z: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+        normal = -0.5 * ((z - mean) * (-log_std).exp()).square() - log_std - 0.5 * math.log(2 * math.pi)
+        return (normal - self.squash.log_slope(z)).sum(-1)

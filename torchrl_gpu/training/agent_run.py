@@ -1,0 +1,144 @@
+"""What the runs that train an `Agent` share: its policy, its optimizer, and an update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import torch
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.policies.agents.base import Agent
+from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.wrapper import PolicyWrapper
+from torchrl_gpu.training.run import EnvRun
+from torchrl_gpu.training.updates.capturable import keep_capturable
+from torchrl_gpu.training.updates.graphed import GraphedUpdate
+
+AgentFactory = Callable[[AgentSpace], Agent]
+"""Makes the agent of an environment's space."""
+
+
+class AgentRun(EnvRun):
+    """An `EnvRun` that trains an `Agent`. A subclass makes `agent` in `build` and sets the attributes below.
+
+    Attributes:
+        make_optimizer: Makes the optimizer of the agent's weights, in a group for each of its losses.
+        make_scheduler: Makes a schedule that is stepped at every update; None for none.
+        learning_rates: Learning rate of a loss's weights over that of the optimizer.
+        max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
+        graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`.
+    """
+
+    agent: Agent
+    policy: PolicyWrapper
+    make_optimizer: OptimizerCallable
+    make_scheduler: LRSchedulerCallable | None
+    learning_rates: Mapping[str, float]
+    max_grad_norm: float | None
+    graph_updates: bool
+    graphed_update: GraphedUpdate | None
+
+    @property
+    def learner_name(self) -> str:
+        """The agent."""
+        return self.agent.name
+
+    @property
+    def group(self) -> tuple[str, ...]:
+        """Where the environment keeps its robots; empty where it has none."""
+        return self.agent.space.group
+
+    @property
+    def num_trajectories(self) -> int:
+        """Trajectories that are played at a time: those of environments, or of their robots."""
+        return self.env.num_envs * (int(getattr(self.env, "num_robots", 1)) if self.group else 1)
+
+    def policy_for(self, env: BatchedEnv) -> PolicyWrapper:
+        """The agent's policy, which is the same in every environment; greedy in eval mode."""
+        return PolicyWrapper(self.agent)
+
+    def baselines(self, env: BatchedEnv) -> Mapping[str, Policy] | None:
+        """Other policies of the same weights, where the agent has some."""
+        return self.agent.alternatives() or None
+
+    @property
+    def has_values(self) -> bool:
+        """Whether actions are discrete, so that the agent has a value for each."""
+        return self.agent.space.num_actions is not None
+
+    def configure_optimizers(self) -> Any:
+        """One optimizer with a group for each loss, so that a step of the Trainer is an update; and its schedule."""
+        groups = [{"params": weights, "name": name} for name, weights in self.agent.parameter_groups.items()]
+        optimizer = self.make_optimizer(groups)
+        for group in optimizer.param_groups:
+            group["lr"] *= self.learning_rates.get(group["name"], 1.0)
+        keep_capturable(optimizer)
+        if self.make_scheduler is None:
+            return optimizer
+        return [optimizer], [self.make_scheduler(optimizer)]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what the agent observes and does, so that its policy can be rebuilt without an environment."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["agent_space"] = self.agent.space.to_dict()
+
+    def check_rates(self) -> None:
+        """ValueError unless each of `learning_rates` is above 0 and of a loss that the agent has."""
+        known = list(self.agent.parameter_groups)
+        for name, rate in self.learning_rates.items():
+            if name not in known or rate <= 0:
+                raise ValueError(
+                    f"{type(self).__name__}: learning_rates wants factors above 0 for {', '.join(known)};"
+                    f" got {{{name}: {rate}}}"
+                )
+
+    def _make_graphed_update(self) -> GraphedUpdate:
+        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        if scaled or self.trainer.world_size > 1:
+            raise ValueError(
+                f"{type(self).__name__}: graph_updates wants one process, and gradients that need no scaler, which"
+                f" makes the host wait; got {self.trainer.world_size}, and precision {self.trainer.precision}"
+            )
+        optimizer = cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False))
+        return GraphedUpdate(self.agent, optimizer, self.max_grad_norm)
+
+    def on_fit_start(self) -> None:
+        """Makes the policy that plays, and what updates."""
+        super().on_fit_start()
+        self.__dict__["policy"] = PolicyWrapper(self.agent).train()  # no submodule: its weights are the agent's
+        self.graphed_update = self._make_graphed_update() if self.graph_updates else None
+
+    def learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        """An update from a batch, as `Agent.losses` takes it: its losses, without gradients."""
+        losses = self._learn(batch) if self.graphed_update is None else self._learn_graphed(self.graphed_update, batch)
+        scheduler: Any = self.lr_schedulers()
+        if scheduler is not None:
+            scheduler.step()
+        return {name: loss.detach() for name, loss in losses.items()}
+
+    def _learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
+        with set_exploration_type(ExplorationType.RANDOM):
+            losses = self.agent.losses(batch)
+        groups = [group["params"] for group in cast("Any", self.optimizers()).param_groups]
+        self.descend(torch.stack(list(losses.values())).sum(), groups, self.max_grad_norm)
+        self.agent.update_targets(self.trainer.global_step)
+        return losses
+
+    def _learn_graphed(self, update: GraphedUpdate, batch: TensorDictBase) -> dict[str, Tensor]:
+        losses = update(batch, self.trainer.global_step + 1)
+        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+        progress.increment_ready()  # Lightning counts the steps that it makes itself; they are `global_step`
+        progress.increment_completed()
+        return losses
+
+    def mean_losses(self, losses: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """The loss, and where it has several parts those."""
+        means = {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
+        parts = {f"{name}_loss": mean for name, mean in means.items()} if len(means) > 1 else {}
+        return {"loss": torch.stack(list(means.values())).sum(), **parts}

@@ -1,0 +1,133 @@
+"""Learning from rollouts of the present policy as a Lightning module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast, final
+
+import torch
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.envs.utils import ExplorationType, set_exploration_type
+
+from torchrl_gpu.policies.agents.ppo import PPO
+from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.training.agent_run import AgentFactory, AgentRun
+from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.run import EnvFactory, check_counts
+
+
+@final
+class OnPolicy(AgentRun):
+    """Trains `PPO` in an environment; environment, rollout and update are on one device, and read nothing back.
+
+    A training step plays `rollout_steps` steps in every environment, values them once, and goes over them in `epochs`,
+    each in `minibatches` updates of as many rows drawn without replacement. `trainer.max_steps` counts updates and is
+    met exactly; a multiple of `epochs · minibatches` leaves no rollout half learnt. Where the environment groups its
+    robots, each has a trajectory of its own, and steps in which it takes no part do not count.
+
+    Args:
+        env: Makes the environment, as in `EnvRun`.
+        agent: Makes the agent of an environment's space.
+        optimizer: Makes the optimizer of the agent's weights, in a group for each of its losses.
+        lr_scheduler: Makes a schedule that is stepped at every update.
+        learning_rates: Learning rate of a loss's weights over that of the optimizer, such as `{critic: 2.0}`.
+        rollout_steps: Steps in every environment per training step.
+        epochs: Times that each step is learnt from.
+        minibatches: Updates of an epoch.
+        reward_scale: Factor on rewards.
+        max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
+        cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`.
+        graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`.
+    """
+
+    agent: PPO
+
+    def __init__(
+        self,
+        env: EnvFactory,
+        agent: AgentFactory,
+        optimizer: OptimizerCallable = torch.optim.Adam,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        *,
+        learning_rates: dict[str, float] | None = None,
+        rollout_steps: int = 32,
+        epochs: int = 4,
+        minibatches: int = 4,
+        reward_scale: float = 1.0,
+        max_grad_norm: float | None = 0.5,
+        cuda_graphs: bool = False,
+        graph_updates: bool = False,
+    ) -> None:
+        super().__init__(env)
+        check_counts(type(self).__name__, rollout_steps=rollout_steps, epochs=epochs, minibatches=minibatches)
+        self.make_agent, self.make_optimizer, self.make_scheduler = agent, optimizer, lr_scheduler
+        self.learning_rates = dict(learning_rates or {})
+        self.rollout_steps, self.epochs, self.minibatches = rollout_steps, epochs, minibatches
+        self.reward_scale, self.max_grad_norm = reward_scale, max_grad_norm
+        self.cuda_graphs, self.graph_updates = cuda_graphs, graph_updates
+        self.take_made_env()
+
+    def build(self) -> None:
+        """Makes the agent of the environment.
+
+        Raises:
+            ValueError: The agent learns from replay, or minibatches would not be of the same size.
+        """
+        agent, where = self.make_agent(AgentSpace.of(self.env)), type(self).__name__
+        if agent.learns_from_replay:
+            raise ValueError(f"{where}: want an agent that learns from rollouts, such as PPO; got {agent.name}")
+        self.agent = cast("PPO", agent)  # not the type of the argument: a final class is read as one of plain data
+        if (rows := self.num_trajectories * self.rollout_steps) % self.minibatches:
+            raise ValueError(
+                f"{where}: minibatches must divide the {rows} steps of a rollout, {self.rollout_steps} of each of"
+                f" {self.num_trajectories} trajectories; got {self.minibatches}"
+            )
+        self.check_rates()
+
+    @property
+    def has_values(self) -> bool:
+        """The critic has a value for states, and none for actions."""
+        return False
+
+    def on_fit_start(self) -> None:
+        """Starts rollouts, or goes on with those of the checkpoint."""
+        super().on_fit_start()
+        keys: list[Any] = [*self.agent.observations, *({"active"} & set(self.agent.space.observations))]
+        self.rollout = Rollout(
+            self.env,
+            [(*self.group, key) for key in keys] if self.group else keys,
+            n_steps=1,
+            gamma=self.agent.gamma,
+            cuda_graphs=self.cuda_graphs,
+            decisions=self.agent.policy.out_keys,
+            group=self.group,
+        )
+
+    def on_train_start(self) -> None:
+        """Goes on where a checkpoint was saved."""
+        self.restore_run()
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        """Plays, values what was played, and learns from it."""
+        sample = self._sample()
+        most = self.updates_now(self.epochs * self.minibatches)
+        losses = [self.learn(rows) for _, rows in zip(range(most), self._batches(sample), strict=False)]
+        if self.logs_now:
+            self.log_step(self.mean_losses(losses) | {**self.outcomes, **self.agent.metrics, "frames": self.frames})
+
+    def _sample(self) -> TensorDictBase:
+        """A rollout of all environments with its advantages, (N·T,)."""
+        with set_exploration_type(ExplorationType.RANDOM):
+            steps = self.play(self.policy, self.rollout_steps)
+        after = steps["next"]
+        return self.agent.estimate(steps.set("next", after.set("reward", after["reward"] * self.reward_scale)))
+
+    def _batches(self, sample: TensorDictBase) -> Iterator[TensorDictBase]:
+        """Every row once in each epoch; those that do not count are spread evenly over the batches."""
+        idle: Tensor | float = 1.0 - sample["priority_weight"] if "priority_weight" in sample.keys() else 0.0  # noqa: SIM118
+        for _ in range(self.epochs):
+            order = (torch.rand(len(sample), device=self.env.device) + idle).argsort()
+            spread = order.view(-1, self.minibatches).t().flatten()
+            yield from sample[spread].split(len(order) // self.minibatches)
