@@ -69,8 +69,7 @@ def read_hdf5(path: Path) -> Demonstrations:
     """Demonstrations of a file of robomimic or Minari; observations by their own names, or `observation` for one.
 
     Only plain arrays in the file itself are read: neither links to other files nor what a plug-in would unpack. What
-    the file says of shapes is held against limits before anything is read. Pictures and other arrays of several axes
-    are read as they are.
+    the file says of shapes is held against limits before anything is read. Pictures stay uint8.
 
     Raises:
         ValueError: The file is none, is broken, or something in it is not as it must be; the message names file, entry
@@ -182,7 +181,8 @@ class _Reader:
                 refuse(where, f"values packed by {', '.join(_FILTERS.values())} or not at all", f"filter {code}")
         if dataset.chunks is not None and math.prod(dataset.chunks) * kind.itemsize > _MOST_BYTES // 8:
             refuse(where, "chunks that fit into memory", f"{dataset.chunks}")
-        self.left -= math.prod(dataset.shape) * max(4, kind.itemsize)
+        is_picture = kind == np.uint8 and dataset.ndim > 2  # which stays as small as it is
+        self.left -= math.prod(dataset.shape) * (1 if is_picture else 8)
         if self.left < 0:
             refuse(where, f"at most {_MOST_BYTES:,} bytes in all", f"shape {dataset.shape}")
-        return checked(dataset[()], where)
+        return dataset[()] if is_picture else checked(dataset[()], where)

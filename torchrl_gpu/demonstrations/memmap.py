@@ -115,7 +115,7 @@ def _checked_entry(where: str, name: str, entry: Any) -> tuple[str, tuple[int, .
         if entry[key] not in known:
             refuse(where, f"{key} to be one of {', '.join(known)}", shown(entry[key]))
     shape = entry["shape"]
-    if not isinstance(shape, list) or len(shape) > 6 or not all(type(each) is int and 0 < each for each in shape):
+    if not isinstance(shape, list) or len(shape) > 6 or not all(type(each) is int and each > 0 for each in shape):
         refuse(where, "a shape of a few positive whole numbers", shown(shape))
     if math.prod(shape) > _MOST_VALUES:
         refuse(where, f"at most {_MOST_VALUES:,} numbers in a row", shown(shape))

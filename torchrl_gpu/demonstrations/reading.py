@@ -33,4 +33,6 @@ def read_demonstrations(path: str | os.PathLike[str]) -> Demonstrations:
         return hdf5.read_minari(path)
     if path.is_file():
         return hdf5.read_hdf5(path)
-    refuse(path, f"a folder with {memmap.ABOUT}, {lerobot.INFO} or {hdf5.MINARI_FILE}, or an HDF5 file", "neither")
+    return refuse(
+        path, f"a folder with {memmap.ABOUT}, {lerobot.INFO} or {hdf5.MINARI_FILE}, or an HDF5 file", "neither"
+    )

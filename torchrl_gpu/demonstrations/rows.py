@@ -13,7 +13,6 @@ from torch import Tensor
 from torchrl_gpu.arguments import shown
 from torchrl_gpu.demonstrations.untrusted import MOST_FRAMES, Arrays, finite, refuse
 
-
 _CHUNK = 2**16  # rows that are looked at together
 
 
@@ -115,7 +114,7 @@ class Demonstrations:
 def from_arrays(
     arrays: Arrays, lengths: list[int], name: str, about: Mapping[str, Any] | None = None
 ) -> Demonstrations:
-    """Demonstrations of checked arrays, (L, …) each: reals as float32, (L, 1) where they are one a row, choices (L,)."""
+    """Demonstrations of checked arrays, (L, …) each: reals as float32, at least (L, 1), and choices (L,)."""
     total = sum(lengths)
     if not 0 < total <= MOST_FRAMES:
         refuse(name, f"1 to {MOST_FRAMES:,} rows", f"{total:,}")
@@ -125,7 +124,8 @@ def from_arrays(
     whole = {}
     for key, values in arrays.items():
         if values.dtype.kind == "f":
-            values = values.astype(np.float32).reshape(total, *(values.shape[1:] or (1,)))
+            with np.errstate(over="ignore"):
+                values = values.astype(np.float32).reshape(total, *(values.shape[1:] or (1,)))
             finite(values, f"{name}: {key}")  # in float32, too
         elif key == "action" and values.shape == (total, 1):
             values = values[:, 0]

@@ -82,8 +82,9 @@ def _play_batch(env: BatchedEnv, policy: Policy, number: int, names: Iterable[st
             current = env.maybe_reset(env.step_mdp(stepped))
     taken = torch.stack(acted, 1)  # (N, T), or (N·R, T) of robots
     lengths = taken.sum(1)
-    rows = torch.stack(steps, 1)[taken]
-    return rows.apply(_narrowest), lengths[lengths > 0]
+    rows: Any = torch.stack(steps, 1)[taken]
+    narrow = {name: _narrowest(value) for name, value in rows.items()}
+    return TensorDict(narrow, batch_size=rows.batch_size), lengths[lengths > 0]
 
 
 def _dtypes(env: BatchedEnv) -> dict[str, torch.dtype]:

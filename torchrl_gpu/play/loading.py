@@ -80,7 +80,8 @@ def load_policy(args: list[str], ckpt_path: str | None, wanted: str | None, num_
 
     Args:
         args, ckpt_path: As in `load_run`; without a checkpoint a baseline plays.
-        wanted: Name of the policy, hyphens for its spaces or not; None for the trained one, or without a checkpoint one of the baselines.
+        wanted: Name of the policy, where hyphens may stand for spaces; None for the trained one, or without a
+            checkpoint one of the baselines.
         num_envs: Episodes side by side.
 
     Raises:

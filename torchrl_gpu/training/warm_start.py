@@ -73,7 +73,7 @@ def _saved_tensors(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _best_prefixes(own: Iterable[str], given: Mapping[str, Tensor]) -> tuple[str, str]:
-    """The beginnings of names behind which most names are the same; of equally good ones the longest, then the first."""
+    """The beginnings of names behind which most names are the same; of equally good ones the longest."""
     names = list(own)
     best, found = (0, 0), ("", "")
     for inside in _prefixes(names):
