@@ -1,12 +1,13 @@
 """How well behaviour cloning does what it was shown: on episodes that neither demonstrations nor training had.
 
-The teacher, deepest-bottom-left, packs bins of another pool than that of the demonstrations, decided by a seed. Agreement is
-the share of its states in which the clone's greedy placement is the teacher's; utilization is of the same bins, packed by each.
-Beside both stands what the checkpoint was trained on. The real thing, on one core:
+The teacher, deepest-bottom-left, packs bins of another pool than that of the demonstrations, decided by a seed.
+Agreement is the share of its states in which the clone's greedy placement is the teacher's; utilization is of the same
+bins, packed by each. The real thing, on one core:
 
 torchrl-gpu record --config packing.yaml --policy deepest-bottom-left --episodes 10000 --output demonstrations
-lightning fit --config bc.yaml --trainer.logger lightning.pytorch.loggers.CSVLogger --trainer.logger.save_dir runs/bc
-python benchmarks/cloning.py --ckpt_path runs/bc/checkpoints/best.ckpt --curve runs/bc/lightning_logs/version_0/metrics.csv
+lightning fit --config bc.yaml --trainer.logger CSVLogger --trainer.logger.save_dir runs/bc
+python benchmarks/cloning.py --ckpt_path runs/bc/checkpoints/best.ckpt \\
+    --curve runs/bc/lightning_logs/version_0/metrics.csv
 """
 
 from __future__ import annotations

@@ -149,6 +149,17 @@ SHIFTS = REPLAY | EPISODES | {"model.env.num_envs": 4, "model.env.max_steps": 20
 VIDEO = SHIFTS | {"model.env.frame_size": "[16,16]", "model.encoder.num_features": 8, "model.batch_size": 16}
 IN_FLOAT32 = {"trainer.precision": "32-true"}  # in the shipped bfloat16, a last bit may be rounded away
 
+CLONING = EPISODES | {
+    "model.env.items.pool": 16,
+    "model.network.channels": 8,
+    "model.network.blocks": 1,
+    "model.batch_size": 8,
+    "model.updates_per_step": 2,
+    "model.lr_scheduler.total_steps": 24,
+    "data.demonstrations": "demonstrations",
+    "data.steps_per_epoch": 6,
+}
+
 RUNS: dict[str, Run] = {
     "packing": Run("packing.yaml", PACKING, 24),
     "packing_rainbow": Run("packing.yaml", BOXES | RAINBOW, 24),
@@ -165,12 +176,16 @@ RUNS: dict[str, Run] = {
     "navigation_ddpg": Run("navigation_ddpg.yaml", VESSELS, 24),
     "navigation_sac": Run("navigation_sac.yaml", VESSELS, 24),
     "navigation_ac_iqn": Run("navigation_ac_iqn.yaml", VESSELS | IN_FLOAT32, 24),
+    "bc": Run("bc.yaml", CLONING, 24),
+    "bc_resumed": Run("bc.yaml", CLONING, 24, stop=14, stages=()),
+    "packing_bc_to_rl": Run("packing_bc_to_rl.yaml", PACKING | {"model.warm_start": "bc.ckpt"}, 24, stages=()),
     "dishwashing_feasible": Run("dishwashing_feasible.yaml", SHIFTS, 24),
     "dishwashing_video": Run("dishwashing_video.yaml", VIDEO, 24),
     "dishwashing_video_resumed": Run("dishwashing_video.yaml", VIDEO, 24, stop=12, stages=()),
 }
 SAME_END = {
     "packing_rainbow_resumed": "packing_rainbow",
+    "bc_resumed": "bc",
     "navigation_iqn_resumed": "navigation_iqn",
     "dishwashing_video_resumed": "dishwashing_video",
 }
@@ -185,6 +200,8 @@ def play(name: str) -> dict[str, Any]:
     """Everything that a run comes to, made in the current folder, which is empty."""
     run = RUNS[name]
     _write_orders(Path("orders.json"))
+    if "bc" in run.config:
+        _write_demonstrations()
     found: dict[str, Any] = {}
     checkpoint: list[str] = []
     for updates in [run.updates] if run.stop is None else [run.stop, run.updates]:
@@ -230,6 +247,19 @@ def _write_orders(path: Path) -> None:
         for name, boxes in BOXES_OF_ORDERS.items()
     }
     path.write_text(json.dumps(orders), encoding="utf-8")
+
+
+def _write_demonstrations() -> None:
+    """A rule's packings of bins of `CLONING`, and a checkpoint of a network to begin with."""
+    from torchrl_gpu.envs import PackingEnv
+    from torchrl_gpu.policies import AgentSpace, ClonedChoice, PlacementScores
+
+    rule = ["--policy=deepest-bottom-left", "--episodes=12", "--output=demonstrations", "--model.env.items.pool=16"]
+    _command("record", ["--config=packing.yaml", *rule, "--trainer.accelerator=cpu"])
+    torch.manual_seed(0)
+    space = AgentSpace.of(PackingEnv(1, orientations="fixed", device="cpu", seed=0))
+    state = ClonedChoice(space, PlacementScores(space, 8, 1)).state_dict()
+    torch.save({"state_dict": state}, "bc.ckpt")
 
 
 # -- what is kept of a run ---------------------------------------------------------------------------------------------

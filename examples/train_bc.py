@@ -17,7 +17,7 @@ from torchrl_gpu.policies import BCPolicy
 
 
 def main() -> None:
-    """Learns continuous actions from vectors, and keeps the policy of the update at which held-out episodes fit best."""
+    """Learns continuous actions from vectors, and keeps the policy that does best on episodes held back."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("demonstrations", nargs="?", help="folder of `torchrl-gpu record`, LeRobot or Minari, or HDF5")
     parser.add_argument("--observations", nargs="+", default=["observation"], help="vectors to act by")

@@ -127,7 +127,10 @@ def test_a_checkpoint_plays_itself_and_without_one_chance_does(
         (["--config", "packing.yaml", "--output", "{tmp}"], "--output must be a folder that is not there yet"),
         (["--config", "packing.yaml", "--output", "x", "--episodes", "0"], "--episodes must be at least 1; got 0"),
         (["--config", "nobody.yaml", "--output", "x"], "--config: want a file"),
-        (["--config", "packing.yaml", "--output", "x", "--ckpt_path", "nobody.ckpt"], "want an existing file; got none"),
+        (
+            ["--config", "packing.yaml", "--output", "x", "--ckpt_path", "nobody.ckpt"],
+            "want an existing file; got none",
+        ),
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """Reads each of some files in a process of its own, and says how that ended.
 
-Run as a program: paths come as lines on stdin, a JSON list of outcomes goes to stdout. A process is forked for each file, so
-that a crash is seen and torch is imported once. Whatever a file would have executed, imported or unpickled ends its process.
+Run as a program: paths come as lines on stdin, a JSON list of outcomes goes to stdout. A process is forked for each
+file, so that a crash is seen and torch is imported once. Whatever a file would have run or unpickled ends its process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from typing import Any
 
 REFUSED, READ, OTHER, RAN = 0, 1, 2, 3
 WORDS = {REFUSED: "refused", READ: "read", OTHER: "another error", RAN: "ran code"}
-FORBIDDEN = ("pickle.find_class", "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect")
+FORBIDDEN = (
+    "pickle.find_class",
+    "subprocess.Popen",
+    "os.system",
+    "os.exec",
+    "os.posix_spawn",
+    "os.fork",
+    "socket.connect",
+)
 MOST_BYTES = 6 << 30  # of address space
 MOST_SECONDS = 20
 

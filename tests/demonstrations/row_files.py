@@ -17,7 +17,7 @@ STATE, HAND, ACTION = 4, 2, 3
 
 
 def arrays(seed: int = 0) -> list[dict[str, np.ndarray]]:
-    """The numbers of each episode: `state` (T, 4), `hand` (T, 2), `action` (T, 3), with one row more of observations."""
+    """The numbers of each episode: `state` (T + 1, 4), `hand` (T + 1, 2), `action`; the last row follows its end."""
     rng = np.random.default_rng(seed)
     widths = {"state": STATE, "hand": HAND, "action": ACTION}
     return [{name: rng.normal(size=(length + 1, width)) for name, width in widths.items()} for length in LENGTHS]

@@ -9,7 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def test_lerobot_without_its_videos(copy: Path) -> None:
 def test_nothing_is_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="want a folder or a file; there is none"):
         read_demonstrations(tmp_path / "nobody")
-    with pytest.raises(ValueError, match="want a folder with demonstrations.json, meta/info.json"):
+    with pytest.raises(ValueError, match=r"want a folder with demonstrations\.json, meta/info\.json"):
         read_demonstrations(tmp_path)
 
 
@@ -307,7 +307,7 @@ def _spoilt(whole: Path, place: Path, spoil: Spoil) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcomes(broken: dict[str, Path]) -> Iterator[dict[str, dict[str, str]]]:
+def outcomes(broken: dict[str, Path]) -> dict[str, dict[str, str]]:
     """How reading each of them ended, in a process of its own."""
     made = subprocess.run(
         [sys.executable, "-m", "tests.demonstrations.refusals"],
@@ -319,7 +319,7 @@ def outcomes(broken: dict[str, Path]) -> Iterator[dict[str, dict[str, str]]]:
         timeout=300,
     )
     assert made.returncode == 0, made.stderr[-2000:]
-    yield dict(zip(broken, json.loads(made.stdout), strict=True))
+    return dict(zip(broken, json.loads(made.stdout), strict=True))
 
 
 def test_a_hundred_broken_files_are_refused(outcomes: dict[str, dict[str, str]]) -> None:

@@ -79,5 +79,5 @@ def test_arrays_take_one_form() -> None:
     assert found["action"].tolist() == [1, 2]
     assert found["x"].tolist() == [[0.5], [1.5]]
     assert found["x"].dtype == torch.float32
-    with pytest.raises(ValueError, match="a: x: want finite numbers; got .* in row 1"):
+    with pytest.raises(ValueError, match=r"a: x: want finite numbers; got .* in row 1"):
         from_arrays({"action": np.array([1, 2]), "x": np.array([0.5, 1e300])}, [2], "a")

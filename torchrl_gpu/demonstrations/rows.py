@@ -104,8 +104,8 @@ class Demonstrations:
         num = int(alike.max()) + 1
         order = torch.randperm(num, generator=torch.Generator().manual_seed(seed))
         rank = torch.empty_like(order).scatter_(0, order, torch.arange(num))
-        held = rank[alike] < round(share * num)
-        if not held.any() or held.all():
+        held = rank[alike] < max(1, round(share * num))
+        if held.all():
             wanted = f"different episodes enough to hold {share:.0%} of them back for validation"
             refuse(self.name, wanted, f"{num} different ones of {self.num_episodes}")
         return (~held).nonzero().flatten(), held.nonzero().flatten()
