@@ -68,7 +68,7 @@ def measure(config: str, checkpoint: str, episodes: int, seed: int) -> dict[str,
 
 
 def curve(path: Path) -> dict[str, list[list[float]]]:
-    """Updates and value of everything that `fit` logged with a CSV logger."""
+    """Training steps, of `updates_per_step` updates each, and values of all that `fit` logged with a CSV logger."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     names = [name for name in rows[0] if name.startswith(("train/", "val/"))]
