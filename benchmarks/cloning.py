@@ -5,9 +5,9 @@ Agreement is the share of its states in which the clone's greedy placement is th
 bins, packed by each. The real thing, on one core:
 
 torchrl-gpu record --config packing.yaml --policy deepest-bottom-left --episodes 10000 --output demonstrations
-lightning fit --config bc.yaml --trainer.logger CSVLogger --trainer.logger.save_dir runs/bc
+lightning fit --config bc.yaml --trainer.logger lightning.pytorch.loggers.CSVLogger --trainer.logger.save_dir runs/bc
 python benchmarks/cloning.py --ckpt_path runs/bc/checkpoints/best.ckpt \\
-    --curve runs/bc/lightning_logs/version_0/metrics.csv
+    --curve runs/bc/tensorboard/version_0/metrics.csv
 """
 
 from __future__ import annotations
