@@ -100,7 +100,7 @@ def write_orders(path: Path) -> None:
 def write_demonstrations(folder: Path) -> None:
     """Demonstrations of a rule, and a checkpoint of what was cloned from them: files that configs ask for."""
     env = PackingEnv(8, items=CutBoxes(2, 5, "stack", pool=16), orientations="fixed", stability="corners", device="cpu")
-    shown = play_rows(suite_for(env, 8, seed=5), DeepestBottomLeft(env), 8)
+    shown = play_rows(suite_for(env, 8, seed=0), DeepestBottomLeft(env), 8)
     memmap.save(shown, folder / "demonstrations")
     space = AgentSpace.of(env)
     learner = ClonedChoice(space, PlacementScores(space, 4, 1))

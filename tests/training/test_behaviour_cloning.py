@@ -16,6 +16,7 @@ from tests.training import resuming, tiny
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.demonstrations import Demonstrations, memmap
 from torchrl_gpu.envs.dishes.env import DishwashingEnv
+from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.evaluation.demonstrating import play_rows
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.random_actions import RandomActions
@@ -189,6 +190,13 @@ def test_values_of_another_environment(name: str, bins: Path, tmp_path: Path) ->
     entry, value, says = WRONG[name]
     path = spoilt(bins, tmp_path, **changed(bins, entry, 3, value))
     with pytest.raises(ValueError, match=says):
+        fit(choice(), data(path), tmp_path, 1)
+
+
+def test_items_that_are_others(tmp_path: Path) -> None:
+    env = tiny.packing_env(items=RandomBoxes(1, 2))
+    path = memmap.save(play_rows(suite_for(env, 9, seed=5), DeepestBottomLeft(env), 9), tmp_path / "rows")
+    with pytest.raises(ValueError, match="want rows of the items of this PackingEnv; got those of others"):
         fit(choice(), data(path), tmp_path, 1)
 
 

@@ -57,6 +57,7 @@ def play_rows(
     lengths = torch.cat([each for _, each in parts])
     narrowed = {name: dtype for name, dtype in dtypes.items() if dtype != whole[name].dtype}
     about = {"env": type(env).__name__, "seed": env.seed, "environment_episodes": episodes}
+    about["meaning"] = env.stored_meaning
     return Demonstrations(TensorDict(whole, batch_size=[int(lengths.sum())]), lengths, narrowed, about)
 
 

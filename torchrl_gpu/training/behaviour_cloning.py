@@ -158,6 +158,8 @@ class BehaviourCloning(EnvRun):
         if isinstance(self.learner, BCPolicy):
             _check_vectors(found, self.learner)
             return
+        if found.about.get("meaning", self.env.stored_meaning) != self.env.stored_meaning:
+            refuse(name, f"rows of the items of this {type(self.env).__name__}", "those of others: item_id counts them")
         group = self.space.group
         shown: Any = self.env.observation_spec[group] if group else self.env.observation_spec
         stored = [key if isinstance(key, str) else key[-1] for key in self.env.stored_keys]
