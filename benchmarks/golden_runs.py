@@ -155,6 +155,17 @@ PLACING: Options = {
 }
 IN_FLOAT32 = {"trainer.precision": "32-true"}  # in the shipped bfloat16, a last bit may be rounded away
 
+CLONING = EPISODES | {
+    "model.env.items.pool": 16,
+    "model.network.channels": 8,
+    "model.network.blocks": 1,
+    "model.batch_size": 8,
+    "model.updates_per_step": 2,
+    "model.lr_scheduler.total_steps": 24,
+    "data.demonstrations": "demonstrations",
+    "data.steps_per_epoch": 6,
+}
+
 
 def without_replay(options: Options) -> Options:
     """Options of a run that learns from rollouts alone."""
@@ -180,12 +191,16 @@ RUNS: dict[str, Run] = {
     "ppo_packing": Run("ppo_packing.yaml", without_replay(BOXES) | PLACING, 24),
     "ppo_marine": Run("ppo_marine.yaml", without_replay(VESSELS), 24),
     "ppo_marine_resumed": Run("ppo_marine.yaml", without_replay(VESSELS), 24, stop=12, stages=()),
+    "bc": Run("bc.yaml", CLONING, 24),
+    "bc_resumed": Run("bc.yaml", CLONING, 24, stop=14, stages=()),
+    "packing_bc_to_rl": Run("packing_bc_to_rl.yaml", PACKING | {"model.warm_start": "bc.ckpt"}, 24, stages=()),
     "dishwashing_feasible": Run("dishwashing_feasible.yaml", SHIFTS, 24),
     "dishwashing_video": Run("dishwashing_video.yaml", VIDEO, 24),
     "dishwashing_video_resumed": Run("dishwashing_video.yaml", VIDEO, 24, stop=12, stages=()),
 }
 SAME_END = {
     "packing_rainbow_resumed": "packing_rainbow",
+    "bc_resumed": "bc",
     "navigation_iqn_resumed": "navigation_iqn",
     "ppo_marine_resumed": "ppo_marine",
     "dishwashing_video_resumed": "dishwashing_video",
@@ -201,6 +216,8 @@ def play(name: str) -> dict[str, Any]:
     """Everything that a run comes to, made in the current folder, which is empty."""
     run = RUNS[name]
     _write_orders(Path("orders.json"))
+    if "bc" in run.config:
+        _write_demonstrations()
     found: dict[str, Any] = {}
     checkpoint: list[str] = []
     for updates in [run.updates] if run.stop is None else [run.stop, run.updates]:
@@ -246,6 +263,19 @@ def _write_orders(path: Path) -> None:
         for name, boxes in BOXES_OF_ORDERS.items()
     }
     path.write_text(json.dumps(orders), encoding="utf-8")
+
+
+def _write_demonstrations() -> None:
+    """A rule's packings of bins of `CLONING`, and a checkpoint of a network to begin with."""
+    from torchrl_gpu.envs import PackingEnv
+    from torchrl_gpu.policies import AgentSpace, ClonedChoice, PlacementScores
+
+    rule = ["--policy=deepest-bottom-left", "--episodes=12", "--output=demonstrations", "--model.env.items.pool=16"]
+    _command("record", ["--config=packing.yaml", *rule, "--trainer.accelerator=cpu"])
+    torch.manual_seed(0)
+    space = AgentSpace.of(PackingEnv(1, orientations="fixed", device="cpu", seed=0))
+    state = ClonedChoice(space, PlacementScores(space, 8, 1)).state_dict()
+    torch.save({"state_dict": state}, "bc.ckpt")
 
 
 # -- what is kept of a run ---------------------------------------------------------------------------------------------

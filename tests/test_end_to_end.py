@@ -22,9 +22,17 @@ from tests.deterministic import Deterministic
 from tests.training.resuming import part_of
 from torchrl_gpu import cli, configs
 from torchrl_gpu.cli import lightning_cli
+from torchrl_gpu.demonstrations import memmap
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import CutBoxes
+from torchrl_gpu.evaluation.demonstrating import play_rows
+from torchrl_gpu.evaluation.episodes import suite_for
+from torchrl_gpu.policies import AgentSpace, ClonedChoice, PlacementScores
+from torchrl_gpu.policies.packing.heuristics import DeepestBottomLeft
 from torchrl_gpu.training.checkpoint_files import ENTRY
 
 NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]
+BC_NETWORK = ["--model.network.channels=4", "--model.network.blocks=1"]
 UPDATES = ["--model.batch_size=8", "--model.replay.capacity=200", "--model.warmup_frames=32"]
 UPDATES += ["--model.updates_per_step=2"]
 ROLLOUTS = ["--model.rollout_steps=4", "--model.epochs=1", "--model.minibatches=2"]  # of runs without replay
@@ -59,6 +67,13 @@ SMALL = {
         "--model.env.num_envs=4",
         "--model.env.items.pool=16",
     ],
+    "bc.yaml": [*BC_NETWORK, "--model.env.items.pool=16", "--data.demonstrations=demonstrations"],
+    "packing_bc_to_rl.yaml": [
+        *NETWORK,
+        "--model.env.num_envs=4",
+        "--model.env.items.pool=16",
+        "--model.warm_start=bc.ckpt",
+    ],
     "dishwashing_feasible.yaml": ["--model.env.num_envs=4", "--model.env.max_steps=6"],
     "dishwashing_video.yaml": [
         "--model.env.num_envs=4",
@@ -76,6 +91,8 @@ ORDERS = {  # millimetres: one order that fits with ease, one in which a turned 
 def small(name: str, max_steps: int = 6) -> list[str]:
     """Command line of a shipped config in small."""
     updates = ROLLOUTS if name.startswith("ppo_") else UPDATES
+    if name == "bc.yaml":
+        updates = ["--model.batch_size=8", "--model.updates_per_step=2"]
     return ["--config", name, *SMALL[name], *updates, *EPISODES, f"--trainer.max_steps={max_steps}"]
 
 
@@ -86,6 +103,17 @@ def write_orders(path: Path) -> None:
         for name, order in ORDERS.items()
     }
     path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def write_demonstrations(folder: Path) -> None:
+    """Demonstrations of a rule, and a checkpoint of what was cloned from them: files that configs ask for."""
+    env = PackingEnv(8, items=CutBoxes(2, 5, "stack", pool=16), orientations="fixed", stability="corners", device="cpu")
+    shown = play_rows(suite_for(env, 8, seed=0), DeepestBottomLeft(env), 8)
+    memmap.save(shown, folder / "demonstrations")
+    space = AgentSpace.of(env)
+    learner = ClonedChoice(space, PlacementScores(space, 4, 1))
+    state = {f"learner.{name}": value for name, value in learner.state_dict().items()}
+    torch.save({"state_dict": state}, folder / "bc.ckpt")
 
 
 @pytest.fixture(scope="module")
@@ -216,10 +244,11 @@ def test_irregular_items_from_fit_to_test(
     assert all(0 < row["utilization"] < 1 for row in rows)
 
 
-@pytest.mark.parametrize("name", [name for name in configs.names() if "packing" in name])
+@pytest.mark.parametrize("name", [name for name in configs.names() if "packing" in name or name == "bc.yaml"])
 def test_every_shipped_packing_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_orders(tmp_path / "orders.json")
+    write_demonstrations(tmp_path)
     as_on_cuda = ["--trainer.deterministic=true", "--model.env.backend=eager"]
     with Deterministic():
         assert cli.main(["fit", *small(name, max_steps=2), *as_on_cuda]) is None

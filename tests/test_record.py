@@ -11,7 +11,7 @@ from tensordict import TensorDictBase
 
 from tests.test_end_to_end import small
 from torchrl_gpu import cli
-from torchrl_gpu.demonstrations import load_demonstrations
+from torchrl_gpu.demonstrations import load_demonstrations, read_demonstrations
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.dishes.env import DishwashingEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
@@ -70,13 +70,29 @@ def test_a_policy_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_records_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["record", *small("packing.yaml"), "--episodes", "2", "--out", str(tmp_path / "bins"), "--size", "48", "64"]
+def test_the_command_records_video(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["record", *small("packing.yaml"), "--episodes", "2", "--output", str(tmp_path / "bins")]
+    args += ["--format", "lerobot", "--size", "48", "64"]
     assert cli.main(args, program="torchrl-gpu") is None
     assert f"Written: {tmp_path / 'bins'}, " in capsys.readouterr().out
     store = load_demonstrations(tmp_path / "bins", device="cpu")
     assert store.num_episodes == 2
     assert store.tasks == {0: "PackingEnv, random"}
+
+
+def test_the_command_records_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["record", *small("packing.yaml"), "--policy", "deepest-bottom-left", "--episodes", "5"]
+    assert cli.main([*args, "--output", str(tmp_path / "bins")], program="torchrl-gpu") is None
+    assert "rows of 5 episodes, PackingEnv, deepest bottom left" in capsys.readouterr().out
+    shown = read_demonstrations(tmp_path / "bins")
+    assert (shown.num_episodes, shown.about["seed"], shown.about["policy"]) == (5, 0, "deepest bottom left")
+    assert shown.about["config"]["model"]["init_args"]["env"]["init_args"]["stability"] == "corners"
+    assert {name: value.dtype for name, value in shown.rows.items()} == dict.fromkeys(
+        ("box_heightmap", "item_id", "action"), torch.uint8
+    )
+    assert cli.main([*args, "--output", str(tmp_path / "more"), "--seed", "1"], program="torchrl-gpu") is None
+    other = read_demonstrations(tmp_path / "more")
+    assert not torch.equal(other.lengths, shown.lengths) or not torch.equal(other.rows["action"], shown.rows["action"])
 
 
 @pytest.mark.parametrize(
@@ -94,7 +110,8 @@ def test_a_checkpoint_plays_itself_and_without_one_chance_does(
         return LoadedPolicy(env, RandomActions(env), "somebody")
 
     monkeypatch.setattr("torchrl_gpu.play.loading.load_policy", load_policy)
-    options = ["--config", "packing.yaml", "--episodes", "1", "--out", str(tmp_path / "a"), "--task", "wash", *args]
+    options = ["--config", "packing.yaml", "--episodes", "1", "--output", str(tmp_path / "a"), "--task", "wash", *args]
+    options += ["--format", "lerobot"]
     assert cli.main(["record", *options], program="torchrl-gpu") is None
     assert asked == [(*who, 1)]
     assert load_demonstrations(tmp_path / "a", device="cpu").tasks == {0: "wash"}
@@ -105,12 +122,15 @@ def test_a_checkpoint_plays_itself_and_without_one_chance_does(
     [
         (
             ["--config", "packing.yaml"],
-            "want the options that --help lists; got the following arguments are required: --out",
+            "want the options that --help lists; got the following arguments are required: --output",
         ),
-        (["--config", "packing.yaml", "--out", "{tmp}"], "--out must be a folder that is not there yet"),
-        (["--config", "packing.yaml", "--out", "x", "--episodes", "0"], "--episodes must be at least 1; got 0"),
-        (["--config", "nobody.yaml", "--out", "x"], "--config: want a file"),
-        (["--config", "packing.yaml", "--out", "x", "--ckpt_path", "nobody.ckpt"], "want an existing file; got none"),
+        (["--config", "packing.yaml", "--output", "{tmp}"], "--output must be a folder that is not there yet"),
+        (["--config", "packing.yaml", "--output", "x", "--episodes", "0"], "--episodes must be at least 1; got 0"),
+        (["--config", "nobody.yaml", "--output", "x"], "--config: want a file"),
+        (
+            ["--config", "packing.yaml", "--output", "x", "--ckpt_path", "nobody.ckpt"],
+            "want an existing file; got none",
+        ),
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

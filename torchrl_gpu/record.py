@@ -1,12 +1,13 @@
-"""`torchrl-gpu record`: a policy plays, and what it sees and does is written as a LeRobotDataset v3 with video.
+"""`torchrl-gpu record`: a policy plays, and what it sees and does is written as demonstrations.
 
-Other options go to the config, as in `lightning test`.
+Rows of what the environment shows go to a TensorDict memmap, thousands of episodes side by side; or, of one that shows
+pictures, a LeRobotDataset v3 with video is written. Other options go to the config, as in `lightning test`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from torchrl.data import TensorSpec
 
     from torchrl_gpu.envs.base import BatchedEnv
+    from torchrl_gpu.play.loading import LoadedPolicy
     from torchrl_gpu.policies.policy import Policy
 
 WHERE = "torchrl-gpu record"
+ROWS_SEED = 0  # other episodes than `lightning test` has
 _MOST_STEPS = 10_000  # of an episode
 
 
@@ -32,24 +35,31 @@ def main(argv: list[str]) -> None:
     args, rest = parser.parse_known_args(argv)
     if args.episodes < 1:
         raise ValueError(f"{WHERE}: --episodes must be at least 1; got {args.episodes}")
-    if args.out.exists():
-        raise FileExistsError(f"{WHERE}: --out must be a folder that is not there yet; got {args.out}")
+    if args.output.exists():
+        raise FileExistsError(f"{WHERE}: --output must be a folder that is not there yet; got {args.output}")
     rest = resolve_configs(["--config", args.config, *rest])
     check_arguments(rest, (action.dest for action in parser._actions))
     check_checkpoint_path(args.ckpt_path or "")
     from torchrl_gpu.console import progress_bar
     from torchrl_gpu.play.loading import load_policy
 
+    seed = args.seed if args.seed is not None or args.format == "lerobot" else ROWS_SEED
+    rest = rest if seed is None else [*rest, f"--data.seed={seed}"]
     played = load_policy(rest, args.ckpt_path, args.policy or (None if args.ckpt_path else "random"), 1)
     name = f"{type(played.env).__name__}, {played.name}"
     with progress_bar(WHERE, "episodes") as report:
-        frames = record(
-            *(played.env, played.policy, args.out, args.episodes, args.size),
-            fps=args.fps,
-            task=args.task or name,
-            progress=lambda done: report(done, args.episodes),
-        )
-    print(f"Written: {args.out}, {frames:,} frames of {args.episodes} episodes, {name}")
+        if args.format == "lerobot":
+            number = record(
+                *(played.env, played.policy, args.output, args.episodes, args.size),
+                fps=args.fps,
+                task=args.task or name,
+                progress=lambda done: report(done, args.episodes),
+            )
+        else:
+            about = {"task": args.task or name, "policy": played.name, "ckpt_path": args.ckpt_path}
+            number = record_rows(played, args.output, args.episodes, about, lambda done: report(done, args.episodes))
+    what = "frames" if args.format == "lerobot" else "rows"
+    print(f"Written: {args.output}, {number:,} {what} of {args.episodes} episodes, {name}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -57,9 +67,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--config", required=True, help="of a run: a path, or one that the package ships")
     add("--ckpt_path", help="checkpoint of a run of the config; without it actions are drawn at random")
-    add("--policy", help="who plays: a name from the table of `lightning test`")
+    add("--policy", help="who plays: a name from the table of `lightning test`, such as deepest-bottom-left")
     add("--episodes", type=int, default=10, help="how many")
-    add("--out", type=Path, required=True, help="folder of the dataset, not there yet")
+    add("--output", type=Path, required=True, help="folder of the dataset, not there yet")
+    add("--format", choices=("memmap", "lerobot"), default="memmap", help="rows of what is observed, or video of it")
+    add("--seed", type=int, help=f"decides the episodes; of rows {ROWS_SEED}, of video that of `lightning test`")
     add("--size", nargs=2, type=int, metavar=("H", "W"), default=(240, 320), help="pixels of the pictures, even")
     add("--fps", type=float, default=10.0, help="steps per second of video")
     add("--task", help="what is done, in words; environment and policy by default")
@@ -125,6 +137,33 @@ def record(
             frames += step
             progress(number + 1)
     return frames
+
+
+def record_rows(
+    played: LoadedPolicy,
+    folder: Path,
+    episodes: int,
+    about: Mapping[str, Any],
+    progress: Callable[[int], None] = lambda done: None,
+) -> int:
+    """Plays episodes greedily, many side by side, and writes their rows; how many there are. See `play_rows`.
+
+    Args:
+        played: The policy, and the suite whose first episodes are played.
+        folder: Of the demonstrations, not there yet.
+        episodes: How many.
+        about: What to say of them in the JSON file: plain data.
+        progress: Told after every batch how many there are.
+    """
+    from torchrl_gpu.demonstrations import memmap
+    from torchrl_gpu.evaluation.demonstrating import play_rows
+    from torchrl_gpu.training.run_record import run_record
+
+    assert played.suite is not None
+    demonstrations = play_rows(played.suite, played.policy, episodes, progress)
+    demonstrations.about |= {**about, **run_record(played.config)}
+    memmap.save(demonstrations, folder)
+    return len(demonstrations)
 
 
 def _state_key(env: BatchedEnv) -> NestedKey | None:

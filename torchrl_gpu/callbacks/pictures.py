@@ -37,6 +37,8 @@ class EvaluationPictures(Callback):
         loggers = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
         if trainer.sanity_checking or not loggers:
             return
+        if not hasattr(batch, "pictures"):  # rows of demonstrations
+            return
         sheet = contact_sheet(batch.pictures(self.num, self.width), columns=2).cpu()
         for logger in loggers:
             logger.experiment.add_image(batch.pictures_tag, sheet, trainer.global_step, dataformats="HWC")

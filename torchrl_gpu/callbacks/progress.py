@@ -260,7 +260,7 @@ class RunProgress(ProgressBar):
 
     def metrics_text(self) -> list[str]:
         """How fast and how well, the most important first."""
-        shown = [] if self._frames_per_s is None else [f"{self._frames_per_s:,.0f} env-steps/s"]
+        shown = [f"{self._frames_per_s:,.0f} env-steps/s"] if self._frames_per_s else []
         return shown + [f"{name} {_number(value)}" for name, value in self._metrics.items()]
 
     def line(self) -> str:

@@ -23,7 +23,7 @@ OWN_SUBCOMMANDS: Subcommands = {
     "bench": ("torchrl_gpu.bench:main", "measure this machine's throughput beside its ceilings, parity first"),
     "evaluate": ("torchrl_gpu.evaluate:main", "print the tables of published evaluations, with ours in them"),
     "encode": ("torchrl_gpu.encode:main", "decode demonstrations once, into clips that open in no time"),
-    "record": ("torchrl_gpu.record:main", "write what a policy does as a LeRobotDataset with video"),
+    "record": ("torchrl_gpu.record:main", "write what a policy does as demonstrations: rows, or video"),
     "play": ("torchrl_gpu.play:main", "show in the browser how a policy packs"),
     "serve": ("torchrl_gpu.play:serve", "the same as a service: one port, until SIGTERM"),
 }

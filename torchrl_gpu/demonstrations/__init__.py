@@ -1,10 +1,21 @@
-"""Recorded demonstrations as clips on the device: LeRobotDataset v3, and MP4 files with actions beside them."""
+"""Recorded demonstrations: rows to learn from, of several formats, and clips of video on the device."""
 
 from __future__ import annotations
 
 from torchrl_gpu.demonstrations.loading import load_demonstrations
+from torchrl_gpu.demonstrations.reading import read_demonstrations
+from torchrl_gpu.demonstrations.rows import Demonstrations
 from torchrl_gpu.demonstrations.saved import open_store, save_store
 from torchrl_gpu.demonstrations.store import ClipStore, Video
 from torchrl_gpu.demonstrations.writer import LeRobotWriter
 
-__all__ = ["ClipStore", "LeRobotWriter", "Video", "load_demonstrations", "open_store", "save_store"]
+__all__ = [
+    "ClipStore",
+    "Demonstrations",
+    "LeRobotWriter",
+    "Video",
+    "load_demonstrations",
+    "open_store",
+    "read_demonstrations",
+    "save_store",
+]

@@ -97,6 +97,29 @@ def read_dataset(root: Path, camera: str | None, bad: BadVideos) -> Source:
     return source
 
 
+def read_rows(root: Path) -> tuple[Arrays, list[int]]:
+    """The numbers of a dataset by LeRobot's names, (L, …) each, and the rows of each episode; no video is opened.
+
+    Raises:
+        ValueError: As in `read_dataset`.
+    """
+    info = _Info(root, read_json(root / INFO, root / INFO))
+    table, files = _read_episodes(root), _DataFiles(root, info)
+    if len(table["length"]) != info.total_episodes:
+        wanted = f"as many episodes as total_episodes says, {shown(info.total_episodes)}"
+        refuse(root / "meta" / "episodes", wanted, f"{len(table['length'])}")
+    if table["length"].sum() > MOST_FRAMES:
+        refuse(root / "meta" / "episodes", f"at most {MOST_FRAMES:,} rows", f"{table['length'].sum():,}")
+    parts = [_episode_rows(table, i, info.fps, files, str(root)) for i in range(len(table["length"]))]
+    names = [each for each in parts[0] if each not in INDICES]
+    for number, part in enumerate(parts):
+        if other := set(part) ^ set(parts[0]):
+            refuse(f"{root}: episode {number}", "the columns of the episodes before", f"{min(other)} in one of them")
+    return {name: np.concatenate([part[name] for part in parts]) for name in names}, [
+        len(part["frame_index"]) for part in parts
+    ]
+
+
 class _Info:
     """What `meta/info.json` says, checked."""
 
@@ -156,10 +179,11 @@ def _is_depth(feature: dict[str, Any]) -> bool:
     )
 
 
-def _read_episodes(root: Path, camera: str) -> Arrays:
-    """The rows of all files of `meta/episodes`, in the order of the episodes."""
+def _read_episodes(root: Path, camera: str | None = None) -> Arrays:
+    """The rows of all files of `meta/episodes`, in the order of the episodes; with where the videos of a camera are."""
     folder = root / "meta" / "episodes"
-    places = [f"videos/{camera}/{name}" for name in ("chunk_index", "file_index", "from_timestamp", "to_timestamp")]
+    names = ("chunk_index", "file_index", "from_timestamp", "to_timestamp")
+    places = [] if camera is None else [f"videos/{camera}/{name}" for name in names]
     whole = ["episode_index", "length", "dataset_from_index", "dataset_to_index", "data/chunk_index", "data/file_index"]
     columns = [*whole, *places]
     tables = []
@@ -236,6 +260,13 @@ def _episode(table: Arrays, i: int, camera: str, fps: float, files: _DataFiles, 
         refuse(where, "to_timestamp behind from_timestamp", f"{begin:g} to {end:g} s")
     if abs((end - begin) * fps - length) > 1.01:
         refuse(where, f"{length} frames, {length / fps:g} s of video, within one", f"{end - begin:g} s")
+    return Episode(round(begin * fps), _episode_rows(table, i, fps, files, name))
+
+
+def _episode_rows(table: Arrays, i: int, fps: float, files: _DataFiles, name: str) -> Arrays:
+    """Rows of episode i of the table, held against what that says of them."""
+    number, length = int(table["episode_index"][i]), int(table["length"][i])
+    where = f"{name}: episode {number}"
     rows = files.rows(int(table["data/chunk_index"][i]), int(table["data/file_index"][i]), number, name)
     span = int(table["dataset_to_index"][i] - table["dataset_from_index"][i])
     if not len(rows["frame_index"]) == length == span:
@@ -248,7 +279,7 @@ def _episode(table: Arrays, i: int, camera: str, fps: float, files: _DataFiles, 
         refuse(
             where, f"timestamps in order, at {fps:g} frames a second", f"{rows['timestamp'][first]:g} s in row {first}"
         )
-    return Episode(round(begin * fps), rows)
+    return rows
 
 
 def read_stats(found: Any, name: object) -> dict[str, dict[str, Any]]:

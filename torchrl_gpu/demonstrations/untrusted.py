@@ -218,10 +218,15 @@ def checked(values: Any, name: str) -> np.ndarray:
         return np.ascontiguousarray(values, np.int64)
     with np.errstate(over="ignore", invalid="ignore"):
         out = np.ascontiguousarray(values, np.float64 if values.ndim == 1 else np.float32)
-    if not np.isfinite(out).all():
-        row = int(np.nonzero(~np.isfinite(out).reshape(len(out), -1).all(1))[0][0])
-        refuse(name, "finite numbers", f"{out[row].tolist()} in row {row}")
-    return out
+    return finite(out, name)
+
+
+def finite(values: np.ndarray, name: object) -> np.ndarray:
+    """The values, if all of them are; ValueError names the first row in which one is not."""
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        row = int(np.nonzero(~np.isfinite(values).reshape(len(values), -1).all(1))[0][0])
+        refuse(name, "finite numbers", f"{shown(values[row].tolist())} in row {row}")
+    return values
 
 
 def read_npy(file: BinaryIO, name: object, most_bytes: int) -> np.ndarray:

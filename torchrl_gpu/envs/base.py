@@ -143,6 +143,11 @@ class BatchedEnv(EnvBase):
         return [str(key) for key in self.observation_spec]
 
     @property
+    def stored_meaning(self) -> str:
+        """A digest of what numbers in `stored_keys` stand for: rows mean the same in environments that share it."""
+        return ""
+
+    @property
     def space_extras(self) -> dict[str, Any]:
         """What networks must know of this environment beside shapes: numbers, text, lists and dicts."""
         return {}

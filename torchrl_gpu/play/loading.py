@@ -10,6 +10,7 @@ from torchrl_gpu.cli.lightning_cli import PackageCLI, build
 from torchrl_gpu.cli.options import resolve_configs
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
+from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.policies.packing.irregular_baselines import RULE
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.checkpoint import read_archive
@@ -27,12 +28,16 @@ class LoadedPolicy:
         policy: Acts in it.
         name: Of the policy.
         version: Updates of its weights; None for a baseline.
+        suite: The episodes that `env` is of.
+        config: Of the run, as plain data.
     """
 
     env: BatchedEnv
     policy: Policy
     name: str
     version: int | None = None
+    suite: Suite[Any, Any] | None = None
+    config: dict[str, Any] | None = None
 
 
 def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[PackageCLI, dict[str, Any] | None]:
@@ -75,7 +80,8 @@ def load_policy(args: list[str], ckpt_path: str | None, wanted: str | None, num_
 
     Args:
         args, ckpt_path: As in `load_run`; without a checkpoint a baseline plays.
-        wanted: Name of the policy; None for the trained one, or without a checkpoint one of the baselines.
+        wanted: Name of the policy, where hyphens may stand for spaces; None for the trained one, or without a
+            checkpoint one of the baselines.
         num_envs: Episodes side by side.
 
     Raises:
@@ -87,7 +93,8 @@ def load_policy(args: list[str], ckpt_path: str | None, wanted: str | None, num_
     policies: dict[str, Policy] = {"random": RandomActions(suite.env), **suite.baselines(), **suite.policies_of(module)}
     untrained = next(name for name in (*PREFERRED, *policies) if name in policies)
     name = wanted or (untrained if saved is None else module.learner_name)
+    name = next((each for each in policies if each.replace(" ", "-") == name), name)
     if name not in policies:
         raise ValueError(f"play: want --policy to be one of {', '.join(policies)}; got {name!r}")
     version = saved.get("global_step") if saved is not None and name == module.learner_name else None
-    return LoadedPolicy(suite.play_in(num_envs), policies[name], name, version)
+    return LoadedPolicy(suite.play_in(num_envs), policies[name], name, version, suite, module.run_config)

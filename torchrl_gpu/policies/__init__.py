@@ -1,6 +1,7 @@
 """Policies over TensorDicts."""
 
 from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, PPO, SAC, Agent, Rainbow
+from torchrl_gpu.policies.cloning import BCPolicy, ClonedChoice
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.networks.navigation import (
     NavigationActor,
@@ -35,7 +36,9 @@ __all__ = [
     "SAC",
     "Agent",
     "AgentSpace",
+    "BCPolicy",
     "ClipEncoder",
+    "ClonedChoice",
     "EpsilonGreedy",
     "FromClips",
     "NavigationActor",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Protocol, final
 
 import torch
 from tensordict import TensorDict, TensorDictBase, unravel_key
@@ -13,9 +13,29 @@ from torchrl.envs.utils import ExplorationType, exploration_type, set_exploratio
 from torchrl_gpu.policies.risk import Risk, RiskLevel
 
 if TYPE_CHECKING:
-    from torchrl_gpu.policies.agents.base import Agent
+    from torchrl_gpu.policies.exploration import EpsilonGreedyModule
+    from torchrl_gpu.policies.spaces import AgentSpace
 
 _BLOCK = 1024  # rows for each thread of a CPU
+
+
+class Actor(Protocol):
+    """What acts: any `Agent`, or what was cloned."""
+
+    @property
+    def space(self) -> AgentSpace:
+        """What it observes and does."""
+
+    @property
+    def policy(self) -> TensorDictModuleBase:
+        """Writes `action`, and what else there is to say of it."""
+
+    @property
+    def exploration(self) -> EpsilonGreedyModule | None:
+        """How it explores besides; None for not at all."""
+
+    def policy_at(self, risk: RiskLevel) -> TensorDictModuleBase:
+        """As in `Agent`."""
 
 
 @final
@@ -39,7 +59,7 @@ class PolicyWrapper(TensorDictModuleBase):
     """
 
     def __init__(
-        self, agent: Agent, *, flat: bool = False, cvar: Risk | None = None, cvar_distance: float = 10.0
+        self, agent: Actor, *, flat: bool = False, cvar: Risk | None = None, cvar_distance: float = 10.0
     ) -> None:
         super().__init__()
         self.policy = agent.policy if cvar is None else agent.policy_at(RiskLevel(cvar, cvar_distance))

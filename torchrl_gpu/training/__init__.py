@@ -1,8 +1,10 @@
 """Training as Lightning modules, and the parts of loops of one's own."""
 
 from torchrl_gpu.training.agent_run import AgentRun
+from torchrl_gpu.training.behaviour_cloning import BehaviourCloning
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.data import Episodes
+from torchrl_gpu.training.demonstration_data import DemonstrationEpisodes
 from torchrl_gpu.training.hierarchical import HierarchicalPacking
 from torchrl_gpu.training.navigation_data import NavigationWorlds
 from torchrl_gpu.training.off_policy import OffPolicy
@@ -14,7 +16,9 @@ from torchrl_gpu.training.run import EnvRun, ReplayRun
 
 __all__ = [
     "AgentRun",
+    "BehaviourCloning",
     "ClipReplay",
+    "DemonstrationEpisodes",
     "DeviceReplay",
     "EnvRun",
     "Episodes",

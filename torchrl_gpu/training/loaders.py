@@ -35,6 +35,6 @@ class StepLoader:
         self.done = state["done"]
 
 
-def single_batch(suite: object) -> Any:
-    """A loader of one batch: the suite."""
-    return DataLoader([suite], batch_size=None, num_workers=0)  # type: ignore[arg-type]
+def single_batch(*suites: object) -> Any:
+    """A loader of one batch, the suite; of several, one behind another."""
+    return DataLoader(list(suites), batch_size=None, num_workers=0)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.out_of_memory import Share, advice
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
 from torchrl_gpu.training.run import EnvFactory, ReplayRun, check_counts
+from torchrl_gpu.training.warm_start import take_network
 
 
 class OffPolicy(AgentRun, ReplayRun):
@@ -49,6 +50,8 @@ class OffPolicy(AgentRun, ReplayRun):
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
         cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`.
         graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`.
+        warm_start: Checkpoint whose network the policy begins with, layer by layer, see `training.warm_start`; a run
+            that goes on from a checkpoint of its own leaves it alone.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class OffPolicy(AgentRun, ReplayRun):
         max_grad_norm: float | None = 10.0,
         cuda_graphs: bool = False,
         graph_updates: bool = False,
+        warm_start: str | None = None,
     ) -> None:
         super().__init__(env, warmup_frames)
         check_counts(
@@ -82,7 +86,7 @@ class OffPolicy(AgentRun, ReplayRun):
         self.learning_rates = dict(learning_rates or {})
         self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
         self.reward_scale, self.max_grad_norm = reward_scale, max_grad_norm
-        self.cuda_graphs, self.graph_updates = cuda_graphs, graph_updates
+        self.cuda_graphs, self.graph_updates, self.warm_start = cuda_graphs, graph_updates, warm_start
         self.take_made_env()
 
     def build(self) -> None:
@@ -118,6 +122,9 @@ class OffPolicy(AgentRun, ReplayRun):
     def on_fit_start(self) -> None:
         """Starts rollouts and replay, or goes on with those of the checkpoint."""
         super().on_fit_start()
+        if self.warm_start is not None and self.trainer.ckpt_path is None:
+            take_network(self.agent.policy, self.warm_start)
+            self.agent.reset_targets()
         self.replay = self._new_replay()
         self.rollout = Rollout(
             self.env,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
@@ -289,6 +290,11 @@ class PackingEnv(BatchedEnv):
     def stored_keys(self) -> list[str]:
         """Observations that replay must keep; `restore` makes the others again."""
         return ["box_heightmap", "item_id"]
+
+    @property
+    def stored_meaning(self) -> str:
+        """Of the sizes of the items that `item_id` counts."""
+        return hashlib.sha256(self._sizes.cpu().numpy().tobytes()).hexdigest()[:16]
 
     def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
         """Adds the sizes, maps and masks of states (B,) that hold `box_heightmap` and `item_id`; in place.

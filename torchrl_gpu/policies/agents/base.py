@@ -151,6 +151,12 @@ class Agent(nn.Module, ABC):
             self.targets.update(online, targets, update)
             torch.clear_autocast_cache()
 
+    @torch.no_grad()
+    def reset_targets(self) -> None:
+        """Makes the targets what the online weights are, as they are at first."""
+        for online, target in self._target_pairs():
+            target.copy_(online)
+
     @abstractmethod
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
         """Online weights, each with the target weight that follows it."""

@@ -1,0 +1,85 @@
+"""Clones demonstrations in a loop of one's own, without Lightning.
+
+python examples/train_bc.py demonstrations.hdf5 --observations robot0_eef_pos robot0_gripper_qpos --output bc.pt
+python examples/train_bc.py --check bc.pt
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from torchrl_gpu import get_device
+from torchrl_gpu.demonstrations import read_demonstrations
+from torchrl_gpu.policies import BCPolicy
+
+
+def main() -> None:
+    """Learns continuous actions from vectors, and keeps the policy that does best on episodes held back."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("demonstrations", nargs="?", help="folder of `torchrl-gpu record`, LeRobot or Minari, or HDF5")
+    parser.add_argument("--observations", nargs="+", default=["observation"], help="vectors to act by")
+    parser.add_argument("--updates", type=int, default=5000, help="how many")
+    parser.add_argument("--batch_size", type=int, default=256, help="rows of an update")
+    parser.add_argument("--lr", type=float, default=1e-3, help="of Adam")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--seed", type=int, default=0, help="decides weights, split and batches")
+    parser.add_argument("--output", type=Path, default=Path("bc.pt"), help="the policy")
+    parser.add_argument("--check", type=Path, help="loads a policy instead, and lets it act once")
+    args = parser.parse_args()
+    device = get_device(args.device)
+    print(f"device: {device}")
+    if args.check is not None:
+        policy = load(args.check, device)
+        action = policy(torch.zeros(1, policy.obs_dim, device=device))
+        print(f"{args.check}: {policy.obs_dim} numbers in, {action.shape[1]} out")
+        return
+    if args.demonstrations is None:
+        parser.error("want demonstrations, or --check POLICY")
+
+    torch.manual_seed(args.seed)
+    shown = read_demonstrations(args.demonstrations)
+    for name in (*args.observations, "action"):
+        if name not in shown.rows or shown.rows[name].ndim != 2:
+            parser.error(f"want vectors {', '.join(args.observations)} and action; got {', '.join(shown.rows.keys())}")
+    train, held = (shown.rows_of(part).to(device) for part in shown.split(0.1, args.seed))
+    shown = shown.to(device)
+    sizes = sum(shown.rows[name].shape[1] for name in args.observations), shown.rows["action"].shape[1]
+    policy = BCPolicy(*sizes, observations=args.observations).to(device)
+    rows = shown.batch(train)
+    policy.set_statistics(torch.cat([rows[name].float() for name in args.observations], 1), rows["action"])
+    optimizer, best = torch.optim.Adam(policy.parameters(), lr=args.lr), float("inf")
+    for update in range(1, args.updates + 1):
+        drawn = train[torch.randint(len(train), (args.batch_size,), device=device)]
+        loss = policy.scores(shown.batch(drawn))["loss"].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if update % max(1, args.updates // 10) == 0:
+            with torch.no_grad():
+                error = policy.scores(shown.batch(held))["loss"].mean().item()
+            print(f"update {update}: loss {loss.item():.4f}, {error:.4f} on {len(held):,} rows held back")
+            if error < best:
+                best = error
+                save(policy, args.output)
+    print(f"Written: {args.output}")
+
+
+def save(policy: BCPolicy, path: Path) -> None:
+    """Weights and statistics, with what the policy is made from: tensors and plain values only."""
+    about = {"obs_dim": policy.obs_dim, "action_dim": policy.action_dim, "observations": policy.in_keys}
+    torch.save({"model_state_dict": policy.state_dict(), **about}, path)
+
+
+def load(path: Path, device: torch.device) -> BCPolicy:
+    """A policy that `save` wrote, wherever it was trained; no code in the file is run."""
+    content = torch.load(path, map_location=device, weights_only=True)
+    policy = BCPolicy(content["obs_dim"], content["action_dim"], observations=content["observations"]).to(device)
+    policy.load_state_dict(content["model_state_dict"])
+    return policy.eval()
+
+
+if __name__ == "__main__":
+    main()

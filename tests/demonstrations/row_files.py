@@ -1,0 +1,76 @@
+"""Small files of demonstrations in every format that is read as rows, made from the published formats alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from torchrl_gpu.demonstrations import Demonstrations, memmap
+
+LENGTHS = (5, 3, 7)
+STATE, HAND, ACTION = 4, 2, 3
+
+
+def arrays(seed: int = 0) -> list[dict[str, np.ndarray]]:
+    """The numbers of each episode: `state` (T + 1, 4), `hand` (T + 1, 2), `action`; the last row follows its end."""
+    rng = np.random.default_rng(seed)
+    widths = {"state": STATE, "hand": HAND, "action": ACTION}
+    return [{name: rng.normal(size=(length + 1, width)) for name, width in widths.items()} for length in LENGTHS]
+
+
+def joined(name: str) -> torch.Tensor:
+    """What must be read of an entry, (15, …) float32."""
+    return torch.from_numpy(np.concatenate([each[name][:-1] for each in arrays()]).astype(np.float32))
+
+
+def write_robomimic(path: Path, **changes: Any) -> Path:
+    """A file of robomimic; `changes` are arrays of the second episode by their places in it, None for none there."""
+    with h5py.File(path, "w") as file:
+        data = file.create_group("data")
+        data.attrs["env_args"] = "{}"
+        for number, episode in enumerate(arrays()):
+            demo = data.create_group(f"demo_{number}")
+            demo.attrs["num_samples"] = LENGTHS[number]
+            places = {"actions": episode["action"][:-1], "obs/state": episode["state"][:-1]}
+            places |= {"obs/hand": episode["hand"][:-1], "next_obs/state": episode["state"][1:]}
+            places |= {"rewards": np.zeros(LENGTHS[number])}
+            for place, values in (places | (changes if number == 1 else {})).items():
+                if values is not None:
+                    demo.create_dataset(place, data=values)
+        file.create_group("mask").create_dataset("train", data=np.array([b"demo_0", b"demo_1"]))
+    return path
+
+
+def write_minari(folder: Path, grouped: bool = True) -> Path:
+    """A dataset of Minari in HDF5: observations are a group, or one array."""
+    (folder / "data").mkdir(parents=True)
+    with h5py.File(folder / "data" / "main_data.hdf5", "w") as file:
+        for number, episode in enumerate(arrays()):
+            group = file.create_group(f"episode_{number}")
+            group.create_dataset("actions", data=episode["action"][:-1])
+            group.create_dataset("rewards", data=np.zeros(LENGTHS[number]))
+            if grouped:
+                group.create_group("observations").create_dataset("state", data=episode["state"])
+            else:
+                group.create_dataset("observations", data=episode["state"])
+    (folder / "data" / "metadata.json").write_text('{"data_format": "hdf5", "total_episodes": 3}')
+    return folder
+
+
+def write_rows(folder: Path) -> Path:
+    """What `torchrl-gpu record` would write of a discrete environment: maps of bytes, vectors, and choices."""
+    generator = torch.Generator().manual_seed(0)
+    total = sum(LENGTHS)
+    rows = {
+        "heights": torch.randint(0, 11, (total, 3, 3), generator=generator, dtype=torch.uint8),
+        "state": torch.randn(total, STATE, generator=generator),
+        "action": torch.randint(0, 9, (total,), generator=generator, dtype=torch.uint8),
+    }
+    dtypes = {"heights": torch.float32, "action": torch.int64}
+    about = {"policy": "nobody", "seed": 7}
+    return memmap.save(Demonstrations(TensorDict(rows, [total]), torch.tensor(LENGTHS), dtypes, about), folder)

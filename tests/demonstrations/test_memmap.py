@@ -1,0 +1,47 @@
+"""Demonstrations on disk: what was saved is read, by tensordict too."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from tests.demonstrations import row_files
+from torchrl_gpu.demonstrations import read_demonstrations
+from torchrl_gpu.demonstrations.memmap import save
+
+
+def test_what_was_saved_is_read(tmp_path: Path) -> None:
+    folder = row_files.write_rows(tmp_path / "rows")
+    shown = read_demonstrations(folder)
+    assert shown.lengths.tolist() == list(row_files.LENGTHS)
+    assert (shown.about["policy"], shown.about["seed"], shown.about["num_rows"]) == ("nobody", 7, 15)
+    theirs = TensorDict.load_memmap(folder / "rows")
+    assert set(theirs.keys()) == set(shown.rows.keys()) == {"heights", "state", "action"}
+    assert all(torch.equal(theirs[name], shown.rows[name]) for name in theirs.keys())  # noqa: SIM118
+    batch = shown.batch(torch.arange(15))
+    assert (batch["heights"].dtype, batch["action"].dtype) == (torch.float32, torch.int64)
+    assert torch.equal(batch["heights"], theirs["heights"].float())
+
+
+def test_what_is_read_is_saved_again(tmp_path: Path) -> None:
+    first = row_files.write_rows(tmp_path / "a")
+    second = save(read_demonstrations(first), tmp_path / "b")
+    assert json.loads((first / "demonstrations.json").read_text()) == json.loads(
+        (second / "demonstrations.json").read_text()
+    )
+
+
+def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError, match="want a folder that is not there yet"):
+        save(read_demonstrations(row_files.write_rows(tmp_path / "a")), tmp_path)
+
+
+def test_a_file_that_shrinks_after_it_was_read_is_no_matter(tmp_path: Path) -> None:
+    shown = read_demonstrations(row_files.write_rows(tmp_path / "a"))
+    before = shown.rows["state"].clone()
+    (tmp_path / "a" / "rows" / "state.memmap").write_bytes(b"")
+    assert torch.equal(shown.rows["state"], before)

@@ -1,0 +1,155 @@
+"""Demonstrations on disk: a TensorDict memmap of rows, and JSON that says what they are."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from torchrl_gpu import arguments
+from torchrl_gpu.arguments import shown
+from torchrl_gpu.demonstrations.rows import Demonstrations
+from torchrl_gpu.demonstrations.untrusted import MOST_FRAMES, check_file, finite, read_json, refuse
+
+FORMAT = "torchrl_gpu rows 1"
+ABOUT, ROWS = "demonstrations.json", "rows"
+_STORED = ("uint8", "int16", "int32", "int64", "float32", "bool")
+_VALUES = ("float32", "int64", "bool")
+_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
+_MOST_ENTRIES = 256
+_MOST_VALUES = 2**20  # of a row
+_MOST_BYTES = 2**36  # of all entries
+
+
+def is_saved(path: Path) -> bool:
+    """Whether a folder holds demonstrations of this format."""
+    return (path / ABOUT).is_file()
+
+
+def save(demonstrations: Demonstrations, folder: str | os.PathLike[str]) -> Path:
+    """Writes demonstrations into a folder that is not there yet; it has its name once all of it is written.
+
+    `rows` in it is what `TensorDict.memmap` writes and `TensorDict.load_memmap` reads.
+
+    Raises:
+        FileExistsError: There is such a folder.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        raise FileExistsError(f"demonstrations: {folder}: want a folder that is not there yet; got one that is")
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    demonstrations.rows.cpu().memmap(part / ROWS)
+    about = {
+        "format": FORMAT,
+        "num_rows": len(demonstrations),
+        "num_episodes": demonstrations.num_episodes,
+        "entries": {name: _described(name, value, demonstrations) for name, value in demonstrations.rows.items()},
+        **demonstrations.about,
+        "lengths": demonstrations.lengths.tolist(),
+    }
+    (part / ABOUT).write_text(json.dumps(about) + "\n", encoding="utf-8")
+    os.replace(part, folder)
+    return folder
+
+
+def _described(name: str, value: torch.Tensor, demonstrations: Demonstrations) -> dict[str, Any]:
+    dtype = demonstrations.dtypes.get(name, value.dtype)
+    return {"stored": _word(value.dtype), "dtype": _word(dtype), "shape": list(value.shape[1:])}
+
+
+def open_saved(folder: str | os.PathLike[str]) -> Demonstrations:
+    """Demonstrations that `save` wrote, in memory.
+
+    Nothing that the files say is trusted: each entry is held against the size of its file before anything is read, and
+    none is mapped, so that a file that shrinks later is none of ours.
+
+    Raises:
+        ValueError: They are none; the message names file, entry and row.
+    """
+    folder = Path(folder)
+    path = folder / ABOUT
+    about = read_json(path, path)
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        refuse(path, f"format {FORMAT!r}", shown(about.get("format") if isinstance(about, dict) else about))
+    where = f"demonstrations: {path}"
+    total = arguments.whole(where, "num_rows", about.get("num_rows"), 1, MOST_FRAMES)
+    lengths, entries = about.get("lengths"), about.get("entries")
+    if not isinstance(lengths, list) or not all(type(each) is int and 0 < each <= total for each in lengths):
+        refuse(path, f"lengths of episodes from 1 to {total}", shown(lengths))
+    if sum(lengths) != total or about.get("num_episodes") != len(lengths):
+        came = f"{len(lengths)} of {sum(lengths)} rows"
+        refuse(path, f"lengths of {shown(about.get('num_episodes'))} episodes of {total} rows", came)
+    if not isinstance(entries, dict) or not 0 < len(entries) <= _MOST_ENTRIES:
+        refuse(path, f"1 to {_MOST_ENTRIES} entries", shown(entries))
+    kinds = {name: _checked_entry(f"{path}: {name}", name, entry) for name, entry in entries.items()}
+    size = total * sum(np.dtype(stored).itemsize * math.prod(shape) for stored, shape, _ in kinds.values())
+    if size > _MOST_BYTES:
+        refuse(path, f"at most {_MOST_BYTES:,} bytes of rows", f"{size:,}")
+    _check_index(folder / ROWS / "meta.json", total, kinds)
+    rows = {
+        name: _read(folder / ROWS / f"{name}.memmap", name, (total, *shape), stored)
+        for name, (stored, shape, _) in kinds.items()
+    }
+    dtypes = {name: getattr(torch, dtype) for name, (stored, _, dtype) in kinds.items() if dtype != stored}
+    rest = {key: value for key, value in about.items() if key not in ("format", "lengths", "entries")}
+    return Demonstrations(TensorDict(rows, batch_size=[total]), torch.tensor(lengths), dtypes, rest, str(folder))
+
+
+def _checked_entry(where: str, name: str, entry: Any) -> tuple[str, tuple[int, ...], str]:
+    """How an entry is stored, its shape in a row, and the dtype of its values."""
+    if not _NAME.fullmatch(name):
+        refuse(where, "a name of letters, digits and underscores", shown(name))
+    if not isinstance(entry, dict) or set(entry) != {"stored", "dtype", "shape"}:
+        refuse(where, "stored, dtype and shape", shown(entry))
+    for key, known in (("stored", _STORED), ("dtype", _VALUES)):
+        if entry[key] not in known:
+            refuse(where, f"{key} to be one of {', '.join(known)}", shown(entry[key]))
+    shape = entry["shape"]
+    if not isinstance(shape, list) or len(shape) > 6 or not all(type(each) is int and each > 0 for each in shape):
+        refuse(where, "a shape of a few positive whole numbers", shown(shape))
+    if math.prod(shape) > _MOST_VALUES:
+        refuse(where, f"at most {_MOST_VALUES:,} numbers in a row", shown(shape))
+    return entry["stored"], tuple(shape), entry["dtype"]
+
+
+def _check_index(path: Path, total: int, kinds: dict[str, tuple[str, tuple[int, ...], str]]) -> None:
+    """ValueError unless tensordict's own index says the same, since others will believe it."""
+    found = read_json(path, path)
+    if not isinstance(found, dict) or found.get("shape") != [total]:
+        refuse(path, f"the index of a tensordict of {total} rows", shown(found))
+    entries = {name: each for name, each in found.items() if isinstance(each, dict)}
+    if set(entries) != set(kinds):
+        refuse(path, f"the entries {', '.join(sorted(kinds))}", shown(sorted(entries)))
+    for name, (stored, shape, _) in kinds.items():
+        said = [entries[name].get(key) for key in ("dtype", "shape", "is_nested", "type")]
+        if said != [f"torch.{stored}", [total, *shape], False, None]:
+            refuse(f"{path}: {name}", f"{stored} of shape {(total, *shape)}", shown(entries[name]))
+
+
+def _read(path: Path, name: str, shape: tuple[int, ...], stored: str) -> torch.Tensor:
+    kind, where = np.dtype(stored), f"{path}: {name}"
+    wanted, size = math.prod(shape) * kind.itemsize, check_file(path, where)
+    if size != wanted:
+        refuse(where, f"{wanted:,} bytes, {shape} of {stored}", f"{size:,} bytes")
+    raw = np.fromfile(path, np.uint8 if stored == "bool" else kind, count=math.prod(shape)).reshape(shape)
+    if raw.shape != shape:
+        refuse(where, f"{wanted:,} bytes", "fewer")
+    if stored == "bool" and (raw > 1).any():
+        refuse(
+            where, "flags, 0 or 1", f"{int(raw.max())} in row {int((raw > 1).reshape(len(raw), -1).any(1).argmax())}"
+        )
+    return torch.from_numpy(finite(raw.view(kind) if stored == "bool" else raw, where))
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,163 @@
+"""Policies that do what they were shown: behaviour cloning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast, final
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, gaussian_nll_loss
+from torchrl.modules import MLP
+
+from torchrl_gpu import arguments
+from torchrl_gpu.policies.agents.legal import greedy_module
+from torchrl_gpu.policies.agents.shapes import check_network
+from torchrl_gpu.policies.entry import Entry
+from torchrl_gpu.policies.risk import RiskLevel
+from torchrl_gpu.policies.spaces import AgentSpace, observed
+
+
+@dataclass(frozen=True)
+class Cloned:
+    """What was cloned, as `PolicyWrapper` takes it: greedy always."""
+
+    space: AgentSpace
+    policy: TensorDictModuleBase
+    exploration: None = None
+
+    def policy_at(self, risk: RiskLevel) -> TensorDictModuleBase:
+        """Not to be had: it knows of no returns."""
+        raise ValueError(f"BC: cvar wants an agent that knows how returns vary, such as IQN; got {risk.cvar!r}")
+
+
+Scores = dict[str, Tensor]
+"""Of each row, (B,) float32, by name: `loss`, and how far what the policy does is from what was shown."""
+
+
+@final
+class BCPolicy(nn.Module):
+    """Actions from vectors of observations, by a perceptron between normalised numbers.
+
+    Mean and standard deviation of observations and actions are buffers, so that a checkpoint holds them: what goes in
+    and comes out is in the units of the demonstrations. A number that never changes keeps its unit.
+
+    Args:
+        obs_dim: Numbers of all observations together.
+        action_dim: D.
+        hidden: Widths of the hidden layers.
+        observations: Names of the vectors, joined in this order.
+        loss: "mse", or "nll" of a normal distribution whose standard deviations are learned, too; of normalised
+            actions.
+        layer_norm: Whether each hidden layer is normalised before its activation.
+    """
+
+    smallest, largest = -5.0, 2.0  # logarithms of the standard deviation
+
+    def __init__(
+        self,
+        obs_dim: int = 48,
+        action_dim: int = 12,
+        hidden: Sequence[int] = (256, 256),
+        *,
+        observations: Sequence[str] = ("observation",),
+        loss: Literal["mse", "nll"] = "mse",
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        where = type(self).__name__
+        self.obs_dim = arguments.whole(where, "obs_dim", obs_dim, 1)
+        self.action_dim = arguments.whole(where, "action_dim", action_dim, 1)
+        self.hidden = [arguments.whole(where, "hidden", width, 1) for width in hidden]
+        self.loss, self.layer_norm = arguments.choice(where, "loss", loss, ("mse", "nll")), layer_norm
+        self.in_keys = list(observations)
+        if not self.in_keys:
+            arguments.refuse(where, "observations", "one name or more", observations)
+        norm = {"norm_class": nn.LayerNorm, "norm_kwargs": [{"normalized_shape": width} for width in self.hidden]}
+        outputs = self.action_dim * (2 if self.loss == "nll" else 1)
+        self.net = MLP(self.obs_dim, outputs, num_cells=self.hidden, **(norm if layer_norm else {}))
+        self.observation_mean: Tensor
+        self.observation_std: Tensor
+        self.action_mean: Tensor
+        self.action_std: Tensor
+        for name, size in (("observation", self.obs_dim), ("action", self.action_dim)):
+            self.register_buffer(f"{name}_mean", torch.zeros(size))
+            self.register_buffer(f"{name}_std", torch.ones(size))
+
+    def forward(self, *observations: Tensor) -> Tensor:
+        """Actions (…, D) float32 of vectors (…, N) each, `obs_dim` numbers in all."""
+        return self._outputs(observations)[0] * self.action_std + self.action_mean
+
+    def _outputs(self, observations: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Normalised actions, and logarithms of their standard deviations where these are learned."""
+        joined = (torch.cat([each.float() for each in observations], -1) - self.observation_mean) / self.observation_std
+        out = self.net(joined).float()
+        if self.loss == "mse":
+            return out, None
+        mean, log_std = out.chunk(2, -1)
+        return mean, log_std.clamp(self.smallest, self.largest)
+
+    @torch.no_grad()
+    def set_statistics(self, observations: Tensor, actions: Tensor) -> None:
+        """Takes mean and standard deviation of what is learned from: (L, obs_dim) and (L, action_dim)."""
+        for name, values in (("observation", observations), ("action", actions)):
+            std, mean = torch.std_mean(values.double(), 0, correction=0)
+            changes = std > 1e-6 * mean.abs().clamp_min(1e-6)
+            getattr(self, f"{name}_mean").copy_(mean)
+            getattr(self, f"{name}_std").copy_(torch.where(changes, std, 1.0))
+
+    def scores(self, batch: TensorDictBase) -> Scores:
+        """`loss`, and `error`: root of the mean square of the normalised action's; of rows (B,) with an `action`."""
+        wanted = (batch.get("action").float() - self.action_mean) / self.action_std
+        mean, log_std = self._outputs(observed(self, batch))
+        square = (mean - wanted).square()
+        loss = square if log_std is None else gaussian_nll_loss(mean, wanted, (2 * log_std).exp(), reduction="none")
+        return {"loss": loss.mean(-1), "error": square.detach().mean(-1).sqrt()}
+
+    @property
+    def policy(self) -> TensorDictModuleBase:
+        """Writes `action`."""
+        return Entry("action", self)
+
+
+@final
+class ClonedChoice(nn.Module):
+    """The choice among actions that was shown most likely: the legal one with the largest value of a Q-network.
+
+    Learned is softmax(values / temperature) over legal actions, so that the values can go on as those of a Q-learner:
+    the lower the temperature, the less they differ. A value that all actions of a state share, as a dueling network
+    adds one, changes nothing in that and is not learned.
+
+    Args:
+        space: What is observed and done; the action is one index.
+        network: `forward` takes the entries named by its `in_keys` and gives values (…, A) float32.
+        temperature: By which values are divided.
+    """
+
+    def __init__(self, space: AgentSpace, network: nn.Module, temperature: float = 1.0) -> None:
+        super().__init__()
+        self.temperature = arguments.number(type(self).__name__, "temperature", temperature, above=0)
+        check_network(type(self).__name__, space, network, [space.values_shape])
+        self.space, self.network = space, network
+
+    @property
+    def in_keys(self) -> list[str]:
+        """Observations that the network takes."""
+        return list(cast("list[str]", self.network.in_keys))
+
+    def scores(self, batch: TensorDictBase) -> Scores:
+        """`loss`, the cross entropy, and `agreement`, 1 where the greedy action is the one shown, else 0."""
+        values = self.network(*observed(self.network, batch)).float()
+        if self.space.masked:
+            values = torch.where(batch.get("action_mask"), values, -torch.inf)
+        action = batch.get("action")
+        loss = cross_entropy(values / self.temperature, action, reduction="none")
+        return {"loss": loss, "agreement": (values.detach().argmax(-1) == action).float()}
+
+    @property
+    def policy(self) -> TensorDictModuleBase:
+        """Writes `action_value`, the greedy `action` and its value."""
+        return TensorDictSequential(Entry("action_value", self.network), greedy_module(self.space))

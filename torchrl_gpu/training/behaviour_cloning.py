@@ -1,0 +1,315 @@
+"""Behaviour cloning as a Lightning module: supervised learning of demonstrated actions, on the device."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from rich.console import Console
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from torchrl_gpu import arguments
+from torchrl_gpu.demonstrations import Demonstrations
+from torchrl_gpu.demonstrations.untrusted import refuse
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.entries import Bounds, Entry, entries_of
+from torchrl_gpu.policies.agents.base import NetworkFactory
+from torchrl_gpu.policies.cloning import BCPolicy, Cloned, ClonedChoice
+from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.wrapper import PolicyWrapper
+from torchrl_gpu.training.demonstration_data import DemonstrationEpisodes, HeldOut
+from torchrl_gpu.training.run import PRECISIONS, EnvFactory, EnvRun, check_counts
+
+_CHUNK = 1024  # rows of validation that are looked at together
+
+
+class BehaviourCloning(EnvRun):
+    """Learns the actions of demonstrations: by vectors (`policy`), or which of an environment's actions (`network`).
+
+    Every epoch passes once over the rows that are learned from, in an order that seed and number of the epoch decide,
+    so that a resumed run draws what it would have drawn. Rows are gathered by index on the device; the environment
+    makes again what demonstrations leave out, such as maps and masks. `trainer.max_steps` counts updates.
+
+    Validation logs `val/loss` and `val/agreement` (share of held-out rows whose action is the greedy one) or, of
+    vectors, `val/error`, and, where there is an environment, the scores of episodes in it. A checkpoint holds the
+    statistics by which vectors are normalised.
+
+    Args:
+        policy: Of vectors; None for a choice among actions.
+        network: Makes the network of a choice, such as `PlacementScores`, whose weights a Q-learner can begin with.
+        env: As in `EnvRun`; a choice needs it. None where there is none.
+        optimizer: Makes the optimizer.
+        lr_scheduler: Makes a schedule that is stepped at every update.
+        temperature: As in `ClonedChoice`.
+        batch_size: Rows of an update.
+        updates_per_step: Updates of a training step, over which Lightning's own cost is spread.
+        max_grad_norm: Gradients are clipped to this norm; None leaves them.
+        seed: Decides the order of the rows.
+    """
+
+    def __init__(
+        self,
+        policy: BCPolicy | None = None,
+        network: NetworkFactory | None = None,
+        env: EnvFactory | None = None,
+        optimizer: OptimizerCallable = torch.optim.Adam,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        *,
+        temperature: float = 1.0,
+        batch_size: int = 256,
+        updates_per_step: int = 10,
+        max_grad_norm: float | None = 10.0,
+        seed: int = 0,
+    ) -> None:
+        where = type(self).__name__
+        super().__init__(cast("EnvFactory", env))
+        check_counts(where, batch_size=batch_size, updates_per_step=updates_per_step)
+        if (policy is None) is (network is None) or (network is not None and env is None):
+            given = [name for name, value in (("policy", policy), ("network", network), ("env", env)) if value]
+            wanted = "policy (of vectors), or network (of a choice among actions) and env"
+            raise ValueError(f"{where}: want {wanted}; got {', '.join(given) or 'none'}")
+        self.has_env = env is not None
+        self.make_network, self.temperature = network, temperature
+        self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
+        self.batch_size, self.updates_per_step, self.max_grad_norm = batch_size, updates_per_step, max_grad_norm
+        self.seed = arguments.seed(where, "seed", seed)
+        self.learner: BCPolicy | ClonedChoice
+        if policy is not None:
+            self.learner = policy
+        self.take_made_env()
+
+    # -- what is learned ----------------------------------------------------------------------------------------------
+
+    def make_env(self, device: torch.device, rank: int = 0) -> None:
+        """As in `EnvRun`, where there is an environment."""
+        if self.has_env:
+            super().make_env(device, rank)
+
+    def build(self) -> None:
+        """Makes the network of a choice."""
+        self.space = AgentSpace.of(self.env)
+        if self.make_network is not None:
+            self.learner = ClonedChoice(self.space, self.make_network(self.space), self.temperature)
+        elif self.space.num_actions is not None or self.space.action_shape != (self._vectors.action_dim,):
+            wanted = f"an environment with {self._vectors.action_dim} continuous actions"
+            raise ValueError(f"{type(self).__name__}: want {wanted}; that of {self.space.source} has others")
+
+    @property
+    def _vectors(self) -> BCPolicy:
+        return cast("BCPolicy", self.learner)
+
+    @property
+    def learner_name(self) -> str:
+        """Behaviour cloning."""
+        return "BC"
+
+    @property
+    def trained(self) -> bool:
+        """Whether the weights are those of a run."""
+        return self.trainer.global_step > 0 or self.trainer.ckpt_path is not None
+
+    @property
+    def has_values(self) -> bool:
+        """Whether there is a value of each action: the more likely it was shown, the larger."""
+        return isinstance(self.learner, ClonedChoice)
+
+    def policy_for(self, env: BatchedEnv) -> PolicyWrapper:
+        """What was cloned, greedy."""
+        return PolicyWrapper(Cloned(self.space, cast("TensorDictModuleBase", self.learner.policy)))
+
+    def configure_optimizers(self) -> Any:
+        """One optimizer, and its schedule."""
+        optimizer = self.make_optimizer(self.learner.parameters())
+        return optimizer if self.make_scheduler is None else ([optimizer], [self.make_scheduler(optimizer)])
+
+    # -- demonstrations ---------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Makes the environment, and holds the demonstrations against it and against the network.
+
+        Raises:
+            ValueError: They do not fit; the message names file, entry and row.
+        """
+        if self.has_env:
+            super().setup(stage)
+        elif self.trainer.precision not in PRECISIONS:
+            wanted = ", ".join(PRECISIONS)
+            raise ValueError(f"{type(self).__name__}: want trainer.precision {wanted}; got {self.trainer.precision}")
+        data: Any = getattr(self.trainer, "datamodule", None)
+        if not isinstance(data, DemonstrationEpisodes):
+            if stage == "fit":
+                came = type(data).__name__
+                raise ValueError(f"{type(self).__name__}: want a data module with demonstrations; got {came}")
+            return
+        if data.demonstrations is None:
+            return
+        self.demonstrations = data.put_on(self.trainer.strategy.root_device)
+        self._rows = data.train_rows
+        self._check_demonstrations(data)
+        if stage == "fit" and isinstance(self.learner, BCPolicy):
+            self._take_statistics(self.learner)
+
+    def _check_demonstrations(self, data: DemonstrationEpisodes) -> None:
+        """ValueError unless they have what the network takes, and no action that is not to be had."""
+        found, name = self.demonstrations, self.demonstrations.name
+        if isinstance(self.learner, BCPolicy):
+            _check_vectors(found, self.learner)
+            return
+        if found.about.get("meaning", self.env.stored_meaning) != self.env.stored_meaning:
+            refuse(name, f"rows of the items of this {type(self.env).__name__}", "those of others: item_id counts them")
+        group = self.space.group
+        shown: Any = self.env.observation_spec[group] if group else self.env.observation_spec
+        stored = [key if isinstance(key, str) else key[-1] for key in self.env.stored_keys]
+        needed = [*self.learner.in_keys, *(["action_mask"] if self.space.masked else [])]
+        entries = entries_of(shown, 1 + len(group))
+        wanted = {key: entries[key] for key in (needed if set(needed) <= set(stored) else stored)}
+        wanted["action"] = Entry(torch.int64, (), Bounds(0, cast("int", self.space.num_actions) - 1))
+        for key, entry in wanted.items():
+            if key not in found.rows.keys():  # noqa: SIM118  # of a tensordict
+                refuse(
+                    name, f"an entry {key}, which {type(self.env).__name__} shows", ", ".join(sorted(found.rows.keys()))
+                )
+            _check_entry(found, key, entry)
+        first = 0
+        for index in torch.arange(len(found), device=found.rows["action"].device).split(_CHUNK):
+            batch = self._batch(index)
+            if self.space.masked:
+                legal = batch["action_mask"].gather(1, batch["action"][:, None])
+                if not legal.all():
+                    row = first + int((~legal[:, 0]).byte().argmax())
+                    came = f"{int(found.rows['action'][row])} in row {row}"
+                    refuse(f"{name}: action", f"actions that are legal in this {type(self.env).__name__}", came)
+            first += len(index)
+
+    def _batch(self, index: Tensor) -> TensorDictBase:
+        """Rows by their numbers (B,), with what the environment makes again."""
+        batch = self.demonstrations.batch(index)
+        return self.env.restore(batch) if self.has_env else batch
+
+    def _take_statistics(self, policy: BCPolicy) -> None:
+        parts = [self.demonstrations.batch(index) for index in self._rows.split(1 << 16)]
+        vectors = [torch.cat([part[key].flatten(1).float() for key in policy.in_keys], 1) for part in parts]
+        policy.to(self._rows.device).set_statistics(torch.cat(vectors), torch.cat([part["action"] for part in parts]))
+
+    # -- fit --------------------------------------------------------------------------------------------------------
+
+    def steps_of(self, rows: int) -> int:
+        """Training steps of a pass over so many rows."""
+        return -(-self._updates_of(rows) // self.updates_per_step)
+
+    def _updates_of(self, rows: int) -> int:
+        return max(1, rows // (self.batch_size * self.trainer.world_size))
+
+    def on_fit_start(self) -> None:
+        """Begins with no pass drawn."""
+        self._has_logged = False
+        self._pass: tuple[int, Tensor] | None = None
+
+    def on_train_start(self) -> None:
+        """There is neither a replay to fill nor an environment to go on with."""
+
+    def _draw(self, update: int) -> Tensor:
+        """Numbers of the rows of an update, (B,), a function of the seed and of how many updates were made before."""
+        number, place = divmod(update, self._updates_of(len(self._rows)))
+        if self._pass is None or self._pass[0] != number:
+            device = self._rows.device
+            generator = torch.Generator(device).manual_seed((self.seed * 1_000_003 + number) % 2**63)
+            self._pass = number, self._rows[torch.randperm(len(self._rows), generator=generator, device=device)]
+        together = self.batch_size * self.trainer.world_size
+        return self._pass[1][place * together : (place + 1) * together][self.global_rank :: self.trainer.world_size]
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        """Updates."""
+        made = [self._update() for _ in range(self.updates_now(self.updates_per_step))]
+        if self.logs_now:
+            self.log_step({name: torch.stack([each[name] for each in made]).mean() for name in made[0]})
+
+    def _update(self) -> dict[str, Tensor]:
+        scores = self.learner.scores(self._batch(self._draw(self.trainer.global_step)))
+        means = {name: values.mean() for name, values in scores.items()}
+        self.descend(means["loss"], [list(self.learner.parameters())], self.max_grad_norm)
+        scheduler: Any = self.lr_schedulers()
+        if scheduler is not None:
+            scheduler.step()
+        return {name: value.detach() for name, value in means.items()}
+
+    # -- evaluation -------------------------------------------------------------------------------------------------
+
+    def validation_step(self, suite: Any, batch_idx: int) -> None:
+        """Scores of the rows held back, or of a suite of episodes."""
+        if not isinstance(suite, HeldOut):
+            super().validation_step(suite, batch_idx)
+            return
+        self._score(suite, "val", self.trainer.state.fn == "validate")
+
+    def test_step(self, suite: Any, batch_idx: int) -> None:
+        """As in `EnvRun`; without an environment the scores of the rows held back."""
+        if not isinstance(suite, HeldOut):
+            super().test_step(suite, batch_idx)
+            return
+        self._score(suite, "test", True)
+
+    def _score(self, held: HeldOut, stage: str, shows: bool) -> None:
+        means = self.held_out_scores(held)
+        for name, value in means.items():
+            self.log(f"{stage}/{name}", torch.tensor(value), prog_bar=name != "loss", batch_size=1)
+        if shows:
+            listed = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
+            Console().print(f"{self.policy_name} on {len(held.index):,} rows held back: {listed}", soft_wrap=True)
+
+    @torch.no_grad()
+    def held_out_scores(self, held: HeldOut) -> dict[str, float]:
+        """Means over rows, by name; the device is waited for once."""
+        sums: dict[str, list[Tensor]] = {}
+        for index in held.index.split(_CHUNK):
+            for name, values in self.learner.scores(self._batch(index)).items():
+                sums.setdefault(name, []).append(values.double().sum())
+        together = torch.stack([torch.stack(parts).sum() for parts in sums.values()]) / len(held.index)
+        return dict(zip(sums, together.tolist(), strict=True))
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def rank_state(self) -> dict[str, Any]:
+        """Nothing besides: which rows come next follows from the seed and the number of updates."""
+        return {}
+
+    def part_state(self, rank: int, replay: bool) -> dict[str, Any] | None:
+        """Nothing."""
+        return None
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what is observed and done, so that the policy can be rebuilt without environment and demonstrations."""
+        super().on_save_checkpoint(checkpoint)
+        if isinstance(self.learner, BCPolicy):
+            names = ("obs_dim", "action_dim", "hidden", "loss", "layer_norm")
+            checkpoint["bc_policy"] = {name: getattr(self.learner, name) for name in names}
+            checkpoint["bc_policy"]["observations"] = list(self.learner.in_keys)
+        if self.has_env:
+            checkpoint["agent_space"] = self.space.to_dict()
+
+
+def _check_entry(found: Demonstrations, key: str, wanted: Entry) -> None:
+    """ValueError unless the values of an entry are what an environment shows; looked at a part at a time."""
+    value = found.rows[key]
+    first = 0
+    for part in value.split(1 << 16):
+        entry = wanted._replace(shape=(len(part), *wanted.shape))
+        where = f"demonstrations: {found.name}, rows from {first} on"
+        entry.check(where, key, part.to(found.dtypes.get(key, part.dtype)))
+        first += len(part)
+
+
+def _check_vectors(found: Demonstrations, policy: BCPolicy) -> None:
+    names = {name: value for name, value in found.rows.items() if value.ndim == 2}
+    for key in (*policy.in_keys, "action"):
+        if key not in names:
+            came = ", ".join(f"{name} {tuple(value.shape[1:])}" for name, value in found.rows.items())
+            refuse(found.name, f"an entry {key} that is a vector, as policy.observations has it", came)
+    sizes = ("obs_dim", policy.in_keys, policy.obs_dim), ("action_dim", ["action"], policy.action_dim)
+    for what, keys, wanted in sizes:
+        width = sum(names[key].shape[1] for key in keys)
+        if width != wanted:
+            refuse(f"{found.name}: {', '.join(keys)}", f"{wanted} numbers in each row, policy.{what}", f"{width}")

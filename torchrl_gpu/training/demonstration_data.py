@@ -1,0 +1,116 @@
+"""The data side of behaviour cloning: demonstrations, some of them held back, and episodes for evaluation."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.demonstrations import Demonstrations, read_demonstrations
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED
+from torchrl_gpu.training.data import Episodes
+from torchrl_gpu.training.loaders import StepLoader, single_batch
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Rows of demonstrations that are not learned from.
+
+    Attributes:
+        demonstrations: On the device.
+        index: (M,) int64, their numbers, on the device.
+    """
+
+    demonstrations: Demonstrations
+    index: Tensor
+
+
+class DemonstrationEpisodes(Episodes):
+    """Demonstrations to learn from, and, where the module has an environment, episodes to evaluate on.
+
+    The demonstrations lie on the device whole, and batches are drawn there by index. Validation is on whole episodes
+    that are held back, drawn by a seed; those that are alike to the last bit are held back together.
+
+    Args:
+        demonstrations: What `read_demonstrations` reads: a folder or a file.
+        held_out: Share of the episodes that is held back for validation.
+        split_seed: Decides which.
+        steps_per_epoch: Training steps between validations; None for a pass over the demonstrations.
+        num_episodes: Episodes of `test` and `predict` in the environment.
+        num_val_episodes: Episodes of validation in the environment; 0 for none.
+        seed, pictures, batch_size: Of the episodes in the environment, as in `Episodes`.
+    """
+
+    def __init__(
+        self,
+        demonstrations: str,
+        held_out: float = 0.1,
+        split_seed: int = 0,
+        *,
+        steps_per_epoch: int | None = None,
+        num_episodes: int = 1000,
+        num_val_episodes: int = 200,
+        seed: int = UNSEEN_SEED,
+        pictures: bool = True,
+        batch_size: int | None = None,
+    ) -> None:
+        super().__init__(steps_per_epoch or 1, num_episodes, max(1, num_val_episodes), seed, pictures, batch_size)
+        self.check(steps_per_epoch=steps_per_epoch)
+        if not 0 < held_out < 1:
+            raise ValueError(f"{type(self).__name__}: held_out must lie between 0 and 1; got {held_out}")
+        self.path, self.held_out, self.split_seed = demonstrations, held_out, split_seed
+        self.asked_steps, self.plays = steps_per_epoch, num_val_episodes > 0
+        self.demonstrations: Demonstrations | None = None
+        self.train_rows = self.held_rows = torch.empty(0, dtype=torch.int64)
+
+    def setup(self, stage: str) -> None:
+        """Reads and splits the demonstrations, where the stage has a use for them.
+
+        Raises:
+            ValueError: They cannot be used, in one line.
+        """
+        if self.demonstrations is not None or (stage in ("test", "predict") and self._has_env()):
+            return
+        self.demonstrations = read_demonstrations(self.path)
+        train, held = self.demonstrations.split(self.held_out, self.split_seed)
+        self.train_rows, self.held_rows = (self.demonstrations.rows_of(each) for each in (train, held))
+        _LOG.info(
+            "demonstrations: %s: %s rows of %s episodes, %s of them held back",
+            *(self.path, f"{len(self.demonstrations):,}", f"{self.demonstrations.num_episodes:,}", f"{len(held):,}"),
+        )
+
+    def put_on(self, device: torch.device) -> Demonstrations:
+        """The demonstrations, moved to a device, with the numbers of rows of both parts."""
+        assert self.demonstrations is not None, "setup reads them"
+        self.demonstrations = self.demonstrations.to(device)
+        self.train_rows, self.held_rows = self.train_rows.to(device), self.held_rows.to(device)
+        return self.demonstrations
+
+    def _has_env(self) -> bool:
+        return self.trainer is not None and bool(getattr(self.trainer.lightning_module, "has_env", False))
+
+    # -- loaders ----------------------------------------------------------------------------------------------------
+
+    def train_dataloader(self) -> StepLoader:
+        """The steps of an epoch."""
+        assert self.trainer is not None
+        module: Any = self.trainer.lightning_module
+        return StepLoader(self.asked_steps or module.steps_of(len(self.train_rows)))
+
+    def val_dataloader(self) -> Any:
+        """The rows held back, and the suite of validation."""
+        suite = [self.suite("validate")] if self._has_env() and self.plays else []
+        return single_batch(self._held(), *suite)
+
+    def test_dataloader(self) -> Any:
+        """The suite of `test`; without an environment the rows held back."""
+        return single_batch(self.suite("test") if self._has_env() else self._held())
+
+    def _held(self) -> HeldOut:
+        assert self.demonstrations is not None, "setup reads them"
+        return HeldOut(self.demonstrations, self.held_rows)
