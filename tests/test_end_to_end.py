@@ -21,8 +21,8 @@ from tests.conftest import ROOT
 from tests.deterministic import Deterministic
 from tests.training.resuming import part_of
 from torchrl_gpu import cli, configs
+from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.cli import lightning_cli
-from torchrl_gpu.training.checkpoint_files import ENTRY
 
 NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]
 UPDATES = ["--model.batch_size=8", "--model.replay.capacity=200", "--model.warmup_frames=32"]

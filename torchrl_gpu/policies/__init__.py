@@ -2,6 +2,8 @@
 
 from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, SAC, Agent, Rainbow
 from torchrl_gpu.policies.exploration import EpsilonGreedy
+from torchrl_gpu.policies.inference import InferencePolicy
+from torchrl_gpu.policies.loading import load_policy
 from torchrl_gpu.policies.networks.navigation import (
     NavigationActor,
     NavigationAtoms,
@@ -35,6 +37,7 @@ __all__ = [
     "ClipEncoder",
     "EpsilonGreedy",
     "FromClips",
+    "InferencePolicy",
     "NavigationActor",
     "NavigationAtoms",
     "NavigationCritic",
@@ -56,4 +59,5 @@ __all__ = [
     "VectorCritic",
     "VectorGaussian",
     "VectorScores",
+    "load_policy",
 ]
