@@ -2,6 +2,7 @@
 
 from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, SAC, Agent, Rainbow
 from torchrl_gpu.policies.exploration import EpsilonGreedy
+from torchrl_gpu.policies.export import export_policy
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.loading import load_policy
 from torchrl_gpu.policies.networks.navigation import (
@@ -59,5 +60,6 @@ __all__ = [
     "VectorCritic",
     "VectorGaussian",
     "VectorScores",
+    "export_policy",
     "load_policy",
 ]
