@@ -16,6 +16,17 @@ from torchrl_gpu.policies import AgentSpace, InferencePolicy, export, export_pol
 from torchrl_gpu.policies.packing import HierarchicalPacker
 
 
+def check_same(policy: InferencePolicy, seen: dict[str, Tensor], got: Tensor) -> None:
+    """Actions as the policy's, or discrete ones that are worth as much: ties may fall otherwise."""
+    wanted = policy.policy(TensorDict({name: seen[name] for name in policy.in_keys}, [len(got)]))
+    assert got.shape == wanted["action"].shape
+    if policy.space.num_actions is None:
+        torch.testing.assert_close(got, wanted["action"], atol=1e-5, rtol=1e-5)
+    else:
+        values = wanted["action_value"].gather(1, torch.stack([got, wanted["action"]], 1))
+        torch.testing.assert_close(values[:, 0], values[:, 1], atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("kind", checkpoints.EVERY)
 def test_every_agent_leaves_the_lab_as_onnx(tmp_path: Path, kind: str) -> None:
     path, agent = checkpoints.saved(tmp_path, kind)
@@ -25,12 +36,7 @@ def test_every_agent_leaves_the_lab_as_onnx(tmp_path: Path, kind: str) -> None:
     session = onnxruntime.InferenceSession(str(written), providers=["CPUExecutionProvider"])
     policy, seen = load_policy(path, "cpu"), checkpoints.observations(agent, 5, seed=8)
     (got,) = session.run(None, {name: seen[name].numpy() for name in policy.in_keys})
-    wanted = policy.policy(TensorDict({name: seen[name] for name in policy.in_keys}, [5]))
-    if agent.space.num_actions is None:
-        torch.testing.assert_close(torch.from_numpy(got), wanted["action"], atol=1e-5, rtol=1e-5)
-    else:  # ties may fall otherwise
-        values = wanted["action_value"].gather(1, torch.stack([torch.from_numpy(got), wanted["action"]], 1))
-        torch.testing.assert_close(values[:, 0], values[:, 1], atol=1e-4, rtol=1e-4)
+    check_same(policy, seen, torch.from_numpy(got))
     told = json.loads((tmp_path / "policy.json").read_text())
     assert [each["name"] for each in told["inputs"]] == [each.name for each in session.get_inputs()]
     assert told["parity"]["largest_difference"] <= 1e-4
@@ -47,8 +53,7 @@ def test_a_program_of_torch_decides_the_same(tmp_path: Path, kind: str) -> None:
     written = export_policy(policy, tmp_path / "policy.pt2", "pt2")
     program = torch.export.load(str(written)).module()
     got = program(*(seen[name] for name in policy.in_keys))
-    assert got.shape[0] == 5
-    torch.testing.assert_close(got, policy(TensorDict(seen, [5]))["action"], atol=1e-5, rtol=1e-5)
+    check_same(policy, seen, got)
 
 
 @pytest.mark.parametrize("kind", ["DQN navigates", "DDPG navigates"])
