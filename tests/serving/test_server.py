@@ -74,8 +74,9 @@ def test_json_is_answered_with_json(server: StreamServer, policy: InferencePolic
 
 
 def test_many_at_once_each_get_their_own(server: StreamServer, policy: InferencePolicy) -> None:
+    bodies = [save(given(policy, 1 + seed % 4, seed)) for seed in range(24)]
     with ThreadPoolExecutor(8) as threads:
-        answers = threads.map(lambda seed: ask(server, save(given(policy, 1 + seed % 4, seed))), range(24))
+        answers = list(threads.map(lambda body: ask(server, body), bodies))
     for seed, (status, body) in enumerate(answers):
         assert status == 200
         assert load(body)["action"].tolist() == wanted(policy, 1 + seed % 4, seed)
