@@ -29,7 +29,7 @@ def test_from_a_checkpoint_to_an_answer_and_an_end(tmp_path: Path, child_environ
         assert load(connection.getresponse().read())["action"].shape == (2, 2)
         connection.close()
         served.send_signal(signal.SIGTERM)
-        assert served.wait(20) == 0
+        assert served.wait(120) == 0
 
 
 def test_what_cannot_be_served_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
