@@ -21,6 +21,7 @@ from tests.conftest import ROOT
 from tests.deterministic import Deterministic
 from tests.training.resuming import part_of
 from torchrl_gpu import cli, configs
+from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.cli import lightning_cli
 from torchrl_gpu.demonstrations import memmap
 from torchrl_gpu.envs import PackingEnv
@@ -29,7 +30,6 @@ from torchrl_gpu.evaluation.demonstrating import play_rows
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.policies import AgentSpace, ClonedChoice, PlacementScores
 from torchrl_gpu.policies.packing.heuristics import DeepestBottomLeft
-from torchrl_gpu.training.checkpoint_files import ENTRY
 
 NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]
 BC_NETWORK = ["--model.network.channels=4", "--model.network.blocks=1"]

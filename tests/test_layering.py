@@ -14,7 +14,9 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "torchrl_gpu"
 
 # Lower layers know nothing of higher ones. What is not named here (the CLI and what belongs to it) stands on top.
-LAYERS = {name: 0 for name in ("allocator", "arguments", "cache", "console", "device", "machine", "staging")}
+LAYERS = {
+    name: 0 for name in ("allocator", "archives", "arguments", "cache", "console", "device", "machine", "staging")
+}
 LAYERS |= {"proofs": 1, "native": 2, "envs": 3, "streaming": 3, "demonstrations": 4, "policies": 4, "evaluation": 5}
 LAYERS |= {"training": 6, "callbacks": 7}
 TOP = 8

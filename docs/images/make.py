@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from tensordict import TensorDictBase
 
+from torchrl_gpu.archives import read_archive
 from torchrl_gpu.cli.lightning_cli import build
 from torchrl_gpu.cli.options import resolve_configs
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
@@ -23,7 +24,6 @@ from torchrl_gpu.evaluation.packing import evaluate
 from torchrl_gpu.evaluation.packing.items import easy
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED
 from torchrl_gpu.policies.packing import HeightmapMinimization
-from torchrl_gpu.training.checkpoint import read_archive
 
 
 def solids(folder: Path) -> None:

@@ -18,9 +18,10 @@ from lightning.pytorch import Callback
 
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import data, fit, module, trainer
+from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.callbacks import checkpoint as checkpoint_callback
-from torchrl_gpu.training.checkpoint_files import ENTRY, newest_checkpoint, parts_of
+from torchrl_gpu.training.checkpoint_files import newest_checkpoint, parts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
 

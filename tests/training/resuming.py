@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchrl_gpu.training.checkpoint_files import ENTRY, parts_of
+from torchrl_gpu.archives import ENTRY
+from torchrl_gpu.training.checkpoint_files import parts_of
 
 # What Lightning counts anew when a run is stopped at max_steps in the middle of an epoch, and its own results so far.
 # The last one holds the ids of run and checkpoint, and the time.

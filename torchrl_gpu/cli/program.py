@@ -24,8 +24,10 @@ OWN_SUBCOMMANDS: Subcommands = {
     "evaluate": ("torchrl_gpu.evaluate:main", "print the tables of published evaluations, with ours in them"),
     "encode": ("torchrl_gpu.encode:main", "decode demonstrations once, into clips that open in no time"),
     "record": ("torchrl_gpu.record:main", "write what a policy does as demonstrations: rows, or video"),
+    "export": ("torchrl_gpu.export:main", "write a trained policy as ONNX or a torch.export program"),
     "play": ("torchrl_gpu.play:main", "show in the browser how a policy packs"),
     "serve": ("torchrl_gpu.play:serve", "the same as a service: one port, until SIGTERM"),
+    "serve-policy": ("torchrl_gpu.serving.command:main", "answer observations with actions, over HTTP and WebSocket"),
 }
 
 USER_ERROR = 2
@@ -102,7 +104,7 @@ def _sdk_scripts() -> list[metadata.EntryPoint]:
 
 
 def _help(program: str, subcommands: dict[str, str]) -> str:
-    listed = "\n".join(f"  {name:<10}{does}" for name, does in subcommands.items())
+    listed = "\n".join(f"  {name:<14}{does}" for name, does in subcommands.items())
     return (
         f"usage: {program} SUBCOMMAND [--config NAME_OR_PATH.yaml] [--OPTION VALUE ...]\n\n{listed}\n\n"
         f"Shipped configs: {', '.join(configs.names())}\n"

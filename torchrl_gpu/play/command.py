@@ -46,7 +46,7 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
     check_checkpoint_path(args.ckpt_path or "")
     keep_freed_memory()
     server = StreamServer(port_tries=port_tries, **_serving(args))
-    with _ending() as ending, server:
+    with until_told_to_end() as ending, server:
         for name in names:
             server.declare(name, f"{title(name)} ({LOADING})")
         server.state(policy=LOADING)
@@ -94,14 +94,20 @@ def _parser(word: str) -> argparse.ArgumentParser:
     add("--width", type=int, default=640, help="pixels")
     add("--height", type=int, default=480, help="pixels")
     add("--fps", type=float, default=30.0, help="most pictures a second")
-    add("--host", default="127.0.0.1", help="address to listen at; beyond this machine a long token is needed")
-    add("--port", type=int, default=8080, help="0 for any that is free")
-    add("--token", default=os.environ.get(TOKEN_VARIABLES["token"]), help="lets viewers in, and control")
     add("--view_token", default=os.environ.get(TOKEN_VARIABLES["view_token"]), help="lets viewers in, to watch only")
-    add("--tls", nargs=2, metavar=("CERT", "KEY"), help="PEM files, to serve https")
-    add("--max_clients", type=int, default=64, help="viewers at once")
+    add_address(parser, "lets viewers in, and control")
     add("--allowed_origins", nargs="+", default=(), help="pages that may show this one in a frame")
     return parser
+
+
+def add_address(parser: argparse.ArgumentParser, token: str) -> None:
+    """Adds where a server listens, and to how many; `token` says what that is for."""
+    add = parser.add_argument
+    add("--host", default="127.0.0.1", help="address to listen at; beyond this machine a long token is needed")
+    add("--port", type=int, default=8080, help="0 for any that is free")
+    add("--token", default=os.environ.get(TOKEN_VARIABLES["token"]), help=token)
+    add("--tls", nargs=2, metavar=("CERT", "KEY"), help="PEM files, to serve https")
+    add("--max_clients", type=int, default=64, help="clients at once")
 
 
 def _check(word: str, args: argparse.Namespace) -> None:
@@ -157,7 +163,8 @@ class Ending:
 
 
 @contextmanager
-def _ending() -> Iterator[Ending]:
+def until_told_to_end() -> Iterator[Ending]:
+    """What an interrupt or SIGTERM does within; on any thread but the main one nothing."""
     ending = Ending()
     if threading.current_thread() is not threading.main_thread():  # signals go to the main thread only
         yield ending

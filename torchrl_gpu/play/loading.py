@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchrl_gpu.archives import read_archive
 from torchrl_gpu.cli.lightning_cli import PackageCLI, build
 from torchrl_gpu.cli.options import resolve_configs
 from torchrl_gpu.envs.base import BatchedEnv
@@ -13,7 +14,6 @@ from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.policies.packing.irregular_baselines import RULE
 from torchrl_gpu.policies.policy import Policy
-from torchrl_gpu.training.checkpoint import read_archive
 from torchrl_gpu.training.data import suite_of
 
 PREFERRED = (RULE, "heightmap minimisation")  # who plays without a checkpoint, where there are such baselines

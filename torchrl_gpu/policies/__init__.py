@@ -3,6 +3,9 @@
 from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, PPO, SAC, Agent, Rainbow
 from torchrl_gpu.policies.cloning import BCPolicy, ClonedChoice
 from torchrl_gpu.policies.exploration import EpsilonGreedy
+from torchrl_gpu.policies.export import export_policy
+from torchrl_gpu.policies.inference import InferencePolicy
+from torchrl_gpu.policies.loading import load_policy
 from torchrl_gpu.policies.networks.navigation import (
     NavigationActor,
     NavigationAtoms,
@@ -41,6 +44,7 @@ __all__ = [
     "ClonedChoice",
     "EpsilonGreedy",
     "FromClips",
+    "InferencePolicy",
     "NavigationActor",
     "NavigationAtoms",
     "NavigationCritic",
@@ -66,4 +70,6 @@ __all__ = [
     "VectorGaussian",
     "VectorScores",
     "VectorValue",
+    "export_policy",
+    "load_policy",
 ]

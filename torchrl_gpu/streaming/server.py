@@ -18,7 +18,7 @@ from torchrl_gpu.streaming.web.settings import ServerSettings
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
-    from torchrl_gpu.streaming.web.service import Service
+    from torchrl_gpu.streaming.web.service import AddRoutes, Service
 
 _ANYWHERE = ("0.0.0.0", "::")
 
@@ -45,6 +45,8 @@ class StreamServer:
         port_tries: Ports from `port` on that are tried where one is in use.
         allowed_origins: Pages of other hosts that may connect or show the page in a frame: "https://lab.example".
         pipeline: A `GpuFramePipeline` that makes the JPEGs; None for OpenCV, and one of its own for frames on a GPU.
+        add_routes: Adds routes of one's own to the aiohttp application, behind the same token and limits.
+        max_body_bytes: Largest body of a request.
 
     Raises:
         ValueError: An argument is something else, or there is no token for a host beyond this machine.
@@ -67,6 +69,8 @@ class StreamServer:
         port_tries: int = ServerSettings.port_tries,
         allowed_origins: Sequence[str] = ServerSettings.allowed_origins,
         pipeline: GpuFramePipeline | None = None,
+        add_routes: AddRoutes | None = None,
+        max_body_bytes: int = 65_536,
     ) -> None:
         self.settings = ServerSettings(
             host,
@@ -84,7 +88,7 @@ class StreamServer:
         )
         for module in ("aiohttp", "cv2", "av", "prometheus_client"):
             load(module)
-        self._pipeline = pipeline
+        self._pipeline, self._add_routes, self._max_body_bytes = pipeline, add_routes, max_body_bytes
         self._service: Service | None = None
         self._owner = os.getpid()
 
@@ -98,7 +102,7 @@ class StreamServer:
             self._owner = os.getpid()
             from torchrl_gpu.streaming.web.service import Service  # brings aiohttp
 
-            self._service = Service(self.settings, self._pipeline)
+            self._service = Service(self.settings, self._pipeline, self._add_routes, self._max_body_bytes)
             atexit.register(self._stop_quietly)
         return self
 

@@ -1,13 +1,12 @@
-"""Checkpoints, looked at before they are trusted: no code in them runs, and what is wrong is said in one line."""
+"""Checkpoints, looked at before they are trusted: what is wrong is said in one line."""
 
 from __future__ import annotations
 
-import pickle
-import re
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torchrl_gpu.archives import read_archive
 
 if TYPE_CHECKING:
     from torch import nn
@@ -29,36 +28,6 @@ def check_checkpoint(path: str | Path, module: nn.Module | None = None) -> None:
         raise ValueError(f"checkpoint {path}: want a checkpoint of a training run; got no state_dict in it")
     if module is not None:
         _compare(path, state, module)
-
-
-def read_archive(path: Path, what: str) -> dict[str, Any]:
-    """A dict of tensors and plain values that `torch.save` wrote; tensors stay on disk until they are used.
-
-    Args:
-        path: The file.
-        what: Names it in errors.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is truncated, no such archive, or holds code.
-    """
-    import torch
-
-    where = f"{what} {path}"
-    if not path.exists():
-        raise FileNotFoundError(f"{where}: want an existing file; got none there")
-    if not path.is_file() or not zipfile.is_zipfile(path):
-        found = f"{path.stat().st_size} bytes that are none" if path.is_file() else "a folder"
-        raise ValueError(f"{where}: want a complete archive as torch.save writes it; got {found}")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(f"{where}: want tensors and plain values only; got {_refused(error)}") from error
-    except (RuntimeError, EOFError, KeyError, ValueError) as error:
-        raise ValueError(f"{where}: want a complete archive; got {_first_line(error)}") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{where}: want a dict; got a {type(content).__name__}")
-    return content
 
 
 def _compare(path: str | Path, state: Mapping[str, Any], module: nn.Module) -> None:
@@ -83,14 +52,3 @@ def _shape(value: Any) -> tuple[int, ...] | None:
 
 def _named(keys: list[str]) -> str:
     return keys[0] if len(keys) == 1 else f"{keys[0]} and {len(keys) - 1} more"
-
-
-def _refused(error: Exception) -> str:
-    """What `weights_only` refused, from the middle of torch's long advice."""
-    match = re.search(r"GLOBAL ([\w.]+)", str(error)) or re.search(r"global ([\w.]+)", str(error))
-    return f"a pickle that calls {match[1]}" if match else f"a pickle that is refused: {_first_line(error)}"
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{lines[0] if lines else type(error).__name__}"

@@ -16,10 +16,7 @@ from typing import Any
 
 import torch
 
-from torchrl_gpu.training.checkpoint import read_archive
-
-ENTRY = "torchrl_gpu"
-"""Entry of a checkpoint that holds what `Trainer.save_checkpoint` does not know of: see `checkpoint_entry`."""
+from torchrl_gpu.archives import ENTRY, read_archive
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _PART = re.compile(r"[A-Za-z0-9._-]{1,80}-[0-9a-f]{12}\.rank\d{1,5}\.pt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar, cast, final
 
@@ -150,7 +151,7 @@ class QuantileScores(TensorDictModuleBase):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes `action_value` (…, A) float32."""
         taus = self.risk(tensordict) * self.even  # (…, U) of each row, or (U,) for all
-        scores = _mean(self.network, observed(self.network, tensordict), taus, tensordict.numel())
+        scores = _mean(self.network, observed(self.network, tensordict), taus, math.prod(tensordict.shape))
         return tensordict.set("action_value", scores)
 
 

@@ -117,6 +117,8 @@ class NavigationAtoms(nn.Module):
         """Means (…, A) float32 of the distributions of the same inputs, followed by the values (Z,), in less memory."""
         *observations, values = inputs
         value, hidden, weights = self._streams(*observations)
+        if torch.compiler.is_exporting():  # a graph for any number of rows
+            return (self._logits(value, hidden, weights).softmax(-1) * values).sum(-1)
         num_logits, rows = len(weights[1]), value[..., 0].numel()
         if value.device.type == "cpu" and not torch.compiler.is_compiling():
             rows = _LOGITS_AT_ONCE // num_logits

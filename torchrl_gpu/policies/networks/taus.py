@@ -38,5 +38,7 @@ class TauEmbedding(nn.Module):
 
 def in_parts(taus: Tensor, rows: int) -> tuple[Tensor, ...]:
     """Shares (…, U) in parts of as many as are best computed at once, each for that many rows."""
+    if torch.compiler.is_exporting():  # a graph for any number of rows
+        return (taus,)
     pairs = _AT_ONCE.get(taus.device.type, _AT_ONCE_ELSEWHERE)
     return taus.split(max(1, pairs // max(1, rows)), -1)

@@ -34,7 +34,7 @@ class PlacementQuantiles(nn.Module):
         """Quantiles (…, U, A) float32 of the inputs of `PlacementScores`, followed by τ (…, U) or (U,)."""
         *observations, taus = inputs
         planes, legal, batch = placement_planes(self.scores, *observations)
-        num, number = len(legal), taus.shape[-1]
+        num, number = legal.shape[0], taus.shape[-1]
         maps = self.scores.maps(planes).unflatten(0, (num, 1, -1))  # (B, 1, J, C, Gx, Gy)
         scale = self.taus(taus.expand(*batch, number).reshape(num, number))  # (B, U, C)
         shaped = (maps * scale[:, :, None, :, None, None]).flatten(0, 2)
@@ -75,8 +75,8 @@ class PlacementAtoms(nn.Module):
         """Logits (…, A, Z) float32 of the inputs of `PlacementScores`."""
         planes, legal, batch = placement_planes(self.trunk, *observations)
         maps = self.trunk.maps(planes)
-        advantage = self.advantage(maps.movedim(1, -1)).float().reshape(len(legal), -1, self.num_atoms)
-        value = self.value(pooled(maps).unflatten(0, (len(legal), -1)).mean(1)).float()
+        advantage = self.advantage(maps.movedim(1, -1)).float().reshape(legal.shape[0], -1, self.num_atoms)
+        value = self.value(pooled(maps).unflatten(0, (legal.shape[0], -1)).mean(1)).float()
         count = legal.sum(1)[:, None].clamp_min(1)
         mean = torch.where(legal[..., None], advantage, 0.0).sum(1) / count
         return ((value - mean)[:, None] + advantage).view(*batch, -1, self.num_atoms)

@@ -71,7 +71,7 @@ class PlacementScores(nn.Module):
 
     def dueling(self, maps: Tensor, legal: Tensor) -> Tensor:
         """Q-values (B, A) float32 of maps (B·J, C, Gx, Gy) under legal actions (B, A)."""
-        num = len(legal)
+        num = legal.shape[0]
         advantage = self.advantage(maps).reshape(num, -1).float()
         value = self.value(pooled(maps).unflatten(0, (num, -1)).mean(1)).float()  # (B, 1)
         count = legal.sum(1, keepdim=True).clamp_min(1)

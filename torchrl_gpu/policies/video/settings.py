@@ -12,7 +12,8 @@ from torchrl_gpu.policies.video.clips import VideoEncoder
 from torchrl_gpu.policies.video.r3d import R3D18
 from torchrl_gpu.policies.video.simple import Simple2DCNN, Simple3DCNN
 from torchrl_gpu.policies.video.timesformer import SIZES, TimeSformer
-from torchrl_gpu.policies.video.weights import check_weights, kinetics_weights, read_weights
+from torchrl_gpu.policies.video.weights import kinetics_weights, read_weights
+from torchrl_gpu.policies.weights import check_weights
 
 ARCHITECTURES = ("simple2dcnn", "simple3dcnn", "r3d18", "timesformer")
 NORMS = ("auto", "frozen", "group")

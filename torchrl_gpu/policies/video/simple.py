@@ -15,7 +15,7 @@ from typing import final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import conv3d, linear
 
 from torchrl_gpu import arguments
 from torchrl_gpu.policies.video.clips import Projection, VideoEncoder
@@ -120,6 +120,8 @@ def _pixel_convolution(clips: Tensor, weight: Tensor, bias: Tensor | None) -> Te
         (B, T-t+1, P, C) for the P patches of a frame: cells of 16×16 pixels row by row, in each its four quarters, in
         each of those its four patches. So what a later convolution puts together lies side by side already.
     """
+    if torch.compiler.is_exporting():
+        return _plain_pixel_convolution(clips, weight, bias)
     batch, frames, _, height, width = clips.shape
     taken, rows, columns = weight.shape[2], height // _CELL, width // _CELL
     kept = frames - taken + 1
@@ -132,6 +134,14 @@ def _pixel_convolution(clips: Tensor, weight: Tensor, bias: Tensor | None) -> Te
     flat = weight.transpose(1, 2).flatten(1) * _SCALE
     assert bias is not None
     return linear(patches.to(flat.dtype), flat, bias - _CENTRE * flat.sum(1)).relu_()
+
+
+def _plain_pixel_convolution(clips: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The same by torch's own operator, for formats that cannot move four bytes as one number."""
+    pixels = (clips.to(weight.dtype) - _CENTRE) * _SCALE
+    maps = conv3d(pixels.transpose(1, 2), weight, bias, (1, _PATCH, _PATCH)).relu()  # (B, C, T-t+1, H/4, W/4)
+    quarters = maps.unflatten(4, (-1, 2, 2)).unflatten(3, (-1, 2, 2))  # (…, rows, 2, 2, columns, 2, 2)
+    return quarters.permute(0, 2, 3, 6, 4, 7, 5, 8, 1).flatten(2, 7)
 
 
 def _convolution(x: Tensor, layer: nn.Conv2d | nn.Conv3d) -> Tensor:

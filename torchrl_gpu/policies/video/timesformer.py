@@ -80,7 +80,7 @@ class TimeSformer(VideoEncoder):
 
     def encode(self, clips: Tensor) -> Tensor:
         first, tokens = self.class_token + self.space[0], self._tokens(clips)
-        first = first.expand(len(clips), 1, -1)
+        first = first.expand(clips.shape[0], 1, -1)
         for block in self.blocks:
             # One tensor of all tokens between blocks, so that a checkpoint keeps one.
             packed = torch.cat([first, tokens.flatten(1, 2)], 1)

@@ -1,4 +1,4 @@
-"""Weights of encoders from files: read without running code in them, and looked at before they are taken."""
+"""Weights of encoders from files, read without running code in them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 import torch
-from torch import Tensor, nn
-
-_NAMED = 3  # weights that a message names
+from torch import Tensor
 
 
 def read_weights(path: Path) -> dict[str, Any]:
@@ -57,38 +55,6 @@ def kinetics_weights() -> dict[str, Tensor]:
             f" Fetch {url} elsewhere and place it at {place}, or name its path: pretrained: PATH"
         ) from error
     return found
-
-
-def check_weights(where: str, state: Mapping[str, Any], module: nn.Module) -> None:
-    """Returns if a state dict holds all weights of the module and no others, of their shapes and types, and finite.
-
-    Raises:
-        ValueError: It does not; the message begins with `where` and names the weights.
-    """
-    wanted = module.state_dict()
-    problems = {
-        "none for": [name for name in wanted if name not in state],
-        "others too": [name for name in state if name not in wanted],
-        "no tensors": [name for name in wanted if not isinstance(state.get(name, wanted[name]), Tensor)],
-    }
-    for problem, names in problems.items():
-        if names:
-            raise ValueError(
-                f"{where}: want the weights of this {type(module).__name__}; got {problem} {_listed(names)}"
-            )
-    for name, weight in wanted.items():
-        found = state[name]
-        if found.shape != weight.shape or found.dtype != weight.dtype:
-            came = f"{found.dtype} {tuple(found.shape)}"
-            raise ValueError(f"{where}: want {name} as {weight.dtype} {tuple(weight.shape)}; got {came}")
-    broken = [name for name in wanted if not state[name].isfinite().all()]
-    if broken:
-        raise ValueError(f"{where}: want finite weights; got others in {_listed(broken)}")
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(map(str, names[:_NAMED])) + more
 
 
 def _reason(error: Exception) -> str:

@@ -17,6 +17,7 @@ from torchrl_gpu.streaming.web.settings import ServerSettings
 
 _IDLE_TIMEOUT = 10.0  # seconds that a connection may say nothing, or a request that is no viewer's may take
 _SPARE_CONNECTIONS = 64
+MAX_BODY_BYTES = 65_536
 
 
 class ViewerLimit:
@@ -65,6 +66,7 @@ class AppState:
         viewers: How many may watch.
         connections: How many connections there may be, and how long those last that watch nothing.
         port: Where the server listens.
+        max_body_bytes: Of a request.
         page: The HTML of the page.
         sockets: Open WebSockets.
         closers: Awaited when the server stops, such as the closing of peer connections.
@@ -73,6 +75,7 @@ class AppState:
     settings: ServerSettings
     hub: Hub
     port: int = 0
+    max_body_bytes: int = MAX_BODY_BYTES
     sockets: set[web.WebSocketResponse] = field(default_factory=set)
     closers: set[Callable[[], Awaitable[object]]] = field(default_factory=set)
 
@@ -81,7 +84,7 @@ class AppState:
         self.failures = FailureLimit()
         self.viewers = ViewerLimit(self.settings.max_clients, self.hub.metrics)
         wanted = 2 * self.settings.max_clients + _SPARE_CONNECTIONS
-        self.connections = ConnectionLimit(wanted, _IDLE_TIMEOUT, descriptors_left())
+        self.connections = ConnectionLimit(wanted, _IDLE_TIMEOUT, descriptors_left(), 2 * self.max_body_bytes)
         self.page = resources.files(__package__).joinpath("static", "index.html").read_text(encoding="utf-8")
 
     async def close(self) -> None:

@@ -21,7 +21,7 @@ from torchrl_gpu.streaming.web.security import network
 
 Factory = Callable[[], asyncio.Protocol]
 _LOG = logging.getLogger(__name__)
-_MAX_REQUEST_BYTES = 131_072  # of a request and what comes behind it, until it has been answered
+_MAX_REQUEST_BYTES = 131_072
 _BYTES_PER_SECOND, _BYTES_AT_ONCE = 65_536.0, 262_144.0  # from a viewer on a WebSocket
 _HANDSHAKE_TIMEOUT = 10.0
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -58,10 +58,17 @@ class ConnectionLimit:
         idle_timeout: Seconds that a connection may wait for its first request, take for one that is no viewer's, and
             stay without another.
         descriptors: What they have to make do with.
+        max_request_bytes: Of a request and what comes behind it, until it has been answered.
     """
 
-    def __init__(self, limit: int, idle_timeout: float, descriptors: DescriptorLimit | None = None) -> None:
-        self.idle_timeout = idle_timeout
+    def __init__(
+        self,
+        limit: int,
+        idle_timeout: float,
+        descriptors: DescriptorLimit | None = None,
+        max_request_bytes: int = _MAX_REQUEST_BYTES,
+    ) -> None:
+        self.idle_timeout, self.max_request_bytes = idle_timeout, max_request_bytes
         self._has_warned = False
         self._descriptors = descriptors or DescriptorLimit()
         self._limit = int(min(limit, self._descriptors.room))
@@ -196,7 +203,7 @@ class GuardedConnection(asyncio.Protocol):
         self.idle_since = time.monotonic()
         self._connections = connections
         self._protocol = protocol
-        self._bytes_left = _MAX_REQUEST_BYTES
+        self._bytes_left = connections.max_request_bytes
         self._bucket: TokenBucket | None = None
         self._on_flood: Callable[[], None] = self.drop
         self._is_paused = False
@@ -241,7 +248,8 @@ class GuardedConnection(asyncio.Protocol):
     def start_timer(self) -> None:
         """Starts the clock, and the count of bytes."""
         self.stop_timer()
-        self.is_idle, self.idle_since, self._bytes_left = True, time.monotonic(), _MAX_REQUEST_BYTES
+        self.is_idle, self.idle_since = True, time.monotonic()
+        self._bytes_left = self._connections.max_request_bytes
         self._deadline = asyncio.get_running_loop().call_later(self._connections.idle_timeout, self.drop)
 
     def stop_timer(self) -> None:

@@ -29,7 +29,6 @@ from torchrl_gpu.streaming.web.access import (
 from torchrl_gpu.streaming.web.app_state import AppState
 from torchrl_gpu.streaming.web.security import content_security_policy
 
-MAX_BODY_BYTES = 65_536
 _BODY_TIMEOUT = 5.0
 _SNAPSHOT_TIMEOUT = 1.0
 _FRESH = 0.25  # seconds: a snapshot may be this much older than its request, and waits so long for a younger frame
@@ -37,7 +36,7 @@ _FRESH = 0.25  # seconds: a snapshot may be this much older than its request, an
 
 def make_app(state: AppState) -> web.Application:
     """The application of a server."""
-    app = web.Application(middlewares=[guard], client_max_size=MAX_BODY_BYTES)
+    app = web.Application(middlewares=[guard], client_max_size=state.max_body_bytes)
     app[STATE] = state
     app.on_response_prepare.append(add_headers)
     app.add_routes(
@@ -151,12 +150,18 @@ async def health(request: web.Request) -> web.StreamResponse:
 async def read_json(request: web.Request) -> Any:
     """The JSON of a request's body; raises 400 for anything else, 408 where it does not come, 413 where it is large."""
     try:
-        async with asyncio.timeout(_BODY_TIMEOUT):
-            return json.loads(await request.read())
-    except TimeoutError:
-        raise web.HTTPRequestTimeout(**error_body("want the body within 5 s")) from None
+        return json.loads(await read_body(request))
     except (ValueError, RecursionError):
         raise web.HTTPBadRequest(**error_body("want JSON")) from None
+
+
+async def read_body(request: web.Request) -> bytes:
+    """A request's body; raises 408 where it does not come, 413 where it is large."""
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT):
+            return await request.read()
+    except TimeoutError:
+        raise web.HTTPRequestTimeout(**error_body("want the body within 5 s")) from None
 
 
 async def _newest(subscription: Subscription, since: float) -> EncodedPicture | None:

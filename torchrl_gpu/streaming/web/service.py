@@ -12,6 +12,7 @@ import ssl
 import stat
 import threading
 import traceback
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -19,7 +20,7 @@ from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 
 from torchrl_gpu.streaming.broadcast.encoder_thread import EncoderThread
 from torchrl_gpu.streaming.broadcast.hub import Hub
-from torchrl_gpu.streaming.web.app_state import AppState
+from torchrl_gpu.streaming.web.app_state import MAX_BODY_BYTES, AppState
 from torchrl_gpu.streaming.web.routes import make_app
 from torchrl_gpu.streaming.web.settings import ServerSettings
 
@@ -31,6 +32,9 @@ _BACKLOG = 128
 _TIMEOUT = 10.0  # seconds that starting and stopping may take
 _SHUTDOWN_TIMEOUT = 1.0
 _PEER_ERRORS = (HttpProcessingError, PayloadEncodingError, OSError)
+AddRoutes = Callable[[web.Application], None]
+"""Adds routes, and what runs beside them, to an application."""
+
 _PARSERS = ("aiohttp", "aioice", "aiortc", "pylibsrtp", "OpenSSL")  # packages that read what strangers send
 
 
@@ -40,6 +44,8 @@ class Service:
     Args:
         settings: What it was told.
         pipeline: A `GpuFramePipeline` that makes JPEGs, if not OpenCV.
+        add_routes: Adds to what is served.
+        max_body_bytes: Of a request.
 
     Attributes:
         hub: Its streams.
@@ -50,8 +56,14 @@ class Service:
         RuntimeError: It does not start.
     """
 
-    def __init__(self, settings: ServerSettings, pipeline: GpuFramePipeline | None = None) -> None:
-        self.settings = settings
+    def __init__(
+        self,
+        settings: ServerSettings,
+        pipeline: GpuFramePipeline | None = None,
+        add_routes: AddRoutes | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        self.settings, self._add_routes, self._max_body_bytes = settings, add_routes, max_body_bytes
         self.hub = Hub(settings.fps, settings.instant_replay_s)
         self._tls = tls_context(settings.tls)
         self._encoder = EncoderThread(self.hub, settings.jpeg_quality, pipeline)
@@ -92,10 +104,13 @@ class Service:
     async def _serve(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._note)
         self.hub.attach(asyncio.get_running_loop())
-        state = AppState(self.settings, self.hub, self.port)
+        state = AppState(self.settings, self.hub, self.port, self._max_body_bytes)
+        app = make_app(state)
+        if self._add_routes is not None:
+            self._add_routes(app)
         # Addresses may carry tokens, so that no request is ever logged.
         runner = web.AppRunner(
-            make_app(state),
+            app,
             access_log=None,
             logger=_request_log(),
             keepalive_timeout=state.connections.idle_timeout,

@@ -1,0 +1,113 @@
+"""Checkpoints as runs of the command line write them, without the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.policies.navigation_spaces import AGENTS, make, networks_for, space_of, states
+from tests.training.tiny import packing_env
+from torchrl_gpu import policies
+from torchrl_gpu.archives import ENTRY
+from torchrl_gpu.policies import Agent, AgentSpace, ClipEncoder, FromClips
+
+CLIP = (4, 3, 16, 16)
+PACKING = {"DQN": "PlacementScores", "IQN": "PlacementQuantiles", "Rainbow": "PlacementAtoms"}
+
+
+def class_path(name: str, **arguments: Any) -> dict[str, Any]:
+    """A class of the package with its arguments, as a configuration holds it."""
+    return {"class_path": f"torchrl_gpu.policies.{name}", "init_args": arguments}
+
+
+def content_of(agent: Agent, init_args: dict[str, Any], env: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What `Trainer.save_checkpoint` and `EpisodeCheckpoint` write of a run with this agent, as far as it decides."""
+    arguments = {"env": class_of_env(agent.space, env or {}), **init_args}
+    config = {"model": {"class_path": "torchrl_gpu.training.OffPolicy", "init_args": arguments}}
+    return {
+        "state_dict": {f"agent.{name}": value for name, value in agent.state_dict().items()},
+        "global_step": 6,
+        "frames": 96,
+        "agent_space": agent.space.to_dict(),
+        ENTRY: {"config": config, "versions": {"torch": str(torch.__version__)}, "commit": None, "module": "OffPolicy"},
+    }
+
+
+def class_of_env(space: AgentSpace, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The environment as a configuration holds it."""
+    return {"class_path": f"torchrl_gpu.envs.{space.source}", "init_args": arguments}
+
+
+def navigator(name: str, **arguments: Any) -> tuple[Agent, dict[str, Any]]:
+    """A navigation agent with other weights than those of a fresh one, and how a configuration names it."""
+    networks = networks_for(name)
+    named = {key: class_path(getattr(net, "func", net).__name__) for key, net in networks.items()}
+    for key, net in networks.items():
+        named[key]["init_args"] = dict(getattr(net, "keywords", {}))
+    return make(name, **arguments), {"agent": class_path(name, **named, **arguments)}
+
+
+def packer(name: str) -> tuple[Agent, dict[str, Any]]:
+    """An agent that packs bins of 5×5×5 cells, one box at a time."""
+    network, small = PACKING[name], {"channels": 4, "blocks": 1}
+    torch.manual_seed(1)
+    made = getattr(policies, name)(AgentSpace.of(packing_env()), network=partial(getattr(policies, network), **small))
+    with torch.no_grad():
+        for weight in made.parameters_to_train:
+            weight.add_(0.1 * torch.randn_like(weight))
+    return made, {"agent": class_path(name, network=class_path(network, **small), targets={"tau": 0.01})}
+
+
+def washer(video: bool) -> tuple[Agent, dict[str, Any]]:
+    """SAC at the sink, from six numbers or from clips."""
+    seen = {"clip": (CLIP, "uint8")} if video else {"observation": ((6,), "float32")}
+    space = AgentSpace("DishwashingEnv", (), seen, low=(0.0, 0.0), high=(1.0, 1.0))
+    torch.manual_seed(2)
+    sac = partial(policies.SAC, actor=policies.VectorGaussian, critic=policies.VectorCritic)
+    named = class_path("SAC", actor=class_path("VectorGaussian"), critic=class_path("VectorCritic"), exploration=None)
+    if not video:
+        return sac(space), {"agent": named}
+    encoder = {"arch": "simple2dcnn", "num_features": 8, "pretrained": False}
+    made = FromClips(space, encoder=ClipEncoder(**encoder).make, agent=sac, shift=0)  # type: ignore[arg-type]
+    return made, {"agent": named, "encoder": encoder, "shift": 0}
+
+
+EVERY: dict[str, Callable[[], tuple[Agent, dict[str, Any]]]] = {
+    **{f"{name} navigates": partial(navigator, name) for name in AGENTS},
+    **{f"{name} packs": partial(packer, name) for name in PACKING},
+    "SAC washes": partial(washer, False),
+    "SAC watches": partial(washer, True),
+}
+"""What runs of the shipped kinds come to: the agent, and `model.init_args` of its configuration."""
+
+
+def saved(folder: Path, kind: str) -> tuple[Path, Agent]:
+    """The checkpoint of one of them, and its agent."""
+    agent, init_args = EVERY[kind]()
+    path = folder / "last.ckpt"
+    torch.save(content_of(agent, init_args), path)
+    return path, agent
+
+
+def observations(agent: Agent, rows: int, seed: int = 3) -> dict[str, torch.Tensor]:
+    """Made-up observations of an agent, (rows, …): masks with a legal action, bytes of pictures, numbers."""
+    if agent.space.source == "NavigationSpec":
+        seen = states(rows, version="v3", num_actions=agent.space.num_actions, seed=seed)
+        return {name: seen[name] for name in agent.space.observations}
+    if agent.space.source == "PackingEnv":
+        env = packing_env(rows)
+        shown = env.reset()
+        return {name: shown[name].clone() for name in agent.space.observations}
+    generator = torch.Generator().manual_seed(seed)
+    out = {}
+    for name, (shape, dtype) in agent.space.observations.items():
+        drawn = torch.rand((rows, *shape), generator=generator)
+        out[name] = (255 * drawn).to(torch.uint8) if dtype == "uint8" else drawn
+    return out
+
+
+__all__ = ["EVERY", "class_path", "content_of", "navigator", "observations", "packer", "saved", "space_of", "washer"]

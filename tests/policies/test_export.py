@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from tensordict import TensorDict
+from torch import Tensor
+
+from tests.policies import checkpoints
+from tests.policies.packing.packer_scenes import narrow, solids_env
+from torchrl_gpu.policies import AgentSpace, InferencePolicy, export, export_policy, load_policy
+from torchrl_gpu.policies.packing import HierarchicalPacker
+
+
+def check_same(policy: InferencePolicy, seen: dict[str, Tensor], got: Tensor) -> None:
+    """Actions as the policy's, or discrete ones that are worth as much: ties may fall otherwise."""
+    wanted = policy.policy(TensorDict({name: seen[name] for name in policy.in_keys}, [len(got)]))
+    assert got.shape == wanted["action"].shape
+    if policy.space.num_actions is None:
+        torch.testing.assert_close(got, wanted["action"], atol=1e-5, rtol=1e-5)
+    else:
+        values = wanted["action_value"].gather(1, torch.stack([got, wanted["action"]], 1))
+        torch.testing.assert_close(values[:, 0], values[:, 1], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", checkpoints.EVERY)
+def test_every_agent_leaves_the_lab_as_onnx(tmp_path: Path, kind: str) -> None:
+    path, agent = checkpoints.saved(tmp_path, kind)
+    written = export_policy(path, tmp_path / "policy.onnx")
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(written), providers=["CPUExecutionProvider"])
+    policy, seen = load_policy(path, "cpu"), checkpoints.observations(agent, 5, seed=8)
+    (got,) = session.run(None, {name: seen[name].numpy() for name in policy.in_keys})
+    check_same(policy, seen, torch.from_numpy(got))
+    told = json.loads((tmp_path / "policy.json").read_text())
+    assert [each["name"] for each in told["inputs"]] == [each.name for each in session.get_inputs()]
+    assert told["parity"]["largest_difference"] <= 1e-4
+    assert {each.name for each in tmp_path.iterdir()} == {
+        "last.ckpt",
+        *(f"policy.{end}" for end in ("onnx", "json", "yaml")),
+    }
+
+
+@pytest.mark.parametrize("kind", ["Rainbow packs", "SAC watches"])
+def test_a_program_of_torch_decides_the_same(tmp_path: Path, kind: str) -> None:
+    path, agent = checkpoints.saved(tmp_path, kind)
+    policy, seen = load_policy(path, "cpu"), checkpoints.observations(agent, 5, seed=8)
+    written = export_policy(policy, tmp_path / "policy.pt2", "pt2")
+    program = torch.export.load(str(written)).module()
+    got = program(*(seen[name] for name in policy.in_keys))
+    check_same(policy, seen, got)
+
+
+@pytest.mark.parametrize("kind", ["DQN navigates", "DDPG navigates"])
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda action: action + 0.01 if action.is_floating_point() else 24 - action, lambda action: action[:, None]],
+)
+def test_a_file_that_decides_otherwise_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, spoil: Any
+) -> None:
+    path, _ = checkpoints.saved(tmp_path, kind)
+    write = export._write_pt2
+
+    def spoiled(*given: Any) -> Any:
+        run = write(*given)
+        return lambda observations: spoil(run(observations))
+
+    monkeypatch.setitem(export._WRITERS, "pt2", spoiled)
+    with pytest.raises(ValueError, match=r"want a file that decides as the policy does, .* and nothing is written"):
+        export_policy(path, tmp_path / "policy.pt2", "pt2")
+    assert [each.name for each in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_an_action_that_is_not_legal_is_another(tmp_path: Path) -> None:
+    path, _ = checkpoints.saved(tmp_path, "DQN navigates")
+    policy = load_policy(path, "cpu")
+
+    def illegal(observations: list[Tensor]) -> Tensor:
+        return observations[policy.in_keys.index("action_mask")].int().argmin(1)
+
+    assert export._difference(policy, illegal, 16) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("out", "format", "said"),
+    [("policy.pt", "onnx", "out must be the name of a .onnx file"), ("policy.onnx", "tflite", "format must be one of")],
+)
+def test_what_cannot_be_written_is_said(tmp_path: Path, out: str, format: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        export_policy(tmp_path / "nothing.ckpt", tmp_path / out, format)
+
+
+def test_the_hierarchical_packer_stays(tmp_path: Path) -> None:
+    env = solids_env(1)
+    policy = InferencePolicy(HierarchicalPacker(env, narrow()), AgentSpace.of(env), "HierarchicalPacker")
+    with pytest.raises(ValueError, match="got HierarchicalPacker, which decides with the item maps"):
+        export_policy(policy, tmp_path / "packer.pt2", "pt2")
+
+
+def test_leapp_finds_what_it_asks_for(tmp_path: Path) -> None:
+    path, _ = checkpoints.saved(tmp_path, "SAC washes")
+    written = export_policy(path, tmp_path / "policy.pt2", "pt2")
+    told = yaml.safe_load((tmp_path / "policy.yaml").read_text())
+    node = told["models"]["policy"]
+    for port in (*node["inputs"], *node["outputs"]):
+        assert {"name", "dtype", "shape", "type"} <= set(port)
+        assert len(port["element_names"][-1]) == port["shape"][-1]
+    assert node["parameters"]["model_path"] == written.name
+    assert told["pipeline"]["inputs"] == {"policy": ["observation"]}
+    assert set(told["pipeline"]) >= {"data_flow", "feedback_flow", "inputs", "outputs"}

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict
+
+from tests.policies import checkpoints
+from tests.policies.packing.packer_scenes import NARROW, narrow, solids_env
+from torchrl_gpu.archives import ENTRY
+from torchrl_gpu.policies import AgentSpace, InferencePolicy, PolicyWrapper, load_policy
+from torchrl_gpu.policies.packing import HierarchicalPacker
+
+
+@pytest.mark.parametrize("kind", checkpoints.EVERY)
+def test_a_loaded_policy_decides_as_the_agent_that_was_saved(tmp_path: Path, kind: str) -> None:
+    path, agent = checkpoints.saved(tmp_path, kind)
+    seen = checkpoints.observations(agent, 7)
+    wanted = PolicyWrapper(agent, flat=True).eval()(TensorDict(dict(seen), [7]))["action"]
+    before = torch.get_rng_state()
+    policy = load_policy(path, "cpu")
+    assert torch.equal(torch.get_rng_state(), before), "loading draws from nobody's generator"
+    shown = TensorDict(dict(seen), [7])
+    assert torch.equal(policy(shown)["action"], wanted)
+    assert not policy.training
+    assert not any(weight.requires_grad for weight in policy.parameters())
+    assert policy.about["frames"] == 96
+    assert wanted.unique(dim=0).shape[0] > 1, "these observations tell policies apart"
+
+
+def test_robots_are_read_and_written_where_the_environment_keeps_them(tmp_path: Path) -> None:
+    path, agent = checkpoints.saved(tmp_path, "DDPG navigates")
+    seen = checkpoints.observations(agent, 6)
+    robots = TensorDict(seen, [6]).reshape(2, 3)
+    policy = load_policy(path, "cpu")
+    flat = policy(TensorDict({name: value.clone() for name, value in seen.items()}, [6]))["action"]
+    grouped = policy(TensorDict({"robots": robots}, [2]))["robots", "action"]
+    assert torch.equal(grouped.reshape(6, 2), flat)
+    assert (grouped[~robots["active"][..., 0]] == 0).all(), "a robot that takes no part does nothing"
+
+
+def test_one_vector_may_come_as_a_tensor(tmp_path: Path) -> None:
+    path, agent = checkpoints.saved(tmp_path, "SAC washes")
+    policy, seen = load_policy(path, "cpu"), checkpoints.observations(agent, 4)
+    action = policy(seen["observation"])
+    assert torch.equal(action, policy(TensorDict(seen, [4]))["action"])
+    assert torch.equal(policy(seen["observation"][0]), action[0])
+    with pytest.raises(ValueError, match="observation must be of dtype float32"):
+        policy(seen["observation"].double())
+    with pytest.raises(ValueError, match="must have shape"):
+        policy(seen["observation"][:, :5])
+
+
+def test_several_entries_do_not_come_as_a_tensor(tmp_path: Path) -> None:
+    path, _ = checkpoints.saved(tmp_path, "DQN packs")
+    policy = load_policy(path, "cpu")
+    with pytest.raises(ValueError, match=r"want a TensorDict with box_heightmap, .*; got one tensor alone"):
+        policy(torch.zeros(2, 5))
+    with pytest.raises(ValueError, match="box_heightmap must be a tensor; got none"):
+        policy(TensorDict({}, [2]))
+
+
+def plain(path: Path, **changes: Any) -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+    content = {"model_state_dict": net.state_dict(), "obs_dim": 5, "action_dim": 3, "activation": "tanh"}
+    torch.save(content | changes, path)
+    return net
+
+
+def test_a_plain_file_is_linear_layers(tmp_path: Path) -> None:
+    net, seen = plain(tmp_path / "net.pt"), torch.randn(4, 5)
+    policy = load_policy(tmp_path / "net.pt", "cpu")
+    assert torch.equal(policy(seen), net(seen))
+    net.insert(1, torch.nn.ReLU())
+    plain(tmp_path / "relu.pt", activation="relu")
+    wanted = net[3](net[0](seen).relu())
+    assert torch.equal(load_policy(tmp_path / "relu.pt", "cpu")(seen), wanted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"obs_dim": 6}, "want weights from 6 numbers to 3, as the file says; got some of \\[5, 8, 3\\]"),
+        ({"obs_dim": "5"}, "obs_dim must be a whole number"),
+        ({"activation": "sine"}, "activation must be one of relu, tanh"),
+        ({"model_state_dict": [1]}, "got a model_state_dict that is a list"),
+        ({"model_state_dict": {"norm": torch.ones(3)}}, "want weight and bias of linear layers"),
+        ({"model_state_dict": {"w": torch.ones(3, 5), "b": torch.ones(4)}}, "want weight and bias of linear layers"),
+    ],
+)
+def test_what_a_plain_file_says_must_be_so(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    plain(tmp_path / "net.pt", **changes)
+    with pytest.raises(ValueError, match=said):
+        load_policy(tmp_path / "net.pt", "cpu")
+
+
+def test_the_packer_is_loaded_into_an_environment(tmp_path: Path) -> None:
+    env, networks = solids_env(2), narrow()
+    with torch.no_grad():
+        for weight in networks.parameters():
+            weight.add_(0.02 * torch.randn_like(weight))
+    recorded = {
+        "networks": {
+            "class_path": "torchrl_gpu.policies.packing.PackerNetworks",
+            "init_args": {"channels": list(NARROW)},
+        }
+    }
+    content = {
+        "state_dict": {f"networks.{name}": value for name, value in networks.state_dict().items()},
+        ENTRY: {"config": {"model": {"init_args": recorded | {"shortlist": 3, "item_shortlist": 2}}}},
+    }
+    torch.save(content, tmp_path / "packer.ckpt")
+    with pytest.raises(ValueError, match=r"want the environment .* load_policy\(path, env=PackingEnv"):
+        load_policy(tmp_path / "packer.ckpt", "cpu")
+    policy = load_policy(tmp_path / "packer.ckpt", "cpu", env=env)
+    shown = env.reset()
+    wanted = HierarchicalPacker(env, networks, shortlist=3, item_shortlist=2)(shown.clone())["action"]
+    assert torch.equal(policy(shown)["action"], wanted)
+
+
+def test_an_environment_is_for_the_packer_alone(tmp_path: Path) -> None:
+    path, _ = checkpoints.saved(tmp_path, "SAC washes")
+    with pytest.raises(ValueError, match="want no env"):
+        load_policy(path, "cpu", env=solids_env(1))
+
+
+def test_weights_that_an_encoder_began_with_are_not_read_again(tmp_path: Path) -> None:
+    agent, init_args = checkpoints.washer(video=True)
+    init_args["encoder"] = init_args["encoder"] | {"pretrained": "/no/such/file.pt"}
+    torch.save(checkpoints.content_of(agent, init_args), tmp_path / "last.ckpt")
+    assert isinstance(load_policy(tmp_path / "last.ckpt", "cpu"), InferencePolicy)
+
+
+def test_two_hundred_hostile_files_are_refused(tmp_path: Path, child_environment: dict[str, str]) -> None:
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.policies.hostile_files", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        env=child_environment | {"PYTHONPATH": f"{child_environment['PYTHONPATH']}:{tmp_path}"},
+        timeout=280,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    ends = [json.loads(line) for line in run.stdout.splitlines()]
+    assert len(ends) == 200
+    assert [each for each in ends if each["end"] != "refused"] == []
+    form = re.compile("policy .*(want|must be) .*; got .*")
+    wrong = [each for each in ends if not form.fullmatch(each["said"])]
+    assert wrong == []
+    assert [each for each in ends if each["mib"] > 300] == []
+    assert not (tmp_path / "ran").exists(), "code in a file has run"
+
+
+def test_the_space_of_a_stranger_is_checked(tmp_path: Path) -> None:
+    agent, init_args = checkpoints.washer(video=False)
+    content = checkpoints.content_of(agent, init_args)
+    content["agent_space"] = AgentSpace("x", (), {"observation": ((7,), "float32")}, low=(0.0,), high=(1.0,)).to_dict()
+    torch.save(content, tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match=r"policy .*last.ckpt: weights: want .* as torch.float32 \(64, 7\); got"):
+        load_policy(tmp_path / "last.ckpt", "cpu")

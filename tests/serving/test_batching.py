@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+
+from torchrl_gpu.policies import AgentSpace, InferencePolicy
+from torchrl_gpu.serving.batching import Batching, Busy
+
+SPACE = AgentSpace("test", (), {"x": ((1,), "float32")}, low=(-1e9,), high=(1e9,))
+
+
+class Doubles(TensorDictModuleBase):
+    """Twice the observation; waits where it is told to, and fails over numbers below 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys = ["x"], ["action"]
+        self.sizes: list[int] = []
+        self.go = threading.Event()
+        self.go.set()
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        assert self.go.wait(10)
+        self.sizes.append(len(tensordict))
+        if bool((tensordict["x"] < 0).any()):
+            raise RuntimeError("below 0")
+        return tensordict.set("action", 2 * tensordict["x"])
+
+
+def batching(max_rows: int = 8, wait_s: float = 0.05, max_waiting: int = 64) -> tuple[Doubles, Batching]:
+    policy = Doubles()
+    return policy, Batching(InferencePolicy(policy, SPACE, "test"), max_rows, wait_s, max_waiting)
+
+
+def rows(*values: float) -> dict[str, np.ndarray]:
+    return {"x": np.array(values, np.float32)[:, None]}
+
+
+def ran(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(work, 20))
+
+
+def test_what_waits_is_decided_together_and_given_back_to_each() -> None:
+    async def work() -> None:
+        policy, passes = batching()
+        async with passes.running():
+            policy.go.clear()
+            first = asyncio.create_task(passes.act(rows(1)))
+            while passes.passes == 0:
+                await asyncio.sleep(0)
+            others = [asyncio.create_task(passes.act(rows(*range(n)))) for n in (1, 2, 3)]
+            await asyncio.sleep(0)
+            policy.go.set()
+            assert (await first).tolist() == [[2]]
+            for n, other in zip((1, 2, 3), others, strict=True):
+                assert (await other)[:, 0].tolist() == [2 * i for i in range(n)]
+        assert policy.sizes == [1, 6]
+
+    ran(work())
+
+
+def test_a_pass_takes_no_more_rows_than_it_may() -> None:
+    async def work() -> None:
+        policy, passes = batching(max_rows=4)
+        async with passes.running():
+            policy.go.clear()
+            tasks = [asyncio.create_task(passes.act(rows(*[float(i)] * 3))) for i in range(4)]
+            while passes.passes == 0:
+                await asyncio.sleep(0)
+            policy.go.set()
+            for i, task in enumerate(tasks):
+                assert (await task)[:, 0].tolist() == [2.0 * i] * 3
+        assert policy.sizes == [3, 3, 3, 3]
+
+    ran(work())
+
+
+def test_a_request_waits_for_others_that_are_expected_and_no_longer() -> None:
+    async def work() -> None:
+        policy, passes = batching(wait_s=0.2)
+        async with passes.running():
+            await asyncio.gather(passes.act(rows(1)), passes.act(rows(2)))
+            later = asyncio.get_running_loop().call_later(0.01, lambda: tasks.append(task(3)))
+
+            def task(value: float) -> asyncio.Task[np.ndarray]:
+                return asyncio.create_task(passes.act(rows(value)))
+
+            tasks = [task(4)]
+            await tasks[0]
+            assert not later.cancelled()
+            assert policy.sizes[-1] == 2, "one waited for the other"
+            await tasks[1]
+            begun = asyncio.get_running_loop().time()
+            await passes.act(rows(5))
+            assert asyncio.get_running_loop().time() - begun < 5, "nobody else came"
+            begun, before = asyncio.get_running_loop().time(), len(policy.sizes)
+            await passes.act(rows(6))
+            assert len(policy.sizes) == before + 1
+            assert asyncio.get_running_loop().time() - begun < 0.19, "one alone waits for nothing"
+
+    ran(work())
+
+
+def test_an_error_reaches_those_that_it_concerns_and_the_next_are_decided() -> None:
+    async def work() -> None:
+        _, passes = batching()
+        async with passes.running():
+            with pytest.raises(RuntimeError, match="below 0"):
+                await passes.act(rows(-1))
+            assert (await passes.act(rows(3))).tolist() == [[6]]
+
+    ran(work())
+
+
+def test_who_leaves_is_not_decided_and_too_many_are_sent_away() -> None:
+    async def work() -> None:
+        policy, passes = batching(max_waiting=4)
+        async with passes.running():
+            policy.go.clear()
+            first = asyncio.create_task(passes.act(rows(0)))
+            while passes.passes == 0:
+                await asyncio.sleep(0)
+            gone, stays = (asyncio.create_task(passes.act(rows(i, i))) for i in (1, 2))
+            await asyncio.sleep(0)
+            with pytest.raises(Busy):
+                await passes.act(rows(9))
+            gone.cancel()
+            await asyncio.sleep(0)
+            policy.go.set()
+            await first
+            assert (await stays)[:, 0].tolist() == [4, 4]
+        assert policy.sizes == [1, 2]
+
+    ran(work())
+
+
+def test_on_the_host_no_gradient_is_kept() -> None:
+    policy, passes = batching()
+    weight = torch.nn.Parameter(torch.ones(1))
+    policy.forward = lambda tensordict: tensordict.set("action", weight * tensordict["x"])  # type: ignore[method-assign]
+
+    async def work() -> np.ndarray:
+        async with passes.running():
+            return await passes.act(rows(3))
+
+    assert ran(work()).tolist() == [[3]]

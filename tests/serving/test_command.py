@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from tests.policies import checkpoints
+from torchrl_gpu.cli import main
+
+
+def test_from_a_checkpoint_to_an_answer_and_an_end(tmp_path: Path, child_environment: dict[str, str]) -> None:
+    path, _ = checkpoints.saved(tmp_path, "SAC washes")
+    command = [sys.executable, "-m", "torchrl_gpu.cli", "serve-policy", str(path), "--port", "0", "--device", "cpu"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment) as served:
+        assert served.stdout is not None
+        line = served.stdout.readline()
+        found = re.fullmatch(r"serve-policy: SAC on cpu at http://127.0.0.1:(\d+)/\n", line)
+        assert found, line
+        connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=20)
+        connection.request("POST", "/act", save({"observation": np.zeros((2, 6), np.float32)}))
+        assert load(connection.getresponse().read())["action"].shape == (2, 2)
+        connection.close()
+        served.send_signal(signal.SIGTERM)
+        assert served.wait(120) == 0
+
+
+def test_what_cannot_be_served_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.ckpt").write_text("no checkpoint")
+    assert main(["serve-policy", str(tmp_path / "bad.ckpt")], "torchrl-gpu") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: policy ")
+    assert said.count("\n") == 1
+
+
+def test_export_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = checkpoints.saved(tmp_path, "SAC washes")
+    assert main(["export", str(path), "--format", "pt2"], "torchrl-gpu") is None
+    assert "Written: " in capsys.readouterr().out
+    assert json.loads((tmp_path / "last.json").read_text())["file"] == "last.pt2"
+    assert main(["export", str(path), "--format", "onnx", "--output", str(tmp_path / "a.pt")], "torchrl-gpu") == 2

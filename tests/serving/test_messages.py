@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from torchrl_gpu.policies import AgentSpace, InferencePolicy
+from torchrl_gpu.policies.entry import Entry
+from torchrl_gpu.policies.networks.perceptron import Perceptron
+from torchrl_gpu.serving.messages import BadMessage, Messages
+
+SEEN: dict[str, Any] = {"place": ((2,), "float32"), "mask": ((3,), "bool"), "pixel": ((1,), "uint8")}
+GOOD = {"place": [[0.5, 2]], "mask": [[True, False, True]], "pixel": [[255]]}
+
+
+def messages(max_rows: int = 4) -> Messages:
+    policy = Entry("action", Perceptron([1, 1]))
+    policy.in_keys = list(SEEN)
+    return Messages(InferencePolicy(policy, AgentSpace("test", (), SEEN, num_actions=3), "test"), max_rows)
+
+
+def arrays(**changes: Any) -> dict[str, np.ndarray]:
+    found = {name: np.asarray(value, SEEN[name][1]) for name, value in GOOD.items()}
+    return found | changes
+
+
+def test_both_kinds_say_the_same() -> None:
+    ours = messages().parse(save(arrays()), False)
+    theirs = messages().parse(json.dumps(GOOD), True)
+    for name, value in arrays().items():
+        assert ours[name].dtype == theirs[name].dtype == value.dtype
+        np.testing.assert_array_equal(ours[name], value)
+        np.testing.assert_array_equal(theirs[name], value)
+
+
+def test_actions_are_packed_as_they_are_asked_for() -> None:
+    action = np.array([[0.25, -1.0]], np.float32)
+    assert json.loads(messages().pack(action, True)) == {"action": [[0.25, -1.0]]}
+    np.testing.assert_array_equal(load(messages().pack(action, False))["action"], action)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"place": [[1, 2, 3]]}, r"want place as float32 of shape \(rows, 2\)"),
+        ({"place": [1, 2]}, "want place"),
+        ({"place": 1}, "want place"),
+        ({"place": [["1", "2"]]}, "want place"),
+        ({"place": [[1], [2, 3]]}, "want place"),
+        ({"place": [[1, None]]}, "want place"),
+        ({"place": [[1, float("nan")]]}, "want place without NaN"),
+        ({"place": [[1, 1e300]]}, "want place"),
+        ({"place": [[True, False]]}, "want place"),
+        ({"place": [[1, 2], [3, 4]]}, r"want from 1 to 4 rows, as many of each entry; got \[1, 2\]"),
+        ({"place": [], "mask": [], "pixel": []}, "want"),
+        ({"mask": [[1, 0, 1]]}, "want mask as bool"),
+        ({"pixel": [[256]]}, "want pixel"),
+        ({"pixel": [[-1]]}, "want pixel"),
+        ({"pixel": [[0.5]]}, "want pixel"),
+        ({"more": 1}, "want the entries place, mask, pixel; got"),
+        ({name: value * 5 for name, value in GOOD.items()}, r"want from 1 to 4 rows"),
+    ],
+)
+def test_other_json_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadMessage, match=said):
+        messages().parse(json.dumps(GOOD | changes), True)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"3", b'"x"', b"[" * 100_000, b"\xff\xfe", b"1" * 5000])
+def test_what_is_no_json_is_refused(body: bytes) -> None:
+    with pytest.raises(BadMessage, match=r"want .*; got"):
+        messages().parse(body, True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"\x80\x04N.", b"\xff" * 64, (2**62).to_bytes(8, "little") + b"{}", save(arrays())[:-1]),
+        *(save(arrays(place=np.zeros((1, 2)))), save(arrays(place=np.zeros((1, 3), np.float32))), save({})),
+        save(arrays(place=np.full((1, 2), np.nan, np.float32))),
+    ],
+)
+def test_other_tensors_are_refused(body: bytes) -> None:
+    with pytest.raises(BadMessage, match=r"want .*; got"):
+        messages().parse(body, False)

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load, save
+from tensordict import TensorDict
+
+from tests.policies import checkpoints
+from torchrl_gpu.policies import InferencePolicy, load_policy
+from torchrl_gpu.serving.server import policy_server
+from torchrl_gpu.streaming import StreamServer
+
+TOKEN = "a-long-enough-token"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> InferencePolicy:
+    path, _ = checkpoints.saved(tmp_path_factory.mktemp("served"), "DQN navigates")
+    return load_policy(path, "cpu")
+
+
+@pytest.fixture(scope="module")
+def server(policy: InferencePolicy) -> Iterator[StreamServer]:
+    options: dict[str, Any] = {"port": 0, "token": TOKEN, "view_token": "only-to-watch"}
+    with policy_server(policy, max_rows=16, max_body_mib=0.25, **options) as running:
+        yield running
+
+
+def seen(rows: int, seed: int = 3) -> dict[str, torch.Tensor]:
+    agent, _ = checkpoints.EVERY["DQN navigates"]()
+    return checkpoints.observations(agent, rows, seed)
+
+
+def given(policy: InferencePolicy, rows: int, seed: int = 3) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in seen(rows, seed).items() if name in policy.in_keys}
+
+
+def wanted(policy: InferencePolicy, rows: int, seed: int = 3) -> list[int]:
+    return policy(TensorDict(seen(rows, seed), [rows]))["action"].tolist()
+
+
+def ask(server: StreamServer, body: bytes | None, kind: str = "application/octet-stream", **changes: Any) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    headers = {"Content-Type": kind, "Authorization": f"Bearer {changes.get('token', TOKEN)}"}
+    connection.request("GET" if body is None else "POST", changes.get("path", "/act"), body, headers)
+    answer = connection.getresponse()
+    found = answer.status, answer.read()
+    connection.close()
+    return found
+
+
+def test_tensors_are_answered_with_tensors(server: StreamServer, policy: InferencePolicy) -> None:
+    status, body = ask(server, save(given(policy, 5)))
+    assert status == 200
+    assert load(body)["action"].tolist() == wanted(policy, 5)
+
+
+def test_json_is_answered_with_json(server: StreamServer, policy: InferencePolicy) -> None:
+    body = json.dumps({name: value.tolist() for name, value in given(policy, 3).items()}).encode()
+    status, answer = ask(server, body, "application/json")
+    assert (status, json.loads(answer)) == (200, {"action": wanted(policy, 3)})
+
+
+def test_many_at_once_each_get_their_own(server: StreamServer, policy: InferencePolicy) -> None:
+    bodies = [save(given(policy, 1 + seed % 4, seed)) for seed in range(24)]
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda body: ask(server, body), bodies))
+    for seed, (status, body) in enumerate(answers):
+        assert status == 200
+        assert load(body)["action"].tolist() == wanted(policy, 1 + seed % 4, seed)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "said"),
+    [
+        (b"", "application/json", 400, "want JSON"),
+        (b"{}", "application/json", 400, "want the entries observation, object_mask, action_mask"),
+        (b"\x80\x04\x95", "application/octet-stream", 400, "want safetensors"),
+        (b"\x80\x04\x95", "application/python-pickle", 400, "want safetensors"),
+        (bytes(300_000), "application/octet-stream", 413, ""),
+    ],
+)
+def test_another_body_is_refused(server: StreamServer, body: bytes, kind: str, status: int, said: str) -> None:
+    found, answer = ask(server, body, kind)
+    assert found == status
+    assert said in answer.decode()
+
+
+def test_only_the_token_lets_act(server: StreamServer, policy: InferencePolicy) -> None:
+    body = save(given(policy, 1))
+    assert ask(server, body, token="another-long-token")[0] == 401
+    assert ask(server, body, token="only-to-watch")[0] == 403
+    assert ask(server, None, token="only-to-watch", path="/info")[0] == 200
+    assert ask(server, None, token="", path="/healthz") == (200, b"ok\n")
+
+
+def test_it_says_what_it_takes(server: StreamServer, policy: InferencePolicy) -> None:
+    status, body = ask(server, None, path="/info")
+    told = json.loads(body)
+    assert status == 200
+    assert [each["name"] for each in told["inputs"]] == policy.in_keys
+    assert told["max_rows"] == 16
+
+
+def test_a_socket_takes_one_message_after_the_other(server: StreamServer, policy: InferencePolicy) -> None:
+    async def talk() -> None:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        address = f"http://127.0.0.1:{server.port}/act/ws"
+        async with aiohttp.ClientSession(headers=headers) as session, session.ws_connect(address) as socket:
+            for seed in range(40):  # more bytes in all than one message may have
+                await socket.send_bytes(save(given(policy, 16, seed)))
+                assert load(await socket.receive_bytes())["action"].tolist() == wanted(policy, 16, seed)
+            await socket.send_bytes(b"\x80\x04")
+            assert "want safetensors" in (await socket.receive_json())["message"]
+            await socket.send_json({name: value.tolist() for name, value in given(policy, 2).items()})
+            assert (await socket.receive_json()) == {"action": wanted(policy, 2)}
+
+    asyncio.run(asyncio.wait_for(talk(), 60))
+
+
+def test_the_client_in_the_document_works(server: StreamServer, policy: InferencePolicy) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    code = next(block for block in blocks if "class PolicyClient" in block)
+    assert len(code.splitlines()) <= 20
+    found: dict[str, Any] = {}
+    exec(compile(code, str(DOCUMENT), "exec"), found)
+    client = found["PolicyClient"]("127.0.0.1", server.port, TOKEN)
+    assert client.act(**given(policy, 4)).tolist() == wanted(policy, 4)
+    with pytest.raises(RuntimeError, match="want the entries"):
+        client.act(observation=np.zeros((1, 32), np.float32))
+    assert client.act(**given(policy, 2)).tolist() == wanted(policy, 2)
+    client.connection.close()
+
+
+@pytest.mark.parametrize("changes", [{"max_rows": 0}, {"wait_ms": -1}, {"max_body_mib": 0}, {"host": "0.0.0.0"}])
+def test_a_server_that_should_not_be_is_not_made(policy: InferencePolicy, changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be|want a token"):
+        policy_server(policy, **changes)

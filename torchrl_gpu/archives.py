@@ -1,0 +1,85 @@
+"""Files that `torch.save` wrote, read without running any code in them; what is wrong with one is said in one line."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+ENTRY = "torchrl_gpu"
+"""Entry of a checkpoint that holds what `Trainer.save_checkpoint` does not know of: what the run was."""
+
+_MOST_PICKLE_BYTES = 2**26  # of what is no tensor
+_LONGEST = 200  # characters of a reason
+
+
+def read_archive(path: Path, what: str, *, every_byte: bool = False) -> dict[str, Any]:
+    """A dict of tensors and plain values that `torch.save` wrote; tensors stay on disk until they are used.
+
+    It takes no more memory than its own plain values, whatever the file declares.
+
+    Args:
+        path: The file.
+        what: Names it in errors.
+        every_byte: Whether all of it is read and held against its checksums, so that a flipped bit is seen.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is truncated, no such archive, or holds code.
+    """
+    import torch
+
+    where = f"{what} {path}"
+    _check_archive(path, where, every_byte)
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(f"{where}: want tensors and plain values only; got {_refused(error)}") from error
+    except Exception as error:  # whatever the reader of a broken file stumbles over
+        raise ValueError(f"{where}: want a complete archive; got {_first_line(error)}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{where}: want a dict; got a {type(content).__name__}")
+    return content
+
+
+def _check_archive(path: Path, where: str, every_byte: bool) -> None:
+    """Returns if a file is an archive as `torch.save` writes it: nothing in it is packed, or larger than the file."""
+    if not path.exists():
+        raise FileNotFoundError(f"{where}: want an existing file; got none there")
+    if not path.is_file() or not zipfile.is_zipfile(path):
+        found = f"{path.stat().st_size} bytes that are none" if path.is_file() else _kind(path)
+        raise ValueError(f"{where}: want a complete archive as torch.save writes it; got {found}")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            packed = any(each.compress_type or each.file_size != each.compress_size for each in entries)
+            too_much = packed or sum(each.file_size for each in entries) > path.stat().st_size
+            torn = archive.testzip() if every_byte and not too_much else None
+    except Exception as error:  # of a directory that is broken: many kinds
+        raise ValueError(f"{where}: want a complete archive; got {_first_line(error)}") from error
+    if too_much:
+        raise ValueError(f"{where}: want an archive as torch.save writes it; got one with more in it than its bytes")
+    if torn is not None:
+        raise ValueError(f"{where}: want the bytes that were written; got others in {torn}: copy the file again")
+    pickled = max((entry.file_size for entry in entries if entry.filename.endswith(".pkl")), default=0)
+    if pickled > _MOST_PICKLE_BYTES:
+        raise ValueError(f"{where}: want at most {_MOST_PICKLE_BYTES:,} bytes of plain values; got {pickled:,}")
+
+
+def _kind(path: Path) -> str:
+    return "a folder" if path.is_dir() else "no regular file"
+
+
+def _refused(error: Exception) -> str:
+    """What `weights_only` refused, from the middle of torch's long advice."""
+    match = re.search(r"GLOBAL ([\w.]+)", str(error)) or re.search(r"global ([\w.]+)", str(error))
+    return f"a pickle that calls {match[1]}" if match else f"a pickle that is refused: {_first_line(error)}"
+
+
+def _first_line(error: Exception) -> str:
+    """An error's first line, without what a terminal might take for more than text."""
+    lines = str(error).strip().splitlines()
+    text = "".join(each if each.isprintable() else "?" for each in lines[0]) if lines else type(error).__name__
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

@@ -1,0 +1,148 @@
+"""A policy out of a file: nothing in it runs, nothing that it names is imported, and it is held to what it says."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from torchrl_gpu import arguments
+from torchrl_gpu.archives import ENTRY, read_archive
+from torchrl_gpu.device import get_device
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.entry import Entry
+from torchrl_gpu.policies.inference import InferencePolicy
+from torchrl_gpu.policies.networks.perceptron import Perceptron, widths_of
+from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
+from torchrl_gpu.policies.recorded import agent_of, check_plain, packer_networks_of
+from torchrl_gpu.policies.size_limit import without_memory
+from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.weights import check_weights
+from torchrl_gpu.policies.wrapper import PolicyWrapper
+
+Module = TypeVar("Module", bound=nn.Module)
+
+_LONGEST = 400  # characters of an error
+_FREE_BYTES, _BYTES_PER_BYTE = 2**28, 8  # that networks may take, and how many more for each byte of the file
+_OF_A_RUN = "a checkpoint that `lightning fit --config …` wrote"
+_PLAIN = "a dict of model_state_dict, obs_dim and action_dim"
+
+
+def load_policy(
+    path: str | Path, device: str | torch.device = "auto", *, env: PackingEnv | None = None
+) -> InferencePolicy:
+    """The greedy policy that a file holds, ready to decide.
+
+    A file is a checkpoint of one of this package's runs, which needs no config beside it, or a dict
+    `{"model_state_dict", "obs_dim", "action_dim"}` that `torch.save` wrote: the weights of linear layers one after the
+    other, from observations (…, obs_dim) to actions (…, action_dim); `activation` beside them says what stands between
+    them, "relu" without it.
+
+    Args:
+        path: The file. It is read with `weights_only`; classes are those of this package, whatever it names.
+        device: As in `get_device`; on whatever device it was saved.
+        env: Gives the hierarchical packer the items that it knows; only that takes one.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is something else, is cut off, holds code, other weights than it says, or ones that are not
+            finite. The message is one line that says what is wanted.
+    """
+    chosen, where = get_device(device), f"policy {path}"
+    content = read_archive(Path(path), "policy", every_byte=True)
+    most_bytes = _FREE_BYTES + _BYTES_PER_BYTE * Path(path).stat().st_size
+    try:
+        policy = _policy(content, env, most_bytes)
+    except Exception as error:  # of settings that are a stranger's: constructors raise what they like
+        raise ValueError(f"{where}: {_said(error)}") from error
+    return policy.to(chosen)
+
+
+def _said(error: Exception) -> str:
+    """In one line: what is wanted and what came."""
+    words = " ".join(str(error).split()) or type(error).__name__
+    words = words if "; got" in words else f"want settings that an agent can be made of; got what fails with: {words}"
+    return words if len(words) <= _LONGEST else words[: _LONGEST - 1] + "…"
+
+
+def _policy(content: Mapping[str, Any], env: PackingEnv | None, most_bytes: int) -> InferencePolicy:
+    if "model_state_dict" in content:
+        return _plain(content, most_bytes)
+    state, record = content.get("state_dict"), content.get(ENTRY)
+    if not isinstance(state, Mapping) or not isinstance(record, Mapping):
+        named = ", ".join(map(str, itertools.islice(content, 5))) or "none"
+        raise ValueError(f"want {_OF_A_RUN}, or {_PLAIN}; got one with the entries {named}")
+    settings = _settings(record)
+    about = {name: record.get(name) for name in ("module", "versions", "commit")}
+    about |= {"frames": content.get("frames"), "env": settings.get("env")}
+    check_plain("record", about)
+    if "networks" in settings:
+        return _packer(state, settings, env, about, most_bytes)
+    if env is not None:
+        raise ValueError("want no env, which only the hierarchical packer takes; got one")
+    check_plain("agent_space", content.get("agent_space"))
+    space = AgentSpace.from_dict(content.get("agent_space"))
+    agent = _built(lambda: agent_of(space, settings), _behind(state, "agent."), most_bytes)
+    return InferencePolicy(PolicyWrapper(agent, flat=True), space, agent.name, about)
+
+
+def _settings(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of the module that a run trained."""
+    found: Any = record
+    for name in ("config", "model", "init_args"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    if not isinstance(found, Mapping):
+        raise ValueError(f"want {_OF_A_RUN}, which records how its agent is made; got one without that record")
+    check_plain("config", found)
+    return found
+
+
+def _behind(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): value for name, value in state.items() if str(name).startswith(prefix)}
+
+
+def _built(make: Callable[[], Module], weights: Mapping[str, Any], most_bytes: int) -> Module:
+    """What a function makes, with weights from outside; no memory is taken before they are known to fit it."""
+    check_weights("weights", weights, without_memory(make, "settings", most_bytes))
+    with torch.random.fork_rng(devices=[]):  # fresh weights are drawn, and thrown away
+        module = make()
+    module.load_state_dict(weights)
+    return module
+
+
+def _packer(
+    state: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    env: PackingEnv | None,
+    about: Mapping[str, Any],
+    most_bytes: int,
+) -> InferencePolicy:
+    if env is None:
+        raise ValueError(
+            "want the environment of the hierarchical packer, whose item maps no checkpoint holds:"
+            " load_policy(path, env=PackingEnv(…)) with the arguments of its run; got none"
+        )
+    networks = _built(lambda: packer_networks_of(settings), _behind(state, "networks."), most_bytes)
+    names = ("margin", "shortlist", "item_shortlist")
+    given = {name: settings[name] for name in names if name in settings}
+    return InferencePolicy(HierarchicalPacker(env, networks, **given), AgentSpace.of(env), "HierarchicalPacker", about)
+
+
+def _plain(content: Mapping[str, Any], most_bytes: int) -> InferencePolicy:
+    inputs, outputs = (arguments.whole("file", name, content.get(name), 1, 2**24) for name in ("obs_dim", "action_dim"))
+    state = content["model_state_dict"]
+    if not isinstance(state, Mapping):
+        raise ValueError(f"want {_PLAIN}; got a model_state_dict that is a {type(state).__name__}")
+    names, widths = widths_of(state)
+    if (widths[0], widths[-1]) != (inputs, outputs):
+        raise ValueError(f"want weights from {inputs} numbers to {outputs}, as the file says; got some of {widths}")
+    activation = content.get("activation", "relu")
+    weights = dict(zip(names, state.values(), strict=True))
+    network = _built(lambda: Perceptron(widths, activation), weights, most_bytes)
+    low, high = (-torch.inf,) * outputs, (torch.inf,) * outputs
+    space = AgentSpace("a file", (), {"observation": ((inputs,), "float32")}, low=low, high=high)
+    return InferencePolicy(Entry("action", network), space, "Perceptron")

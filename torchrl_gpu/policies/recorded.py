@@ -1,0 +1,127 @@
+"""Agents out of the settings that a run's checkpoints record: data, which names classes of this package alone."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from torchrl_gpu.arguments import shown
+from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, SAC, Agent, Rainbow
+from torchrl_gpu.policies.exploration import EpsilonGreedy
+from torchrl_gpu.policies.networks import navigation, vectors
+from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
+from torchrl_gpu.policies.packing.hierarchical import PackerNetworks
+from torchrl_gpu.policies.packing.scores import PlacementScores
+from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets, TargetUpdate
+from torchrl_gpu.policies.video.from_clips import FromClips
+from torchrl_gpu.policies.video.settings import ClipEncoder
+
+AGENTS = (ACIQN, DDPG, DQN, IQN, SAC, Rainbow)
+NETWORKS = (
+    *(navigation.NavigationActor, navigation.NavigationAtoms, navigation.NavigationCritic),
+    *(navigation.NavigationGaussian, navigation.NavigationQuantileCritic, navigation.NavigationQuantiles),
+    *(navigation.NavigationScores, vectors.VectorActor, vectors.VectorCritic, vectors.VectorGaussian),
+    *(vectors.VectorScores, PlacementAtoms, PlacementQuantiles, PlacementScores),
+)
+_MOST_VALUES = 10_000  # of all settings together
+
+
+def agent_of(space: AgentSpace, settings: Mapping[str, Any]) -> Agent:
+    """The agent of a space that a run's `model.init_args` describe, with fresh weights.
+
+    Nothing is imported, read or fetched that the settings name: class paths are looked up among this package's agents
+    and networks.
+
+    Raises:
+        ValueError: They describe something else.
+    """
+    make = _factory(settings.get("agent"), AGENTS, "agent")
+    if settings.get("encoder") is None:
+        agent: Agent = make(space)
+        return agent
+    shift = settings.get("shift", 4)
+    return FromClips(space, encoder=_encoder(settings["encoder"]).make, agent=make, shift=shift)
+
+
+def packer_networks_of(settings: Mapping[str, Any]) -> PackerNetworks:
+    """The networks of the hierarchical packer that a run's `model.init_args` describe, with fresh weights.
+
+    Raises:
+        ValueError: They describe something else.
+    """
+    return _factory(settings.get("networks"), (PackerNetworks,), "networks")()
+
+
+def check_plain(where: str, value: Any) -> None:
+    """ValueError unless a tree of lists and dicts has few and plain leaves: one from outside may refer to itself."""
+    left, waiting = _MOST_VALUES, [value]
+    while waiting:
+        each = waiting.pop()
+        left -= 1
+        inner = list(each.values()) if isinstance(each, dict) else each if isinstance(each, list | tuple) else None
+        named = not isinstance(each, dict) or all(isinstance(name, str) for name in each)
+        if left - len(waiting) - len(inner or ()) < 0 or not named:
+            raise ValueError(f"{where}: want at most {_MOST_VALUES:,} plain values by name; got others")
+        if inner is not None:
+            waiting.extend(inner)
+        elif each is not None and not isinstance(each, bool | int | float | str):
+            raise ValueError(f"{where}: want numbers, text, lists and dicts; got {shown(each)}")
+
+
+def _factory(given: Any, known: tuple[type, ...], name: str) -> Any:
+    """A class of these with the arguments that belong to it, to be called with what is left."""
+    if not isinstance(given, Mapping) or not isinstance(given.get("class_path"), str):
+        raise ValueError(f"{name}: want a class_path and its init_args; got {shown(given)}")
+    path, arguments = given["class_path"], given.get("init_args") or {}
+    found = next((each for each in known if _is_path_of(path, each)), None)
+    if found is None:
+        raise ValueError(
+            f"{name}: want one of {', '.join(each.__name__ for each in known)} of torchrl_gpu; got {path!r}"
+        )
+    if not isinstance(arguments, Mapping):
+        raise ValueError(f"{name}: want init_args by name; got {shown(arguments)}")
+    taken = inspect.signature(found).parameters
+    if strange := [each for each in arguments if each not in taken]:
+        raise ValueError(f"{name}: want arguments of {found.__name__}; got {shown(strange[0])}")
+    return partial(found, **{each: _argument(each, value) for each, value in arguments.items()})
+
+
+def _is_path_of(path: str, cls: type) -> bool:
+    """Whether a path names a class in its module, or in a package around it."""
+    module, _, name = path.rpartition(".")
+    return name == cls.__name__ and module != "torchrl_gpu" and f"{cls.__module__}.".startswith(f"{module}.")
+
+
+def _argument(name: str, value: Any) -> Any:
+    if name in ("network", "actor", "critic"):
+        return _factory(value, NETWORKS, name)
+    if name == "targets":
+        return _targets(value)
+    if name == "exploration":
+        return None if value is None else EpsilonGreedy(**_settings(value, EpsilonGreedy))
+    return value
+
+
+def _targets(value: Any) -> TargetUpdate:
+    if isinstance(value, Mapping) and "period" in (value.get("init_args") or value):
+        return PeriodicTargets(**_settings(value, PeriodicTargets))
+    return SoftTargets(**_settings(value, SoftTargets))
+
+
+def _settings(value: Any, cls: type) -> dict[str, Any]:
+    """Arguments of a dataclass, behind its class path or without one."""
+    given = value.get("init_args", value) if isinstance(value, Mapping) else value
+    if not isinstance(given, Mapping) or not set(given) - {"class_path"} <= set(inspect.signature(cls).parameters):
+        raise ValueError(f"{cls.__name__}: want its arguments; got {shown(value)}")
+    return {name: each for name, each in given.items() if name != "class_path"}
+
+
+def _encoder(value: Any) -> ClipEncoder:
+    """The settings of an encoder whose weights the checkpoint holds: those that it began with are not read again."""
+    given = _settings(value, ClipEncoder)
+    if given.get("pretrained") and given.get("norm", "auto") == "auto":
+        given["norm"] = "frozen"
+    return ClipEncoder(**given | {"pretrained": False})

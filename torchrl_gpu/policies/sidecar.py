@@ -1,0 +1,172 @@
+"""What the inputs and outputs of a policy mean, as JSON for whoever has neither its environment nor this package."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from torchrl_gpu.envs.packing import items
+from torchrl_gpu.envs.packing.rotations import orientation_set
+from torchrl_gpu.policies.inference import InferencePolicy
+
+FORMAT = "torchrl_gpu policy 1"
+_MOST_ORIENTATIONS = 1000  # beyond, the table is left to the words that it is made of
+
+
+class Meaning(NamedTuple):
+    """Of an entry: what it is, its unit, the frame that it is given in, the names of its numbers."""
+
+    says: str
+    unit: str | None = None
+    frame: str | None = None
+    elements: tuple[str, ...] | None = None
+
+
+_BIN = "x along the bin's length, y along its width, z up from its floor; the origin is a corner of the floor"
+_ROBOT = "the robot's own: x ahead, y to port; the origin is its centre"
+_OBJECT = ("x", "y", "vx", "vy", "radius")
+_OWN = ("goal_x", "goal_y", "velocity_x", "velocity_y")
+_VESSEL = (
+    *_OWN,
+    "yaw_rate",
+    "thrust_left",
+    "thrust_right",
+    *(f"object{i}_{name}" for i in range(5) for name in _OBJECT),
+)
+_UNICYCLE = (
+    *_OWN,
+    *(f"obstacle{i}_{name}" for i in range(5) for name in ("x", "y", "radius")),
+    *(f"robot{i}_{name}" for i in range(5) for name in _OBJECT[:4]),
+)
+_SINK = ("stack", "fatigue", "wear", "demand", "clock", "broken")
+_MEANINGS: Mapping[str, Mapping[str, Meaning]] = {
+    "PackingEnv": {
+        "box_heightmap": Meaning("top of the pile in each cell (x, y), 0 where the floor is bare", "m", _BIN),
+        "item_id": Meaning("row of the item catalogue in each visible slot, -1 for none"),
+        "item_mask": Meaning("the item in the slot has a legal placement"),
+        "item_size": Meaning(
+            "bounding box and volume of each visible item in each orientation, 0 for none",
+            "m, the volume m^3",
+            _BIN,
+            ("x", "y", "z", "volume"),
+        ),
+        "z_map": Meaning("base of the item at first contact; the bin's height where it does not fit", "m", _BIN),
+        "legal_mask": Meaning("the placement (slot, orientation, gx, gy) is legal"),
+        "action_mask": Meaning("legal_mask, flattened: action i is legal"),
+        "action": Meaning("((slot * O + orientation) * Gx + gx) * Gy + gy of the placement to make", None, _BIN),
+    },
+    "MarineNavEnv": {
+        "observation": Meaning(
+            "the robot, its goal, and the nearest objects in sight, nearest first, 0 for none",
+            "m, m/s, rad/s, N",
+            _ROBOT,
+        ),
+        "object_mask": Meaning("the slot of the observation holds an object"),
+        "clearance": Meaning("from the hull to the nearest object in sight; the range where there is none", "m"),
+        "action_mask": Meaning("the action may be taken"),
+        "action": Meaning(
+            "discrete: 3 * acceleration + turn (unicycles) or 5 * left + right thrust (vessels); continuous: the"
+            " thrusts' shares",
+            None,
+            _ROBOT,
+        ),
+    },
+    "DishwashingEnv": {
+        "observation": Meaning("the shift, each number a share from 0 to 1", None, None, _SINK),
+        "clip": Meaning(
+            "the last pictures of the sink, oldest first, RGB; the first repeats at first",
+            "levels of 0 to 255",
+        ),
+        "action": Meaning("how fast to wash, and how carefully", "share of the most", None, ("speed", "care")),
+    },
+}
+
+
+def sidecar(policy: InferencePolicy) -> dict[str, Any]:
+    """Names, shapes, types, units and frames of what a policy takes and gives, the rule of its mask, and its origin.
+
+    Everything is plain data; "batch" stands for the axis of any length.
+    """
+    space = policy.space
+    bounds = {} if space.low is None else {"low": _finite(space.low), "high": _finite(space.high)}
+    shape, dtype = ((), "int64") if space.num_actions is not None else (space.action_shape, "float32")
+    choices = {} if space.num_actions is None else {"low": 0, "high": space.num_actions - 1}
+    return {
+        "format": FORMAT,
+        "policy": policy.name,
+        "environment": space.source,
+        "group": list(space.group),
+        "inputs": [_entry(policy, name, *space.observations[name]) for name in policy.in_keys],
+        "outputs": [_entry(policy, "action", shape, dtype) | bounds | choices],
+        "mask": _mask_rule(policy),
+        **_packing(policy),
+        "made_by": {name: value for name, value in policy.about.items() if name != "env"},
+        "environment_settings": policy.about.get("env"),
+    }
+
+
+def elements_of(policy: InferencePolicy, name: str) -> list[str] | None:
+    """Names of the numbers of an entry's last axis, where they are known."""
+    known = _MEANINGS.get(policy.space.source, {}).get(name)
+    names = None if known is None else known.elements
+    if policy.space.source == "MarineNavEnv" and name == "observation":
+        names = _VESSEL if policy.space.size_of(name) == len(_VESSEL) else _UNICYCLE
+    if policy.space.source == "MarineNavEnv" and name == "action" and policy.space.num_actions is None:
+        names = ("thrust_left", "thrust_right")
+    return None if names is None else list(names)
+
+
+def _entry(policy: InferencePolicy, name: str, shape: tuple[int, ...], dtype: str) -> dict[str, Any]:
+    known = _MEANINGS.get(policy.space.source, {}).get(name, Meaning("an entry of the environment's own"))
+    about = {"meaning": known.says, "unit": known.unit, "frame": known.frame, "elements": elements_of(policy, name)}
+    return {"name": name, "shape": ["batch", *shape], "dtype": dtype} | about
+
+
+def _mask_rule(policy: InferencePolicy) -> str:
+    if policy.space.num_actions is None:
+        return "none: every action within the bounds may be taken"
+    if not policy.space.masked:
+        return "none: every action may be taken"
+    return "only actions whose action_mask is true are chosen; where all are false the action means nothing: take none"
+
+
+def _packing(policy: InferencePolicy) -> dict[str, Any]:
+    """The bin, its resolution and grid, and the rotation matrix of each orientation, of a policy that packs."""
+    extras = policy.space.extras
+    bin_, maps = extras.get("bin"), extras.get("action_shape")
+    if policy.space.source != "PackingEnv" or not isinstance(bin_, dict) or not isinstance(maps, list):
+        return {}
+    names = ("visible_items", "orientations", "placements_x", "placements_y")
+    return {
+        "bin": {
+            "size_m": bin_["size"],
+            "cells": bin_["cells"],
+            "grid_step_cells": bin_["step"],
+            "stability": bin_["stability"],
+        },
+        "action_shape": dict(zip(names, maps, strict=True)),
+        "placement": "gx puts the footprint's first cell at gx * grid_step while that fits; the first beyond stands for"
+        " the placement flush with the far wall; the same for y",
+        "orientation_table": _orientations(policy, maps[1]),
+    }
+
+
+def _orientations(policy: InferencePolicy, number: int) -> list[Any] | None:
+    """Rotation matrices, row by row, from the item as it is given; None where the record does not tell."""
+    settings = (policy.about.get("env") or {}).get("init_args") or {}
+    word, source = settings.get("orientations", "yaw"), settings.get("items", "random")
+    path = source.get("class_path", "") if isinstance(source, Mapping) else str(source)
+    words = {"random": items.RandomBoxes, "cut": items.CutBoxes, "procedural": items.ProceduralSolids}
+    cls: Any = words.get(path) or getattr(items, path.rpartition(".")[2], None)
+    if number > _MOST_ORIENTATIONS or not isinstance(getattr(cls, "boxes", None), bool):
+        return None
+    try:
+        table = orientation_set(word, boxes=cls.boxes).round(9).tolist()
+    except ValueError:  # a record that no environment could have been made of
+        return None
+    return table if len(table) == number else None
+
+
+def _finite(bounds: Any) -> list[float | None]:
+    return [float(each) if math.isfinite(each) else None for each in bounds]

@@ -1,0 +1,53 @@
+"""Weights that come from outside, looked at before a module takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_NAMED = 3  # weights that a message names
+
+
+def check_weights(where: str, state: Mapping[str, Any], module: nn.Module) -> None:
+    """Returns if a state dict holds all weights of the module and no others, of their shapes and types, and finite.
+
+    Raises:
+        ValueError: It does not; the message begins with `where` and names the weights.
+    """
+    wanted = module.state_dict()
+    problems = {
+        "none for": [name for name in wanted if name not in state],
+        "others too": [name for name in state if name not in wanted],
+        "no tensors": [name for name in wanted if not _is_dense(state.get(name, wanted[name]))],
+    }
+    for problem, names in problems.items():
+        if names:
+            raise ValueError(
+                f"{where}: want the weights of this {type(module).__name__}; got {problem} {_listed(names)}"
+            )
+    for name, weight in wanted.items():
+        found = state[name]
+        if found.shape != weight.shape or found.dtype != weight.dtype:
+            came = f"{found.dtype} {tuple(found.shape)}"
+            raise ValueError(f"{where}: want {name} as {weight.dtype} {tuple(weight.shape)}; got {came}")
+    broken = [name for name in wanted if not state[name].isfinite().all()]
+    if broken:
+        raise ValueError(f"{where}: want finite weights; got others in {_listed(broken)}")
+
+
+def _is_dense(value: Any) -> bool:
+    """Whether it is a tensor whose numbers are there, one by one."""
+    return (
+        isinstance(value, Tensor)
+        and value.layout is torch.strided
+        and not value.is_quantized
+        and (not value.is_meta and value.numel() * value.element_size() <= value.untyped_storage().nbytes())
+    )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(map(str, names[:_NAMED])) + more

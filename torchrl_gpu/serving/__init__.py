@@ -1,0 +1,1 @@
+"""A policy as a service: observations in, actions out, over HTTP and WebSocket."""

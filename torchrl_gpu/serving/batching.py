@@ -1,0 +1,135 @@
+"""Requests that come at about the same time, decided together in one forward pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from torchrl_gpu.policies.inference import InferencePolicy
+from torchrl_gpu.serving.messages import Observations
+
+
+class Busy(Exception):
+    """More waits than can be decided soon."""
+
+
+class _Request(NamedTuple):
+    observations: Observations
+    rows: int
+    decided: asyncio.Future[np.ndarray]
+
+
+class Batching:
+    """Decides what waits, as much at once as may be; what comes meanwhile waits for the next pass.
+
+    A pass begins when as many requests wait as there were in the last one, or `wait_s` after the first of them came, so
+    that one client alone waits for nothing.
+
+    Args:
+        policy: Decides.
+        max_rows: Rows of a pass.
+        wait_s: Seconds, at most.
+        max_waiting: Rows that may wait.
+    """
+
+    def __init__(self, policy: InferencePolicy, max_rows: int, wait_s: float, max_waiting: int) -> None:
+        self.passes = self.requests = 0
+        self._policy, self._max_rows, self._wait_s, self._max_waiting = policy, max_rows, wait_s, max_waiting
+        self._waiting: deque[_Request] = deque()
+        self._rows = 0
+        self._expected = 1
+        self._arrived = asyncio.Event()
+
+    async def act(self, observations: Observations) -> np.ndarray:
+        """Actions (B, …) of observations (B, …).
+
+        Raises:
+            Busy: Too much waits already.
+        """
+        rows = len(next(iter(observations.values())))
+        if self._rows + rows > self._max_waiting:
+            raise Busy
+        request = _Request(observations, rows, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        self._rows += rows
+        self._arrived.set()
+        return await request.decided
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Decides within."""
+        with ThreadPoolExecutor(1, "torchrl_gpu policy") as thread:
+            task = asyncio.create_task(self._run(thread))
+            try:
+                yield
+            finally:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+                for request in self._waiting:
+                    request.decided.cancel()
+
+    async def _run(self, thread: ThreadPoolExecutor) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self._waiting:
+                self._arrived.clear()
+                await self._arrived.wait()
+            await self._gather()
+            batch = self._take()
+            self._expected = len(batch)
+            if not batch:
+                continue
+            self.passes, self.requests = self.passes + 1, self.requests + len(batch)
+            try:
+                actions = await loop.run_in_executor(thread, self._decided, batch)
+            except Exception as error:  # of the policy: each that waits for it is told
+                for request in batch:
+                    if not request.decided.done():
+                        request.decided.set_exception(error)
+                continue
+            start = 0
+            for request in batch:
+                if not request.decided.done():  # whoever has left is waited for by nobody
+                    request.decided.set_result(actions[start : start + request.rows])
+                start += request.rows
+
+    async def _gather(self) -> None:
+        """Waits for as many requests as there were last time, within bounds."""
+        if len(self._waiting) >= self._expected:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._wait_s):
+                while len(self._waiting) < self._expected and self._rows < self._max_rows:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+
+    def _take(self) -> list[_Request]:
+        batch: list[_Request] = []
+        left = self._max_rows
+        while self._waiting and self._waiting[0].rows <= left:
+            request = self._waiting.popleft()
+            self._rows -= request.rows
+            if not request.decided.done():
+                batch.append(request)
+                left -= request.rows
+        return batch
+
+    @torch.no_grad()
+    def _decided(self, batch: list[_Request]) -> np.ndarray:
+        names = self._policy.in_keys
+        if len(batch) == 1:
+            whole = batch[0].observations
+        else:
+            whole = {name: np.concatenate([each.observations[name] for each in batch]) for name in names}
+        device = self._policy.device
+        rows = TensorDict({name: torch.from_numpy(whole[name]).to(device) for name in names}, [len(whole[names[0]])])
+        return self._policy.policy(rows).get("action").cpu().numpy()

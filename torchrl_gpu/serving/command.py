@@ -1,0 +1,43 @@
+"""`torchrl-gpu serve-policy`: a trained policy answers observations with actions, over HTTP and WebSocket."""
+
+from __future__ import annotations
+
+import argparse
+
+from torchrl_gpu.cli.options import check_checkpoint_path
+from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.play.command import TOKEN_VARIABLES, add_address, until_told_to_end
+
+WHERE = "torchrl-gpu serve-policy"
+
+
+def main(argv: list[str]) -> None:
+    """Serves until an interrupt or SIGTERM."""
+    args = _parser().parse_args(argv)
+    check_checkpoint_path(args.checkpoint)
+    with until_told_to_end() as ending, ending.at_once():
+        from torchrl_gpu.policies import load_policy
+        from torchrl_gpu.serving.server import policy_server
+
+        policy = load_policy(args.checkpoint, args.device)
+        names = ("max_rows", "wait_ms", "max_body_mib", "host", "port", "token", "max_clients")
+        options = {name: getattr(args, name) for name in names}
+        server = policy_server(policy, **options, tls=tuple(args.tls) if args.tls else None)
+    if ending.event.is_set():
+        return
+    with until_told_to_end() as ending, server:
+        print(f"serve-policy: {policy.name} on {policy.device} at {server.url}", flush=True)
+        ending.event.wait()
+
+
+def _parser() -> argparse.ArgumentParser:
+    more = f"The token may also stand in the environment variable {TOKEN_VARIABLES['token']}."
+    parser = OneLineParser(prog=WHERE, description=__doc__, epilog=more, allow_abbrev=False)
+    add = parser.add_argument
+    add("checkpoint", help="of a run, or a file of model_state_dict, obs_dim and action_dim")
+    add("--device", default="auto", help="where it decides")
+    add("--max_rows", type=int, default=256, help="observations of a message, and of a forward pass")
+    add("--wait_ms", type=float, default=2.0, help="that a request may wait for others to be decided with")
+    add("--max_body_mib", type=float, default=4.0, help="largest message")
+    add_address(parser, "lets clients in")
+    return parser
