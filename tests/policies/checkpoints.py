@@ -72,13 +72,34 @@ def washer(video: bool) -> tuple[Agent, dict[str, Any]]:
     if not video:
         return sac(space), {"agent": named}
     encoder = {"arch": "simple2dcnn", "num_features": 8, "pretrained": False}
-    made = FromClips(space, encoder=ClipEncoder(**encoder).make, agent=sac, shift=0)  # type: ignore[arg-type]
-    return made, {"agent": named, "encoder": encoder, "shift": 0}
+    rest = {"shift": 0, "reconstruction": 1.0}
+    made = FromClips(space, encoder=ClipEncoder(**encoder).make, agent=sac, **rest)  # type: ignore[arg-type]
+    return made, {"agent": named, "encoder": encoder, **rest}
+
+
+def on_policy(source: str) -> tuple[Agent, dict[str, Any]]:
+    """PPO, which packs, or washes by six numbers."""
+    torch.manual_seed(3)
+    if source == "packs":
+        space, small = AgentSpace.of(packing_env()), {"channels": 4, "blocks": 1}
+        names = {"actor": "PlacementLogits", "critic": "PlacementValue"}
+    else:
+        space, small = washer(False)[0].space, {"hidden": [8]}
+        names = {"actor": "VectorGaussian", "critic": "VectorValue"}
+    networks = {key: partial(getattr(policies, name), **small) for key, name in names.items()}
+    named = {key: class_path(name, **small) for key, name in names.items()}
+    made = policies.PPO(space, **networks)
+    with torch.no_grad():
+        for weight in made.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return made, {"agent": class_path("PPO", **named)}
 
 
 EVERY: dict[str, Callable[[], tuple[Agent, dict[str, Any]]]] = {
     **{f"{name} navigates": partial(navigator, name) for name in AGENTS},
     **{f"{name} packs": partial(packer, name) for name in PACKING},
+    "PPO packs": partial(on_policy, "packs"),
+    "PPO washes": partial(on_policy, "washes"),
     "SAC washes": partial(washer, False),
     "SAC watches": partial(washer, True),
 }

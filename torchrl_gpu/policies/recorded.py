@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 from torchrl_gpu.arguments import shown
-from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, SAC, Agent, Rainbow
+from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, PPO, SAC, Agent, Rainbow
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.networks import navigation, vectors
+from torchrl_gpu.policies.packing.actor_critic import PlacementLogits, PlacementValue
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.policies.packing.hierarchical import PackerNetworks
 from torchrl_gpu.policies.packing.scores import PlacementScores
@@ -19,12 +20,13 @@ from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets, TargetUpd
 from torchrl_gpu.policies.video.from_clips import FromClips
 from torchrl_gpu.policies.video.settings import ClipEncoder
 
-AGENTS = (ACIQN, DDPG, DQN, IQN, SAC, Rainbow)
+AGENTS = (ACIQN, DDPG, DQN, IQN, PPO, SAC, Rainbow)
 NETWORKS = (
     *(navigation.NavigationActor, navigation.NavigationAtoms, navigation.NavigationCritic),
     *(navigation.NavigationGaussian, navigation.NavigationQuantileCritic, navigation.NavigationQuantiles),
     *(navigation.NavigationScores, vectors.VectorActor, vectors.VectorCritic, vectors.VectorGaussian),
-    *(vectors.VectorScores, PlacementAtoms, PlacementQuantiles, PlacementScores),
+    *(navigation.NavigationValue, vectors.VectorScores, vectors.VectorValue),
+    *(PlacementAtoms, PlacementLogits, PlacementQuantiles, PlacementScores, PlacementValue),
 )
 _MOST_VALUES = 10_000  # of all settings together
 
@@ -42,8 +44,8 @@ def agent_of(space: AgentSpace, settings: Mapping[str, Any]) -> Agent:
     if settings.get("encoder") is None:
         agent: Agent = make(space)
         return agent
-    shift = settings.get("shift", 4)
-    return FromClips(space, encoder=_encoder(settings["encoder"]).make, agent=make, shift=shift)
+    given = {name: settings[name] for name in ("shift", "reconstruction") if name in settings}
+    return FromClips(space, encoder=_encoder(settings["encoder"]).make, agent=make, **given)
 
 
 def packer_networks_of(settings: Mapping[str, Any]) -> PackerNetworks:
