@@ -107,7 +107,8 @@ def _program(graph: nn.Module, example: list[Tensor]) -> torch.export.ExportedPr
 
 
 def _write_pt2(graph: nn.Module, example: list[Tensor], path: Path, names: list[str]) -> Run:
-    with path.open("wb") as file:
+    with path.open("wb") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of weights that lie in one storage, on another device than the CPU
         torch.export.save(_program(graph, example), file)
     with path.open("rb") as file:
         loaded = torch.export.load(file).module()
