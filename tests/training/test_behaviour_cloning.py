@@ -115,7 +115,7 @@ def test_it_stops_early(bins: Path, tmp_path: Path) -> None:
 
     module = choice(lr_scheduler=None)
     module.make_optimizer = nothing
-    stop = EarlyStopping("val/agreement", mode="max", patience=2, check_on_train_epoch_end=False)
+    stop = EarlyStopping("val/agreement", mode="max", patience=2)
     trainer = fit(module, data(bins, num_val_episodes=0), tmp_path, 1000, stop)
     assert trainer.global_step == 3 * 10  # the first validation, and two that are no better
     assert "val/utilization" not in trainer.callback_metrics

@@ -21,10 +21,11 @@ class StepLoader:
         return self.length
 
     def __iter__(self) -> Iterator[int]:
+        if self.done >= self.length:  # Lightning asks for no more than `length`, and so never runs an epoch to its end
+            self.done = 0
         while self.done < self.length:
             self.done += 1
             yield self.done
-        self.done = 0
 
     def state_dict(self) -> dict[str, int]:
         """Steps of this epoch so far."""
