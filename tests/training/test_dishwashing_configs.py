@@ -79,6 +79,14 @@ def test_a_run_from_video_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> 
     assert all(torch.equal(expected[key], found[key]) for key in expected)
 
 
+def test_how_often_it_is_validated_changes_nothing(tmp_path: Path) -> None:
+    for steps in (1, 3):
+        options = {"data.steps_per_epoch": steps, "trainer.max_steps": 8}
+        run("fit", shortened("dishwashing_feasible.yaml", tmp_path / str(steps), **options))
+    often, seldom = weights(tmp_path / "1"), weights(tmp_path / "3")
+    assert all(torch.equal(often[key], seldom[key]) for key in often)
+
+
 def test_checkpoints_are_named_by_episodes(tmp_path: Path) -> None:
     options = shortened("dishwashing_video.yaml", tmp_path, **{"model.rollout_steps": 8, "trainer.max_steps": 8})
     config = Path(configs.find("dishwashing_video.yaml")).read_text(encoding="utf-8")

@@ -71,3 +71,9 @@ def test_a_suite_is_one_batch_as_it_is() -> None:
     suite = object()
     assert [list(loader) for loader in [single_batch(suite)] * 2] == [[suite], [suite]]
     assert len(single_batch(suite)) == 1
+
+
+def test_to_evaluate_draws_nothing_from_the_generator_of_training() -> None:
+    before = torch.get_rng_state()
+    assert list(single_batch(1, 2)) == [1, 2]
+    assert torch.equal(torch.get_rng_state(), before)

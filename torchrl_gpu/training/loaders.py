@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader
 
 
@@ -37,5 +38,9 @@ class StepLoader:
 
 
 def single_batch(*suites: object) -> Any:
-    """A loader of one batch, the suite; of several, one behind another."""
-    return DataLoader(list(suites), batch_size=None, num_workers=0)  # type: ignore[arg-type]
+    """A loader of one batch, the suite; of several, one behind another.
+
+    It has a generator of its own: a loader draws a seed whenever it begins, and training must not depend on how often
+    it is validated.
+    """
+    return DataLoader(list(suites), batch_size=None, num_workers=0, generator=torch.Generator())  # type: ignore[arg-type]
