@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -24,6 +26,9 @@ def test_the_picture_tells_bin_and_box() -> None:
         assert blue[row, 0, 0] == int(z / 10 * 255)
 
 
-def test_it_trains_and_says_how_full_the_bins_are(capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_trains_and_says_how_full_the_bins_are(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where its report goes
     main(["--updates", "2", "--num_envs", "8"])
     assert "utilization" in capfd.readouterr().out

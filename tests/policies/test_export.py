@@ -14,6 +14,7 @@ from tests.policies import checkpoints
 from tests.policies.packing.packer_scenes import narrow, solids_env
 from torchrl_gpu.policies import AgentSpace, InferencePolicy, export, export_policy, load_policy
 from torchrl_gpu.policies.packing import HierarchicalPacker
+from torchrl_gpu.policies.stochastic import CategoricalActor
 
 
 def check_same(policy: InferencePolicy, seen: dict[str, Tensor], got: Tensor) -> None:
@@ -23,7 +24,9 @@ def check_same(policy: InferencePolicy, seen: dict[str, Tensor], got: Tensor) ->
     if policy.space.num_actions is None:
         torch.testing.assert_close(got, wanted["action"], atol=1e-5, rtol=1e-5)
     else:
-        values = wanted["action_value"].gather(1, torch.stack([got, wanted["action"]], 1))
+        actor: Any = policy.policy.policy
+        known = actor.log_probs(wanted) if isinstance(actor, CategoricalActor) else wanted["action_value"]
+        values = known.gather(1, torch.stack([got, wanted["action"]], 1))
         torch.testing.assert_close(values[:, 0], values[:, 1], atol=1e-4, rtol=1e-4)
 
 

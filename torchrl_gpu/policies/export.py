@@ -21,6 +21,7 @@ from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.loading import load_policy
 from torchrl_gpu.policies.sidecar import elements_of, sidecar
+from torchrl_gpu.policies.stochastic import CategoricalActor
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.streaming.codecs.extras import load
 
@@ -165,7 +166,8 @@ def _difference(policy: InferencePolicy, run: Run, rows: int) -> float:
         return float("inf")
     if policy.space.num_actions is None:
         return float(((got - wanted).abs() / wanted.abs().clamp_min(1)).max())
-    values = ours.get("action_value")
+    decides = policy.policy.policy
+    values = decides.log_probs(ours) if isinstance(decides, CategoricalActor) else ours.get("action_value")
     in_range = (got >= 0) & (got < policy.space.num_actions)
     index = torch.stack([wanted, torch.where(in_range, got, 0)], 1)
     legal = given["action_mask"].gather(1, index[:, 1:])[:, 0] if policy.space.masked else in_range

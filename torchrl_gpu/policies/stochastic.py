@@ -37,7 +37,7 @@ class CategoricalActor(TensorDictModuleBase):
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes `action` (…) int64 and `action_log_prob` (…), the logarithm of its probability."""
-        log_probs = self._log_probs(tensordict)
+        log_probs = self.log_probs(tensordict)
         scores = log_probs
         if exploration_type() is ExplorationType.RANDOM:
             scores = log_probs - (-torch.rand_like(log_probs).clamp_min(_SMALLEST).log()).log()
@@ -47,11 +47,12 @@ class CategoricalActor(TensorDictModuleBase):
 
     def evaluate(self, tensordict: TensorDictBase) -> tuple[Tensor, Tensor]:
         """Logarithm of the probability of `action`, and entropy, (…) each; nats."""
-        log_probs = self._log_probs(tensordict)
+        log_probs = self.log_probs(tensordict)
         log_prob = log_probs.gather(-1, tensordict.get("action")[..., None])[..., 0]
         return log_prob, -(log_probs.exp() * log_probs).sum(-1)
 
-    def _log_probs(self, tensordict: TensorDictBase) -> Tensor:
+    def log_probs(self, tensordict: TensorDictBase) -> Tensor:
+        """Logarithms of the probabilities of all actions, (…, A) float32; illegal ones are all but impossible."""
         logits = self.network(*observed(self.network, tensordict)).float()
         if self.masked:
             logits = torch.where(tensordict.get("action_mask"), logits, _NEVER)
