@@ -16,7 +16,11 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import triton_kernels
 from torchrl_gpu.envs.packing.types import PackingState, Placement, StoredMaps
 
-CONFIGS = tuple(name.removesuffix(".yaml") for name in configs.names() if name.startswith("packing"))
+CONFIGS = tuple(  # those of the same environment launch the same
+    name.removesuffix(".yaml")
+    for name in configs.names()
+    if name.startswith("packing") and name != "packing_bc_to_rl.yaml"
+)
 BACKEND = "eager"  # of the environment itself; only its settings and its state are used
 
 

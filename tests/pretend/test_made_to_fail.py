@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.envs.packing.kernels.test_proof import BROKEN
-from tests.test_end_to_end import SMALL, write_orders
+from tests.test_end_to_end import SMALL, write_demonstrations, write_orders
 from torchrl_gpu import cli, configs, proofs
 from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.envs.packing.kernels import check, proof
@@ -34,6 +34,11 @@ SHORT = {
     "trainer.accelerator": "gpu",
     "trainer.devices": 1,
 }
+ROLLOUTS = {"model.rollout_steps": 4, "model.epochs": 1, "model.minibatches": 2}
+ABSENT = {
+    "ppo_": ("model.batch_size", "model.replay.capacity", "model.warmup_frames", "model.updates_per_step"),
+    "bc.yaml": ("model.replay.capacity", "model.warmup_frames"),
+}
 FEW_WORLDS = {"model.env.num_envs": 2, "model.env.pool": 8, "model.env.max_steps": 10}
 FEWER_CELLS = {
     "packing_orders.yaml": {"model.env.resolution": "[12,8]", "model.env.num_items": 3, "model.env.items.max_side": 4},
@@ -46,16 +51,18 @@ FEWER_CELLS = {
         "model.updates_per_step": 3,
     },
 }
-NO_GRAPHS = ("packing_irregular.yaml",)  # has none to ask for
+NO_GRAPHS = ("packing_irregular.yaml", "bc.yaml")  # have none to ask for
 BREAKS_OFF = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
-PACKING = [name for name in configs.names() if name.startswith("packing")]
+PACKING = [name for name in configs.names() if "packing" in name or name == "bc.yaml"]
 
 
 def words(name: str) -> list[str]:
     """Command line of a shipped config in small, by graphs where it has them."""
-    options: dict[str, Any] = SHORT | FEWER_CELLS.get(name, {})
+    options: dict[str, Any] = SHORT | (ROLLOUTS if name.startswith("ppo_") else {}) | FEWER_CELLS.get(name, {})
+    absent = ABSENT["ppo_"] if name.startswith("ppo_") else ABSENT.get(name, ())
+    options = {key: value for key, value in options.items() if key not in absent}
     options |= {} if name in NO_GRAPHS else {"model.cuda_graphs": "true", "model.graph_updates": "true"}
-    options |= FEW_WORLDS if name.startswith("navigation") else {}
+    options |= FEW_WORLDS if name.startswith(("navigation", "ppo_marine")) else {}
     return ["--config", name, *SMALL.get(name, []), *(f"--{key}={value}" for key, value in options.items())]
 
 
@@ -72,6 +79,7 @@ def first_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setattr(pipeline, "_WARNED", set())
     monkeypatch.chdir(tmp_path)
     write_orders(tmp_path / "orders.json")
+    write_demonstrations(tmp_path)
     for chosen in (kernels._fastest, kernels._say_slower):
         chosen.cache_clear()
     yield
