@@ -32,14 +32,14 @@ def test_bad_videos_stand_in_the_table_with_the_reason(tmp_path: Path, capsys: p
     paths = [drawn.write_plain(tmp_path, name, i, 5) for i, name in enumerate("abc")]
     drawn.write_video(paths[1], [drawn.picture(1, i) for i in range(5)], fps=30)
     paths[2].write_bytes(b"hello")
-    assert run(*paths, "--out", tmp_path / "out") is None
+    assert run(*paths, "--output", tmp_path / "out") is None
     text = "".join(capsys.readouterr().out.split())
     assert "want10framesasecond;got30" in text
     assert "wantanMP4file" in text
     store = load_demonstrations(tmp_path / "out", device="cpu")
     assert store.lengths == [5]
     assert list(store.skipped) == list(map(str, paths[1:]))
-    assert run(*paths, "--out", tmp_path / "strict", "--on_bad", "raise") == 2
+    assert run(*paths, "--output", tmp_path / "strict", "--on_bad", "raise") == 2
     assert capsys.readouterr().err.startswith(f"error: demonstrations: {paths[1]}: want 10 frames a second; got 30")
     assert not (tmp_path / "strict").exists()
 
@@ -49,7 +49,7 @@ def test_bad_videos_stand_in_the_table_with_the_reason(tmp_path: Path, capsys: p
     [
         (["nobody.mp4"], "error: torchrl-gpu encode: nobody.mp4: want a video or a folder; there is none"),
         ([], "error: torchrl-gpu encode: want the options that --help lists"),
-        (["{tmp}", "--out", "{tmp}"], "error: torchrl-gpu encode: --out must be a folder that is not there yet"),
+        (["{tmp}", "--output", "{tmp}"], "error: torchrl-gpu encode: --output must be a folder that is not there yet"),
         (["{tmp}"], "want a folder with meta/info.json, or with MP4 files; got neither"),
         (["{tmp}", "--size", "0", "4"], "error: demonstrations: size must be"),
     ],
@@ -62,6 +62,6 @@ def test_mistakes_are_one_line(tmp_path: Path, args: list[str], says: str, capsy
 
 
 def test_what_is_encoded_is_not_encoded_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(drawn.write_plain(tmp_path, "a", 0, 3), "--out", tmp_path / "out")
+    run(drawn.write_plain(tmp_path, "a", 0, 3), "--output", tmp_path / "out")
     assert run(tmp_path / "out") == 2
     assert "which has been encoded" in capsys.readouterr().err

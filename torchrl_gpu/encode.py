@@ -20,12 +20,12 @@ WHERE = "torchrl-gpu encode"
 def main(argv: list[str]) -> None:
     """Decodes, prints what became of every video, and writes."""
     args = _parser().parse_args(argv)
-    out = args.out or args.videos[0].with_name(args.videos[0].resolve().name + ".clips")
+    out = args.output or args.videos[0].with_name(args.videos[0].resolve().name + ".clips")
     for path in args.videos:
         if not path.exists():
             raise FileNotFoundError(f"{WHERE}: {path}: want a video or a folder; there is none")
     if out.exists():
-        raise FileExistsError(f"{WHERE}: --out must be a folder that is not there yet; got {out}")
+        raise FileExistsError(f"{WHERE}: --output must be a folder that is not there yet; got {out}")
     from torchrl_gpu.console import progress_bar, wide_console
     from torchrl_gpu.demonstrations import load_demonstrations, save_store
     from torchrl_gpu.demonstrations.saved import is_saved
@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog=WHERE, description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("videos", nargs="+", type=Path, metavar="VIDEO", help="MP4 file, or a folder")
-    add("--out", type=Path, help="folder to write, not there yet; the first VIDEO with .clips behind it by default")
+    add("--output", type=Path, help="folder to write, not there yet; the first VIDEO with .clips behind it by default")
     add("--size", nargs=2, type=int, metavar=("H", "W"), help="pixels of a frame; those of the videos by default")
     add("--fps", type=float, help="frames per second that every video must have; those of the first by default")
     add("--camera", help="feature of a LeRobotDataset that has several, such as observation.images.top")

@@ -11,6 +11,7 @@ import torch
 
 from tests.demonstrations import row_files
 from torchrl_gpu.demonstrations import read_demonstrations
+from torchrl_gpu.envs import memory
 
 
 def test_robomimic(tmp_path: Path) -> None:
@@ -57,3 +58,13 @@ def test_an_install_without_h5py_names_the_extra(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
     with pytest.raises(ModuleNotFoundError, match=r"demonstrations: want h5py, .* 'torchrl_gpu\[hdf5\]'"):
         read_demonstrations(path)
+
+
+def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:  # of 10 kB
+        demo = file.create_group("data/demo_0")
+        demo["actions"] = np.zeros((6, 1))
+        demo.create_dataset("obs/frames", (6, 4096, 4096, 3), np.uint8, chunks=(1, 1024, 1024, 3), compression="gzip")
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**28)
+    with pytest.raises(ValueError, match=r"demo_0/obs/frames: want arrays that fit into memory; got .* too many"):
+        read_demonstrations(tmp_path / "a.hdf5")

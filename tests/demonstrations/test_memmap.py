@@ -12,6 +12,7 @@ from tensordict import TensorDict
 from tests.demonstrations import row_files
 from torchrl_gpu.demonstrations import read_demonstrations
 from torchrl_gpu.demonstrations.memmap import save
+from torchrl_gpu.envs import memory
 
 
 def test_what_was_saved_is_read(tmp_path: Path) -> None:
@@ -45,3 +46,10 @@ def test_a_file_that_shrinks_after_it_was_read_is_no_matter(tmp_path: Path) -> N
     before = shown.rows["state"].clone()
     (tmp_path / "a" / "rows" / "state.memmap").write_bytes(b"")
     assert torch.equal(shown.rows["state"], before)
+
+
+def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = row_files.write_rows(tmp_path / "a")
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 100)
+    with pytest.raises(ValueError, match=r"demonstrations.json: want at most 80 bytes of rows, 80% of the free memory"):
+        read_demonstrations(folder)

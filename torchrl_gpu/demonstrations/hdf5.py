@@ -21,6 +21,7 @@ from torchrl_gpu.demonstrations.untrusted import (
     Arrays,
     check_file,
     checked,
+    most_bytes,
     read_json,
     reading,
     refuse,
@@ -96,7 +97,7 @@ class _Reader:
     """
 
     def __init__(self, h5py: Any, path: Path) -> None:
-        self.h5py, self.path, self.left = h5py, path, _MOST_BYTES
+        self.h5py, self.path, self.left = h5py, path, min(_MOST_BYTES, most_bytes() // 2)  # whole, and by episode
 
     def demonstrations(self, root: Any, pattern: re.Pattern[str], observed: str, more: int) -> Demonstrations:
         """All episodes of a group, in the order of their numbers.
@@ -184,5 +185,5 @@ class _Reader:
         is_picture = kind == np.uint8 and dataset.ndim > 2  # which stays as small as it is
         self.left -= math.prod(dataset.shape) * (1 if is_picture else 8)
         if self.left < 0:
-            refuse(where, f"at most {_MOST_BYTES:,} bytes in all", f"shape {dataset.shape}")
+            refuse(where, "arrays that fit into memory", f"{-self.left:,} bytes too many, with shape {dataset.shape}")
         return dataset[()] if is_picture else checked(dataset[()], where)

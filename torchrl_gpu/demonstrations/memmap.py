@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,16 @@ from tensordict import TensorDict
 from torchrl_gpu import arguments
 from torchrl_gpu.arguments import shown
 from torchrl_gpu.demonstrations.rows import Demonstrations
-from torchrl_gpu.demonstrations.untrusted import MOST_FRAMES, check_file, finite, read_json, refuse
+from torchrl_gpu.demonstrations.untrusted import (
+    MOST_FRAMES,
+    check_file,
+    finite,
+    most_bytes,
+    new_folder,
+    read_json,
+    refuse,
+)
+from torchrl_gpu.envs import memory
 
 FORMAT = "torchrl_gpu rows 1"
 ABOUT, ROWS = "demonstrations.json", "rows"
@@ -26,7 +34,6 @@ _VALUES = ("float32", "int64", "bool")
 _NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 _MOST_ENTRIES = 256
 _MOST_VALUES = 2**20  # of a row
-_MOST_BYTES = 2**36  # of all entries
 
 
 def is_saved(path: Path) -> bool:
@@ -43,12 +50,6 @@ def save(demonstrations: Demonstrations, folder: str | os.PathLike[str]) -> Path
         FileExistsError: There is such a folder.
     """
     folder = Path(folder)
-    if folder.exists():
-        raise FileExistsError(f"demonstrations: {folder}: want a folder that is not there yet; got one that is")
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    demonstrations.rows.cpu().memmap(part / ROWS)
     about = {
         "format": FORMAT,
         "num_rows": len(demonstrations),
@@ -57,8 +58,9 @@ def save(demonstrations: Demonstrations, folder: str | os.PathLike[str]) -> Path
         **demonstrations.about,
         "lengths": demonstrations.lengths.tolist(),
     }
-    (part / ABOUT).write_text(json.dumps(about) + "\n", encoding="utf-8")
-    os.replace(part, folder)
+    with new_folder(folder) as part:
+        demonstrations.rows.cpu().memmap(part / ROWS)
+        (part / ABOUT).write_text(json.dumps(about) + "\n", encoding="utf-8")
     return folder
 
 
@@ -93,9 +95,9 @@ def open_saved(folder: str | os.PathLike[str]) -> Demonstrations:
         refuse(path, f"1 to {_MOST_ENTRIES} entries", shown(entries))
     kinds = {name: _checked_entry(f"{path}: {name}", name, entry) for name, entry in entries.items()}
     size = total * sum(np.dtype(stored).itemsize * math.prod(shape) for stored, shape, _ in kinds.values())
-    if size > _MOST_BYTES:
-        refuse(path, f"at most {_MOST_BYTES:,} bytes of rows", f"{size:,}")
     _check_index(folder / ROWS / "meta.json", total, kinds)
+    if size > (most := most_bytes()):
+        refuse(path, f"at most {most:,} bytes of rows, {memory.SHARE:.0%} of the free memory", f"{size:,}")
     rows = {
         name: _read(folder / ROWS / f"{name}.memmap", name, (total, *shape), stored)
         for name, (stored, shape, _) in kinds.items()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from torchrl_gpu.demonstrations.untrusted import (
     check_file,
     checked,
     header,
+    new_folder,
     read_json,
     read_npz,
     reading,
@@ -45,18 +45,7 @@ def save_store(store: ClipStore, folder: str | os.PathLike[str]) -> Path:
         FileExistsError: There is such a folder.
     """
     folder = Path(folder)
-    if folder.exists():
-        raise FileExistsError(f"demonstrations: {folder}: want a folder that is not there yet; got one that is")
-    part = folder.with_name(folder.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    frames = np.lib.format.open_memmap(part / _FRAMES, "w+", np.uint8, tuple(store.frames.shape))
-    for first in range(0, len(store), _CHUNK):
-        frames[first : first + _CHUNK] = store.frames[first : first + _CHUNK].cpu().numpy()
-    frames.flush()
-    del frames
     entries = {_name(key): value.cpu().numpy() for key, value in store.rows.items(True, True)}
-    np.savez(part / _ROWS, **entries)
     about = {
         "format": FORMAT,
         "fps": store.fps,
@@ -66,8 +55,14 @@ def save_store(store: ClipStore, folder: str | os.PathLike[str]) -> Path:
         "stats": {key: {word: value.tolist() for word, value in each.items()} for key, each in store.stats.items()},
         "videos": [video._asdict() for video in store.videos],
     }
-    (part / _ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, folder)
+    with new_folder(folder) as part:
+        frames = np.lib.format.open_memmap(part / _FRAMES, "w+", np.uint8, tuple(store.frames.shape))
+        for first in range(0, len(store), _CHUNK):
+            frames[first : first + _CHUNK] = store.frames[first : first + _CHUNK].cpu().numpy()
+        frames.flush()
+        del frames
+        np.savez(part / _ROWS, **entries)
+        (part / _ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     return folder
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import shutil
 import zipfile
 import zlib
 from collections.abc import Collection, Iterator
@@ -13,8 +15,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
+import torch
 
 from torchrl_gpu.arguments import shown
+from torchrl_gpu.envs import memory
 from torchrl_gpu.streaming.codecs.extras import load
 
 MOST_FRAMES = 10**8
@@ -62,6 +66,28 @@ def check_file(path: Path, name: object) -> int:
     except (OSError, ValueError) as error:
         raise ValueError(f"demonstrations: {name}: want a file; got {shown(str(error))}") from error
     refuse(name, "a file", "none there")
+
+
+def most_bytes() -> int:
+    """Bytes that what a file holds may take in the host's memory: most of what is free."""
+    free = memory.free_bytes(torch.device("cpu"))
+    return _MOST_TABLE_BYTES if free is None else int(memory.SHARE * free)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which has its name only once all of it is written.
+
+    Raises:
+        FileExistsError: There is such a folder.
+    """
+    if folder.exists():
+        raise FileExistsError(f"demonstrations: {folder}: want a folder that is not there yet; got one that is")
+    part = folder.with_name(folder.name + ".part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    yield part
+    os.replace(part, folder)
 
 
 def read_json(path: Path, name: object) -> Any:

@@ -21,7 +21,7 @@ def check_weights(where: str, state: Mapping[str, Any], module: nn.Module) -> No
     problems = {
         "none for": [name for name in wanted if name not in state],
         "others too": [name for name in state if name not in wanted],
-        "no tensors": [name for name in wanted if not _is_dense(state.get(name, wanted[name]))],
+        "no tensors": [name for name in wanted if not is_dense(state.get(name, wanted[name]))],
     }
     for problem, names in problems.items():
         if names:
@@ -38,7 +38,7 @@ def check_weights(where: str, state: Mapping[str, Any], module: nn.Module) -> No
         raise ValueError(f"{where}: want finite weights; got others in {_listed(broken)}")
 
 
-def _is_dense(value: Any) -> bool:
+def is_dense(value: Any) -> bool:
     """Whether it is a tensor whose numbers are there, one by one."""
     return (
         isinstance(value, Tensor)

@@ -9,9 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from torchrl_gpu.policies.weights import is_dense
 from torchrl_gpu.training.checkpoint import read_archive
 
 _LOG = logging.getLogger(__name__)
+
+_MOST_TENSORS = 10_000  # whose names are compared
 
 
 @torch.no_grad()
@@ -37,9 +40,9 @@ def take_network(module: nn.Module, path: str) -> list[str]:
     state = content.get("state_dict", content.get("model_state_dict"))
     if not isinstance(state, Mapping):
         raise ValueError(f"{where}: want a checkpoint with a state_dict; got none in it")
-    given = {
-        str(name): value for name, value in state.items() if isinstance(value, Tensor) and "target" not in str(name)
-    }
+    if len(state) > _MOST_TENSORS:
+        raise ValueError(f"{where}: want at most {_MOST_TENSORS:,} tensors; got {len(state):,}")
+    given = {str(name): value for name, value in state.items() if is_dense(value) and "target" not in str(name)}
     own = _saved_tensors(module)
     inside, outside = _best_prefixes(own, given)
     pairs = {

@@ -10,9 +10,8 @@ from torchrl_gpu.policies.packing.scores import PlacementScores, placement_plane
 from torchrl_gpu.policies.spaces import AgentSpace
 
 
-@final
-class PlacementLogits(nn.Module):
-    """A logit for every placement, for `PPO`; all are alike at first.
+class _HalfOfScores(nn.Module):
+    """One head of `PlacementScores` on a trunk of its own.
 
     Args:
         space: Gives the bin and the grid; the weights fit any other.
@@ -21,11 +20,19 @@ class PlacementLogits(nn.Module):
     """
 
     in_keys: ClassVar = PlacementScores.in_keys
+    unused: ClassVar[str]  # the other head
 
     def __init__(self, space: AgentSpace, channels: int = 32, blocks: int = 2) -> None:
         super().__init__()
         self.trunk = PlacementScores(space, channels, blocks)
-        del self.trunk.value
+        delattr(self.trunk, self.unused)
+
+
+@final
+class PlacementLogits(_HalfOfScores):
+    """A logit for every placement, for `PPO`; all are alike at first."""
+
+    unused = "value"
 
     def forward(self, *observations: Tensor) -> Tensor:
         """Logits (…, A) float32 of the inputs of `PlacementScores`."""
@@ -34,21 +41,10 @@ class PlacementLogits(nn.Module):
 
 
 @final
-class PlacementValue(nn.Module):
-    """What a bin and the items at hand are worth, for `PPO`.
+class PlacementValue(_HalfOfScores):
+    """What a bin and the items at hand are worth, for `PPO`."""
 
-    Args:
-        space: Gives the bin and the grid; the weights fit any other.
-        channels: Width of the trunk.
-        blocks: Residual blocks.
-    """
-
-    in_keys: ClassVar = PlacementScores.in_keys
-
-    def __init__(self, space: AgentSpace, channels: int = 32, blocks: int = 2) -> None:
-        super().__init__()
-        self.trunk = PlacementScores(space, channels, blocks)
-        del self.trunk.advantage
+    unused = "advantage"
 
     def forward(self, *observations: Tensor) -> Tensor:
         """Values (…, 1) float32 of the inputs of `PlacementScores`."""
