@@ -28,7 +28,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import CutBoxes
 from torchrl_gpu.evaluation.demonstrating import play_rows
 from torchrl_gpu.evaluation.episodes import suite_for
-from torchrl_gpu.policies import AgentSpace, ClonedChoice, PlacementScores
+from torchrl_gpu.policies import AgentSpace, ClonedChoice, PlacementScores, load_policy
 from torchrl_gpu.policies.packing.heuristics import DeepestBottomLeft
 
 NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]
@@ -179,6 +179,18 @@ def test_predict(checkpoint: str, folder: Path) -> None:
     plans = json.loads((folder / "runs" / "packing" / "plans.json").read_text())
     assert [plan["episode"] for plan in plans] == ["0", "1", "2"]
     assert all(0 < plan["utilization"] <= 1 and plan["placements"] for plan in plans)
+
+
+def test_its_policy_needs_no_config(checkpoint: str) -> None:
+    policy = load_policy(checkpoint, "cpu")
+    weights = torch.load(checkpoint, weights_only=True)["state_dict"]
+    trained = [value for name, value in weights.items() if "target" not in name and value.is_floating_point()]
+    assert all(any(torch.equal(value, each) for each in trained) for value in policy.parameters())
+    assert policy.about["env"]["class_path"] == "torchrl_gpu.envs.PackingEnv"
+    env = PackingEnv(8, items=CutBoxes(2, 5, "stack", pool=16), orientations="fixed", include=["z_map"], device="cpu")
+    shown = env.reset()
+    action = policy(shown)["action"]
+    assert shown["action_mask"].gather(1, action[:, None]).all()
 
 
 def test_a_run_resumes(checkpoint: str, tmp_path: Path) -> None:
