@@ -20,8 +20,8 @@ LAYERS = {
 LAYERS |= {"proofs": 1, "native": 2, "envs": 3, "streaming": 3, "demonstrations": 4, "policies": 4, "evaluation": 5}
 LAYERS |= {"training": 6, "callbacks": 7}
 TOP = 8
-# The same within streaming, whose server stands on top.
-STREAMING = ("codecs", "broadcast", "web", "server")
+# The same within streaming.
+STREAMING = ("codecs", "broadcast", "web", "server", "ros2")
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 

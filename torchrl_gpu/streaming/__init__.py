@@ -9,16 +9,18 @@ if TYPE_CHECKING:
     from torchrl_gpu.streaming.broadcast.protocol import Command, read_picture
     from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
+    from torchrl_gpu.streaming.ros2.bridge import RosBridge
     from torchrl_gpu.streaming.server import StreamServer
 
 _HOMES = {
     "Command": "broadcast.protocol",
     "GpuFramePipeline": "codecs.pipeline",
     "Mp4Writer": "codecs.mp4",
+    "RosBridge": "ros2.bridge",
     "StreamServer": "server",
     "read_picture": "broadcast.protocol",
 }
-__all__ = ["Command", "GpuFramePipeline", "Mp4Writer", "StreamServer", "read_picture"]
+__all__ = ["Command", "GpuFramePipeline", "Mp4Writer", "RosBridge", "StreamServer", "read_picture"]
 
 
 def __getattr__(name: str) -> Any:

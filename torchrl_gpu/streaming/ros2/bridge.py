@@ -1,0 +1,341 @@
+"""A policy between a robot's sensors and its actuators."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torchrl_gpu import arguments
+from torchrl_gpu.streaming.codecs.jpeg import check_quality
+from torchrl_gpu.streaming.ros2.camera import CAMERA, SEEN, CameraOut
+from torchrl_gpu.streaming.ros2.control import Action, Control
+from torchrl_gpu.streaming.ros2.decider import WHERE, Decider, Policy, checked_action
+from torchrl_gpu.streaming.ros2.inputs import NewestMessages
+from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGES, JOINTS, VECTORS, Messages
+from torchrl_gpu.streaming.ros2.statistics import Statistics
+from torchrl_gpu.streaming.ros2.transport import Transport, open_transport
+
+if TYPE_CHECKING:
+    from torchrl_gpu.streaming.codecs.images import Frame
+    from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
+    from torchrl_gpu.streaming.server import StreamServer
+
+BESIDE = ("confidence", "safe", "age_s")
+"""What stands behind the action in its message."""
+_COUNTED = (
+    *("actions", "safe_actions", "stale", "late", "bad_messages", "policy_errors", "send_errors"),
+    *("camera_frames", "camera_errors", "swaps"),
+)
+_MOST_SHOWN = 32  # numbers of an action beside a picture
+
+
+class _Input(NamedTuple):
+    topic: str
+    type_name: str
+
+
+class RosBridge:
+    """Runs a policy on a robot's topics: images and vectors in, actions and pictures out.
+
+    The policy decides on the newest message only, on a thread of its own. An action is sent as a `JointState` with the
+    time of sending as its stamp; `name` and `position` hold first the action, then `confidence` (0 to 1; NaN where the
+    policy does not say), `safe` (1 for the safe action) and `age_s` (of the oldest input). It is one message, so that
+    nothing is ever acted on beside another action's confidence.
+
+    The safe action is sent, at `rate`, while an input is missing or older than `max_age`, and whenever a message cannot
+    be read or the policy raises, takes too long or gives what is not finite; the last action never is. It is the first
+    one and the last one that is sent, too.
+
+    A policy of clips (T, 3, H, W) decides on the last T images, averaged over areas to H×W as its demonstrations were;
+    `rate` is then to be that of its frames in training. Depth comes in millimetres (16UC1, mono16) or metres (32FC1).
+
+    Args:
+        policy: An `InferencePolicy`, as `load_policy` gives it, or what has its `in_keys`, `space`, `device` and
+            `policy`. None only shows the camera.
+        safe_action: What to do where it cannot be known what to do: numbers within the policy's bounds, or an index.
+        image_topic: Camera in.
+        observation_topic: Vector in; of several vectors, a topic for each entry of the policy by its name.
+        action_topic: Actions out.
+        camera_topic: `CompressedImage` out, of the camera or of `publish_frame`.
+        max_age: Seconds, by the header's stamp and by arrival.
+        rate: Actions a second, at most.
+        camera_rate: Pictures a second, at most, to the page and to `camera_topic`.
+        image_type: "Image" or "CompressedImage".
+        observation_type: "Float32MultiArray", "Float64MultiArray", or "JointState": positions, then velocities, then
+            efforts.
+        action_names: Of the numbers of an action, such as those of joints; `action_0`, … by default.
+        same_clock: Whether stamps are of a clock in step with this machine's. If not, age counts from arrival alone.
+        transport: "cyclonedds", "rclpy", "zenoh", "rospy" (ROS 1), or "auto", rclpy where it can be imported and
+            cyclonedds elsewhere; or a `Transport`, which the bridge closes.
+        domain: Of ROS 2; None for ROS_DOMAIN_ID, or 0.
+        server: Shows the camera as the stream "camera", what the policy saw as "policy", and the metrics.
+        pipeline: Encodes for `camera_topic`; None for one of its own.
+        jpeg_quality: 1 to 100.
+
+    Raises:
+        ValueError: An argument is something else, or the policy takes what no topic brings, or fails on zeros.
+        ModuleNotFoundError: The transport's package is not installed.
+    """
+
+    def __init__(
+        self,
+        policy: Policy | None = None,
+        *,
+        safe_action: int | Sequence[float] | None = None,
+        image_topic: str | None = None,
+        observation_topic: str | Mapping[str, str] | None = None,
+        action_topic: str = "/policy/action",
+        camera_topic: str | None = None,
+        max_age: float = 0.2,
+        rate: float = 30.0,
+        camera_rate: float = 10.0,
+        image_type: str = "Image",
+        observation_type: str = "Float32MultiArray",
+        action_names: Sequence[str] | None = None,
+        same_clock: bool = True,
+        transport: str | Transport = "auto",
+        domain: int | None = None,
+        server: StreamServer | None = None,
+        pipeline: GpuFramePipeline | None = None,
+        jpeg_quality: int = 80,
+    ) -> None:
+        self.max_age = arguments.number(WHERE, "max_age", max_age, above=0, high=3600)
+        self.rate = arguments.number(WHERE, "rate", rate, above=0, high=10_000)
+        camera_rate = arguments.number(WHERE, "camera_rate", camera_rate, above=0, high=1000)
+        self.same_clock = arguments.flag(WHERE, "same_clock", same_clock)
+        check_quality(jpeg_quality, WHERE)
+        kind = IMAGES[arguments.choice(WHERE, "image_type", image_type, IMAGES)]
+        self._image = None if image_topic is None else _Input(_topic("image_topic", image_topic), kind)
+        self._vector_type = VECTORS[arguments.choice(WHERE, "observation_type", observation_type, VECTORS)]
+        self._action_topic = _topic("action_topic", action_topic)
+        self._camera_topic = None if camera_topic is None else _topic("camera_topic", camera_topic)
+        self._topics = observation_topic
+        self._statistics = Statistics()
+        decider, self._inputs = None, NewestMessages([])
+        self._vectors: dict[str, _Input] = {}
+        self._names: list[str] = []
+        if policy is not None:
+            decider = self._checked(Decider(policy))
+            safe = checked_action(policy.space, "safe_action", safe_action)
+            self._names = _action_names(action_names, decider.width)
+            self._vectors = {name: _Input(topic, self._vector_type) for name, topic in self._sources(decider).items()}
+            image = [] if decider.image is None else [decider.image.name]
+            self._inputs = NewestMessages([*image, *self._vectors])
+            decider.warm_up()
+        elif self._image is None and self._camera_topic is None:
+            raise ValueError(f"{WHERE}: want a policy, or a camera to show; got neither")
+        self._server, self._pipeline, self._own_pipeline = server, pipeline, False
+        if self._camera_topic is not None and pipeline is None:
+            from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
+
+            self._pipeline, self._own_pipeline = GpuFramePipeline(decider.device if decider else "auto"), True
+        self._transport = open_transport(transport, domain, "torchrl_gpu") if isinstance(transport, str) else transport
+        self._messages = Messages(self._transport.ros1)
+        self._control: Control | None = None
+        if decider is not None:
+            self._control = Control(
+                decider,
+                self._inputs,
+                read=self._read,
+                send=self._send_action,
+                safe_action=safe,
+                max_age=self.max_age,
+                rate=self.rate,
+                same_clock=self.same_clock,
+                statistics=self._statistics,
+            )
+        self._camera: CameraOut | None = None
+        if self._camera_topic is not None or server is not None:
+            self._camera = CameraOut(
+                read=self._read_image,
+                send=None if self._camera_topic is None else self._send_picture,
+                messages=self._messages,
+                pipeline=self._pipeline,
+                server=server,
+                facts=self._facts,
+                seen=lambda: None if self._control is None else self._control.decider.seen,
+                rate=camera_rate,
+                quality=jpeg_quality,
+                statistics=self._statistics,
+            )
+        self._state = "made"
+
+    def start(self) -> RosBridge:
+        """Subscribes and decides; does nothing where it does already.
+
+        Raises:
+            RuntimeError: It was closed.
+        """
+        if self._state == "closed":
+            raise RuntimeError("RosBridge: want an open bridge; got one that was closed")
+        if self._state == "made":
+            self._state = "started"
+            if self._camera is not None:
+                self._camera.start()
+                if self._server is not None and self._control is not None and self._control.decider.image is not None:
+                    self._server.declare(SEEN)
+            if self._control is not None:
+                self._control.start()
+            for name, (topic, type_name) in self._vectors.items():
+                self._transport.subscribe(topic, type_name, self._putting(name))
+            if self._image is not None:
+                self._transport.subscribe(*self._image, self._put_image)
+        return self
+
+    def close(self) -> None:
+        """Sends the safe action, and ends every thread and subscription. Closing again does nothing.
+
+        Raises:
+            RuntimeError: The policy does not come to an end.
+        """
+        if self._state == "closed":
+            return
+        self._state = "closed"
+        try:
+            if self._control is not None:
+                self._control.close()
+        finally:
+            if self._camera is not None:
+                self._camera.close()
+            self._transport.close()
+            if self._own_pipeline and self._pipeline is not None:
+                self._pipeline.close()
+
+    def __enter__(self) -> RosBridge:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def swap(self, policy: Policy) -> None:
+        """Lets another policy decide from the next input on. Until it has decided on zeros, the one before does.
+
+        Raises:
+            ValueError: It takes other inputs or gives other actions than the one before, or fails on zeros; that one
+                goes on.
+        """
+        if self._control is None:
+            raise ValueError(f"{WHERE}: want a bridge with a policy to swap; got one without")
+        before, decider = self._control.decider, self._checked(Decider(policy))
+        if (decider.image is None) is not (before.image is None) or decider.vectors != before.vectors:
+            wanted = f"one that takes {', '.join(self._inputs.received)} as before"
+            raise ValueError(f"{WHERE}: policy must be {wanted}; got one of {', '.join(policy.in_keys)}")
+        if decider.image is not None and decider.image.name != getattr(before.image, "name", None):
+            raise ValueError(f"{WHERE}: policy must take {before.image}; got {decider.image}")
+        if decider.width != before.width or decider.space.num_actions != before.space.num_actions:
+            raise ValueError(f"{WHERE}: policy must give {before.width} numbers as before; got {decider.width}")
+        last = self._control.safe_action
+        checked_action(policy.space, "safe_action", int(last[0]) if decider.space.num_actions else last.tolist())
+        decider.warm_up()
+        self._control.decider = decider
+        self._statistics.count("swaps")
+
+    def publish_frame(self, frame: Frame, stamp_ns: int | None = None, *, bgr: bool = False) -> bool:
+        """Sends a rendered frame as the camera's picture, unless one was sent within `camera_rate`; whether it did.
+
+        Args:
+            frame: As of `StreamServer.publish`; one on the GPU is encoded there.
+            stamp_ns: When it was rendered; now by default.
+            bgr: Whether blue comes first.
+
+        Raises:
+            ValueError: The frame is something else, or there is neither a `camera_topic` nor a server.
+        """
+        if self._camera is None:
+            raise ValueError(f"{WHERE}: want a camera_topic or a server for frames; got neither")
+        return self._camera.show_rendered(frame, time.time_ns() if stamp_ns is None else stamp_ns, bgr=bgr)
+
+    def metrics(self) -> dict[str, Any]:
+        """What it did, as plain numbers: counts of messages, actions and errors; medians and 95th percentiles of the
+        last 256 times in milliseconds, `inference` of the policy and `latency` from the arrival of an input to its
+        action; the age of each input; the last action with its confidence."""
+        found: dict[str, Any] = self._statistics.snapshot(_COUNTED, ("inference", "latency"))
+        for name, number in self._inputs.received.items():
+            found |= {f"{name}_received": number, f"{name}_dropped": self._inputs.dropped[name]}
+        if self._control is not None:
+            for name, age in self._control.ages().items():
+                found[f"{name}_age_ms"] = 1000 * age
+            if (last := self._control.last) is not None:
+                found["confidence"] = None if math.isnan(last.confidence) else last.confidence
+                found |= {"safe": last.is_safe, "action": last.values.tolist()}
+        return found
+
+    def _checked(self, decider: Decider) -> Decider:
+        if decider.image is not None and self._image is None:
+            raise ValueError(f"{WHERE}: want an image_topic, for the policy's {decider.image.name}; got none")
+        self._sources(decider)
+        return decider
+
+    def _sources(self, decider: Decider) -> dict[str, str]:
+        """Topic of each vector by its name."""
+        given, names = self._topics, list(decider.vectors)
+        if isinstance(given, str) and len(names) == 1:
+            given = {names[0]: given}
+        if set(given or ()) != set(names) or isinstance(given, str):
+            wanted = f"a topic for each of {', '.join(names)}" if names else "none, since the policy takes no vector"
+            arguments.refuse(WHERE, "observation_topic", wanted, self._topics)
+        return {name: _topic("observation_topic", (given or {})[name]) for name in names}
+
+    def _putting(self, name: str) -> Callable[[bytes], None]:
+        return lambda data: self._inputs.put(name, data)
+
+    def _put_image(self, data: bytes) -> None:
+        if self._control is not None and self._control.decider.image is not None:
+            self._inputs.put(self._control.decider.image.name, data)
+        if self._camera is not None:
+            self._camera.put(data)
+
+    def _read(self, name: str, data: bytes) -> Any:
+        assert self._control is not None
+        if name in self._vectors:
+            return self._messages.vector(data, self._vector_type, self._control.decider.vectors[name])
+        return self._read_image(data)
+
+    def _read_image(self, data: bytes) -> Any:
+        assert self._image is not None
+        return self._messages.image(data, self._image.type_name)
+
+    def _send_action(self, action: Action) -> None:
+        values = [*action.values, action.confidence, float(action.is_safe), action.age]
+        data = self._messages.joints(self._names, values, time.time_ns())
+        self._transport.publish(self._action_topic, JOINTS, data)
+
+    def _send_picture(self, data: bytes) -> None:
+        assert self._camera_topic is not None
+        self._transport.publish(self._camera_topic, COMPRESSED, data)
+
+    def _facts(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Metadata of a picture, and state of the page."""
+        found = self.metrics()
+        action = found.pop("action", [])
+        if self._control is not None and len(action) <= _MOST_SHOWN:
+            found |= {"policy": getattr(self._control.decider.policy, "name", "policy"), "action": action}
+        names = ("confidence", "safe", "inference_ms", "latency_ms")
+        return {name: found[name] for name in names if name in found}, found
+
+
+def _topic(name: str, value: Any) -> str:
+    """An absolute topic."""
+    words = value.split("/") if isinstance(value, str) else []
+    fits = len(words) > 1 and words[0] == "" and all(_is_name(word) for word in words[1:]) and len(value) <= 200
+    if not fits:
+        arguments.refuse(WHERE, name, "an absolute topic, such as /camera/image_raw", value)
+    return str(value)
+
+
+def _is_name(word: str) -> bool:
+    return word.isascii() and word.isidentifier()
+
+
+def _action_names(given: Sequence[str] | None, width: int) -> list[str]:
+    if given is None:
+        return [*(f"action_{i}" for i in range(width)), *BESIDE]
+    names = [*arguments.listed(WHERE, "action_names", f"{width} names", given), *BESIDE]
+    if len(set(names)) != width + len(BESIDE) or not all(isinstance(name, str) and name for name in names):
+        arguments.refuse(WHERE, "action_names", f"{width} names, none twice nor one of {', '.join(BESIDE)}", given)
+    return names
+
+
+__all__ = ["CAMERA", "SEEN", "RosBridge"]

@@ -1,0 +1,111 @@
+"""What the robot's camera sees, beside the policy: to browsers, and as JPEGs for whoever subscribes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
+from torchrl_gpu.streaming.ros2.inputs import NewestMessages
+from torchrl_gpu.streaming.ros2.messages import Messages
+from torchrl_gpu.streaming.ros2.statistics import Statistics
+
+if TYPE_CHECKING:
+    from torchrl_gpu.streaming.codecs.images import Frame
+    from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
+    from torchrl_gpu.streaming.server import StreamServer
+
+CAMERA, SEEN = "camera", "policy"
+NAME = "image"
+
+
+class CameraOut:
+    """A thread that shows the newest image, at most so often.
+
+    Args:
+        read: `RosImage` of the bytes of a message.
+        send: Sends the bytes of a `CompressedImage`; None where nobody wants one.
+        messages: Writes them.
+        pipeline: Encodes JPEGs; None where `send` is.
+        server: Shows the stream "camera" and, where the policy takes images, "policy", what it saw; may be None.
+        facts: What stands beside the picture: metadata, and state.
+        seen: The picture that was decided on last, or None.
+        rate: Pictures a second.
+        quality: Of JPEGs.
+        statistics: Gets counts and errors.
+    """
+
+    def __init__(
+        self,
+        *,
+        read: Callable[[bytes], Any],
+        send: Callable[[bytes], None] | None,
+        messages: Messages,
+        pipeline: GpuFramePipeline | None,
+        server: StreamServer | None,
+        facts: Callable[[], tuple[dict[str, Any], dict[str, Any]]],
+        seen: Callable[[], Any],
+        rate: float,
+        quality: int,
+        statistics: Statistics,
+    ) -> None:
+        self._read, self._send, self._messages, self._pipeline = read, send, messages, pipeline
+        self._server, self._facts, self._seen, self._quality = server, facts, seen, quality
+        self._statistics = statistics
+        self._interval = 1 / rate
+        self._rendered = FrameSchedule(self._interval)
+        self._images = NewestMessages([NAME])
+        self._thread = threading.Thread(target=self._run, name="torchrl_gpu ros camera", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        if self._server is not None:
+            self._server.declare(CAMERA)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends it after the picture that it encodes."""
+        self._images.close()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def put(self, data: bytes) -> None:
+        """Takes an image message."""
+        self._images.put(NAME, data)
+
+    def show(self, frame: Frame, stamp_ns: int, *, bgr: bool = False, frame_id: str = "") -> None:
+        """Shows a frame to whoever watches, and sends it."""
+        meta, state = self._facts()
+        if self._server is not None:
+            self._server.state(**state)
+            if self._server.wanted(CAMERA):
+                self._server.publish(frame, CAMERA, meta, bgr=bgr)
+            if (seen := self._seen()) is not None and self._server.wanted(SEEN):
+                shown = seen.permute(1, 2, 0)
+                self._server.publish(shown if shown.shape[2] == 3 else shown[..., 0], SEEN, meta)
+        if self._send is not None:
+            assert self._pipeline is not None
+            jpeg = self._pipeline.encode_jpeg(frame, self._quality, bgr=bgr)
+            self._send(self._messages.jpeg(jpeg, stamp_ns, frame_id))
+            self._statistics.count("camera_frames")
+
+    def show_rendered(self, frame: Frame, stamp_ns: int, *, bgr: bool = False) -> bool:
+        """Shows a frame of a simulator, unless one was shown just before; whether it did."""
+        now = time.monotonic()
+        if now < self._rendered.next_at:
+            return False
+        self._rendered.advance(now)
+        self.show(frame, stamp_ns, bgr=bgr)
+        return True
+
+    def _run(self) -> None:
+        schedule = FrameSchedule(self._interval)
+        while (arrivals := self._images.next(schedule)) is not None:
+            try:
+                image = self._read(arrivals[NAME].data)
+                stamp_ns = image.stamp_ns or arrivals[NAME].wall_ns
+                self.show(image.frame(), stamp_ns, bgr=image.is_bgr, frame_id=image.frame_id)
+            except Exception as error:  # of a stranger's message, an encoder or a network
+                self._statistics.error("camera_errors", error)

@@ -1,0 +1,184 @@
+"""Decides on what is fresh, and sees to it that what is not is answered with the safe action."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
+from torchrl_gpu.streaming.ros2.decider import Decider
+from torchrl_gpu.streaming.ros2.images import BadMessage
+from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages
+from torchrl_gpu.streaming.ros2.statistics import Statistics
+
+Read = Callable[[str, bytes], Any]
+"""Value of a message of an input: `RosImage` or `RosVector`."""
+END_S = 5.0  # that a policy may take to come to an end
+
+
+class Action(NamedTuple):
+    """What is sent to the robot.
+
+    Attributes:
+        values: (D,) float64.
+        confidence: From 0 to 1, NaN where it is not known.
+        is_safe: Whether it is the safe action, not the policy's.
+        age: Of the oldest input that was decided on, seconds; NaN for the safe action.
+    """
+
+    values: np.ndarray
+    confidence: float
+    is_safe: bool
+    age: float
+
+
+class Control:
+    """A thread that decides, and one that watches it.
+
+    An action is sent if every input was younger than `max_age` at that moment. From the moment at which that ends to be
+    true of the last action, the safe one is sent at the rate, whatever the policy is doing: the time that it takes is
+    bounded by `max_age`, too.
+
+    Args:
+        decider: Warm.
+        inputs: Newest messages.
+        read: Reads them.
+        send: Sends an action; is called by one thread at a time.
+        safe_action: (D,).
+        max_age: Seconds.
+        rate: Actions a second, at most.
+        same_clock: As of `Arrival.taken_at`.
+        statistics: Gets counts, times and errors.
+    """
+
+    def __init__(
+        self,
+        decider: Decider,
+        inputs: NewestMessages,
+        *,
+        read: Read,
+        send: Callable[[Action], None],
+        safe_action: np.ndarray,
+        max_age: float,
+        rate: float,
+        same_clock: bool,
+        statistics: Statistics,
+    ) -> None:
+        self.decider, self._inputs, self._read, self._send = decider, inputs, read, send
+        self._max_age, self._period, self._same_clock = max_age, 1 / rate, same_clock
+        self.safe_action = safe_action
+        self._safe = Action(safe_action, 0.0, True, math.nan)
+        self._statistics = statistics
+        self._values: dict[str, tuple[Any, float]] = {}  # of each input: its value, and when it was taken
+        self._turn = threading.Condition(threading.RLock())
+        self._valid_until = 0.0
+        self._closing = False
+        self.last: Action | None = None
+        self._threads = [
+            threading.Thread(target=self._decide, name="torchrl_gpu ros policy", daemon=True),
+            threading.Thread(target=self._watch, name="torchrl_gpu ros watchdog", daemon=True),
+        ]
+
+    def start(self) -> None:
+        """Starts both; the safe action is sent until the policy has decided."""
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Ends both, and sends the safe action as the last one.
+
+        Raises:
+            RuntimeError: The policy has not come to an end.
+        """
+        with self._turn:
+            if self._closing:
+                return
+            self._closing = True
+            self._publish(self._safe)
+            self._turn.notify_all()
+        self._inputs.close()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(END_S)
+        if any(thread.is_alive() for thread in self._threads):
+            raise RuntimeError(f"RosBridge: want a policy that decides within {END_S:g} s; got one that has not")
+
+    def ages(self) -> dict[str, float]:
+        """How old what was decided on last is by now, seconds, by its name."""
+        now = time.monotonic()
+        return {name: now - taken_at for name, (_, taken_at) in list(self._values.items())}
+
+    def _decide(self) -> None:
+        schedule = FrameSchedule(self._period)
+        while (arrivals := self._inputs.next(schedule)) is not None:
+            try:
+                self._step(arrivals)
+            except BadMessage as error:
+                self._statistics.error("bad_messages", error)
+                self._be_safe()
+            except Exception as error:  # of a policy: whatever it raises
+                self._statistics.error("policy_errors", error)
+                self._be_safe()
+
+    def _step(self, arrivals: dict[str, Arrival]) -> None:
+        decider = self.decider
+        for name, arrival in arrivals.items():
+            self._values.pop(name, None)
+            value = self._read(name, arrival.data)
+            self._values[name] = value, arrival.taken_at(value.stamp_ns, self._same_clock, self._max_age)
+        if len(self._values) < len(self._inputs.received):
+            return  # some input has not come yet; the watchdog answers
+        oldest = min(taken_at for _, taken_at in self._values.values())
+        if time.monotonic() - oldest > self._max_age:
+            self._statistics.count("stale")
+            decider.forget()
+            self._be_safe()
+            return
+        image = self._values[decider.image.name][0] if decider.image is not None else None
+        vectors = {name: self._values[name][0].values for name in decider.vectors}
+        begun = time.perf_counter()
+        decision = decider.decide(image, vectors)
+        self._statistics.time("inference", time.perf_counter() - begun)
+        with self._turn:
+            age = time.monotonic() - oldest
+            if self._closing:
+                return
+            if age > self._max_age:
+                self._statistics.count("late")
+                self._be_safe()
+                return
+            self._publish(Action(decision.action, decision.confidence, False, age))
+            self._valid_until = oldest + self._max_age
+            self._turn.notify_all()
+        first = next(iter(self._inputs.received))
+        if first in arrivals:
+            self._statistics.time("latency", time.monotonic() - arrivals[first].at)
+
+    def _watch(self) -> None:
+        with self._turn:
+            while not self._closing:
+                left = self._valid_until - time.monotonic()
+                if left > 0:
+                    self._turn.wait(left)
+                else:
+                    self._be_safe()
+
+    def _be_safe(self) -> None:
+        with self._turn:
+            if not self._closing:
+                self._publish(self._safe)
+                self._valid_until = time.monotonic() + self._period
+
+    def _publish(self, action: Action) -> None:
+        try:
+            self._send(action)
+        except Exception as error:  # of a network
+            self._statistics.error("send_errors", error)
+        else:
+            self._statistics.count("safe_actions" if action.is_safe else "actions")
+            self.last = action

@@ -1,0 +1,234 @@
+"""A policy that decides on what a robot senses: its entries filled from images and vectors, its actions checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu import arguments
+from torchrl_gpu.streaming.ros2.images import RosImage
+
+WHERE = "RosBridge"
+_WARM_UPS = 2  # the first call allocates, the second is like all others
+_MAX_WIDTH = 1 << 20
+
+
+class Space(Protocol):
+    """What a policy observes and does: `AgentSpace`, or what has the same attributes."""
+
+    @property
+    def observations(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        """Shape, without batch, and dtype of each entry."""
+
+    @property
+    def num_actions(self) -> int | None:
+        """Number of discrete actions."""
+
+    @property
+    def low(self) -> tuple[float, ...] | None:
+        """Smallest continuous action."""
+
+    @property
+    def high(self) -> tuple[float, ...] | None:
+        """Largest one."""
+
+
+class Policy(Protocol):
+    """What decides: an `InferencePolicy`, or what has the same attributes."""
+
+    in_keys: list[str]
+
+    @property
+    def space(self) -> Space:
+        """What it observes and does."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it decides."""
+
+    @property
+    def policy(self) -> Callable[[TensorDictBase], TensorDictBase]:
+        """Writes `action` for rows, and `confidence` or, of discrete actions, `action_log_prob` where it knows them."""
+
+
+class BadAction(ValueError):
+    """What is wrong with an action that a policy gave."""
+
+
+class Decision(NamedTuple):
+    """What a policy decided.
+
+    Attributes:
+        action: (D,) float64, finite and within bounds; of a discrete policy its index alone.
+        confidence: From 0 to 1; NaN where the policy does not say.
+    """
+
+    action: np.ndarray
+    confidence: float
+
+
+class ImageEntry(NamedTuple):
+    """How an entry is made of images.
+
+    Attributes:
+        name: Of the entry.
+        length: Frames of a clip; None for one frame.
+        height, width: Pixels.
+        depth: Whether it is (1, H, W) float32 metres, not uint8 colours.
+        channels_last: Whether it is (H, W, 3), not (3, H, W).
+    """
+
+    name: str
+    length: int | None
+    height: int
+    width: int
+    depth: bool = False
+    channels_last: bool = False
+
+
+class Decider:
+    """A policy with its inputs, not yet warm.
+
+    Args:
+        policy: Takes at most one entry of images: `(T, 3, H, W)`, `(3, H, W)` or `(H, W, 3)` uint8, or `(1, H, W)`
+            float32 of depth, metres. All others are vectors, float32 or, such as masks, bool.
+
+    Attributes:
+        image: The entry of images; None where it takes none.
+        vectors: Width of each vector by its name.
+        seen: The picture that was decided on last, (3, H, W) uint8 or (1, H, W) float32, on the policy's device.
+
+    Raises:
+        ValueError: It takes something else.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.space, self.device = policy, policy.space, policy.device
+        self.image: ImageEntry | None = None
+        self.vectors: dict[str, int] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+        self.seen: Tensor | None = None
+        self._clip: Tensor | None = None
+        for name in policy.in_keys:
+            shape, dtype = self.space.observations[name]
+            entry = _image_entry(name, tuple(shape), dtype)
+            if entry is not None and self.image is None:
+                self.image = entry
+            elif len(shape) == 1 and shape[0] <= _MAX_WIDTH and dtype in ("float32", "bool"):
+                self.vectors[name], self._dtypes[name] = shape[0], getattr(torch, dtype)
+            else:
+                wanted = "one entry of images, and vectors of float32 or bool besides"
+                raise ValueError(f"{WHERE}: policy must take {wanted}; got {name}, {dtype} {tuple(shape)}")
+        self.width = 1 if self.space.num_actions is not None else len(self.space.low or ())
+
+    def warm_up(self) -> None:
+        """Decides on zeros, and true flags, and forgets it.
+
+        Raises:
+            ValueError: What it gives is no action, or not finite.
+        """
+        observations = {name: torch.ones(width, dtype=self._dtypes[name]) for name, width in self.vectors.items()}
+        for name, value in observations.items():
+            if self._dtypes[name] is not torch.bool:
+                observations[name] = torch.zeros_like(value)
+        if self.image is not None:
+            shape, dtype = self.space.observations[self.image.name]
+            observations[self.image.name] = torch.zeros(shape, dtype=getattr(torch, dtype))
+        for _ in range(_WARM_UPS):
+            self._run({name: value[None].to(self.device) for name, value in observations.items()})
+
+    def decide(self, image: RosImage | None, vectors: Mapping[str, np.ndarray]) -> Decision:
+        """What to do now; the image becomes the last frame of the clip.
+
+        Raises:
+            BadAction: The policy gave something else than a finite action.
+            BadMessage: The image is depth where colours are wanted, or the other way round.
+        """
+        observations: dict[str, Tensor] = {}
+        if self.image is not None:
+            assert image is not None
+            observations[self.image.name] = self._images(self.image, image)
+        for name, values in vectors.items():
+            observations[name] = torch.from_numpy(values).to(self.device, self._dtypes[name])[None]
+        return self._run(observations)
+
+    def forget(self) -> None:
+        """Drops the frames of the clip: those that come belong to another time."""
+        self._clip = None
+
+    def _images(self, entry: ImageEntry, image: RosImage) -> Tensor:
+        resized = image.resized_metres if entry.depth else image.resized_rgb
+        frame = resized(entry.height, entry.width, self.device)
+        self.seen = frame
+        if entry.length is not None:
+            if self._clip is None:  # before there are T, the first is repeated, as in training
+                self._clip = frame.expand(entry.length, -1, -1, -1)
+            else:
+                self._clip = torch.cat([self._clip[1:], frame[None]])
+            return self._clip[None]
+        return frame.permute(1, 2, 0)[None] if entry.channels_last else frame[None]
+
+    @torch.no_grad()
+    def _run(self, observations: dict[str, Tensor]) -> Decision:
+        written: Any = self.policy.policy(TensorDict(observations, [1]))
+        action = written.get("action").reshape(-1).double().cpu().numpy()
+        if action.shape != (self.width,) or not np.isfinite(action).all():
+            raise BadAction(f"policy: want {self.width} finite numbers; got {arguments.shown(action.tolist())}")
+        return Decision(self._within_bounds(action), self._confidence(written))
+
+    def _within_bounds(self, action: np.ndarray) -> np.ndarray:
+        if (number := self.space.num_actions) is None:
+            clipped: np.ndarray = np.clip(action, self.space.low, self.space.high)
+            return clipped
+        if not 0 <= action[0] < number:
+            raise BadAction(f"policy: want an action from 0 to {number - 1}; got {action[0]:g}")
+        return action
+
+    def _confidence(self, written: TensorDictBase) -> float:
+        value = written.get("confidence", None)
+        if value is None and self.space.num_actions is not None:
+            value = written.get("action_log_prob", None)
+            value = None if value is None else value.exp()
+        if value is None:
+            return math.nan
+        found = float(value.reshape(-1)[0])
+        if not -1e-4 <= found <= 1 + 1e-4:
+            raise BadAction(f"policy: want a confidence from 0 to 1; got {found:g}")
+        return min(max(found, 0.0), 1.0)
+
+
+def checked_action(space: Space, name: str, value: Any) -> np.ndarray:
+    """An action from outside, (D,) float64.
+
+    Raises:
+        ValueError: It is not one number for each that the policy gives, finite and within its bounds.
+    """
+    if (number := space.num_actions) is not None:
+        return np.array([arguments.whole(WHERE, name, value, 0, number - 1)], np.float64)
+    low, high = space.low or (), space.high or ()
+    wanted = f"{len(low)} numbers, as the policy gives"
+    given = arguments.listed(WHERE, name, wanted, value)
+    if len(given) != len(low):
+        arguments.refuse(WHERE, name, wanted, value)
+    numbers = [arguments.number(WHERE, name, each) for each in given]
+    if not all(a <= b <= c for a, b, c in zip(low, numbers, high, strict=True)):
+        arguments.refuse(WHERE, name, f"within {list(low)} and {list(high)}", value)
+    return np.array(numbers, np.float64)
+
+
+def _image_entry(name: str, shape: tuple[int, ...], dtype: str) -> ImageEntry | None:
+    if dtype == "uint8" and len(shape) == 4 and shape[1] == 3:
+        return ImageEntry(name, shape[0], *shape[2:])
+    if dtype == "uint8" and len(shape) == 3 and shape[0] == 3:
+        return ImageEntry(name, None, *shape[1:])
+    if dtype == "uint8" and len(shape) == 3 and shape[2] == 3:
+        return ImageEntry(name, None, *shape[:2], channels_last=True)
+    if dtype == "float32" and len(shape) == 3 and shape[0] == 1:
+        return ImageEntry(name, None, *shape[1:], depth=True)
+    return None

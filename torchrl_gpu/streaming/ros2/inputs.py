@@ -1,0 +1,91 @@
+"""The newest message of each input: what came before it is gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
+from torchrl_gpu.streaming.ros2.images import BadMessage
+
+
+class Arrival(NamedTuple):
+    """A message as it came.
+
+    Attributes:
+        data: Its bytes.
+        at: When, seconds of the monotonic clock.
+        wall_ns: When, nanoseconds of the system's clock, for what its stamp is held against.
+    """
+
+    data: bytes
+    at: float
+    wall_ns: int
+
+    def taken_at(self, stamp_ns: int, same_clock: bool, max_age: float) -> float:
+        """When it was taken, seconds of the monotonic clock: by its stamp, or else when it came.
+
+        Args:
+            stamp_ns: Of its header; 0 for none.
+            same_clock: Whether stamps are of this machine's clock, or of one in step with it.
+            max_age: Seconds that a stamp may be ahead.
+
+        Raises:
+            BadMessage: The stamp is further ahead.
+        """
+        if not same_clock or stamp_ns == 0:
+            return self.at
+        late = (self.wall_ns - stamp_ns) / 1e9
+        if late < -max_age:
+            said = f"one that is {-late:.1f} s ahead; same_clock=False takes messages by their arrival"
+            raise BadMessage(f"stamp: want one of this machine's clock; got {said}")
+        return self.at - max(0.0, late)
+
+
+class NewestMessages:
+    """Holds one message of each input. Whoever decides waits here for the next one of the first input.
+
+    Args:
+        names: Of the inputs; the first is the one that is decided on.
+
+    Attributes:
+        received: Messages that came, of each input.
+        dropped: Those of them that newer ones replaced.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.received, self.dropped = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+        self._first = next(iter(names), "")
+        self._newest: dict[str, Arrival] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def put(self, name: str, data: bytes) -> None:
+        """Takes a message; any thread may call it."""
+        arrival = Arrival(data, time.monotonic(), time.time_ns())
+        with self._changed:
+            self.received[name] += 1
+            self.dropped[name] += name in self._newest
+            self._newest[name] = arrival
+            if name == self._first:
+                self._changed.notify()
+
+    def next(self, schedule: FrameSchedule) -> dict[str, Arrival] | None:
+        """What is new of each input, once the first is and a slot is due; None after `close`."""
+        with self._changed:
+            while not self._closed:
+                left = schedule.next_at - time.monotonic()
+                if self._first in self._newest and left <= 0:
+                    schedule.advance(time.monotonic())
+                    taken, self._newest = self._newest, {}
+                    return taken
+                self._changed.wait(left if self._first in self._newest else None)
+            return None
+
+    def close(self) -> None:
+        """Ends whoever waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

@@ -1,0 +1,170 @@
+"""Bytes of ROS messages to values and back, by the types of rosbags."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.streaming.ros2.images import MAX_PIXELS, MAX_SIDE, BadMessage, RosImage, view_pixels
+
+IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
+JOINTS = "sensor_msgs/msg/JointState"
+FLOATS, DOUBLES = "std_msgs/msg/Float32MultiArray", "std_msgs/msg/Float64MultiArray"
+IMAGES = {"Image": IMAGE, "CompressedImage": COMPRESSED}
+VECTORS = {"Float32MultiArray": FLOATS, "Float64MultiArray": DOUBLES, "JointState": JOINTS}
+_SECOND = 1_000_000_000
+
+
+class RosVector(NamedTuple):
+    """Numbers of an observation.
+
+    Attributes:
+        values: (F,) float32, finite.
+        stamp_ns: As of `RosImage`; an array without a header has none.
+    """
+
+    values: np.ndarray
+    stamp_ns: int = 0
+
+
+class Messages:
+    """Reads and writes messages of ROS 2 (CDR, as of Humble), or of ROS 1.
+
+    Args:
+        ros1: Whether bytes are those of ROS 1.
+
+    Raises:
+        ModuleNotFoundError: The extra `ros2` is not installed.
+    """
+
+    def __init__(self, ros1: bool = False) -> None:
+        self.ros1, self.store = ros1, type_store(ros1)
+
+    def image(self, data: bytes | memoryview, type_name: str = IMAGE) -> RosImage:
+        """An `Image` or `CompressedImage` (JPEG or PNG).
+
+        Raises:
+            BadMessage: It is none that can be used.
+        """
+        message = self._read(data, type_name)
+        stamp_ns, frame_id = _stamp(message), message.header.frame_id
+        if type_name == COMPRESSED:
+            return RosImage(_decompressed(message.data), "bgr8", stamp_ns, frame_id)
+        fields = ("height", "width", "encoding", "step", "is_bigendian", "data")
+        pixels = view_pixels(**{name: getattr(message, name) for name in fields})
+        return RosImage(pixels, message.encoding, stamp_ns, frame_id)
+
+    def vector(self, data: bytes | memoryview, type_name: str, width: int) -> RosVector:
+        """Numbers of an array, or of joints: their positions, then velocities, then efforts, those that there are.
+
+        Raises:
+            BadMessage: It is none, of another width, or holds a number that is not finite.
+        """
+        message = self._read(data, type_name)
+        if type_name == JOINTS:
+            values, stamp_ns = np.concatenate([message.position, message.velocity, message.effort]), _stamp(message)
+        else:
+            values, stamp_ns = message.data[message.layout.data_offset :], 0
+        if len(values) != width:
+            raise BadMessage(f"{type_name}: want {width} numbers; got {len(values)}")
+        with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and refused
+            values = values.astype(np.float32)
+        if not np.isfinite(values).all():
+            raise BadMessage(f"{type_name}: want finite numbers; got {values[~np.isfinite(values)][0]}")
+        return RosVector(values, stamp_ns)
+
+    def joints(self, names: Sequence[str], values: Sequence[float], stamp_ns: int) -> bytes:
+        """A `JointState` of names and positions."""
+        none = np.zeros(0)
+        position = np.asarray(values, np.float64)
+        return self._write(
+            JOINTS,
+            header=self._header(stamp_ns, ""),
+            name=list(names),
+            position=position,
+            velocity=none,
+            effort=none,
+        )
+
+    def floats(self, values: Sequence[float] | np.ndarray, type_name: str = FLOATS) -> bytes:
+        """An array of numbers."""
+        layout = self._make("std_msgs/msg/MultiArrayLayout", dim=[], data_offset=0)
+        dtype = np.float32 if type_name == FLOATS else np.float64
+        return self._write(type_name, layout=layout, data=np.asarray(values, dtype))
+
+    def jpeg(self, jpeg: bytes, stamp_ns: int, frame_id: str = "") -> bytes:
+        """A `CompressedImage` of a JPEG file."""
+        data = np.frombuffer(jpeg, np.uint8)
+        return self._write(COMPRESSED, header=self._header(stamp_ns, frame_id), format="jpeg", data=data)
+
+    def pixels(self, pixels: np.ndarray, encoding: str, stamp_ns: int, frame_id: str = "") -> bytes:
+        """An `Image` of (H, W, C) uint8 or (H, W) uint16 or float32, in the byte order of this machine."""
+        pixels = np.ascontiguousarray(pixels)
+        height, width = pixels.shape[:2]
+        return self._write(
+            IMAGE,
+            header=self._header(stamp_ns, frame_id),
+            height=height,
+            width=width,
+            encoding=encoding,
+            is_bigendian=0,
+            step=pixels.nbytes // height,
+            data=pixels.reshape(-1).view(np.uint8),
+        )
+
+    def _header(self, stamp_ns: int, frame_id: str) -> Any:
+        seconds, nanoseconds = divmod(stamp_ns, _SECOND)
+        stamp = self._make("builtin_interfaces/msg/Time", sec=seconds, nanosec=nanoseconds)
+        numbered = {"seq": 0} if self.ros1 else {}  # publishers of ROS 1 number their messages
+        return self._make("std_msgs/msg/Header", **numbered, stamp=stamp, frame_id=frame_id)
+
+    def _make(self, type_name: str, **fields: Any) -> Any:
+        return self.store.types[type_name](**fields)
+
+    def _write(self, type_name: str, **fields: Any) -> bytes:
+        serialize = self.store.serialize_ros1 if self.ros1 else self.store.serialize_cdr
+        return bytes(serialize(self._make(type_name, **fields), type_name))
+
+    def _read(self, data: bytes | memoryview, type_name: str) -> Any:
+        deserialize = self.store.deserialize_ros1 if self.ros1 else self.store.deserialize_cdr
+        try:
+            return deserialize(data, type_name)
+        except Exception as error:  # of bytes that somebody made up: of many kinds
+            said = " ".join(str(error).split())[:160]
+            raise BadMessage(f"{type_name}: want a message of this type; got what fails with {said}") from None
+
+
+@cache
+def type_store(ros1: bool = False) -> Any:
+    """The types of ROS 2 Humble or of ROS 1 Noetic; the messages used here are the same in later ones."""
+    typesys = load("rosbags.typesys", "ros2", "RosBridge")
+    return typesys.get_typestore(typesys.Stores.ROS1_NOETIC if ros1 else typesys.Stores.ROS2_HUMBLE)
+
+
+def _stamp(message: Any) -> int:
+    stamp = message.header.stamp
+    return int(stamp.sec) * _SECOND + int(stamp.nanosec)
+
+
+def _decompressed(data: np.ndarray) -> np.ndarray:
+    """(H, W, 3) uint8, blue first; the sizes in the file's header are looked at before memory is taken for them."""
+    cv2, image = load("cv2", "ros2", "RosBridge"), load("PIL.Image", "ros2", "RosBridge")
+    try:
+        with image.open(io.BytesIO(data.tobytes()), formats=("JPEG", "PNG")) as header:
+            width, height = header.size
+    except Exception:  # of a stranger's file
+        raise BadMessage(f"{COMPRESSED}: want a JPEG or PNG file; got {len(data)} bytes of something else") from None
+    if max(width, height) > MAX_SIDE or width * height > MAX_PIXELS:
+        raise BadMessage(f"{COMPRESSED}: want sides up to {MAX_SIDE} and {MAX_PIXELS} pixels; got {width}×{height}")
+    try:
+        pixels: np.ndarray | None = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    except cv2.error:
+        pixels = None
+    if pixels is None:
+        raise BadMessage(f"{COMPRESSED}: want a JPEG or PNG file that can be decoded; got one that cannot")
+    return pixels

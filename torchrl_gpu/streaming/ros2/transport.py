@@ -1,0 +1,94 @@
+"""What carries messages: bytes by topic, whatever the middleware."""
+
+from __future__ import annotations
+
+import importlib.util
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from torchrl_gpu import arguments
+
+Callback = Callable[[bytes], None]
+"""Takes the bytes of a message on a thread of the transport, and returns at once."""
+
+TRANSPORTS = ("auto", "cyclonedds", "rclpy", "zenoh", "rospy")
+
+
+class Transport(Protocol):
+    """Messages in and out. Topics are absolute, such as "/camera/image_raw", types such as "sensor_msgs/msg/Image".
+
+    Attributes:
+        ros1: Whether bytes are those of ROS 1, not CDR.
+    """
+
+    ros1: bool
+
+    def subscribe(self, topic: str, type_name: str, callback: Callback) -> None:
+        """Calls back with each message; of those that come while it runs, with the newest."""
+
+    def publish(self, topic: str, type_name: str, data: bytes) -> None:
+        """Sends a message; never waits for who receives it."""
+
+    def close(self) -> None:
+        """Ends every subscription; when it returns nothing is called back any more. Closing again does nothing."""
+
+
+class InProcess:
+    """Messages between parts of one program, on the thread that publishes: for tests and simulators.
+
+    Args:
+        ros1: As in `Transport`.
+    """
+
+    def __init__(self, ros1: bool = False) -> None:
+        self.ros1 = ros1
+        self._lock = threading.RLock()
+        self._subscribed: dict[tuple[str, str], list[Callback]] = defaultdict(list)
+
+    def subscribe(self, topic: str, type_name: str, callback: Callback) -> None:
+        """As in `Transport`."""
+        with self._lock:
+            self._subscribed[topic, type_name].append(callback)
+
+    def publish(self, topic: str, type_name: str, data: bytes) -> None:
+        """Calls whoever subscribed to the topic with this type."""
+        with self._lock:
+            for callback in self._subscribed[topic, type_name]:
+                callback(data)
+
+    def close(self) -> None:
+        """As in `Transport`."""
+        with self._lock:
+            self._subscribed.clear()
+
+
+def open_transport(name: str, domain: int | None, node: str) -> Transport:
+    """The transport of a name of `TRANSPORTS`; "auto" is rclpy where that can be imported, and cyclonedds elsewhere.
+
+    Args:
+        name: Which.
+        domain: Of ROS 2; None for that of ROS_DOMAIN_ID, or 0.
+        node: A name for this program, where the middleware asks for one.
+
+    Raises:
+        ValueError: There is none of that name, or the middleware does not write the bytes that are expected of it.
+        ModuleNotFoundError: Its package is not installed.
+    """
+    where = "RosBridge"
+    arguments.choice(where, "transport", name, TRANSPORTS)
+    if name == "auto":
+        name = "rclpy" if importlib.util.find_spec("rclpy") else "cyclonedds"
+    if name == "rospy" and domain is not None:
+        arguments.refuse(where, "domain", "none with rospy, which has a master", domain)
+    homes: dict[str, tuple[str, str, dict[str, Any]]] = {
+        "cyclonedds": ("cyclone", "CycloneDds", {"domain": domain}),
+        "rclpy": ("rclpy", "Rclpy", {"domain": domain, "node": node}),
+        "zenoh": ("zenoh", "Zenoh", {"domain": domain}),
+        "rospy": ("rospy", "Rospy", {"node": node}),
+    }
+    module, made, given = homes[name]
+    found: Any = getattr(importlib.import_module(f"torchrl_gpu.streaming.ros2.{module}"), made)
+    transport: Transport = found(**given)
+    return transport
