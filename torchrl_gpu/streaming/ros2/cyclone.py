@@ -11,10 +11,9 @@ import os
 import threading
 from typing import Any
 
-from torchrl_gpu import arguments
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGE, type_store
-from torchrl_gpu.streaming.ros2.transport import Callback
+from torchrl_gpu.streaming.ros2.transport import Callback, ros_domain
 
 _LOG = logging.getLogger(__name__)
 _WHERE = "RosBridge"
@@ -53,9 +52,7 @@ class CycloneDds:
     ros1 = False
 
     def __init__(self, domain: int | None = None, *, loopback: bool | None = None) -> None:
-        given = os.environ.get("ROS_DOMAIN_ID") or 0 if domain is None else domain
-        number = int(given) if isinstance(given, str) and given.isdecimal() else given
-        self.domain = arguments.whole(_WHERE, "domain", number, 0, 232)
+        self.domain = ros_domain(domain)
         names = ("core", "domain", "topic", "sub", "pub", "qos", "idl", "idl.types")
         self._dds = {name: load(f"cyclonedds.{name}", "ros2", _WHERE) for name in names}
         loopback = os.environ.get("ROS_LOCALHOST_ONLY") == "1" if loopback is None else loopback

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable
@@ -92,3 +93,13 @@ def open_transport(name: str, domain: int | None, node: str) -> Transport:
     found: Any = getattr(importlib.import_module(f"torchrl_gpu.streaming.ros2.{module}"), made)
     transport: Transport = found(**given)
     return transport
+
+
+def ros_domain(domain: int | None) -> int:
+    """The domain of ROS 2 that is asked for, by default that of the environment.
+
+    Raises:
+        ValueError: It is none.
+    """
+    given: Any = (os.environ.get("ROS_DOMAIN_ID") or 0) if domain is None else domain
+    return arguments.whole("RosBridge", "domain", int(given) if str(given).isdecimal() else given, 0, 232)
