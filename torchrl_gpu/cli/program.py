@@ -28,6 +28,7 @@ OWN_SUBCOMMANDS: Subcommands = {
     "play": ("torchrl_gpu.play:main", "show in the browser how a policy packs"),
     "serve": ("torchrl_gpu.play:serve", "the same as a service: one port, until SIGTERM"),
     "serve-policy": ("torchrl_gpu.serving.command:main", "answer observations with actions, over HTTP and WebSocket"),
+    "ros": ("torchrl_gpu.serving.ros:main", "run a policy on a robot's topics, by ROS 2 or ROS 1"),
 }
 
 USER_ERROR = 2

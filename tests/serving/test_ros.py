@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.policies import checkpoints
+from tests.streaming.ros2.robots import MESSAGES, until
+from torchrl_gpu.cli import main
+from torchrl_gpu.streaming.ros2.cyclone import CycloneDds
+from torchrl_gpu.streaming.ros2.messages import FLOATS, JOINTS
+
+DOMAIN = 1 + os.getpid() % 200
+
+
+def test_from_a_config_to_actions_a_swap_and_an_end(tmp_path: Path, child_environment: dict[str, str]) -> None:
+    path, _ = checkpoints.saved(tmp_path, "SAC washes")
+    config = tmp_path / "robot.yaml"
+    config.write_text(
+        f"policy: {path}\ndevice: cpu\nobservation_topic: /sink\nsafe_action: [0.0, 1.0]\nmax_age: 60.0\n"
+        f"action_names: [speed, care]\ntransport: cyclonedds\ndomain: {DOMAIN}\nserver: {{port: 0}}\n"
+    )
+    command = [sys.executable, "-m", "torchrl_gpu.cli", "ros", "--config", str(config), "--rate", "20"]
+    environment = child_environment | {"ROS_LOCALHOST_ONLY": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as run:
+        assert run.stdout is not None
+        line = run.stdout.readline()
+        assert re.fullmatch(r"ros: SAC on cpu, actions to /policy/action, watch at http://127.0.0.1:\d+/\n", line), line
+        robot, came = CycloneDds(DOMAIN, loopback=True), threading.Event()
+        actions: list[dict[str, float]] = []
+
+        def take(data: bytes) -> None:
+            message = MESSAGES.store.deserialize_cdr(data, JOINTS)
+            actions.append(dict(zip(message.name, message.position.tolist(), strict=True)))
+            came.set()
+
+        robot.subscribe("/policy/action", JOINTS, take)
+        assert came.wait(20)
+        assert [actions[0][name] for name in ("speed", "care", "safe")] == [0.0, 1.0, 1.0]
+        sent = MESSAGES.floats([0.1] * 6)
+        until(lambda: robot.publish("/sink", FLOATS, sent) or actions[-1]["safe"] == 0)
+        run.send_signal(signal.SIGHUP)
+        assert run.stdout.readline() == f"ros: SAC of {path} decides now\n"
+        path.write_text("no checkpoint")
+        run.send_signal(signal.SIGHUP)
+        assert run.stdout.readline().startswith("ros: the policy before goes on; policy ")
+        at = len(actions)
+        until(lambda: robot.publish("/sink", FLOATS, sent) or any(each["safe"] == 0 for each in actions[at:]))
+        run.send_signal(signal.SIGTERM)
+        assert re.fullmatch(r"ros: \d+ actions, \d+ safe ones; no error\n", run.stdout.readline())
+        assert run.wait(120) == 0
+        until(lambda: actions[-1]["safe"] == 1)
+        robot.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("policy: missing.ckpt\n", "checkpoint missing.ckpt: want an existing file; got none there"),
+        ("max_age: old\n", "max_age"),
+        ("maximum_age: 1\n", "maximum_age"),
+        ("{page: false}\n", "want a policy, or a camera to show; got neither"),
+        ("{camera_topic: /a, page: false, transport: pigeon}\n", "transport must be one of auto, cyclonedds"),
+        ("- 1\n", ""),
+    ],
+)
+def test_what_cannot_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+    (tmp_path / "robot.yaml").write_text(text)
+    assert main(["ros", "--config", str(tmp_path / "robot.yaml")], "torchrl-gpu") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ros", "--help"], "torchrl-gpu") == 0
+    assert {"--safe_action", "--max_age", "--server.token"} <= set(re.findall(r"--[\w.]+", capsys.readouterr().out))
