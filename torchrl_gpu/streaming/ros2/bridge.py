@@ -60,7 +60,7 @@ class RosBridge:
         action_topic: Actions out.
         camera_topic: `CompressedImage` out, of the camera or of `publish_frame`.
         max_age: Seconds, by the header's stamp and by arrival.
-        rate: Actions a second, at most.
+        rate: Actions a second, at most; inputs that come a tenth faster are decided on, too, since clocks differ.
         camera_rate: Pictures a second, at most, to the page and to `camera_topic`.
         image_type: "Image" or "CompressedImage".
         observation_type: "Float32MultiArray", "Float64MultiArray", or "JointState": positions, then velocities, then
@@ -249,9 +249,9 @@ class RosBridge:
 
     def metrics(self) -> dict[str, Any]:
         """What it did, as plain numbers: counts of messages, actions and errors; medians and 95th percentiles of the
-        last 256 times in milliseconds, `inference` of the policy and `latency` from the arrival of an input to its
-        action; the age of each input; the last action with its confidence."""
-        found: dict[str, Any] = self._statistics.snapshot(_COUNTED, ("inference", "latency"))
+        last 256 times in milliseconds, `inference` of the policy alone, `latency` from the arrival of an input to its
+        action and `overhead`, their difference; the age of each input; the last action with its confidence."""
+        found: dict[str, Any] = self._statistics.snapshot(_COUNTED, ("inference", "latency", "overhead"))
         for name, number in self._inputs.received.items():
             found |= {f"{name}_received": number, f"{name}_dropped": self._inputs.dropped[name]}
         if self._control is not None:

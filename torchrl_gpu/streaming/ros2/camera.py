@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
-from torchrl_gpu.streaming.ros2.inputs import NewestMessages
+from torchrl_gpu.streaming.ros2.inputs import NewestMessages, Pace
 from torchrl_gpu.streaming.ros2.messages import Messages
 from torchrl_gpu.streaming.ros2.statistics import Statistics
 
@@ -54,8 +54,7 @@ class CameraOut:
         self._read, self._send, self._messages, self._pipeline = read, send, messages, pipeline
         self._server, self._facts, self._seen, self._quality = server, facts, seen, quality
         self._statistics = statistics
-        self._interval = 1 / rate
-        self._rendered = FrameSchedule(self._interval)
+        self._pace, self._rendered = Pace(rate), FrameSchedule(1 / rate)
         self._images = NewestMessages([NAME])
         self._thread = threading.Thread(target=self._run, name="torchrl_gpu ros camera", daemon=True)
 
@@ -101,8 +100,7 @@ class CameraOut:
         return True
 
     def _run(self) -> None:
-        schedule = FrameSchedule(self._interval)
-        while (arrivals := self._images.next(schedule)) is not None:
+        while (arrivals := self._images.next(self._pace)) is not None:
             try:
                 image = self._read(arrivals[NAME].data)
                 stamp_ns = image.stamp_ns or arrivals[NAME].wall_ns

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
 from torchrl_gpu.streaming.ros2.decider import Decider
 from torchrl_gpu.streaming.ros2.images import BadMessage
-from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages
+from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages, Pace
 from torchrl_gpu.streaming.ros2.statistics import Statistics
 
 Read = Callable[[str, bytes], Any]
@@ -51,7 +50,7 @@ class Control:
         send: Sends an action; is called by one thread at a time.
         safe_action: (D,).
         max_age: Seconds.
-        rate: Actions a second, at most.
+        rate: Actions a second, see `Pace`.
         same_clock: As of `Arrival.taken_at`.
         statistics: Gets counts, times and errors.
     """
@@ -114,8 +113,8 @@ class Control:
         return {name: now - taken_at for name, (_, taken_at) in list(self._values.items())}
 
     def _decide(self) -> None:
-        schedule = FrameSchedule(self._period)
-        while (arrivals := self._inputs.next(schedule)) is not None:
+        pace = Pace(1 / self._period)
+        while (arrivals := self._inputs.next(pace)) is not None:
             try:
                 self._step(arrivals)
             except BadMessage as error:
@@ -141,9 +140,8 @@ class Control:
             return
         image = self._values[decider.image.name][0] if decider.image is not None else None
         vectors = {name: self._values[name][0].values for name in decider.vectors}
-        begun = time.perf_counter()
         decision = decider.decide(image, vectors)
-        self._statistics.time("inference", time.perf_counter() - begun)
+        self._statistics.time("inference", decision.seconds)
         with self._turn:
             age = time.monotonic() - oldest
             if self._closing:
@@ -157,7 +155,9 @@ class Control:
             self._turn.notify_all()
         first = next(iter(self._inputs.received))
         if first in arrivals:
-            self._statistics.time("latency", time.monotonic() - arrivals[first].at)
+            latency = time.monotonic() - arrivals[first].at
+            self._statistics.time("latency", latency)
+            self._statistics.time("overhead", latency - decision.seconds)
 
     def _watch(self) -> None:
         with self._turn:

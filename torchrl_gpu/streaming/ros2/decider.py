@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -67,10 +68,12 @@ class Decision(NamedTuple):
     Attributes:
         action: (D,) float64, finite and within bounds; of a discrete policy its index alone.
         confidence: From 0 to 1; NaN where the policy does not say.
+        seconds: That the policy took.
     """
 
     action: np.ndarray
     confidence: float
+    seconds: float
 
 
 class ImageEntry(NamedTuple):
@@ -176,11 +179,13 @@ class Decider:
 
     @torch.no_grad()
     def _run(self, observations: dict[str, Tensor]) -> Decision:
+        begun = time.perf_counter()
         written: Any = self.policy.policy(TensorDict(observations, [1]))
         action = written.get("action").reshape(-1).double().cpu().numpy()
+        seconds = time.perf_counter() - begun
         if action.shape != (self.width,) or not np.isfinite(action).all():
             raise BadAction(f"policy: want {self.width} finite numbers; got {arguments.shown(action.tolist())}")
-        return Decision(self._within_bounds(action), self._confidence(written))
+        return Decision(self._within_bounds(action), self._confidence(written), seconds)
 
     def _within_bounds(self, action: np.ndarray) -> np.ndarray:
         if (number := self.space.num_actions) is None:

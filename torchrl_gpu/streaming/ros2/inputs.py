@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
 from torchrl_gpu.streaming.ros2.images import BadMessage
 
 
@@ -44,6 +44,30 @@ class Arrival(NamedTuple):
         return self.at - max(0.0, late)
 
 
+class Pace:
+    """When the next message may be taken, at a rate.
+
+    A tenth more is let through, and one that comes half an interval early: a sender of the same rate is never in step
+    to the last digit, and its messages would be held up longer and longer.
+
+    Args:
+        rate: Messages a second.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._interval = 1 / (1.1 * rate)
+        self._due = -math.inf
+
+    @property
+    def next_at(self) -> float:
+        """From when on, seconds of the monotonic clock."""
+        return self._due - self._interval / 2
+
+    def take(self, now: float) -> None:
+        """Takes one."""
+        self._due = max(self._due, now) + self._interval
+
+
 class NewestMessages:
     """Holds one message of each input. Whoever decides waits here for the next one of the first input.
 
@@ -72,13 +96,13 @@ class NewestMessages:
             if name == self._first:
                 self._changed.notify()
 
-    def next(self, schedule: FrameSchedule) -> dict[str, Arrival] | None:
-        """What is new of each input, once the first is and a slot is due; None after `close`."""
+    def next(self, pace: Pace) -> dict[str, Arrival] | None:
+        """What is new of each input, once the first is and its time has come; None after `close`."""
         with self._changed:
             while not self._closed:
-                left = schedule.next_at - time.monotonic()
+                left = pace.next_at - time.monotonic()
                 if self._first in self._newest and left <= 0:
-                    schedule.advance(time.monotonic())
+                    pace.take(time.monotonic())
                     taken, self._newest = self._newest, {}
                     return taken
                 self._changed.wait(left if self._first in self._newest else None)
