@@ -13,6 +13,7 @@ import pytest
 from tests.policies import checkpoints
 from tests.streaming.ros2.robots import MESSAGES, until
 from torchrl_gpu.cli import main
+from torchrl_gpu.serving.ros import _parser
 from torchrl_gpu.streaming.ros2.cyclone import CycloneDds
 from torchrl_gpu.streaming.ros2.messages import FLOATS, JOINTS
 
@@ -82,3 +83,9 @@ def test_what_cannot_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ros", "--help"], "torchrl-gpu") == 0
     assert {"--safe_action", "--max_age", "--server.token"} <= set(re.findall(r"--[\w.]+", capsys.readouterr().out))
+
+
+def test_the_documented_config_is_one() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
+    found = _parser().parse_string(text.partition("```yaml\npolicy:")[2].partition("```")[0].join(("policy:", "")))
+    assert (found.image_topic, found.safe_action, found.server.port) == ("/camera/image_raw", [0.0, 1.0], 8080)
