@@ -108,8 +108,9 @@ def test_the_hierarchical_packer_stays(tmp_path: Path) -> None:
 
 def test_leapp_finds_what_it_asks_for(tmp_path: Path) -> None:
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
-    written = export_policy(path, tmp_path / "policy.pt2", "pt2")
-    told = yaml.safe_load((tmp_path / "policy.yaml").read_text())
+    written = export_policy(path, tmp_path / "packing.pt2", "pt2")
+    assert not (tmp_path / "packing.yaml").exists()  # which `--config packing.yaml` would then mean
+    told = yaml.safe_load((tmp_path / "packing.leapp.yaml").read_text())
     node = told["models"]["policy"]
     for port in (*node["inputs"], *node["outputs"]):
         assert {"name", "dtype", "shape", "type"} <= set(port)
