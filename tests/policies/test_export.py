@@ -45,7 +45,7 @@ def test_every_agent_leaves_the_lab_as_onnx(tmp_path: Path, kind: str) -> None:
     assert told["parity"]["largest_difference"] <= 1e-4
     assert {each.name for each in tmp_path.iterdir()} == {
         "last.ckpt",
-        *(f"policy.{end}" for end in ("onnx", "json", "yaml")),
+        *(f"policy.{end}" for end in ("onnx", "json", "leapp.yaml")),
     }
 
 
