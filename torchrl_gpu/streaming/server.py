@@ -13,7 +13,7 @@ from urllib.parse import quote
 from torchrl_gpu.streaming.broadcast.frames import Scalar
 from torchrl_gpu.streaming.broadcast.protocol import Command
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.web.settings import ServerSettings
+from torchrl_gpu.streaming.web.settings import MAX_BODY_BYTES, ServerSettings
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
@@ -70,7 +70,7 @@ class StreamServer:
         allowed_origins: Sequence[str] = ServerSettings.allowed_origins,
         pipeline: GpuFramePipeline | None = None,
         add_routes: AddRoutes | None = None,
-        max_body_bytes: int = 65_536,
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         self.settings = ServerSettings(
             host,
