@@ -180,8 +180,8 @@ class StreamServer:
 
         The camera's frame goes to `stream`, and what the policy saw of it to `stream:seen`; both carry the numbers, so
         that a picture that is held or replayed comes with those of its moment. Without a frame, the numbers stand
-        beside whatever is shown. As `publish`, it never waits, and while nobody wants a frame takes microseconds and looks at
-        nothing; more than `fps` views a second are left out.
+        beside whatever is shown. As `publish`, it never waits, and while nobody wants a frame it takes microseconds and
+        looks at nothing; more than `fps` views a second are left out.
 
         Args:
             view: What was seen and done.
