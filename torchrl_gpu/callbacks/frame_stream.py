@@ -137,7 +137,7 @@ class FrameStream(Callback):
         self.server = make_server(self._settings)
         self.server.start()
         decide = decisions_of(pl_module)
-        policy = pl_module.learner_name if self.show_policy and decide is not None else None
+        policy = str(pl_module.learner_name) if self.show_policy and decide is not None else None
         self._streams = EnvStreams(self.server, self._view, self.streams, self.width, self.height, decide, policy)
         self._streams.warm_up()  # nobody waits yet, and no share is charged
         self._budget = TimeBudget(self.most_share)
