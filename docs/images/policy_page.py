@@ -10,9 +10,8 @@ import argparse
 import contextlib
 from pathlib import Path
 
-from PIL import Image
-
 from page import photograph, running, side_by_side
+from PIL import Image
 
 PLAY = ("play", "--config=dishwashing_video.yaml", "--trainer.accelerator=cpu", "--port=0", "--speed=10")
 READY = "return document.title.startsWith('Live') && document.getElementById('seen').width > 1"
