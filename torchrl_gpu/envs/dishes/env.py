@@ -189,7 +189,7 @@ class DishwashingEnv(EpisodicEnv):
     @property
     def overlays(self) -> Mapping[str, Overlay]:
         """What the policy sees, where that is a clip."""
-        return {"clip": Overlay("What the policy sees", "env")} if self.observe_as == "video" else {}
+        return {"seen": Overlay("What the policy sees", "env")} if self.observe_as == "video" else {}
 
     def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> Tensor:
         """The clip of one shift, its frames one after the other in rows, uint8 (H, W, 3) RGB."""
