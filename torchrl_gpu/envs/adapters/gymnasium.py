@@ -43,6 +43,9 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
     As NumPy arrays, everything is copied to the host. As tensors, nothing is copied or read back: what is handed out
     must not be written into, flags stay bool, and `final_obs` and `final_info` hold all rows in every step.
 
+    Attributes:
+        masked: Whether only some actions are legal.
+
     Args:
         env: The environment.
         observations: One name, for a space without names, or several, for a `Dict`; None for all but outcomes.
@@ -80,6 +83,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         self.num_envs = self._rows.number
         lead = len(self._rows.shape)
         seen = {name: _space(spec, lead) for name, spec in self._rows.observations.items()}
+        self.masked = "action_mask" in seen
         self._one = observations if isinstance(observations, str) else None
         wanted = [observations] if isinstance(observations, str) else seen if observations is None else observations
         self._names = list(wanted)
@@ -166,8 +170,8 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
     def _infos(self, tensordict: TensorDictBase) -> dict[str, Any]:
         """What is told besides of the rows as they stand."""
         entries = self._rows.entries(tensordict)
-        mask, active = entries.get("action_mask", None), entries.get("active", None)
-        told = {} if mask is None else {"action_mask": self._shown(mask.reshape(self.num_envs, -1))}
+        active = entries.get("active", None)
+        told = {"action_mask": self._shown(entries["action_mask"].reshape(self.num_envs, -1))} if self.masked else {}
         told |= {} if active is None else {"active": self._out(self._rows.flat(active))}
         everyone = self._out(torch.ones(self.num_envs, dtype=torch.bool, device=self.device)) if told else None
         return told | {f"_{name}": everyone for name in told}

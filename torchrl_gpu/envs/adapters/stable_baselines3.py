@@ -63,9 +63,7 @@ class Sb3VecEnv(VecEnv):
         return seen, reward, done, infos
 
     def action_masks(self) -> np.ndarray:
-        """Which actions are legal now, (N, A) bool; AttributeError where all always are."""
-        if "action_mask" not in self._told:
-            raise AttributeError("Sb3VecEnv: want a reset environment with masked actions; got none")
+        """Which actions are legal now, (N, A) bool, of an environment that was reset."""
         masks: np.ndarray = self._told["action_mask"].astype(bool)
         return masks
 
@@ -78,9 +76,9 @@ class Sb3VecEnv(VecEnv):
         return self.env.render() or [None] * self.num_envs
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """An attribute of the environment, for each row that is asked of."""
-        found = self.action_masks if attr_name == "action_masks" else getattr(self.env, attr_name)
-        return [found] * len(list(self._get_indices(indices)))
+        """An attribute of the environment, for each row that is asked of; `action_masks` where actions are masked."""
+        masks = attr_name == "action_masks" and self.env.masked
+        return [self.action_masks if masks else getattr(self.env, attr_name)] * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Sets an attribute of the environment, of all rows."""
