@@ -49,6 +49,25 @@ def test_every_agent_leaves_the_lab_as_onnx(tmp_path: Path, kind: str) -> None:
     }
 
 
+@pytest.mark.parametrize(("kind", "format"), [("choice", "onnx"), ("washes", "onnx"), ("alone", "pt2")])
+def test_what_was_cloned_leaves_the_lab(tmp_path: Path, kind: str, format: Any) -> None:
+    content, _, _ = checkpoints.cloned(kind)
+    torch.save(content, tmp_path / "last.ckpt")
+    policy = load_policy(tmp_path / "last.ckpt", "cpu")
+    written = export_policy(tmp_path / "last.ckpt", tmp_path / f"policy.{format}", format)
+    seen = checkpoints.observations(policy, 5, seed=8)
+    given = [seen[name] for name in policy.in_keys]
+    if format == "pt2":
+        got = torch.export.load(str(written)).module()(*given)
+    else:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(written), providers=["CPUExecutionProvider"])
+        (array,) = session.run(None, {name: seen[name].numpy() for name in policy.in_keys})
+        got = torch.from_numpy(array)
+    check_same(policy, seen, got)
+
+
 @pytest.mark.parametrize("kind", ["Rainbow packs", "SAC watches"])
 def test_a_program_of_torch_decides_the_same(tmp_path: Path, kind: str) -> None:
     path, agent = checkpoints.saved(tmp_path, kind)
