@@ -1,11 +1,11 @@
-"""What each encoder's policy earns after the same time of one core: `python benchmarks/equal_time.py ARCH [--minutes 10
-30 60] [--shifts 1000] [--folder runs/equal_time] [--output FILE] [-- OPTIONS]`.
+"""What policies are worth after the same time of one core: `python benchmarks/equal_time.py NAME [--config CONFIG]
+[--table TITLE] [--minutes 10 30 60] [--episodes 1000] [--folder runs/equal_time] [--output FILE] [-- OPTIONS]`.
 
-Trains `dishwashing_video.yaml` with an encoder on one thread. Whenever so many minutes of the processor's time have
-gone into training (playing, replay, updates, logging and saving; not validation, nor what is measured here), the greedy
-policy works the shifts of `benchmarks/dishwashing.py`, which nobody trains on. The learning rate stays what it is at
-the start, as its schedule goes by updates. Called again, a run goes on where it was. Options behind `--` are those of
-`lightning fit`, and are written down. Every call replaces the encoder's row in the file.
+Trains a config on one thread; `dishwashing_video.yaml`, where none is named, with NAME as its encoder. Whenever so many
+minutes of the processor's time have gone into training (playing, replay, updates, logging and saving; not validation,
+nor what is measured here), the greedy policy plays the episodes of `test`, which nobody trains on. The learning rate
+stays what it is at the start, as its schedule goes by updates. Called again, a run goes on where it was. Options behind
+`--` are those of `lightning fit`, and are written down. Every call replaces the row of that name in the table.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from lightning.pytorch import Callback, LightningModule, Trainer
-from tensordict import TensorDictBase
-from torch import Tensor
-from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.dishwashing import TEST, earned, row
-from torchrl_gpu import machine
+from torchrl_gpu import configs, machine
 from torchrl_gpu.cli import main as fit
 from torchrl_gpu.evaluation.reports import write_json
+from torchrl_gpu.evaluation.shares import share_error
+from torchrl_gpu.training.data import suite_of
 
-CONFIG = "dishwashing_video.yaml"
+ENCODERS = "dishwashing_video.yaml"
 
 
 class ProcessorClock(Callback):
@@ -38,12 +37,12 @@ class ProcessorClock(Callback):
 
     Args:
         minutes: When, rising.
-        shifts: That are worked each time.
+        episodes: That are played each time.
         output: The rows so far, a JSON file.
     """
 
-    def __init__(self, minutes: list[float], shifts: int, output: str) -> None:
-        self.minutes, self.shifts, self.output = minutes, shifts, Path(output)
+    def __init__(self, minutes: list[float], episodes: int, output: str) -> None:
+        self.minutes, self.episodes, self.output = minutes, episodes, Path(output)
         self.spent = 0.0
         self.rows: list[dict[str, Any]] = []
         self._since: float | None = None
@@ -73,9 +72,7 @@ class ProcessorClock(Callback):
             return
         minutes = self.minutes[len(self.rows)]
         found = {"minutes": minutes, "updates": trainer.global_step, "frames": int(pl_module.frames)}
-        self.rows.append(
-            found | {k: v for k, v in row("", profits_of(pl_module, self.shifts)).items() if k != "policy"}
-        )
+        self.rows.append(found | measured(pl_module, self.episodes))
         self.output.write_text(json.dumps(self.rows), encoding="utf-8")
         print(self.rows[-1], flush=True)
         self._since = time.process_time()
@@ -91,20 +88,14 @@ class ProcessorClock(Callback):
         self.spent, self.rows = state_dict["spent"], list(state_dict["rows"])
 
 
-@torch.no_grad()
-def profits_of(module: Any, shifts: int) -> Tensor:
-    """EUR of each shift by the greedy policy of a module, (shifts,)."""
-    env = module.env.like(shifts, seed=TEST)
-    policy, training = module.policy_for(env), module.training
-    module.eval()
-
-    def act(state: TensorDictBase) -> Tensor:
-        with set_exploration_type(ExplorationType.DETERMINISTIC):
-            return torch.cat([policy(part.copy())["action"] for part in state.split(256)])
-
-    profits = earned(env, act)
-    module.train(training)
-    return profits
+def measured(module: Any, episodes: int) -> dict[str, Any]:
+    """What the greedy policy of a module comes to in the first episodes of `test`, with its standard error."""
+    suite = suite_of(module, "test", episodes)
+    results = suite.play(module.policy_for(suite.env))
+    value = results.scores()[suite.headline]
+    each = getattr(results, "per_episode", dict)().get(suite.headline)
+    error = share_error(value, episodes) if each is None else (each.double().std() / len(each) ** 0.5).item()
+    return {"what": suite.headline, "value": value, "error": error}
 
 
 def main() -> None:
@@ -113,25 +104,27 @@ def main() -> None:
     at = words.index("--") if "--" in words else len(words)
     given, options = words[:at], words[at + 1 :]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("arch")
+    parser.add_argument("name")
+    parser.add_argument("--config", default=ENCODERS)
+    parser.add_argument("--table", default="encoders")
     parser.add_argument("--minutes", type=float, nargs="+", default=[10.0, 30.0, 60.0])
-    parser.add_argument("--shifts", type=int, default=1000)
+    parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument("--folder", type=Path, default=Path("runs") / "equal_time")
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "equal_time.json")
     args = parser.parse_args(given)
     torch.set_num_threads(1)
-    folder = args.folder / args.arch
+    folder = args.folder / args.name
     folder.mkdir(parents=True, exist_ok=True)
-    measured = folder / "rows.json"
+    rows = folder / "rows.json"
     clock = f"""{{"class_path": "benchmarks.equal_time.ProcessorClock", "init_args": {{"minutes": {args.minutes},
-        "shifts": {args.shifts}, "output": "{measured}"}}}}"""
+        "episodes": {args.episodes}, "output": "{rows}"}}}}"""
     resumed = ["--ckpt_path=latest"] if list(folder.glob("checkpoints/*.ckpt")) else []
     status = fit(
         [
             "fit",
-            f"--config={CONFIG}",
-            f"--model.encoder.arch={args.arch}",
-            "--model.lr_scheduler.init_args.end_factor=1.0",
+            f"--config={args.config}",
+            *([f"--model.encoder.arch={args.name}"] if args.config == ENCODERS else []),
+            *constant_rate(args.config),
             "--trainer.max_steps=-1",
             f"--trainer.default_root_dir={folder}",
             f"--trainer.logger.init_args.save_dir={folder}",
@@ -140,32 +133,43 @@ def main() -> None:
             *options,
         ]
     )
-    row = table_row(args.arch, options, args.shifts, json.loads(measured.read_text(encoding="utf-8")))
-    write_json(args.output, with_row(args.output, row))
+    row = table_row(args.name, options, args.episodes, json.loads(rows.read_text(encoding="utf-8")))
+    write_json(args.output, with_row(args.output, args.table, row))
     print(f"Written: {args.output}")
     sys.exit(status)
 
 
-def table_row(arch: str, options: list[str], shifts: int, after: list[dict[str, Any]]) -> dict[str, Any]:
-    """A line of the table: EUR after so many minutes, with its standard error and the updates until then."""
-    told = {
-        f"after_{each['minutes']:g}": f"{each['profit']:.1f} ± {each['error']:.1f} ({each['updates']:,})"
-        for each in after
-    }
-    return {"encoder": arch, "options": " ".join(options) or "–", "shifts": shifts, "after": after, **told}
+def constant_rate(config: str) -> list[str]:
+    """Keeps the learning rate of a config from falling, where that is what it does."""
+    settings = yaml.safe_load(Path(configs.find(config)).read_text(encoding="utf-8"))["model"]["init_args"]
+    return ["--model.lr_scheduler.init_args.end_factor=1.0"] if "lr_scheduler" in settings else []
 
 
-def with_row(path: Path, row: dict[str, Any]) -> dict[str, Any]:
-    """The result of a file, with a row in place of the one of the same encoder."""
-    before = json.loads(path.read_text(encoding="utf-8"))["sections"][0]["rows"] if path.is_file() else []
-    rows = [each for each in before if each["encoder"] != row["encoder"]] + [row]
+def table_row(name: str, options: list[str], episodes: int, after: list[dict[str, Any]]) -> dict[str, Any]:
+    """A line of the table: what the policy is worth after so many minutes, and the updates until then."""
+    told = {f"after_{each['minutes']:g}": f"{_shown(each)} ({each['updates']:,})" for each in after}
+    return {"name": name, "options": " ".join(options) or "–", "episodes": episodes, "after": after, **told}
+
+
+def _shown(found: dict[str, Any]) -> str:
+    if found["what"] == "profit":
+        return f"{found['value']:.1f} ± {found['error']:.1f} EUR"
+    return f"{found['value']:.1%} ± {found['error']:.1%}"
+
+
+def with_row(path: Path, title: str, row: dict[str, Any]) -> dict[str, Any]:
+    """The result of a file, with a row in place of the one of the same name in one of its tables."""
+    sections = json.loads(path.read_text(encoding="utf-8"))["sections"] if path.is_file() else []
+    before = next((each for each in sections if each["title"] == title), {"rows": [], "columns": {}})
+    rows = [each for each in before["rows"] if each["name"] != row["name"]] + [row]
     marks = [f"{each['minutes']:g}" for each in row["after"]]
-    columns = {"encoder": "encoder", "options": "options", "shifts": "shifts"}
-    columns |= {f"after_{mark}": f"EUR after {mark} min (updates)" for mark in marks}
+    columns = {"name": "", "options": "options", "episodes": "episodes"}
+    columns |= {f"after_{mark}": f"after {mark} min (updates)" for mark in marks}
+    table = {"title": title, "columns": columns, "rows": rows}
     return {
-        "command": "python benchmarks/equal_time.py ARCH",
+        "command": "python benchmarks/equal_time.py NAME",
         "machine": machine.describe(torch.device("cpu")),
-        "sections": [{"title": "equal time", "columns": columns, "rows": rows}],
+        "sections": [each for each in sections if each["title"] != title] + [table],
     }
 
 

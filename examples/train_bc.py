@@ -10,10 +10,11 @@ import argparse
 from pathlib import Path
 
 import torch
+from tensordict import TensorDict
 
 from torchrl_gpu import get_device
 from torchrl_gpu.demonstrations import read_demonstrations
-from torchrl_gpu.policies import BCPolicy
+from torchrl_gpu.policies import BCPolicy, load_policy
 
 
 def main() -> None:
@@ -32,9 +33,10 @@ def main() -> None:
     device = get_device(args.device)
     print(f"device: {device}")
     if args.check is not None:
-        policy = load(args.check, device)
-        action = policy(torch.zeros(1, policy.obs_dim, device=device))
-        print(f"{args.check}: {policy.obs_dim} numbers in, {action.shape[1]} out")
+        policy = load_policy(args.check, device)
+        seen = TensorDict({name: policy.space.zeros(name, 1) for name in policy.in_keys}, [1])
+        numbers = sum(value.shape[1] for value in seen.values())
+        print(f"{args.check}: {numbers} numbers in, {policy(seen)['action'].shape[1]} out")
         return
     if args.demonstrations is None:
         parser.error("want demonstrations, or --check POLICY")
@@ -46,8 +48,8 @@ def main() -> None:
             parser.error(f"want vectors {', '.join(args.observations)} and action; got {', '.join(shown.rows.keys())}")
     train, held = (shown.rows_of(part).to(device) for part in shown.split(0.1, args.seed))
     shown = shown.to(device)
-    sizes = sum(shown.rows[name].shape[1] for name in args.observations), shown.rows["action"].shape[1]
-    policy = BCPolicy(*sizes, observations=args.observations).to(device)
+    widths = [shown.rows[name].shape[1] for name in args.observations]
+    policy = BCPolicy(sum(widths), shown.rows["action"].shape[1], observations=args.observations).to(device)
     rows = shown.batch(train)
     policy.set_statistics(torch.cat([rows[name].float() for name in args.observations], 1), rows["action"])
     optimizer, best = torch.optim.Adam(policy.parameters(), lr=args.lr), float("inf")
@@ -63,22 +65,16 @@ def main() -> None:
             print(f"update {update}: loss {loss.item():.4f}, {error:.4f} on {len(held):,} rows held back")
             if error < best:
                 best = error
-                save(policy, args.output)
+                save(policy, widths, args.output)
     print(f"Written: {args.output}")
 
 
-def save(policy: BCPolicy, path: Path) -> None:
-    """Weights and statistics, with what the policy is made from: tensors and plain values only."""
-    about = {"obs_dim": policy.obs_dim, "action_dim": policy.action_dim, "observations": policy.in_keys}
-    torch.save({"model_state_dict": policy.state_dict(), **about}, path)
-
-
-def load(path: Path, device: torch.device) -> BCPolicy:
-    """A policy that `save` wrote, wherever it was trained; no code in the file is run."""
-    content = torch.load(path, map_location=device, weights_only=True)
-    policy = BCPolicy(content["obs_dim"], content["action_dim"], observations=content["observations"]).to(device)
-    policy.load_state_dict(content["model_state_dict"])
-    return policy.eval()
+def save(policy: BCPolicy, widths: list[int], path: Path) -> None:
+    """Weights and statistics, with what the policy is made from: tensors and plain values only, for `load_policy`."""
+    about = {"obs_dim": policy.obs_dim, "action_dim": policy.action_dim}
+    torch.save(
+        {"model_state_dict": policy.state_dict(), **about, "bc_policy": policy.settings | {"widths": widths}}, path
+    )
 
 
 if __name__ == "__main__":

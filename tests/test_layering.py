@@ -17,7 +17,16 @@ PACKAGE = Path(__file__).parent.parent / "torchrl_gpu"
 LAYERS = {
     name: 0 for name in ("allocator", "archives", "arguments", "cache", "console", "device", "machine", "staging")
 }
-LAYERS |= {"proofs": 1, "native": 2, "envs": 3, "streaming": 3, "demonstrations": 4, "policies": 4, "evaluation": 5}
+LAYERS |= {
+    "proofs": 1,
+    "native": 2,
+    "envs": 3,
+    "streaming": 3,
+    "demonstrations": 4,
+    "recordings": 4,
+    "policies": 4,
+    "evaluation": 5,
+}
 LAYERS |= {"training": 6, "callbacks": 7}
 TOP = 8
 # The same within streaming.

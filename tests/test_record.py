@@ -9,6 +9,7 @@ import pytest
 import torch
 from tensordict import TensorDictBase
 
+from tests.recordings.reading import read
 from tests.test_end_to_end import small
 from torchrl_gpu import cli
 from torchrl_gpu.demonstrations import load_demonstrations, read_demonstrations
@@ -16,6 +17,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.dishes.env import DishwashingEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.evaluation.results import evaluation
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED
 from torchrl_gpu.play.loading import LoadedPolicy
 from torchrl_gpu.record import record
 
@@ -78,6 +80,24 @@ def test_the_command_records_video(tmp_path: Path, capsys: pytest.CaptureFixture
     store = load_demonstrations(tmp_path / "bins", device="cpu")
     assert store.num_episodes == 2
     assert store.tasks == {0: "PackingEnv, random"}
+
+
+def test_the_command_records_the_worst_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["record", *small("packing.yaml"), "--policy", "deepest-bottom-left", "--episodes", "4", "--format", "mcap"]
+    args += ["--size", "48", "64", "--output", str(tmp_path / "bins"), "--choose"]
+    assert cli.main([*args, "worst", "--most", "1"], program="torchrl-gpu") is None
+    out = f"{tmp_path / 'bins'}, 1 files of 4 episodes, PackingEnv, deepest bottom left"
+    assert out in " ".join(capsys.readouterr().out.split())
+    (path,) = (tmp_path / "bins").iterdir()
+    found = read(path)
+    about = found.metadata["episode"]
+    assert (about["policy"], about["task"]) == ("deepest bottom left", "PackingEnv, deepest bottom left")
+    assert int(about["seed"]) == UNSEEN_SEED, "the episodes of `lightning test`"
+    assert len(found.messages["/camera"]) == int(about["length"]) + 1
+    capsys.readouterr()
+    args[args.index(str(tmp_path / "bins"))] = str(tmp_path / "none")
+    assert cli.main([*args, "failures"], program="torchrl-gpu") == 2
+    assert "want below to say which utilization is a failure" in capsys.readouterr().err
 
 
 def test_the_command_records_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

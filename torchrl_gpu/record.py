@@ -1,7 +1,8 @@
 """`torchrl-gpu record`: a policy plays, and what it sees and does is written as demonstrations.
 
-Rows of what the environment shows go to a TensorDict memmap, thousands of episodes side by side; or, of one that shows
-pictures, a LeRobotDataset v3 with video is written. Other options go to the config, as in `lightning test`.
+Rows of what the environment shows go to a TensorDict memmap, thousands of episodes side by side; of one that shows
+pictures, a LeRobotDataset v3 with video is written; or an MCAP file each of all episodes, of the worst or best, or of
+those that failed, to be looked at in Foxglove or Rerun. Other options go to the config, as in `lightning test`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from torchrl_gpu.cli.options import check_arguments, check_checkpoint_path, resolve_configs
 from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.recordings import CHOICES
 
 if TYPE_CHECKING:
     from tensordict import NestedKey
@@ -43,7 +45,7 @@ def main(argv: list[str]) -> None:
     from torchrl_gpu.console import progress_bar
     from torchrl_gpu.play.loading import load_policy
 
-    seed = args.seed if args.seed is not None or args.format == "lerobot" else ROWS_SEED
+    seed = args.seed if args.seed is not None or args.format != "memmap" else ROWS_SEED
     rest = rest if seed is None else [*rest, f"--data.seed={seed}"]
     played = load_policy(rest, args.ckpt_path, args.policy or (None if args.ckpt_path else "random"), 1)
     name = f"{type(played.env).__name__}, {played.name}"
@@ -55,10 +57,12 @@ def main(argv: list[str]) -> None:
                 task=args.task or name,
                 progress=lambda done: report(done, args.episodes),
             )
+        elif args.format == "mcap":
+            number = len(record_mcap(played, args, name, lambda done: report(done, args.episodes)))
         else:
             about = {"task": args.task or name, "policy": played.name, "ckpt_path": args.ckpt_path}
             number = record_rows(played, args.output, args.episodes, about, lambda done: report(done, args.episodes))
-    what = "frames" if args.format == "lerobot" else "rows"
+    what = {"lerobot": "frames", "mcap": "files"}.get(args.format, "rows")
     print(f"Written: {args.output}, {number:,} {what} of {args.episodes} episodes, {name}")
 
 
@@ -70,10 +74,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--policy", help="who plays: a name from the table of `lightning test`, such as deepest-bottom-left")
     add("--episodes", type=int, default=10, help="how many")
     add("--output", type=Path, required=True, help="folder of the dataset, not there yet")
-    add("--format", choices=("memmap", "lerobot"), default="memmap", help="rows of what is observed, or video of it")
-    add("--seed", type=int, help=f"decides the episodes; of rows {ROWS_SEED}, of video that of `lightning test`")
+    add(
+        "--format",
+        choices=("memmap", "lerobot", "mcap"),
+        default="memmap",
+        help="rows, a data set with video, or files to look at",
+    )
+    add("--seed", type=int, help=f"decides the episodes; of rows {ROWS_SEED}, else that of `lightning test`")
     add("--size", nargs=2, type=int, metavar=("H", "W"), default=(240, 320), help="pixels of the pictures, even")
     add("--fps", type=float, default=10.0, help="steps per second of video")
+    add("--choose", choices=CHOICES, default="all", help="of MCAP: which of the episodes are written")
+    add("--most", type=int, default=10, help="of MCAP: how many of the worst, the best or the failures")
+    add("--by", help="of MCAP: what ranks episodes, an outcome or return; the first outcome by default")
+    add("--below", type=float, help="of MCAP: less than this is a failure; needed where the outcome is no flag")
     add("--task", help="what is done, in words; environment and policy by default")
     return parser
 
@@ -164,6 +177,27 @@ def record_rows(
     demonstrations.about |= {**about, **run_record(played.config)}
     memmap.save(demonstrations, folder)
     return len(demonstrations)
+
+
+def record_mcap(
+    played: LoadedPolicy, args: argparse.Namespace, task: str, progress: Callable[[int], None] = lambda done: None
+) -> list[Path]:
+    """Plays episodes greedily and writes those that are chosen as MCAP; the files. See `record_episodes`.
+
+    Args:
+        played: The policy, and the suite whose first episodes are played.
+        args: The options of the command.
+        task: What is done, unless the options say it.
+        progress: Told after every batch how many there are.
+    """
+    from torchrl_gpu.evaluation.recording import record_episodes
+
+    assert played.suite is not None
+    facts = {"task": args.task or task, "policy": played.name, "ckpt_path": args.ckpt_path or ""}
+    chosen = {name: getattr(args, name) for name in ("choose", "most", "by", "below", "size", "fps")}
+    return record_episodes(
+        played.suite, played.policy, args.output, args.episodes, **chosen, facts=facts, progress=progress
+    )
 
 
 def _state_key(env: BatchedEnv) -> NestedKey | None:

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +45,10 @@ GAP = 40
 
 
 @contextlib.contextmanager
-def running() -> Iterator[str]:
-    """Trains in a folder that goes away, and gives the address of the page."""
-    code = f"import sys; from torchrl_gpu.cli import main; sys.exit(main({list(RUN)!r}))"
+def running(words: Sequence[str] = RUN) -> Iterator[str]:
+    """Runs a subcommand in a folder that goes away, and gives the address of the page."""
+    program = "lightning" if words[0] == "fit" else "torchrl-gpu"
+    code = f"import sys; from torchrl_gpu.cli import main; sys.exit(main({list(words)!r}, program={program!r}))"
     with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w+") as log:
         process = subprocess.Popen([sys.executable, "-c", code], cwd=folder, stdout=log, stderr=subprocess.STDOUT)
         try:
@@ -74,7 +75,10 @@ def wait_for(url: str, validations: int) -> None:
         time.sleep(2)
 
 
-def photograph(url: str) -> tuple[Image.Image, Image.Image]:
+READY = "return document.title.startsWith('Live') && document.getElementById('past').dataset.pictures >= 25"
+
+
+def photograph(url: str, stream: str = "best", ready: str = READY) -> tuple[Image.Image, Image.Image]:
     """The page on a desk, light, and on a phone, dark."""
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")
@@ -82,19 +86,21 @@ def photograph(url: str) -> tuple[Image.Image, Image.Image]:
         options.add_argument(flag)
     driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
     try:
-        return shot(driver, url, DESK, "light", mobile=False), shot(driver, url, PHONE, "dark", mobile=True)
+        page = driver, url, stream, ready
+        return shot(*page, DESK, "light", mobile=False), shot(*page, PHONE, "dark", mobile=True)
     finally:
         driver.quit()
 
 
-def shot(driver: Any, url: str, size: tuple[int, int], theme: str, *, mobile: bool) -> Image.Image:
-    """One photograph, of a page that is live and has kept some pictures."""
+def shot(
+    driver: Any, url: str, stream: str, ready: str, size: tuple[int, int], theme: str, *, mobile: bool
+) -> Image.Image:
+    """One photograph, of a page at which a script says that it is ready."""
     metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1.5, "mobile": mobile}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     driver.get(url)
     driver.execute_script(f"localStorage.setItem('torchrl_gpu.theme', '{theme}')")
-    driver.get(f"{url}?stream=best")
-    ready = "return document.title.startsWith('Live') && document.getElementById('past').dataset.pictures >= 25"
+    driver.get(f"{url}?stream={stream}")
     while not driver.execute_script(ready):
         time.sleep(0.05)
     return Image.open(io.BytesIO(base64.b64decode(driver.get_screenshot_as_base64()))).convert("RGB")

@@ -9,7 +9,7 @@ import pytest
 from lightning.pytorch import Trainer
 
 from benchmarks import equal_time
-from benchmarks.equal_time import ProcessorClock, profits_of, table_row, with_row
+from benchmarks.equal_time import ProcessorClock, measured, table_row, with_row
 from torchrl_gpu import configs
 from torchrl_gpu.cli.lightning_cli import build
 
@@ -60,9 +60,10 @@ def test_a_policy_is_measured_when_it_is_time_and_the_run_ends_with_the_last(
     model = run(tmp_path, clock)
     assert [each["minutes"] for each in clock.rows] == [2 / 60, 4 / 60]
     assert clock.rows[0]["updates"] < clock.rows[1]["updates"] == model.trainer.global_step
-    again = profits_of(model, 6)
-    assert clock.rows[1]["profit"] == pytest.approx(again.mean().item())
-    assert len(again.unique()) > 1
+    again = measured(model, 6)
+    assert again["what"] == "profit"
+    assert again["error"] > 0
+    assert {name: clock.rows[1][name] for name in again} == again
     other = ProcessorClock([1.0], 1, "")
     other.load_state_dict(clock.state_dict())
     assert other.state_dict() == clock.state_dict()
@@ -70,13 +71,22 @@ def test_a_policy_is_measured_when_it_is_time_and_the_run_ends_with_the_last(
 
 def test_a_row_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    after = [{"minutes": 10.0, "updates": 4000, "frames": 9, "profit": 31.25, "error": 0.31}]
-    for arch in ("r3d18", "simple2dcnn", "r3d18"):
-        equal_time.write_json(path, with_row(path, table_row(arch, ["--a=1"], 100, after)))
-    (section,) = with_row(path, table_row("r3d18", [], 100, after))["sections"]
-    assert [(each["encoder"], each["options"]) for each in section["rows"]] == [
+    after = [{"minutes": 10.0, "updates": 4000, "frames": 9, "what": "profit", "value": 31.25, "error": 0.31}]
+    shares = [after[0] | {"what": "utilization", "value": 0.617, "error": 0.004}]
+    for name in ("r3d18", "simple2dcnn", "r3d18"):
+        equal_time.write_json(path, with_row(path, "encoders", table_row(name, ["--a=1"], 100, after)))
+    equal_time.write_json(path, with_row(path, "packing", table_row("PPO", [], 100, shares)))
+    encoders, packing = with_row(path, "packing", table_row("PPO", [], 100, shares))["sections"]
+    assert [(each["name"], each["options"]) for each in encoders["rows"]] == [
         ("simple2dcnn", "--a=1"),
-        ("r3d18", "–"),
+        ("r3d18", "--a=1"),
     ]
-    assert section["columns"]["after_10"] == "EUR after 10 min (updates)"
-    assert section["rows"][0]["after_10"] == "31.2 ± 0.3 (4,000)"
+    assert encoders["columns"]["after_10"] == "after 10 min (updates)"
+    assert encoders["rows"][0]["after_10"] == "31.2 ± 0.3 EUR (4,000)"
+    assert [each["after_10"] for each in packing["rows"]] == ["61.7% ± 0.4% (4,000)"]
+
+
+@pytest.mark.parametrize("name", ["packing.yaml", "ppo_packing.yaml", "navigation_iqn.yaml", "ppo_marine.yaml"])
+def test_the_rate_of_every_config_can_be_kept(name: str) -> None:
+    """An option that the config does not have would end the run before it begins."""
+    build("test", [f"--config={configs.find(name)}", *equal_time.constant_rate(name)])

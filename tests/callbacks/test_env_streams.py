@@ -260,6 +260,25 @@ def test_any_environment_and_any_overlay_are_drawn_when_asked_for(server: FakeSe
     assert [meta["env"] for meta in server.metas("env3:q")] == [3]
 
 
+def test_pictures_tell_what_the_policy_does_where_its_name_is_given(server: FakeServer) -> None:
+    policy = Policy()
+    streams = EnvStreams(server, Layered(), ("env2",), 32, 24, policy, "DQN")
+    server.watched = {"env4", "env4:action", "env3", "grid"}
+    assert streams.publish() == 4
+    assert policy.asked == 2, "once for each environment"
+    for name, number in (("env4", 4), ("env4:action", 4), ("env3", 3)):
+        (meta,) = server.metas(name)
+        told = {"env": number, "policy": "DQN", "action/0": 10.0 * number}
+        assert meta | told == meta
+        assert 0 <= meta["inference_ms"] < 1e4
+    assert server.metas("env4")[0] == server.metas("env4:action")[0]
+    assert "policy" not in server.metas("grid")[0]
+    streams = EnvStreams(server, Counted(), ("env2",), 32, 24, Policy(), "DQN")  # which shows nobody an observation
+    server.watched = {"env1"}
+    streams.publish()
+    assert "policy" not in server.metas("env1")[0]
+
+
 def test_nobody_watches_an_overlay_and_no_policy_is_asked(server: FakeServer) -> None:
     policy = Policy()
     streams = EnvStreams(server, Layered(), NAMES, 32, 24, policy)

@@ -119,8 +119,9 @@ OVERLAYS = ("env0:q", "env3:q", "env5:action", "worst:mask", "best:action")
 @pytest.mark.parametrize("streams", [(), WATCHED, OVERLAYS], ids=["unwatched", "watched", "overlays"])
 def test_the_same_run_with_and_without(tmp_path: Path, watched_by, streams: tuple[str, ...]) -> None:  # type: ignore[no-untyped-def]
     watched_by(*streams)
-    states = []
-    for callbacks in ((), (small(record=str(tmp_path / "films"), record_every_n_episodes=3),)):
+    states, tells = [], streams == WATCHED
+    film = {"record": str(tmp_path / "films"), "record_every_n_episodes": 3}
+    for callbacks in ((), (small(**film, show_policy=tells),)):
         made = fit(module(), tmp_path, 16, *callbacks, enable_checkpointing=False)
         states.append((made.state_dict(), made.env.state_dict(), random_state(made.env.device)))
     for without, watched in zip(*states, strict=True):
@@ -128,6 +129,10 @@ def test_the_same_run_with_and_without(tmp_path: Path, watched_by, streams: tupl
         assert all(torch.equal(without[key], watched[key]) for key in without)
     assert len(server().published) == len(WATCHED) + len(streams) * 8
     assert list((tmp_path / "films").glob("*.mp4"))
+    told = [
+        {"policy", "inference_ms", "action/0"} <= meta.keys() for name, _, meta in server().published if name != "grid"
+    ]
+    assert set(told) == {tells}
 
 
 def test_what_takes_longest_is_drawn_before_the_address_is_printed(  # type: ignore[no-untyped-def]

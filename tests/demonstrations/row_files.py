@@ -7,6 +7,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
 import torch
 from tensordict import TensorDict
 
@@ -60,6 +61,38 @@ def write_minari(folder: Path, grouped: bool = True) -> Path:
                 group.create_dataset("observations", data=episode["state"])
     (folder / "data" / "metadata.json").write_text('{"data_format": "hdf5", "total_episodes": 3}')
     return folder
+
+
+def write_minari_arrow(folder: Path, grouped: bool = True) -> Path:
+    """The same in Arrow, as Minari 0.5 writes it: lists of a fixed size, and a row of zeros behind the last action."""
+    (folder / "data").mkdir(parents=True)
+    for number, episode in enumerate(arrays()):
+        length = LENGTHS[number]
+        action = np.concatenate([episode["action"][:-1], np.zeros((1, ACTION))])
+        state = _lists(episode["state"])
+        columns = {
+            "observations": pa.StructArray.from_arrays([state], names=["state"]) if grouped else state,
+            "actions": _lists(action),
+            "rewards": pa.array(np.zeros(length + 1)),
+            "terminations": pa.array(np.zeros(length + 1, bool)),
+            "infos": pa.array([{"word": "x"}] * (length + 1)),
+        }
+        write_arrow(folder / "data" / str(number) / "part-0.arrow", pa.RecordBatch.from_pydict(columns))
+    (folder / "data" / "metadata.json").write_text('{"data_format": "arrow", "total_episodes": 3}')
+    return folder
+
+
+def _lists(values: np.ndarray) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(values.reshape(-1), values.shape[1])
+
+
+def write_arrow(path: Path, *batches: pa.RecordBatch, compression: str | None = None) -> None:
+    """A file of Arrow."""
+    path.parent.mkdir(exist_ok=True)
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batches[0].schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
 
 
 def write_rows(folder: Path) -> Path:

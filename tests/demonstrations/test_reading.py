@@ -256,7 +256,7 @@ def spoil_root(path: Path, name: str | None) -> None:
 
 
 MINARI: dict[str, Spoil] = {
-    "minari: arrow": lambda path: (path / "data" / "metadata.json").write_text('{"data_format": "arrow"}'),
+    "minari: parquet": lambda path: (path / "data" / "metadata.json").write_text('{"data_format": "parquet"}'),
     "minari: metadata in a list": lambda path: (path / "data" / "metadata.json").write_text("[]"),
     "minari: no data": lambda path: (path / "data" / "main_data.hdf5").unlink(),
     "minari: a pickle for the data": with_pickle("data/main_data.hdf5"),
@@ -335,7 +335,7 @@ SAID = {
     "robomimic: actions of another width": "demo_1/action: want float32 (3,), as the episode before; got float32 (2,)",
     "robomimic: one row too few": "demo_1: state: want 3 rows, as actions have 3; got 2",
     "robomimic: a link to another file": "want what lies in the file itself, no link to elsewhere; got ExternalLink",
-    "minari: arrow": "want data_format hdf5",
+    "minari: parquet": "want data_format hdf5 or arrow",
 }
 
 

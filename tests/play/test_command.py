@@ -11,6 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -43,10 +44,19 @@ def serving(child_environment: dict[str, str]) -> Iterator[subprocess.Popen[str]
     process.communicate()
 
 
+def asked(url: str) -> urllib.request.Request:
+    return urllib.request.Request(url, headers={"Authorization": "Bearer sesame"})
+
+
+def headers(url: str) -> Message:
+    with urllib.request.urlopen(asked(url), timeout=60) as answer:
+        found: Message = answer.headers
+        return found
+
+
 def get(url: str, tries: int = 10) -> bytes:
-    request = urllib.request.Request(url, headers={"Authorization": "Bearer sesame"})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(asked(url), timeout=60) as answer:
             return answer.read()
     except urllib.error.HTTPError as error:
         if error.code != 503 or tries == 1:  # no frame within the server's own patience
@@ -78,6 +88,9 @@ def test_served_until_it_is_told_to_end(serving: subprocess.Popen[str]) -> None:
         ("env0:action", "env0", "action"),  # but no Q map: a heuristic has none
     ]
     assert get(f"{found[1]}snapshot.jpg?stream=env0:action").startswith(JPEG)
+    meta = json.loads(headers(f"{found[1]}snapshot.jpg?stream=env0")["X-Frame"])["meta"]
+    assert meta["policy"] == "heightmap minimisation"
+    assert meta["action/0"] >= 0 < meta["inference_ms"]
     serving.send_signal(signal.SIGTERM)
     _, errors = serving.communicate(timeout=30)
     assert serving.returncode == 0

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tensordict.nn import TensorDictModuleBase
 
 from tests.policies.navigation_spaces import AGENTS, make, networks_for, space_of, states
 from tests.training.tiny import packing_env
 from torchrl_gpu import policies
 from torchrl_gpu.archives import ENTRY
-from torchrl_gpu.policies import Agent, AgentSpace, ClipEncoder, FromClips
+from torchrl_gpu.policies import Agent, AgentSpace, BCPolicy, ClipEncoder, ClonedChoice, FromClips
+from torchrl_gpu.policies.cloning import Cloned
 
 CLIP = (4, 3, 16, 16)
 PACKING = {"DQN": "PlacementScores", "IQN": "PlacementQuantiles", "Rainbow": "PlacementAtoms"}
@@ -106,6 +108,51 @@ EVERY: dict[str, Callable[[], tuple[Agent, dict[str, Any]]]] = {
 """What runs of the shipped kinds come to: the agent, and `model.init_args` of its configuration."""
 
 
+def cloned(kind: str) -> tuple[dict[str, Any], TensorDictModuleBase, AgentSpace]:
+    """What a run of behaviour cloning writes, the policy that it learned, and its space.
+
+    "choice" packs, "washes" acts in an environment, "alone" by two vectors without one, and "plain" is a file that
+    `examples/train_bc.py` writes of the same.
+    """
+    torch.manual_seed(4)
+    learner: BCPolicy | ClonedChoice
+    if kind == "choice":
+        space, small = AgentSpace.of(packing_env()), {"channels": 4, "blocks": 1}
+        learner = ClonedChoice(space, policies.PlacementScores(space, **small), 0.1)
+        init_args = {"network": class_path("PlacementScores", **small), "temperature": 0.1, "policy": None}
+    else:
+        names = ["observation"] if kind == "washes" else ["state", "hand"]
+        space = washer(False)[0].space
+        learner = BCPolicy(6, 2 if kind == "washes" else 3, (8,), observations=names, loss="nll", layer_norm=True)
+        learner.set_statistics(3 + torch.randn(50, 6), torch.rand(50, learner.action_dim))
+        init_args = {"policy": class_path("BCPolicy", **learner.settings), "network": None}
+    with torch.no_grad():
+        for weight in learner.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    config = {"model": {"class_path": "torchrl_gpu.training.BehaviourCloning", "init_args": init_args}}
+    state = {f"learner.{name}": value for name, value in learner.state_dict().items()}
+    content: dict[str, Any] = {
+        "state_dict": state,
+        "frames": 0,
+        ENTRY: {"config": config, "module": "BehaviourCloning"},
+    }
+    if isinstance(learner, BCPolicy):
+        content["bc_policy"] = learner.settings | {"widths": [6] if kind == "washes" else [4, 2]}
+    if kind in ("choice", "washes"):
+        init_args["env"] = class_of_env(space, {})
+        content["agent_space"] = space.to_dict()
+    else:
+        seen = {"state": ((4,), "float32"), "hand": ((2,), "float32")}
+        space = AgentSpace("demonstrations", (), seen, low=(-torch.inf,) * 3, high=(torch.inf,) * 3)
+    if kind == "plain":
+        about = {"obs_dim": 6, "action_dim": 3, "bc_policy": content["bc_policy"]}
+        content = {"model_state_dict": learner.state_dict(), **about}
+    return content, learner.policy, space
+
+
+CLONES = ("choice", "washes", "alone", "plain")
+
+
 def saved(folder: Path, kind: str) -> tuple[Path, Agent]:
     """The checkpoint of one of them, and its agent."""
     agent, init_args = EVERY[kind]()
@@ -114,8 +161,8 @@ def saved(folder: Path, kind: str) -> tuple[Path, Agent]:
     return path, agent
 
 
-def observations(agent: Agent, rows: int, seed: int = 3) -> dict[str, torch.Tensor]:
-    """Made-up observations of an agent, (rows, …): masks with a legal action, bytes of pictures, numbers."""
+def observations(agent: Agent | Cloned, rows: int, seed: int = 3) -> dict[str, torch.Tensor]:
+    """Made-up observations of an agent or clone, (rows, …): masks with a legal action, bytes of pictures, numbers."""
     if agent.space.source == "NavigationSpec":
         seen = states(rows, version="v3", num_actions=agent.space.num_actions, seed=seed)
         return {name: seen[name] for name in agent.space.observations}
@@ -131,4 +178,16 @@ def observations(agent: Agent, rows: int, seed: int = 3) -> dict[str, torch.Tens
     return out
 
 
-__all__ = ["EVERY", "class_path", "content_of", "navigator", "observations", "packer", "saved", "space_of", "washer"]
+__all__ = [
+    "CLONES",
+    "EVERY",
+    "class_path",
+    "cloned",
+    "content_of",
+    "navigator",
+    "observations",
+    "packer",
+    "saved",
+    "space_of",
+    "washer",
+]

@@ -1,4 +1,4 @@
-"""Two hundred files that are no policy: made from a seed, then each loaded in a process of its own.
+"""Two hundred and thirty files that are no policy: made from a seed, then each loaded in a process of its own.
 
 `python -m tests.policies.hostile_files FOLDER` prints a line of JSON for each: its kind, how the process ended
 ("refused", "loaded", an exception, a signal), what it said, and how much its memory grew. What would run if it were
@@ -25,7 +25,7 @@ from tests.policies import checkpoints
 from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.policies import load_policy
 
-NUMBER = 200
+NUMBER = 230
 _TIMEOUT_S = 30
 _STRANGER = "strange_module"  # imported, it leaves a trace
 
@@ -379,11 +379,69 @@ def entangled(rng: random.Random, path: Path, sources: Sources) -> None:
     path.write_bytes(_saved(content))
 
 
+def clones(rng: random.Random, path: Path, sources: Sources) -> None:
+    """What was cloned: records, weights and statistics that are none, and code where they should be."""
+    kind = rng.choice(["washes", "alone", "plain"])
+    content, _, _ = checkpoints.cloned(kind)
+    state, record = content["model_state_dict" if kind == "plain" else "state_dict"], content["bc_policy"]
+    name = rng.choice([name for name in state if "mean" not in name])
+    std = rng.choice([each for each in state if each.endswith("_std")])
+    size = 10 ** rng.randrange(7, 30)
+    number = rng.randrange(12)
+    if number == 0:
+        record[rng.choice([*record, "device", "__class__"])] = rng.choice([{"a": 1}, -1, size, float("nan"), [[]], "x"])
+    elif number == 1:
+        record["hidden"] = rng.choice([[size, size], [8] * 9_990, [8] * 20_000, [0], [-8], ["8"], size])
+    elif number == 2:
+        record |= {"obs_dim": size, "widths": [size - 2, 2] if kind != "washes" else [size]}
+    elif number == 3:
+        content["bc_policy"] = rng.choice([None, [], "BCPolicy", {}, {"obs_dim": 6}, Runs("exec", sources.trace)])
+    elif number == 4:
+        state[std] = state[std] * rng.choice([0.0, -1.0, float("nan"), float("inf")])
+    elif number == 5:
+        state[name] = rng.choice(
+            [Runs("system", sources.trace), torch.ones(1).expand(2**40), state[name].double(), 1.0]
+        )
+    elif number == 6:
+        del state[name]
+    elif number == 7:
+        state[f"{name}.more"] = torch.ones(3)
+    elif number == 8:
+        content["state_dict"] = content["model_state_dict"] = rng.choice([None, 3, [state], torch.nn.Linear(6, 2)])
+    elif number == 9:
+        content["agent_space"] = rng.choice([{}, 7, "x", checkpoints.packer("DQN")[0].space.to_dict()])
+    elif number == 10:
+        content[ENTRY] = {"config": {"model": {"init_args": {"env": Runs("open", sources.trace)}}}}
+    else:
+        record["observations"] = rng.choice([[], "observation", ["a"] * 2, [1, 2], ["a", "b", "c"], [["a"]], None])
+    path.write_bytes(_saved(content))
+
+
+def choices(rng: random.Random, path: Path, sources: Sources) -> None:
+    """A cloned choice whose network is another than it says, or none of this package."""
+    content, _, _ = checkpoints.cloned("choice")
+    settings, space = _settings(content), content["agent_space"]
+    number = rng.randrange(6)
+    if number == 0:
+        settings["network"]["class_path"] = rng.choice([f"{_STRANGER}.Agent", "os.system", "", 3, "PlacementScores"])
+    elif number == 1:
+        settings["network"]["init_args"] = rng.choice([{"channels": 10**12}, {"blocks": 10**9}, {"code": 1}, [], 7])
+    elif number == 2:
+        settings["temperature"] = rng.choice([0, -1.0, float("nan"), "x", None])
+    elif number == 3:
+        settings["network"] = checkpoints.class_path(rng.choice(["VectorActor", "PlacementAtoms", "NavigationScores"]))
+    elif number == 4:
+        space["num_actions"] = rng.choice([49, 10**12, None])
+    else:
+        content["state_dict"]["learner.policy"] = Runs(rng.choice(["exec", "eval", "load"]), sources.trace)
+    path.write_bytes(_saved(content))
+
+
 MAKERS: tuple[tuple[Maker, int], ...] = (
     *((truncated, 26), (flipped, 18), (spliced, 10), (pickled, 26), (module, 8), (scripted, 1), (bomb, 3), (copied, 1)),
     *((huge_settings, 14), (huge_spaces, 6), (huge_tensors, 12), (huge_plain, 9), (wrong_dtype, 6), (not_finite, 8)),
     *((wrong_keys, 10), (foreign, 10), (no_archive, 12), (strange_classes, 10), (strange_settings, 5)),
-    *((strange_spaces, 3), (entangled, 2)),
+    *((strange_spaces, 3), (entangled, 2), (clones, 20), (choices, 10)),
 )
 
 

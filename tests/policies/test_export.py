@@ -45,8 +45,27 @@ def test_every_agent_leaves_the_lab_as_onnx(tmp_path: Path, kind: str) -> None:
     assert told["parity"]["largest_difference"] <= 1e-4
     assert {each.name for each in tmp_path.iterdir()} == {
         "last.ckpt",
-        *(f"policy.{end}" for end in ("onnx", "json", "yaml")),
+        *(f"policy.{end}" for end in ("onnx", "json", "leapp.yaml")),
     }
+
+
+@pytest.mark.parametrize(("kind", "format"), [("choice", "onnx"), ("washes", "onnx"), ("alone", "pt2")])
+def test_what_was_cloned_leaves_the_lab(tmp_path: Path, kind: str, format: Any) -> None:
+    content, _, _ = checkpoints.cloned(kind)
+    torch.save(content, tmp_path / "last.ckpt")
+    policy = load_policy(tmp_path / "last.ckpt", "cpu")
+    written = export_policy(tmp_path / "last.ckpt", tmp_path / f"policy.{format}", format)
+    seen = checkpoints.observations(policy, 5, seed=8)
+    given = [seen[name] for name in policy.in_keys]
+    if format == "pt2":
+        got = torch.export.load(str(written)).module()(*given)
+    else:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(written), providers=["CPUExecutionProvider"])
+        (array,) = session.run(None, {name: seen[name].numpy() for name in policy.in_keys})
+        got = torch.from_numpy(array)
+    check_same(policy, seen, got)
 
 
 @pytest.mark.parametrize("kind", ["Rainbow packs", "SAC watches"])
@@ -108,8 +127,9 @@ def test_the_hierarchical_packer_stays(tmp_path: Path) -> None:
 
 def test_leapp_finds_what_it_asks_for(tmp_path: Path) -> None:
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
-    written = export_policy(path, tmp_path / "policy.pt2", "pt2")
-    told = yaml.safe_load((tmp_path / "policy.yaml").read_text())
+    written = export_policy(path, tmp_path / "packing.pt2", "pt2")
+    assert not (tmp_path / "packing.yaml").exists()  # which `--config packing.yaml` would then mean
+    told = yaml.safe_load((tmp_path / "packing.leapp.yaml").read_text())
     node = told["models"]["policy"]
     for port in (*node["inputs"], *node["outputs"]):
         assert {"name", "dtype", "shape", "type"} <= set(port)

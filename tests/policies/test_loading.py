@@ -12,9 +12,11 @@ import torch
 from tensordict import TensorDict
 
 from tests.policies import checkpoints
+from tests.policies.hostile_files import NUMBER
 from tests.policies.packing.packer_scenes import NARROW, narrow, solids_env
 from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.policies import AgentSpace, InferencePolicy, PolicyWrapper, load_policy
+from torchrl_gpu.policies.cloning import Cloned
 from torchrl_gpu.policies.packing import HierarchicalPacker
 
 
@@ -32,6 +34,51 @@ def test_a_loaded_policy_decides_as_the_agent_that_was_saved(tmp_path: Path, kin
     assert not any(weight.requires_grad for weight in policy.parameters())
     assert policy.about["frames"] == 96
     assert wanted.unique(dim=0).shape[0] > 1, "these observations tell policies apart"
+
+
+@pytest.mark.parametrize("kind", checkpoints.CLONES)
+def test_a_loaded_clone_decides_as_the_one_that_was_saved(tmp_path: Path, kind: str) -> None:
+    content, policy, space = checkpoints.cloned(kind)
+    torch.save(content, tmp_path / "last.ckpt")
+    seen = TensorDict(checkpoints.observations(Cloned(space, policy), 7), [7])
+    wanted = policy.eval()(seen.clone())["action"].detach()
+    before = torch.get_rng_state()
+    loaded = load_policy(tmp_path / "last.ckpt", "cpu")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(loaded(seen)["action"], wanted)
+    assert loaded.space == space
+    assert wanted.unique(dim=0).shape[0] > 1, "these observations tell policies apart"
+    with pytest.raises(ValueError, match="want no env"):
+        load_policy(tmp_path / "last.ckpt", "cpu", env=solids_env(1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "said"),
+    [
+        ("alone", {"widths": [4, 3]}, r"want widths of 2 observations, 6 numbers in all; got \[4, 3\]"),
+        ("alone", {"widths": None}, "want widths of 2 observations"),
+        ("alone", {"observations": ["state", "state"]}, "want observations that are different names"),
+        ("alone", {"code": "1"}, "bc_policy: want action_dim, "),
+        ("alone", {"hidden": [16]}, r"weights: want .*net.0.weight as torch.float32 \(16, 6\); got"),
+        ("plain", {"loss": "mse"}, r"weights: want net.3.weight as torch.float32 \(3, 8\); got"),
+        ("plain", {"hidden": [10**9] * 3}, "bytes"),
+        ("washes", {"observations": ["state"]}, r"want a space with vectors {'state': 6} and 2 actions; got"),
+    ],
+)
+def test_what_a_clone_says_must_be_so(tmp_path: Path, kind: str, changes: dict[str, Any], said: str) -> None:
+    content, _, _ = checkpoints.cloned(kind)
+    content["bc_policy"] |= changes
+    torch.save(content, tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match=said):
+        load_policy(tmp_path / "last.ckpt", "cpu")
+
+
+def test_what_nothing_can_be_divided_by_is_refused(tmp_path: Path) -> None:
+    content, _, _ = checkpoints.cloned("alone")
+    content["state_dict"]["learner.observation_std"][2] = 0.0
+    torch.save(content, tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match="want standard deviations above 0"):
+        load_policy(tmp_path / "last.ckpt", "cpu")
 
 
 def test_robots_are_read_and_written_where_the_environment_keeps_them(tmp_path: Path) -> None:
@@ -138,7 +185,7 @@ def test_weights_that_an_encoder_began_with_are_not_read_again(tmp_path: Path) -
     assert isinstance(load_policy(tmp_path / "last.ckpt", "cpu"), InferencePolicy)
 
 
-def test_two_hundred_hostile_files_are_refused(tmp_path: Path, child_environment: dict[str, str]) -> None:
+def test_two_hundred_and_thirty_hostile_files_are_refused(tmp_path: Path, child_environment: dict[str, str]) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "tests.policies.hostile_files", str(tmp_path)],
         capture_output=True,
@@ -149,7 +196,7 @@ def test_two_hundred_hostile_files_are_refused(tmp_path: Path, child_environment
     )
     assert run.returncode == 0, run.stderr[-2000:]
     ends = [json.loads(line) for line in run.stdout.splitlines()]
-    assert len(ends) == 200
+    assert len(ends) == NUMBER
     assert [each for each in ends if each["end"] != "refused"] == []
     form = re.compile("policy .*(want|must be) .*; got .*")
     wrong = [each for each in ends if not form.fullmatch(each["said"])]

@@ -19,6 +19,7 @@ import pytest
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene
 from tests.streaming.viewers import address, producing, run, server, session, until, viewer
 from torchrl_gpu.streaming.broadcast.hub import Hub
+from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.broadcast.protocol import Command
 from torchrl_gpu.streaming.codecs.pixels import color_map
 from torchrl_gpu.streaming.server import StreamServer
@@ -519,4 +520,26 @@ def test_a_state_is_json(started: StreamServer) -> None:
             hello: dict[str, Any] = await guest.text("hello")
             assert hello["state"] == {"name": "a", "value": 0.5, "odd": None}
 
+    run(inner())
+
+
+def test_a_policy_is_shown_with_what_it_saw(started: StreamServer) -> None:
+    view = PolicyView(scene(), scene(24, 32), [0.25, -1], inference_ms=4.5, message_age_s=0.02, stale=True)
+
+    async def inner() -> None:
+        for name, size in (("main", scene().shape[:2]), ("main:seen", (24, 32))):
+            async with viewer(started) as guest:
+                await guest.watch(name)
+                await until(lambda name=name: started.wanted(name))  # type: ignore[misc]
+                started.show_policy(view, meta={"step": 7})
+                header, _ = await guest.picture()
+                assert (header["height"], header["width"]) == size
+                assert header["meta"] == {"step": 7, **view.facts()}
+        async with viewer(started) as guest:
+            await guest.text("hello")
+            started.show_policy(view._replace(frame=None, seen=None))
+            assert (await guest.text("state"))["state"]["inference_ms"] == 4.5
+
+    started.declare("main")
+    started.show_policy(view, meta={"step": 7})  # which makes the stream of what it saw
     run(inner())

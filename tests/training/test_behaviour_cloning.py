@@ -20,7 +20,7 @@ from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.evaluation.demonstrating import play_rows
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.random_actions import RandomActions
-from torchrl_gpu.policies import BCPolicy, PlacementScores
+from torchrl_gpu.policies import AgentSpace, BCPolicy, PlacementScores, load_policy
 from torchrl_gpu.policies.packing.heuristics import DeepestBottomLeft
 from torchrl_gpu.training import BehaviourCloning, DemonstrationEpisodes
 
@@ -145,6 +145,9 @@ def test_vectors_without_an_environment(loss: str, tmp_path: Path, capsys: pytes
     other.load_state_dict(content["state_dict"])
     given_rows = row_files.joined("state"), row_files.joined("hand")
     assert torch.equal(other.learner(*given_rows), module.learner(*given_rows))
+    loaded = load_policy(resuming.last(tmp_path / "run"), "cpu")
+    seen = TensorDict(dict(zip(("state", "hand"), given_rows, strict=True)), [len(given_rows[0])])
+    assert torch.equal(loaded(seen)["action"], module.learner(*given_rows))
     capsys.readouterr()
     trainer.test(module, given, verbose=False)
     assert "rows held back: loss" in capsys.readouterr().out
@@ -159,6 +162,10 @@ def test_vectors_in_an_environment(tmp_path: Path) -> None:
     module = BehaviourCloning(BCPolicy(width, 2, (8,)), env=env, batch_size=8, updates_per_step=2)
     trainer = fit(module, data(path), tmp_path / "run", 10)
     assert {"val/loss", "val/error", "val/profit"} <= set(trainer.callback_metrics)
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    loaded, seen = load_policy(tmp_path / "last.ckpt", "cpu"), env.reset()
+    assert loaded.space == AgentSpace.of(env)
+    assert torch.equal(loaded(seen.clone())["action"], module.policy_for(env).eval()(seen)["action"])
 
 
 # -- what does not fit -------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+    from torchrl_gpu.callbacks.episode_mcap import EpisodeMcap
     from torchrl_gpu.callbacks.final_table import FinalTable
     from torchrl_gpu.callbacks.frame_stream import FrameStream
     from torchrl_gpu.callbacks.pictures import EvaluationPictures
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "EpisodeCheckpoint": "checkpoint",
+    "EpisodeMcap": "episode_mcap",
     "EvaluationPictures": "pictures",
     "FinalTable": "final_table",
     "FrameStream": "frame_stream",
@@ -27,6 +29,7 @@ _HOMES = {
 }
 __all__ = [
     "EpisodeCheckpoint",
+    "EpisodeMcap",
     "EvaluationPictures",
     "FinalTable",
     "FrameStream",

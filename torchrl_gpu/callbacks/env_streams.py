@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
+
 if TYPE_CHECKING:
     from tensordict import TensorDictBase
 
@@ -79,6 +81,8 @@ class EnvStreams:
         names: Of the streams, as `check_names` wants them.
         width, height: Pixels of a picture; those of a grid share them.
         decide: Asks the policy; None where there is none.
+        policy: Its name: every picture of one environment then tells, as a `PolicyView` does, what the policy does
+            next and how long it took to decide, which it does once for each picture. None tells nothing.
     """
 
     def __init__(
@@ -89,7 +93,9 @@ class EnvStreams:
         width: int,
         height: int,
         decide: Decider | None = None,
+        policy: str | None = None,
     ) -> None:
+        self.policy = policy if decide is not None and hasattr(view, "observation") else None
         self.sink, self.view, self.names = sink, view, tuple(names)
         self.width, self.height, self.decide = width, height, decide
         self.overlays = overlays_of(view, has_policy=decide is not None, has_values=bool(decide and decide.has_values))
@@ -97,6 +103,7 @@ class EnvStreams:
         self._followed: dict[str, tuple[int, int]] = {}  # by "worst" and "best": environment and episode
         self._shown: dict[str, tuple[int, dict[str, Any]]] = {}
         self._versions: dict[str, int] = {}
+        self._inference_ms: dict[int, float] = {}
         self._watchers: dict[str, int] = {}
         self._drawn_at: dict[str, float] = {}
         self._chosen: set[str] = set()
@@ -194,6 +201,7 @@ class EnvStreams:
         index = self._index(base, metrics)
         meta = {"env": index} | _row(metrics, index) | extra
         _store(self._shown, name, (index, meta))
+        meta = meta | self._told_of_policy(index, decisions)
         self.sink.publish(self._picture(index, overlay, decisions), name, meta)
 
     def _index(self, base: str, metrics: dict[str, np.ndarray]) -> int:
@@ -209,10 +217,27 @@ class EnvStreams:
         if not overlay:
             return self.view.pictures([index], self.width, self.height)[0]
         view: Any = self.view  # with overlays it is an `Overlaid`
-        if self.overlays[overlay].needs != "env" and index not in decisions:
-            assert self.decide is not None
-            decisions[index] = self.decide(view.observation(index))
+        if self.overlays[overlay].needs != "env":
+            self._decide(index, decisions)
         return view.overlay(overlay, index, self.width, self.height, decisions.get(index))
+
+    def _decide(self, index: int, decisions: dict[int, Decision]) -> Decision:
+        """What the policy makes of an environment, asked once for all that is shown of it."""
+        if index not in decisions:
+            assert self.decide is not None
+            view: Any = self.view
+            observation, begin = view.observation(index), time.perf_counter()
+            decision = self.decide(observation)
+            decisions[index] = decision._replace(action=decision.action.cpu())  # waits until it is there
+            _store(self._inference_ms, index, 1e3 * (time.perf_counter() - begin))
+        return decisions[index]
+
+    def _told_of_policy(self, index: int, decisions: dict[int, Decision]) -> dict[str, Any]:
+        """Numbers of what the policy does next in an environment; none where nobody asked for them."""
+        if self.policy is None:
+            return {}
+        action = self._decide(index, decisions).action
+        return PolicyView(action=action, inference_ms=self._inference_ms[index], policy=self.policy).facts()
 
     def _publish_grid(self, metrics: dict[str, np.ndarray], extra: dict[str, Any]) -> None:
         number = min(self.view.num_envs, GRID_SIDE**2)
@@ -281,8 +306,8 @@ def check_names(
             raise ValueError(f"streams: want an overlay that environment and policy have, {there}; got {name!r}")
 
 
-def _store(found: dict[str, Any], name: str, value: Any) -> None:
-    """Keeps a value by the name of a stream, of which there may be millions: the newest ones."""
+def _store(found: dict[Any, Any], name: str | int, value: Any) -> None:
+    """Keeps a value of a stream or an environment, of which there may be millions: the newest ones."""
     found.pop(name, None)
     found[name] = value
     if len(found) > _MAX_REMEMBERED:

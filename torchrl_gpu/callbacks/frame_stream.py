@@ -58,6 +58,8 @@ class FrameStream(Callback):
         max_clients: Viewers at a time.
         allowed_origins: Pages that may show this one in a frame, or connect: "https://lab.example".
         log_every_n_steps: Training steps between two readings of the cost.
+        show_policy: Whether each picture tells what the greedy policy would do next, and how long it took to decide,
+            which it does once for each picture; the time counts as drawing.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class FrameStream(Callback):
         max_clients: int = ServerSettings.max_clients,
         allowed_origins: Sequence[str] = ServerSettings.allowed_origins,
         log_every_n_steps: int = 100,
+        show_policy: bool = False,
     ) -> None:
         check_names(streams)
         if min(width, height) < 16:
@@ -87,7 +90,7 @@ class FrameStream(Callback):
         if log_every_n_steps < 1:
             raise ValueError(f"FrameStream: log_every_n_steps must be at least 1; got {log_every_n_steps}")
         self.streams, self.width, self.height, self.most_share = tuple(streams), width, height, most_share
-        self.log_every_n_steps = log_every_n_steps
+        self.log_every_n_steps, self.show_policy = log_every_n_steps, show_policy
         self.films = None if record is None else Films(record, record_every_n_episodes, FILM_FPS, width, height)
         self._settings = ServerSettings(
             host,
@@ -134,7 +137,8 @@ class FrameStream(Callback):
         self.server = make_server(self._settings)
         self.server.start()
         decide = decisions_of(pl_module)
-        self._streams = EnvStreams(self.server, self._view, self.streams, self.width, self.height, decide)
+        policy = str(pl_module.learner_name) if self.show_policy and decide is not None else None
+        self._streams = EnvStreams(self.server, self._view, self.streams, self.width, self.height, decide, policy)
         self._streams.warm_up()  # nobody waits yet, and no share is charged
         self._budget = TimeBudget(self.most_share)
         self._unwatched = TimeBudget(UNWATCHED_SHARE * self.most_share, burst_s=0.05, silence_s=math.inf)

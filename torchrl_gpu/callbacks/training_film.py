@@ -57,7 +57,7 @@ class TrainingFilm(Callback):
             raise ValueError(f"TrainingFilm: want an environment with pictures; got {type(pl_module.env).__name__}")
         self._view = viewable(pl_module.env)
         overlays = self._view.overlays if isinstance(self._view, Overlaid) else {}
-        names = ["environment 0", *(["clip of environment 0"] if "clip" in overlays else [])]
+        names = ["environment 0", *(["clip of environment 0"] if "seen" in overlays else [])]
         self._films = {name: deque(maxlen=self._num_pictures) for name in names}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -72,7 +72,7 @@ class TrainingFilm(Callback):
         size = self.width, self.height
         for name, film in self._films.items():
             view: Any = self._view
-            picture = view.pictures([0], *size)[0] if name == "environment 0" else view.overlay("clip", 0, *size, None)
+            picture = view.pictures([0], *size)[0] if name == "environment 0" else view.overlay("seen", 0, *size, None)
             film.append(torch.as_tensor(picture))
         if time.monotonic() < self._due:
             return

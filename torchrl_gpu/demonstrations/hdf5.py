@@ -15,20 +15,18 @@ from typing import Any
 import numpy as np
 
 from torchrl_gpu.arguments import shown
-from torchrl_gpu.demonstrations.rows import Demonstrations, from_arrays
+from torchrl_gpu.demonstrations.rows import Demonstrations, from_arrays, joined_episodes
 from torchrl_gpu.demonstrations.untrusted import (
     MOST_FRAMES,
     Arrays,
     check_file,
     checked,
     most_bytes,
-    read_json,
     reading,
     refuse,
 )
 from torchrl_gpu.streaming.codecs.extras import load
 
-MINARI_FILE = Path("data") / "main_data.hdf5"
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MOST_BYTES = 2**33  # of all that is read
 _MOST_EPISODES = 10**6
@@ -43,27 +41,6 @@ def is_hdf5(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return file.read(8) == _SIGNATURE
-
-
-def is_minari(folder: Path) -> bool:
-    """Whether a folder is a dataset of Minari, or the `data` in one."""
-    return (folder / MINARI_FILE).is_file() or (folder / "data" / "metadata.json").is_file()
-
-
-def read_minari(folder: Path) -> Demonstrations:
-    """Demonstrations of a Minari dataset whose data are HDF5.
-
-    Raises:
-        ValueError: They are arrow, or are none; the message names file, entry and row.
-    """
-    about = folder / "data" / "metadata.json"
-    if about.is_file():
-        said = read_json(about, about)
-        kind = said.get("data_format", "hdf5") if isinstance(said, dict) else said
-        if kind != "hdf5":
-            how = "Minari's create_dataset_from_buffers(…, data_format='hdf5') writes it"
-            refuse(about, f"data_format hdf5 ({how})", shown(kind))
-    return read_hdf5(folder / MINARI_FILE)
 
 
 def read_hdf5(path: Path) -> Demonstrations:
@@ -114,16 +91,10 @@ class _Reader:
         if not found:
             wanted = "groups data/demo_0, … of robomimic or episode_0, … of Minari"
             refuse(self.path, wanted, shown(sorted(root)[:5]))
-        episodes = [self._episode(root, found[number], observed, more) for number in sorted(found)]
-        first = episodes[0]
-        for name, episode in zip((found[number] for number in sorted(found)), episodes, strict=True):
-            for key in sorted(set(first) | set(episode)):
-                forms = [(each[key].dtype, each[key].shape[1:]) if key in each else None for each in (first, episode)]
-                if forms[0] != forms[1]:
-                    said = ["none" if form is None else f"{form[0]} {form[1]}" for form in forms]
-                    refuse(f"{self.path}: {name}/{key}", f"{said[0]}, as the episode before", said[1])
-        arrays = {key: np.concatenate([each[key] for each in episodes]) for key in first}
-        return from_arrays(arrays, [len(each["action"]) for each in episodes], str(self.path), {"format": observed})
+        names = [found[number] for number in sorted(found)]
+        episodes = [(f"{self.path}: {name}", self._episode(root, name, observed, more)) for name in names]
+        lengths = [len(arrays["action"]) for _, arrays in episodes]
+        return from_arrays(joined_episodes(episodes), lengths, str(self.path), {"format": observed})
 
     def _episode(self, root: Any, name: str, observed: str, more: int) -> Arrays:
         episode, where = self.child(root, name, ""), f"{self.path}: {name}"

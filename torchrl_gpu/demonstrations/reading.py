@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from torchrl_gpu.demonstrations import hdf5, lerobot, memmap
+from torchrl_gpu.demonstrations import hdf5, lerobot, memmap, minari
 from torchrl_gpu.demonstrations.rows import Demonstrations, from_arrays
 from torchrl_gpu.demonstrations.untrusted import refuse
 
@@ -29,10 +29,10 @@ def read_demonstrations(path: str | os.PathLike[str]) -> Demonstrations:
         return memmap.open_saved(path)
     if lerobot.is_dataset(path):
         return from_arrays(*lerobot.read_rows(path), str(path), {"format": "LeRobotDataset v3"})
-    if hdf5.is_minari(path):
-        return hdf5.read_minari(path)
+    if minari.is_minari(path):
+        return minari.read_minari(path)
     if path.is_file():
         return hdf5.read_hdf5(path)
     return refuse(
-        path, f"a folder with {memmap.ABOUT}, {lerobot.INFO} or {hdf5.MINARI_FILE}, or an HDF5 file", "neither"
+        path, f"a folder with {memmap.ABOUT}, {lerobot.INFO} or {minari.DATA_FILE}, or an HDF5 file", "neither"
     )

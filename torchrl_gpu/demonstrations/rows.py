@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,6 +109,22 @@ class Demonstrations:
             wanted = f"different episodes enough to hold {share:.0%} of them back for validation"
             refuse(self.name, wanted, f"{num} different ones of {self.num_episodes}")
         return (~held).nonzero().flatten(), held.nonzero().flatten()
+
+
+def joined_episodes(episodes: Sequence[tuple[str, Arrays]]) -> Arrays:
+    """The columns of episodes, one behind another.
+
+    Raises:
+        ValueError: An episode, which has a name in messages, has other columns than the first, or of other forms.
+    """
+    first = episodes[0][1]
+    for name, episode in episodes:
+        for key in sorted(set(first) | set(episode)):
+            forms = [(each[key].dtype, each[key].shape[1:]) if key in each else None for each in (first, episode)]
+            if forms[0] != forms[1]:
+                said = ["none" if form is None else f"{form[0]} {form[1]}" for form in forms]
+                refuse(f"{name}/{key}", f"{said[0]}, as the episode before", said[1])
+    return {key: np.concatenate([each[key] for _, each in episodes]) for key in first}
 
 
 def from_arrays(

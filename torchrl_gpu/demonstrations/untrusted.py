@@ -155,7 +155,7 @@ def read_parquet(path: Path, name: object, columns: Collection[str] | None = Non
             refuse(name, f"at most {MOST_FRAMES:,} rows", f"{rows:,}")
         _check_bytes(file.metadata, names, name)
         table = file.read(columns=names, use_threads=False)
-    return {each: _column(table.column(each), f"{name}: {each}") for each in names}
+    return {each: column_of(table.column(each), f"{name}: {each}") for each in names}
 
 
 def _is_wanted(schema: Any, name: str, columns: Collection[str] | None) -> bool:
@@ -179,7 +179,12 @@ def _check_bytes(metadata: Any, names: Collection[str], name: object) -> None:
         refuse(name, f"at most {_MOST_TABLE_BYTES:,} bytes of columns", f"{size:,}")
 
 
-def _column(column: Any, name: str) -> np.ndarray:
+def column_of(column: Any, name: str) -> np.ndarray:
+    """The rows of a chunked array of pyarrow: numbers or flags, lists of one length as further axes.
+
+    Raises:
+        ValueError: It holds nulls, lists of several lengths, or other values.
+    """
     types = load("pyarrow", "video", "demonstrations").types
     with reading(name, "numbers or flags, as many in each row"):
         values, shape = column.combine_chunks(), [len(column)]

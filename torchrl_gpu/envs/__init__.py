@@ -1,5 +1,8 @@
 """Batched environments whose state never leaves the device."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from torchrl_gpu.envs.adapters.rsl_rl import RslRlVecEnv
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.dishes.env import DishwashingEnv
@@ -8,13 +11,27 @@ from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.packing.env import PackingEnv
 from torchrl_gpu.envs.pixels import FromPixels
 
+if TYPE_CHECKING:
+    from torchrl_gpu.envs.adapters.gymnasium import GymnasiumVectorEnv
+    from torchrl_gpu.envs.adapters.stable_baselines3 import Sb3VecEnv
+
 __all__ = [
     "Advanced",
     "BatchedEnv",
     "DishwashingEnv",
     "EpisodicEnv",
     "FromPixels",
+    "GymnasiumVectorEnv",
     "MarineNavEnv",
     "PackingEnv",
     "RslRlVecEnv",
+    "Sb3VecEnv",
 ]
+
+_OF_EXTRAS = {"GymnasiumVectorEnv": "gymnasium", "Sb3VecEnv": "stable_baselines3"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_EXTRAS:
+        return getattr(importlib.import_module(f"{__name__}.adapters.{_OF_EXTRAS[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -72,6 +72,32 @@ class Overlaid(Viewable, Protocol):
         """uint8 (H, W, 3) RGB of one environment; `decision` is there where the overlay needs one."""
 
 
+class Shape(NamedTuple):
+    """A body in an environment's world, whose z points up.
+
+    Attributes:
+        kind: "cuboid"; "cylinder", upright in its own frame; or "outline", the edges of a cuboid.
+        center: Metres.
+        size: Sides of the cuboid around it in its own frame, metres.
+        color: Red, green, blue, opacity in [0, 1].
+        quaternion: w, x, y, z of its turn.
+    """
+
+    kind: Literal["cuboid", "cylinder", "outline"]
+    center: Sequence[float]
+    size: Sequence[float]
+    color: Sequence[float]
+    quaternion: Sequence[float] = (1.0, 0.0, 0.0, 0.0)
+
+
+@runtime_checkable
+class Spatial(Viewable, Protocol):
+    """A `Viewable` that says what is where; asking changes nothing, either."""
+
+    def shapes(self, index: int) -> Sequence[Shape]:
+        """The bodies of one environment as it stands."""
+
+
 def viewable(env: Any) -> Viewable:
     """An environment as something to watch.
 

@@ -98,7 +98,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
                 stepped = env.step(chosen)
                 after = stepped["next"]
                 length += ~over
-                returned += torch.where(over, 0.0, _reward(env, after))
+                returned += torch.where(over, 0.0, mean_reward(env, after))
                 for name, values in env.episode_outcomes(after).items():
                     outcomes[name] = torch.where(over, outcomes.get(name, 0.0), values.reshape(-1).double())
                 ended = (after["done"].reshape(-1) | (step == self.max_steps)) & ~over
@@ -188,7 +188,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         self.begin(env, 0)
 
 
-def _reward(env: BatchedEnv, after: TensorDictBase) -> Tensor:
+def mean_reward(env: BatchedEnv, after: TensorDictBase) -> Tensor:
     """(N,) float64; the mean over the agents where there are several."""
     return torch.cat([after.get(key).reshape(env.num_envs, -1) for key in env.reward_keys], 1).double().mean(1)
 

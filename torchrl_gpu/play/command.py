@@ -73,7 +73,7 @@ def _load(
     check_names(names, args.num_envs, overlays_of(view, has_policy=True, has_values=valued))
     player = Player(played.env, played.policy)
     decide = Decisions(lambda: played.policy, played.env.device, valued, lambda: player.generators)
-    streams = EnvStreams(server, view, names, args.width, args.height, decide)
+    streams = EnvStreams(server, view, names, args.width, args.height, decide, played.name)
     streams.warm_up()
     server.state(policy=played.name)
     version = {} if played.version is None else {"policy_version": played.version}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast, final
+from typing import Any, Literal, cast, final
 
 import torch
 from tensordict import TensorDictBase
@@ -72,7 +72,8 @@ class BCPolicy(nn.Module):
         self.obs_dim = arguments.whole(where, "obs_dim", obs_dim, 1)
         self.action_dim = arguments.whole(where, "action_dim", action_dim, 1)
         self.hidden = [arguments.whole(where, "hidden", width, 1) for width in hidden]
-        self.loss, self.layer_norm = arguments.choice(where, "loss", loss, ("mse", "nll")), layer_norm
+        self.loss = arguments.choice(where, "loss", loss, ("mse", "nll"))
+        self.layer_norm = arguments.flag(where, "layer_norm", layer_norm)
         self.in_keys = list(observations)
         if not self.in_keys:
             arguments.refuse(where, "observations", "one name or more", observations)
@@ -86,6 +87,12 @@ class BCPolicy(nn.Module):
         for name, size in (("observation", self.obs_dim), ("action", self.action_dim)):
             self.register_buffer(f"{name}_mean", torch.zeros(size))
             self.register_buffer(f"{name}_std", torch.ones(size))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The arguments that make another one, as plain data; `load_policy` takes them as `bc_policy`."""
+        names = ("obs_dim", "action_dim", "hidden", "loss", "layer_norm")
+        return {name: getattr(self, name) for name in names} | {"observations": list(self.in_keys)}
 
     def forward(self, *observations: Tensor) -> Tensor:
         """Actions (…, D) float32 of vectors (…, N) each, `obs_dim` numbers in all."""

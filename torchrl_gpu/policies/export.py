@@ -41,8 +41,8 @@ def export_policy(
 
     The graph takes the observations that `policy.in_keys` names and gives `action`. Before anything is written under
     the name that was asked for, the file is opened again, by ONNX Runtime or by torch, and must decide as the policy
-    does on batches of several sizes. Beside it come `NAME.json`, see `sidecar`, and `NAME.yaml`, the same for NVIDIA's
-    LEAPP runtimes, for a batch of one.
+    does on batches of several sizes. Beside it come `NAME.json`, see `sidecar`, and `NAME.leapp.yaml`, the same for
+    NVIDIA's LEAPP runtimes, for a batch of one.
 
     Args:
         policy: What `load_policy` gave, or the file that it takes.
@@ -184,7 +184,7 @@ def _describe(policy: InferencePolicy, out: Path, format: str, worst: float) -> 
     out.with_suffix(".json").write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     import yaml
 
-    out.with_suffix(".yaml").write_text(
+    out.with_suffix(".leapp.yaml").write_text(
         yaml.safe_dump(leapp(policy, told), sort_keys=False, width=120), encoding="utf-8"
     )
 

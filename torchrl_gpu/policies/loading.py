@@ -14,11 +14,18 @@ from torchrl_gpu import arguments
 from torchrl_gpu.archives import ENTRY, read_archive
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.cloning import Cloned
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.networks.perceptron import Perceptron, widths_of
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
-from torchrl_gpu.policies.recorded import agent_of, check_plain, packer_networks_of
+from torchrl_gpu.policies.recorded import (
+    agent_of,
+    check_plain,
+    choice_of,
+    packer_networks_of,
+    vectors_of,
+)
 from torchrl_gpu.policies.size_limit import without_memory
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.weights import check_weights
@@ -29,6 +36,7 @@ Module = TypeVar("Module", bound=nn.Module)
 _LONGEST = 400  # characters of an error
 _FREE_BYTES, _BYTES_PER_BYTE = 2**28, 8  # that networks may take, and how many more for each byte of the file
 _OF_A_RUN = "a checkpoint that `lightning fit --config …` wrote"
+_NO_ENV = "want no env, which only the hierarchical packer takes; got one"
 _PLAIN = "a dict of model_state_dict, obs_dim and action_dim"
 
 
@@ -40,7 +48,7 @@ def load_policy(
     A file is a checkpoint of one of this package's runs, which needs no config beside it, or a dict
     `{"model_state_dict", "obs_dim", "action_dim"}` that `torch.save` wrote: the weights of linear layers one after the
     other, from observations (…, obs_dim) to actions (…, action_dim); `activation` beside them says what stands between
-    them, "relu" without it.
+    them, "relu" without it. With the `settings` of a `BCPolicy` beside them as `bc_policy` they are its weights.
 
     Args:
         path: The file. It is read with `weights_only`; classes are those of this package, whatever it names.
@@ -70,24 +78,38 @@ def _said(error: Exception) -> str:
 
 
 def _policy(content: Mapping[str, Any], env: PackingEnv | None, most_bytes: int) -> InferencePolicy:
-    if "model_state_dict" in content:
-        return _plain(content, most_bytes)
+    if "bc_policy" in content or "model_state_dict" in content:
+        if env is not None:
+            raise ValueError(_NO_ENV)
+        return (_vectors if "bc_policy" in content else _plain)(content, most_bytes)
     state, record = content.get("state_dict"), content.get(ENTRY)
     if not isinstance(state, Mapping) or not isinstance(record, Mapping):
         named = ", ".join(map(str, itertools.islice(content, 5))) or "none"
         raise ValueError(f"want {_OF_A_RUN}, or {_PLAIN}; got one with the entries {named}")
     settings = _settings(record)
-    about = {name: record.get(name) for name in ("module", "versions", "commit")}
-    about |= {"frames": content.get("frames"), "env": settings.get("env")}
-    check_plain("record", about)
+    about = _about(content, record, settings)
     if "networks" in settings:
         return _packer(state, settings, env, about, most_bytes)
     if env is not None:
-        raise ValueError("want no env, which only the hierarchical packer takes; got one")
-    check_plain("agent_space", content.get("agent_space"))
-    space = AgentSpace.from_dict(content.get("agent_space"))
+        raise ValueError(_NO_ENV)
+    space = _space(content)
+    if "agent" not in settings:
+        choice = _built(lambda: choice_of(space, settings), _behind(state, "learner."), most_bytes)
+        return InferencePolicy(PolicyWrapper(Cloned(space, choice.policy), flat=True), space, "BC", about)
     agent = _built(lambda: agent_of(space, settings), _behind(state, "agent."), most_bytes)
     return InferencePolicy(PolicyWrapper(agent, flat=True), space, agent.name, about)
+
+
+def _space(content: Mapping[str, Any]) -> AgentSpace:
+    check_plain("agent_space", content.get("agent_space"))
+    return AgentSpace.from_dict(content.get("agent_space"))
+
+
+def _about(content: Mapping[str, Any], record: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    about = {name: record.get(name) for name in ("module", "versions", "commit")}
+    about |= {"frames": content.get("frames"), "env": settings.get("env")}
+    check_plain("record", about)
+    return about
 
 
 def _settings(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -130,6 +152,31 @@ def _packer(
     names = ("margin", "shortlist", "item_shortlist")
     given = {name: settings[name] for name in names if name in settings}
     return InferencePolicy(HierarchicalPacker(env, networks, **given), AgentSpace.of(env), "HierarchicalPacker", about)
+
+
+def _vectors(content: Mapping[str, Any], most_bytes: int) -> InferencePolicy:
+    """A `BCPolicy` of a run, or of a file that holds its `model_state_dict` alone."""
+    plain = "model_state_dict" in content
+    state = content.get("model_state_dict" if plain else "state_dict")
+    if not isinstance(state, Mapping):
+        raise ValueError(f"want the weights of a BCPolicy beside its bc_policy; got a {type(state).__name__}")
+    check_plain("bc_policy", content["bc_policy"])
+    make, widths = vectors_of(content["bc_policy"])
+    policy = _built(make, state if plain else _behind(state, "learner."), most_bytes)
+    if not min(policy.observation_std.min(), policy.action_std.min()) > 0:
+        raise ValueError("want standard deviations above 0 to normalise by; got others")
+    record: Any = content.get(ENTRY) or {}
+    about = _about(content, record, _settings(record) if record.get("config") else {})
+    if content.get("agent_space") is None:
+        low, high = (-torch.inf,) * policy.action_dim, (torch.inf,) * policy.action_dim
+        seen: dict[str, tuple[tuple[int, ...], str]] = {name: ((each,), "float32") for name, each in widths.items()}
+        space = AgentSpace("demonstrations", (), seen, low=low, high=high)
+        return InferencePolicy(policy.policy, space, "BC", about)
+    space = _space(content)
+    shapes = {name: space.observations.get(name, ((),))[0] for name in widths}
+    if shapes != {name: (width,) for name, width in widths.items()} or space.action_shape != (policy.action_dim,):
+        raise ValueError(f"want a space with vectors {widths} and {policy.action_dim} actions; got one with {shapes}")
+    return InferencePolicy(PolicyWrapper(Cloned(space, policy.policy), flat=True), space, "BC", about)
 
 
 def _plain(content: Mapping[str, Any], most_bytes: int) -> InferencePolicy:

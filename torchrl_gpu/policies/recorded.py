@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from torchrl_gpu.arguments import shown
 from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, PPO, SAC, Agent, Rainbow
+from torchrl_gpu.policies.cloning import BCPolicy, ClonedChoice
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.networks import navigation, vectors
 from torchrl_gpu.policies.packing.actor_critic import PlacementLogits, PlacementValue
@@ -28,6 +29,7 @@ NETWORKS = (
     *(navigation.NavigationValue, vectors.VectorScores, vectors.VectorValue),
     *(PlacementAtoms, PlacementLogits, PlacementQuantiles, PlacementScores, PlacementValue),
 )
+_RECORDED = {*inspect.signature(BCPolicy).parameters, "widths"}
 _MOST_VALUES = 10_000  # of all settings together
 
 
@@ -46,6 +48,39 @@ def agent_of(space: AgentSpace, settings: Mapping[str, Any]) -> Agent:
         return agent
     given = {name: settings[name] for name in ("shift", "reconstruction") if name in settings}
     return FromClips(space, encoder=_encoder(settings["encoder"]).make, agent=make, **given)
+
+
+def choice_of(space: AgentSpace, settings: Mapping[str, Any]) -> ClonedChoice:
+    """The cloned choice among a space's actions that a run's `model.init_args` describe, with fresh weights.
+
+    Raises:
+        ValueError: They describe something else.
+    """
+    network = _factory(settings.get("network"), NETWORKS, "network")
+    given = {name: settings[name] for name in ("temperature",) if name in settings}
+    return ClonedChoice(space, network(space), **given)
+
+
+def vectors_of(record: Any) -> tuple[Callable[[], BCPolicy], dict[str, int]]:
+    """What makes the policy that a `bc_policy` record describes, and how wide each of its observations is.
+
+    The record holds arguments of `BCPolicy`, and `widths`, in the order of its observations; of one they are known.
+
+    Raises:
+        ValueError: It describes something else.
+    """
+    if not isinstance(record, Mapping) or not {"obs_dim", "action_dim"} <= set(record) <= _RECORDED:
+        raise ValueError(f"bc_policy: want {', '.join(sorted(_RECORDED))}; got {shown(record)}")
+    given = dict(record)
+    widths, names = given.pop("widths", None), given.get("observations", ["observation"])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ValueError(f"bc_policy: want observations that are different names; got {shown(names)}")
+    widths = [given["obs_dim"]] if widths is None and len(names) == 1 else widths
+    known = isinstance(widths, list) and all(type(width) is int and width > 0 for width in widths)
+    if not known or len(widths) != len(names) or sum(widths) != given["obs_dim"]:
+        wanted = f"widths of {len(names)} observations, {shown(given['obs_dim'])} numbers in all"
+        raise ValueError(f"bc_policy: want {wanted}; got {shown(widths)}")
+    return partial(BCPolicy, **given), dict(zip(names, widths, strict=True))
 
 
 def packer_networks_of(settings: Mapping[str, Any]) -> PackerNetworks:

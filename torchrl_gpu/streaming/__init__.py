@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torchrl_gpu.streaming.broadcast.policy_view import PolicyView, observation_picture
     from torchrl_gpu.streaming.broadcast.protocol import Command, read_picture
     from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
@@ -16,11 +17,22 @@ _HOMES = {
     "Command": "broadcast.protocol",
     "GpuFramePipeline": "codecs.pipeline",
     "Mp4Writer": "codecs.mp4",
+    "PolicyView": "broadcast.policy_view",
     "RosBridge": "ros2.bridge",
     "StreamServer": "server",
+    "observation_picture": "broadcast.policy_view",
     "read_picture": "broadcast.protocol",
 }
-__all__ = ["Command", "GpuFramePipeline", "Mp4Writer", "RosBridge", "StreamServer", "read_picture"]
+__all__ = [
+    "Command",
+    "GpuFramePipeline",
+    "Mp4Writer",
+    "PolicyView",
+    "RosBridge",
+    "StreamServer",
+    "observation_picture",
+    "read_picture",
+]
 
 
 def __getattr__(name: str) -> Any:

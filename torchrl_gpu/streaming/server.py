@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from torchrl_gpu.streaming.broadcast.frames import Scalar
+from torchrl_gpu.streaming.broadcast.policy_view import SEEN, PolicyView
 from torchrl_gpu.streaming.broadcast.protocol import Command
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.web.settings import ServerSettings
+from torchrl_gpu.streaming.web.settings import MAX_BODY_BYTES, ServerSettings
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
@@ -70,7 +71,7 @@ class StreamServer:
         allowed_origins: Sequence[str] = ServerSettings.allowed_origins,
         pipeline: GpuFramePipeline | None = None,
         add_routes: AddRoutes | None = None,
-        max_body_bytes: int = 65_536,
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         self.settings = ServerSettings(
             host,
@@ -169,6 +170,34 @@ class StreamServer:
         """
         if self._service is not None:
             self._service.hub.publish(frame, stream, meta, bgr=bgr, depth_range=depth_range)
+
+    def show_policy(
+        self, view: PolicyView, stream: str = "main", meta: Mapping[str, Any] | None = None, *, bgr: bool = False
+    ) -> None:
+        """Shows what a policy saw and did, beside each other; call it for every decision.
+
+            server.show_policy(PolicyView(frame, seen, action, inference_ms=4.2, message_age_s=0.03, stale=False))
+
+        The camera's frame goes to `stream`, and what the policy saw of it to `stream:seen`; both carry the numbers, so
+        that a picture that is held or replayed comes with those of its moment. Without a frame, the numbers stand
+        beside whatever is shown. As `publish`, it never waits, and while nobody wants a frame it takes microseconds and
+        looks at nothing; more than `fps` views a second are left out.
+
+        Args:
+            view: What was seen and done.
+            stream: Of the camera; a name without a colon.
+            meta: More scalars that are shown beside the picture.
+            bgr: Whether the channels of both frames are blue, green, red.
+
+        Raises:
+            ValueError: A frame, the name or the metadata is something else.
+        """
+        if view.frame is None and view.seen is None:
+            self.state(**view.facts())
+            return
+        for frame, name in ((view.frame, stream), (view.seen, f"{stream}:{SEEN}")):
+            if frame is not None and self.wanted(name):
+                self.publish(frame, name, {**(meta or {}), **view.facts()}, bgr=bgr)
 
     def wanted(self, stream: str = "main") -> bool:
         """Whether a frame of this stream is wanted now; ask before rendering. Takes about a microsecond.

@@ -284,9 +284,10 @@ class BehaviourCloning(EnvRun):
         """Adds what is observed and done, so that the policy can be rebuilt without environment and demonstrations."""
         super().on_save_checkpoint(checkpoint)
         if isinstance(self.learner, BCPolicy):
-            names = ("obs_dim", "action_dim", "hidden", "loss", "layer_norm")
-            checkpoint["bc_policy"] = {name: getattr(self.learner, name) for name in names}
-            checkpoint["bc_policy"]["observations"] = list(self.learner.in_keys)
+            checkpoint["bc_policy"] = self.learner.settings
+            found: Demonstrations | None = getattr(self, "demonstrations", None)
+            if found is not None:
+                checkpoint["bc_policy"]["widths"] = [found.rows[name].shape[1] for name in self.learner.in_keys]
         if self.has_env:
             checkpoint["agent_space"] = self.space.to_dict()
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.envs.adapters.kinds import each_kind, env_of
 from tests.no_host_reads import NoHostReads
-from tests.training.tiny import packing_env
-from tests.training.tiny_navigation import marine_env
-from torchrl_gpu.envs import BatchedEnv, DishwashingEnv, RslRlVecEnv
+from torchrl_gpu.envs import RslRlVecEnv
 
 PERCEPTRON = {"class_name": "MLPModel", "hidden_dims": [16], "activation": "elu"}
 CONFIG: dict[str, Any] = {
@@ -25,19 +24,7 @@ CONFIG: dict[str, Any] = {
     "actor": PERCEPTRON | {"distribution_cfg": {"class_name": "GaussianDistribution", "init_std": 1.0}},
     "critic": PERCEPTRON,
 }
-KINDS = ("packing", "v2", "v3", "dishes")
-each_kind = pytest.mark.parametrize("kind", KINDS)
 SIZES = {"packing": (8, 25 + 4, 50), "v2": (8, 39, 9), "v3": (8, 32, 2), "dishes": (8, 6, 2)}
-
-
-def env_of(kind: str, **changes: Any) -> BatchedEnv:
-    if kind == "packing":
-        return packing_env(**changes)
-    if kind == "dishes":
-        return DishwashingEnv(
-            **{"num_envs": 8, "observe_as": "state", "max_steps": 6, "device": "cpu", "seed": 2} | changes
-        )
-    return marine_env(kind, curriculum=[[0, 2, 1, 0, 5.0]], **changes)
 
 
 def adapter_of(kind: str, **changes: Any) -> RslRlVecEnv:

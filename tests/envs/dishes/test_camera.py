@@ -26,7 +26,7 @@ def picture(clock: float = 0.0, **changes: float) -> Tensor:
         ("broken", 1.0, slice(50, 60), slice(20, 44)),
         ("belt", 0.2, slice(3, 11), slice(0, 64)),
         ("arm", 0.2, slice(14, 46), slice(19, 45)),
-        ("roll", 0.2, slice(38, 46), slice(19, 45)),
+        ("foam", 0.2, slice(46, 60), slice(20, 44)),
     ],
 )
 def test_each_thing_is_seen_in_its_place_and_nowhere_else(name: str, value: float, rows: slice, columns: slice) -> None:
@@ -59,8 +59,22 @@ def test_phases_move_by_less_than_half_a_turn(speed: float) -> None:
     env = DishwashingEnv(16, device="cpu", seed=0, max_steps=50)
     current = env.reset()
     for _ in range(10):
-        before = {name: env.entries[name] for name in ("belt", "arm", "shake", "roll")}
+        before = {name: env.entries[name] for name in ("belt", "arm", "shake", "foam")}
         _, current = env.step_and_maybe_reset(current.set("action", torch.full((16, 2), speed)))
         for name, phase in before.items():
             moved = (env.entries[name] - phase).remainder(1.0)
             assert ((moved < 0.5) | (moved > 1 - 1e-6)).all(), name  # a phase that rests may round to a whole turn
+
+
+def test_the_belt_shows_what_the_next_slice_brings() -> None:
+    env = DishwashingEnv(64, device="cpu", seed=0, max_steps=50)
+    current, moved, stack = env.reset(), None, env.entries["stack"]
+    for _ in range(10):
+        belt = env.entries["belt"]
+        _, current = env.step_and_maybe_reset(current.set("action", torch.zeros(64, 2)))
+        came, stack = env.entries["stack"] - stack, env.entries["stack"]
+        room = stack < env.economics.stack_limit - 1e-3  # else some were turned away
+        if moved is not None:
+            torch.testing.assert_close(moved[room] / 0.45 * env.economics.stack_limit, came[room], atol=1e-3, rtol=0)
+        moved = (env.entries["belt"] - belt).remainder(1.0)
+    assert room.any()

@@ -8,7 +8,7 @@ import torch
 
 from tests.envs.marine.settings import acted, homing_action, marine, play
 from torchrl_gpu.envs.marine.viewable import ViewableMarine
-from torchrl_gpu.envs.viewable import Viewable, viewable
+from torchrl_gpu.envs.viewable import Spatial, Viewable, viewable
 
 
 @pytest.mark.parametrize("setting", ["v2", "v3, curriculum"])
@@ -46,3 +46,22 @@ def test_pictures_change_nothing_and_join_the_places_seen() -> None:
     for _ in range(20):
         again = twin.step_and_maybe_reset(acted(twin, again, homing_action(twin, again)))[1]
     assert all(torch.equal(value, twin.state_dict()[key]) for key, value in env.state_dict().items())
+
+
+def test_shapes_are_where_the_robots_are() -> None:
+    env = marine("v3", num_envs=2)
+    play(env, 5)
+    shown = viewable(env)
+    assert isinstance(shown, Spatial)
+    outline, *bodies = shown.shapes(1)
+    assert (outline.kind, outline.size[0]) == ("outline", env.craft.side)
+    robots = [body for body in bodies if body.kind == "cuboid"]
+    exists = env.state.exists[:, 1]
+    assert len(robots) == int(exists.sum())
+    motion = env.state.motion[:, exists, 1].double()
+    np.testing.assert_allclose([robot.center[:2] for robot in robots], motion[:2].t())
+    turns = [2 * np.arctan2(robot.quaternion[3], robot.quaternion[0]) for robot in robots]
+    np.testing.assert_allclose(np.exp(1j * np.array(turns)), np.exp(1j * motion[2].numpy()), atol=1e-6)
+    discs = [body for body in bodies if body.kind == "cylinder"]
+    there = env.scene.obstacle[0, :, 1] < 1e4
+    assert len(discs) == len(robots) + int(there.sum())

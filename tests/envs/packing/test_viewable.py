@@ -12,7 +12,8 @@ from tests.training.tiny import packing_env
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing import viewer
 from torchrl_gpu.envs.packing.items import ProceduralSolids
-from torchrl_gpu.envs.viewable import Decision, Overlaid, viewable
+from torchrl_gpu.envs.packing.plan import plan_of
+from torchrl_gpu.envs.viewable import Decision, Overlaid, Spatial, viewable
 from torchrl_gpu.policies.packing import RandomLegal
 
 pytest.importorskip("cv2")
@@ -156,3 +157,25 @@ def test_where_nothing_is_legal_nothing_is_placed(monkeypatch: pytest.MonkeyPatc
     )
     viewable(env).overlay("action", 0, 64, 48, Decision(torch.tensor(3), None))
     assert placed == [None]
+
+
+def test_shapes_are_around_what_is_packed() -> None:
+    env = packed(6, items=ProceduralSolids(8), resolution=20, num_items=12, orientations="cube")
+    view, before = viewable(env), env.state_dict()
+    assert isinstance(view, Spatial)
+    found = 0
+    for row in range(3):
+        outline, *solids = view.shapes(row)
+        assert (outline.kind, tuple(outline.size), tuple(outline.center)) == ("outline", (5, 5, 5), (2.5, 2.5, 2.5))
+        plan = plan_of(env, row)
+        assert len(solids) == len(plan.poses)
+        found += len(solids)
+        for shape, solid, pose in zip(solids, plan.solids, plan.poses, strict=True):
+            points = solid.vertices @ pose.rotation.T + pose.position
+            inside = (points - shape.center) @ pose.rotation  # in the frame of the shape, if it is turned alike
+            np.testing.assert_allclose(inside.max(0), np.array(shape.size) / 2, atol=1e-9)
+            np.testing.assert_allclose(inside.min(0), -np.array(shape.size) / 2, atol=1e-9)
+            np.testing.assert_allclose(shape.quaternion, pose.quaternion)
+            assert all(0 <= part <= 1 for part in shape.color)
+    assert found > 3
+    assert all(torch.equal(value, env.state_dict()[key]) for key, value in before.items())

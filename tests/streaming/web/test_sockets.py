@@ -528,3 +528,40 @@ def test_a_paused_viewer_whose_stream_is_gone() -> None:
 
     with server() as stream_server:
         run(inner(stream_server))
+
+
+def test_a_second_stream_comes_in_between() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        async with viewer(stream_server) as guest:
+            await guest.say("watch", stream="main", codec="h264", beside="main:seen")
+            found: dict[str, list[dict[str, Any]]] = {"main": [], "main:seen": []}
+            while len(found["main"]) < 20 or len(found["main:seen"]) < 2:
+                header, _ = await guest.picture(ack=False)
+                found[header["stream"]].append(header)
+                if header["stream"] == "main" or len(found["main:seen"]) == 1:
+                    await guest.say("ack", seq=header["seq"])
+            assert {each["codec"] for each in found["main"]} == {"h264"}
+            assert {each["codec"] for each in found["main:seen"]} == {"jpeg"}
+            (seen,) = hub_of(stream_server).streams["main:seen"].subscriptions
+            assert seen.schedule.interval == 0.1, "at most ten a second"
+            for _ in range(40):
+                header, _ = await guest.picture()
+                assert header["stream"] == "main", "one at a time, which holds nothing else up"
+            await guest.say("pause", on=True)
+            await until(lambda: stream_server.watchers() == 0)
+            await guest.say("pause", on=False)
+            await until(lambda: stream_server.watchers("main:seen") == 1)
+            await guest.watch()
+            await until(lambda: (stream_server.watchers("main"), stream_server.watchers("main:seen")) == (1, 0))
+            for nothing in ("main", "nobody", None):
+                await guest.say("watch", stream="main", beside=nothing)
+                await guest.picture()
+                assert stream_server.watchers() == 1
+            assert not [text for text in guest.texts if text["type"] == "error"]
+
+    with server() as stream_server:
+        for name in ("main", "main:seen"):
+            stream_server.declare(name)
+        with producing(stream_server), producing(stream_server, "main:seen"):
+            run(inner(stream_server))
+        assert stream_server.watchers() == 0

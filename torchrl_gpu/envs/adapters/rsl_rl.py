@@ -10,6 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Bounded, Categorical
 
+from torchrl_gpu.envs.adapters.rows import AgentRows
 from torchrl_gpu.envs.base import BatchedEnv
 
 _ENDLESS = 1_000_000
@@ -44,17 +45,10 @@ class RslRlVecEnv:
         self, env: BatchedEnv, observations: Sequence[str] | None = None, max_episode_length: int | None = None
     ) -> None:
         self.env = env
-        if len(env.action_keys) != 1:
-            raise ValueError(f"RslRlVecEnv: want an environment with one action; got {list(env.action_keys)}")
-        key = env.action_keys[0]
-        self._action_key = key
-        self._group: tuple[str, ...] = key[:-1] if isinstance(key, tuple) else ()
-        self._rows = (env.num_envs, int(getattr(env, "num_robots", 1))) if self._group else (env.num_envs,)
-        self.num_envs = torch.Size(self._rows).numel()
-        spec = env.full_action_spec[key]
+        self._rows = AgentRows(env, type(self).__name__)
+        self.num_envs = self._rows.number
+        spec = self._rows.action
         self._discrete = isinstance(spec, Categorical)
-        if not isinstance(spec, Categorical | Bounded):
-            raise ValueError(f"RslRlVecEnv: want an action that is an index or bounded; got {type(spec).__name__}")
         self.num_actions = int(spec.space.n) if isinstance(spec, Categorical) else int(spec.shape[-1])
         if isinstance(spec, Bounded):
             self._low, self._high = spec.space.low, spec.space.high
@@ -66,14 +60,14 @@ class RslRlVecEnv:
         self._recent = {name: torch.zeros((), device=env.device) for name in env.outcome_names}
         self._current = env.reset()
         self._names = self._vectors() if observations is None else list(observations)
-        shown = self._shown(self._current)
+        shown = self._rows.entries(self._current)
         if not self._names or not set(self._names) <= set(shown.keys()):
             there = ", ".join(map(str, shown.keys()))
             raise ValueError(f"RslRlVecEnv: want observations among {there}; got {', '.join(self._names) or 'none'}")
 
     def get_observations(self) -> TensorDict:
         """What is seen now: "policy" (N, D) float32."""
-        shown = self._shown(self._current)
+        shown = self._rows.entries(self._current)
         parts = [shown[name].reshape(self.num_envs, -1).float() for name in self._names]
         joined = torch.cat(parts, -1) if len(parts) > 1 else parts[0].clone()
         return TensorDict({"policy": joined}, [self.num_envs], device=self.device)
@@ -85,21 +79,14 @@ class RslRlVecEnv:
             What is seen then; rewards (N,) float32; ends (N,) bool; `time_outs` (N,) bool, those of them that are no
             end by themselves, and in `log` the mean outcomes of the episodes that have ended last.
         """
-        before = self._shown(self._current)
-        active = before.get("active", None)
-        stepped = self.env.step(self._current.set(self._action_key, self._given(actions, before)))
+        before = self._rows.entries(self._current)
+        stepped = self.env.step(self._current.set(self._rows.action_key, self._given(actions, before)))
         after = stepped["next"]
-        own = self._shown(after)
-        reward, terminated, done = (self._flat(own[name]) for name in ("reward", "terminated", "done"))
         self.episode_length_buf = self.episode_length_buf + 1
         long = self.episode_length_buf >= self.max_episode_length
         over = after["done"] | long.view(self.env.num_envs, -1).any(-1, keepdim=True)
-        cut = over.expand(self.env.num_envs, self.num_envs // self.env.num_envs).reshape(-1)
-        done = done | cut
-        if active is not None:
-            there = self._flat(active)
-            reward, done = torch.where(there, reward, 0.0), done & there
-        self.episode_length_buf = torch.where(cut, 0, self.episode_length_buf)
+        reward, terminated, done = self._rows.earned(stepped, after, over)
+        self.episode_length_buf = torch.where(self._rows.flat(over), 0, self.episode_length_buf)
         self._log(after, over)
         following = self.env._step_mdp(stepped)
         self._current = self.env.maybe_reset(following.set("done", over))
@@ -107,24 +94,15 @@ class RslRlVecEnv:
         return self.get_observations(), reward.float(), done, extras
 
     def _vectors(self) -> list[str]:
-        told = {key if isinstance(key, str) else key[-1] for key in self.env.outcomes}
-        spec = self.env.observation_spec[self._group] if self._group else self.env.observation_spec
-        lead = len(self._rows)
+        lead = len(self._rows.shape)
         return [
             name
-            for name, each in spec.items()
-            if name not in told and each.ndim == lead + 1 and each.shape[-1] > 1 and each.dtype.is_floating_point
+            for name, each in self._rows.observations.items()
+            if each.ndim == lead + 1 and each.shape[-1] > 1 and each.dtype.is_floating_point
         ]
 
-    def _shown(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The entries of rows: those of the group, or of the root."""
-        return tensordict[self._group] if self._group else tensordict
-
-    def _flat(self, value: Tensor) -> Tensor:
-        return value.reshape(self.num_envs)
-
     def _given(self, actions: Tensor, shown: TensorDictBase) -> Tensor:
-        actions = actions.view(*self._rows, self.num_actions)
+        actions = actions.view(*self._rows.shape, self.num_actions)
         if self._discrete:
             mask: Tensor | None = shown.get("action_mask", None)
             return (actions if mask is None else torch.where(mask, actions, -torch.inf)).argmax(-1)

@@ -15,9 +15,9 @@ _CLEAN_SHOWN = 60  # dishes of the clean stack before it is carried away
 _WALL, _BELT, _PLATE = (58, 62, 70), (38, 40, 46), (232, 226, 208)
 _DIRTY, _CLEAN, _GAP = (196, 160, 106), (240, 244, 248), (44, 46, 52)
 _WATER, _SHARDS, _ARM = (64, 120, 170), (222, 52, 44), (120, 124, 140)
-_SPONGE, _STRIPE, _CLOCK = (240, 200, 70), (200, 120, 40), (96, 190, 110)
+_SPONGE, _FOAM, _CLOCK = (240, 200, 70), (186, 214, 236), (96, 190, 110)
 
-VISIBLE = ("stack", "fatigue", "belt", "arm", "shake", "roll", "clean", "broken")
+VISIBLE = ("stack", "fatigue", "belt", "arm", "shake", "foam", "clean", "broken")
 """Entries of the state that the camera sees, (N,) each."""
 
 
@@ -34,8 +34,9 @@ class Camera:
     """Draws shifts as they stand.
 
     From one picture the stack can be told, and how much of the shift is over. The rest is in motion alone: the belt
-    moves as fast as dishes come, the arm swings as fast as it works, its tremble is as wide as it is tired, and the
-    sponge rolls the less the more it is worn. No phase moves by half a turn from one picture to the next.
+    moves as fast as dishes will come, the arm swings as fast as it works, its tremble is as wide as it is tired, and
+    foam drifts over the water the slower the more the sponge is worn. No phase moves by half a turn from one picture to
+    the next.
 
     Args:
         height, width: Pixels, at least 16 each.
@@ -46,13 +47,13 @@ class Camera:
     def __init__(self, height: int, width: int, stack_limit: float, device: torch.device) -> None:
         self.height, self.width, self.device = height, width, device
         self._stack_limit = stack_limit
-        colors = (_WALL, _BELT, _PLATE, _DIRTY, _CLEAN, _GAP, _WATER, _SHARDS, _ARM, _SPONGE, _STRIPE, _CLOCK)
+        colors = (_WALL, _BELT, _PLATE, _DIRTY, _CLEAN, _GAP, _WATER, _SHARDS, _ARM, _SPONGE, _FOAM, _CLOCK)
         # Made once: a copy from the host would make it wait.
         self._colors = {each: torch.tensor(each, dtype=torch.uint8, device=device)[:, None, None] for each in colors}
         self._belt = self._region(3, 11, 0, 64)
         self._dirty, self._clean = self._region(14, 60, 3, 17), self._region(14, 60, 47, 61)
         self._arm, self._sponge = self._region(14, 38, 19, 45), self._region(38, 46, 19, 45)
-        self._shards, self._clock = self._region(50, 60, 20, 44), self._region(62, 64, 0, 64)
+        self._water, self._clock = self._region(46, 60, 20, 44), self._region(62, 64, 0, 64)
         self._background = self._colors[_WALL].expand(3, height, width).clone()
         for region, color in ((self._belt, _BELT), (self._region(30, 60, 20, 44), _WATER)):
             self._background[:, region.rows, region.columns] = self._colors[color]
@@ -66,17 +67,17 @@ class Camera:
         """
         seen = {name: state[name].float()[:, None] for name in VISIBLE}
         out = self._background.expand(len(clock), -1, -1, -1).clone()
-        plates = (self._belt.x / 16 - seen["belt"]).remainder(1) < 0.6
+        plates = (self._belt.x / 32 - seen["belt"]).remainder(1) < 0.6
         self._paint(out, self._belt, (plates[:, None], _PLATE))
         self._paint_stack(out, self._dirty, seen["stack"] / self._stack_limit, _DIRTY)
         self._paint_stack(out, self._clean, (seen["clean"] / _CLEAN_SHOWN).remainder(1), _CLEAN)
         middle = 32 + 6 * _wave(seen["arm"]) + 3 * seen["fatigue"] * _wave(seen["shake"])  # (N, 1)
         self._paint(out, self._arm, (((self._arm.x - middle).abs() < 2)[:, None], _ARM))
-        across = self._sponge.x - middle
-        sponge, stripe = across.abs() < 7, (across / 14 - seen["roll"]).remainder(1) < 0.5
-        self._paint(out, self._sponge, ((sponge & ~stripe)[:, None], _SPONGE), ((sponge & stripe)[:, None], _STRIPE))
-        pattern = ((self._shards.x + self._shards.y[:, None]) / 4).remainder(1) < 0.5
-        self._paint(out, self._shards, (pattern & (seen["broken"] > 0)[:, :, None], _SHARDS))
+        self._paint(out, self._sponge, (((self._sponge.x - middle).abs() < 7)[:, None], _SPONGE))
+        foam = ((self._water.x / 24 - seen["foam"]).remainder(1) < 0.5)[:, None]
+        pattern = ((self._water.x + self._water.y[:, None]) / 4).remainder(1) < 0.5
+        shards = pattern & (self._water.y >= 50)[:, None] & (seen["broken"] > 0)[:, :, None]
+        self._paint(out, self._water, (foam & ~shards, _FOAM), (shards, _SHARDS))
         self._paint(out, self._clock, ((self._clock.x < _SIDE * clock[:, None])[:, None], _CLOCK))
         return out
 

@@ -125,7 +125,7 @@ class DishwashingEnv(EpisodicEnv):
             "clean": zero.clone(),
             "broken_so_far": zero.clone(),
             "profit": zero.clone(),
-            **{name: drawn[:, 4 + i] for i, name in enumerate(("belt", "arm", "shake", "roll"))},
+            **{name: drawn[:, 4 + i] for i, name in enumerate(("belt", "arm", "shake", "foam"))},
         }
         if self.observe_as == "video":
             state["clip"] = clips.first_clip(self._camera.draw(state, zero), self.clip_length)
@@ -138,7 +138,7 @@ class DishwashingEnv(EpisodicEnv):
         drawn = self.uniform(4)
         prices = self.economics
         worked = dynamics.work(prices, state, action, drawn[:, 0], dynamics.normal(drawn[:, 1:]), self.stationary)
-        demand = dynamics.demand_of(prices, state["trend"]) / (_MOST_DEMAND * prices.demand)
+        coming = dynamics.demand_of(prices, worked.trend) / prices.stack_limit  # more than fit are turned away
         after = {
             "stack": worked.stack,
             "fatigue": worked.fatigue,
@@ -148,16 +148,16 @@ class DishwashingEnv(EpisodicEnv):
             "clean": state["clean"] + worked.washed - worked.broken,
             "broken_so_far": state["broken_so_far"] + worked.broken,
             "profit": state["profit"] + worked.reward,
-            "belt": _turned(state["belt"], demand),
+            "belt": _turned(state["belt"], coming),
             "arm": _turned(state["arm"], action[:, 0]),
-            "shake": _turned(state["shake"], torch.full_like(demand, 0.7)),
-            "roll": _turned(state["roll"], 1 - worked.wear),
+            "shake": _turned(state["shake"], torch.full_like(coming, 0.7)),
+            "foam": _turned(state["foam"], 1 - worked.wear),
         }
         if self.observe_as == "video":
             after["clip"] = clips.next_clip(state["clip"], self._camera.draw(after, self._clock))
             after["shown"] = state["shown"] + 1
         outcomes = {"profit": after["profit"], "clean": after["clean"], "broken": after["broken_so_far"]}
-        return Advanced(after, worked.reward, torch.zeros_like(demand, dtype=torch.bool), outcomes)
+        return Advanced(after, worked.reward, torch.zeros_like(coming, dtype=torch.bool), outcomes)
 
     def observe(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Numbers or pictures, by `observe_as`."""
@@ -189,7 +189,7 @@ class DishwashingEnv(EpisodicEnv):
     @property
     def overlays(self) -> Mapping[str, Overlay]:
         """What the policy sees, where that is a clip."""
-        return {"clip": Overlay("What the policy sees", "env")} if self.observe_as == "video" else {}
+        return {"seen": Overlay("What the policy sees", "env")} if self.observe_as == "video" else {}
 
     def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> Tensor:
         """The clip of one shift, its frames one after the other in rows, uint8 (H, W, 3) RGB."""
@@ -214,7 +214,7 @@ class DishwashingEnv(EpisodicEnv):
             "stack": Bounds(0.0, self.economics.stack_limit),
             "trend": Bounds(-100.0, 100.0),
             "broken": Bounds(0.0, MOST_BROKEN),
-            **dict.fromkeys(("fatigue", "wear", "belt", "arm", "shake", "roll"), share),
+            **dict.fromkeys(("fatigue", "wear", "belt", "arm", "shake", "foam"), share),
             **dict.fromkeys(("clean", "broken_so_far"), count),
         }
 

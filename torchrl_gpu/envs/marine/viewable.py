@@ -11,10 +11,12 @@ from torch import Tensor
 
 from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.marine.overlays import Choice, draw_actions, draw_range, draw_values
-from torchrl_gpu.envs.marine.types import VELOCITY
-from torchrl_gpu.envs.marine.viewer import Snapshot, draw, snapshot
-from torchrl_gpu.envs.viewable import Decision, Overlay
+from torchrl_gpu.envs.marine.types import GOAL_RADIUS, VELOCITY
+from torchrl_gpu.envs.marine.viewer import HULLS, Snapshot, draw, snapshot
+from torchrl_gpu.envs.packing.drawing.palette import item_colors
+from torchrl_gpu.envs.viewable import Decision, Overlay, Shape
 
+_FRAME, _OBSTACLE, _CRASH = (0.55, 0.59, 0.65, 1.0), (0.37, 0.42, 0.47, 1.0), (0.82, 0.2, 0.17, 1.0)
 _MOST_TRAILS = 64  # kept, of the worlds that were asked for last
 
 
@@ -54,6 +56,22 @@ class ViewableMarine:
     def pictures(self, index: Sequence[int], width: int, height: int) -> np.ndarray:
         """uint8 (B, H, W, 3)."""
         return np.stack([self._picture(each, width, height) for each in index])
+
+    def shapes(self, index: int) -> list[Shape]:
+        """The map's edges, obstacles, then each robot that there is with its goal; reads the device."""
+        world = snapshot(self.env, index)
+        found = [Shape("outline", (world.side / 2, world.side / 2, 0.0), (world.side, world.side, 0.0), _FRAME)]
+        for x, y, radius in world.obstacle.tolist():
+            found.append(Shape("cylinder", (x, y, 0.5), (2 * radius, 2 * radius, 1.0), _OBSTACLE))
+        colors = item_colors(torch.arange(len(world.place))).tolist()
+        for i in np.flatnonzero(world.exists).tolist():
+            around = 2 * GOAL_RADIUS
+            found.append(Shape("cylinder", (*world.goal[i].tolist(), 0.0), (around, around, 0.05), (*colors[i], 0.5)))
+            color, half = (_CRASH if world.collided[i] else (*colors[i], 1.0)), world.heading[i] / 2
+            turn = (float(np.cos(half)), 0.0, 0.0, float(np.sin(half)))
+            length, width = HULLS[world.version]
+            found.append(Shape("cuboid", (*world.place[i].tolist(), 0.25), (length, width, 0.5), color, turn))
+        return found
 
     @property
     def overlays(self) -> Mapping[str, Overlay]:

@@ -11,16 +11,19 @@ from torch import Tensor
 
 from torchrl_gpu.envs.packing import viewer
 from torchrl_gpu.envs.packing.drawing.camera import Camera
+from torchrl_gpu.envs.packing.drawing.palette import item_colors
 from torchrl_gpu.envs.packing.drawing.relief import Relief, ReliefSketch
 from torchrl_gpu.envs.packing.drawing.sketch import sketch_boxes
 from torchrl_gpu.envs.packing.drawing.top_view import Pile, Placing, draw_action, draw_mask, draw_values
 from torchrl_gpu.envs.packing.env import PackingEnv
 from torchrl_gpu.envs.packing.geometry import grid_positions
+from torchrl_gpu.envs.packing.plan import plan_of
 from torchrl_gpu.envs.packing.reward import objective
-from torchrl_gpu.envs.viewable import Decision, Overlay
+from torchrl_gpu.envs.viewable import Decision, Overlay, Shape
 
 _MOST_SKETCHES = 16  # kept, so that only what has come since must be drawn; 6 MB each at 640×480
 
+_WALL = (0.45, 0.5, 0.55, 1.0)
 
 OVERLAYS = {
     "mask": Overlay("Legal placements", "env"),
@@ -76,6 +79,18 @@ class ViewablePacking:
         if not self.env.catalogue.flat:
             return np.stack([self._sketch(each, camera).picture(self._reliefs(each)) for each in index])
         return np.stack([sketch_boxes(*self._boxes(each), camera) for each in index])
+
+    def shapes(self, index: int) -> list[Shape]:
+        """The bin's edges, then the items in order of placement: of solids the cuboids around them; reads back."""
+        plan = plan_of(self.env, index)
+        found = [Shape("outline", [side / 2 for side in plan.bin_size], plan.bin_size, _WALL)]
+        colors = item_colors(torch.arange(len(plan.poses))).tolist()
+        for solid, pose, color in zip(plan.solids, plan.poses, colors, strict=True):
+            low, high = solid.vertices.min(0), solid.vertices.max(0)
+            center = pose.rotation @ ((low + high) / 2) + pose.position
+            turn = pose.quaternion.tolist()
+            found.append(Shape("cuboid", center.tolist(), (high - low).tolist(), (*color, 1.0), turn))
+        return found
 
     @property
     def overlays(self) -> Mapping[str, Overlay]:

@@ -40,11 +40,19 @@ class Ack:
 
 @dataclass(frozen=True)
 class Watch:
-    """Which stream to send, and how; `fps` is a ceiling, None for the server's own."""
+    """Which stream to send, and how.
+
+    Args:
+        stream: The stream.
+        codec: Its codec.
+        fps: A ceiling; None for the server's own.
+        beside: Another stream, of which JPEGs are sent in between; None for none.
+    """
 
     stream: str
     codec: Codec = "jpeg"
     fps: float | None = None
+    beside: str | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +169,8 @@ def _watch(fields: Mapping[str, Any], stream: str) -> Watch:
     codec, fps = fields.get("codec", "jpeg"), fields.get("fps")
     if codec not in ("jpeg", "h264"):
         raise ProtocolError("watch: want a codec out of jpeg, h264")
-    return Watch(_name(fields, "stream"), codec, None if fps is None else read_fps(fps))
+    beside = None if fields.get("beside") is None else _name(fields, "beside")
+    return Watch(_name(fields, "stream"), codec, None if fps is None else read_fps(fps), beside)
 
 
 def _pause(fields: Mapping[str, Any], stream: str) -> Pause:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_PACKAGES = {"av": "PyAV", "cv2": "OpenCV", "pyarrow": "pyarrow"}
+_PACKAGES = {
+    "av": "PyAV",
+    "cv2": "OpenCV",
+    "pyarrow": "pyarrow",
+    "foxglove_schemas_protobuf": "foxglove-schemas-protobuf",
+}
 
 
 def load(module: str, extra: str = "stream", where: str = "streaming") -> Any:

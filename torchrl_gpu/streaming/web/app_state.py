@@ -13,11 +13,10 @@ from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.metrics import Metrics
 from torchrl_gpu.streaming.web.connection_limit import ConnectionLimit, descriptors_left
 from torchrl_gpu.streaming.web.security import AccessRules, FailureLimit
-from torchrl_gpu.streaming.web.settings import ServerSettings
+from torchrl_gpu.streaming.web.settings import MAX_BODY_BYTES, ServerSettings
 
 _IDLE_TIMEOUT = 10.0  # seconds that a connection may say nothing, or a request that is no viewer's may take
 _SPARE_CONNECTIONS = 64
-MAX_BODY_BYTES = 65_536
 
 
 class ViewerLimit:

@@ -20,9 +20,9 @@ from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 
 from torchrl_gpu.streaming.broadcast.encoder_thread import EncoderThread
 from torchrl_gpu.streaming.broadcast.hub import Hub
-from torchrl_gpu.streaming.web.app_state import MAX_BODY_BYTES, AppState
+from torchrl_gpu.streaming.web.app_state import AppState
 from torchrl_gpu.streaming.web.routes import make_app
-from torchrl_gpu.streaming.web.settings import ServerSettings
+from torchrl_gpu.streaming.web.settings import MAX_BODY_BYTES, ServerSettings
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline

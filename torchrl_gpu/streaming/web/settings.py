@@ -10,6 +10,7 @@ from torchrl_gpu.streaming.web.security import MIN_REMOTE_TOKEN, check_origin, i
 
 _WHERE = "StreamServer"
 _MAX_TOKEN = 1_024
+MAX_BODY_BYTES = 65_536  # of a request
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -33,6 +34,7 @@ from torchrl_gpu.streaming.web.security import Role
 _MAX_MISTAKES = 3  # the socket is closed at the third
 _MESSAGES_PER_SECOND, _BURST = 300.0, 600.0  # pings and pongs included
 _OUTBOX = 32
+_BESIDE_FPS = 10.0
 _CLOSE_TIMEOUT = 1.0  # seconds that a viewer who is sent away has to read what is still to be error_body
 
 
@@ -95,6 +97,10 @@ class Viewer:
         self._paused = False
         self._subscription: Subscription | None = None
         self._sending: asyncio.Task[None] | None = None
+        self._beside: Subscription | None = None
+        self._sending_beside: asyncio.Task[None] | None = None
+        self._beside_seq = -1  # of the one that is not acknowledged
+        self._beside_acked = asyncio.Event()
         self._dropped = 0
         self._disconnecting: asyncio.Task[None] | None = None
         state.connections.stop_timer(transport)
@@ -181,6 +187,9 @@ class Viewer:
                 self._take_command(message)
 
     def _acknowledge(self, seq: int) -> None:
+        if seq == self._beside_seq:
+            self._beside_acked.set()
+            return
         latency = self._window.acknowledge(seq, time.monotonic())
         if latency is not None:
             self._state.metrics.ack_seconds.observe(latency)
@@ -247,6 +256,7 @@ class Viewer:
             self._subscription = subscription
             self._window.interval = subscription.schedule.interval
             self._send(self._live(subscription))
+            self._send_beside(watch)
 
     def _send_clip(self) -> None:
         """Sends the last seconds of the last episode, and then what happens."""
@@ -263,8 +273,21 @@ class Viewer:
     def _send(self, pictures: Coroutine[Any, Any, None]) -> None:
         self._sending = asyncio.create_task(pictures)
 
+    def _send_beside(self, watch: Watch) -> None:
+        """Sends JPEGs of a second stream, too, if there is one of this name."""
+        if watch.beside is not None and watch.beside != watch.stream and self._hub.offers(watch.beside):
+            with contextlib.suppress(UnknownStream):  # there may be no room for it
+                self._beside = self._hub.subscribe(watch.beside, "jpeg", min(watch.fps or _BESIDE_FPS, _BESIDE_FPS))
+                self._sending_beside = asyncio.create_task(self._live_beside(self._beside))
+
     def _send_nothing(self) -> None:
-        """Ends the task of pictures and its subscription."""
+        """Ends the tasks of pictures and their subscriptions."""
+        if self._sending_beside is not None:
+            self._sending_beside.cancel()
+            self._sending_beside = None
+        if self._beside is not None:
+            self._beside.close()
+            self._beside = None
         if self._sending is not None:
             self._sending.cancel()
             self._sending = None
@@ -290,7 +313,17 @@ class Viewer:
         if self._watch is not None and subscription.codec == "h264":
             self._sending = None  # which is this very task
             with contextlib.suppress(UnknownStream):
-                self._send_live(Watch(self._watch.stream, "jpeg", self._watch.fps))
+                self._send_live(replace(self._watch, codec="jpeg"))
+
+    async def _live_beside(self, subscription: Subscription) -> None:
+        """Sends one picture at a time, the newest once the one before is acknowledged."""
+        with contextlib.suppress(ConnectionError, SubscriptionClosed):
+            while True:
+                encoded = await subscription.get()
+                self._beside_seq = encoded.seq
+                self._beside_acked.clear()
+                await self._send_picture(encoded, subscription.dropped)
+                await self._beside_acked.wait()
 
     async def _clip(self, clip: Sequence[EncodedPicture], watch: Watch) -> None:
         """Sends a clip at the rate at which it was captured; a slow viewer sees fewer pictures, not a slower world."""
@@ -312,6 +345,9 @@ class Viewer:
         if not self._window.is_open:
             self._may_send.clear()
         dropped = self._dropped + (self._subscription.dropped if self._subscription else 0)
+        await self._send_picture(encoded, dropped)
+
+    async def _send_picture(self, encoded: EncodedPicture, dropped: int) -> None:
         message = protocol.picture_message(encoded, time.time(), dropped)
         self._state.metrics.count_sent(encoded.codec, "websocket", len(message))
         await self._socket.send_bytes(message)

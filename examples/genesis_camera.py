@@ -1,0 +1,60 @@
+"""A policy drives a scene of Genesis, and browsers watch its camera: `pip install 'torchrl_gpu[genesis,stream]'`.
+
+python examples/genesis_camera.py --policy push.pt
+
+The policy is any file that `load_policy` reads with 6 numbers in (place and speed of a box) and 3 out (the force on it,
+N). Without a screen Genesis draws by PYOPENGL_PLATFORM=egl, or by osmesa, the default here on a CPU, which needs
+libosmesa6. The first start compiles its kernels, which takes minutes; later ones find them again.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.device import get_device
+from torchrl_gpu.play import simulator
+
+FPS, SIZE = 30, (480, 360)
+
+
+class Box:
+    """A box of a kilogram that is pushed about on a plane."""
+
+    def __init__(self, device: str) -> None:
+        on_cpu = get_device(device).type == "cpu"
+        if on_cpu:
+            os.environ.setdefault("PYOPENGL_PLATFORM", "osmesa")
+        import genesis
+
+        genesis.init(backend=genesis.cpu if on_cpu else genesis.cuda, logging_level="warning")
+        self.scene = genesis.Scene(sim_options=genesis.options.SimOptions(dt=1 / FPS, substeps=4), show_viewer=False)
+        self.scene.add_entity(genesis.morphs.Plane())
+        size = 0.2
+        material = genesis.materials.Rigid(rho=1.0 / size**3)
+        box = genesis.morphs.Box(size=(size,) * 3, pos=(0.0, 0.0, 0.5))
+        self.box: Any = self.scene.add_entity(box, material=material)
+        self.camera: Any = self.scene.add_camera(res=SIZE, pos=(1.5, -1.5, 1.2), lookat=(0.0, 0.0, 0.1), GUI=False)
+        self.scene.build()
+
+    def observe(self) -> Tensor:
+        """Place, m, and speed, m/s, (6,), where Genesis computes."""
+        return torch.cat([self.box.get_pos(), self.box.get_vel()]).float()
+
+    def step(self, action: Tensor | None) -> None:
+        """Pushes for a period; without a force it falls and lies."""
+        if action is not None:
+            solver = self.scene.sim.rigid_solver
+            solver.apply_links_external_force(action[None].clamp(-20, 20), links_idx=[self.box.base_link_idx])
+        self.scene.step()
+
+    def render(self) -> Any:
+        """uint8 (H, W, 3): an array of the rasteriser's, or a tensor that stays on its GPU."""
+        return self.camera.render(rgb=True)[0]
+
+
+if __name__ == "__main__":
+    simulator.main(Box, __doc__, FPS)

@@ -1,0 +1,125 @@
+"""Minari's Arrow: each number where it belongs, no row behind the last action, and nothing broken comes through."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from tests.demonstrations import row_files
+from torchrl_gpu.demonstrations import read_demonstrations
+from torchrl_gpu.envs import memory
+
+
+@pytest.mark.parametrize(("grouped", "name"), [(True, "observation.state"), (False, "observation")])
+def test_arrow_is_read_as_hdf5_is(grouped: bool, name: str, tmp_path: Path) -> None:
+    ours = read_demonstrations(row_files.write_minari_arrow(tmp_path / "arrow", grouped))
+    assert ours.lengths.tolist() == list(row_files.LENGTHS)
+    assert torch.equal(ours.rows[name], row_files.joined("state"))
+    assert torch.equal(ours.rows["action"], row_files.joined("action"))
+    other = read_demonstrations(row_files.write_minari(tmp_path / "hdf5", grouped))
+    assert set(ours.rows.keys()) == set(other.rows.keys())
+    assert all(torch.equal(ours.rows[key], other.rows[key]) for key in ours.rows.keys())  # noqa: SIM118
+
+
+def test_choices_and_flags(tmp_path: Path) -> None:
+    folder = row_files.write_minari_arrow(tmp_path / "a")
+    for number, length in enumerate(row_files.LENGTHS):
+        columns = {"observations": pa.array(np.arange(length + 1) > 1), "actions": pa.array(np.arange(length + 1))}
+        path = folder / "data" / str(number) / "part-0.arrow"
+        row_files.write_arrow(path, pa.RecordBatch.from_pydict(columns))
+    rows = read_demonstrations(folder).rows
+    assert rows["action"].tolist() == [i for length in row_files.LENGTHS for i in range(length)]
+    assert rows["observation"].tolist() == [i > 1 for length in row_files.LENGTHS for i in range(length)]
+
+
+def batch(**columns: Any) -> pa.RecordBatch:
+    usual = {"observations": pa.array(np.zeros(4)), "actions": pa.array(np.zeros(4))}
+    return pa.RecordBatch.from_pydict(usual | columns)
+
+
+STRANGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "packed": (
+        lambda path: row_files.write_arrow(path, batch(), compression="zstd"),
+        "want values that are not packed",
+    ),
+    "two batches": (lambda path: row_files.write_arrow(path, batch(), batch()), "want one batch"),
+    "text": (
+        lambda path: row_files.write_arrow(path, batch(observations=pa.array(["a"] * 4))),
+        "part-0.arrow: observations: want numbers or flags; got string",
+    ),
+    "pictures": (
+        lambda path: row_files.write_arrow(path, batch(observations=pa.array([b"\xff\xd8"] * 4))),
+        "want numbers or flags; got binary",
+    ),
+    "nulls": (
+        lambda path: row_files.write_arrow(path, batch(actions=pa.array([1.0, None, 2.0, 3.0]))),
+        "actions: want no nulls; got 1",
+    ),
+    "no actions": (
+        lambda path: row_files.write_arrow(path, batch().drop_columns(["actions"])),
+        "want observations and actions, once each",
+    ),
+    "not a number": (
+        lambda path: row_files.write_arrow(path, batch(actions=pa.array([1.0, float("nan"), 2.0, 3.0]))),
+        "actions: want finite numbers; got nan in row 1",
+    ),
+    "of another form": (
+        lambda path: row_files.write_arrow(path, batch()),
+        r"want float32 \(3,\), as the episode before; got float64 \(\)",
+    ),
+    "one row": (lambda path: row_files.write_arrow(path, batch().slice(0, 1)), "want two rows or more; got 1"),
+    "HDF5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" * 4), "want an Arrow file; got one that begins"),
+    "nothing": (lambda path: path.unlink(), "want one .arrow file; got 0"),
+}
+
+
+@pytest.mark.parametrize("how", STRANGE)
+def test_what_is_strange_is_refused(how: str, tmp_path: Path) -> None:
+    folder = row_files.write_minari_arrow(tmp_path / "a")
+    spoil, said = STRANGE[how]
+    spoil(folder / "data" / "1" / "part-0.arrow")
+    with pytest.raises(ValueError, match=rf"^demonstrations: .*{said}"):
+        read_demonstrations(folder)
+
+
+@pytest.mark.parametrize("number", [0, -1, "3", None, 10**9, True, 1.5])
+def test_the_number_of_episodes_is_checked(number: Any, tmp_path: Path) -> None:
+    folder = row_files.write_minari_arrow(tmp_path / "a")
+    said = {None: "null", True: "true"}.get(number, f'"{number}"' if isinstance(number, str) else number)
+    (folder / "data" / "metadata.json").write_text(f'{{"data_format": "arrow", "total_episodes": {said}}}')
+    with pytest.raises(ValueError, match="want total_episodes from 1 to 1,000,000; got"):
+        read_demonstrations(folder)
+
+
+def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = row_files.write_minari_arrow(tmp_path / "a")
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**14)
+    with pytest.raises(ValueError, match=r"part-0.arrow: want episodes that fit into memory; got .* too many"):
+        read_demonstrations(folder)
+
+
+@pytest.mark.parametrize("how", ["changed", "cut off"])
+def test_broken_files_give_numbers_or_an_error(how: str, tmp_path: Path) -> None:
+    folder = row_files.write_minari_arrow(tmp_path / "a")
+    path = folder / "data" / "1" / "part-0.arrow"
+    whole, rng, refused = path.read_bytes(), random.Random(0), 0
+    for _ in range(100):
+        content = bytearray(whole)
+        if how == "changed":
+            for _ in range(rng.randrange(1, 8)):
+                content[rng.randrange(len(content))] = rng.randrange(256)
+        path.write_bytes(bytes(content) if how == "changed" else whole[: rng.randrange(len(whole))])
+        try:
+            rows = read_demonstrations(folder).rows
+        except ValueError:
+            refused += 1
+        else:
+            assert torch.stack([row.float().sum() for row in rows.values()]).isfinite().all()
+    assert refused > 20

@@ -1,0 +1,195 @@
+"""Episodes in MCAP files: those that were played, frame by frame and number by number; and which of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tensordict import TensorDictBase
+
+from tests.evaluation.counting_env import CountingEnv
+from tests.recordings.reading import frames, read, stamp
+from tests.training.crossing_worlds import homing, marine_env
+from tests.training.tiny import dqn, packing_env
+from torchrl_gpu.envs.viewable import viewable
+from torchrl_gpu.evaluation import recording
+from torchrl_gpu.evaluation.episodes import EpisodeSuite, suite_for
+from torchrl_gpu.evaluation.recording import choose_episodes, record_episodes
+from torchrl_gpu.evaluation.results import evaluation
+from torchrl_gpu.policies import PolicyWrapper
+
+BEGIN = 1_700_000_000_000_000_000
+
+
+def numbers(messages: list[tuple[int, Any]]) -> list[float]:
+    return [message.value for _, message in messages]
+
+
+def test_a_file_holds_the_episode_that_was_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: BEGIN)
+    suite = suite_for(packing_env(orientations="axis"), 5, seed=9)
+    policy = PolicyWrapper(dqn(suite.env))
+    paths = record_episodes(suite, policy, tmp_path / "out", 5, size=(96, 128), fps=4.0, facts={"policy": "greedy"})
+    assert [path.name for path in paths] == [f"episode-{i:06d}.mcap" for i in range(5)]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [path.name for path in paths]
+    found, env = read(paths[3]), suite.like(5)
+    suite.begin(env, 0)
+    pictures, packed, actions, values, rewards = [], [], [], [], []
+    with evaluation(env, policy) as current:
+        done = False
+        while not done:
+            pictures.append(np.asarray(viewable(env).pictures([3], 128, 96)[0]))
+            packed.append(boxes(env, 3))
+            stepped = env.step(policy(current))
+            actions.append([float(stepped["action"][3])])
+            values.append(stepped["action_value"][3, stepped["action"][3]].item())
+            rewards.append(stepped["next", "reward"][3].item())
+            done = bool(stepped["next", "done"][3])
+            current = env.maybe_reset(env.step_mdp(stepped)) if not done else current
+        pictures.append(np.asarray(viewable(env).pictures([3], 128, 96)[0]))
+        packed.append(boxes(env, 3))
+    length = len(actions)
+    assert length > 2
+    times = [BEGIN + 250_000_000 * i for i in range(length + 1)]
+    spans = {"/camera": times, "/scene": times, "/episode/return": times, "/episode/utilization": times}
+    spans |= {"/action": times[:-1], "/value": times[:-1], "/reward": times[1:], "/episode/num_packed": times}
+    assert {topic: [time for time, _ in each] for topic, each in found.messages.items()} == spans
+    for topic in ("/camera", "/action", "/reward"):
+        assert [stamp(each) for _, each in found.messages[topic]] == spans[topic]
+    assert [list(each.values) for _, each in found.messages["/action"]] == actions
+    assert [list(each.values) for _, each in found.messages["/value"]] == [[each] for each in values]
+    assert numbers(found.messages["/reward"]) == rewards
+    np.testing.assert_allclose(numbers(found.messages["/episode/return"])[1:], np.cumsum(rewards), atol=1e-6)
+    decoded = frames([each for _, each in found.messages["/camera"]])
+    off = np.array([[np.abs(a.astype(int) - b).mean() for b in pictures] for a in decoded])  # of each from each
+    assert off.diagonal().max() < 5, "H.264 loses little"
+    assert (off.diagonal() == off.min(1)).all(), "and each frame is nearest to its own picture"
+    assert len({picture.tobytes() for picture in pictures}) >= length, "which differ, but for a box behind others"
+    for (_, scene), expected in zip(found.messages["/scene"], packed, strict=True):
+        np.testing.assert_allclose(cubes(scene), expected, atol=1e-5)
+    about = found.metadata["episode"]
+    assert (about["episode"], about["length"], about["policy"], about["seed"]) == ("3", str(length), "greedy", "9")
+    assert float(about["utilization"]) == pytest.approx(sum(rewards))
+
+
+def boxes(env: Any, row: int) -> np.ndarray:
+    """Lower and upper corners of the items in a bin by the environment's own cells, (M, 6)."""
+    placed = env.placements[row, : int(env.num_packed[row])].long()
+    item, orientation = placed[:, 0], placed[:, 1]
+    low = torch.cat([placed[:, 2:] * torch.tensor(env.cell), env.placement_z[row, : len(placed), None]], 1)
+    size = env.catalogue.extent[item, orientation] * torch.tensor(env.cell)
+    high = low + torch.cat([size, env.catalogue.height[item, orientation, None]], 1)
+    return torch.cat([low, high], 1).numpy()
+
+
+def cubes(scene: Any) -> np.ndarray:
+    """The same of a scene's cubes, turned as it says."""
+    found = []
+    for cube in scene.entities[0].cubes:
+        q, p, s = cube.pose.orientation, cube.pose.position, cube.size
+        w, x, y, z = q.w, q.x, q.y, q.z
+        turn = np.array(
+            [
+                [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+                [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+                [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+            ]
+        )
+        half = np.abs(turn @ np.diag([s.x, s.y, s.z])).sum(1) / 2
+        found.append([*(np.array([p.x, p.y, p.z]) - half), *(np.array([p.x, p.y, p.z]) + half)])
+    return np.array(found).reshape(-1, 6)
+
+
+def greedy(seen: TensorDictBase) -> TensorDictBase:
+    """Adds two wherever that is not too much, and where one is left, too: which fails for odd goals."""
+    return seen.set("action", torch.full_like(seen["left"][:, 0], 2, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("side_by_side", [2, 64])
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"choose": "failures"}, "failed"),
+        ({"choose": "failures", "most": 1}, "first failed"),
+        ({"choose": "worst", "most": 2, "by": "return"}, "worst"),
+        ({"choose": "best", "most": 2, "by": "return"}, "best"),
+        ({"choose": "failures", "by": "return", "below": -2.5}, "long"),
+        ({}, "all"),
+    ],
+)
+def test_which_are_written(
+    options: dict[str, Any], expected: str, side_by_side: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "_MOST_SIDE_BY_SIDE", side_by_side)
+    env = CountingEnv(1, masked=False, seed=2)
+    goals = [2 + (2 + 7 * i) % 4 for i in range(5)]  # what the environment says of its episodes
+    returns = [-((goal + 1) // 2) - 10 * (goal % 2) for goal in goals]
+    order = sorted(range(5), key=lambda i: returns[i])
+    failed = [i for i in range(5) if goals[i] % 2]
+    wanted = {
+        "failed": failed,
+        "first failed": failed[:1],
+        "worst": sorted(order[:2]),
+        "best": sorted(sorted(range(5), key=lambda i: -returns[i])[:2]),
+        "long": [i for i in range(5) if returns[i] < -2.5],
+        "all": list(range(5)),
+    }[expected]
+    told: list[int] = []
+    paths = record_episodes(
+        EpisodeSuite(env, num_episodes=5), greedy, tmp_path, 5, size=(32, 32), progress=told.append, **options
+    )
+    assert [int(path.stem[-6:]) for path in paths] == wanted
+    for path, i in zip(paths, wanted, strict=True):
+        found = read(path)
+        assert sum(numbers(found.messages["/reward"])) == returns[i]
+        assert found.metadata["episode"]["exact"] == str(not goals[i] % 2)
+    assert told[-1] == 5
+
+
+def test_robots_are_in_the_scene(tmp_path: Path) -> None:
+    env = marine_env(1, robots=2, obstacles=2, max_steps=3)
+    suite = suite_for(env, 1, seed=1)
+    (path,) = record_episodes(suite, homing(suite.env), tmp_path, 1, size=(64, 64))
+    found = read(path)
+    (_, first), *_ = found.messages["/scene"]
+    (entity,) = first.entities
+    assert (len(entity.cubes), len(entity.cylinders), len(entity.lines)) == (2, 2 + 2, 1)  # obstacles, and goals
+    assert [len(each.values) for _, each in found.messages["/action"]] == [2, 2, 2]
+
+
+def test_ties_go_to_the_first_and_nan_is_no_best() -> None:
+    values = torch.tensor([1.0, 0.0, 1.0, 0.0, 2.0])
+    assert choose_episodes(values, "worst", 1, "return") == [1]
+    assert choose_episodes(values, "best", 3, "return") == [0, 2, 4]
+    with pytest.raises(ValueError, match="want below to say which return is a failure, since it is no flag; got None"):
+        choose_episodes(values, "failures", 1, "return")
+
+
+def test_an_episode_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    def fails(seen: TensorDictBase) -> TensorDictBase:
+        if bool((seen["left"] < 3).any()):
+            raise KeyError
+        return greedy(seen)
+
+    suite = EpisodeSuite(CountingEnv(1, masked=False, seed=1), num_episodes=4)
+    with pytest.raises(KeyError):
+        record_episodes(suite, fails, tmp_path, 4, size=(32, 32))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"choose": "odd"}, "choose must be one of all, worst, best, failures"),
+        ({"by": "profit"}, "by must be one of exact, return"),
+        ({"most": 0}, "most must be"),
+        ({"size": (8, 32)}, "size must be"),
+    ],
+)
+def test_what_cannot_be_asked_for(options: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=says):
+        record_episodes(EpisodeSuite(CountingEnv(1)), greedy, tmp_path / "out", 1, **options)
+    assert not list(tmp_path.iterdir())

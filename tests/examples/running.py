@@ -1,0 +1,59 @@
+"""Examples as they are run: in this process, which has loaded already what takes them seconds, or beside it."""
+
+from __future__ import annotations
+
+import io
+import re
+import runpy
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def printed(name: str, *words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What an example says on these words of the command line."""
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [name, *words])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return capsys.readouterr().out
+
+
+def help_of(name: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What an example says to `--help`."""
+    with pytest.raises(SystemExit, match="0"):
+        printed(name, "--help", capsys=capsys)
+    return capsys.readouterr().out
+
+
+def watched(
+    name: str, *words: str, streams: Sequence[str], env: dict[str, str], timeout_s: float = 60.0
+) -> tuple[str, dict[str, np.ndarray]]:
+    """What an example says that serves streams, and a picture of each, (H, W, 3)."""
+    command = [sys.executable, "-u", str(EXAMPLES / name), "--port", "0", *words]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = []
+        for line in process.stdout:
+            said.append(line)
+            if "Watch at" in line:
+                break
+        found = re.search(r"http://\S+/", said[-1] if said else "")
+        assert found, said
+        shown = {stream: _picture(f"{found[0]}snapshot.jpg?stream={stream}") for stream in streams}
+        said += process.stdout
+        assert process.wait(timeout=timeout_s) == 0
+    return "".join(said), shown
+
+
+def _picture(url: str) -> np.ndarray:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return np.asarray(Image.open(io.BytesIO(answer.read())).convert("RGB"))

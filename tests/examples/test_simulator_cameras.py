@@ -1,0 +1,38 @@
+"""Scenes of real simulators: a policy out of a file drives each, and its camera is seen."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.examples.running import watched
+
+for module in ("aiohttp", "cv2", "av", "prometheus_client"):
+    pytest.importorskip(module)
+
+# package, numbers in and out, height and width of the picture, steps, seconds that it may take
+SCENES = {
+    "mujoco": ((4, 2), (360, 480), 60, 60),
+    "gymnasium": ((4, 2), (400, 600), 60, 60),
+    "genesis": ((6, 3), (360, 480), 5, 600),
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_policy_drives_a_scene_that_is_watched(name: str, tmp_path: Path, child_environment: dict[str, str]) -> None:
+    pytest.importorskip(name)
+    (numbers, actions), size, steps, timeout_s = SCENES[name]
+    net = torch.nn.Sequential(torch.nn.Linear(numbers, 8), torch.nn.ReLU(), torch.nn.Linear(8, actions))
+    path = tmp_path / "policy.pt"
+    torch.save({"model_state_dict": net.state_dict(), "obs_dim": numbers, "action_dim": actions}, path)
+    words = ["--policy", str(path), "--device", "cpu", "--steps", str(steps)]
+    said, shown = watched(f"{name}_camera.py", *words, streams=["camera"], env=child_environment, timeout_s=timeout_s)
+    assert "Device: cpu\n" in said
+    assert shown["camera"].shape == (*size, 3)
+    assert shown["camera"].std() > 5
+    found = re.search(rf"^{steps} steps, (\d+) pictures; a decision took [\d.]+ ms$", said, re.MULTILINE)
+    assert found
+    assert int(found[1]) >= 1

@@ -1,0 +1,128 @@
+"""A policy drives a scene: what it decides is done, and pictures are drawn only for whoever wants them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from torchrl_gpu.play import simulator
+from torchrl_gpu.policies import load_policy
+
+for module in ("aiohttp", "cv2", "av", "prometheus_client"):
+    pytest.importorskip(module)
+
+
+class Point:
+    """A point that goes where it is told."""
+
+    def __init__(self) -> None:
+        self.place, self.told, self.drawn = torch.tensor([1.0, -2.0]), [], 0  # type: ignore[var-annotated]
+
+    def observe(self) -> Tensor:
+        return self.place.clone()
+
+    def step(self, action: Tensor | None) -> None:
+        self.told.append(action)
+        if action is not None:
+            self.place += action
+
+    def render(self) -> Tensor:
+        self.drawn += 1
+        return torch.zeros(16, 24, 3, dtype=torch.uint8)
+
+
+class Server:
+    """Wants a picture at some steps."""
+
+    def __init__(self, steps: set[int]) -> None:
+        self.steps, self.asked, self.published = steps, -1, []  # type: ignore[var-annotated]
+
+    def declare(self, name: str) -> None:
+        assert name == "camera"
+
+    def wanted(self, stream: str) -> bool:
+        self.asked += 1
+        return self.asked in self.steps
+
+    def publish(self, frame: Tensor, stream: str, meta: dict[str, Any]) -> None:
+        self.published.append((frame, stream, meta))
+
+
+def halving(path: Path) -> Path:
+    """A policy that goes half of the way back."""
+    weights = {"weight": -0.5 * torch.eye(2), "bias": torch.zeros(2)}
+    torch.save({"model_state_dict": weights, "obs_dim": 2, "action_dim": 2}, path)
+    return path
+
+
+def test_the_policy_decides(tmp_path: Path) -> None:
+    point, server = Point(), Server({0, 3})
+    policy = load_policy(halving(tmp_path / "policy.pt"), "cpu")
+    driven = simulator.drive(point, server, policy, steps=4, period_s=0.0)  # type: ignore[arg-type]
+    assert torch.equal(point.place, torch.tensor([1.0, -2.0]) / 16)
+    assert (driven.steps, driven.pictures, point.drawn) == (4, 2, 2)
+    assert driven.inference_ms is not None
+    assert [meta["step"] for _, _, meta in server.published] == [0, 3]
+    assert all(meta["inference_ms"] > 0 for _, _, meta in server.published)
+
+
+def test_without_a_policy_nobody_decides() -> None:
+    point, server = Point(), Server(set())
+    driven = simulator.drive(point, server, steps=3, period_s=0.0)  # type: ignore[arg-type]
+    assert point.told == [None] * 3
+    assert driven == (3, 0, None)
+
+
+def test_steps_keep_their_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that takes longer delays the next ones, and does not make them hurry."""
+
+    class Clock:
+        now = 0.0
+        slept: list[float] = []  # noqa: RUF012
+
+        def perf_counter(self) -> float:
+            return self.now
+
+        def sleep(self, seconds: float) -> None:
+            self.slept.append(seconds)
+            self.now += seconds
+
+    clock = Clock()
+    monkeypatch.setattr(simulator, "time", clock)
+
+    class Slow(Point):
+        def step(self, action: Tensor | None) -> None:
+            clock.now += 0.5 if len(self.told) == 1 else 0.02
+            super().step(action)
+
+    simulator.drive(Slow(), Server(set()), steps=4, period_s=0.1)  # type: ignore[arg-type]
+    assert clock.slept == pytest.approx([0.08, 0.0, 0.08, 0.08])
+
+
+def test_the_command_line_makes_the_scene_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[str] = []
+    pipeline = simulator.GpuFramePipeline
+
+    def make(device: str) -> Point:
+        made.append(f"scene on {device}")
+        return Point()
+
+    def pipe(*args: Any, **kwargs: Any) -> Any:
+        made.append("pipeline")
+        return pipeline(*args, **kwargs)
+
+    monkeypatch.setattr(simulator, "GpuFramePipeline", pipe)
+    words = ["--policy", str(halving(tmp_path / "p.pt")), "--device", "cpu", "--steps", "2", "--port", "0"]
+    monkeypatch.setattr(sys, "argv", ["example.py", *words])
+    simulator.main(make, "A point.", fps=1000.0)
+    assert made == ["scene on cpu", "pipeline"]
+    said = capsys.readouterr().out
+    assert "Device: cpu\nWatch at http://127.0.0.1:" in said
+    assert "2 steps, " in said

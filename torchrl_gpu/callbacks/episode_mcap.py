@@ -1,0 +1,75 @@
+"""Episodes of a validation as MCAP files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from torchrl_gpu import arguments
+from torchrl_gpu.envs.viewable import viewable
+from torchrl_gpu.evaluation.recording import record_episodes
+from torchrl_gpu.evaluation.suite import Suite
+from torchrl_gpu.recordings import CHOICES
+from torchrl_gpu.streaming.codecs.extras import load
+
+_WHERE = "EpisodeMcap"
+
+
+class EpisodeMcap(Callback):
+    """Writes, after each validation, some of its episodes as MCAP: `FOLDER/step-STEP/episode-NUMBER.mcap`.
+
+    They are the validation's own, played again for it by the first process, and change nothing of what is learned. See
+    `torchrl_gpu.evaluation.recording.record_episodes`.
+
+    Args:
+        folder: Where to; None for `recordings` in the Trainer's `default_root_dir`.
+        choose: "worst", "best", "failures" or "all".
+        most: Files of a validation at most, but of "all".
+        by: What ranks episodes: an outcome of the environment, or "return"; None for its first outcome.
+        below: Less than this is a failure; needed where the outcome is no flag.
+        size: Height and width of the pictures.
+        fps: Steps per second.
+    """
+
+    def __init__(
+        self,
+        folder: str | None = None,
+        choose: str = "worst",
+        most: int = 3,
+        *,
+        by: str | None = None,
+        below: float | None = None,
+        size: Sequence[int] = (480, 640),
+        fps: float = 10.0,
+    ) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.options: dict[str, Any] = {"choose": arguments.choice(_WHERE, "choose", choose, CHOICES)}
+        self.options |= {"most": arguments.whole(_WHERE, "most", most, 1), "by": by, "below": below}
+        self.options |= {"size": tuple(size), "fps": fps}
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Complains before anything is trained."""
+        load("mcap_protobuf", "mcap", _WHERE)
+        viewable(pl_module.env)
+
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any
+    ) -> None:
+        """Records episodes of the suite that has just been played."""
+        is_suite = isinstance(batch, Suite)  # and not rows of demonstrations
+        if trainer.sanity_checking or not is_suite or not trainer.is_global_zero:
+            return
+        module: Any = pl_module
+        folder = self.folder or Path(trainer.default_root_dir) / "recordings"
+        facts = {"policy": module.policy_name, "step": trainer.global_step}
+        record_episodes(
+            batch,
+            module.policy_for(batch.env),
+            folder / f"step-{trainer.global_step:09d}",
+            batch.num_episodes,
+            facts=facts,
+            **self.options,
+        )

@@ -1,0 +1,214 @@
+"""Any environment as a vector environment of Gymnasium."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, cast, final
+
+import numpy as np
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+from torchrl.data import Bounded, Categorical, TensorSpec
+
+from torchrl_gpu import arguments
+from torchrl_gpu.envs.adapters.rows import AgentRows
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.viewable import viewable
+
+try:
+    from gymnasium import error, spaces
+    from gymnasium.vector import AutoresetMode, VectorEnv
+    from gymnasium.vector.utils import batch_space
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "GymnasiumVectorEnv: want Gymnasium, which an extra brings, pip install 'torchrl_gpu[gymnasium]';"
+        f" got an install without it ({missing})",
+        name=missing.name,
+    ) from missing
+
+
+@final
+class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
+    """A `BatchedEnv` under the contract of `gymnasium.vector.VectorEnv`, version 1.
+
+    Rows are environments, or, where these group their robots, robots: N = environments · robots. A row that ends shows
+    the first observation of its next episode in the same step (`AutoresetMode.SAME_STEP`); what it ended on is in
+    `infos["final_obs"]`, what its episode came to in `infos["final_info"]`, where `_final_obs` is true. A robot that
+    ends before the others of its environment waits for them: it earns 0, ends no more and is not in `infos["active"]`.
+
+    `infos["action_mask"]` (N, A) says which discrete actions are legal; where all observations are shown, they hold it,
+    too. An illegal one ends the episode, as in the environment itself.
+
+    As NumPy arrays, everything is copied to the host. As tensors, nothing is copied or read back: what is handed out
+    must not be written into, flags stay bool, and `final_obs` and `final_info` hold all rows in every step.
+
+    Attributes:
+        masked: Whether only some actions are legal.
+
+    Args:
+        env: The environment.
+        observations: One name, for a space without names, or several, for a `Dict`; None for all but outcomes.
+        output: What `reset` and `step` give; both take either as actions.
+        render_mode: "rgb_array" for `render`; it needs what the environment is watched with, see `envs.viewable`.
+        render_size: Width and height of pictures, pixels.
+
+    Raises:
+        ModuleNotFoundError: The extra `gymnasium` is not installed.
+        ValueError: There is no such observation, several actions, or one that is neither an index nor bounded.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {  # type: ignore[misc]
+        "autoreset_mode": AutoresetMode.SAME_STEP,
+        "render_modes": ["rgb_array"],
+        "render_fps": 10,
+    }
+
+    def __init__(
+        self,
+        env: BatchedEnv,
+        observations: str | Sequence[str] | None = None,
+        *,
+        output: Literal["numpy", "torch"] = "numpy",
+        render_mode: Literal["rgb_array"] | None = None,
+        render_size: tuple[int, int] = (480, 360),
+    ) -> None:
+        where = type(self).__name__
+        self.env = env
+        self.device = env.device
+        self.output = arguments.choice(where, "output", output, ("numpy", "torch"))
+        self.render_mode = render_mode and arguments.choice(where, "render_mode", render_mode, ("rgb_array",))
+        self.render_size = render_size
+        self._rows = AgentRows(env, where)
+        self.num_envs = self._rows.number
+        lead = len(self._rows.shape)
+        seen = {name: _space(spec, lead) for name, spec in self._rows.observations.items()}
+        self.masked = "action_mask" in seen
+        self._one = observations if isinstance(observations, str) else None
+        wanted = [observations] if isinstance(observations, str) else seen if observations is None else observations
+        self._names = list(wanted)
+        if not self._names or not set(self._names) <= set(seen):
+            came = ", ".join(map(str, self._names)) or "none"
+            raise ValueError(f"{where}: want observations among {', '.join(seen)}; got {came}")
+        named = spaces.Dict({name: seen[name] for name in self._names})
+        self.single_observation_space = named if self._one is None else seen[self._one]
+        self.single_action_space = _space(self._rows.action, lead)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._current: TensorDictBase | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begins the next episode of every row, or, by a seed, the first that it gives; `options` are not used.
+
+        Returns:
+            Observations, and infos as those of `step`.
+        """
+        super().reset(seed=seed)
+        if seed is not None:
+            self.env.set_seed(seed)
+        self._current = self.env.reset()
+        return self._seen(self._current), self._infos(self._current)
+
+    @torch.no_grad()
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Acts by indices (N,) or numbers (N, D), and restarts what is over.
+
+        Returns:
+            Observations; rewards (N,) float32; ends by themselves (N,) bool; other ends (N,) bool; infos.
+        """
+        if self._current is None:
+            raise error.ResetNeeded("GymnasiumVectorEnv: want a reset before the first step")
+        before = self._current
+        stepped, self._current = self.env.step_and_maybe_reset(before.set(self._rows.action_key, self._given(actions)))
+        after = stepped["next"]
+        reward, terminated, done = self._rows.earned(stepped, after, after["done"])
+        infos = self._infos(self._current) | self._ended(after, done)
+        truncated = done & ~terminated
+        rest = (self._out(value) for value in (reward.float(), terminated, truncated))
+        return self._seen(self._current), *rest, infos
+
+    def render(self) -> tuple[np.ndarray, ...] | None:
+        """uint8 (H, W, 3) RGB of each row's environment, on the host; None without a `render_mode`."""
+        if self.render_mode is None:
+            return None
+        pictures = viewable(self.env).pictures(range(self.env.num_envs), *self.render_size)
+        arrays = pictures.cpu().numpy() if isinstance(pictures, Tensor) else pictures
+        return tuple(np.repeat(arrays, self.num_envs // self.env.num_envs, 0))
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes the environment."""
+        self.env.close()
+
+    def _given(self, actions: Any) -> Tensor:
+        """Actions in the environment's own shape, on its device."""
+        action = actions.detach() if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions))
+        if action.shape != self.action_space.shape:
+            raise ValueError(
+                f"GymnasiumVectorEnv.step: want actions of shape {self.action_space.shape}; got {tuple(action.shape)}"
+            )
+        spec = self._rows.action
+        action = action.to(spec.device).view(spec.shape)
+        return action.to(spec.dtype) if spec.dtype.is_floating_point else action
+
+    def _out(self, value: Tensor) -> Any:
+        return value if self.output == "torch" else np.array(value.cpu().numpy())
+
+    def _observed(self, tensordict: TensorDictBase) -> dict[str, Any]:
+        """Observations of all rows by name."""
+        entries, lead = self._rows.entries(tensordict), len(self._rows.shape)
+        seen = {name: entries[name].reshape(self.num_envs, *entries[name].shape[lead:]) for name in self._names}
+        return {name: self._shown(value) for name, value in seen.items()}
+
+    def _shown(self, value: Tensor) -> Any:
+        """An observation as its space has it: Gymnasium's flags are int8."""
+        return self._out(value.view(torch.int8) if value.dtype == torch.bool and self.output == "numpy" else value)
+
+    def _seen(self, tensordict: TensorDictBase) -> Any:
+        seen = self._observed(tensordict)
+        return seen if self._one is None else seen[self._one]
+
+    def _infos(self, tensordict: TensorDictBase) -> dict[str, Any]:
+        """What is told besides of the rows as they stand."""
+        entries = self._rows.entries(tensordict)
+        active = entries.get("active", None)
+        told = {"action_mask": self._shown(entries["action_mask"].reshape(self.num_envs, -1))} if self.masked else {}
+        told |= {} if active is None else {"active": self._out(self._rows.flat(active))}
+        everyone = self._out(torch.ones(self.num_envs, dtype=torch.bool, device=self.device)) if told else None
+        return told | {f"_{name}": everyone for name in told}
+
+    def _ended(self, after: TensorDictBase, done: Tensor) -> dict[str, Any]:
+        """What rows ended on, and, where their environment ended with them, what its episode came to."""
+        over = done & self._rows.flat(after["done"])
+        ends, whole = self._out(done), self._out(over)
+        if self.output == "numpy" and not ends.any():
+            return {}
+        outcomes = self.env.episode_outcomes(after)
+        told = {name: self._out(self._rows.flat(value)) for name, value in outcomes.items()}
+        final = self._seen(after)
+        if self.output == "numpy":
+            final = self._row_by_row(final, ends)
+        info = told | {f"_{name}": whole for name in told}
+        return {"final_obs": final, "_final_obs": ends, "final_info": info, "_final_info": ends}
+
+    def _row_by_row(self, seen: Any, ends: np.ndarray) -> np.ndarray:
+        """An array (N,) of what rows ended on, None elsewhere, as Gymnasium's own environments give it."""
+        rows = np.full(self.num_envs, None, dtype=object)
+        for row in ends.nonzero()[0]:
+            rows[row] = {name: value[row] for name, value in seen.items()} if self._one is None else seen[row]
+        return rows
+
+
+def _space(spec: TensorSpec, lead: int) -> spaces.Space[Any]:
+    """The space of one row, of a specification whose first axes, `lead` of them, are those of rows."""
+    shape = tuple(spec.shape[lead:])
+    if spec.dtype == torch.bool:
+        return spaces.MultiBinary(shape)
+    if isinstance(spec, Categorical):
+        number = int(spec.space.n)
+        return spaces.Box(0, number - 1, shape, dtype=np.int64) if shape else spaces.Discrete(number)
+    first = (0,) * lead
+    dtype = np.dtype(str(spec.dtype).removeprefix("torch."))
+    low, high = (bound[first].cpu().numpy() for bound in (spec.space.low, spec.space.high))
+    if not isinstance(spec, Bounded) and dtype.kind == "f":
+        low, high = np.full_like(low, -np.inf), np.full_like(high, np.inf)
+    return cast("spaces.Space[Any]", spaces.Box(low, high, dtype=dtype.type))

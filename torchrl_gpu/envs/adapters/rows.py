@@ -1,0 +1,80 @@
+"""The agents of an environment one after the other, as adapters for other libraries show them."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from tensordict import TensorDictBase
+from torch import Tensor, where
+from torchrl.data import Bounded, Categorical, Composite, TensorSpec
+
+from torchrl_gpu.envs.base import BatchedEnv
+
+
+@final
+class AgentRows:
+    """The rows of a `BatchedEnv` with one action: its environments, or, where it groups its robots, all their robots.
+
+    A robot ends once in an episode; until the next one it then earns 0 and ends no more.
+
+    Attributes:
+        number: N, environments, or environments · robots.
+        shape: (environments,) or (environments, robots).
+        group: Key of the group of robots; empty where entries are at the root.
+        action_key: Of the action.
+        action: Its specification, over all environments.
+
+    Args:
+        env: The environment.
+        where: Who asks, in error messages.
+
+    Raises:
+        ValueError: It has several actions, or one that is neither an index nor bounded.
+    """
+
+    def __init__(self, env: BatchedEnv, where: str) -> None:
+        if len(env.action_keys) != 1:
+            raise ValueError(f"{where}: want an environment with one action; got {list(env.action_keys)}")
+        key = self.action_key = env.action_keys[0]
+        self.action: TensorSpec = env.full_action_spec[key]
+        if not isinstance(self.action, Categorical | Bounded):
+            raise ValueError(f"{where}: want an action that is an index or bounded; got {type(self.action).__name__}")
+        self.group: tuple[str, ...] = key[:-1] if isinstance(key, tuple) else ()
+        self.shape = (env.num_envs, int(getattr(env, "num_robots", 1))) if self.group else (env.num_envs,)
+        self.number = env.num_envs * self.shape[-1] if self.group else env.num_envs
+        self._env = env
+
+    @property
+    def observations(self) -> dict[str, Any]:
+        """Specification by name of what agents may see, over all environments: all but outcomes of episodes."""
+        told = {key if isinstance(key, str) else key[-1] for key in self._env.outcomes}
+        specs = self.entries(self._env.observation_spec)
+        return {name: spec for name, spec in specs.items() if name not in told and not isinstance(spec, Composite)}
+
+    def entries(self, tensordict: Any) -> Any:
+        """The entries of rows, of a tensordict or specification: those of the group, or of the root."""
+        return tensordict[self.group] if self.group else tensordict
+
+    def flat(self, value: Tensor) -> Tensor:
+        """Numbers (N,) of the rows, of one for each row or for each environment."""
+        return value.reshape(len(value), -1).expand(self.shape[0], self.number // self.shape[0]).reshape(-1)
+
+    def earned(self, before: TensorDictBase, after: TensorDictBase, over: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What a step came to for each row.
+
+        Args:
+            before: What it was decided by.
+            after: What follows, of episodes that it ended too.
+            over: Whether the environment begins anew, (environments, 1) bool.
+
+        Returns:
+            Rewards (N,); ends by themselves (N,) bool; all ends, those that `over` makes among them (N,) bool.
+        """
+        own = self.entries(after)
+        reward, terminated, done = (self.flat(own[name]) for name in ("reward", "terminated", "done"))
+        done = done | self.flat(over)
+        active = self.entries(before).get("active", None)
+        if active is not None:
+            there = self.flat(active)
+            reward, terminated, done = where(there, reward, 0.0), terminated & there, done & there
+        return reward, terminated, done

@@ -1,0 +1,96 @@
+"""Any environment for Stable-Baselines3 and sb3-contrib."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from torchrl_gpu.envs.adapters.gymnasium import GymnasiumVectorEnv
+
+try:
+    from stable_baselines3.common.vec_env import VecEnv
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        "Sb3VecEnv: want Stable-Baselines3, which an extra brings, pip install 'torchrl_gpu[gymnasium]';"
+        f" got an install without it ({missing})",
+        name=missing.name,
+    ) from missing
+
+
+@final
+class Sb3VecEnv(VecEnv):
+    """A `GymnasiumVectorEnv` under the contract of Stable-Baselines3's `VecEnv`, with masks for `MaskablePPO`.
+
+    The infos of a row that ends hold `terminal_observation`, `TimeLimit.truncated`, so that time-outs are bootstrapped,
+    and what its episode came to.
+
+    Args:
+        env: Gives NumPy arrays.
+    """
+
+    def __init__(self, env: GymnasiumVectorEnv) -> None:
+        if env.output != "numpy":
+            raise ValueError(f'Sb3VecEnv: want a GymnasiumVectorEnv with output="numpy"; got {env.output!r}')
+        self.env = env
+        self._told: dict[str, Any] = {}
+        super().__init__(env.num_envs, env.single_observation_space, env.single_action_space)
+
+    def reset(self) -> Any:
+        """Begins the next episode of every row, or the first that the number given to `seed` gives."""
+        seen, self._told = self.env.reset(seed=self._seeds[0])
+        self._reset_seeds()
+        self._reset_options()
+        return seen
+
+    def step_async(self, actions: np.ndarray) -> None:
+        """Keeps what `step_wait` acts by."""
+        self._actions = actions
+
+    def step_wait(self) -> tuple[Any, np.ndarray, np.ndarray, list[dict[str, Any]]]:
+        """Observations, rewards (N,), ends (N,) and an info for each row."""
+        seen, reward, terminated, truncated, self._told = self.env.step(self._actions)
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        done = terminated | truncated
+        for row in done.nonzero()[0]:
+            final = self._told["final_info"]
+            outcomes = {name: final[name][row] for name in self.env.env.outcome_names if final[f"_{name}"][row]}
+            infos[row] = outcomes | {
+                "terminal_observation": self._told["final_obs"][row],
+                "TimeLimit.truncated": bool(truncated[row]),
+            }
+        return seen, reward, done, infos
+
+    def action_masks(self) -> np.ndarray:
+        """Which actions are legal now, (N, A) bool, of an environment that was reset."""
+        masks: np.ndarray = self._told["action_mask"].astype(bool)
+        return masks
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self.env.close()
+
+    def get_images(self) -> Sequence[np.ndarray | None]:
+        """A picture of each row; None without a `render_mode`."""
+        return self.env.render() or [None] * self.num_envs
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """An attribute of the environment, for each row that is asked of; `action_masks` where actions are masked."""
+        masks = attr_name == "action_masks" and self.env.masked
+        return [self.action_masks if masks else getattr(self.env, attr_name)] * len(list(self._get_indices(indices)))
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Sets an attribute of the environment, of all rows."""
+        setattr(self.env, attr_name, value)
+
+    def env_method(self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any) -> list[Any]:
+        """`action_masks` of each row; AttributeError for other methods, since rows have no environment of their own."""
+        if method_name != "action_masks":
+            raise AttributeError(f"Sb3VecEnv: want env_method of action_masks; got {method_name}")
+        masks = self.action_masks()
+        return [masks[row] for row in self._get_indices(indices)]
+
+    def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
+        """No row is wrapped by itself."""
+        return [False] * len(list(self._get_indices(indices)))

@@ -1,0 +1,172 @@
+"""Some of a suite's episodes as MCAP files: all of them, the worst, the best, or those that failed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu import arguments
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.viewable import viewable
+from torchrl_gpu.evaluation.episodes import mean_reward
+from torchrl_gpu.evaluation.results import evaluation
+from torchrl_gpu.evaluation.side_by_side import episode_bytes, num_side_by_side
+from torchrl_gpu.evaluation.suite import Suite
+from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.recordings import CHOICES
+from torchrl_gpu.recordings.episodes import EpisodeRecorder
+
+_WHERE = "record_episodes"
+_MOST_SIDE_BY_SIDE = 64  # each that is written has an encoder of its own
+_MOST_STEPS = 10_000  # of an episode
+
+
+def record_episodes(
+    suite: Suite[Any, Any],
+    policy: Policy,
+    folder: str | os.PathLike[str],
+    episodes: int,
+    *,
+    choose: str = "all",
+    most: int = 10,
+    by: str | None = None,
+    below: float | None = None,
+    size: Sequence[int] = (480, 640),
+    fps: float = 10.0,
+    facts: Mapping[str, Any] | None = None,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Path]:
+    """Plays the first episodes of a suite greedily, and writes those that are chosen: `episode-NUMBER.mcap` each.
+
+    To choose, all are played once without pictures; those that are chosen are then played again, in the same batches,
+    so that they are the same to the bit. See `EpisodeRecorder` for what a file holds; its metadata tells environment,
+    seed, number, return, length and outcomes. A file has its name once the episode is written.
+
+    Args:
+        suite: Gives the environment and its episodes.
+        policy: Acts; made for `suite.env`.
+        folder: Made when the first file is.
+        episodes: How many are played.
+        choose: "all"; "worst" or "best" by a metric; or "failures": those whose metric is below a limit.
+        most: Files at most, but of "all".
+        by: The metric: an outcome of the environment, or "return"; None for its first outcome, else the return.
+        below: The limit of failures; None for 1 where the metric is a flag, such as success.
+        size: Height and width of the pictures.
+        fps: Steps per second.
+        facts: More for the metadata.
+        progress: Told after every batch that was looked at or recorded how many episodes are done.
+
+    Returns:
+        The files, in the order of the episodes.
+
+    Raises:
+        ValueError: An argument is something else, or the environment cannot be drawn.
+    """
+    arguments.choice(_WHERE, "choose", choose, CHOICES)
+    episodes, most = (arguments.whole(_WHERE, *each, 1) for each in (("episodes", episodes), ("most", most)))
+    viewable(suite.env)
+    names = [*suite.env.outcome_names, "return"]
+    by = arguments.choice(_WHERE, "by", names[0] if by is None else by, names)
+    per_episode = episode_bytes(suite.env, policy)
+    side_by_side = num_side_by_side(min(episodes, _MOST_SIDE_BY_SIDE), per_episode, suite.env.device)
+    env, chosen = suite.like(side_by_side), list(range(episodes))
+    batches = range(0, episodes, side_by_side)
+    if choose != "all":
+        parts = []
+        for first in batches:
+            suite.begin(env, first)
+            parts.append(_play(env, policy, min(side_by_side, episodes - first), {})[by])
+            progress(min(episodes, first + side_by_side))
+        chosen = choose_episodes(torch.cat(parts), choose, most, by, below)
+    paths: list[Path] = []
+    for first in batches:
+        rows = [each - first for each in chosen if first <= each < first + side_by_side]
+        if rows:
+            suite.begin(env, first)
+            about = {"env": type(env).__name__, "seed": env.seed, **(facts or {})}
+            paths += _record(env, policy, Path(folder), first, rows, about, size, fps)
+        progress(min(episodes, first + side_by_side))
+    return paths
+
+
+def choose_episodes(values: Tensor, choose: str, most: int, by: str, below: float | None = None) -> list[int]:
+    """Numbers of episodes in their order, by what they came to.
+
+    Args:
+        values: (E,), the metric; bool where it is a flag.
+        choose, most, below: As in `record_episodes`; equal ones are taken in their order.
+        by: Name of the metric, for messages.
+
+    Raises:
+        ValueError: Failures are asked for by a number, without a limit.
+    """
+    if choose == "failures":
+        if below is None and values.dtype != torch.bool:
+            raise ValueError(f"{_WHERE}: want below to say which {by} is a failure, since it is no flag; got None")
+        failed = values.double() < (1.0 if below is None else below)
+        return failed.nonzero().flatten().tolist()[:most]
+    ranked = values.double().argsort(descending=choose == "best", stable=True)
+    return sorted(ranked[:most].tolist())
+
+
+def _record(
+    env: BatchedEnv,
+    policy: Policy,
+    folder: Path,
+    first: int,
+    rows: Sequence[int],
+    facts: Mapping[str, Any],
+    size: Sequence[int],
+    fps: float,
+) -> list[Path]:
+    """Plays a batch, and writes some of its rows; none of them where that fails."""
+    view = viewable(env)
+    paths = {row: folder / f"episode-{first + row:06d}.mcap" for row in rows}
+    with ExitStack() as open_files:
+        recorders = {}
+        for row, path in paths.items():
+            recorders[row] = open_files.enter_context(EpisodeRecorder(path, view, row, size=size, fps=fps))
+        ends = _play(env, policy, max(rows) + 1, recorders)
+        for row, recorder in recorders.items():
+            reached = {name: values[row].item() for name, values in ends.items()}
+            recorder.describe({"episode": first + row, **reached, **facts})
+    return list(paths.values())
+
+
+def _play(
+    env: BatchedEnv, policy: Policy, num_episodes: int, recorders: Mapping[int, EpisodeRecorder]
+) -> dict[str, Tensor]:
+    """Plays the first episode of so many rows, and writes some; return, length and outcomes of all, (E,) on the CPU."""
+    over = torch.arange(env.num_envs, device=env.device) >= num_episodes  # (N,)
+    length, returned = torch.zeros_like(over, dtype=torch.int64), torch.zeros_like(over, dtype=torch.float64)
+    outcomes: dict[str, Tensor] = {}
+    recorded, step = dict(recorders), 0
+    with evaluation(env, policy) as current:
+        for recorder in recorded.values():
+            recorder.look()
+        while not over.all():
+            step += 1
+            decided = policy(current)
+            for recorder in recorded.values():
+                recorder.decide(decided, env.action_keys)
+            stepped = env.step(decided)
+            after, reward = stepped["next"], mean_reward(env, stepped["next"])
+            length += ~over
+            returned += torch.where(over, 0.0, reward)
+            for name, values in env.episode_outcomes(after).items():
+                reached = values.reshape(env.num_envs)
+                outcomes[name] = torch.where(over, outcomes.get(name, reached), reached)
+            for recorder in recorded.values():
+                recorder.advance(reward[recorder.row].item())
+                recorder.look()
+            over = over | after["done"].reshape(env.num_envs) | (step == _MOST_STEPS)
+            recorded = {row: each for row, each in recorded.items() if not over[row]}
+            current = env.maybe_reset(env.step_mdp(stepped))
+    ends = {**outcomes, "return": returned, "length": length}
+    return {name: values[:num_episodes].cpu() for name, values in ends.items()}

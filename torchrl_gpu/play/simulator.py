@@ -1,0 +1,115 @@
+"""A simulator of one's own: a policy drives its scene while browsers watch its camera."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.policies import InferencePolicy, load_policy
+from torchrl_gpu.streaming import GpuFramePipeline, StreamServer
+
+if TYPE_CHECKING:
+    from torchrl_gpu.streaming.codecs.images import Frame
+
+STREAM = "camera"
+
+
+class Simulator(Protocol):
+    """A scene with a camera, whatever simulates it."""
+
+    def observe(self) -> Tensor:
+        """What a policy reads, (F,) float32, on any device."""
+
+    def step(self, action: Tensor | None) -> None:
+        """Goes on by one period; None where nobody decides.
+
+        Args:
+            action: (D,) float32, or () int64 of a choice, on the device of the observation.
+        """
+
+    def render(self) -> Frame:
+        """uint8 (H, W, 3) RGB; a tensor on a GPU stays there until it is encoded."""
+
+
+class Driven(NamedTuple):
+    """What `drive` did.
+
+    Attributes:
+        steps: Periods.
+        pictures: Pictures that were rendered, because they were wanted.
+        inference_ms: Median time of a decision; None without a policy.
+    """
+
+    steps: int
+    pictures: int
+    inference_ms: float | None
+
+
+def drive(
+    simulator: Simulator,
+    server: StreamServer,
+    policy: InferencePolicy | None = None,
+    *,
+    steps: int | None = None,
+    period_s: float = 1 / 30,
+) -> Driven:
+    """Lets a policy drive a scene in real time, and publishes its camera whenever somebody wants a picture.
+
+    Args:
+        simulator: The scene.
+        server: Shows the stream "camera", with the number of the step and how long the policy took.
+        policy: Decides in every period by one vector; None leaves the scene to itself.
+        steps: After which it returns; None goes on.
+        period_s: From one step to the next; a step that takes longer delays those behind it.
+    """
+    server.declare(STREAM)
+    took: list[float] = []
+    pictures = 0
+    due = time.perf_counter()
+    for step in itertools.count() if steps is None else range(steps):
+        meta: dict[str, Any] = {"step": step}
+        action = None
+        if policy is not None:
+            began = time.perf_counter()
+            action = policy(simulator.observe())
+            assert isinstance(action, Tensor)
+            took = [*took[-999:], 1e3 * (time.perf_counter() - began)]
+            meta["inference_ms"] = round(took[-1], 3)
+        simulator.step(action)
+        if server.wanted(STREAM):
+            server.publish(simulator.render(), STREAM, meta)
+            pictures += 1
+        due = max(due + period_s, time.perf_counter())
+        time.sleep(max(0.0, due - time.perf_counter()))
+    return Driven(step + 1, pictures, torch.tensor(took).median().item() if took else None)
+
+
+def main(make: Callable[[str], Simulator], description: str | None, fps: float = 30.0) -> None:
+    """A command line around `drive`.
+
+    Args:
+        make: Makes the scene for a device, before anything else looks at that: simulators want to be first.
+        description: Of the program.
+        fps: Periods in a second.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--policy", help="a file that load_policy reads; without one nobody decides")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8080, help="or the next that is free (default: %(default)s)")
+    parser.add_argument("--steps", type=int, help="after which it ends; runs on without")
+    args = parser.parse_args()
+    simulator = make(args.device)
+    pipeline = GpuFramePipeline(args.device, fps=fps)
+    policy = None if args.policy is None else load_policy(args.policy, args.device)
+    print(f"Device: {pipeline.device}")
+    with pipeline, StreamServer(port=args.port, port_tries=20, fps=fps, pipeline=pipeline) as server:
+        print(f"Watch at {server.url}", flush=True)
+        driven = drive(simulator, server, policy, steps=args.steps, period_s=1 / fps)
+    decided = "nobody decided" if driven.inference_ms is None else f"a decision took {driven.inference_ms:.2f} ms"
+    print(f"{driven.steps} steps, {driven.pictures} pictures; {decided}")

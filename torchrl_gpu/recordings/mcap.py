@@ -1,0 +1,190 @@
+"""MCAP files of video, scenes and numbers, each topic with its schema inside."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torchrl_gpu import arguments
+from torchrl_gpu.envs.viewable import Shape
+from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.streaming.codecs.h264 import H264Encoder
+
+if TYPE_CHECKING:
+    from torchrl_gpu.streaming.codecs.images import Frame
+
+WORLD = "world"  # the frame of reference of scenes
+_WHERE = "McapWriter"
+_KEY_FRAME_PERIOD_S = 2.0  # how far a program that seeks has to decode
+_CHUNK_BYTES = 1 << 17  # what a program that is killed may lose
+_EDGE = 0.004  # width of the lines of an outline, of its longest side
+_CORNERS = np.array(list(itertools.product((-0.5, 0.5), repeat=3)))
+_EDGES = np.array([(i, j) for i in range(8) for j in range(i) if (i ^ j).bit_count() == 1])  # corners of a cuboid
+
+
+class McapWriter:
+    """An MCAP file of protobuf messages that Foxglove shows without an extension, and Rerun reads by their schemas.
+
+    Messages are to come in the order of their times, nanoseconds since 1970. The file has its name from `close` on;
+    until then ".part" stands behind it, and of a program that is killed in between, that one can be read up to its
+    last chunk of 128 KiB. Leaving a `with` block closes it; by an exception, nothing is left. One thread at a time.
+
+    Args:
+        path: Where to; parent folders are made, and a file of that name is replaced.
+        fps: Frames per second that the rate control of the video counts on.
+
+    Raises:
+        ValueError: `fps` is not 0.1 to 1000.
+        ModuleNotFoundError: The extra `mcap` or PyAV is not installed.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fps: float = 10.0) -> None:
+        self.fps = arguments.number(_WHERE, "fps", fps, 0.1, 1000.0)
+        self._schemas = _schemas()
+        load("av"), load("cv2")
+        self.path = Path(path)
+        self._part = self.path.with_name(self.path.name + ".part")
+        self._encoders: dict[str, H264Encoder] = {}
+        self._num_frames: dict[str, int] = {}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self._part.open("wb")
+        self._writer = load("mcap_protobuf.writer", "mcap", _WHERE).Writer(self._file, chunk_size=_CHUNK_BYTES)
+        self._closed = False
+
+    def describe(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Adds a record of metadata: what is known of the file, as text by name."""
+        self._writer.add_metadata(name, {key: str(value) for key, value in facts.items()})
+
+    def write_video(self, topic: str, frame: Frame, time_ns: int) -> None:
+        """Appends a frame H×W×3 uint8, on any device, as `foxglove.CompressedVideo`: H.264, Annex B, no B-frames.
+
+        A frame every two seconds can be decoded without those before it, and so can the first of another size.
+
+        Raises:
+            ValueError: The frame is something else.
+        """
+        encoder, number = self._encoders.get(topic), self._num_frames.get(topic, 0)
+        if encoder is None:
+            encoder = self._encoders[topic] = H264Encoder(frame.shape[1], frame.shape[0], self.fps)
+        packet = encoder.encode(frame, number % max(1, round(_KEY_FRAME_PERIOD_S * self.fps)) == 0)
+        self._num_frames[topic] = number + 1
+        message = self._schemas.CompressedVideo(frame_id=topic.strip("/"), data=packet.data, format="h264")
+        self._write(topic, message, time_ns)
+
+    def write_scene(self, topic: str, shapes: Sequence[Shape], time_ns: int) -> None:
+        """Replaces the bodies of the topic, as one entity of a `foxglove.SceneUpdate`."""
+        update = self._schemas.SceneUpdate()
+        entity = update.entities.add(frame_id=WORLD, id=topic.strip("/"))
+        _set_time(entity.timestamp, time_ns)
+        for shape in shapes:
+            _add(entity, shape)
+        self._write(topic, update, time_ns)
+
+    def write_scalar(self, topic: str, value: float, time_ns: int) -> None:
+        """Appends a number, as `value` of a `torchrl_gpu.Scalar`."""
+        self._write(topic, self._schemas.Scalar(value=value), time_ns)
+
+    def write_vector(self, topic: str, values: Sequence[float] | np.ndarray, time_ns: int) -> None:
+        """Appends some numbers, as `values` of a `torchrl_gpu.Vector`."""
+        self._write(topic, self._schemas.Vector(values=np.asarray(values, np.float64).ravel().tolist()), time_ns)
+
+    def close(self) -> None:
+        """Finishes the file and gives it its name. Closing again does nothing.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        if not self._closed:
+            try:
+                self._writer.finish()
+            finally:
+                self._free()
+            os.replace(self._part, self.path)
+
+    def discard(self) -> None:
+        """Leaves nothing behind; does nothing once the file is closed."""
+        if not self._closed:
+            self._free()
+            self._part.unlink(missing_ok=True)
+
+    def __enter__(self) -> McapWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def _write(self, topic: str, message: Any, time_ns: int) -> None:
+        if self._closed:
+            raise RuntimeError(f"{_WHERE}: want an open writer; got one that was closed")
+        if hasattr(message, "timestamp"):
+            _set_time(message.timestamp, time_ns)
+        self._writer.write_message(topic, message, log_time=time_ns, publish_time=time_ns)
+
+    def _free(self) -> None:
+        self._closed = True
+        self._file.close()
+        for encoder in self._encoders.values():
+            encoder.close()
+
+
+def _set_time(timestamp: Any, time_ns: int) -> None:
+    timestamp.seconds, timestamp.nanos = divmod(time_ns, 1_000_000_000)
+
+
+def _add(entity: Any, shape: Shape) -> None:
+    """Adds a shape to a `foxglove.SceneEntity`."""
+    size = [float(side) for side in shape.size]
+    lists = {"cuboid": entity.cubes, "cylinder": entity.cylinders, "outline": entity.lines}
+    primitive = lists[shape.kind].add()
+    _set(primitive.pose.position, "xyz", shape.center)
+    _set(primitive.pose.orientation, "wxyz", shape.quaternion)
+    _set(primitive.color, "rgba", shape.color)
+    if shape.kind == "outline":
+        primitive.type, primitive.thickness = primitive.LINE_LIST, _EDGE * max(size)
+        for corner in (_CORNERS * size)[_EDGES.ravel()]:
+            _set(primitive.points.add(), "xyz", corner)
+        return
+    _set(primitive.size, "xyz", size)
+    if shape.kind == "cylinder":
+        primitive.bottom_scale = primitive.top_scale = 1.0
+
+
+def _set(message: Any, names: str, values: Sequence[float] | np.ndarray) -> None:
+    for name, value in zip(names, values, strict=True):
+        setattr(message, name, float(value))
+
+
+@lru_cache
+def _schemas() -> SimpleNamespace:
+    """Classes of the messages: two of Foxglove's well-known ones, and two of numbers, for which it has none."""
+    found = SimpleNamespace()
+    for name in ("CompressedVideo", "SceneUpdate"):
+        module = load(f"foxglove_schemas_protobuf.{name}_pb2", "mcap", _WHERE)
+        setattr(found, name, getattr(module, name))
+    found.Scalar, found.Vector = _numbers("Scalar", "value"), _numbers("Vector", "values", several=True)
+    return found
+
+
+def _numbers(name: str, field: str, several: bool = False) -> Any:
+    """A message class of a time and a number, or several."""
+    names = ("descriptor_pb2", "descriptor_pool", "message_factory", "timestamp_pb2")
+    descriptors, pools, factory, times = (load(f"google.protobuf.{each}", "mcap", _WHERE) for each in names)
+    path, time, Field = f"torchrl_gpu/{name}.proto", times.DESCRIPTOR.name, descriptors.FieldDescriptorProto
+    file = descriptors.FileDescriptorProto(name=path, package="torchrl_gpu", syntax="proto3", dependency=[time])
+    fields = file.message_type.add(name=name).field
+    once, often, kind = Field.LABEL_OPTIONAL, Field.LABEL_REPEATED, ".google.protobuf.Timestamp"
+    fields.add(name="timestamp", number=1, label=once, type=Field.TYPE_MESSAGE, type_name=kind)
+    fields.add(name=field, number=2, label=often if several else once, type=Field.TYPE_DOUBLE)
+    pool = pools.Default()
+    pool.Add(file)
+    return factory.GetMessageClass(pool.FindMessageTypeByName(f"torchrl_gpu.{name}"))

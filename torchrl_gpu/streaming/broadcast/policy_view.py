@@ -1,0 +1,102 @@
+"""What a policy saw and did at one moment, for the page: of a robot as of a training run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from torchrl_gpu.streaming.broadcast.frames import Scalar
+from torchrl_gpu.streaming.codecs.images import to_array
+
+if TYPE_CHECKING:
+    import torch
+
+    from torchrl_gpu.streaming.codecs.images import Frame
+
+MAX_ACTIONS = 32  # values of an action that are shown
+SEEN = "seen"  # the overlay of a stream that shows what the policy saw
+_MAX_NAME, _MAX_POLICY = 32, 64
+
+
+class PolicyView(NamedTuple):
+    """What a policy saw and did at one moment; see `StreamServer.show_policy`. Whatever is None is not shown.
+
+    Attributes:
+        frame: What the camera showed: any frame that `StreamServer.publish` takes.
+        seen: What the policy was given of it, in the same formats; see `observation_picture` for what a network takes.
+        action: Its values on the host, in their order or by name; the first 32 are shown.
+        inference_ms: How long it took to decide.
+        message_age_s: How old the newest message was when it was decided on.
+        stale: Whether that was too old, so that the action is the safe one and not the policy's.
+        confidence: The policy's own, in [0, 1].
+        policy: Name of the policy.
+    """
+
+    frame: Frame | None = None
+    seen: Frame | None = None
+    action: Sequence[float] | np.ndarray | torch.Tensor | Mapping[str, float] | None = None
+    inference_ms: float | None = None
+    message_age_s: float | None = None
+    stale: bool | None = None
+    confidence: float | None = None
+    policy: str | None = None
+
+    def facts(self) -> dict[str, Scalar]:
+        """All but the frames as metadata of a picture: finite numbers, and text that is short and printable.
+
+        `policy`, `stale`, `inference_ms`, `message_age_ms`, `confidence`, and `action/NAME` for each value.
+        """
+        age_ms = None if self.message_age_s is None else 1e3 * self.message_age_s
+        numbers = {"inference_ms": self.inference_ms, "message_age_ms": age_ms, "confidence": self.confidence}
+        facts: dict[str, Scalar] = {} if self.policy is None else {"policy": _line(self.policy, _MAX_POLICY)}
+        facts |= {} if self.stale is None else {"stale": bool(self.stale)}
+        facts |= {name: _number(value) for name, value in numbers.items() if value is not None}
+        return facts | {f"action/{_line(name, _MAX_NAME)}": _number(value) for name, value in self._actions()}
+
+    def _actions(self) -> list[tuple[str, Any]]:
+        if self.action is None:
+            return []
+        if isinstance(self.action, Mapping):
+            return list(self.action.items())[:MAX_ACTIONS]
+        return [(str(i), value) for i, value in enumerate(np.ravel(np.asarray(self.action))[:MAX_ACTIONS])]
+
+
+def observation_picture(observation: np.ndarray | torch.Tensor) -> np.ndarray:
+    """What a network takes, as pictures: uint8 H×W×C, or N×H×W×C for several, which `publish` tiles.
+
+    Args:
+        observation: C×H×W, or N×C×H×W such as the frames of a clip, with one channel or three. What is no uint8 is
+            normalised, so that its own least value is shown black and its greatest white; what is not finite is black.
+
+    Raises:
+        ValueError: It has another shape.
+    """
+    if not isinstance(observation, np.ndarray):
+        observation = to_array(observation if observation.element_size() == 1 else observation.float())
+    values = observation
+    if values.ndim not in (3, 4) or values.shape[-3] not in (1, 3) or not values.size:
+        raise ValueError(f"observation_picture: want (N,) C×H×W with 1 or 3 channels; got shape {values.shape}")
+    if values.dtype != np.uint8:
+        values = values.astype(np.float32)
+        finite = np.isfinite(values)
+        low, high = (values[finite].min(), values[finite].max()) if finite.any() else (0.0, 1.0)
+        scaled = (np.where(finite, values, low) - low) * (255.0 / max(high - low, 1e-12))
+        values = np.rint(scaled).astype(np.uint8)
+    return np.ascontiguousarray(np.moveaxis(values, -3, -1))
+
+
+def _line(text: object, most: int) -> str:
+    """Text in one short line, whatever it is."""
+    return "".join(each if each.isprintable() else "?" for each in str(text)[:most])
+
+
+def _number(value: Any) -> float | None:
+    """A finite number as JSON holds it; None for what is none."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
