@@ -71,7 +71,8 @@ def _episode(path: Path) -> Arrays:
         refuse(path, "observations and actions, once each", shown(names))
     if len(batch) < 2:
         refuse(path, "two rows or more", f"{len(batch)}")
-    batch, arrays = batch.slice(0, len(batch) - 1), {}
+    batch = batch.slice(0, len(batch) - 1)
+    arrays: Arrays = {}
     _collect(batch.column("actions"), f"{path}: actions", ("action",), arrays)
     _collect(batch.column("observations"), f"{path}: observations", ("observation",), arrays)
     return arrays

@@ -436,7 +436,7 @@ def test_the_page_shows_the_camera_what_the_policy_saw_and_the_metrics() -> None
         assert made.metrics()["camera_errors"] == 0
         streams = {stream["name"]: stream for stream in hub.describe_streams()}
         assert (streams["camera"]["width"], streams["camera"]["height"]) == (12, 8)
-        assert (streams["policy"]["width"], streams["policy"]["height"]) == (6, 4)
+        assert (streams["camera:seen"]["width"], streams["camera:seen"]["height"]) == (6, 4)
         assert all(stream["published"] > 0 for stream in streams.values())
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchrl_gpu import arguments
+from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.codecs.jpeg import check_quality
 from torchrl_gpu.streaming.ros2.camera import CAMERA, SEEN, CameraOut
 from torchrl_gpu.streaming.ros2.control import Action, Control
@@ -28,7 +29,6 @@ _COUNTED = (
     *("actions", "safe_actions", "stale", "late", "bad_messages", "policy_errors", "send_errors"),
     *("camera_frames", "camera_errors", "swaps"),
 )
-_MOST_SHOWN = 32  # numbers of an action beside a picture
 
 
 class _Input(NamedTuple):
@@ -70,7 +70,7 @@ class RosBridge:
         transport: "cyclonedds", "rclpy", "zenoh", "rospy" (ROS 1), or "auto", rclpy where it can be imported and
             cyclonedds elsewhere; or a `Transport`, which the bridge closes.
         domain: Of ROS 2; None for ROS_DOMAIN_ID, or 0.
-        server: Shows the camera as the stream "camera", what the policy saw as "policy", and the metrics.
+        server: Shows the camera as the stream "camera", what the policy saw and did (`PolicyView`), and the metrics.
         pipeline: Encodes for `camera_topic`; None for one of its own.
         jpeg_quality: 1 to 100.
 
@@ -155,7 +155,6 @@ class RosBridge:
                 pipeline=self._pipeline,
                 server=server,
                 facts=self._facts,
-                seen=lambda: None if self._control is None else self._control.decider.seen,
                 rate=camera_rate,
                 quality=jpeg_quality,
                 statistics=self._statistics,
@@ -306,14 +305,24 @@ class RosBridge:
         assert self._camera_topic is not None
         self._transport.publish(self._camera_topic, COMPRESSED, data)
 
-    def _facts(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Metadata of a picture, and state of the page."""
+    def _facts(self) -> tuple[PolicyView, dict[str, Any]]:
+        """What the policy saw and did last, and state of the page."""
         found = self.metrics()
-        action = found.pop("action", [])
-        if self._control is not None and len(action) <= _MOST_SHOWN:
-            found |= {"policy": getattr(self._control.decider.policy, "name", "policy"), "action": action}
-        names = ("confidence", "safe", "inference_ms", "latency_ms")
-        return {name: found[name] for name in names if name in found}, found
+        action = found.pop("action", None)
+        if self._control is None:
+            return PolicyView(), found
+        seen = None if (picture := self._control.decider.seen) is None else picture.permute(1, 2, 0)
+        ages = self._control.ages()
+        view = PolicyView(
+            seen=seen if seen is None or seen.shape[2] == 3 else seen[..., 0],
+            action=None if action is None else dict(zip(self._names, action, strict=False)),
+            inference_ms=found.get("inference_ms"),
+            message_age_s=max(ages.values()) if ages else None,
+            stale=found.get("safe"),
+            confidence=found.get("confidence"),
+            policy=getattr(self._control.decider.policy, "name", "policy"),
+        )
+        return view, found
 
 
 def _topic(name: str, value: Any) -> str:

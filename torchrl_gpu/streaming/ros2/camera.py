@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from torchrl_gpu.streaming.broadcast import policy_view
+from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
 from torchrl_gpu.streaming.ros2.inputs import NewestMessages, Pace
 from torchrl_gpu.streaming.ros2.messages import Messages
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
     from torchrl_gpu.streaming.server import StreamServer
 
-CAMERA, SEEN = "camera", "policy"
+CAMERA = "camera"
+SEEN = f"{CAMERA}:{policy_view.SEEN}"
 NAME = "image"
 
 
@@ -29,9 +32,8 @@ class CameraOut:
         send: Sends the bytes of a `CompressedImage`; None where nobody wants one.
         messages: Writes them.
         pipeline: Encodes JPEGs; None where `send` is.
-        server: Shows the stream "camera" and, where the policy takes images, "policy", what it saw; may be None.
-        facts: What stands beside the picture: metadata, and state.
-        seen: The picture that was decided on last, or None.
+        server: Shows the stream "camera" and, where the policy takes images, "camera:seen"; may be None.
+        facts: What stands beside the picture: what the policy saw and did, without the camera's frame, and state.
         rate: Pictures a second.
         quality: Of JPEGs.
         statistics: Gets counts and errors.
@@ -45,14 +47,13 @@ class CameraOut:
         messages: Messages,
         pipeline: GpuFramePipeline | None,
         server: StreamServer | None,
-        facts: Callable[[], tuple[dict[str, Any], dict[str, Any]]],
-        seen: Callable[[], Any],
+        facts: Callable[[], tuple[PolicyView, dict[str, Any]]],
         rate: float,
         quality: int,
         statistics: Statistics,
     ) -> None:
         self._read, self._send, self._messages, self._pipeline = read, send, messages, pipeline
-        self._server, self._facts, self._seen, self._quality = server, facts, seen, quality
+        self._server, self._facts, self._quality = server, facts, quality
         self._statistics = statistics
         self._pace, self._rendered = Pace(rate), FrameSchedule(1 / rate)
         self._images = NewestMessages([NAME])
@@ -76,14 +77,12 @@ class CameraOut:
 
     def show(self, frame: Frame, stamp_ns: int, *, bgr: bool = False, frame_id: str = "") -> None:
         """Shows a frame to whoever watches, and sends it."""
-        meta, state = self._facts()
         if self._server is not None:
+            view, state = self._facts()
             self._server.state(**state)
-            if self._server.wanted(CAMERA):
-                self._server.publish(frame, CAMERA, meta, bgr=bgr)
-            if (seen := self._seen()) is not None and self._server.wanted(SEEN):
-                shown = seen.permute(1, 2, 0)
-                self._server.publish(shown if shown.shape[2] == 3 else shown[..., 0], SEEN, meta)
+            self._server.show_policy(view._replace(frame=frame, seen=None), CAMERA, bgr=bgr)
+            if view.seen is not None:  # whose blue comes last, whatever the camera's
+                self._server.show_policy(view, CAMERA)
         if self._send is not None:
             assert self._pipeline is not None
             jpeg = self._pipeline.encode_jpeg(frame, self._quality, bgr=bgr)
