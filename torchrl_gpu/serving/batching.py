@@ -104,7 +104,7 @@ class Batching:
 
     async def _gather(self) -> None:
         """Waits for as many requests as there were last time, within bounds."""
-        if len(self._waiting) >= self._expected:
+        if len(self._waiting) >= self._expected or not self._wait_s:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(self._wait_s):

@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     add("checkpoint", help="of a run, or a file of model_state_dict, obs_dim and action_dim")
     add("--device", default="auto", help="where it decides")
     add("--max_rows", type=int, default=256, help="observations of a message, and of a forward pass")
-    add("--wait_ms", type=float, default=2.0, help="that a request may wait for others to be decided with")
+    add("--wait_ms", type=float, default=0.0, help="that a request may wait for others to be decided with")
     add("--max_body_mib", type=float, default=4.0, help="largest message")
     add_address(parser, "lets clients in")
     return parser

@@ -22,7 +22,7 @@ _MANY = 16  # passes that may wait
 
 
 def policy_server(
-    policy: InferencePolicy, *, max_rows: int = 256, wait_ms: float = 2.0, max_body_mib: float = 4.0, **options: Any
+    policy: InferencePolicy, *, max_rows: int = 256, wait_ms: float = 0.0, max_body_mib: float = 4.0, **options: Any
 ) -> StreamServer:
     """A server, not yet started, that answers observations with actions.
 
@@ -36,7 +36,8 @@ def policy_server(
     Args:
         policy: Decides, on its device.
         max_rows: Observations of one message, and of one forward pass.
-        wait_ms: How long a request may wait for others that are decided with it.
+        wait_ms: How long a request may wait for others that are decided with it; what comes while one is decided always
+            waits for the next pass.
         max_body_mib: Largest message.
         **options: Of `StreamServer`.
 
