@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchrl_gpu.play import simulator
 from torchrl_gpu.policies import load_policy
+from torchrl_gpu.streaming import PolicyView
 
 for module in ("aiohttp", "cv2", "av", "prometheus_client"):
     pytest.importorskip(module)
@@ -49,8 +50,8 @@ class Server:
         self.asked += 1
         return self.asked in self.steps
 
-    def publish(self, frame: Tensor, stream: str, meta: dict[str, Any]) -> None:
-        self.published.append((frame, stream, meta))
+    def show_policy(self, view: PolicyView, stream: str, meta: dict[str, Any]) -> None:
+        self.published.append((view, stream, meta))
 
 
 def halving(path: Path) -> Path:
@@ -68,7 +69,9 @@ def test_the_policy_decides(tmp_path: Path) -> None:
     assert (driven.steps, driven.pictures, point.drawn) == (4, 2, 2)
     assert driven.inference_ms is not None
     assert [meta["step"] for _, _, meta in server.published] == [0, 3]
-    assert all(meta["inference_ms"] > 0 for _, _, meta in server.published)
+    facts = [view.facts() for view, _, _ in server.published]
+    assert all(each["inference_ms"] > 0 and each["policy"] == policy.name for each in facts)
+    assert [[each["action/0"], each["action/1"]] for each in facts] == [[-0.5, 1.0], [-1 / 16, 1 / 8]]
 
 
 def test_without_a_policy_nobody_decides() -> None:

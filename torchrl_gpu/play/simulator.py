@@ -6,13 +6,13 @@ import argparse
 import itertools
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from torchrl_gpu.policies import InferencePolicy, load_policy
-from torchrl_gpu.streaming import GpuFramePipeline, StreamServer
+from torchrl_gpu.streaming import GpuFramePipeline, PolicyView, StreamServer
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
@@ -63,7 +63,7 @@ def drive(
 
     Args:
         simulator: The scene.
-        server: Shows the stream "camera", with the number of the step and how long the policy took.
+        server: Shows the stream "camera", with the number of the step, the action and how long the policy took.
         policy: Decides in every period by one vector; None leaves the scene to itself.
         steps: After which it returns; None goes on.
         period_s: From one step to the next; a step that takes longer delays those behind it.
@@ -73,17 +73,18 @@ def drive(
     pictures = 0
     due = time.perf_counter()
     for step in itertools.count() if steps is None else range(steps):
-        meta: dict[str, Any] = {"step": step}
         action = None
         if policy is not None:
             began = time.perf_counter()
             action = policy(simulator.observe())
             assert isinstance(action, Tensor)
             took = [*took[-999:], 1e3 * (time.perf_counter() - began)]
-            meta["inference_ms"] = round(took[-1], 3)
         simulator.step(action)
         if server.wanted(STREAM):
-            server.publish(simulator.render(), STREAM, meta)
+            view = PolicyView(simulator.render())
+            if policy is not None and action is not None:
+                view = view._replace(action=action.cpu(), inference_ms=round(took[-1], 3), policy=policy.name)
+            server.show_policy(view, STREAM, {"step": step})
             pictures += 1
         due = max(due + period_s, time.perf_counter())
         time.sleep(max(0.0, due - time.perf_counter()))
