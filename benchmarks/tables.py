@@ -21,8 +21,10 @@ HERE = Path(__file__).parent
 PAGES = (
     HERE.parent / "docs" / "performance.md",
     HERE.parent / "docs" / "encoders.md",
+    HERE.parent / "docs" / "ppo.md",
     HERE.parent / "docs" / "streaming.md",
     HERE.parent / "docs" / "training.md",
+    HERE.parent / "docs" / "video.md",
     HERE.parent / "docs" / "environments" / "marine.md",
     HERE.parent / "docs" / "environments" / "meshes.md",
     HERE.parent / "docs" / "environments" / "packing_irregular.md",
@@ -110,7 +112,10 @@ def _filled(found: re.Match[str]) -> str:
     }
     if found["section"] in words:
         return found[1] + words[found["section"]]() + found[4]
-    (section, *_) = [each for each in result["sections"] if each["title"].startswith(found["section"])]
+    named = [each for each in result["sections"] if each["title"].startswith(found["section"])]
+    if not named:
+        return found[1] + MISSING + found[4]
+    section = named[0]
     return found[1] + (listed(section) if "columns" in section else _rates(section)) + found[4]
 
 
@@ -131,7 +136,9 @@ def _rates(section: dict[str, Any]) -> str:
 def listed(section: dict[str, Any]) -> str:
     """The columns that a section names, of its rows."""
     keys = section["columns"]
-    return _table([list(keys.values()), *([_figure(row[key]) for key in keys] for row in section["rows"])])
+    return _table(
+        [list(keys.values()), *([_figure(row[key]) if key in row else "" for key in keys] for row in section["rows"])]
+    )
 
 
 def _how_fast() -> str:

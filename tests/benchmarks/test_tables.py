@@ -88,7 +88,7 @@ def test_methods_beside_their_reference(tables, tmp_path, monkeypatch) -> None: 
 
 
 def test_columns_that_a_section_names(tables, tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    rows = [{"file": "a.obj", "cells": 111112, "past": 0.06437, "scale": 1.0}]
+    rows = [{"file": "a.obj", "cells": 111112, "past": 0.06437, "scale": 1.0}, {"file": "b.obj"}]
     section = {
         "title": "heightmaps",
         "columns": {"file": "file", "cells": "cells checked", "past": "past"},
@@ -97,12 +97,14 @@ def test_columns_that_a_section_names(tables, tmp_path, monkeypatch) -> None:  #
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "meshes.json").write_text(json.dumps({"sections": [section]}))
     page = tmp_path / "page.md"
-    page.write_text("<!-- table: meshes / heightmaps -->\n<!-- end -->\n")
+    page.write_text("<!-- table: meshes / heightmaps -->\n<!-- end -->\n<!-- table: meshes / other -->\n<!-- end -->\n")
     monkeypatch.setattr(tables, "HERE", tmp_path)
     monkeypatch.setattr(tables, "PAGES", (page,))
     assert tables.main([]) == 0
-    header, _, row = page.read_text().splitlines()[1:4]
+    header, _, row, part = page.read_text().splitlines()[1:5]
     assert (header, row) == ("| file | cells checked | past |", "| a.obj | 111,112 | 0.0644 |")
+    assert part.split() == ["|", "b.obj", "|", "|", "|"]
+    assert page.read_text().splitlines()[-2] == "*Not measured yet.*"
 
 
 def test_the_readme_compares_what_the_results_hold(tables) -> None:  # type: ignore[no-untyped-def]
