@@ -54,8 +54,8 @@ def test_what_is_too_large_is_made_smaller() -> None:
 def test_the_overlay_of_a_shift_is_its_own_clip() -> None:
     env = DishwashingEnv(3, observe_as="video", frame_size=(32, 32), max_steps=9, device="cpu", seed=1)
     seen = env.rollout(5)[:, -1]["next", "clip"]
-    assert list(env.overlays) == ["clip"]
+    assert list(env.overlays) == ["seen"]
     for row in range(3):
-        assert torch.equal(env.overlay("clip", row, 64, 64, None), sheet(seen[row], 64, 64))
-    assert not torch.equal(env.overlay("clip", 0, 64, 64, None), env.overlay("clip", 1, 64, 64, None))
+        assert torch.equal(env.overlay("seen", row, 64, 64, None), sheet(seen[row], 64, 64))
+    assert not torch.equal(env.overlay("seen", 0, 64, 64, None), env.overlay("seen", 1, 64, 64, None))
     assert not DishwashingEnv(1, device="cpu").overlays
