@@ -148,7 +148,9 @@ def constant_rate(config: str) -> list[str]:
 def table_row(name: str, options: list[str], episodes: int, after: list[dict[str, Any]]) -> dict[str, Any]:
     """A line of the table: what the policy is worth after so many minutes, and the updates until then."""
     told = {f"after_{each['minutes']:g}": f"{_shown(each)} ({each['updates']:,})" for each in after}
-    return {"name": name, "options": " ".join(options) or "–", "episodes": episodes, "after": after, **told}
+    commit = machine.describe(torch.device("cpu"))["commit"]
+    given = {"name": name, "options": " ".join(options) or "–", "episodes": episodes, "commit": commit}
+    return given | {"after": after, **told}
 
 
 def _shown(found: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.table import Table
@@ -83,34 +83,20 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
     ) -> EpisodeResults:
         """As in the base class. A row that is over goes on with episodes that nobody counts."""
         self._policy, clock = policy, DecisionClock(env.device)
-        over = torch.arange(env.num_envs, device=env.device) >= num_episodes
-        length, returned = torch.zeros_like(over, dtype=torch.int64), torch.zeros_like(over, dtype=torch.float64)
-        outcomes: dict[str, Tensor] = {}
         actions: list[dict[str, list[Any]]] = [{} for _ in range(num_episodes * self._keeps_actions)]
-        step = 0
-        with evaluation(env, policy) as current:
-            watch(env, step, torch.zeros_like(over))
-            while not over.all():
-                step += 1
-                chosen = clock.time(int((~over).sum()), policy, current)
-                if self._keeps_actions:
-                    _add_actions(env, chosen, over, actions)
-                stepped = env.step(chosen)
-                after = stepped["next"]
-                length += ~over
-                returned += torch.where(over, 0.0, mean_reward(env, after))
-                for name, values in env.episode_outcomes(after).items():
-                    outcomes[name] = torch.where(over, outcomes.get(name, 0.0), values.reshape(-1).double())
-                ended = (after["done"].reshape(-1) | (step == self.max_steps)) & ~over
-                watch(env, step, ended)
-                over = over | ended
-                current = env.maybe_reset(env.step_mdp(stepped))
+
+        def choose(current: TensorDictBase, over: Tensor) -> TensorDictBase:
+            chosen = clock.time(int((~over).sum()), policy, current)
+            if self._keeps_actions:
+                _add_actions(env, chosen, over, actions)
+            return chosen
+
+        ends = play_first(
+            env, policy, num_episodes, self.max_steps, choose, lambda step, _, ended: watch(env, step, ended)
+        )
+        outcomes = {name: values.double() for name, values in ends.outcomes.items()}
         return EpisodeResults(
-            returned=returned[:num_episodes].cpu(),
-            length=length[:num_episodes].cpu(),
-            outcomes={name: values[:num_episodes].cpu() for name, values in outcomes.items()},
-            actions=actions,
-            **clock.times(),
+            returned=ends.returned, length=ends.length, outcomes=outcomes, actions=actions, **clock.times()
         )
 
     def table(self, results: dict[str, EpisodeResults], name: str) -> tuple[Table, dict[str, Any]]:
@@ -188,7 +174,62 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         self.begin(env, 0)
 
 
-def mean_reward(env: BatchedEnv, after: TensorDictBase) -> Tensor:
+class Ends(NamedTuple):
+    """What episodes came to, (E,) each, on the CPU.
+
+    Attributes:
+        returned: float64.
+        length: int64.
+        outcomes: By name, in the environment's own dtypes.
+    """
+
+    returned: Tensor
+    length: Tensor
+    outcomes: dict[str, Tensor]
+
+
+def play_first(
+    env: BatchedEnv,
+    policy: Policy,
+    num_episodes: int,
+    max_steps: int,
+    choose: Callable[[TensorDictBase, Tensor], TensorDictBase],
+    watch: Callable[[int, Tensor, Tensor], None],
+) -> Ends:
+    """Plays the first episode of so many rows; a row that is over goes on with episodes that nobody counts.
+
+    Args:
+        env: About to be reset.
+        policy: Is in eval mode meanwhile.
+        num_episodes: E, at most the number of rows.
+        max_steps: Steps after which an episode counts as it stands.
+        choose: Gives what the policy makes of what is shown, and is told which rows are over, (N,) bool.
+        watch: Is told the number of each step, its rewards (N,), and which rows it ended (N,); before the first, too.
+    """
+    over = torch.arange(env.num_envs, device=env.device) >= num_episodes
+    length, returned = torch.zeros_like(over, dtype=torch.int64), torch.zeros_like(over, dtype=torch.float64)
+    outcomes: dict[str, Tensor] = {}
+    step = 0
+    with evaluation(env, policy) as current:
+        watch(step, returned, torch.zeros_like(over))
+        while not over.all():
+            step += 1
+            stepped = env.step(choose(current, over))
+            after, reward = stepped["next"], _reward(env, stepped["next"])
+            length += ~over
+            returned += torch.where(over, 0.0, reward)
+            for name, values in env.episode_outcomes(after).items():
+                reached = values.reshape(-1)
+                outcomes[name] = torch.where(over, outcomes.get(name, reached), reached)
+            ended = (after["done"].reshape(-1) | (step == max_steps)) & ~over
+            watch(step, reward, ended)
+            over = over | ended
+            current = env.maybe_reset(env.step_mdp(stepped))
+    found = {name: values[:num_episodes].cpu() for name, values in outcomes.items()}
+    return Ends(returned[:num_episodes].cpu(), length[:num_episodes].cpu(), found)
+
+
+def _reward(env: BatchedEnv, after: TensorDictBase) -> Tensor:
     """(N,) float64; the mean over the agents where there are several."""
     return torch.cat([after.get(key).reshape(env.num_envs, -1) for key in env.reward_keys], 1).double().mean(1)
 

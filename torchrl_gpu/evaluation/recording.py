@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tensordict import TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.viewable import viewable
-from torchrl_gpu.evaluation.episodes import mean_reward
-from torchrl_gpu.evaluation.results import evaluation
+from torchrl_gpu.evaluation.episodes import play_first
 from torchrl_gpu.evaluation.side_by_side import episode_bytes, num_side_by_side
 from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.policies.policy import Policy
@@ -143,30 +143,21 @@ def _play(
     env: BatchedEnv, policy: Policy, num_episodes: int, recorders: Mapping[int, EpisodeRecorder]
 ) -> dict[str, Tensor]:
     """Plays the first episode of so many rows, and writes some; return, length and outcomes of all, (E,) on the CPU."""
-    over = torch.arange(env.num_envs, device=env.device) >= num_episodes  # (N,)
-    length, returned = torch.zeros_like(over, dtype=torch.int64), torch.zeros_like(over, dtype=torch.float64)
-    outcomes: dict[str, Tensor] = {}
-    recorded, step = dict(recorders), 0
-    with evaluation(env, policy) as current:
+    recorded = dict(recorders)
+
+    def choose(current: TensorDictBase, over: Tensor) -> TensorDictBase:
+        decided = policy(current)
         for recorder in recorded.values():
+            recorder.decide(decided, env.action_keys)
+        return decided
+
+    def watch(step: int, reward: Tensor, ended: Tensor) -> None:
+        for row, recorder in list(recorded.items()):
+            if step:
+                recorder.advance(reward[row].item())
             recorder.look()
-        while not over.all():
-            step += 1
-            decided = policy(current)
-            for recorder in recorded.values():
-                recorder.decide(decided, env.action_keys)
-            stepped = env.step(decided)
-            after, reward = stepped["next"], mean_reward(env, stepped["next"])
-            length += ~over
-            returned += torch.where(over, 0.0, reward)
-            for name, values in env.episode_outcomes(after).items():
-                reached = values.reshape(env.num_envs)
-                outcomes[name] = torch.where(over, outcomes.get(name, reached), reached)
-            for recorder in recorded.values():
-                recorder.advance(reward[recorder.row].item())
-                recorder.look()
-            over = over | after["done"].reshape(env.num_envs) | (step == _MOST_STEPS)
-            recorded = {row: each for row, each in recorded.items() if not over[row]}
-            current = env.maybe_reset(env.step_mdp(stepped))
-    ends = {**outcomes, "return": returned, "length": length}
-    return {name: values[:num_episodes].cpu() for name, values in ends.items()}
+            if ended[row]:
+                del recorded[row]
+
+    ends = play_first(env, policy, num_episodes, _MOST_STEPS, choose, watch)
+    return {**ends.outcomes, "return": ends.returned, "length": ends.length}

@@ -90,22 +90,11 @@ class EpisodeRecorder:
         """Adds what is known of the episode as the metadata `episode`."""
         self.writer.describe("episode", facts)
 
-    def close(self) -> None:
-        """Finishes the file and gives it its name."""
-        self.writer.close()
-
-    def discard(self) -> None:
-        """Leaves nothing behind."""
-        self.writer.discard()
-
     def __enter__(self) -> EpisodeRecorder:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.discard()
+    def __exit__(self, *raised: Any) -> None:
+        self.writer.__exit__(*raised)
 
 
 def _array(values: Tensor) -> np.ndarray:
