@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include "afterstates.h"
 #include "balance.h"
 #include "boxes.h"
 #include "ceiling.h"
@@ -292,6 +293,28 @@ void restart(const Problem* problem, const Restart* rows) {
     spread_envs(*problem, bytes, [&](int64_t first, int64_t end) {
         for (int64_t n = first; n < end; n++) restart_one(*problem, *rows, n);
     });
+}
+
+// The value of each placement that is legal, less than any number elsewhere: (N, V, Gx, Gy).
+void value_placements(const Patches* patches, int64_t rows, const uint8_t* heights, const int64_t* extent,
+                      const uint8_t* top, const uint8_t* legal, int64_t variants, int64_t step, int64_t grid_x,
+                      int64_t grid_y, float* out) {
+    const int64_t plane = variants * grid_x * grid_y;
+    spread(rows, patches->threads, [&](int64_t n) {
+        value_placements(*patches, heights + n * patches->area(), extent + n * variants * 2, top + n * plane,
+                         legal + n * plane, variants, step, grid_x, grid_y, out + n * plane);
+    });
+}
+
+// The value of each bin, (N,).
+void value_bins(const Patches* patches, int64_t rows, const uint8_t* heights, float* out) {
+    spread(rows, rows < 64 ? 1 : patches->threads,
+           [&](int64_t n) { out[n] = value_of(*patches, heights + n * patches->area()); });
+}
+
+void learn_bins(const Patches* patches, const Learnt* to, int64_t rows, const uint8_t* heights) {
+    spread(patches->tables, patches->threads,
+           [&](int64_t table) { learn_table(*patches, *to, table, heights, rows); });
 }
 
 // Whether each of `rows` rows of `length` truth values holds a true one.

@@ -19,6 +19,7 @@ from torchrl_gpu.policies.networks.navigation import (
 from torchrl_gpu.policies.networks.vectors import VectorActor, VectorCritic, VectorGaussian, VectorScores, VectorValue
 from torchrl_gpu.policies.packing.actor_critic import PlacementLogits, PlacementValue
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
+from torchrl_gpu.policies.packing.patch_tables import PatchTables
 from torchrl_gpu.policies.packing.scores import PlacementScores
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets
@@ -53,6 +54,7 @@ __all__ = [
     "NavigationQuantiles",
     "NavigationScores",
     "NavigationValue",
+    "PatchTables",
     "PeriodicTargets",
     "PlacementAtoms",
     "PlacementLogits",

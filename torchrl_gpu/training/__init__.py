@@ -1,5 +1,6 @@
 """Training as Lightning modules, and the parts of loops of one's own."""
 
+from torchrl_gpu.training.afterstates import AfterstateLearning
 from torchrl_gpu.training.agent_run import AgentRun
 from torchrl_gpu.training.behaviour_cloning import BehaviourCloning
 from torchrl_gpu.training.collect.rollout import Rollout
@@ -15,6 +16,7 @@ from torchrl_gpu.training.replay.clips import ClipReplay
 from torchrl_gpu.training.run import EnvRun, ReplayRun
 
 __all__ = [
+    "AfterstateLearning",
     "AgentRun",
     "BehaviourCloning",
     "ClipReplay",

@@ -1,0 +1,119 @@
+"""What bins are worth by look-up tables, and so what every placement is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from torchrl_gpu import arguments
+from torchrl_gpu.envs.packing.kernels.afterstates import (
+    PatchPlan,
+    Tables,
+    learn_bins,
+    level_heights,
+    value_bins,
+    value_placements,
+)
+from torchrl_gpu.policies.packing.features import bin_of
+from torchrl_gpu.policies.spaces import AgentSpace
+
+NEVER = -1e3  # the value of what is not legal: finite, so that it can be drawn and averaged
+
+
+class PatchTables(nn.Module):
+    """Values of placements: what is gained at once, and what the bin is worth after it, by sums of table entries.
+
+    A bin's value is the utilization that is still to come. It is a sum over patches of neighbouring cells of one table
+    entry each, which the heights of the patch find; where a patch lies does not matter, but walls are seen. See
+    `kernels.afterstates`. Items are boxes of whole cells; heights that are no whole levels are rounded.
+
+    Args:
+        space: Gives the bin and the grid of placements.
+        patches: Shapes of patches, see `PatchPlan`.
+        levels: Levels that a bin is high; None for its cells, if they are at most 16, else 10.
+        initial: What every bin is worth at first: above what can be reached, so that nothing is left untried.
+    """
+
+    in_keys: ClassVar = ["box_heightmap", "item_size", "z_map", "legal_mask"]
+
+    def __init__(
+        self,
+        space: AgentSpace,
+        patches: Sequence[str] = ("2x2", "1x4", "2x3", "1x6"),
+        levels: int | None = None,
+        initial: float = 0.5,
+    ) -> None:
+        super().__init__()
+        self.bin = bin_of(space)
+        if levels is None:
+            cells = round(self.bin.size[2] / min(self.bin.cell))
+            levels = cells if cells <= 16 else 10
+        self.plan = PatchPlan(tuple(patches), levels)
+        self.plan.check_fits(self.bin.cells)
+        self.num_patches = self.plan.patches(self.bin.cells)
+        initial = arguments.number("PatchTables", "initial", initial) / self.num_patches
+        self.weight: Tensor
+        self.drift: Tensor
+        self.path: Tensor
+        self.register_buffer("weight", torch.full((self.plan.entries,), initial))
+        self.register_buffer("drift", torch.zeros(self.plan.entries))
+        self.register_buffer("path", torch.zeros(self.plan.entries))
+        self._scratch: Tensor | None = None
+
+    def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
+        """Values of all placements, in bin volumes.
+
+        Args:
+            box_heightmap: (…, X, Y) float32, metres.
+            item_size: (…, K, O, 4) float32, metres.
+            z_map: (…, K, O, Gx, Gy) float32, metres.
+            legal_mask: (…, K, O, Gx, Gy) bool.
+
+        Returns:
+            (…, K·O·Gx·Gy) float32, `NEVER` where a placement is not legal.
+        """
+        batch, (items, turns, *grid) = item_size.shape[:-3], legal_mask.shape[-4:]
+        sizes = item_size.reshape(-1, items * turns, 4)
+        cell = sizes.new_tensor(self.bin.cell)
+        extent = (sizes[..., :2] / cell).round().long()
+        top = (z_map + item_size[..., 2, None, None]).reshape(-1, items * turns, *grid)
+        after = value_placements(
+            self.levels_of(box_heightmap.reshape(-1, *self.bin.cells)),
+            extent,
+            level_heights(top, self.bin.size[2], self.plan.levels),
+            legal_mask.reshape(top.shape),
+            self.weight,
+            self.plan,
+            self.bin.step,
+        )
+        gain = sizes[..., 3] / self.bin.volume
+        return (after + gain[..., None, None]).clamp_min(NEVER).reshape(*batch, -1)
+
+    def levels_of(self, heightmap: Tensor) -> Tensor:
+        """Heightmaps (…, X, Y) in levels, uint8, of metres."""
+        return level_heights(heightmap, self.bin.size[2], self.plan.levels)
+
+    def values(self, levels: Tensor) -> Tensor:
+        """What bins (N, X, Y) uint8, in levels, are worth, (N,) float32."""
+        return value_bins(levels, self.weight, self.plan)
+
+    @torch.no_grad()
+    def learn(self, levels: Tensor, error: Tensor, counts: Tensor, rate: float) -> None:
+        """Moves the values of bins by about `rate` times their errors; see `learn_bins`.
+
+        Args:
+            levels: (N, X, Y) uint8.
+            error: (N,) float32.
+            counts: (N,) bool, whether a bin counts.
+            rate: From 0 to 1.
+        """
+        if self._scratch is None or self._scratch.device != self.weight.device:
+            self._scratch = self.weight.new_zeros(len(self.weight), 2, dtype=torch.int64)
+        tables = Tables(self.weight, self.drift, self.path)
+        learn_bins(levels, error, counts, tables, self.plan, rate, self._scratch)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**super().__getstate__(), "_scratch": None}

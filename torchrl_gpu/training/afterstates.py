@@ -1,0 +1,171 @@
+"""Learning what bins are worth after placements, as a Lightning module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from torch import Tensor
+
+from torchrl_gpu import arguments
+from torchrl_gpu.envs import BatchedEnv, PackingEnv
+from torchrl_gpu.policies.agents.legal import greedy_module
+from torchrl_gpu.policies.cloning import Cloned
+from torchrl_gpu.policies.entry import Entry
+from torchrl_gpu.policies.packing.patch_tables import PatchTables
+from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.wrapper import PolicyWrapper
+from torchrl_gpu.training.collect.rollout import Rollout
+from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
+
+TablesFactory = Callable[[AgentSpace], PatchTables]
+"""Makes the tables of an environment's space."""
+
+
+def greedy_policy(space: AgentSpace, tables: PatchTables) -> TensorDictModuleBase:
+    """Writes `action_value`, the greedy `action` and its value."""
+    return TensorDictSequential(Entry("action_value", tables), greedy_module(space))
+
+
+@final
+class AfterstateLearning(EnvRun):
+    """Learns the value of the bin that a placement leaves, by temporal differences over rollouts of the greedy policy.
+
+    What comes after a placement depends on the bin that it leaves alone, if items are independent of each other: the
+    value of that state needs no item, and all placements of an item are compared by it (Sutton and Barto 2018, 6.8,
+    "afterstates"). A training step plays `rollout_steps` steps in every environment and goes over them from the last to
+    the first, `sweeps` times: each bin moves towards what was gained next and what the next bin is worth, TD(λ). The
+    tables are `PatchTables`; there is no exploration, as items are drawn at random and values begin high.
+
+    `trainer.max_steps` counts sweeps of a rollout. There is no optimizer and no gradient: `trainer.precision` does not
+    matter. The reward of the environment must be "utilization".
+
+    Args:
+        env: Makes the `PackingEnv`, as in `EnvRun`.
+        tables: Makes the tables, once the environment is there.
+        rollout_steps: Steps in every environment per training step.
+        sweeps: Times that a rollout is gone over.
+        rate: Of the steps, at the beginning.
+        final_rate: At the end, which `trainer.max_steps` sets; the rate falls in a line. None leaves it.
+        lam: λ of the returns: 0 for the next bin's value alone, 1 for what was gained until the rollout's end.
+    """
+
+    def __init__(
+        self,
+        env: EnvFactory,
+        tables: TablesFactory = PatchTables,
+        *,
+        rollout_steps: int = 32,
+        sweeps: int = 1,
+        rate: float = 0.5,
+        final_rate: float | None = None,
+        lam: float = 0.5,
+    ) -> None:
+        super().__init__(env)
+        where = type(self).__name__
+        check_counts(where, rollout_steps=rollout_steps, sweeps=sweeps)
+        self.make_tables = tables
+        self.rollout_steps, self.sweeps = rollout_steps, sweeps
+        self.rate = arguments.number(where, "rate", rate, 0, 2, above=0)
+        self.final_rate = None if final_rate is None else arguments.number(where, "final_rate", final_rate, 0, 2)
+        self.lam = arguments.number(where, "lam", lam, 0, 1)
+        self.take_made_env()
+
+    def build(self) -> None:
+        """Makes the tables.
+
+        Raises:
+            ValueError: The environment is no `PackingEnv` of boxes whose reward is the utilization.
+        """
+        env, where = self.env, type(self).__name__
+        if not isinstance(env, PackingEnv) or not env.catalogue.flat or env.reward != "utilization":
+            came = f"{type(env).__name__} with reward {getattr(env, 'reward', 'of its own')!r}"
+            raise ValueError(f"{where}: want a PackingEnv of boxes with reward 'utilization'; got {came}")
+        if "z_map" not in env.include:
+            raise ValueError(f"{where}: want an env that includes z_map; got include={list(env.include)}")
+        self.space = AgentSpace.of(env)
+        self.tables = self.make_tables(self.space)
+
+    # -- what is told of the run --
+
+    @property
+    def learner_name(self) -> str:
+        """What the tables are of."""
+        return "afterstate values"
+
+    @property
+    def has_values(self) -> bool:
+        """Every placement has one."""
+        return True
+
+    def policy_for(self, env: BatchedEnv) -> Policy:
+        """The placement of the largest value."""
+        return PolicyWrapper(Cloned(self.space, greedy_policy(self.space, self.tables)))
+
+    def configure_optimizers(self) -> None:
+        """None: tables are no weights of a gradient."""
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what the tables observe, so that the policy can be rebuilt without an environment."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["agent_space"] = self.space.to_dict()
+
+    # -- fit --
+
+    def on_fit_start(self) -> None:
+        """Starts rollouts."""
+        super().on_fit_start()
+        env = self.env
+        assert isinstance(env, PackingEnv)
+        self.__dict__["policy"] = PolicyWrapper(Cloned(self.space, greedy_policy(self.space, self.tables)))
+        self.rollout = Rollout(env, ["box_heightmap"], n_steps=1, gamma=1.0)
+
+    def on_train_start(self) -> None:
+        """Goes on where a checkpoint was saved."""
+        self.restore_run()
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        """Plays, and goes over what was played."""
+        steps = self.play(self.policy, self.rollout_steps)
+        errors = [self._sweep(steps) for _ in range(self.updates_now(self.sweeps))]
+        if self.logs_now:
+            self.log_step({"loss": torch.stack(errors).mean(), "rate": self.present_rate, **self.outcomes, "frames": self.frames})
+
+    @property
+    def present_rate(self) -> float:
+        """Of the steps, by the share of `trainer.max_steps` that is over."""
+        most = self.trainer.max_steps
+        if self.final_rate is None or most < 1:
+            return self.rate
+        return self.rate + (self.final_rate - self.rate) * min(1.0, self.trainer.global_step / most)
+
+    @torch.no_grad()
+    def _sweep(self, steps: TensorDictBase) -> Tensor:
+        """Learns from trajectories (N, T), from their last steps to their first; the mean square of the errors.
+
+        The last bin of a trajectory that goes on is not learnt from: what came after it is not known yet.
+        """
+        tables, rate = self.tables, self.present_rate
+        after = steps["next"]
+        levels = tables.levels_of(after["box_heightmap"]).unbind(1)
+        reward, done = after["reward"][..., 0].unbind(1), after["done"][..., 0].unbind(1)
+        last = len(levels) - 1
+        goal, counts, squares = torch.zeros_like(reward[0]), done[last], []
+        for t in range(last, -1, -1):
+            error = goal - tables.values(levels[t])
+            tables.learn(levels[t], error, counts, rate)
+            squares.append(torch.where(counts, error.square(), 0.0).mean())
+            if t == 0:
+                break
+            value = tables.values(levels[t])
+            known = goal if t < last else torch.where(done[t], goal, value)
+            goal = torch.where(done[t - 1], 0.0, reward[t] + torch.lerp(value, known, self.lam))
+            counts = torch.ones_like(counts)
+        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+        progress.increment_ready()  # Lightning counts steps of optimizers; they are `global_step`
+        progress.increment_completed()
+        return torch.stack(squares).mean()
