@@ -1,47 +1,65 @@
-"""The baselines in every protocol: prints the table of `docs/environments/packing.md` and writes its figures as JSON.
+"""The baselines on the fixed suite of every protocol: prints the table of `docs/packing-protocols.md`, figures as JSON.
 
-python benchmarks/baselines.py --num_episodes 1000 --output benchmarks/results/baselines.json
+python benchmarks/baselines.py --output benchmarks/results/packing_baselines.json
+
+It is `torchrl-gpu evaluate bpp10 --protocol NAME` for each protocol; one that the file has already is not packed again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from rich.progress import track
+import torch
 
-from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol
-from torchrl_gpu.evaluation.packing.episodes import Score, evaluate
-from torchrl_gpu.policies.packing import baselines
+from torchrl_gpu import machine
+from torchrl_gpu.envs.packing.protocols import PROTOCOLS
+from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite, protocol_table
+from torchrl_gpu.evaluation.reports import print_whole, write_json
+from torchrl_gpu.policies.packing import BASELINES, baselines
 
 
 def main() -> None:
-    """Packs the same episodes with every baseline, one protocol after the other."""
+    """Packs the same sequences with every baseline, one protocol after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--num_episodes", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=1_000_003)
+    parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, default=list(PROTOCOLS))
+    parser.add_argument("--policies", nargs="+", choices=BASELINES, default=list(BASELINES))
+    parser.add_argument("--cases", type=int)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/baselines.json"))
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/packing_baselines.json"))
     args = parser.parse_args()
-    results: dict[str, list[Score]] = {}
-    for name in track(PROTOCOLS, "protocols"):
-        env = make_protocol(name, args.num_episodes, seed=args.seed, device=args.device, include=["z_map"])
-        results[name] = [evaluate(env, policy).score(label) for label, policy in baselines(env).items()]
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps({k: [asdict(row) for row in v] for k, v in results.items()}, indent=2) + "\n")
-    print(markdown(results))
-
-
-def markdown(results: dict[str, list[Score]]) -> str:
-    """The table, a row for each baseline: mean utilization ± standard error in per cent / items packed."""
-    lines = ["| policy | " + " | ".join(results) + " |", "|---" * (len(results) + 1) + "|"]
-    for rows in zip(*results.values(), strict=True):
-        cells = [
-            f"{100 * row.utilization:.1f} ± {100 * row.utilization_error:.1f} / {row.num_packed:.1f}" for row in rows
+    found: dict[str, Any] = json.loads(args.output.read_text()) if args.output.exists() else {"protocols": {}}
+    for name in args.protocols:
+        suite = ProtocolSuite(name, args.cases, device=args.device)
+        made = found["protocols"].get(name, {"policies": []})
+        missing = [
+            word for word in args.policies if BASELINES[word][0] not in {row["policy"] for row in made["policies"]}
         ]
-        lines.append(f"| {rows[0].policy} | " + " | ".join(cells) + " |")
+        for word in missing:
+            report = suite.compared(baselines(suite.env, [word]), timed=2)
+            for row in report["policies"]:
+                del row["utilizations"]
+            made = report | {"policies": [*made["policies"], *report["policies"]]}
+            found["protocols"][name] = made
+            found["machine"] = machine.describe(torch.device(suite.env.device))
+            write_json(args.output, found)
+        print_whole(protocol_table(made))
+    print(markdown(found["protocols"]))
+
+
+def markdown(protocols: dict[str, Any]) -> str:
+    """The table, a row for each baseline: mean utilization ± standard error in per cent / items packed."""
+    lines = ["| policy | " + " | ".join(protocols) + " |", "|---" * (len(protocols) + 1) + "|"]
+    by_name = [{row["policy"]: row for row in report["policies"]} for report in protocols.values()]
+    for name in by_name[0]:
+        rows = [each[name] for each in by_name if name in each]
+        cells = [
+            f"{100 * row['utilization']:.1f} ± {100 * row['utilization_error']:.1f} / {row['num_packed']:.1f}"
+            for row in rows
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

@@ -1,7 +1,8 @@
 """A policy beside its baselines on episodes that it never trained on: a table, and JSON with all that decided it.
 
 Of irregular packing a table for each set of objects and setting, as in Huang et al., RA-L 2023. The name of a shipped
-config may stand in place of --config. Options that are not listed go to the config, as in `lightning test`.
+config may stand in place of --config. Options that are not listed go to the config, as in `lightning test`. With `bpp10
+--protocol NAME` in place of a config any policies are compared on a published protocol: see `bpp10 --help`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ OF_IRREGULAR = ("sets", "shapes", "meshes", "unit", "visible", "steps", "resolut
 
 def main(argv: list[str]) -> None:
     """Prints the tables and writes the JSON."""
+    if argv[:1] == ["bpp10"]:
+        from torchrl_gpu import evaluate_protocol
+
+        evaluate_protocol.main(argv[1:])
+        return
     parser = _parser()
     args, rest = parser.parse_known_args(["--config", *argv] if argv and argv[0][0] != "-" else argv)
     _check(args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -25,12 +26,14 @@ def test_operators_that_are_right_pass() -> None:
     assert check.problem() == ""
 
 
-@pytest.mark.parametrize("name", ["draw_bits", "pick_true", "any_true"])
+@pytest.mark.parametrize("name", ["draw_bits", "pick_true", "any_true", "cut_boxes", "cut_items"])
 def test_one_that_is_wrong_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = getattr(operators, name)
 
-    def wrong(*arguments: torch.Tensor) -> torch.Tensor:
+    def wrong(*arguments: Any) -> Any:
         out = right(*arguments)
+        if isinstance(out, tuple):
+            return out[0], out[1] + 1
         return out.logical_not() if out.dtype == torch.bool else out + 1
 
     monkeypatch.setattr(operators, name, wrong)

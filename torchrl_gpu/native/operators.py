@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,6 +80,59 @@ def any_true(values: Tensor) -> Tensor:
     out = torch.empty(values.shape[0], dtype=torch.bool)
     library().any_true(_at(values), c_int64(values.shape[0]), c_int64(prod(values.shape[1:])), _at(out))
     return out
+
+
+def cut_boxes(key: Tensor, cuts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Whole sequences of boxes cut from a bin, see `envs.packing.items.cutting.CutSequences`.
+
+    Args:
+        key: (B,) int64.
+        cuts: Sides of the bin, smallest and largest side of a box, 1 for layers, most boxes T, rounds of cuts.
+
+    Returns:
+        Corners (B, T, 3), 0 behind the last box, and places in the catalogue (B, T), −1 there; int64.
+    """
+    key = tensor("cut_boxes", "key", key, torch.int64, _shape(key)[:1], _CPU).contiguous()
+    most = cuts[-2]
+    corner, rows = key.new_empty(len(key), most, 3), key.new_empty(len(key), most)
+    threads = c_int64(torch.get_num_threads())
+    library().cut_boxes(_numbers(cuts), _at(key), c_int64(len(key)), threads, _at(corner), _at(rows))
+    return corner, rows
+
+
+def cut_items(
+    key: Tensor, position: Tensor, cuts: Sequence[int], kept_key: Tensor, last: Tensor, kept: Tensor
+) -> Tensor:
+    """Boxes at places (N, K) of the sequences of keys (N,), of which each row keeps the last two; int64 (N, K).
+
+    Args:
+        key: (N,) int64.
+        position: (N, K) int64; what is outside [0, T) gives the nearest place.
+        cuts: As in `cut_boxes`.
+        kept_key: (N, 2) int64, the keys of those kept; −1 for none. Written, as the two that follow.
+        last: (N,) int64, which of the two was read last.
+        kept: (N, 2, T) int64.
+    """
+    rows = len(key)
+    forms = {
+        "key": (key, (rows,)),
+        "position": (position, (rows, *_shape(position)[1:2])),
+        "kept_key": (kept_key, (rows, 2)),
+        "last": (last, (rows,)),
+        "kept": (kept, (rows, 2, cuts[-2])),
+    }
+    key, position, *kept_before = (
+        tensor("cut_items", name, value, torch.int64, shape, _CPU).contiguous()
+        for name, (value, shape) in forms.items()
+    )
+    out = torch.empty_like(position)
+    sizes = c_int64(rows), c_int64(position.shape[1])
+    library().cut_items(_numbers(cuts), _at(key), _at(position), *sizes, *map(_at, kept_before), _at(out))
+    return out
+
+
+def _numbers(values: Sequence[int]) -> Any:
+    return (c_int64 * len(values))(*values)
 
 
 def _shape(value: object) -> tuple[int, ...]:

@@ -8,6 +8,7 @@
 #include "balance.h"
 #include "boxes.h"
 #include "ceiling.h"
+#include "cuts.h"
 #include "growth.h"
 #include "problem.h"
 #include "solids.h"
@@ -340,6 +341,40 @@ void draw_bits(const int64_t* key, const int64_t* counter, int64_t size, int64_t
         return x ^ (x >> 16);
     };
     for (int64_t i = 0; i < size; i++) out[i] = mix(mix(uint32_t(key[i])) ^ mix(uint32_t(counter[i]) + 0x9E3779B9u));
+}
+
+// Whole sequences of boxes cut from a bin, by keys: corners (rows, most, 3) and catalogue rows (rows, most).
+void cut_boxes(const int64_t* cuts, const int64_t* key, int64_t rows, int64_t threads, int64_t* corner, int64_t* out) {
+    const Cuts& c = *reinterpret_cast<const Cuts*>(cuts);
+    const int64_t parts = std::min<int64_t>(rows, 4 * threads), size = (rows + parts - 1) / std::max<int64_t>(parts, 1);
+    spread(parts, threads, [&](int64_t part) {
+        std::vector<CutPiece> pieces;
+        for (int64_t n = part * size; n < std::min((part + 1) * size, rows); n++) {
+            cut_whole(c, key[n], pieces);
+            lay_cuts(c, pieces, corner + 3 * n * c.most, out + n * c.most);
+        }
+    });
+}
+
+// Catalogue rows at `places` places of the sequence of each key, the nearest that there are. Row n keeps the last two: `kept_key` (rows, 2), which
+// of them was asked for last, and `kept` (rows, 2, most).
+void cut_items(const int64_t* cuts, const int64_t* key, const int64_t* position, int64_t rows, int64_t places,
+               int64_t* kept_key, int64_t* last, int64_t* kept, int64_t* out) {
+    const Cuts& c = *reinterpret_cast<const Cuts*>(cuts);
+    std::vector<CutPiece> pieces;
+    for (int64_t n = 0; n < rows; n++) {
+        int64_t way = last[n] & 1;
+        if (kept_key[2 * n + way] != key[n]) way = 1 - way;
+        int64_t* sequence = kept + (2 * n + way) * c.most;
+        if (kept_key[2 * n + way] != key[n]) {
+            cut_whole(c, key[n], pieces);
+            lay_cuts(c, pieces, nullptr, sequence);
+            kept_key[2 * n + way] = key[n];
+        }
+        last[n] = way;
+        for (int64_t k = 0; k < places; k++)
+            out[n * places + k] = sequence[std::clamp<int64_t>(position[n * places + k], 0, c.most - 1)];
+    }
 }
 
 // Add-max steps per second of all threads together, on counts of `bytes` bytes, or on floats for 4.

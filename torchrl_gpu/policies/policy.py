@@ -8,3 +8,17 @@ from tensordict import TensorDictBase
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
 """Writes the action of every row of a tensordict."""
+
+
+def known(policy: Policy, visible_items: int = 1) -> str:
+    """What a policy knows of the items to come, for tables: figures compare only where this is the same.
+
+    Args:
+        policy: Says it in the attribute `knows`: "the distribution", "the boxes but not their order", "the true
+            stream"; "nothing" where it has none.
+        visible_items: K of the environment; "K visible" is then known besides.
+    """
+    knows = getattr(policy, "knows", "nothing")
+    if visible_items == 1:
+        return knows
+    return f"{visible_items} visible" if knows == "nothing" else f"{visible_items} visible, {knows}"

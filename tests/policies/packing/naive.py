@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from tensordict import TensorDictBase
@@ -82,6 +83,61 @@ def most_space(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
     coarse = [[c.after[x : x + blocks[0], y : y + blocks[1]].max() for y in starts[1]] for x in starts[0]]
     space = accessible(levels(env, np.array(coarse)), round(env.bin.size[2] / env.bin.tolerance))
     return -space, c.z, c.x + c.y
+
+
+def first_found(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
+    """By action alone."""
+    return ()
+
+
+def first_space(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
+    """Base, y and x of the lowest empty maximal space that begins there and holds the item; then as `deepest`."""
+    found = [base for base, _, _ in spaces_of(env, c)]
+    return (0, min(found), c.y, c.x) if found else (1, *deepest(env, c))
+
+
+def roomiest_space(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
+    """The space's volume, the number of sizes that fit into it, and 10 if all do, in levels; then as `deepest`."""
+    ceiling, cell = round(env.bin.size[2] / env.bin.tolerance), round(min(env.bin.cell) / env.bin.tolerance)
+    sizes = [
+        (*extent, int(levels(env, height)))
+        for extent, height in zip(env.catalogue.extent[:, 0].tolist(), env.catalogue.height[:, 0].tolist(), strict=True)
+    ]
+    found = []
+    for base, p, q in spaces_of(env, c):
+        number = sum(x <= p and y <= q and z <= ceiling - base for x, y, z in sizes)
+        found.append(p * q * (ceiling - base) + cell * (number + 10 * (number == len(sizes))))
+    return (0, -max(found), *deepest(env, c)) if found else (1, *deepest(env, c))
+
+
+def spaces_of(env: PackingEnv, c: Candidate) -> list[tuple[int, int, int]]:
+    """Base and extents of the empty maximal spaces that begin at a placement and hold its item."""
+    ceiling = round(env.bin.size[2] / env.bin.tolerance)
+    found = maximal_spaces(levels(env, c.before), ceiling)
+    high = c.top - c.z
+    return [
+        (base, x1 - x0, y1 - y0)
+        for x0, x1, y0, y1, base in found
+        if (x0, y0) == (c.x, c.y) and x1 - x0 >= c.size[0] and y1 - y0 >= c.size[1] and base + high <= ceiling
+    ]
+
+
+def maximal_spaces(heights: np.ndarray, ceiling: int) -> list[tuple[int, int, int, int, int]]:
+    """x0, x1, y0, y1 (cells from x0 to below x1) and base of each: every wall stands against a cell that is higher."""
+    return _maximal_spaces(heights.tobytes(), heights.shape, ceiling)
+
+
+@cache
+def _maximal_spaces(raw: bytes, shape: tuple[int, int], ceiling: int) -> list[tuple[int, int, int, int, int]]:
+    h = np.pad(np.frombuffer(raw, dtype=np.int64).reshape(shape), 1, constant_values=ceiling + 1)
+    found = []
+    for x0, x1 in itertools.combinations(range(1, shape[0] + 2), 2):
+        for y0, y1 in itertools.combinations(range(1, shape[1] + 2), 2):
+            base = int(h[x0:x1, y0:y1].max())
+            walls = h[x0 - 1, y0:y1], h[x1, y0:y1], h[x0:x1, y0 - 1], h[x0:x1, y1]
+            if base < ceiling and all(wall.max() > base for wall in walls):
+                found.append((x0 - 1, x1 - 1, y0 - 1, y1 - 1, base))
+    return found
 
 
 def accessible(heights: np.ndarray, ceiling: int) -> int:

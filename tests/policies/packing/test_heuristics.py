@@ -15,10 +15,14 @@ from tests.policies.packing import naive
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids, RandomBoxes
 from torchrl_gpu.policies.packing import (
+    BASELINES,
+    BoundaryRule,
     DeepestBottomLeft,
+    FirstFit,
     HeightmapMinimization,
     LeastSurfaceArea,
     MaximalAccessibleSpace,
+    OnlineBinPacking,
     RandomLegal,
     VolumeSorted,
     baselines,
@@ -33,8 +37,12 @@ TWINS: dict[type[PlacementHeuristic], naive.Score] = {
     HeightmapMinimization: naive.flattest,
     LeastSurfaceArea: naive.smallest_surface,
     MaximalAccessibleSpace: naive.most_space,
+    FirstFit: naive.first_found,
+    OnlineBinPacking: naive.first_space,
+    BoundaryRule: naive.roomiest_space,
 }
-NAMES = [
+NAMES = [name for name, _ in BASELINES.values()]
+SHOWN = [
     "random legal",
     "deepest bottom left",
     "heightmap minimisation",
@@ -164,6 +172,47 @@ def test_least_surface_area_measures_the_top_of_the_candidate() -> None:
     assert action_of(LeastSurfaceArea(env), state) == 2
 
 
+def test_first_fit_takes_the_lowest_action() -> None:
+    env = small_env()
+    # Two levels high, a 1×1×1 box fits everywhere but on the full column at (0, 0).
+    assert action_of(FirstFit(env), scene(env, [[3, 0, 0], [0, 0, 0], [0, 0, 0]], (1, 1, 1))) == 1
+
+
+def test_online_bph_goes_along_y_last() -> None:
+    env = small_env()
+    # Column (0, 0) is 1 high. Spaces on the floor begin at (0, 1), 3×2 cells, and at (1, 0), 2×3: of equal bases the
+    # one with the lesser y goes first, 1·3.
+    state = scene(env, [[1, 0, 0], [0, 0, 0], [0, 0, 0]], (2, 2, 1))
+    assert action_of(OnlineBinPacking(env), state) == 3
+
+
+def test_boundary_rule_takes_the_largest_space() -> None:
+    env = small_env()
+    # Row 0 is full up to 2: beside it 2×3 cells are free over 3 levels, 18, above it all over one level, 9.
+    state = scene(env, [[2, 2, 2], [0, 0, 0], [0, 0, 0]], (1, 1, 1))
+    assert action_of(BoundaryRule(env), state) == 3
+
+    state = scene(env, [[1, 1, 1], [1, 1, 1], [0, 0, 0]], (1, 1, 1))
+    # On the rows: 3×3 over 2 levels, 18 + 8 sizes + 10. In row 2: 1×3 over 3, 9 + 2 sizes of 1×q×h… less: 0.
+    assert action_of(BoundaryRule(env), state) == 0
+
+
+@pytest.mark.parametrize("rule", [OnlineBinPacking, BoundaryRule])
+def test_without_a_space_the_deepest_placement_is_made(rule: type[PlacementHeuristic]) -> None:
+    env = small_env()
+    state = scene(env, [[1, 0, 0], [0, 0, 0], [0, 0, 0]], (2, 2, 1))
+    for corner in (0, 1, 3):  # where the spaces that hold it begin
+        state["legal_mask"].view(-1)[corner] = False
+    assert action_of(rule(env), state) == action_of(DeepestBottomLeft(env), state) == 4
+
+
+@pytest.mark.parametrize("rule", [OnlineBinPacking, BoundaryRule])
+def test_bins_of_too_many_cells_are_refused(rule: type[PlacementHeuristic]) -> None:
+    env = PackingEnv(1, bin_size=(33.0, 32.0, 9.0), resolution=(33, 32), include=(), device="cpu", seed=0)
+    with pytest.raises(ValueError, match="want a bin of at most 1,024 cells; got 1,056"):
+        rule(env)
+
+
 @pytest.mark.parametrize(
     ("heights", "ceiling", "space"),
     [
@@ -259,13 +308,13 @@ def env(request: pytest.FixtureRequest) -> PackingEnv:
 
 def test_names_of_the_baselines(env: PackingEnv) -> None:
     policies = baselines(env)
-    assert list(policies) == NAMES
+    assert list(policies) == SHOWN
     assert all(isinstance(policy, VolumeSorted) == (env.visible_items > 1) for policy in policies.values())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_actions_are_legal(env: PackingEnv, name: str) -> None:
-    policy, tensordict = baselines(env)[name], env.reset()
+    policy, tensordict = baselines(env, BASELINES)[name], env.reset()
     for _ in range(12):
         action = policy(tensordict)["action"]
         assert action.dtype == torch.int64
@@ -279,21 +328,21 @@ def test_a_row_without_a_legal_action_gives_0(env: PackingEnv, name: str) -> Non
     state = random_states(env, 1)
     before = state["legal_mask"].clone()
     state["legal_mask"] = before & torch.tensor([True, False, True, False]).view(4, 1, 1, 1, 1)
-    action = baselines(env)[name](state)["action"]
+    action = baselines(env, BASELINES)[name](state)["action"]
     assert action[[1, 3]].tolist() == [0, 0]
     assert before.flatten(1).gather(1, action[:, None])[[0, 2]].all()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reads_nothing_back(env: PackingEnv, name: str) -> None:
-    policy, state = baselines(env)[name], random_states(env, 2)
+    policy, state = baselines(env, BASELINES)[name], random_states(env, 2)
     with NoHostReads():
         policy(state)
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_any_batch_shape(env: PackingEnv, name: str) -> None:
-    policy = baselines(env)[name]
+    policy = baselines(env, BASELINES)[name]
     states = torch.stack([random_states(env, steps) for steps in (1, 2, 3)])  # (3, 4)
     wanted = torch.stack([policy(row.clone())["action"] for row in states])
     assert policy(states.clone())["action"].equal(wanted)
@@ -302,14 +351,14 @@ def test_any_batch_shape(env: PackingEnv, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES[1:])
 def test_z_map_is_made_again_where_it_is_left_out(env: PackingEnv, name: str) -> None:
-    policy, state = baselines(env)[name], random_states(env, 3)
+    policy, state = baselines(env, BASELINES)[name], random_states(env, 3)
     wanted = policy(state.clone())["action"]
     assert policy(state.exclude("z_map"))["action"].equal(wanted)
 
 
 def test_in_keys_are_what_the_environment_shows() -> None:
     without = PackingEnv(2, include=(), device="cpu", seed=0, visible_items=2)
-    for policy in baselines(without).values():
+    for policy in baselines(without, BASELINES).values():
         assert "z_map" not in policy.in_keys
         rolled = without.rollout(3, policy, break_when_any_done=False)
         assert rolled["next", "num_packed"][:, -1].min() > 0
@@ -361,7 +410,7 @@ def test_same_actions_on_the_gpu_without_a_sync(name: str) -> None:
         device="cuda",
         seed=3,
     )
-    policy, on_device = baselines(device_env)[name], state.to("cuda")
+    policy, on_device = baselines(device_env, BASELINES)[name], state.to("cuda")
     policy(on_device.clone())  # the first call loads kernels
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -369,4 +418,4 @@ def test_same_actions_on_the_gpu_without_a_sync(name: str) -> None:
     finally:
         torch.cuda.set_sync_debug_mode("default")
     if name != "random legal":
-        assert action.tolist() == baselines(env)[name](state)["action"].tolist()
+        assert action.tolist() == baselines(env, BASELINES)[name](state)["action"].tolist()

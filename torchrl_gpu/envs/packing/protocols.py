@@ -9,8 +9,8 @@ from torchrl_gpu.envs.packing.items import CutBoxes, ProceduralSolids, RandomBox
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "rs": {"items": RandomBoxes(2, 5), "orientations": "fixed", "stability": "corners"},
-    "cut1": {"items": CutBoxes(2, 5, order="layers"), "orientations": "fixed", "stability": "corners"},
-    "cut2": {"items": CutBoxes(2, 5, order="stack"), "orientations": "fixed", "stability": "corners"},
+    "cut1": {"items": CutBoxes(2, 5, order="layers", pool=None), "orientations": "fixed", "stability": "corners"},
+    "cut2": {"items": CutBoxes(2, 5, order="stack", pool=None), "orientations": "fixed", "stability": "corners"},
     "discrete125": {"items": RandomBoxes(1, 5), "orientations": "yaw", "stability": "support"},
     "free125": {"items": RandomBoxes(1, 5), "orientations": "axis", "stability": "none"},
 }
@@ -35,9 +35,9 @@ def make_protocol(name: str, num_envs: int = 64, **changes: Any) -> PackingEnv:
     """The environment of a protocol.
 
     Args:
-        name: "rs", "cut1", "cut2" (Zhao et al., AAAI 2021), "discrete125" (GOPT, RA-L 2024), "free125" (PCT, ICLR 2022,
-            setting 2); or a reference setting, "bpp10" or "irregular" (Huang et al., RA-L 2023: 20 of 50 objects
-            visible, the largest first, 24 orientations; with our own solids).
+        name: "rs", "cut1", "cut2" (Zhao et al., AAAI 2021; cut anew for every episode), "discrete125" (GOPT, RA-L
+            2024), "free125" (PCT, ICLR 2022, setting 2); or a reference setting, "bpp10" or "irregular" (Huang et al.,
+            RA-L 2023: 20 of 50 objects visible, the largest first, 24 orientations; with our own solids).
         num_envs: N.
         changes: Other constructor arguments of `PackingEnv`.
 

@@ -1,23 +1,30 @@
 """Policies that pack bins."""
 
 from torchrl_gpu.policies.packing.heuristics import (
+    BASELINES,
     DeepestBottomLeft,
+    FirstFit,
     HeightmapMinimization,
     LeastSurfaceArea,
     RandomLegal,
     baselines,
 )
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker, PackerNetworks
+from torchrl_gpu.policies.packing.maximal_spaces import BoundaryRule, OnlineBinPacking
 from torchrl_gpu.policies.packing.placements import PlacementHeuristic
 from torchrl_gpu.policies.packing.spaces import MaximalAccessibleSpace
 from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted
 
 __all__ = [
+    "BASELINES",
+    "BoundaryRule",
     "DeepestBottomLeft",
+    "FirstFit",
     "HeightmapMinimization",
     "HierarchicalPacker",
     "LeastSurfaceArea",
     "MaximalAccessibleSpace",
+    "OnlineBinPacking",
     "PackerNetworks",
     "PlacementHeuristic",
     "RandomLegal",

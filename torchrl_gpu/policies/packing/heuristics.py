@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import final
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.exploration import random_legal
+from torchrl_gpu.policies.packing.maximal_spaces import BoundaryRule, OnlineBinPacking
 from torchrl_gpu.policies.packing.placements import PlacementHeuristic, Placements, first_best
 from torchrl_gpu.policies.packing.spaces import MaximalAccessibleSpace
 from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted
@@ -32,6 +34,15 @@ class RandomLegal(TensorDictModuleBase):
         """Writes `action`, of the batch shape of `tensordict`."""
         legal = tensordict.get("legal_mask")
         return tensordict.set("action", random_legal(legal.flatten(-4)))
+
+
+@final
+class FirstFit(PlacementHeuristic):
+    """The first legal placement: the first orientation that has one, then least x, then least y."""
+
+    def choose(self, placements: Placements) -> Tensor:
+        """As in the base class."""
+        return first_best([], placements.legal)
 
 
 @final
@@ -95,15 +106,27 @@ def _joint_extent(occupied: Tensor, first: Tensor, extent: Tensor) -> Tensor:
     return (torch.maximum(high, first + extent) - torch.minimum(low, first)).double()
 
 
-def baselines(env: PackingEnv) -> dict[str, TensorDictModuleBase]:
-    """Every baseline of the evaluation table by name; with several visible items, the largest that fits goes first."""
-    policies: dict[str, TensorDictModuleBase] = {
-        "random legal": RandomLegal(env),
-        "deepest bottom left": DeepestBottomLeft(env),
-        "heightmap minimisation": HeightmapMinimization(env),
-        "least surface area": LeastSurfaceArea(env),
-        "maximal accessible space": MaximalAccessibleSpace(env),
-    }
-    if env.visible_items == 1:
-        return policies
-    return {name: VolumeSorted(env, policy) for name, policy in policies.items()}
+BASELINES: dict[str, tuple[str, Callable[[PackingEnv], TensorDictModuleBase]]] = {
+    "random": ("random legal", RandomLegal),
+    "first-fit": ("first fit", FirstFit),
+    "bph": ("online BPH", OnlineBinPacking),
+    "br": ("boundary rule", BoundaryRule),
+    "dbl": ("deepest bottom left", DeepestBottomLeft),
+    "hm": ("heightmap minimisation", HeightmapMinimization),
+    "lsah": ("least surface area", LeastSurfaceArea),
+    "macs": ("maximal accessible space", MaximalAccessibleSpace),
+}
+"""All baselines by the word that `torchrl-gpu evaluate bpp10 --policy` takes: their names, and what makes them."""
+
+SHOWN = ("random", "dbl", "hm", "lsah", "macs")
+
+
+def baselines(env: PackingEnv, words: Sequence[str] = SHOWN) -> dict[str, TensorDictModuleBase]:
+    """Baselines by name; with several visible items, the largest that fits goes first.
+
+    Args:
+        env: They are made for it.
+        words: Keys of `BASELINES`; by default those of the evaluation table.
+    """
+    made = {BASELINES[word][0]: BASELINES[word][1](env) for word in words}
+    return made if env.visible_items == 1 else {name: VolumeSorted(env, policy) for name, policy in made.items()}

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu import arguments
+from torchrl_gpu.envs.packing.items.cutting import MOST_FRESH_PIECES, Cells, CutSequences
 from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences, ItemSource, PooledSequences
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
-Cells = tuple[int, int, int]
 MOST_SIDE = 2**20  # cells
 MOST_SIZES = 1_000_000  # rows of a catalogue of boxes
 MOST_PIECES = 10_000_000  # of all episodes of a pool that are cut
@@ -99,28 +99,32 @@ class CutBoxes(ItemSource):
         max_side: Largest side, cells; at least 2·min_side − 1, or some sides could not be cut.
         order: "layers" (by height of the piece's base, CUT-1) or "stack" (a piece follows those that it stands on,
             otherwise at random, CUT-2). Zhao et al., AAAI 2021.
-        pool: Sequences cut at construction; episodes draw from them.
-        seed: Decides the pool.
+        pool: Sequences cut at construction; episodes draw from them. None cuts each episode its own, on the device.
+        seed: Decides the pool; without one the environment's seed decides all.
     """
 
     def __init__(
-        self, min_side: int = 2, max_side: int = 5, order: str = "layers", pool: int = 4096, seed: int = 0
+        self, min_side: int = 2, max_side: int = 5, order: str = "layers", pool: int | None = 4096, seed: int = 0
     ) -> None:
         self.min_side, self.max_side = _sides("CutBoxes", min_side, max_side)
         if max_side < 2 * min_side - 1:
             raise ValueError(f"CutBoxes: max_side must be at least 2·min_side − 1 = {2 * min_side - 1}; got {max_side}")
         self.order = arguments.choice("CutBoxes", "order", order, ("layers", "stack"))
-        self.pool = arguments.whole("CutBoxes", "pool", pool, 1, MOST_PIECES)
+        self.pool = None if pool is None else arguments.whole("CutBoxes", "pool", pool, 1, MOST_PIECES)
         self.seed = arguments.seed("CutBoxes", "seed", seed, low=0)
 
     def reseeded(self, seed: int) -> CutBoxes:
-        """Another pool."""
-        return CutBoxes(self.min_side, self.max_side, self.order, self.pool, seed)
+        """Another pool; without one itself."""
+        return self if self.pool is None else CutBoxes(self.min_side, self.max_side, self.order, self.pool, seed)
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemSequences]:
-        """One catalogue row for each size; pieces beyond `num_items` are left out."""
+        """One catalogue row for each size that the pool has, or that may occur; no pieces beyond `num_items`."""
+        if self.pool is None:
+            fresh = self.fresh(bin_, num_items)
+            sizes = np.array(fresh.sizes())
+            return box_catalogue(sizes, cell_volume(sizes, bin_), bin_, orientations), fresh
         episodes = self.cut(bin_)
         sizes = np.array(sorted({size for episode in episodes for _, size in episode}))
         row = {tuple(size): i for i, size in enumerate(sizes.tolist())}
@@ -130,12 +134,9 @@ class CutBoxes(ItemSource):
 
     def cut(self, bin_: Bin) -> list[list[tuple[Cells, Cells]]]:
         """The pool: for each episode its pieces in order, as (corner, size) in cells: a packing of the whole bin."""
-        height = bin_.size[2] / bin_.cell[0]
-        if abs(height - round(height)) > 1e-6:
-            raise ValueError(f"CutBoxes: the bin's height must be a whole number of cells; got {height}")
-        whole = (*bin_.cells, round(height))
-        if min(whole) < self.min_side:
-            raise ValueError(f"CutBoxes: the bin must be at least {self.min_side} cells a side; got {whole}")
+        if self.pool is None:
+            raise ValueError("CutBoxes: cut gives a pool, which this source has not; see fresh")
+        whole = self._whole(bin_)
         least = self.pool * math.prod(whole) // self.max_side**3
         if least > MOST_PIECES:
             raise ValueError(
@@ -144,6 +145,29 @@ class CutBoxes(ItemSource):
         rng = np.random.default_rng(self.seed)
         ordered = _by_layers if self.order == "layers" else _by_stack
         return [ordered(self._pieces(whole, rng), rng) for _ in range(self.pool)]
+
+    def fresh(self, bin_: Bin, num_items: int) -> CutSequences:
+        """Sequences without a pool: each is cut when it is asked for."""
+        whole = self._whole(bin_)
+        if math.prod(len(range(self.min_side, min(side, self.max_side) + 1)) for side in whole) > MOST_SIZES:
+            raise ValueError(f"CutBoxes: min_side and max_side must give at most {MOST_SIZES:,} sizes")
+        fresh = CutSequences(whole, self.min_side, self.max_side, self.order == "layers", num_items)
+        if fresh.most_pieces > MOST_FRESH_PIECES:
+            raise ValueError(
+                f"CutBoxes: without a pool a bin must fall into at most {MOST_FRESH_PIECES:,} boxes; got one that may"
+                f" fall into {fresh.most_pieces:,}"
+            )
+        return fresh
+
+    def _whole(self, bin_: Bin) -> Cells:
+        """Sides of the bin, cells."""
+        height = bin_.size[2] / bin_.cell[0]
+        if abs(height - round(height)) > 1e-6:
+            raise ValueError(f"CutBoxes: the bin's height must be a whole number of cells; got {height}")
+        whole = (*bin_.cells, round(height))
+        if min(whole) < self.min_side:
+            raise ValueError(f"CutBoxes: the bin must be at least {self.min_side} cells a side; got {whole}")
+        return whole
 
     def _pieces(self, whole: Cells, rng: np.random.Generator) -> list[tuple[Cells, Cells]]:
         done: list[tuple[Cells, Cells]] = []

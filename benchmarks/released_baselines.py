@@ -1,0 +1,87 @@
+"""The baselines with the candidates of the code released with PCT (Zhao et al., ICLR 2022), defects included.
+
+python benchmarks/released_baselines.py --cases 500
+
+There random, deepest bottom left and heightmap minimisation try x ≤ X − p and y ≤ Y − q alone, with the sides of the
+box as it comes, whatever its orientation. The others try corners of empty maximal spaces alone; an episode ends where
+none is legal. Ours look at every placement; this says how much of a difference that is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from tensordict import TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
+from torchrl_gpu.evaluation.reports import write_json
+from torchrl_gpu.policies.packing import BASELINES, OnlineBinPacking, PlacementHeuristic
+from torchrl_gpu.policies.packing.maximal_spaces import NONE
+
+Candidates = Callable[[TensorDictBase], Tensor]
+
+
+def as_it_comes(env: PackingEnv) -> Candidates:
+    """Placements at x ≤ X − p and y ≤ Y − q, p and q as the box comes: (N, K, O, Gx, Gy) bool."""
+    x, y = (torch.arange(number, device=env.device) for number in env.grid)
+
+    def candidates(shown: TensorDictBase) -> Tensor:
+        extent = env.catalogue.extent[shown["item_id"].clamp_min(0), 0][..., None, None]  # (N, K, 2, 1, 1)
+        inside_x = x[:, None] <= env.bin.cells[0] - extent[:, :, 0]
+        inside_y = y <= env.bin.cells[1] - extent[:, :, 1]
+        return (inside_x & inside_y)[:, :, None]
+
+    return candidates
+
+
+def corners(env: PackingEnv) -> Candidates:
+    """Placements in the first corner of an empty maximal space that holds the box."""
+    rule: PlacementHeuristic = OnlineBinPacking(env)
+    return lambda shown: rule.best(rule._placements(shown)) < NONE  # type: ignore[attr-defined]
+
+
+RELEASED = {word: as_it_comes for word in ("random", "dbl", "hm")} | {
+    word: corners for word in ("lsah", "bph", "br", "macs")
+}
+
+
+def as_released(env: PackingEnv, word: str) -> Callable[[TensorDictBase], TensorDictBase]:
+    """A baseline among those candidates; it gives up where none of them is legal."""
+    policy, candidates = BASELINES[word][1](env), RELEASED[word](env)
+
+    def choose(shown: TensorDictBase) -> TensorDictBase:
+        legal = shown["legal_mask"] & candidates(shown)
+        chosen = policy(shown.clone(recurse=False).set("legal_mask", legal))["action"]
+        return shown.set("action", torch.where(legal.flatten(1).any(1), chosen, -1))
+
+    return choose
+
+
+def main() -> None:
+    """Prints the utilization of each, and writes it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--protocols", nargs="+", default=["discrete125", "free125"])
+    parser.add_argument("--policies", nargs="+", choices=RELEASED, default=list(RELEASED))
+    parser.add_argument("--cases", type=int, default=500)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/packing_baselines_released.json"))
+    args = parser.parse_args()
+    found = json.loads(args.output.read_text()) if args.output.exists() else {}
+    for name in args.protocols:
+        suite = ProtocolSuite(name, args.cases, device=args.device)
+        for word in args.policies:
+            score = suite.play(as_released(suite.env, word)).score(BASELINES[word][0])
+            found.setdefault(name, {})[word] = asdict(score)
+            write_json(args.output, found)
+            print(f"{name}, {score.policy}: {score.utilization:.1%} ± {score.utilization_error:.1%}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

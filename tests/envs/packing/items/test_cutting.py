@@ -1,0 +1,230 @@
+"""Boxes cut as they are asked for: packings of the whole bin, by the law of the pool, decided by the key alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.no_host_reads import NoHostReads
+from torchrl_gpu import native
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import CutBoxes
+from torchrl_gpu.envs.packing.items.cutting import CutSequences, most_cuts, most_parts
+from torchrl_gpu.envs.packing.types import Bin
+
+BPP10 = Bin((10.0, 10.0, 10.0), (10, 10))
+BINS = [((10, 10, 10), 2, 5), ((5, 4, 6), 1, 3), ((12, 9, 4), 2, 5), ((2, 3, 4), 1, 1), ((4, 4, 4), 2, 5)]
+compiled = pytest.mark.skipif(bool(native.problem()), reason="the compiled operators do not run here")
+
+
+def sequences(whole: tuple[int, int, int] = (10, 10, 10), low: int = 2, high: int = 5, layers: bool = False) -> Any:
+    return CutSequences(whole, low, high, layers, 100)
+
+
+def keys(number: int, seed: int = 0) -> Tensor:
+    return torch.randint(2**32, (number,), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "runs_on", lambda tensor: False)
+
+
+@pytest.mark.parametrize(("side", "low", "high", "parts", "cuts"), [(5, 2, 5, 1, 0), (10, 2, 5, 4, 3), (4, 1, 1, 4, 3)])
+def test_into_how_many_parts_a_side_may_be_cut(side: int, low: int, high: int, parts: int, cuts: int) -> None:
+    # 10 = 2 + 8, 8 = 2 + 6, 6 = 2 + 4: four parts by three cuts in a row.
+    assert (most_parts(side, low, high), most_cuts(side, low, high)) == (parts, cuts)
+
+
+@pytest.mark.parametrize("layers", [True, False])
+@pytest.mark.parametrize(("whole", "low", "high"), BINS)
+def test_pieces_tile_the_bin_and_stand_on_those_before(
+    whole: tuple[int, int, int], low: int, high: int, layers: bool
+) -> None:
+    corner, size, count = sequences(whole, low, high, layers).cut(keys(20))
+    assert (size.sum(2) > 0).sum(1).equal(count)
+    for corners, sizes, number in zip(corner.tolist(), size.tolist(), count.tolist(), strict=True):
+        heights, bases = np.zeros(whole[:2], dtype=int), []
+        for (x, y, z), (p, q, h) in zip(corners[:number], sizes[:number], strict=True):
+            under = heights[x : x + p, y : y + q]
+            assert low <= min(p, q, h)
+            assert max(p, q, h) <= high
+            assert under.shape == (p, q)
+            assert (under == z).all()
+            under += h
+            bases.append(z)
+        assert (heights == whole[2]).all()
+        assert not layers or bases == sorted(bases)
+
+
+@compiled
+@pytest.mark.parametrize("layers", [True, False])
+@pytest.mark.parametrize(("whole", "low", "high"), BINS)
+def test_compiled_and_torch_cut_alike(whole: tuple[int, int, int], low: int, high: int, layers: bool) -> None:
+    made, key = sequences(whole, low, high, layers), keys(300)
+    corner, rows = native.cut_boxes(key, made._numbers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "runs_on", lambda tensor: False)
+        assert rows.equal(made.rows(key))
+        assert corner.equal(made.cut(key).corner)
+
+
+def test_rows_are_places_among_the_sizes() -> None:
+    made, key = sequences((10, 4, 10)), keys(5)
+    sizes = torch.tensor(made.sizes())
+    cut, rows = made.cut(key), made.rows(key)
+    assert sizes.amax(0).tolist() == [5, 4, 5]
+    assert sizes[rows.clamp_min(0)][rows >= 0].equal(cut.size[rows >= 0])
+    assert (rows >= 0).sum(1).equal(cut.count)
+
+
+def test_chunks_do_not_change_what_is_cut(monkeypatch: pytest.MonkeyPatch, without_compiler: None) -> None:
+    made, key = sequences(), keys(7)
+    wanted = made.rows(key)
+    monkeypatch.setattr("torchrl_gpu.envs.packing.items.cutting._CHUNK", {"cpu": 1})
+    assert made.rows(key).equal(wanted)
+
+
+# -- the law -----------------------------------------------------------------------------------------------------------
+
+
+def within(ours: Tensor, theirs: Tensor, errors: float = 4.5) -> bool:
+    """Whether the means of two samples (E, …) agree within so many standard errors, all of them."""
+    ours, theirs = ours.double(), theirs.double()
+    error = (ours.var(0) / len(ours) + theirs.var(0) / len(theirs)).sqrt()
+    return bool(((ours.mean(0) - theirs.mean(0)).abs() <= errors * error + 1e-9).all())
+
+
+@pytest.mark.parametrize("order", ["layers", "stack"])
+def test_same_law_as_the_pool(order: str) -> None:
+    number, most = 3000, 64
+    drawn = CutBoxes(2, 5, order, pool=number, seed=3).cut(BPP10)
+    theirs = torch.zeros(number, most, 6, dtype=torch.int64)
+    for row, episode in zip(theirs, drawn, strict=True):
+        row[: len(episode)] = torch.tensor([[*corner, *size] for corner, size in episode])
+    cut = sequences(layers=order == "layers").cut(keys(20000))
+    ours = torch.cat([cut.corner, cut.size], 2)
+    assert within(cut.count[:, None], (theirs[..., 3] > 0).sum(1, keepdim=True))
+    sides = [(each[..., 3:, None] == torch.arange(2, 6)).float().mean((1,)).flatten(1) for each in (ours, theirs)]
+    assert within(*sides)  # how often each side occurs along each axis
+    early = [each[:, :18].float().flatten(1) for each in (ours, theirs)]  # no episode is shorter
+    assert within(*early)  # corners and sizes by place in the sequence
+    assert within(*(each.pow(2) for each in early))
+
+
+def test_every_box_that_could_be_next_is_equally_likely() -> None:
+    # Two stacks of three cubes. By equal chances the first three come from one stack with 2 · (1/2)³ = 1/4; were all
+    # whole orders equally likely, with 2/20. 20,000 sequences: standard deviation √(0.25 · 0.75 / 20,000) = 0.003.
+    corner, _, _ = sequences((2, 1, 3), 1, 1).cut(keys(20000))
+    first = corner[:, :3, 0].sum(1)
+    assert abs(((first == 0) | (first == 3)).double().mean() - 0.25) < 0.012
+
+
+def test_boxes_of_a_layer_come_in_any_order() -> None:
+    corner, _, _ = sequences((2, 1, 3), 1, 1, layers=True).cut(keys(20000))
+    assert abs((corner[:, ::2, 0] == 0).double().mean(0) - 0.5).max() < 0.016
+
+
+# -- keys, and what is kept --------------------------------------------------------------------------------------------
+
+
+def test_the_key_alone_decides() -> None:
+    made, key = sequences(), keys(9)
+    rows = made.rows(key)
+    position = torch.arange(3).expand(9, 3)
+    assert made.items(key, position).equal(rows[:, :3])
+    assert made.items(key.flip(0), position).equal(rows.flip(0)[:, :3])  # other keys in the rows that are kept
+    assert made.items(key[:4], position[:4] + 64).eq(-1).all()
+    assert sequences().rows(key[3:4]).equal(rows[3:4])
+    assert len({tuple(each) for each in rows.tolist()}) == 9
+
+
+@compiled
+def test_what_is_kept_is_read_and_not_cut_again() -> None:
+    made, key = sequences(), keys(2)
+    position = torch.zeros(2, 1, dtype=torch.int64)
+    wanted = [made.items(each, position) for each in (key, key + 1)]
+    ((_, _, kept),) = made._kept
+    kept += 100
+    assert [made.items(each, position).tolist() for each in (key, key + 1)] == [
+        (each + 100).tolist() for each in wanted
+    ]
+    made.items(key + 2, position)  # in the place of `key`, which was asked for before `key + 1`
+    assert made.items(key + 1, position).equal(wanted[1] + 100)
+    assert made.items(key, position).equal(wanted[0])
+
+
+def fresh_env(seed: int = 0, **changes: object) -> PackingEnv:
+    source = CutBoxes(2, 5, "stack", pool=None)
+    return PackingEnv(3, items=source, device="cpu", seed=seed, include=(), orientations="fixed", **changes)  # type: ignore[arg-type]
+
+
+def played(env: PackingEnv, state: Any, steps: int) -> tuple[list[list[int]], Any]:
+    """Items shown in so many steps by first legal actions, and what follows."""
+    shown = []
+    for _ in range(steps):
+        shown.append(state["item_id"].flatten().tolist())
+        _, state = env.step_and_maybe_reset(state.set("action", state["action_mask"].int().argmax(1)))
+    return shown, state
+
+
+def test_a_run_goes_on_from_its_state_as_if_it_had_not_stopped() -> None:
+    env = fresh_env()
+    _, state = played(env, env.reset(), 40)
+    saved = env.state_dict()
+    wanted, _ = played(env, state, 40)
+    again = fresh_env(seed=7)
+    again.reset()
+    again.load_state_dict(saved)
+    state = again.restore(state.select("box_heightmap", "item_id"))
+    assert played(again, state, 40)[0] == wanted
+
+
+def test_episodes_depend_on_seed_and_environment_and_never_come_again() -> None:
+    env, other = fresh_env(), fresh_env(seed=1)
+    number, episode = torch.arange(3).repeat_interleave(50), torch.arange(50).repeat(3)
+    rows = [each.item_sequences.rows(each.item_sequences.begin(each.seed, number, episode)) for each in (env, other)]  # type: ignore[attr-defined]
+    assert len({tuple(each) for each in torch.cat(rows).tolist()}) == 300
+    again = fresh_env().item_sequences
+    assert again.items(again.begin(0, number, episode), torch.arange(5).expand(150, 5)).equal(rows[0][:, :5])
+
+
+def test_the_device_is_never_read() -> None:
+    env = fresh_env(backend="eager")
+    state = env.reset()
+    with NoHostReads():
+        played_state = state.set("action", state["action_mask"].int().argmax(1))
+        env.step_and_maybe_reset(played_state)
+
+
+def test_the_known_packing_fills_the_bin() -> None:
+    env = fresh_env(stability="corners")
+    state, cut = env.reset(), env.item_sequences.cut(env.state.key)  # type: ignore[attr-defined]
+    for turn in range(int(cut.count.max())):
+        x, y, _ = cut.corner[:, turn].unbind(1)
+        after = env.step(state.set("action", torch.where(turn < cut.count, x * 10 + y, -1)))["next"]
+        assert after["done"].flatten().equal(turn + 1 >= cut.count)
+        state = after.exclude("reward")
+    assert state["utilization"].flatten().tolist() == [1.0] * 3
+
+
+def test_pieces_beyond_the_episode_are_left_out() -> None:
+    env = fresh_env(num_items=6)
+    assert env.item_sequences.length == 6
+    assert env.item_sequences.items(env.state.key, torch.tensor([[5, 6]]).expand(3, 2))[:, 1].tolist() == [-1] * 3
+
+
+def test_without_a_pool_there_is_none_to_give() -> None:
+    source = CutBoxes(pool=None)
+    assert source.reseeded(3) is source
+    with pytest.raises(ValueError, match="cut gives a pool, which this source has not"):
+        source.cut(BPP10)
+
+
+def test_bins_of_too_many_boxes_are_refused() -> None:
+    with pytest.raises(ValueError, match="a bin must fall into at most 1,024 boxes; got one that may fall into 13,824"):
+        CutBoxes(pool=None).build(Bin((50.0, 50.0, 50.0), (50, 50)), "fixed", 10, 1)

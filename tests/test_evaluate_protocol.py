@@ -1,0 +1,79 @@
+"""`torchrl-gpu evaluate bpp10` as it is typed, in small."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchrl_gpu import cli
+from torchrl_gpu.cli.lightning_cli import build
+from torchrl_gpu.cli.options import resolve_configs
+from torchrl_gpu.policies.packing import BASELINES
+
+QUICK = ["evaluate", "bpp10", "--device=cpu", "--cases=3", "--timed=1"]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A DQN of `packing.yaml` that has learned nothing, as a run leaves it."""
+    folder = tmp_path_factory.mktemp("run")
+    words = ["--config=packing.yaml", "--model.env.device=cpu", "--model.env.num_envs=2", "--model.env.items.pool=4"]
+    words += ["--model.agent.network.channels=4", "--trainer.logger=false", f"--trainer.default_root_dir={folder}"]
+    built = build("fit", [*resolve_configs(words), "--trainer.callbacks=null", "--trainer.accelerator=cpu"])
+    path = folder / "some.ckpt"
+    built.trainer.strategy.connect(built.model)
+    built.trainer.save_checkpoint(path)
+    return str(path)
+
+
+def test_every_baseline_and_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "table.json"
+    assert cli.main([*QUICK, "--protocol", "rs", f"--output={path}"], "torchrl-gpu") is None
+    result, shown = json.loads(path.read_text()), capsys.readouterr().out
+    rows = {row["policy"]: row for row in result["policies"]}
+    assert list(rows) == [name for name, _ in BASELINES.values()]
+    assert {row["knows"] for row in rows.values()} == {"nothing"}
+    assert all(row["num_episodes"] == len(row["utilizations"]) == 3 for row in rows.values())
+    assert all(
+        word in shown for word in [*rows, "AAAI 2021, policy", result["sequences"]["sha256"][:16], "ms for one bin"]
+    )
+    assert (result["evaluation"], result["sequences"]["protocol"]) == ("bpp10", "rs")
+    assert result["arguments"]["cases"] == 3
+
+
+def test_a_user_s_file_and_named_policies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save([[[5, 5, 5]] * 8 + [[10, 10, 10]], [[2, 2, 2]] * 3], tmp_path / "mine.pt")
+    words = ["--policy", "dbl", "hm", "--sequences", str(tmp_path / "mine.pt"), "--visible=2"]
+    assert cli.main(["evaluate", "bpp10", "--device=cpu", "--protocol=cut2", *words], "torchrl-gpu") is None
+    shown = capsys.readouterr().out
+    assert "cut2: 2 sequences from 0 of mine.pt" in shown
+    assert shown.count("2 visible") == 2
+    assert "random legal" not in shown
+
+
+WRONG = [
+    (["--protocol=cut3"], "argument --protocol: invalid choice: 'cut3'"),
+    ([], "the following arguments are required: --protocol"),
+    (["--protocol=rs", "--policy", "nobody"], "--policy must be baselines, random, first-fit, bph"),
+    (["--protocol=rs", "--cases=0"], "--cases must be at least 1; got 0"),
+    (["--protocol=rs", "--first=-1"], "--first must be at least 0; got -1"),
+    (["--protocol=rs", "--sequences", "none.pt"], "none.pt: want a file of box sequences; there is none"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
+def test_wrong_arguments(capfd: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+    assert cli.main(["evaluate", "bpp10", "--device=cpu", *words], "torchrl-gpu") == 2
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(said) == 1
+    assert message in said[0]
+
+
+def test_a_checkpoint(checkpoint: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*QUICK, "--protocol=cut2", "--policy", "random", checkpoint], "torchrl-gpu") is None
+    assert f"some ({checkpoint})" in capfd.readouterr().out
+    assert cli.main([*QUICK, "--protocol=discrete125", "--policy", checkpoint], "torchrl-gpu") == 2
+    assert "error: " in capfd.readouterr().err  # of one orientation, where two are asked for

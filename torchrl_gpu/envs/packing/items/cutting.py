@@ -1,0 +1,217 @@
+"""Sequences of boxes cut from a full bin as they are asked for: fresh ones for every episode, in batches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu import native
+from torchrl_gpu.envs.counter_rng import draw_bits
+from torchrl_gpu.envs.packing.items.source import NUM_BITS, ItemSequences, episode_key
+
+Cells = tuple[int, int, int]
+MOST_FRESH_PIECES = 1024  # that a bin may fall into: which stands on which is looked up for every pair
+_CHUNK = {"cpu": 1 << 21}  # pairs of pieces worked on at once: more leaves a core's cache
+_MOST_PAIRS = 1 << 26  # elsewhere
+
+
+class Pieces(NamedTuple):
+    """Bins cut into boxes, in the order in which they arrive: each a packing of the whole bin.
+
+    Attributes:
+        corner: (B, T, 3) int64, cells.
+        size: (B, T, 3) int64, cells; 0 behind the last piece.
+        count: (B,) int64.
+    """
+
+    corner: Tensor
+    size: Tensor
+    count: Tensor
+
+
+@dataclass(frozen=True)
+class CutSequences(ItemSequences):
+    """Boxes cut from a full bin by a key: the same key gives the same sequence, whatever is cut beside it.
+
+    A box with sides above `max_side` is cut across one of them drawn uniformly, at a place drawn uniformly that leaves
+    at least `min_side`, until there is none. Layers arrive by the height of their base, equal ones at random. A stack
+    arrives in a random order in which all that a box stands on is there before it, each box that could be next being
+    equally likely: box i comes at the time max(those that it stands on) + E_i with independent exponential E_i, since
+    these have no memory. Times are compared as exp(−time), products of uniform numbers.
+
+    What is drawn is drawn by counter, so that every device gives the same sequences. On a CPU with a compiler those
+    that were asked for last are kept; elsewhere every look-up cuts again.
+
+    Attributes:
+        whole: Sides of the bin, cells.
+        min_side, max_side: Of the boxes, cells.
+        by_layers: Whether they arrive in layers; else as a stack.
+        num_items: Boxes of an episode beyond so many are left out.
+    """
+
+    whole: Cells
+    min_side: int
+    max_side: int
+    by_layers: bool
+    num_items: int
+    _kept: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def length(self) -> int:  # type: ignore[override]
+        """Most boxes of an episode."""
+        return min(self.num_items, self.most_pieces)
+
+    @property
+    def num_keys(self) -> int:
+        """Drawn bits."""
+        return NUM_BITS
+
+    @cached_property
+    def most_pieces(self) -> int:
+        """T, into how many boxes the bin may fall."""
+        return math.prod(most_parts(side, self.min_side, self.max_side) for side in self.whole)
+
+    @cached_property
+    def rounds(self) -> int:
+        """How often a box may be cut, itself and then its parts."""
+        return sum(most_cuts(side, self.min_side, self.max_side) for side in self.whole)
+
+    @cached_property
+    def num_sides(self) -> Cells:
+        """Lengths that a side of a box may have, along each axis of the bin, from `min_side` on."""
+        x, y, z = (min(side, self.max_side) - self.min_side + 1 for side in self.whole)
+        return x, y, z
+
+    def sizes(self) -> list[Cells]:
+        """Every box that may occur, cells; their places here are what `items` gives."""
+        x, y, z = (range(self.min_side, self.min_side + number) for number in self.num_sides)
+        return [(p, q, h) for p in x for q in y for h in z]
+
+    def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
+        """A fresh key: no two episodes are alike."""
+        return episode_key(seed, env, episode)
+
+    def items(self, key: Tensor, position: Tensor) -> Tensor:
+        """Cut, or read from what was cut last."""
+        inside = position < self.length
+        position = position.clamp(0, max(self.length - 1, 0))
+        found = self._looked_up(key, position) if native.runs_on(key) else self.rows(key).gather(1, position)
+        return torch.where(inside, found, -1)
+
+    def rows(self, key: Tensor) -> Tensor:
+        """Places in `sizes` of the boxes of whole sequences: int64 (B, T), −1 behind the last."""
+        if native.runs_on(key):
+            return native.cut_boxes(key, self._numbers)[1]
+        _, size, _ = self.cut(key)
+        x, y, z = (size - self.min_side).unbind(-1)
+        row = (x * self.num_sides[1] + y) * self.num_sides[2] + z
+        return torch.where(size[..., 0] > 0, row, -1)
+
+    def cut(self, key: Tensor) -> Pieces:
+        """The sequences of keys (B,), with where each box was cut from."""
+        width = max(1, _CHUNK.get(key.device.type, _MOST_PAIRS) // self.most_pieces ** (1 if self.by_layers else 2))
+        parts = [self._cut(each) for each in key.split(width)]
+        return Pieces(*(torch.cat(each) for each in zip(*parts, strict=True)))
+
+    @property
+    def _numbers(self) -> tuple[int, ...]:
+        return (*self.whole, self.min_side, self.max_side, int(self.by_layers), self.most_pieces, self.rounds)
+
+    def _looked_up(self, key: Tensor, position: Tensor) -> Tensor:
+        """Boxes at places (N, K) of the sequences of keys (N,), of which each row keeps the last two."""
+        try:
+            kept = self._kept.pop()  # by one thread at a time
+        except IndexError:
+            kept = None
+        if kept is None or len(kept[0]) != len(key):
+            kept = (
+                torch.full((len(key), 2), -1, dtype=torch.int64),
+                torch.zeros(len(key), dtype=torch.int64),
+                torch.zeros(len(key), 2, self.most_pieces, dtype=torch.int64),
+            )
+        found = native.cut_items(key, position, self._numbers, *kept)
+        self._kept[:] = [kept]
+        return found
+
+    # -- cutting ----------------------------------------------------------------------------------------------------
+
+    def _cut(self, key: Tensor) -> Pieces:
+        most, device = self.most_pieces, key.device
+        corner = torch.zeros(3, len(key), 1, dtype=torch.int64, device=device)
+        size = torch.stack([torch.full((len(key), 1), side, dtype=torch.int64, device=device) for side in self.whole])
+        count = torch.ones_like(key)
+        for turn in range(self.rounds):
+            corner, size, count = self._halved(key, turn, corner, size, count)
+        number = torch.arange(size.shape[2], device=device)
+        drawn = draw_bits(key[:, None], number + 2 * self.rounds * most)
+        uniform = (drawn.double() + 0.5) / NUM_BITS  # (B, T)
+        if self.by_layers:
+            order = uniform.argsort(dim=1, descending=True, stable=True)
+            base = torch.where(number < count[:, None], corner[2], max(self.whole))
+            order = order.gather(1, base.gather(1, order).argsort(dim=1, stable=True))
+        else:
+            early = torch.where(number < count[:, None], self._earliness(corner, size, uniform), -1.0)
+            order = early.argsort(dim=1, descending=True, stable=True)
+        corner, size = (each.gather(2, order.expand(3, -1, -1)).permute(1, 2, 0) for each in (corner, size))
+        return Pieces(corner, size, count)
+
+    def _halved(
+        self, key: Tensor, turn: int, corner: Tensor, size: Tensor, count: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Cuts every box once that has a long side; the second half goes behind the others, (3, B, W) to (3, B, W')."""
+        width = size.shape[2]
+        wider = min(2 * width, self.most_pieces)
+        counter = 2 * (turn * self.most_pieces + torch.arange(width, device=key.device))
+        long = size > self.max_side
+        number = long.sum(0)  # (B, W)
+        which = draw_bits(key[:, None], counter) * number >> 32
+        across = long & (long.cumsum(0) - 1 == which)  # (3, B, W), true once or nowhere
+        length = (size * across).sum(0)
+        places = (length - 2 * self.min_side + 1).clamp_min(0)
+        at = self.min_side + (draw_bits(key[:, None], counter + 1) * places >> 32)
+        halves = number > 0
+        target = torch.where(halves, count[:, None] + halves.cumsum(1) - 1, wider).expand_as(size)
+
+        def laid(first: Tensor, second: Tensor) -> Tensor:
+            room = first.new_zeros(3, len(key), wider + 1 - width)
+            return torch.cat([first, room], 2).scatter(2, target, second)[..., :wider]
+
+        corner = laid(corner, corner + across * at)
+        size = laid(torch.where(across, at, size), torch.where(across, length - at, size))
+        return corner, size, count + halves.sum(1)
+
+    def _earliness(self, corner: Tensor, size: Tensor, uniform: Tensor) -> Tensor:
+        """exp(−time) at which each box of a stack arrives, (B, T) float64."""
+        (x, y, z), (p, q, h) = corner.short(), size.short()  # of a bin of at most 4,096 cells a side
+        below = (z + h)[:, None, :] == z[:, :, None]  # (B, T, T): box, and what it may stand on
+        for first, extent in ((x, p), (y, q)):
+            last = first + extent
+            below = below & (first[:, None, :] < last[:, :, None]) & (first[:, :, None] < last[:, None, :])
+        early = uniform
+        for _ in range(most_parts(self.whole[2], self.min_side, self.max_side) - 1):
+            early = uniform * torch.where(below, early[:, None, :], 1.0).amin(2)
+        return early
+
+
+@cache
+def most_parts(side: int, min_side: int, max_side: int) -> int:
+    """Into how many parts a side may be cut."""
+    if side <= max_side:
+        return 1
+    return max(
+        most_parts(at, min_side, max_side) + most_parts(side - at, min_side, max_side)
+        for at in range(min_side, side // 2 + 1)
+    )
+
+
+@cache
+def most_cuts(side: int, min_side: int, max_side: int) -> int:
+    """How often a side may be cut, itself and then its longer part."""
+    if side <= max_side:
+        return 0
+    return 1 + max(most_cuts(side - at, min_side, max_side) for at in range(min_side, side // 2 + 1))

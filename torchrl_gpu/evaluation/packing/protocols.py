@@ -1,0 +1,182 @@
+"""The protocols that published packing policies are compared on: fixed sequences known by a hash, and what is printed.
+
+A figure says little without what the planner knew of the boxes to come, so that every row says it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+from torch import Tensor
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import BoxSequences
+from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol
+from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
+from torchrl_gpu.evaluation.packing.suite import PackingSuite
+from torchrl_gpu.policies.policy import Policy, known
+
+SUITE_SEED = 2_000_003  # decides the sequences of every suite; training never plays them
+SUITE_EPISODES = 2000
+SUITE_HASHES = {
+    "rs": "1f7f5ad59cd1a283bc871d09da2667cb502c68ce1c4715d5347e01408774322c",
+    "cut1": "6f949c5d82b9e75e6ed0036db3af85ccb8e012e3d5298b36acace85368cf94a4",
+    "cut2": "a7192989fb2930309a12baee1109d0b865e429ed8031eb0c2a7b70bdcddab25f",
+    "discrete125": "9598dfc4c72e0be74ad70b00f9eee0f3104dbd8b36f71a9a8ec7f159e7f6045a",
+    "free125": "9598dfc4c72e0be74ad70b00f9eee0f3104dbd8b36f71a9a8ec7f159e7f6045a",
+}
+"""Of the 2,000 sequences of each protocol, see `sequence_hash`."""
+
+PUBLISHED: dict[str, tuple[tuple[str, float, str], ...]] = {
+    "rs": (("AAAI 2021, policy", 50.5, "nothing"), ("arXiv 2208.07123, 100 sequences", 53.1, "nothing")),
+    "cut1": (("AAAI 2021, policy", 73.4, "nothing"), ("arXiv 2208.07123, 100 sequences", 83.4, "nothing")),
+    "cut2": (("AAAI 2021, policy", 66.9, "nothing"), ("arXiv 2208.07123, 100 sequences", 69.9, "nothing")),
+    "discrete125": (
+        ("GOPT, RA-L 2024, online BPH", 51.6, "nothing"),
+        ("GOPT, RA-L 2024, heightmap minimisation", 56.5, "nothing"),
+        ("PCT, ICLR 2022, as trained by GOPT", 72.7, "nothing"),
+        ("GOPT, RA-L 2024", 76.1, "nothing"),
+    ),
+    "free125": (("PCT, ICLR 2022", 86.0, "nothing"),),
+}
+"""Utilization in per cent of published policies on sequences of their own, one visible item, and what they knew."""
+
+
+class ProtocolSuite(PackingSuite):
+    """Sequences of a protocol: those of the fixed suite, or of a file, whatever number is packed side by side.
+
+    Args:
+        protocol: One of `PROTOCOLS`.
+        num_episodes: How many; None stands for 2,000, or for all from `first` on of a file.
+        sequences: File of box sequences, played by the protocol's rules; None stands for the fixed suite.
+        first: Number of the first sequence.
+        unit: Of the sizes in the file, as in `BoxSequences`.
+        visible_items: K.
+        include, device: As in `PackingEnv`.
+        batch_size: As in `Suite`.
+
+    Raises:
+        FileNotFoundError, ValueError: As in `BoxSequences`; or a file has too few sequences.
+    """
+
+    def __init__(
+        self,
+        protocol: str,
+        num_episodes: int | None = None,
+        *,
+        sequences: Path | str | None = None,
+        first: int = 0,
+        unit: str = "cells",
+        visible_items: int = 1,
+        include: Sequence[str] = ("z_map",),
+        device: str | torch.device = "auto",
+        batch_size: int | None = None,
+    ) -> None:
+        if protocol not in PROTOCOLS:
+            raise ValueError(f"ProtocolSuite: protocol must be one of {', '.join(PROTOCOLS)}; got {protocol!r}")
+        changes: dict[str, Any] = {}
+        if sequences is not None:
+            items = BoxSequences(str(sequences), unit, in_order=True)
+            left = items.num_sequences - first
+            if left < (num_episodes or 1):
+                wanted = f"{num_episodes or 1} sequences from number {first} on"
+                raise ValueError(f"ProtocolSuite: {sequences} must have {wanted}; got {items.num_sequences} in all")
+            num_episodes, changes["items"] = num_episodes or left, items
+        env = make_protocol(
+            protocol,
+            1,
+            seed=SUITE_SEED,
+            first_env=first,
+            visible_items=visible_items,
+            include=include,
+            device=device,
+            **changes,
+        )
+        super().__init__(env, False, num_episodes or SUITE_EPISODES, batch_size)
+        self.protocol, self.file, self.first = protocol, None if sequences is None else Path(sequences).name, first
+
+    def sequence_hash(self) -> str:
+        """Of the sequences that are played."""
+        return sequence_hash(sequence_sizes(self.env, self.num_episodes))
+
+    def describe(self) -> dict[str, Any]:
+        """As in the base class, and which sequences."""
+        more = {"protocol": self.protocol, "file": self.file, "first": self.first, "sequences": self.num_episodes}
+        return super().describe() | more | {"sha256": self.sequence_hash()}
+
+    def compared(self, policies: Mapping[str, Policy], timed: int = 0) -> dict[str, Any]:
+        """Plays all sequences with each policy; a row for each, as plain data.
+
+        Args:
+            policies: By name, made for `env`.
+            timed: So many of the first sequences are packed alone, for the time of a decision for one bin.
+        """
+        results = self.play_all(policies)
+        rows = []
+        for name, policy in policies.items():
+            row = asdict(results[name].score(name)) | {"knows": known(policy, self.env.visible_items)}
+            row["decision_alone_ms"] = self._alone_ms(policy, timed) if timed else None
+            row["utilizations"] = [round(each, 6) for each in results[name].utilization.tolist()]
+            rows.append(row)
+        self.say("")
+        told = PUBLISHED[self.protocol] if self.env.visible_items == 1 else ()
+        published = [{"policy": name, "utilization": share / 100, "knows": knows} for name, share, knows in told]
+        return {"sequences": self.describe(), "policies": rows, "published": published}
+
+    def _alone_ms(self, policy: Policy, timed: int) -> float:
+        env, played = self.like(1), []
+        for number in range(min(timed, self.num_episodes) + 1):  # the first one warms up
+            self.begin(env, max(0, number - 1))
+            played.append(evaluate(env, policy))
+        return PackingResults.joined(played[1:]).decision_ms
+
+
+def sequence_sizes(env: PackingEnv, number: int) -> list[Tensor]:
+    """Sides of the boxes of the first episode of so many environments from `env.first_env` on: (T, 3) int64, cells."""
+    row = torch.arange(number, device=env.device)
+    made = env.item_sequences
+    key = made.begin(env.seed, row + env.first_env, torch.zeros_like(row))
+    items = made.items(key, torch.arange(min(made.length, env.num_items), device=env.device).expand(number, -1)).cpu()
+    height = (env.catalogue.height[:, 0].cpu().double() / env.bin.cell[0]).round().long()
+    sizes = torch.cat([env.catalogue.extent[:, 0].cpu(), height[:, None]], 1)
+    return [sizes[each[each >= 0]] for each in items]
+
+
+def sequence_hash(sequences: Sequence[Tensor]) -> str:
+    """SHA-256 of sequences of box sizes (T, 3) in cells: of each its length and its sizes, as 32-bit little-endian."""
+    digest = hashlib.sha256()
+    for each in sequences:
+        digest.update(len(each).to_bytes(4, "little"))
+        digest.update(each.to(torch.int32).numpy().astype("<i4").tobytes())
+    return digest.hexdigest()
+
+
+def protocol_table(report: Mapping[str, Any]) -> Table:
+    """What `ProtocolSuite.compared` gave, for the terminal: the published figures last."""
+    about, rows = report["sequences"], report["policies"]
+    known_suite = SUITE_HASHES.get(about["protocol"]) == about["sha256"]
+    source = about["file"] or ("the fixed suite" if known_suite else "sequences of the fixed seed")
+    title = f"{about['protocol']}: {about['sequences']} sequences from {about['first']} of {source}"
+    shown = Table(title=f"{title}, sha256 {about['sha256'][:16]}", title_justify="left")
+    columns = ("policy", "knew of what comes", "utilization", "items", "ms/decision", "ms for one bin")
+    for column in columns:
+        shown.add_column(column, justify="left" if column in columns[:2] else "right", no_wrap=True)
+    for row in sorted(rows, key=lambda row: row["utilization"]):
+        alone = row["decision_alone_ms"]
+        shown.add_row(
+            row["policy"],
+            row["knows"],
+            f"{row['utilization']:.2%} ± {row['utilization_error']:.2%}",
+            f"{row['num_packed']:.2f} ± {row['num_packed_error']:.2f}",
+            f"{row['decision_ms']:.4f}",
+            "–" if alone is None else f"{alone:.2f}",
+        )
+    for row in report["published"]:
+        shown.add_row(row["policy"], row["knows"], f"{row['utilization']:.1%}", "–", "–", "–", style="dim")
+    return shown
