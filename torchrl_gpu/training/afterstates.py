@@ -49,8 +49,7 @@ class AfterstateLearning(EnvRun):
         tables: Makes the tables, once the environment is there.
         rollout_steps: Steps in every environment per training step.
         sweeps: Times that a rollout is gone over.
-        rate: Of the steps, at the beginning.
-        final_rate: At the end, which `trainer.max_steps` sets; the rate falls in a line. None leaves it.
+        rate: Of the steps: the share of a bin's error that one takes away, if it were alone.
         lam: λ of the returns: 0 for the next bin's value alone, 1 for what was gained until the rollout's end.
     """
 
@@ -62,8 +61,7 @@ class AfterstateLearning(EnvRun):
         rollout_steps: int = 32,
         sweeps: int = 1,
         rate: float = 0.5,
-        final_rate: float | None = None,
-        lam: float = 0.5,
+        lam: float = 0.8,
     ) -> None:
         super().__init__(env)
         where = type(self).__name__
@@ -71,7 +69,6 @@ class AfterstateLearning(EnvRun):
         self.make_tables = tables
         self.rollout_steps, self.sweeps = rollout_steps, sweeps
         self.rate = arguments.number(where, "rate", rate, 0, 2, above=0)
-        self.final_rate = None if final_rate is None else arguments.number(where, "final_rate", final_rate, 0, 2)
         self.lam = arguments.number(where, "lam", lam, 0, 1)
         self.take_made_env()
 
@@ -133,15 +130,7 @@ class AfterstateLearning(EnvRun):
         steps = self.play(self.policy, self.rollout_steps)
         errors = [self._sweep(steps) for _ in range(self.updates_now(self.sweeps))]
         if self.logs_now:
-            self.log_step({"loss": torch.stack(errors).mean(), "rate": self.present_rate, **self.outcomes, "frames": self.frames})
-
-    @property
-    def present_rate(self) -> float:
-        """Of the steps, by the share of `trainer.max_steps` that is over."""
-        most = self.trainer.max_steps
-        if self.final_rate is None or most < 1:
-            return self.rate
-        return self.rate + (self.final_rate - self.rate) * min(1.0, self.trainer.global_step / most)
+            self.log_step({"loss": torch.stack(errors).mean(), **self.outcomes, "frames": self.frames})
 
     @torch.no_grad()
     def _sweep(self, steps: TensorDictBase) -> Tensor:
@@ -149,15 +138,14 @@ class AfterstateLearning(EnvRun):
 
         The last bin of a trajectory that goes on is not learnt from: what came after it is not known yet.
         """
-        tables, rate = self.tables, self.present_rate
-        after = steps["next"]
+        tables, after = self.tables, steps["next"]
         levels = tables.levels_of(after["box_heightmap"]).unbind(1)
         reward, done = after["reward"][..., 0].unbind(1), after["done"][..., 0].unbind(1)
         last = len(levels) - 1
         goal, counts, squares = torch.zeros_like(reward[0]), done[last], []
         for t in range(last, -1, -1):
             error = goal - tables.values(levels[t])
-            tables.learn(levels[t], error, counts, rate)
+            tables.learn(levels[t], error, counts, self.rate)
             squares.append(torch.where(counts, error.square(), 0.0).mean())
             if t == 0:
                 break
