@@ -172,10 +172,19 @@ def without_replay(options: Options) -> Options:
     return {name: value for name, value in options.items() if name not in REPLAY} | ROLLOUTS
 
 
+TABLES: Options = EPISODES | {
+    "model.env.num_envs": 8,
+    "model.tables.patches": ["2x2", "2x3", "3x3:1"],
+    "model.rollout_steps": 8,
+    "data.steps_per_epoch": 6,
+}
+
 RUNS: dict[str, Run] = {
-    "packing": Run("packing.yaml", PACKING, 24),
-    "packing_rainbow": Run("packing.yaml", BOXES | RAINBOW, 24),
-    "packing_rainbow_resumed": Run("packing.yaml", BOXES | RAINBOW, 24, stop=12, stages=()),
+    "packing_tables": Run("packing.yaml", TABLES, 24),
+    "packing_tables_resumed": Run("packing.yaml", TABLES, 24, stop=14, stages=()),
+    "packing": Run("packing_dqn.yaml", PACKING, 24),
+    "packing_rainbow": Run("packing_dqn.yaml", BOXES | RAINBOW, 24),
+    "packing_rainbow_resumed": Run("packing_dqn.yaml", BOXES | RAINBOW, 24, stop=12, stages=()),
     "packing_orders": Run("packing_orders.yaml", ORDERS, 24),
     "packing_irregular": Run("packing_irregular.yaml", IRREGULAR, 14, evaluate=("packing_irregular", *EVALUATE)),
     "packing_irregular_bootstrapped": Run(
@@ -271,7 +280,7 @@ def _write_demonstrations() -> None:
     from torchrl_gpu.policies import AgentSpace, ClonedChoice, PlacementScores
 
     rule = ["--policy=deepest-bottom-left", "--episodes=12", "--output=demonstrations", "--model.env.items.pool=16"]
-    _command("record", ["--config=packing.yaml", *rule, "--trainer.accelerator=cpu"])
+    _command("record", ["--config=packing_dqn.yaml", *rule, "--trainer.accelerator=cpu"])
     torch.manual_seed(0)
     space = AgentSpace.of(PackingEnv(1, orientations="fixed", device="cpu", seed=0))
     state = ClonedChoice(space, PlacementScores(space, 8, 1)).state_dict()

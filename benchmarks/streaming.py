@@ -1,7 +1,7 @@
 """What watching costs, and what viewers get: `python benchmarks/streaming.py`.
 
 Server, viewers and training are processes of their own on this machine, over loopback. Frames are 640×480 at 30 a
-second, 50 KB each in JPEG. The last part trains packing.yaml while a viewer comes and goes: stretches with and without
+second, 50 KB each in JPEG. The last part trains packing_dqn.yaml while a viewer comes and goes: stretches with and without
 it take turns, so that whatever else the machine does, it does to both alike. Three to five minutes in all.
 """
 
@@ -226,7 +226,7 @@ def measure_hook(args: argparse.Namespace) -> tuple[list[Row], dict[str, Any]]:
 
 
 def idle_module() -> Any:
-    """A module that does nothing but hold the environment of packing.yaml in small."""
+    """A module that does nothing but hold the environment of packing_dqn.yaml in small."""
     import torch
     from lightning.pytorch import LightningModule
 
@@ -257,7 +257,7 @@ def measure_training(args: argparse.Namespace) -> tuple[list[Row], dict[str, Any
     keep_freed_memory()  # as `lightning fit` does
     stream = FrameStream(port=0, streams=["env0"])
     with tempfile.TemporaryDirectory() as folder, a_viewer() as viewer:
-        words = ["--config", "packing.yaml", f"--trainer.default_root_dir={folder}", "--trainer.max_steps=1000000"]
+        words = ["--config", "packing_dqn.yaml", f"--trainer.default_root_dir={folder}", "--trainer.max_steps=1000000"]
         words += ["--trainer.callbacks=[]", "--trainer.limit_val_batches=0"]
         switched_off = ("logger", "enable_progress_bar", "enable_checkpointing", "enable_model_summary")
         words += [f"--trainer.{name}=false" for name in switched_off]

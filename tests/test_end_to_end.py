@@ -38,9 +38,11 @@ UPDATES += ["--model.updates_per_step=2"]
 ROLLOUTS = ["--model.rollout_steps=4", "--model.epochs=1", "--model.minibatches=2"]  # of runs without replay
 EPISODES = ["--data.steps_per_epoch=2", "--data.num_episodes=3", "--data.num_val_episodes=2"]
 EPISODES += ["--trainer.log_every_n_steps=1"]
+TABLES = ["--model.tables.patches=[2x2,3x3:1]", "--model.rollout_steps=4"]
 # What makes each shipped config a matter of seconds; one that is missing here is not tested, so that is an error.
 SMALL = {
-    "packing.yaml": [*NETWORK, "--model.env.num_envs=4", "--model.env.items.pool=16"],
+    "packing.yaml": [*TABLES, "--model.env.num_envs=4"],
+    "packing_dqn.yaml": [*NETWORK, "--model.env.num_envs=4", "--model.env.items.pool=16"],
     "packing_irregular.yaml": [
         "--model.env.num_envs=3",
         "--model.env.resolution=20",  # cells of 20 mm
@@ -91,6 +93,7 @@ ORDERS = {  # millimetres: one order that fits with ease, one in which a turned 
 def small(name: str, max_steps: int = 6) -> list[str]:
     """Command line of a shipped config in small."""
     updates = ROLLOUTS if name.startswith("ppo_") else UPDATES
+    updates = [] if name == "packing.yaml" else updates
     if name == "bc.yaml":
         updates = ["--model.batch_size=8", "--model.updates_per_step=2"]
     return ["--config", name, *SMALL[name], *updates, *EPISODES, f"--trainer.max_steps={max_steps}"]
@@ -118,10 +121,10 @@ def write_demonstrations(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a run of `packing.yaml` has just finished, by a process of its own."""
+    """Where a run of `packing_dqn.yaml` has just finished, by a process of its own."""
     path = tmp_path_factory.mktemp("newcomer")
     made = subprocess.run(
-        [sys.executable, "-m", "torchrl_gpu.cli", "fit", *small("packing.yaml")],
+        [sys.executable, "-m", "torchrl_gpu.cli", "fit", *small("packing_dqn.yaml")],
         cwd=path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -153,12 +156,12 @@ def test_fit_leaves_what_it_should(folder: Path) -> None:
 
 
 def test_validate(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["validate", *small("packing.yaml"), "--ckpt_path", checkpoint]) is None
+    assert cli.main(["validate", *small("packing_dqn.yaml"), "--ckpt_path", checkpoint]) is None
     assert "DQN on 2 episodes: utilization 0." in capsys.readouterr().out
 
 
 def test_test(checkpoint: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["test", *small("packing.yaml"), "--ckpt_path", checkpoint]) is None
+    assert cli.main(["test", *small("packing_dqn.yaml"), "--ckpt_path", checkpoint]) is None
     shown = capsys.readouterr().out
     run = folder / "runs" / "packing"
     rows = json.loads((run / "evaluation.json").read_text())["policies"]
@@ -170,12 +173,12 @@ def test_test(checkpoint: str, folder: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_an_untrained_policy_says_so(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["validate", *small("packing.yaml")]) is None
+    assert cli.main(["validate", *small("packing_dqn.yaml")]) is None
     assert "DQN (untrained) on 2 episodes" in capsys.readouterr().out
 
 
 def test_predict(checkpoint: str, folder: Path) -> None:
-    assert cli.main(["predict", *small("packing.yaml"), "--ckpt_path", checkpoint]) is None
+    assert cli.main(["predict", *small("packing_dqn.yaml"), "--ckpt_path", checkpoint]) is None
     plans = json.loads((folder / "runs" / "packing" / "plans.json").read_text())
     assert [plan["episode"] for plan in plans] == ["0", "1", "2"]
     assert all(0 < plan["utilization"] <= 1 and plan["placements"] for plan in plans)
@@ -194,14 +197,14 @@ def test_its_policy_needs_no_config(checkpoint: str) -> None:
 
 
 def test_a_run_resumes(checkpoint: str, tmp_path: Path) -> None:
-    args = [*small("packing.yaml", max_steps=8), "--ckpt_path", checkpoint, f"--trainer.default_root_dir={tmp_path}"]
+    args = [*small("packing_dqn.yaml", max_steps=8), "--ckpt_path", checkpoint, f"--trainer.default_root_dir={tmp_path}"]
     assert cli.main(["fit", *args, f"--trainer.logger.save_dir={tmp_path}"]) is None
     assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 8
 
 
 def test_last_is_the_newest_whole_one(checkpoint: str, folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "runs" / "packing", tmp_path / "copy")
-    args = [*small("packing.yaml", max_steps=8), f"--trainer.default_root_dir={tmp_path / 'copy'}"]
+    args = [*small("packing_dqn.yaml", max_steps=8), f"--trainer.default_root_dir={tmp_path / 'copy'}"]
     assert cli.main(["fit", *args, "--trainer.logger=false", "--ckpt_path", "last"]) is None
     assert torch.load(tmp_path / "copy" / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 8
     assert torch.load(checkpoint, weights_only=True)["global_step"] == 6  # the original is as it was
@@ -229,7 +232,7 @@ def test_a_seed_decides_a_run(checkpoint: str, tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 3)):
         root = tmp_path / name
         args = [f"--seed_everything={seed}", f"--trainer.default_root_dir={root}", "--trainer.logger=false"]
-        assert cli.main(["fit", *small("packing.yaml"), *args]) is None
+        assert cli.main(["fit", *small("packing_dqn.yaml"), *args]) is None
         weights[name] = torch.load(root / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     first = torch.load(checkpoint, weights_only=True)["state_dict"]  # of another process
     assert all(torch.equal(first[key], weights["a"][key]) for key in first)
@@ -306,7 +309,7 @@ def error_of(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
     def run(word: str, *args: str) -> str:
         capfd.readouterr()
-        assert cli.main([word, *small("packing.yaml"), *args]) == 2
+        assert cli.main([word, *small("packing_dqn.yaml"), *args]) == 2
         said = [line for line in capfd.readouterr().err.splitlines() if not line.startswith(NEWS)]
         assert len(said) == 1, said
         assert said[0].startswith("error: ")
@@ -436,7 +439,7 @@ def test_a_poisoned_checkpoint_kills_no_process(checkpoint: str, tmp_path: Path)
     state, replay, message = POISON["num_packed"]
     made = subprocess.run(
         [
-            *(sys.executable, "-m", "torchrl_gpu.cli", "fit", *small("packing.yaml", max_steps=8)),
+            *(sys.executable, "-m", "torchrl_gpu.cli", "fit", *small("packing_dqn.yaml", max_steps=8)),
             *poisoned(checkpoint, tmp_path, state, replay),
         ],
         env=os.environ | {"PYTHONPATH": str(ROOT)},

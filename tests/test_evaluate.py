@@ -131,7 +131,7 @@ def test_wrong_arguments(capfd: pytest.CaptureFixture[str], args: list[str], mes
     assert message in said[0]
 
 
-BOXES = ["evaluate", "--config", "packing.yaml", "--model.env.items.pool=16", "--model.agent.network.channels=4"]
+BOXES = ["evaluate", "--config", "packing_dqn.yaml", "--model.env.items.pool=16", "--model.agent.network.channels=4"]
 WORLDS = ["evaluate", "navigation_iqn", "--model.env.pool=16", "--data.worlds_per_level=2", "--data.max_steps=5"]
 
 

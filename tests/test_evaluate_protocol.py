@@ -18,9 +18,9 @@ QUICK = ["evaluate", "bpp10", "--device=cpu", "--cases=3", "--timed=1"]
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A DQN of `packing.yaml` that has learned nothing, as a run leaves it."""
+    """A DQN of `packing_dqn.yaml` that has learned nothing, as a run leaves it."""
     folder = tmp_path_factory.mktemp("run")
-    words = ["--config=packing.yaml", "--model.env.device=cpu", "--model.env.num_envs=2", "--model.env.items.pool=4"]
+    words = ["--config=packing_dqn.yaml", "--model.env.device=cpu", "--model.env.num_envs=2", "--model.env.items.pool=4"]
     words += ["--model.agent.network.channels=4", "--trainer.logger=false", f"--trainer.default_root_dir={folder}"]
     built = build("fit", [*resolve_configs(words), "--trainer.callbacks=null", "--trainer.accelerator=cpu"])
     path = folder / "some.ckpt"

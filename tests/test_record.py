@@ -73,7 +73,7 @@ def test_a_policy_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_the_command_records_video(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["record", *small("packing.yaml"), "--episodes", "2", "--output", str(tmp_path / "bins")]
+    args = ["record", *small("packing_dqn.yaml"), "--episodes", "2", "--output", str(tmp_path / "bins")]
     args += ["--format", "lerobot", "--size", "48", "64"]
     assert cli.main(args, program="torchrl-gpu") is None
     assert f"Written: {tmp_path / 'bins'}, " in capsys.readouterr().out
@@ -83,7 +83,7 @@ def test_the_command_records_video(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_the_command_records_the_worst_episodes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["record", *small("packing.yaml"), "--policy", "deepest-bottom-left", "--episodes", "4", "--format", "mcap"]
+    args = ["record", *small("packing_dqn.yaml"), "--policy", "deepest-bottom-left", "--episodes", "4", "--format", "mcap"]
     args += ["--size", "48", "64", "--output", str(tmp_path / "bins"), "--choose"]
     assert cli.main([*args, "worst", "--most", "1"], program="torchrl-gpu") is None
     out = f"{tmp_path / 'bins'}, 1 files of 4 episodes, PackingEnv, deepest bottom left"
@@ -101,7 +101,7 @@ def test_the_command_records_the_worst_episodes(tmp_path: Path, capsys: pytest.C
 
 
 def test_the_command_records_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["record", *small("packing.yaml"), "--policy", "deepest-bottom-left", "--episodes", "5"]
+    args = ["record", *small("packing_dqn.yaml"), "--policy", "deepest-bottom-left", "--episodes", "5"]
     assert cli.main([*args, "--output", str(tmp_path / "bins")], program="torchrl-gpu") is None
     assert "rows of 5 episodes, PackingEnv, deepest bottom left" in capsys.readouterr().out
     shown = read_demonstrations(tmp_path / "bins")
@@ -130,7 +130,7 @@ def test_a_checkpoint_plays_itself_and_without_one_chance_does(
         return LoadedPolicy(env, RandomActions(env), "somebody")
 
     monkeypatch.setattr("torchrl_gpu.play.loading.load_policy", load_policy)
-    options = ["--config", "packing.yaml", "--episodes", "1", "--output", str(tmp_path / "a"), "--task", "wash", *args]
+    options = ["--config", "packing_dqn.yaml", "--episodes", "1", "--output", str(tmp_path / "a"), "--task", "wash", *args]
     options += ["--format", "lerobot"]
     assert cli.main(["record", *options], program="torchrl-gpu") is None
     assert asked == [(*who, 1)]
@@ -141,14 +141,14 @@ def test_a_checkpoint_plays_itself_and_without_one_chance_does(
     ("args", "says"),
     [
         (
-            ["--config", "packing.yaml"],
+            ["--config", "packing_dqn.yaml"],
             "want the options that --help lists; got the following arguments are required: --output",
         ),
-        (["--config", "packing.yaml", "--output", "{tmp}"], "--output must be a folder that is not there yet"),
-        (["--config", "packing.yaml", "--output", "x", "--episodes", "0"], "--episodes must be at least 1; got 0"),
+        (["--config", "packing_dqn.yaml", "--output", "{tmp}"], "--output must be a folder that is not there yet"),
+        (["--config", "packing_dqn.yaml", "--output", "x", "--episodes", "0"], "--episodes must be at least 1; got 0"),
         (["--config", "nobody.yaml", "--output", "x"], "--config: want a file"),
         (
-            ["--config", "packing.yaml", "--output", "x", "--ckpt_path", "nobody.ckpt"],
+            ["--config", "packing_dqn.yaml", "--output", "x", "--ckpt_path", "nobody.ckpt"],
             "want an existing file; got none",
         ),
     ],

@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=["baselines"],
         metavar="POLICY",
-        help="baselines (random, first-fit, bph, br, dbl, hm, lsah, macs; `baselines` for all) and checkpoints' paths",
+        help="baselines (random, first-fit, bph, br, dbl, hm, lsah, macs; `baselines` for all), trained ones by their protocol, and the paths of checkpoints",
     )
     add("--sequences", type=Path, help="file of box sequences in place of the fixed suite: .npy, .npz, .pt or .json")
     add("--first", type=int, default=0, help="number of the first sequence, from 0 on")
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Policies of checkpoints by name, and words of baselines."""
-    from torchrl_gpu.policies import load_policy
+    from torchrl_gpu.policies import PackingPolicy, load_policy
     from torchrl_gpu.policies.packing import BASELINES
 
     loaded, words = {}, []
@@ -98,10 +98,15 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             words += BASELINES
         elif each in BASELINES:
             words.append(each)
+        elif each in PackingPolicy.names():
+            loaded[f"pretrained {each}"] = PackingPolicy.from_pretrained(each, args.device)
+        elif Path(each).suffix == ".safetensors":
+            loaded[each] = PackingPolicy.from_pretrained(each, args.device)
         elif Path(each).is_file():
             loaded[f"{Path(each).stem} ({each})"] = load_policy(each, args.device)
         else:
-            wanted = f"baselines, {', '.join(BASELINES)} or the path of a checkpoint"
+            known = ", ".join([*BASELINES, *PackingPolicy.names()])
+            wanted = f"baselines, {known} or the path of a checkpoint"
             raise ValueError(f"{WHERE}: --policy must be {wanted}; got {each!r}")
     return loaded, list(dict.fromkeys(words))
 

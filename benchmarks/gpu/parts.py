@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from torchrl_gpu import configs
 
-FAMILIES = ("packing.yaml", "packing_irregular.yaml", "navigation_iqn.yaml", "navigation_ac_iqn.yaml")
-GRAPHED = ("packing.yaml", "navigation_iqn.yaml", "navigation_ac_iqn.yaml")  # those that offer graphs
+FAMILIES = ("packing_dqn.yaml", "packing_irregular.yaml", "navigation_iqn.yaml", "navigation_ac_iqn.yaml")
+GRAPHED = ("packing_dqn.yaml", "navigation_iqn.yaml", "navigation_ac_iqn.yaml")  # those that offer graphs
 _PYTHON = (sys.executable, "-m")
 
 

@@ -86,7 +86,7 @@ def test_a_row_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     assert [each["after_10"] for each in packing["rows"]] == ["61.7% ± 0.4% (4,000)"]
 
 
-@pytest.mark.parametrize("name", ["packing.yaml", "ppo_packing.yaml", "navigation_iqn.yaml", "ppo_marine.yaml"])
+@pytest.mark.parametrize("name", ["packing_dqn.yaml", "ppo_packing.yaml", "navigation_iqn.yaml", "ppo_marine.yaml"])
 def test_the_rate_of_every_config_can_be_kept(name: str) -> None:
     """An option that the config does not have would end the run before it begins."""
     build("test", [f"--config={configs.find(name)}", *equal_time.constant_rate(name)])

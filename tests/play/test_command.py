@@ -30,7 +30,7 @@ JPEG = b"\xff\xd8\xff"
 @pytest.fixture
 def serving(child_environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     """`torchrl-gpu serve` of a heuristic, at any port, with a token from the environment."""
-    words = [sys.executable, "-m", "torchrl_gpu.cli", "serve", *small("packing.yaml"), "--port", "0", "--speed", "50"]
+    words = [sys.executable, "-m", "torchrl_gpu.cli", "serve", *small("packing_dqn.yaml"), "--port", "0", "--speed", "50"]
     process = subprocess.Popen(
         words,
         env=child_environment | {"TORCHRL_GPU_TOKEN": "sesame"},
@@ -120,7 +120,7 @@ def test_the_page_is_served_and_mistakes_are_found_before_anything_heavy_is_load
         "    print(stream['title'], server._service.hub.state, server.port > 0)\n"
         "    raise ValueError(str([m for m in ('torch', 'lightning', 'jsonargparse') if m in sys.modules]))\n"
         "command._load = load\n"
-        f"sys.exit(cli.main(['{word}', '--config', 'packing.yaml', '--port', '0'], 'torchrl-gpu'))\n"
+        f"sys.exit(cli.main(['{word}', '--config', 'packing_dqn.yaml', '--port', '0'], 'torchrl-gpu'))\n"
     )
     run = subprocess.run(
         [sys.executable, "-c", code], env=child_environment, capture_output=True, text=True, check=False, timeout=60
@@ -133,7 +133,7 @@ def test_a_policy_that_cannot_be_loaded_ends_the_server(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bad.ckpt").write_bytes(b"none")
-    args = ["--config", "packing.yaml", "--port", "0", "--ckpt_path", str(tmp_path / "bad.ckpt")]
+    args = ["--config", "packing_dqn.yaml", "--port", "0", "--ckpt_path", str(tmp_path / "bad.ckpt")]
     assert cli.main(["play", *args], "torchrl-gpu") == 2
     said = capfd.readouterr()
     assert "bad.ckpt: want a complete archive" in said.err
@@ -164,7 +164,7 @@ def test_what_the_user_can_mend_is_one_line(
 ) -> None:
     monkeypatch.delenv("TORCHRL_GPU_TOKEN", raising=False)
     monkeypatch.setattr(command, "_load", pytest.fail)  # all of them are found before
-    assert cli.main(["play", *small("packing.yaml"), *args], "torchrl-gpu") == 2
+    assert cli.main(["play", *small("packing_dqn.yaml"), *args], "torchrl-gpu") == 2
     (said,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
     assert message in said
 
@@ -173,7 +173,7 @@ def test_serve_wants_its_port_and_no_other(capfd: pytest.CaptureFixture[str], mo
     monkeypatch.setattr(command, "_load", pytest.fail)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert cli.main(["serve", *small("packing.yaml"), "--port", port], "torchrl-gpu") == 2
+        assert cli.main(["serve", *small("packing_dqn.yaml"), "--port", port], "torchrl-gpu") == 2
     assert f"want a free port from {port} to {port}; got all in use" in capfd.readouterr().err
 
 

@@ -15,16 +15,16 @@ from torchrl_gpu.play.loading import load_policy
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What a short run of packing.yaml leaves."""
+    """What a short run of packing_dqn.yaml leaves."""
     folder = tmp_path_factory.mktemp("run")
     args = [f"--trainer.default_root_dir={folder}", "--trainer.logger=false", "--trainer.enable_progress_bar=false"]
     args += ["--trainer.callbacks=[torchrl_gpu.callbacks.EpisodeCheckpoint]"]
-    assert cli.main(["fit", *small("packing.yaml"), *args]) is None
+    assert cli.main(["fit", *small("packing_dqn.yaml"), *args]) is None
     return str(folder / "checkpoints" / "last.ckpt")
 
 
 def test_the_trained_policy_plays_the_episodes_of_the_test(checkpoint: str) -> None:
-    made = load_policy(small("packing.yaml"), checkpoint, None, num_envs=2)
+    made = load_policy(small("packing_dqn.yaml"), checkpoint, None, num_envs=2)
     assert (made.name, made.version, made.env.num_envs) == ("DQN", 6, 2)
     assert made.env.seed == 1_000_003  # that of the data module, not of the run
     saved = torch.load(checkpoint, weights_only=True)["state_dict"]
@@ -38,22 +38,22 @@ def test_the_trained_policy_plays_the_episodes_of_the_test(checkpoint: str) -> N
 
 def test_the_last_checkpoint_of_the_run_plays(checkpoint: str) -> None:
     folder = f"--trainer.default_root_dir={Path(checkpoint).parents[1]}"
-    made = load_policy([*small("packing.yaml"), folder], "last", None, num_envs=1)
+    made = load_policy([*small("packing_dqn.yaml"), folder], "last", None, num_envs=1)
     assert (made.name, made.version) == ("DQN", 6)
 
 
 def test_without_a_run_there_is_no_last_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"ckpt_path 'last' wants a whole checkpoint in .*; got none"):
-        load_policy([*small("packing.yaml"), f"--trainer.default_root_dir={tmp_path}"], "last", None, num_envs=1)
+        load_policy([*small("packing_dqn.yaml"), f"--trainer.default_root_dir={tmp_path}"], "last", None, num_envs=1)
 
 
 def test_a_heuristic_plays_without_a_checkpoint() -> None:
-    made = load_policy(small("packing.yaml"), None, None, num_envs=1)
+    made = load_policy(small("packing_dqn.yaml"), None, None, num_envs=1)
     assert (made.name, made.version) == ("heightmap minimisation", None)
 
 
 def test_another_one_by_name(checkpoint: str) -> None:
-    made = load_policy(small("packing.yaml"), checkpoint, "random legal", num_envs=1)
+    made = load_policy(small("packing_dqn.yaml"), checkpoint, "random legal", num_envs=1)
     assert (made.name, made.version) == ("random legal", None)
 
 
@@ -80,7 +80,7 @@ def test_real_orders_one_after_the_other(tmp_path: Path) -> None:
 )
 def test_names_of_nobody(policy: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        load_policy(small("packing.yaml"), None, policy, num_envs=1)
+        load_policy(small("packing_dqn.yaml"), None, policy, num_envs=1)
 
 
 def test_worlds_begin_with_the_hardest_and_with_a_random_navigator() -> None:
@@ -93,4 +93,4 @@ def test_worlds_begin_with_the_hardest_and_with_a_random_navigator() -> None:
 
 def test_no_checkpoint_there() -> None:
     with pytest.raises(FileNotFoundError, match=r"checkpoint no\.ckpt: want an existing file; got none there"):
-        load_policy(small("packing.yaml"), "no.ckpt", None, num_envs=1)
+        load_policy(small("packing_dqn.yaml"), "no.ckpt", None, num_envs=1)

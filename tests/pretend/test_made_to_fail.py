@@ -38,6 +38,7 @@ ROLLOUTS = {"model.rollout_steps": 4, "model.epochs": 1, "model.minibatches": 2}
 ABSENT = {
     "ppo_": ("model.batch_size", "model.replay.capacity", "model.warmup_frames", "model.updates_per_step"),
     "bc.yaml": ("model.replay.capacity", "model.warmup_frames"),
+    "packing.yaml": ("model.batch_size", "model.replay.capacity", "model.warmup_frames", "model.updates_per_step"),
 }
 FEW_WORLDS = {"model.env.num_envs": 2, "model.env.pool": 8, "model.env.max_steps": 10}
 FEWER_CELLS = {
@@ -51,7 +52,7 @@ FEWER_CELLS = {
         "model.updates_per_step": 3,
     },
 }
-NO_GRAPHS = ("packing_irregular.yaml", "bc.yaml")  # have none to ask for
+NO_GRAPHS = ("packing.yaml", "packing_irregular.yaml", "bc.yaml")  # have none to ask for
 BREAKS_OFF = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
 PACKING = [name for name in configs.names() if "packing" in name or name == "bc.yaml"]
 
@@ -146,19 +147,19 @@ def test_however_triton_fails_packing_trains(
     monkeypatch.setenv("RUN", str(os.getpid()))
     if way != "miscounts":
         monkeypatch.setattr(proofs, "_tried_apart", lambda trial: VERDICTS.get(way, ""))
-    trained("packing.yaml", tmp_path)
+    trained("packing_dqn.yaml", tmp_path)
     (line,) = warned(caplog)
     assert line.startswith("packing kernels: triton cannot run on cuda:0, so a slower one will: ")
     assert VERDICTS.get(way, "num_packed" if way == "miscounts" else "no space left on device") in line
 
 
 def test_a_triton_that_works_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trained("packing.yaml", tmp_path)
+    trained("packing_dqn.yaml", tmp_path)
     assert warned(caplog) == []
     assert kernels.get_kernels("auto", torch.device("cuda", 0)).backend == "triton"
 
 
-@pytest.mark.parametrize(("replay", "name"), [("stands still", "packing.yaml"), ("raises", "navigation_sac.yaml")])
+@pytest.mark.parametrize(("replay", "name"), [("stands still", "packing_dqn.yaml"), ("raises", "navigation_sac.yaml")])
 def test_however_graphs_fail_runs_train(
     name: str, replay: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

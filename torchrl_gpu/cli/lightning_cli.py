@@ -28,6 +28,7 @@ _NOISE = (
     "Trainer already configured with model summary callbacks",
 )
 _NO_NEWS = (
+    "`LightningModule.configure_optimizers` returned `None`",  # tables have no gradients
     ".*does not have many workers",  # rollouts are made inside the training step: the loader only counts
     "Your `IterableDataset` has `__len__` defined",  # which would matter with more than one worker
     ".*isinstance\\(treespec, LeafSpec\\)` is deprecated",  # lightning 2.6 calls torch's older name

@@ -20,6 +20,7 @@ from torchrl_gpu.policies.networks.vectors import VectorActor, VectorCritic, Vec
 from torchrl_gpu.policies.packing.actor_critic import PlacementLogits, PlacementValue
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
+from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.packing.scores import PlacementScores
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets
@@ -54,6 +55,7 @@ __all__ = [
     "NavigationQuantiles",
     "NavigationScores",
     "NavigationValue",
+    "PackingPolicy",
     "PatchTables",
     "PeriodicTargets",
     "PlacementAtoms",

@@ -19,11 +19,13 @@ from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.networks.perceptron import Perceptron, widths_of
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
+from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.recorded import (
     agent_of,
     check_plain,
     choice_of,
     packer_networks_of,
+    patch_tables_of,
     vectors_of,
 )
 from torchrl_gpu.policies.size_limit import without_memory
@@ -93,6 +95,9 @@ def _policy(content: Mapping[str, Any], env: PackingEnv | None, most_bytes: int)
     if env is not None:
         raise ValueError(_NO_ENV)
     space = _space(content)
+    if "tables" in settings:
+        tables = _built(lambda: patch_tables_of(space, settings), _behind(state, "tables."), most_bytes)
+        return InferencePolicy(PackingPolicy(space, tables), space, "afterstate values", about)
     if "agent" not in settings:
         choice = _built(lambda: choice_of(space, settings), _behind(state, "learner."), most_bytes)
         return InferencePolicy(PolicyWrapper(Cloned(space, choice.policy), flat=True), space, "BC", about)

@@ -15,6 +15,7 @@ from torchrl_gpu.policies.networks import navigation, vectors
 from torchrl_gpu.policies.packing.actor_critic import PlacementLogits, PlacementValue
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.policies.packing.hierarchical import PackerNetworks
+from torchrl_gpu.policies.packing.patch_tables import PatchTables
 from torchrl_gpu.policies.packing.scores import PlacementScores
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets, TargetUpdate
@@ -106,6 +107,16 @@ def check_plain(where: str, value: Any) -> None:
             waiting.extend(inner)
         elif each is not None and not isinstance(each, bool | int | float | str):
             raise ValueError(f"{where}: want numbers, text, lists and dicts; got {shown(each)}")
+
+
+def patch_tables_of(space: AgentSpace, settings: Mapping[str, Any]) -> PatchTables:
+    """The tables of a space that a run's `model.init_args` describe, with fresh entries.
+
+    Raises:
+        ValueError: They describe something else.
+    """
+    tables: PatchTables = _factory(settings.get("tables"), (PatchTables,), "tables")(space)
+    return tables
 
 
 def _factory(given: Any, known: tuple[type, ...], name: str) -> Any:

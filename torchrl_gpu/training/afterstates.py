@@ -7,28 +7,19 @@ from typing import Any, final
 
 import torch
 from tensordict import TensorDictBase
-from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torch import Tensor
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
-from torchrl_gpu.policies.agents.legal import greedy_module
-from torchrl_gpu.policies.cloning import Cloned
-from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
+from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
 
 TablesFactory = Callable[[AgentSpace], PatchTables]
 """Makes the tables of an environment's space."""
-
-
-def greedy_policy(space: AgentSpace, tables: PatchTables) -> TensorDictModuleBase:
-    """Writes `action_value`, the greedy `action` and its value."""
-    return TensorDictSequential(Entry("action_value", tables), greedy_module(space))
 
 
 @final
@@ -101,7 +92,7 @@ class AfterstateLearning(EnvRun):
 
     def policy_for(self, env: BatchedEnv) -> Policy:
         """The placement of the largest value."""
-        return PolicyWrapper(Cloned(self.space, greedy_policy(self.space, self.tables)))
+        return PackingPolicy(self.space, self.tables)
 
     def configure_optimizers(self) -> None:
         """None: tables are no weights of a gradient."""
@@ -118,7 +109,7 @@ class AfterstateLearning(EnvRun):
         super().on_fit_start()
         env = self.env
         assert isinstance(env, PackingEnv)
-        self.__dict__["policy"] = PolicyWrapper(Cloned(self.space, greedy_policy(self.space, self.tables)))
+        self.__dict__["policy"] = PackingPolicy(self.space, self.tables)  # no submodule: tables are saved once
         self.rollout = Rollout(env, ["box_heightmap"], n_steps=1, gamma=1.0)
 
     def on_train_start(self) -> None:

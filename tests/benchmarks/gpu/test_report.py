@@ -156,7 +156,7 @@ DATA: dict[str, tuple[Any, str]] = {
         "triton: no",
     ),
     "fit_packing": (
-        {"config": "packing.yaml", "graphs": True, "loss": 0.5, "frames_per_s": 10.0, "updates_per_s": 5.0}
+        {"config": "packing_dqn.yaml", "graphs": True, "loss": 0.5, "frames_per_s": 10.0, "updates_per_s": 5.0}
         | {"warnings": ["GraphedRollout: want <steps>"]},
         "GraphedRollout: want &lt;steps&gt;",
     ),

@@ -1,0 +1,123 @@
+"""Trained policies that come with the package, their files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol
+from torchrl_gpu.policies import AgentSpace, PackingPolicy, PatchTables
+from torchrl_gpu.policies.packing import pretrained
+
+
+def trained() -> PackingPolicy:
+    env = make_protocol("rs", 4, device="cpu", seed=0, include=("z_map",))
+    space = AgentSpace.of(env)
+    policy = PackingPolicy(space, PatchTables(space, ["2x2", "1x4"]), {"protocol": "rs"})
+    for seed in range(5):
+        levels = torch.randint(0, 11, (4, 10, 10), generator=torch.Generator().manual_seed(seed)).to(torch.uint8)
+        policy.tables.learn(levels, torch.randn(4), torch.ones(4, dtype=torch.bool), 0.5)
+    return policy
+
+
+def test_a_saved_policy_chooses_as_it_did(tmp_path: Path) -> None:
+    policy = trained()
+    policy.save(tmp_path / "rs.safetensors")
+    again = PackingPolicy.from_pretrained(tmp_path / "rs.safetensors", "cpu")
+    assert again.about == {"protocol": "rs"}
+    assert again.space == policy.space
+    levels = torch.randint(0, 11, (16, 10, 10), dtype=torch.uint8)
+    torch.testing.assert_close(again.tables.values(levels), policy.tables.values(levels), rtol=1e-3, atol=1e-3)
+    env = make_protocol("rs", 8, device="cpu", seed=1, include=("z_map",))
+    shown = env.reset()
+    for _ in range(4):
+        ours, theirs = policy(shown.clone()), again(shown.clone())
+        assert bool(shown["action_mask"].gather(1, theirs["action"][:, None]).all())
+        assert (ours["action"] == theirs["action"]).float().mean() > 0.7
+        shown = env.step_and_maybe_reset(ours)[1]
+
+
+def test_the_same_tables_pack_another_bin(tmp_path: Path) -> None:
+    trained().save(tmp_path / "rs.safetensors")
+    env = PackingEnv(2, bin_size=(14.0, 12.0, 10.0), resolution=(14, 12), device="cpu", seed=0)
+    policy = PackingPolicy.from_pretrained(tmp_path / "rs.safetensors", "cpu", space=AgentSpace.of(env))
+    assert bool(env.step(policy(env.reset()))["next", "num_packed"].eq(1).all())
+
+
+def changed(**entries: Any) -> Callable[[dict[str, Any], dict[str, str]], None]:
+    def change(held: dict[str, Any], plain: dict[str, str]) -> None:
+        for name, value in entries.items():
+            (held if isinstance(value, torch.Tensor) else plain)[name] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (changed(format="another"), "want a file that PackingPolicy.save wrote"),
+        (changed(more=torch.zeros(1)), "want a file that PackingPolicy.save wrote"),
+        (changed(entry=torch.tensor([-1], dtype=torch.int32)), "value must be"),
+        (changed(entry=torch.tensor([2**30], dtype=torch.int32), value=torch.zeros(1).half()), "entries that the"),
+        (changed(value=torch.zeros(3)), "value must be"),
+        (changed(other=torch.tensor([torch.nan])), "want finite values"),
+        (changed(patches="[[[["), "want JSON"),
+        (changed(patches='"2x2"'), "want a list of patches"),
+        (changed(patches='["9x9"]'), "at most 9 cells"),
+        (changed(levels="-1"), "levels"),
+        (changed(levels="9" * 5000), "levels"),
+        (changed(space='{"source": 1}'), "AgentSpace"),
+    ],
+)
+def test_files_that_are_refused(tmp_path: Path, change: Callable[..., None], message: str) -> None:
+    path = tmp_path / "rs.safetensors"
+    trained().save(path)
+    from safetensors import safe_open
+
+    with safe_open(str(path), "pt") as file:
+        plain = file.metadata()
+    held = load_file(path)
+    change(held, plain)
+    save_file(held, str(path), plain)
+    with pytest.raises(ValueError, match=message):
+        PackingPolicy.from_pretrained(path, "cpu")
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="PackingPolicy: want one of"):
+        PackingPolicy.from_pretrained("nobody", "cpu")
+    path = tmp_path / "cut.safetensors"
+    trained().save(path)
+    whole = path.read_bytes()
+    for broken in (b"", whole[:50], whole[:-100], b"\xff" * 100):
+        path.write_bytes(broken)
+        with pytest.raises(ValueError, match="want a safetensors file"):
+            PackingPolicy.from_pretrained(path, "cpu")
+
+
+@pytest.mark.parametrize("name", PackingPolicy.names())
+def test_what_comes_with_the_package(name: str) -> None:
+    """Small enough, described, and better than any rule, on sequences of this test's own."""
+    path = pretrained._FOLDER / f"{name}.safetensors"
+    assert path.stat().st_size <= 8_000_000
+    card = path.with_suffix(".md").read_text(encoding="utf-8")
+    assert all(word in card for word in ("Protocol", "Command", "Licence", "Result"))
+    policy = PackingPolicy.from_pretrained(name, "cpu")
+    assert json.loads(json.dumps(policy.about))["protocol"] == name
+    assert name in PROTOCOLS
+    env = make_protocol(name, 48, device="cpu", seed=77, include=("z_map",))
+    shown, over, packed = env.reset(), torch.zeros(48, dtype=torch.bool), torch.zeros(48)
+    while not over.all():
+        stepped, shown = env.step_and_maybe_reset(policy(shown))
+        ends = stepped["next", "done"][:, 0] & ~over
+        packed = torch.where(ends, stepped["next", "utilization"][:, 0], packed)
+        over |= ends
+    least = {"rs": 0.48, "cut1": 0.66, "cut2": 0.64, "discrete125": 0.74, "free125": 0.84}
+    assert packed.mean() > least[name]

@@ -1,0 +1,155 @@
+"""Learning of afterstate values: against a naive twin, resumed to the last bit, and as a run of Lightning's."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from tensordict import TensorDict
+
+from tests.training.resuming import differences, without_replay
+from torchrl_gpu.envs import MarineNavEnv, PackingEnv
+from torchrl_gpu.envs.packing.items import ProceduralSolids, RandomBoxes
+from torchrl_gpu.policies import PatchTables, load_policy
+from torchrl_gpu.training import AfterstateLearning
+from torchrl_gpu.training.loaders import StepLoader
+
+
+def environment(num_envs: int = 8, **changes: Any) -> PackingEnv:
+    settings = {"items": RandomBoxes(1, 3), "bin_size": (4.0, 4.0, 4.0), "resolution": 4, "seed": 3, "device": "cpu"}
+    return PackingEnv(num_envs, **settings | changes)
+
+
+def module(**changes: Any) -> AfterstateLearning:
+    settings = {"rollout_steps": 6, "sweeps": 2} | changes
+    return AfterstateLearning(environment(), partial(PatchTables, patches=["2x2", "1x3"]), **settings)
+
+
+def fit(made: AfterstateLearning, folder: Path, steps: int, ckpt_path: str | None = None) -> Trainer:
+    torch.manual_seed(0)
+    trainer = Trainer(
+        default_root_dir=folder,
+        max_steps=steps,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[ModelCheckpoint(folder, filename="{step}", every_n_train_steps=1, save_top_k=-1)],
+    )
+    trainer.fit(made, StepLoader(steps), ckpt_path=ckpt_path, weights_only=True)
+    return trainer
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.6, 1.0])
+def test_a_sweep_is_that_of_a_naive_twin(lam: float, tmp_path: Path) -> None:
+    """Written from the definition: one step of one trajectory after the other, returns summed forwards."""
+    made = module(lam=lam, sweeps=1, rate=0.3)
+    twin = PatchTables(made.space, ["2x2", "1x3"])
+    g = torch.Generator().manual_seed(5)
+    time, rows = 7, 5
+    levels = torch.randint(0, 5, (rows, time, 4, 4), generator=g).to(torch.uint8)
+    reward, done = torch.rand(rows, time, generator=g) / 4, torch.rand(rows, time, generator=g) < 0.3
+    after = {"box_heightmap": levels.float(), "reward": reward[..., None], "done": done[..., None]}
+    fit(made, tmp_path, 1)
+    made.tables.load_state_dict(twin.state_dict())
+    made._sweep(TensorDict({"next": TensorDict(after, [rows, time])}, [rows, time]))
+    returns = np.zeros((rows, time + 1))
+    for t in range(time - 1, -1, -1):
+        now = levels[:, t]
+        if t == time - 1:
+            goal = torch.zeros(rows)
+        else:
+            ahead = twin.values(levels[:, t + 1])
+            best = [returns[n, t + 1] if t + 1 < time - 1 or done[n, t + 1] else ahead[n] for n in range(rows)]
+            following = (1 - lam) * ahead + lam * torch.tensor(best)
+            goal = torch.where(done[:, t], 0.0, reward[:, t + 1] + following)
+        returns[:, t] = goal.numpy()
+        counts = done[:, t] if t == time - 1 else torch.ones(rows, dtype=torch.bool)
+        twin.learn(now, goal.float() - twin.values(now), counts, 0.3)
+    torch.testing.assert_close(made.tables.weight, twin.weight, rtol=1e-4, atol=1e-6)
+    assert not torch.equal(twin.weight, PatchTables(made.space, ["2x2", "1x3"]).weight)
+
+
+def test_it_learns_to_pack(tmp_path: Path) -> None:
+    made = module(rollout_steps=24, sweeps=1)
+
+    def utilization() -> float:
+        env, policy = environment(64, seed=99), made.policy_for(made.env)
+        shown, over, packed = env.reset(), torch.zeros(64, dtype=torch.bool), torch.zeros(64)
+        while not over.all():
+            stepped, shown = env.step_and_maybe_reset(policy(shown))
+            ends = stepped["next", "done"][:, 0] & ~over
+            packed = torch.where(ends, stepped["next", "utilization"][:, 0], packed)
+            over |= ends
+        return packed.mean().item()
+
+    before = utilization()
+    fit(made, tmp_path, 60)
+    assert utilization() > before + 0.05
+
+
+def test_a_run_that_is_stopped_and_resumed(tmp_path: Path) -> None:
+    fit(module(), tmp_path / "straight", 8)
+    fit(module(), tmp_path / "parts", 4)
+    fit(module(), tmp_path / "parts", 8, ckpt_path=str(tmp_path / "parts" / "step=4.ckpt"))
+    straight, parts = (without_replay(tmp_path / name / "step=8.ckpt") for name in ("straight", "parts"))
+    assert differences(straight, parts) == []
+    assert straight["state_dict"]["tables.path"].any()
+
+
+@pytest.mark.parametrize("max_steps", [3, 4])
+def test_max_steps_counts_sweeps_and_is_met_exactly(tmp_path: Path, max_steps: int) -> None:
+    made = module()
+    assert fit(made, tmp_path, max_steps).global_step == max_steps
+    assert made.frames == 2 * 8 * 6
+
+
+def test_a_checkpoint_is_a_policy_by_itself(tmp_path: Path) -> None:
+    made = module()
+    made.run_config = {
+        "model": {
+            "init_args": {
+                "tables": {"class_path": "torchrl_gpu.policies.PatchTables", "init_args": {"patches": ["2x2", "1x3"]}}
+            }
+        }
+    }
+    fit(made, tmp_path, 4)
+    from torchrl_gpu.archives import ENTRY
+
+    path = tmp_path / "step=4.ckpt"
+    content = torch.load(path, weights_only=True)
+    content[ENTRY] = {"config": made.run_config}
+    torch.save(content, path)
+    policy = load_policy(path, "cpu")
+    shown = environment().reset()
+    assert torch.equal(policy(shown.clone())["action"], made.policy_for(made.env)(shown.clone())["action"])
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (lambda: environment(reward="objective"), "want a PackingEnv of boxes with reward 'utilization'; got PackingEnv"),
+        (lambda: environment(include=()), "want an env that includes z_map"),
+        (lambda: MarineNavEnv(2, version="v2", device="cpu", pool=4), "want a PackingEnv of boxes"),
+        (
+            lambda: PackingEnv(2, items=ProceduralSolids(3), bin_size=(0.4, 0.4, 0.3), resolution=20, device="cpu"),
+            "want a PackingEnv of boxes",
+        ),
+    ],
+    ids=["reward", "maps", "another environment", "solids"],
+)
+def test_environments_that_it_cannot_learn_in(env: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AfterstateLearning(env())
+
+
+@pytest.mark.parametrize("wrong", [{"rate": 0}, {"rate": 3}, {"lam": 1.5}, {"lam": -1}, {"sweeps": 0}])
+def test_numbers_that_cannot_work(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=f"AfterstateLearning: {next(iter(wrong))} must be"):
+        module(**wrong)

@@ -1,0 +1,139 @@
+"""Policies that pack bins by what they are worth afterwards, and trained ones that come with the package."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+
+from torchrl_gpu.arguments import shown, tensor, whole
+from torchrl_gpu.device import get_device
+from torchrl_gpu.envs.packing.kernels.afterstates import MOST_LEVELS
+from torchrl_gpu.policies.agents.legal import greedy_module
+from torchrl_gpu.policies.entry import Entry
+from torchrl_gpu.policies.packing.patch_tables import PatchTables
+from torchrl_gpu.policies.spaces import AgentSpace
+
+FORMAT = "torchrl_gpu packing tables, 1"
+_FOLDER = Path(__file__).parent / "weights"
+_MOST_BYTES = 2**26  # of a file
+_FIELDS = ("format", "patches", "levels", "space", "about")
+
+
+class PackingPolicy(TensorDictModuleBase):
+    """Places every item where what is gained, and what the bin is worth afterwards, are largest together.
+
+    Args:
+        space: Of the environment, or of another one with the same kind of items: the tables fit bins of any size.
+        tables: What bins are worth.
+        about: What made it, as plain data.
+    """
+
+    knows = "nothing"
+
+    def __init__(self, space: AgentSpace, tables: PatchTables, about: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.space, self.tables, self.about = space, tables, dict(about or {})
+        self.policy = TensorDictSequential(Entry("action_value", tables), greedy_module(space))
+        self.in_keys, self.out_keys = list(self.policy.in_keys), list(self.policy.out_keys)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes `action_value` (…, K·O·Gx·Gy), the `action` (…) of the largest and its value."""
+        written: TensorDictBase = self.policy(tensordict)
+        return written
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """The trained policies that come with the package, by the protocol that each was trained on."""
+        return sorted(path.stem for path in _FOLDER.glob("*.safetensors"))
+
+    @classmethod
+    def from_pretrained(
+        cls, name: str | Path, device: str | torch.device = "auto", *, space: AgentSpace | None = None
+    ) -> PackingPolicy:
+        """A trained policy.
+
+        Args:
+            name: One of `names()`, or the path of a file that `save` wrote.
+            device: As in `get_device`.
+            space: Of the environment that it will pack in; None stands for the one that it was trained in.
+
+        Raises:
+            FileNotFoundError: There is no such policy.
+            ValueError: The file is something else, is cut off, or holds what cannot be such tables.
+        """
+        path = Path(name)
+        if str(name) in cls.names():
+            path = _FOLDER / f"{name}.safetensors"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"PackingPolicy: want one of {', '.join(cls.names())} or the path of a file; got {str(name)!r}"
+            )
+        return _read(path, space).to(get_device(device)).eval()
+
+    def save(self, path: str | Path) -> None:
+        """Writes the tables as a safetensors file, in a few megabytes: half precision, and only entries that learned.
+
+        The values of bins change by less than 1e-4 of a bin's volume by that.
+        """
+        from safetensors.torch import save_file
+
+        tables = self.tables.cpu() if self.tables.weight.device.type != "cpu" else self.tables
+        first = tables.plan.first_images
+        learned = ((first == torch.arange(len(first))) & (tables.path > 0)).nonzero()[:, 0]
+        others = tables.weight[(tables.path == 0) & (first == torch.arange(len(first)))]
+        held = {
+            "entry": learned.int(),
+            "value": tables.weight[learned].half(),
+            "other": others[:1].clone() if len(others) else torch.zeros(1),
+        }
+        plain = {
+            "format": FORMAT,
+            "patches": json.dumps(tables.plan.shapes),
+            "levels": str(tables.plan.levels),
+            "space": json.dumps(self.space.to_dict()),
+            "about": json.dumps(self.about),
+        }
+        save_file(held, str(path), plain)
+
+
+def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
+    where = f"policy {path}"
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"{where}: want a file of at most {_MOST_BYTES >> 20} MiB; got {path.stat().st_size:,} bytes")
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), "pt") as file:
+            plain = file.metadata() or {}
+            held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ValueError(f"{where}: want a safetensors file; got one that cannot be read: {error}") from error
+    if plain.get("format") != FORMAT or set(plain) != set(_FIELDS) or set(held) != {"entry", "value", "other"}:
+        raise ValueError(f"{where}: want a file that PackingPolicy.save wrote; got one with {sorted(held)}")
+    try:
+        patches, trained_in, about = (json.loads(plain[name]) for name in ("patches", "space", "about"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{where}: want JSON beside the tables; got {error}") from error
+    if not isinstance(patches, list) or not isinstance(about, dict):
+        raise ValueError(f"{where}: want a list of patches and a dict about them; got {shown((patches, about))}")
+    levels = whole(where, "levels", int(plain["levels"]) if plain["levels"].isdigit() else plain["levels"], 1, MOST_LEVELS)
+    space = AgentSpace.from_dict(trained_in) if space is None else space
+    tables = PatchTables(space, patches, levels, initial=0.0)
+    rows = held["entry"].shape[:1]
+    entry = tensor(where, "entry", held["entry"], torch.int32, tuple(rows)).long()
+    value = tensor(where, "value", held["value"], torch.float16, tuple(rows)).float()
+    other = tensor(where, "other", held["other"], torch.float32, (1,))
+    inside = bool(((entry >= 0) & (entry < tables.plan.entries)).all())
+    if not inside or not bool(value.isfinite().all() and other.isfinite().all()):
+        raise ValueError(f"{where}: want finite values of entries that the tables have; got others")
+    first = tables.plan.first_images
+    weight = other.expand(tables.plan.entries).clone()
+    weight[entry] = value
+    tables.weight.copy_(weight[first])
+    return PackingPolicy(space, tables, about)
