@@ -47,8 +47,7 @@ class Box:
     def step(self, action: Tensor | None) -> None:
         """Pushes for a period; without a force it falls and lies."""
         if action is not None:
-            solver = self.scene.sim.rigid_solver
-            solver.apply_links_external_force(action[None].clamp(-20, 20), links_idx=[self.box.base_link_idx])
+            self.box.apply_links_external_wrench(action[None].clamp(-20, 20))
         self.scene.step()
 
     def render(self) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,11 @@ from tensordict import TensorDict
 
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.serving.messages import Observations
+
+_TURNS = 3  # of the loop, until what lies in a socket is a request that waits
+_SHORT_S = (
+    0.002  # a pass as short as this delays all else less than a thread, with which it shares the interpreter, does
+)
 
 
 class Busy(Exception):
@@ -31,7 +38,8 @@ class Batching:
     """Decides what waits, as much at once as may be; what comes meanwhile waits for the next pass.
 
     A pass begins when as many requests wait as there were in the last one, or `wait_s` after the first of them came, so
-    that one client alone waits for nothing.
+    that one client alone waits for nothing. While passes are short they are made where messages are read: so all that
+    came meanwhile is in the next one. Longer ones have a thread, and the loop goes on beside them.
 
     Args:
         policy: Decides.
@@ -79,6 +87,7 @@ class Batching:
 
     async def _run(self, thread: ThreadPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
+        took = math.inf
         while True:
             if not self._waiting:
                 self._arrived.clear()
@@ -89,13 +98,19 @@ class Batching:
             if not batch:
                 continue
             self.passes, self.requests = self.passes + 1, self.requests + len(batch)
+            began = time.perf_counter()
             try:
-                actions = await loop.run_in_executor(thread, self._decided, batch)
+                if took <= _SHORT_S:
+                    actions = self._decided(batch)
+                else:
+                    actions = await loop.run_in_executor(thread, self._decided, batch)
             except Exception as error:  # of the policy: each that waits for it is told
                 for request in batch:
                     if not request.decided.done():
                         request.decided.set_exception(error)
                 continue
+            finally:
+                took = time.perf_counter() - began
             start = 0
             for request in batch:
                 if not request.decided.done():  # whoever has left is waited for by nobody
@@ -103,7 +118,9 @@ class Batching:
                 start += request.rows
 
     async def _gather(self) -> None:
-        """Waits for as many requests as there were last time, within bounds."""
+        """Lets what has come be read, and waits for as many requests as there were last time, within bounds."""
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         if len(self._waiting) >= self._expected or not self._wait_s:
             return
         with suppress(TimeoutError):
@@ -123,7 +140,7 @@ class Batching:
                 left -= request.rows
         return batch
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _decided(self, batch: list[_Request]) -> np.ndarray:
         names = self._policy.in_keys
         if len(batch) == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 
 from torchrl_gpu.cli.options import check_checkpoint_path
 from torchrl_gpu.cli.subcommands import OneLineParser
@@ -26,6 +27,7 @@ def main(argv: list[str]) -> None:
     if ending.event.is_set():
         return
     with until_told_to_end() as ending, server:
+        gc.freeze()  # what is loaded stays: to look through it for garbage would take a tenth of a second now and then
         print(f"serve-policy: {policy.name} on {policy.device} at {server.url}", flush=True)
         ending.event.wait()
 
