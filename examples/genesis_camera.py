@@ -39,6 +39,7 @@ class Box:
         self.box: Any = self.scene.add_entity(box, material=material)
         self.camera: Any = self.scene.add_camera(res=SIZE, pos=(1.5, -1.5, 1.2), lookat=(0.0, 0.0, 0.1), GUI=False)
         self.scene.build()
+        self.render()  # the first picture compiles, too
 
     def observe(self) -> Tensor:
         """Place, m, and speed, m/s, (6,), where Genesis computes."""
