@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
@@ -28,9 +28,14 @@ class Busy(Exception):
     """More waits than can be decided soon."""
 
 
+Watch = Callable[[Observations, np.ndarray, float, float], None]
+"""Gets observations and actions of a request, milliseconds of its pass, and seconds that it had waited before."""
+
+
 class _Request(NamedTuple):
     observations: Observations
     rows: int
+    came: float
     decided: asyncio.Future[np.ndarray]
 
 
@@ -46,9 +51,13 @@ class Batching:
         max_rows: Rows of a pass.
         wait_s: Seconds, at most.
         max_waiting: Rows that may wait.
+
+    Attributes:
+        watch: Is called on the loop after each pass, for the last of its requests, once all are answered.
     """
 
     def __init__(self, policy: InferencePolicy, max_rows: int, wait_s: float, max_waiting: int) -> None:
+        self.watch: Watch | None = None
         self.passes = self.requests = 0
         self._policy, self._max_rows, self._wait_s, self._max_waiting = policy, max_rows, wait_s, max_waiting
         self._waiting: deque[_Request] = deque()
@@ -65,7 +74,7 @@ class Batching:
         rows = len(next(iter(observations.values())))
         if self._rows + rows > self._max_waiting:
             raise Busy
-        request = _Request(observations, rows, asyncio.get_running_loop().create_future())
+        request = _Request(observations, rows, time.perf_counter(), asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         self._rows += rows
         self._arrived.set()
@@ -116,6 +125,9 @@ class Batching:
                 if not request.decided.done():  # whoever has left is waited for by nobody
                     request.decided.set_result(actions[start : start + request.rows])
                 start += request.rows
+            if self.watch is not None:
+                last = actions[start - request.rows : start]
+                loop.call_soon(self.watch, request.observations, last, 1000 * took, began - request.came)
 
     async def _gather(self) -> None:
         """Lets what has come be read, and waits for as many requests as there were last time, within bounds."""
