@@ -191,3 +191,26 @@ def test_what_lies_in_a_socket_is_in_the_pass() -> None:
 
     ran(work())
     assert policy.sizes == [3]
+
+
+def test_who_watches_sees_the_last_request_of_each_pass_once_it_is_answered() -> None:
+    _, passes = batching(wait_s=0.0)
+    answered: list[float] = []
+    watched: list[tuple[list[float], list[float], list[float]]] = []
+
+    def watch(observations: Any, action: np.ndarray, inference_ms: float, age_s: float) -> None:
+        watched.append((observations["x"].ravel().tolist(), action.ravel().tolist(), list(answered)))
+        assert 0 < inference_ms < 20_000
+        assert 0 <= age_s < 20
+
+    async def asked(*values: float) -> None:
+        answered.extend((await passes.act(rows(*values))).ravel())
+
+    async def work() -> None:
+        passes.watch = watch
+        async with passes.running():
+            await asyncio.gather(asked(1), asked(2, 3))
+            await asyncio.sleep(0)
+
+    ran(work())
+    assert watched == [([2, 3], [4, 6], [2, 4, 6])]
