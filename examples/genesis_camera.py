@@ -39,7 +39,8 @@ class Box:
         self.box: Any = self.scene.add_entity(box, material=material)
         self.camera: Any = self.scene.add_camera(res=SIZE, pos=(1.5, -1.5, 1.2), lookat=(0.0, 0.0, 0.1), GUI=False)
         self.scene.build()
-        self.render()  # the first picture compiles, too
+        self.step(torch.zeros(3))  # the first push and the first picture compile, too
+        self.render()
 
     def observe(self) -> Tensor:
         """Place, m, and speed, m/s, (6,), where Genesis computes."""

@@ -111,12 +111,15 @@ def ask(server: StreamServer, body: bytes) -> None:
 
 def snapshot(server: StreamServer, stream: str) -> np.ndarray:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
-    connection.request("GET", f"/snapshot.jpg?stream={stream}")
-    answer = connection.getresponse()
-    assert answer.status == 200
-    found = np.asarray(Image.open(io.BytesIO(answer.read())))
+    for _ in range(40):  # each waits a quarter of a second for the first picture
+        connection.request("GET", f"/snapshot.jpg?stream={stream}")
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status != 503:
+            break
     connection.close()
-    return found
+    assert answer.status == 200
+    return np.asarray(Image.open(io.BytesIO(body)))
 
 
 def test_requests_are_on_the_page() -> None:
