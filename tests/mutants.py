@@ -401,7 +401,7 @@ RECORDINGS = [
         "value_of_what_was_chosen",
         'values.gather(-1, decided.get(found["action"])[self.row].unsqueeze(-1))',
         "values.amax(-1, keepdim=True)",
-        _EPISODES,
+        "recordings/test_episodes.py",
     ),
     _mutant("picture_of_the_row", "self.view.pictures([self.row]", "self.view.pictures([0]", _EPISODES),
     _mutant("metrics_of_the_row", "values[self.row].item(), at)", "values[0].item(), at)", _EPISODES),
