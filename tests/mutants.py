@@ -461,7 +461,7 @@ ADAPTERS = [
         "robots_that_wait_earn_nothing",
         "= where(there, reward, 0.0), terminated & there",
         "= reward, terminated & there",
-        _GYMNASIUM,
+        "envs/adapters/test_rows.py",
     ),
     _mutant("outcomes_of_whole_episodes", 'over = done & self._rows.flat(after["done"])', "over = done", _GYMNASIUM),
     _mutant("time_limits_are_told", "bool(truncated[row])", "not bool(truncated[row])", _SB3, k=_QUICK),
