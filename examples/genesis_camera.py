@@ -39,6 +39,8 @@ class Box:
         self.box: Any = self.scene.add_entity(box, material=material)
         self.camera: Any = self.scene.add_camera(res=SIZE, pos=(1.5, -1.5, 1.2), lookat=(0.0, 0.0, 0.1), GUI=False)
         self.scene.build()
+        self.step(torch.zeros(3))  # the first push and the first picture compile, too
+        self.render()
 
     def observe(self) -> Tensor:
         """Place, m, and speed, m/s, (6,), where Genesis computes."""
@@ -47,8 +49,7 @@ class Box:
     def step(self, action: Tensor | None) -> None:
         """Pushes for a period; without a force it falls and lies."""
         if action is not None:
-            solver = self.scene.sim.rigid_solver
-            solver.apply_links_external_force(action[None].clamp(-20, 20), links_idx=[self.box.base_link_idx])
+            self.box.apply_links_external_wrench(action[None].clamp(-20, 20))
         self.scene.step()
 
     def render(self) -> Any:

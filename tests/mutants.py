@@ -373,7 +373,122 @@ ENVS = [
     _mutant("states_are_finite", "out = ~value.isfinite()", "out = value.isnan()", "envs/test_entries.py"),
 ]
 
+_FILE = "recordings/test_mcap.py"
+_EPISODES = "evaluation/test_recording.py"
+RECORDINGS = [
+    _mutant("nanoseconds_of_messages", "divmod(time_ns, 1_000_000_000)", "time_ns // 1_000_000_000, 0", _FILE),
+    _mutant("key_frames_begin_videos", "number % max(1, round(_KEY", "(number + 1) % max(1, round(_KEY", _FILE),
+    _mutant(
+        "turns_of_shapes", '_set(primitive.pose.orientation, "wxyz"', '_set(primitive.pose.orientation, "xyzw"', _FILE
+    ),
+    _mutant("every_edge_of_outlines", "[_EDGES.ravel()]:", "[_EDGES.ravel()][2:]:", _FILE),
+    _mutant(
+        "errors_leave_no_file", "self._free()\n            self._part.unlink(missing_ok=True)", "self._free()", _FILE
+    ),
+    _mutant(
+        "cylinders_are_no_cones",
+        "primitive.bottom_scale = primitive.top_scale = 1.0",
+        "primitive.top_scale = 1.0",
+        _FILE,
+    ),
+    _mutant(
+        "rewards_come_after_steps",
+        'self.num_steps += 1\n        self.writer.write_scalar("/reward", reward, self.time_ns)',
+        'self.writer.write_scalar("/reward", reward, self.time_ns)\n        self.num_steps += 1',
+        _EPISODES,
+    ),
+    _mutant(
+        "value_of_what_was_chosen",
+        'values.gather(-1, decided.get(found["action"])[self.row].unsqueeze(-1))',
+        "values.amax(-1, keepdim=True)",
+        "recordings/test_episodes.py",
+    ),
+    _mutant("picture_of_the_row", "self.view.pictures([self.row]", "self.view.pictures([0]", _EPISODES),
+    _mutant("metrics_of_the_row", "values[self.row].item(), at)", "values[0].item(), at)", _EPISODES),
+]
+
+_VIEW = "streaming/broadcast/test_policy_view.py"
+_SHOWN = "streaming/test_server.py"
+PAGE = [
+    _mutant("ages_in_milliseconds", "else 1e3 * self.message_age_s", "else self.message_age_s", _VIEW),
+    _mutant("finite_numbers_on_the_page", "return found if math.isfinite(found) else None", "return found", _VIEW),
+    _mutant("so_many_actions_shown", "(self.action))[:MAX_ACTIONS]", "(self.action))[: MAX_ACTIONS + 1]", _VIEW),
+    _mutant("least_is_black", "255.0 / max(high - low, 1e-12)", "255.0 / max(high, 1e-12)", _VIEW),
+    _mutant(
+        "what_was_seen_is_its_own_stream",
+        '(view.seen, f"{stream}:{SEEN}")',
+        '(view.frame, f"{stream}:{SEEN}")',
+        _SHOWN,
+        k="policy",
+    ),
+    _mutant(
+        "each_picture_is_wanted_by_itself",
+        "if frame is not None and self.wanted(name):",
+        "if frame is not None and self.wanted(stream):",
+        _SHOWN,
+        k="policy",
+    ),
+    _mutant(
+        "last_row_of_a_request",
+        "view = PolicyView(action=action[-1]",
+        "view = PolicyView(action=action[0]",
+        "serving/test_page.py",
+    ),
+    _mutant("newest_frame_of_a_clip", "else seen[-1], seen=seen)", "else seen[0], seen=seen)", "serving/test_page.py"),
+    _mutant("a_few_of_many_requests", "self._next_at = now + _PERIOD_S", "self._next_at = now", "serving/test_page.py"),
+    _mutant(
+        "rows_of_the_request_shown",
+        "actions[start - request.rows : start]",
+        "actions[: request.rows]",
+        "serving/test_batching.py",
+    ),
+    _mutant(
+        "clip_of_the_row_shown",
+        "clips.sheet(self._clip[index]",
+        "clips.sheet(self._clip[0]",
+        "envs/test_pixels.py",
+        k="page",
+    ),
+]
+
+_QUICK = "not trains and not learns"
+_GYMNASIUM, _SB3, _RSL = (f"envs/adapters/test_{name}.py" for name in ("gymnasium", "stable_baselines3", "rsl_rl"))
+ADAPTERS = [
+    _mutant("ends_are_no_truncations", "truncated = done & ~terminated", "truncated = done", _GYMNASIUM),
+    _mutant("final_observations", "final = self._seen(after)", "final = self._seen(self._current)", _GYMNASIUM),
+    _mutant("arrays_are_copies", "np.array(value.cpu().numpy())", "value.cpu().numpy()", _GYMNASIUM),
+    _mutant(
+        "robots_that_wait_earn_nothing",
+        "= where(there, reward, 0.0), terminated & there",
+        "= reward, terminated & there",
+        "envs/adapters/test_rows.py",
+    ),
+    _mutant("outcomes_of_whole_episodes", 'over = done & self._rows.flat(after["done"])', "over = done", _GYMNASIUM),
+    _mutant("time_limits_are_told", "bool(truncated[row])", "not bool(truncated[row])", _SB3, k=_QUICK),
+    _mutant(
+        "terminal_observations",
+        'self._told["final_obs"][row]',
+        "({n: v[row] for n, v in seen.items()} if isinstance(seen, dict) else seen[row])",
+        _SB3,
+        k=_QUICK,
+    ),
+    _mutant("masks_of_the_rows_asked", "[masks[row] for row in", "[masks[0] for row in", _SB3, k=_QUICK),
+    _mutant("time_outs_of_runners", '"time_outs": done & ~terminated', '"time_outs": done', _RSL, k=_QUICK),
+    _mutant("bounds_of_runners", "(actions.clamp(-1, 1) + 1)", "(actions + 1)", _RSL, k=_QUICK),
+    _mutant(
+        "last_step_of_runners",
+        "self.episode_length_buf >= self.max",
+        "self.episode_length_buf > self.max",
+        _RSL,
+        k=_QUICK,
+    ),
+    _mutant(
+        "masks_of_runners", "torch.where(mask, actions, -torch.inf)", "torch.where(mask, actions, 0.0)", _RSL, k=_QUICK
+    ),
+]
+
 MUTANTS = [*TRAINING, *CLIPS, *UPDATES, *AGENTS, *EVALUATION, *CALLBACKS, *STREAMING, *ENVS]
+MUTANTS += [*RECORDINGS, *PAGE, *ADAPTERS]
 
 
 def place(mutant: Mutant, tree: Path) -> tuple[Path, str, str] | None:

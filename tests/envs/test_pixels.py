@@ -16,6 +16,7 @@ from tests.evaluation.counting_env import CountingEnv
 from tests.no_host_reads import NoHostReads
 from tests.training.tiny import trainer
 from torchrl_gpu.envs import DishwashingEnv, FromPixels, MarineNavEnv, PackingEnv
+from torchrl_gpu.envs.viewable import Decision, Overlaid, Overlay
 from torchrl_gpu.policies import DQN, ClipEncoder, EpsilonGreedy, VectorScores
 from torchrl_gpu.training import ClipReplay, Episodes, OffPolicy
 
@@ -142,3 +143,31 @@ def test_pictures_of_another_form_are_refused(change: Any, monkeypatch: pytest.M
     monkeypatch.setattr(env.env, "pictures", lambda *given: change(torch.as_tensor(drawn(*given))))
     with pytest.raises(ValueError, match="DishwashingEnv: pictures"):
         env.reset()
+
+
+def test_the_page_shows_what_a_policy_sees_of_it() -> None:
+    env = FromPixels(sink(), 3, (16, 24))
+    assert isinstance(env, Overlaid)
+    assert env.overlays == {"seen": Overlay("What the policy sees", "env")}
+    played(env, 4)
+    for index in (0, 3):
+        clip = env.observation(index)["clip"][0]
+        shown = env.overlay("seen", index, 48, 48, None)  # frames of 16x24, below each other
+        for frame, top in zip(clip, (0, 16, 32), strict=True):
+            assert torch.equal(shown[top : top + 16, 12:36].permute(2, 0, 1), frame)
+    assert not torch.equal(env.overlay("seen", 0, 48, 48, None), env.overlay("seen", 3, 48, 48, None))
+
+
+def test_what_the_environment_overlays_stays() -> None:
+    class Overlaying(DishwashingEnv):
+        @property
+        def overlays(self) -> dict[str, Overlay]:
+            return {"foam": Overlay("Foam", "action")}
+
+        def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> torch.Tensor:
+            assert decision is not None
+            return torch.full((height, width, 3), index, dtype=torch.uint8)
+
+    env = FromPixels(Overlaying(5, max_steps=7, device="cpu", seed=2), 3, (16, 24))
+    assert list(env.overlays) == ["seen", "foam"]
+    assert (env.overlay("foam", 4, 6, 5, Decision(torch.zeros(2), None)) == 4).all()

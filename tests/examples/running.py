@@ -7,6 +7,8 @@ import re
 import runpy
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,5 +57,12 @@ def watched(
 
 
 def _picture(url: str) -> np.ndarray:
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        return np.asarray(Image.open(io.BytesIO(answer.read())).convert("RGB"))
+    """A snapshot; the first frame of a stream may take longer than one waits for."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=30) as answer:
+                return np.asarray(Image.open(io.BytesIO(answer.read())).convert("RGB"))
+        except urllib.error.HTTPError as error:
+            if error.code != 503 or time.monotonic() > deadline:
+                raise

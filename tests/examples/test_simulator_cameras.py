@@ -17,7 +17,7 @@ for module in ("aiohttp", "cv2", "av", "prometheus_client"):
 SCENES = {
     "mujoco": ((4, 2), (360, 480), 60, 60),
     "gymnasium": ((4, 2), (400, 600), 60, 60),
-    "genesis": ((6, 3), (360, 480), 5, 600),
+    "genesis": ((6, 3), (360, 480), 60, 1200),
 }
 
 

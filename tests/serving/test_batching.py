@@ -152,3 +152,65 @@ def test_on_the_host_no_gradient_is_kept() -> None:
             return await passes.act(rows(3))
 
     assert ran(work()).tolist() == [[3]]
+
+
+def test_short_passes_are_made_on_the_loop_and_long_ones_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Notes(Doubles):
+        """Notes the threads that it decides in."""
+
+        def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+            threads.append(threading.current_thread())
+            return super().forward(tensordict)
+
+    async def decided(short_s: float) -> list[bool]:
+        monkeypatch.setattr("torchrl_gpu.serving.batching._SHORT_S", short_s)
+        threads.clear()
+        passes = Batching(InferencePolicy(Notes(), SPACE, "test"), 8, 0.0, 64)
+        async with passes.running():
+            for i in range(3):
+                assert (await passes.act(rows(i))).tolist() == [[2 * i]]
+        return [each is threading.current_thread() for each in threads]
+
+    threads: list[threading.Thread] = []
+    assert ran(decided(60.0)) == [False, True, True], "the first is not known to be short"
+    assert ran(decided(0.0)) == [False, False, False]
+
+
+def test_what_lies_in_a_socket_is_in_the_pass() -> None:
+    policy, passes = batching(wait_s=0.0)
+
+    async def on_its_way(value: float) -> np.ndarray:
+        await asyncio.sleep(0)  # the loop reads the socket, then wakes whoever waits for the message
+        await asyncio.sleep(0)
+        return await passes.act(rows(value))
+
+    async def work() -> None:
+        async with passes.running():
+            answers = await asyncio.gather(passes.act(rows(1)), *(on_its_way(i) for i in (2, 3)))
+        assert [each.tolist() for each in answers] == [[[2]], [[4]], [[6]]]
+
+    ran(work())
+    assert policy.sizes == [3]
+
+
+def test_who_watches_sees_the_last_request_of_each_pass_once_it_is_answered() -> None:
+    _, passes = batching(wait_s=0.0)
+    answered: list[float] = []
+    watched: list[tuple[list[float], list[float], list[float]]] = []
+
+    def watch(observations: Any, action: np.ndarray, inference_ms: float, age_s: float) -> None:
+        watched.append((observations["x"].ravel().tolist(), action.ravel().tolist(), list(answered)))
+        assert 0 < inference_ms < 20_000
+        assert 0 <= age_s < 20
+
+    async def asked(*values: float) -> None:
+        answered.extend((await passes.act(rows(*values))).ravel())
+
+    async def work() -> None:
+        passes.watch = watch
+        async with passes.running():
+            await asyncio.gather(asked(1), asked(2, 3))
+            await asyncio.sleep(0)
+
+    ran(work())
+    assert watched == [([2, 3], [4, 6], [2, 4, 6])]

@@ -14,12 +14,13 @@ from safetensors.numpy import load, save
 
 from tests.policies import checkpoints
 from torchrl_gpu.cli import main
+from torchrl_gpu.serving import command
 
 
 def test_from_a_checkpoint_to_an_answer_and_an_end(tmp_path: Path, child_environment: dict[str, str]) -> None:
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
-    command = [sys.executable, "-m", "torchrl_gpu.cli", "serve-policy", str(path), "--port", "0", "--device", "cpu"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=child_environment) as served:
+    words = [sys.executable, "-m", "torchrl_gpu.cli", "serve-policy", str(path), "--port", "0", "--device", "cpu"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=child_environment) as served:
         assert served.stdout is not None
         line = served.stdout.readline()
         found = re.fullmatch(r"serve-policy: SAC on cpu at http://127.0.0.1:(\d+)/\n", line)
@@ -30,6 +31,19 @@ def test_from_a_checkpoint_to_an_answer_and_an_end(tmp_path: Path, child_environ
         connection.close()
         served.send_signal(signal.SIGTERM)
         assert served.wait(120) == 0
+
+
+@pytest.mark.parametrize("words", [[], ["--page"]])
+def test_the_page_shows_requests_where_that_is_asked_for(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(_: object, **options: object) -> None:
+        raise ValueError(f"page is {options['page']}")
+
+    monkeypatch.setattr("torchrl_gpu.serving.server.policy_server", made)
+    path, _ = checkpoints.saved(tmp_path, "SAC washes")
+    with pytest.raises(ValueError, match=f"page is {bool(words)}"):
+        command.main([str(path), "--device", "cpu", *words])
 
 
 def test_what_cannot_be_served_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

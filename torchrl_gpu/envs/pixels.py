@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -13,7 +14,7 @@ from torchrl_gpu import arguments
 from torchrl_gpu.envs import clips
 from torchrl_gpu.envs.base import BatchedEnv, Conflict, where_rows
 from torchrl_gpu.envs.entries import Bounds
-from torchrl_gpu.envs.viewable import Viewable
+from torchrl_gpu.envs.viewable import Decision, Overlaid, Overlay, Viewable
 
 _OWN = ("clip", "shown", "age")
 
@@ -119,6 +120,18 @@ class FromPixels(BatchedEnv):
     def pictures(self, index: Sequence[int], width: int, height: int) -> Any:
         """Those of the environment."""
         return self._view.pictures(index, width, height)
+
+    @property
+    def overlays(self) -> Mapping[str, Overlay]:
+        """What the policy sees, and those of the environment."""
+        others = self.env.overlays if isinstance(self.env, Overlaid) else {}
+        return {"seen": Overlay("What the policy sees", "env"), **others}
+
+    def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> Tensor | np.ndarray:
+        """The clip of one environment, its frames in rows, or an overlay of that environment; uint8 (H, W, 3) RGB."""
+        if name != "seen":
+            return self._view.overlay(name, index, width, height, decision)
+        return clips.sheet(self._clip[index], width, height)
 
     @property
     def _view(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any, final
 
 import torch
@@ -39,7 +40,7 @@ class InferencePolicy(TensorDictModuleBase):
     @property
     def device(self) -> torch.device:
         """Where it decides."""
-        return next((each.device for each in [*self.parameters(), *self.buffers()]), torch.device("cpu"))
+        return next((each.device for each in chain(self.parameters(), self.buffers())), torch.device("cpu"))
 
     def forward(self, observations: TensorDictBase | Tensor) -> TensorDictBase | Tensor:
         """Actions of a batch, (…) int64 or (…, D) float32.

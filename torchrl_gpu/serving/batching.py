@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple
@@ -16,14 +18,24 @@ from tensordict import TensorDict
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.serving.messages import Observations
 
+_TURNS = 3  # of the loop, until what lies in a socket is a request that waits
+_SHORT_S = (
+    0.002  # a pass as short as this delays all else less than a thread, with which it shares the interpreter, does
+)
+
 
 class Busy(Exception):
     """More waits than can be decided soon."""
 
 
+Watch = Callable[[Observations, np.ndarray, float, float], None]
+"""Gets observations and actions of a request, milliseconds of its pass, and seconds that it had waited before."""
+
+
 class _Request(NamedTuple):
     observations: Observations
     rows: int
+    came: float
     decided: asyncio.Future[np.ndarray]
 
 
@@ -31,16 +43,21 @@ class Batching:
     """Decides what waits, as much at once as may be; what comes meanwhile waits for the next pass.
 
     A pass begins when as many requests wait as there were in the last one, or `wait_s` after the first of them came, so
-    that one client alone waits for nothing.
+    that one client alone waits for nothing. While passes are short they are made where messages are read: so all that
+    came meanwhile is in the next one. Longer ones have a thread, and the loop goes on beside them.
 
     Args:
         policy: Decides.
         max_rows: Rows of a pass.
         wait_s: Seconds, at most.
         max_waiting: Rows that may wait.
+
+    Attributes:
+        watch: Is called on the loop after each pass, for the last of its requests, once all are answered.
     """
 
     def __init__(self, policy: InferencePolicy, max_rows: int, wait_s: float, max_waiting: int) -> None:
+        self.watch: Watch | None = None
         self.passes = self.requests = 0
         self._policy, self._max_rows, self._wait_s, self._max_waiting = policy, max_rows, wait_s, max_waiting
         self._waiting: deque[_Request] = deque()
@@ -57,7 +74,7 @@ class Batching:
         rows = len(next(iter(observations.values())))
         if self._rows + rows > self._max_waiting:
             raise Busy
-        request = _Request(observations, rows, asyncio.get_running_loop().create_future())
+        request = _Request(observations, rows, time.perf_counter(), asyncio.get_running_loop().create_future())
         self._waiting.append(request)
         self._rows += rows
         self._arrived.set()
@@ -79,6 +96,7 @@ class Batching:
 
     async def _run(self, thread: ThreadPoolExecutor) -> None:
         loop = asyncio.get_running_loop()
+        took = math.inf
         while True:
             if not self._waiting:
                 self._arrived.clear()
@@ -89,21 +107,32 @@ class Batching:
             if not batch:
                 continue
             self.passes, self.requests = self.passes + 1, self.requests + len(batch)
+            began = time.perf_counter()
             try:
-                actions = await loop.run_in_executor(thread, self._decided, batch)
+                if took <= _SHORT_S:
+                    actions = self._decided(batch)
+                else:
+                    actions = await loop.run_in_executor(thread, self._decided, batch)
             except Exception as error:  # of the policy: each that waits for it is told
                 for request in batch:
                     if not request.decided.done():
                         request.decided.set_exception(error)
                 continue
+            finally:
+                took = time.perf_counter() - began
             start = 0
             for request in batch:
                 if not request.decided.done():  # whoever has left is waited for by nobody
                     request.decided.set_result(actions[start : start + request.rows])
                 start += request.rows
+            if self.watch is not None:
+                last = actions[start - request.rows : start]
+                loop.call_soon(self.watch, request.observations, last, 1000 * took, began - request.came)
 
     async def _gather(self) -> None:
-        """Waits for as many requests as there were last time, within bounds."""
+        """Lets what has come be read, and waits for as many requests as there were last time, within bounds."""
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         if len(self._waiting) >= self._expected or not self._wait_s:
             return
         with suppress(TimeoutError):
@@ -123,7 +152,7 @@ class Batching:
                 left -= request.rows
         return batch
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _decided(self, batch: list[_Request]) -> np.ndarray:
         names = self._policy.in_keys
         if len(batch) == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 
 from torchrl_gpu.cli.options import check_checkpoint_path
 from torchrl_gpu.cli.subcommands import OneLineParser
@@ -20,13 +21,15 @@ def main(argv: list[str]) -> None:
         from torchrl_gpu.serving.server import policy_server
 
         policy = load_policy(args.checkpoint, args.device)
-        names = ("max_rows", "wait_ms", "max_body_mib", "host", "port", "token", "max_clients")
+        names = ("max_rows", "wait_ms", "max_body_mib", "page", "host", "port", "token", "max_clients")
         options = {name: getattr(args, name) for name in names}
         server = policy_server(policy, **options, tls=tuple(args.tls) if args.tls else None)
     if ending.event.is_set():
         return
     with until_told_to_end() as ending, server:
-        print(f"serve-policy: {policy.name} on {policy.device} at {server.url}", flush=True)
+        gc.freeze()  # what is loaded stays: to look through it for garbage would take a tenth of a second now and then
+        watch = "watch and ask " if args.page else ""
+        print(f"serve-policy: {policy.name} on {policy.device} {watch}at {server.url}", flush=True)
         ending.event.wait()
 
 
@@ -39,5 +42,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--max_rows", type=int, default=256, help="observations of a message, and of a forward pass")
     add("--wait_ms", type=float, default=0.0, help="that a request may wait for others to be decided with")
     add("--max_body_mib", type=float, default=4.0, help="largest message")
+    add("--page", action="store_true", help="let the page show what the policy saw and did last")
     add_address(parser, "lets clients in")
     return parser

@@ -14,6 +14,7 @@ from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.sidecar import sidecar
 from torchrl_gpu.serving.batching import Batching, Busy
 from torchrl_gpu.serving.messages import BadMessage, Messages
+from torchrl_gpu.serving.page import PolicyPage
 from torchrl_gpu.streaming import StreamServer
 from torchrl_gpu.streaming.web.access import STATE, admit_viewer, error_body, role_of
 from torchrl_gpu.streaming.web.routes import read_body
@@ -22,7 +23,13 @@ _MANY = 16  # passes that may wait
 
 
 def policy_server(
-    policy: InferencePolicy, *, max_rows: int = 256, wait_ms: float = 0.0, max_body_mib: float = 4.0, **options: Any
+    policy: InferencePolicy,
+    *,
+    max_rows: int = 256,
+    wait_ms: float = 0.0,
+    max_body_mib: float = 4.0,
+    page: bool = False,
+    **options: Any,
 ) -> StreamServer:
     """A server, not yet started, that answers observations with actions.
 
@@ -39,6 +46,7 @@ def policy_server(
         wait_ms: How long a request may wait for others that are decided with it; what comes while one is decided always
             waits for the next pass.
         max_body_mib: Largest message.
+        page: Whether the page shows what the policy saw and did at the newest requests, ten a second at most.
         **options: Of `StreamServer`.
 
     Raises:
@@ -49,7 +57,10 @@ def policy_server(
     wait_s = arguments.number(where, "wait_ms", wait_ms, 0, 1000) / 1000
     max_body = int(arguments.number(where, "max_body_mib", max_body_mib, above=0, high=1024) * 2**20)
     routes = PolicyRoutes(policy, max_rows, wait_s, max_body)
-    return StreamServer(add_routes=routes.add, max_body_bytes=max_body, **options)
+    server = StreamServer(add_routes=routes.add, max_body_bytes=max_body, **options)
+    if page:
+        routes.batching.watch = PolicyPage(server, policy).show
+    return server
 
 
 class PolicyRoutes:

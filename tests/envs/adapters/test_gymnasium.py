@@ -146,14 +146,21 @@ def test_a_robot_that_waits_earns_nothing_and_ends_no_more() -> None:
     adapter = GymnasiumVectorEnv(env, "observation")
     adapter.action_space.seed(0)
     _, infos = adapter.reset()
-    waited = 0
+    waited = alone = 0
     for _ in range(60):
         waits = ~infos["active"]
         _, reward, terminated, truncated, infos = adapter.step(adapter.action_space.sample())
+        ends = terminated | truncated
         assert not reward[waits].any()
-        assert not (terminated | truncated)[waits].any()
+        assert not ends[waits].any()
         waited += int(waits.sum())
+        if ends.any():
+            over = np.repeat((waits | ends).reshape(12, -1).all(1), adapter.num_envs // 12)
+            for name in env.outcome_names:
+                assert np.array_equal(infos["final_info"][f"_{name}"], ends & over), "of a whole episode"
+            alone += int((ends & ~over).sum())
     assert waited > 20
+    assert alone > 0
 
 
 @each_kind

@@ -35,7 +35,8 @@ def test_whatever_comes_is_finite_short_and_printable() -> None:
         confidence="high",  # type: ignore[arg-type]
         policy=hostile,
     )
-    facts = clean_meta(view.facts())
+    facts = view.facts()
+    assert clean_meta(facts) == facts
     assert [facts[name] for name in ("inference_ms", "message_age_ms", "confidence")] == [None] * 3
     actions = {name: value for name, value in facts.items() if name.startswith("action/")}
     assert len(actions) == 32

@@ -86,6 +86,14 @@ def test_sums_beyond_32_bits_wrap_and_come_back() -> None:
     assert (area_means(pixels, 8, 8) == 255).all()
 
 
+@pytest.mark.parametrize("shape", [(3000, 2999, 1), (8192, 4095, 1)])
+def test_an_area_whose_sum_is_beyond_32_bits_has_its_mean(shape: tuple[int, int, int]) -> None:
+    pixels = np.full(shape, 255, np.uint8)
+    pixels[: shape[0] // 2] = 251
+    wanted = np.rint(pixels.mean())
+    assert area_means(pixels, 1, 1).tolist() == [[[wanted]]]
+
+
 def test_a_resized_picture_has_its_colours() -> None:
     found = RosImage(np.tile(np.uint8([10, 20, 30]), (8, 8, 1)), "bgr8")
     assert found.resized_rgb(3, 2, CPU)[:, 0, 0].tolist() == [30, 20, 10]

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import http.client
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.numpy import save
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+
+from torchrl_gpu.policies import AgentSpace, InferencePolicy
+from torchrl_gpu.serving import page
+from torchrl_gpu.serving.page import STREAM, PolicyPage
+from torchrl_gpu.serving.server import policy_server
+from torchrl_gpu.streaming import PolicyView, StreamServer
+
+CLIP = ((4, 3, 16, 24), "uint8")
+
+
+class Idles(TensorDictModuleBase):
+    """Twice the least byte of a clip, or the number that it is given."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys = list(names), ["action"]
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        least = tensordict[self.in_keys[0]].flatten(1).amin(1, keepdim=True).float()
+        return tensordict.set("action", torch.cat([2 * least, -least], 1))
+
+
+def policy(**observations: Any) -> InferencePolicy:
+    space = AgentSpace("test", (), observations, low=(-1e9, -1e9), high=(1e9, 1e9))
+    return InferencePolicy(Idles(*observations), space, "Idles")
+
+
+class Notes(StreamServer):
+    """Notes what it is to show."""
+
+    def __init__(self, is_wanted: bool = True) -> None:
+        super().__init__(port=0)
+        self.is_wanted, self.shown = is_wanted, []  # type: ignore[var-annotated]
+
+    def wanted(self, stream: str = "main") -> bool:
+        return self.is_wanted
+
+    def show_policy(self, view: PolicyView, stream: str = "main", meta: Any = None, *, bgr: bool = False) -> None:
+        self.shown.append((stream, view))
+
+
+def clip(rows: int = 1) -> dict[str, np.ndarray]:
+    frames = np.arange(rows * 4, dtype=np.uint8).reshape(rows, 4, 1, 1, 1)
+    return {"clip": np.broadcast_to(10 * frames, (rows, 4, 3, 16, 24))}
+
+
+def test_the_last_row_of_a_request_with_the_newest_frame_of_its_clip() -> None:
+    server = Notes()
+    PolicyPage(server, policy(vector=((2,), "float32"), clip=CLIP)).show(clip(2), np.array([[1, 2], [3, 4]]), 1.5, 0.25)
+    ((stream, view),) = server.shown
+    assert stream == STREAM
+    assert view.seen.shape == (4, 16, 24, 3)
+    assert [int(frame.max()) for frame in view.seen] == [40, 50, 60, 70]
+    assert (view.frame == view.seen[3]).all()
+    facts = {"policy": "Idles", "inference_ms": 1.5, "message_age_ms": 250.0, "action/0": 3.0, "action/1": 4.0}
+    assert view.facts() == facts
+
+
+def test_numbers_alone_where_there_is_no_picture() -> None:
+    for observations in ({"v": ((2,), "float32")}, {"m": ((3, 4, 5), "bool")}, {"m": ((2, 8, 8), "uint8")}):
+        server = Notes(is_wanted=False)
+        PolicyPage(server, policy(**observations)).show({}, np.array([7]), 1.5, 0.0)
+        ((_, view),) = server.shown
+        assert view.frame is None
+        assert view.seen is None
+        assert view.facts()["action/0"] == 7
+
+
+def test_bytes_before_numbers() -> None:
+    server = Notes()
+    shown = PolicyPage(server, policy(depth=((1, 8, 8), "float32"), image=((3, 8, 8), "uint8")))
+    shown.show({"image": np.full((1, 3, 8, 8), 9, np.uint8)}, np.zeros((1, 2)), 1.0, 0.0)
+    assert (server.shown[0][1].seen == 9).all()
+
+
+def test_a_few_of_many_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(page.time, "monotonic", lambda: now[0])
+    server = Notes()
+    shown = PolicyPage(server, policy(v=((2,), "float32")))
+    for _ in range(50):  # 2.5 seconds
+        shown.show({}, np.array([[0.0]]), 1.0, 0.0)
+        now[0] += 0.05
+    assert 20 <= len(server.shown) <= 26
+
+
+def test_nobody_watches_and_nothing_is_made_of_the_observation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "observation_picture", lambda _: pytest.fail("made"))
+    PolicyPage(Notes(is_wanted=False), policy(clip=CLIP)).show(clip(), np.zeros((1, 2)), 1.0, 0.0)
+
+
+def ask(server: StreamServer, body: bytes) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.request("POST", "/act", body, {"Content-Type": "application/octet-stream"})
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+def snapshot(server: StreamServer, stream: str) -> np.ndarray:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    for _ in range(40):  # each waits a quarter of a second for the first picture
+        connection.request("GET", f"/snapshot.jpg?stream={stream}")
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status != 503:
+            break
+    connection.close()
+    assert answer.status == 200
+    return np.asarray(Image.open(io.BytesIO(body)))
+
+
+def test_requests_are_on_the_page() -> None:
+    body = save({"clip": np.ascontiguousarray(clip()["clip"]) + np.uint8(100)})
+    with policy_server(policy(clip=CLIP), page=True, port=0) as server:
+        ask(server, body)
+        newest = snapshot(server, STREAM)
+        assert newest.shape == (16, 24, 3)
+        assert abs(int(newest.mean()) - 130) <= 2
+        all_four = snapshot(server, f"{STREAM}:seen")
+        assert abs(int(all_four.max()) - 130) <= 3
+        assert all_four.size > newest.size
+    with policy_server(policy(clip=CLIP), port=0) as server:
+        ask(server, body)
+        assert not server._service.hub.streams  # type: ignore[union-attr]
