@@ -51,16 +51,18 @@ def main() -> None:
 
 def markdown(protocols: dict[str, Any]) -> str:
     """The table, a row for each baseline: mean utilization ± standard error in per cent / items packed."""
-    lines = ["| policy | " + " | ".join(protocols) + " |", "|---" * (len(protocols) + 1) + "|"]
-    by_name = [{row["policy"]: row for row in report["policies"]} for report in protocols.values()]
-    for name in by_name[0]:
-        rows = [each[name] for each in by_name if name in each]
-        cells = [
-            f"{100 * row['utilization']:.1f} ± {100 * row['utilization_error']:.1f} / {row['num_packed']:.1f}"
-            for row in rows
-        ]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    names = [name for name in PROTOCOLS if name in protocols]
+    lines = ["| policy | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+    by_name = [{row["policy"]: row for row in protocols[name]["policies"]} for name in names]
+    for name, _ in BASELINES.values():
+        lines.append(f"| {name} | " + " | ".join(_cell(each.get(name)) for each in by_name) + " |")
     return "\n".join(lines)
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "–"
+    return f"{100 * row['utilization']:.1f} ± {100 * row['utilization_error']:.1f} / {row['num_packed']:.1f}"
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 python benchmarks/released_baselines.py --cases 500
 
 There random, deepest bottom left and heightmap minimisation try x ≤ X − p and y ≤ Y − q alone, with the sides of the
-box as it comes, whatever its orientation. The others try corners of empty maximal spaces alone; an episode ends where
-none is legal. Ours look at every placement; this says how much of a difference that is.
+box as it comes, whatever its orientation. Online BPH drops the box at the corner of the first space, whether it fits in
+there or not; the others try corners of spaces that hold the box. An episode ends where none of that is legal. Ours look
+at every placement; this says how much of a difference that is.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
 from torchrl_gpu.evaluation.reports import write_json
 from torchrl_gpu.policies.packing import BASELINES, OnlineBinPacking, PlacementHeuristic
-from torchrl_gpu.policies.packing.maximal_spaces import NONE
+from torchrl_gpu.policies.packing.maximal_spaces import NONE, maximal_spaces
+from torchrl_gpu.policies.packing.placements import first_best
 
 Candidates = Callable[[TensorDictBase], Tensor]
 
@@ -47,13 +49,31 @@ def corners(env: PackingEnv) -> Candidates:
     return lambda shown: rule.best(rule._placements(shown)) < NONE  # type: ignore[attr-defined]
 
 
+def at_any_corner(env: PackingEnv) -> Callable[[TensorDictBase], TensorDictBase]:
+    """Online BPH with the corners of all spaces, whether they hold the box or not."""
+    rule = OnlineBinPacking(env)
+
+    def choose(shown: TensorDictBase) -> TensorDictBase:
+        worth = []
+        for heightmap in shown["box_heightmap"].split(16):
+            spaces = maximal_spaces(rule.levels(heightmap), rule.ceiling)
+            worth.append(torch.where(spaces.maximal, rule.worth(spaces), NONE).amin((2, 4)))
+        of_cell = torch.cat(worth)[:, None, None]  # (N, 1, 1, X, Y); of a grid step of one cell
+        legal = shown["legal_mask"] & (of_cell < NONE)
+        return shown.set("action", torch.where(legal.flatten(1).any(1), first_best([of_cell], legal), -1))
+
+    return choose
+
+
 RELEASED = {word: as_it_comes for word in ("random", "dbl", "hm")} | {
     word: corners for word in ("lsah", "bph", "br", "macs")
-}
+}  # but for online BPH, see `as_released`
 
 
 def as_released(env: PackingEnv, word: str) -> Callable[[TensorDictBase], TensorDictBase]:
     """A baseline among those candidates; it gives up where none of them is legal."""
+    if word == "bph":
+        return at_any_corner(env)
     policy, candidates = BASELINES[word][1](env), RELEASED[word](env)
 
     def choose(shown: TensorDictBase) -> TensorDictBase:
@@ -77,6 +97,8 @@ def main() -> None:
     for name in args.protocols:
         suite = ProtocolSuite(name, args.cases, device=args.device)
         for word in args.policies:
+            if word in found.get(name, {}):
+                continue
             score = suite.play(as_released(suite.env, word)).score(BASELINES[word][0])
             found.setdefault(name, {})[word] = asdict(score)
             write_json(args.output, found)

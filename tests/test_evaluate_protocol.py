@@ -8,25 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.policies import checkpoints
 from torchrl_gpu import cli
-from torchrl_gpu.cli.lightning_cli import build
-from torchrl_gpu.cli.options import resolve_configs
+from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.policies.packing import BASELINES
 
 QUICK = ["evaluate", "bpp10", "--device=cpu", "--cases=3", "--timed=1"]
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A DQN of `packing_dqn.yaml` that has learned nothing, as a run leaves it."""
-    folder = tmp_path_factory.mktemp("run")
-    words = ["--config=packing_dqn.yaml", "--model.env.device=cpu", "--model.env.num_envs=2", "--model.env.items.pool=4"]
-    words += ["--model.agent.network.channels=4", "--trainer.logger=false", f"--trainer.default_root_dir={folder}"]
-    built = build("fit", [*resolve_configs(words), "--trainer.callbacks=null", "--trainer.accelerator=cpu"])
-    path = folder / "some.ckpt"
-    built.trainer.strategy.connect(built.model)
-    built.trainer.save_checkpoint(path)
-    return str(path)
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> str:
+    """A DQN for `cut2`, as a run leaves it."""
+    agent, settings = checkpoints.packer("DQN", make_protocol("cut2", 1, device="cpu", include=["z_map"]))
+    torch.save(checkpoints.content_of(agent, settings), tmp_path / "some.ckpt")
+    return str(tmp_path / "some.ckpt")
 
 
 def test_every_baseline_and_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,7 +92,8 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from torchrl_gpu.policies import PackingPolicy, load_policy
     from torchrl_gpu.policies.packing import BASELINES
 
-    loaded, words = {}, []
+    loaded: dict[str, Any] = {}
+    words: list[str] = []
     for each in args.policy:
         if each == "baselines":
             words += BASELINES

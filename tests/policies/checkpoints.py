@@ -14,6 +14,7 @@ from tests.policies.navigation_spaces import AGENTS, make, networks_for, space_o
 from tests.training.tiny import packing_env
 from torchrl_gpu import policies
 from torchrl_gpu.archives import ENTRY
+from torchrl_gpu.envs import BatchedEnv
 from torchrl_gpu.policies import Agent, AgentSpace, BCPolicy, ClipEncoder, ClonedChoice, FromClips
 from torchrl_gpu.policies.cloning import Cloned
 
@@ -53,11 +54,13 @@ def navigator(name: str, **arguments: Any) -> tuple[Agent, dict[str, Any]]:
     return make(name, **arguments), {"agent": class_path(name, **named, **arguments)}
 
 
-def packer(name: str) -> tuple[Agent, dict[str, Any]]:
-    """An agent that packs bins of 5×5×5 cells, one box at a time."""
+def packer(name: str, env: BatchedEnv | None = None) -> tuple[Agent, dict[str, Any]]:
+    """An agent that packs the bins of an environment, of 5×5×5 cells by default, one box at a time."""
     network, small = PACKING[name], {"channels": 4, "blocks": 1}
     torch.manual_seed(1)
-    made = getattr(policies, name)(AgentSpace.of(packing_env()), network=partial(getattr(policies, network), **small))
+    made = getattr(policies, name)(
+        AgentSpace.of(env or packing_env()), network=partial(getattr(policies, network), **small)
+    )
     with torch.no_grad():
         for weight in made.parameters_to_train:
             weight.add_(0.1 * torch.randn_like(weight))

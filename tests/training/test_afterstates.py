@@ -20,6 +20,12 @@ from torchrl_gpu.policies import PatchTables, load_policy
 from torchrl_gpu.training import AfterstateLearning
 from torchrl_gpu.training.loaders import StepLoader
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step`"),
+    pytest.mark.filterwarnings("ignore:`LightningModule.configure_optimizers` returned `None`"),
+]
+
 
 def environment(num_envs: int = 8, **changes: Any) -> PackingEnv:
     settings = {"items": RandomBoxes(1, 3), "bin_size": (4.0, 4.0, 4.0), "resolution": 4, "seed": 3, "device": "cpu"}

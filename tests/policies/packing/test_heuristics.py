@@ -27,6 +27,7 @@ from torchrl_gpu.policies.packing import (
     VolumeSorted,
     baselines,
 )
+from torchrl_gpu.policies.packing.maximal_spaces import maximal_spaces
 from torchrl_gpu.policies.packing.placements import PlacementHeuristic, first_best
 from torchrl_gpu.policies.packing.spaces import accessible_space
 
@@ -170,6 +171,14 @@ def test_least_surface_area_measures_the_top_of_the_candidate() -> None:
     # 2×2×1 by a 2×2×2. On it: 2, 2, 3: 4 + 6 + 6 = 16. Beside it, at (0, 2) or (2, 0): 2, 4, 1: 8 + 2 + 4 = 14.
     state = scene(env, [[2, 2, 0, 0], [2, 2, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]], (2, 2, 1))
     assert action_of(LeastSurfaceArea(env), state) == 2
+
+
+def test_maximal_spaces_are_those_that_no_wall_can_leave() -> None:
+    heights = torch.randint(0, 4, (6, 5, 4), generator=torch.Generator().manual_seed(0))
+    level, maximal = maximal_spaces(heights.double(), 3)
+    for row, base, there in zip(heights, level, maximal, strict=True):
+        found = {(x0, x1 + 1, y0, y1 + 1, int(base[x0, x1, y0, y1])) for x0, x1, y0, y1 in there.nonzero().tolist()}
+        assert found == set(naive.maximal_spaces(row.numpy(), 3))
 
 
 def test_first_fit_takes_the_lowest_action() -> None:

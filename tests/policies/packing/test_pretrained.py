@@ -64,7 +64,7 @@ def changed(**entries: Any) -> Callable[[dict[str, Any], dict[str, str]], None]:
     [
         (changed(format="another"), "want a file that PackingPolicy.save wrote"),
         (changed(more=torch.zeros(1)), "want a file that PackingPolicy.save wrote"),
-        (changed(entry=torch.tensor([-1], dtype=torch.int32)), "value must be"),
+        (changed(entry=torch.tensor([-1], dtype=torch.int32)), "value must have"),
         (changed(entry=torch.tensor([2**30], dtype=torch.int32), value=torch.zeros(1).half()), "entries that the"),
         (changed(value=torch.zeros(3)), "value must be"),
         (changed(other=torch.tensor([torch.nan])), "want finite values"),
@@ -72,7 +72,7 @@ def changed(**entries: Any) -> Callable[[dict[str, Any], dict[str, str]], None]:
         (changed(patches='"2x2"'), "want a list of patches"),
         (changed(patches='["9x9"]'), "at most 9 cells"),
         (changed(levels="-1"), "levels"),
-        (changed(levels="9" * 5000), "levels"),
+        (changed(levels="9" * 5000), "want JSON"),
         (changed(space='{"source": 1}'), "AgentSpace"),
     ],
 )

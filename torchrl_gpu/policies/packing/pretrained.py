@@ -22,7 +22,7 @@ from torchrl_gpu.policies.spaces import AgentSpace
 FORMAT = "torchrl_gpu packing tables, 1"
 _FOLDER = Path(__file__).parent / "weights"
 _MOST_BYTES = 2**26  # of a file
-_FIELDS = ("format", "patches", "levels", "space", "about")
+_FIELDS = ("format", "levels", "patches", "space", "about")
 
 
 class PackingPolicy(TensorDictModuleBase):
@@ -117,12 +117,12 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
     if plain.get("format") != FORMAT or set(plain) != set(_FIELDS) or set(held) != {"entry", "value", "other"}:
         raise ValueError(f"{where}: want a file that PackingPolicy.save wrote; got one with {sorted(held)}")
     try:
-        patches, trained_in, about = (json.loads(plain[name]) for name in ("patches", "space", "about"))
-    except (json.JSONDecodeError, RecursionError) as error:
+        levels, patches, trained_in, about = (json.loads(plain[name]) for name in _FIELDS[1:])
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: want JSON beside the tables; got {error}") from error
     if not isinstance(patches, list) or not isinstance(about, dict):
         raise ValueError(f"{where}: want a list of patches and a dict about them; got {shown((patches, about))}")
-    levels = whole(where, "levels", int(plain["levels"]) if plain["levels"].isdigit() else plain["levels"], 1, MOST_LEVELS)
+    levels = whole(where, "levels", levels, 1, MOST_LEVELS)
     space = AgentSpace.from_dict(trained_in) if space is None else space
     tables = PatchTables(space, patches, levels, initial=0.0)
     rows = held["entry"].shape[:1]

@@ -79,7 +79,7 @@ def test_rows_are_places_among_the_sizes() -> None:
     cut, rows = made.cut(key), made.rows(key)
     assert sizes.amax(0).tolist() == [5, 4, 5]
     assert sizes[rows.clamp_min(0)][rows >= 0].equal(cut.size[rows >= 0])
-    assert (rows >= 0).sum(1).equal(cut.count)
+    assert (rows >= 0).sum(1).equal(cut.number)
 
 
 def test_chunks_do_not_change_what_is_cut(monkeypatch: pytest.MonkeyPatch, without_compiler: None) -> None:
@@ -108,7 +108,7 @@ def test_same_law_as_the_pool(order: str) -> None:
         row[: len(episode)] = torch.tensor([[*corner, *size] for corner, size in episode])
     cut = sequences(layers=order == "layers").cut(keys(20000))
     ours = torch.cat([cut.corner, cut.size], 2)
-    assert within(cut.count[:, None], (theirs[..., 3] > 0).sum(1, keepdim=True))
+    assert within(cut.number[:, None], (theirs[..., 3] > 0).sum(1, keepdim=True))
     sides = [(each[..., 3:, None] == torch.arange(2, 6)).float().mean((1,)).flatten(1) for each in (ours, theirs)]
     assert within(*sides)  # how often each side occurs along each axis
     early = [each[:, :18].float().flatten(1) for each in (ours, theirs)]  # no episode is shorter
@@ -204,10 +204,10 @@ def test_the_device_is_never_read() -> None:
 def test_the_known_packing_fills_the_bin() -> None:
     env = fresh_env(stability="corners")
     state, cut = env.reset(), env.item_sequences.cut(env.state.key)  # type: ignore[attr-defined]
-    for turn in range(int(cut.count.max())):
+    for turn in range(int(cut.number.max())):
         x, y, _ = cut.corner[:, turn].unbind(1)
-        after = env.step(state.set("action", torch.where(turn < cut.count, x * 10 + y, -1)))["next"]
-        assert after["done"].flatten().equal(turn + 1 >= cut.count)
+        after = env.step(state.set("action", torch.where(turn < cut.number, x * 10 + y, -1)))["next"]
+        assert after["done"].flatten().equal(turn + 1 >= cut.number)
         state = after.exclude("reward")
     assert state["utilization"].flatten().tolist() == [1.0] * 3
 

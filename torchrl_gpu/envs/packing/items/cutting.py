@@ -26,12 +26,12 @@ class Pieces(NamedTuple):
     Attributes:
         corner: (B, T, 3) int64, cells.
         size: (B, T, 3) int64, cells; 0 behind the last piece.
-        count: (B,) int64.
+        number: (B,) int64, pieces.
     """
 
     corner: Tensor
     size: Tensor
-    count: Tensor
+    number: Tensor
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import re
 from collections.abc import Sequence
 from ctypes import Structure, addressof, byref, c_double, c_int64, c_void_p
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -106,11 +106,6 @@ class PatchPlan:
                     f"PatchPlan: want patches that fit a bin of {tuple(cells)} cells and its frame;"
                     f" got {each.rows}x{each.columns}"
                 )
-
-    @cached_property
-    def described(self) -> Any:
-        """The shapes as the C++ side reads them."""
-        return (_Patch * len(self.lying))(*map(_Patch.of, self.lying))
 
     @cached_property
     def first_images(self) -> Tensor:
@@ -379,6 +374,11 @@ class _Patch(Structure):
         return made
 
 
+@lru_cache
+def _described(plan: PatchPlan) -> Any:
+    return (_Patch * len(plan.lying))(*map(_Patch.of, plan.lying))
+
+
 class _Patches(Structure):
     """`struct Patches` of afterstates.h."""
 
@@ -391,7 +391,7 @@ class _Patches(Structure):
     @classmethod
     def of(cls, plan: PatchPlan, heights: Tensor, weight: Tensor) -> _Patches:
         """What the C++ side is called with; the tensors must outlive the call."""
-        made = plan.described
+        made = _described(plan)
         sizes = len(plan.lying), len(plan.shapes), *heights.shape[1:], plan.levels, torch.get_num_threads()
         described = cls(*sizes, addressof(made), weight.data_ptr())
         described.held = made, heights, weight
