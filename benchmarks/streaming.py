@@ -1,8 +1,8 @@
 """What watching costs, and what viewers get: `python benchmarks/streaming.py`.
 
 Server, viewers and training are processes of their own on this machine, over loopback. Frames are 640×480 at 30 a
-second, 50 KB each in JPEG. The last part trains packing_dqn.yaml while a viewer comes and goes: stretches with and without
-it take turns, so that whatever else the machine does, it does to both alike. Three to five minutes in all.
+second, 50 KB each in JPEG. The last part trains packing_dqn.yaml while a viewer comes and goes: stretches with and
+without it take turns, so that whatever else the machine does, it does to both alike. Three to five minutes in all.
 """
 
 from __future__ import annotations

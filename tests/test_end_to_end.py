@@ -197,7 +197,12 @@ def test_its_policy_needs_no_config(checkpoint: str) -> None:
 
 
 def test_a_run_resumes(checkpoint: str, tmp_path: Path) -> None:
-    args = [*small("packing_dqn.yaml", max_steps=8), "--ckpt_path", checkpoint, f"--trainer.default_root_dir={tmp_path}"]
+    args = [
+        *small("packing_dqn.yaml", max_steps=8),
+        "--ckpt_path",
+        checkpoint,
+        f"--trainer.default_root_dir={tmp_path}",
+    ]
     assert cli.main(["fit", *args, f"--trainer.logger.save_dir={tmp_path}"]) is None
     assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 8
 

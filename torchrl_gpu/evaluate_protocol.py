@@ -73,7 +73,8 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=["baselines"],
         metavar="POLICY",
-        help="baselines (random, first-fit, bph, br, dbl, hm, lsah, macs; `baselines` for all), trained ones by their protocol, and the paths of checkpoints",
+        help="baselines (random, first-fit, bph, br, dbl, hm, lsah, macs; `baselines` for all), trained ones by"
+        " their protocol, and paths of checkpoints",
     )
     add("--sequences", type=Path, help="file of box sequences in place of the fixed suite: .npy, .npz, .pt or .json")
     add("--first", type=int, default=0, help="number of the first sequence, from 0 on")

@@ -30,7 +30,17 @@ JPEG = b"\xff\xd8\xff"
 @pytest.fixture
 def serving(child_environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     """`torchrl-gpu serve` of a heuristic, at any port, with a token from the environment."""
-    words = [sys.executable, "-m", "torchrl_gpu.cli", "serve", *small("packing_dqn.yaml"), "--port", "0", "--speed", "50"]
+    words = [
+        sys.executable,
+        "-m",
+        "torchrl_gpu.cli",
+        "serve",
+        *small("packing_dqn.yaml"),
+        "--port",
+        "0",
+        "--speed",
+        "50",
+    ]
     process = subprocess.Popen(
         words,
         env=child_environment | {"TORCHRL_GPU_TOKEN": "sesame"},

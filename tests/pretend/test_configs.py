@@ -44,7 +44,11 @@ NAVIGATION = {
 
 def small(name: str) -> list[str]:
     """Command line of a shipped config in small."""
-    options = UPDATES | (ROLLOUTS if name.startswith("ppo_") else {} if name == "packing.yaml" else REPLAY) | COARSE.get(name, {})
+    options = (
+        UPDATES
+        | (ROLLOUTS if name.startswith("ppo_") else {} if name == "packing.yaml" else REPLAY)
+        | COARSE.get(name, {})
+    )
     options |= NAVIGATION if name.startswith(("navigation", "ppo_marine")) else PACKING
     if name == "bc.yaml":  # which plays nothing
         options = {

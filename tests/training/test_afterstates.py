@@ -22,6 +22,7 @@ from torchrl_gpu.training.loaders import StepLoader
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory"),
     pytest.mark.filterwarnings("ignore:You defined a `validation_step`"),
     pytest.mark.filterwarnings("ignore:`LightningModule.configure_optimizers` returned `None`"),
 ]
@@ -140,7 +141,10 @@ def test_a_checkpoint_is_a_policy_by_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (lambda: environment(reward="objective"), "want a PackingEnv of boxes with reward 'utilization'; got PackingEnv"),
+        (
+            lambda: environment(reward="objective"),
+            "want a PackingEnv of boxes with reward 'utilization'; got PackingEnv",
+        ),
         (lambda: environment(include=()), "want an env that includes z_map"),
         (lambda: MarineNavEnv(2, version="v2", device="cpu", pool=4), "want a PackingEnv of boxes"),
         (

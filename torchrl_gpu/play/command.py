@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLES = {"token": "TORCHRL_GPU_TOKEN", "view_token": "TORCHRL_GPU_VIEW_TOKEN"}
 LOADING = "loading"
+FIRST = "packing.yaml"  # what is played where no config is named
 AGAIN_S = 0.1  # after which what passes over that it is broken off, as the compiler of an import does, is so again
 
 
@@ -41,7 +42,7 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
     _check(word, args)
     names = args.streams or _streams(args.num_envs)
     check_names(names, args.num_envs)
-    rest = resolve_configs(rest)
+    rest = resolve_configs(rest if any(each.startswith("--config") for each in rest) else [f"--config={FIRST}", *rest])
     check_arguments(rest, (action.dest for action in parser._actions))
     check_checkpoint_path(args.ckpt_path or "")
     keep_freed_memory()
@@ -86,7 +87,10 @@ def _parser(word: str) -> argparse.ArgumentParser:
     more += f"{' and '.join(TOKEN_VARIABLES.values())}, where no list of processes shows them."
     parser = OneLineParser(prog=f"torchrl-gpu {word}", description=does, epilog=more, allow_abbrev=False)
     add = parser.add_argument
-    add("--ckpt_path", help="checkpoint of a run of the config; without it a baseline plays")
+    add(
+        "--ckpt_path",
+        help="checkpoint of a run of the config; without it a policy that comes with the package, or a baseline",
+    )
     add("--policy", help="who plays: a name from the table of `lightning test`")
     add("--num_envs", type=int, default=1, help="episodes side by side")
     add("--speed", type=float, default=2.0, help="steps a second")

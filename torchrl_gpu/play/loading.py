@@ -13,10 +13,15 @@ from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.policies.packing.irregular_baselines import RULE
+from torchrl_gpu.policies.packing.pretrained import pretrained_for
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.data import suite_of
 
-PREFERRED = (RULE, "heightmap minimisation")  # who plays without a checkpoint, where there are such baselines
+PREFERRED = (
+    "pretrained",
+    RULE,
+    "heightmap minimisation",
+)  # who plays without a checkpoint, where there are such baselines
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,8 @@ def load_policy(args: list[str], ckpt_path: str | None, wanted: str | None, num_
     cli, saved = load_run("play", args, ckpt_path)
     module: Any = cli.model
     suite = suite_of(module, "test")
-    policies: dict[str, Policy] = {"random": RandomActions(suite.env), **suite.baselines(), **suite.policies_of(module)}
+    policies: dict[str, Policy] = {"random": RandomActions(suite.env), **pretrained_for(suite.env), **suite.baselines()}
+    policies |= suite.policies_of(module)
     untrained = next(name for name in (*PREFERRED, *policies) if name in policies)
     name = wanted or (untrained if saved is None else module.learner_name)
     name = next((each for each in policies if each.replace(" ", "-") == name), name)

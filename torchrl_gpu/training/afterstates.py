@@ -44,6 +44,8 @@ class AfterstateLearning(EnvRun):
         lam: λ of the returns: 0 for the next bin's value alone, 1 for what was gained until the rollout's end.
     """
 
+    policy: PackingPolicy
+
     def __init__(
         self,
         env: EnvFactory,

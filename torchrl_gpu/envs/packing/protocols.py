@@ -31,6 +31,21 @@ REFERENCE_SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+def protocol_of(env: PackingEnv) -> str | None:
+    """The published protocol whose bin, boxes and rules an environment has, whatever sequences it plays; or None."""
+    if env.order != "sequence" or (env.bin_size, env.bin.cells, env.grid_step) != ((10.0,) * 3, (10, 10), 1):
+        return None
+    for name, settings in PROTOCOLS.items():
+        items: Any = settings["items"]
+        same = type(env.items) is type(items) and all(
+            getattr(env.items, side, None) == getattr(items, side, None) for side in ("min_side", "max_side", "order")
+        )
+        rules = (env.orientations, env.stability) == (settings["orientations"], settings["stability"])
+        if same and rules:
+            return name
+    return None
+
+
 def make_protocol(name: str, num_envs: int = 64, **changes: Any) -> PackingEnv:
     """The environment of a protocol.
 

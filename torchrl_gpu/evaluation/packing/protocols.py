@@ -19,6 +19,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
+from torchrl_gpu.evaluation.packing.published import PUBLISHED
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.policies.policy import Policy, known
 
@@ -32,20 +33,6 @@ SUITE_HASHES = {
     "free125": "9598dfc4c72e0be74ad70b00f9eee0f3104dbd8b36f71a9a8ec7f159e7f6045a",
 }
 """Of the 2,000 sequences of each protocol, see `sequence_hash`."""
-
-PUBLISHED: dict[str, tuple[tuple[str, float, str], ...]] = {
-    "rs": (("AAAI 2021, policy", 50.5, "nothing"), ("arXiv 2208.07123, 100 sequences", 53.1, "nothing")),
-    "cut1": (("AAAI 2021, policy", 73.4, "nothing"), ("arXiv 2208.07123, 100 sequences", 83.4, "nothing")),
-    "cut2": (("AAAI 2021, policy", 66.9, "nothing"), ("arXiv 2208.07123, 100 sequences", 69.9, "nothing")),
-    "discrete125": (
-        ("GOPT, RA-L 2024, online BPH", 51.6, "nothing"),
-        ("GOPT, RA-L 2024, heightmap minimisation", 56.5, "nothing"),
-        ("PCT, ICLR 2022, as trained by GOPT", 72.7, "nothing"),
-        ("GOPT, RA-L 2024", 76.1, "nothing"),
-    ),
-    "free125": (("PCT, ICLR 2022", 86.0, "nothing"),),
-}
-"""Utilization in per cent of published policies on sequences of their own, one visible item, and what they knew."""
 
 
 class ProtocolSuite(PackingSuite):

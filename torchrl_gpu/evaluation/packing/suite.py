@@ -14,9 +14,11 @@ from torch import Tensor
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
 from torchrl_gpu.envs.packing.items.source import SameItems
+from torchrl_gpu.envs.packing.protocols import protocol_of
 from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate
+from torchrl_gpu.evaluation.packing.published import PUBLISHED
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.irregular_baselines import RULE
@@ -48,12 +50,19 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         rows, title = [each.score(policy) for policy, each in results.items()], f"{self.num_episodes} episodes"
         report: dict[str, Any] = {"policies": [asdict(row) for row in rows]}
         if RULE not in results:
-            return packing_table(rows, title), report
+            return packing_table(rows, title, self.published()), report
         methods = {
             policy: each.columns() | {"ms/decision": torch.tensor([each.decision_ms])}
             for policy, each in results.items()
         }
         return comparison_table(methods, title, RULE), report | {"comparison": comparison_data(methods, RULE)}
+
+    def published(self) -> dict[str, float]:
+        """What published policies reach by the same rules, on sequences of their own; per cent by name."""
+        if self.env.visible_items > 1 or self.env.skip_unplaceable:
+            return {}
+        told = PUBLISHED.get(protocol_of(self.env) or "", ())
+        return {name: share for name, share, knows in told if knows == "nothing"}
 
     def describe(self) -> dict[str, Any]:
         """As in the base class."""
@@ -144,8 +153,14 @@ def placements(env: PackingEnv | PackedBins, index: int) -> list[dict[str, Any]]
     return out
 
 
-def packing_table(rows: list[Score], title: str) -> Table:
-    """The comparison as a table for the terminal, best utilization last; ms are of one decision for one bin."""
+def packing_table(rows: list[Score], title: str, published: Mapping[str, float] | None = None) -> Table:
+    """The comparison as a table for the terminal, best utilization last; ms are of one decision for one bin.
+
+    Args:
+        rows: Those that were played.
+        title: Above the table.
+        published: Utilization of other policies, per cent by name; below the others.
+    """
     shown = Table(title=title, title_justify="left")
     for column in ("policy", "utilization", "items", "C", "P", "ms"):
         shown.add_column(column, justify="left" if column == "policy" else "right", no_wrap=True)
@@ -160,4 +175,6 @@ def packing_table(rows: list[Score], title: str) -> Table:
             f"{row.decision_ms:.3f}",
             style="bold" if row.utilization == best else "",
         )
+    for name, share in (published or {}).items():
+        shown.add_row(f"{name} (published)", f"{share:.1f}%", *["–"] * 4, style="dim")
     return shown

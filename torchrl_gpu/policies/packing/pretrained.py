@@ -13,7 +13,9 @@ from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 
 from torchrl_gpu.arguments import shown, tensor, whole
 from torchrl_gpu.device import get_device
+from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.envs.packing.kernels.afterstates import MOST_LEVELS
+from torchrl_gpu.envs.packing.protocols import protocol_of
 from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
@@ -100,6 +102,15 @@ class PackingPolicy(TensorDictModuleBase):
             "about": json.dumps(self.about),
         }
         save_file(held, str(path), plain)
+
+
+def pretrained_for(env: BatchedEnv) -> dict[str, PackingPolicy]:
+    """The trained policy that comes with the package for the rules of an environment, as "pretrained"; or none."""
+    name = protocol_of(env) if isinstance(env, PackingEnv) and "z_map" in env.include else None
+    if name is None or name not in PackingPolicy.names():
+        return {}
+    assert isinstance(env, PackingEnv)
+    return {"pretrained": PackingPolicy.from_pretrained(name, env.device, space=AgentSpace.of(env))}
 
 
 def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:

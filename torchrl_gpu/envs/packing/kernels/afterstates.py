@@ -71,7 +71,7 @@ class PatchPlan:
         levels: Height of the bin, in levels.
     """
 
-    shapes: tuple[str, ...]
+    shapes: Sequence[str]
     levels: int = 10
     lying: tuple[Lying, ...] = field(init=False, compare=False)
     entries: int = field(init=False, compare=False)
@@ -90,7 +90,9 @@ class PatchPlan:
             lying += made
             offset += size
         if offset > MOST_ENTRIES:
-            raise ValueError(f"PatchPlan: want at most {MOST_ENTRIES:,} entries; got {offset:,} of {shown(self.shapes)}")
+            raise ValueError(
+                f"PatchPlan: want at most {MOST_ENTRIES:,} entries; got {offset:,} of {shown(self.shapes)}"
+            )
         object.__setattr__(self, "lying", tuple(lying))
         object.__setattr__(self, "entries", offset)
 
@@ -141,9 +143,7 @@ def _sizes(shape: Lying, levels: int) -> list[int]:
     return [levels + 1, *[others] * (len(shape.cells) - 1)]
 
 
-def _lying(
-    rows: int, columns: int, clip: int | None, levels: int, table: int, offset: int
-) -> tuple[list[Lying], int]:
+def _lying(rows: int, columns: int, clip: int | None, levels: int, table: int, offset: int) -> tuple[list[Lying], int]:
     """A shape in the ways that it can lie, and how many entries it has."""
     cells = [(x, y) for x in range(rows) for y in range(columns)]
     if clip is not None:  # the middle one first
@@ -166,9 +166,7 @@ def _lying(
     return made, (levels + 1) * others ** (len(cells) - 1)
 
 
-def _moved(
-    cell: tuple[int, int], rows: int, columns: int, flip_x: bool, flip_y: bool, turned: bool
-) -> tuple[int, int]:
+def _moved(cell: tuple[int, int], rows: int, columns: int, flip_x: bool, flip_y: bool, turned: bool) -> tuple[int, int]:
     x = rows - 1 - cell[0] if flip_x else cell[0]
     y = columns - 1 - cell[1] if flip_y else cell[1]
     return (y, x) if turned else (x, y)
@@ -307,7 +305,9 @@ def _entries(framed: Tensor, plan: PatchPlan) -> Tensor:
         if each.clip is not None:
             first, *others = cells
             cells = [first, *((cell - first).clamp(-each.clip, each.clip) + each.clip for cell in others)]
-        at = sum((cell * weight for cell, weight in zip(cells, each.weights[0], strict=True)), torch.zeros_like(cells[0]))
+        at = sum(
+            (cell * weight for cell, weight in zip(cells, each.weights[0], strict=True)), torch.zeros_like(cells[0])
+        )
         found.append((at + each.offset).flatten(1))
     return torch.cat(found, 1)
 
