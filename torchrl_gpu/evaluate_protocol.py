@@ -20,7 +20,7 @@ WHERE = "torchrl-gpu evaluate bpp10"
 def main(argv: list[str]) -> None:
     """Prints the table and writes the JSON."""
     args = _parser().parse_args(argv)
-    for name, least in (("cases", 1), ("first", 0), ("visible", 1), ("batch", 1), ("timed", 0)):
+    for name, least in (("cases", 1), ("first", 0), ("visible", 1), ("batch", 1), ("timed", 0), ("candidates", 1)):
         given = getattr(args, name)
         if given is not None and given < least:
             raise ValueError(f"{WHERE}: --{name} must be at least {least}; got {given}")
@@ -51,6 +51,8 @@ def main(argv: list[str]) -> None:
         status.start() if words else status.stop()
 
     suite.say = say
+    if args.candidates:
+        loaded |= _expecting(suite.env, loaded, args.candidates)
     try:
         report = suite.compared(_baselines(suite.env, words) | loaded, args.timed)
     finally:
@@ -83,6 +85,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--visible", type=int, default=1, help="K, boxes to choose from")
     add("--timed", type=int, default=2, metavar="CASES", help="so many are packed alone for the time of one bin")
     add("--batch", type=int, help="bins side by side; as many as fit into memory by default")
+    add(
+        "--candidates",
+        type=int,
+        metavar="M",
+        help="policies of afterstate values play once more, the M best placements by the exact expectation of the next"
+        " item; of protocols with independent items",
+    )
     add("--device", default="auto", help="where all of it runs")
     add("--output", type=Path, help="JSON with the table, every utilization and what decided them")
     return parser
@@ -111,6 +120,21 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
             wanted = f"baselines, {known} or the path of a checkpoint"
             raise ValueError(f"{WHERE}: --policy must be {wanted}; got {each!r}")
     return loaded, list(dict.fromkeys(words))
+
+
+def _expecting(env: Any, loaded: dict[str, Any], candidates: int) -> dict[str, Any]:
+    """Policies of tables that look one item ahead."""
+    from torchrl_gpu.policies.packing.expectation import ExpectedPlacement
+    from torchrl_gpu.policies.packing.patch_tables import PatchTables
+
+    found = {}
+    for name, policy in loaded.items():
+        tables = next((each for each in policy.modules() if isinstance(each, PatchTables)), None)
+        if tables is not None:
+            found[f"{name}, expecting ({candidates})"] = ExpectedPlacement(env, tables, candidates)
+    if not found:
+        raise ValueError(f"{WHERE}: --candidates wants a policy of afterstate values; got none")
+    return found
 
 
 def _include(loaded: dict[str, Any]) -> list[str]:

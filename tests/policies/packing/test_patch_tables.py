@@ -7,11 +7,13 @@ import pickle
 
 import pytest
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.policies import AgentSpace, PatchTables
+from torchrl_gpu.policies.packing.expectation import ExpectedPlacement
 from torchrl_gpu.policies.packing.patch_tables import NEVER
 
 
@@ -91,3 +93,37 @@ def test_copies_are_whole() -> None:
 def test_patches_must_fit_the_bin() -> None:
     with pytest.raises(ValueError, match="PatchPlan: want patches that fit a bin of"):
         PatchTables(AgentSpace.of(environment()), ["1x8"])
+
+
+@pytest.mark.parametrize("orientations", ["fixed", "yaw"])
+def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(orientations: str) -> None:
+    """One candidate and one item after the other, in environments that are put into that state."""
+    env = environment(orientations=orientations, include=("z_map",))
+    tables, shown = tables_of(env), env.reset()
+    for _ in range(4):
+        shown = env.step_and_maybe_reset(env.rand_action(shown))[1]
+    policy = ExpectedPlacement(env, tables, candidates=5)
+    chosen = policy(shown.clone())["action"]
+    state, values = env.state_dict(), values_in(tables, shown)
+    changed = 0
+    for row in range(env.num_envs):
+        scores = {}
+        for action in values[row].topk(5).indices.tolist():
+            if not shown["action_mask"][row, action]:
+                continue
+            env.load_state_dict(state)
+            after = env.step(shown.clone().set("action", torch.full((env.num_envs,), action)))["next"]
+            heightmap, ahead = after["box_heightmap"][row].expand(27, -1, -1).contiguous(), 0.0
+            made = env.restore(TensorDict({"box_heightmap": heightmap, "item_id": torch.arange(27)[:, None]}, [27]))
+            best = torch.where(made["action_mask"], values_in(tables, made), -torch.inf).amax(1)
+            ahead = torch.where(made["action_mask"].any(1), best, 0.0).mean().item()
+            scores[action] = after["reward"][row].item() + ahead
+        assert chosen[row].item() == max(scores, key=lambda each: scores[each])
+        changed += chosen[row].item() != values[row].argmax().item()
+    assert changed > 0
+
+
+def test_what_cannot_be_expected() -> None:
+    env = environment(items="cut", include=("z_map",))
+    with pytest.raises(ValueError, match="ExpectedPlacement: want an environment of RandomBoxes"):
+        ExpectedPlacement(env, tables_of(env))

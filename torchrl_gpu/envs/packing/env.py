@@ -155,6 +155,11 @@ class PackingEnv(BatchedEnv):
             catalogue = balanced(catalogue, self.bin)
         return catalogue, sequences.to(self.device)
 
+    @property
+    def item_sizes(self) -> Tensor:
+        """(M, O, 4) float32: sides of each item's bounding box and its volume, metres."""
+        return self._sizes[:-1]
+
     def _item_sizes(self) -> Tensor:
         """(M + 1, O, 4) float32: sides of each item's bounding box and its volume, metres; the last row is no item."""
         cell = torch.tensor(self.bin.cell, device=self.device)
