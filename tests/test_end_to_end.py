@@ -142,11 +142,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def checkpoint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The last checkpoint of that run, seen from its folder."""
     monkeypatch.chdir(folder)
-    return "runs/packing/checkpoints/last.ckpt"
+    return "runs/packing_dqn/checkpoints/last.ckpt"
 
 
 def test_fit_leaves_what_it_should(folder: Path) -> None:
-    run = folder / "runs" / "packing"
+    run = folder / "runs" / "packing_dqn"
     assert torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 6
     assert part_of(run / "checkpoints" / "last.ckpt").is_file()
     (version,) = (run / "tensorboard").iterdir()
@@ -163,7 +163,7 @@ def test_validate(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_test(checkpoint: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["test", *small("packing_dqn.yaml"), "--ckpt_path", checkpoint]) is None
     shown = capsys.readouterr().out
-    run = folder / "runs" / "packing"
+    run = folder / "runs" / "packing_dqn"
     rows = json.loads((run / "evaluation.json").read_text())["policies"]
     assert len(rows) >= 6
     assert all(row["policy"] in shown and row["num_episodes"] == 3 for row in rows)
@@ -179,7 +179,7 @@ def test_an_untrained_policy_says_so(checkpoint: str, capsys: pytest.CaptureFixt
 
 def test_predict(checkpoint: str, folder: Path) -> None:
     assert cli.main(["predict", *small("packing_dqn.yaml"), "--ckpt_path", checkpoint]) is None
-    plans = json.loads((folder / "runs" / "packing" / "plans.json").read_text())
+    plans = json.loads((folder / "runs" / "packing_dqn" / "plans.json").read_text())
     assert [plan["episode"] for plan in plans] == ["0", "1", "2"]
     assert all(0 < plan["utilization"] <= 1 and plan["placements"] for plan in plans)
 
@@ -208,7 +208,7 @@ def test_a_run_resumes(checkpoint: str, tmp_path: Path) -> None:
 
 
 def test_last_is_the_newest_whole_one(checkpoint: str, folder: Path, tmp_path: Path) -> None:
-    shutil.copytree(folder / "runs" / "packing", tmp_path / "copy")
+    shutil.copytree(folder / "runs" / "packing_dqn", tmp_path / "copy")
     args = [*small("packing_dqn.yaml", max_steps=8), f"--trainer.default_root_dir={tmp_path / 'copy'}"]
     assert cli.main(["fit", *args, "--trainer.logger=false", "--ckpt_path", "last"]) is None
     assert torch.load(tmp_path / "copy" / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 8

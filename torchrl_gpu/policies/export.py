@@ -20,6 +20,7 @@ from torchrl_gpu.machine import version
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.loading import load_policy
+from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.sidecar import elements_of, sidecar
 from torchrl_gpu.policies.stochastic import CategoricalActor
 from torchrl_gpu.policies.wrapper import PolicyWrapper
@@ -66,7 +67,7 @@ def export_policy(
         for module in ("onnx", "onnxscript", "onnxruntime"):
             load(module, "export", "export_policy")
     ours = copy.deepcopy(policy).cpu() if isinstance(policy, InferencePolicy) else load_policy(policy, "cpu")
-    if not isinstance(ours.policy, PolicyWrapper | Entry):
+    if not isinstance(ours.policy, PolicyWrapper | Entry | PackingPolicy):
         raise ValueError(
             f"export_policy: want a policy whose observations say all; got {ours.name}, which decides with the item"
             " maps and compiled kernels of an environment: load it by load_policy(path, env=…)"
