@@ -59,7 +59,6 @@ def main() -> None:
     parser.add_argument("--ckpt_path", type=Path, required=True)
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--patches", choices=("small", "large"), default="large")
-    parser.add_argument("--minutes", type=float, required=True, help="of one core that the checkpoint took")
     parser.add_argument("--expecting", type=int, default=0)
     parser.add_argument("--cases", type=int, default=2000)
     args = parser.parse_args()
@@ -70,7 +69,9 @@ def main() -> None:
     options = " ".join(filter(None, [OPTIONS[name], LARGE if args.patches == "large" else ""]))
     command = f"python benchmarks/equal_time.py {name} --config packing.yaml --table curves --episodes 2000"
     command += f" --minutes 1 2 5 10 -- {options}" if options else " --minutes 1 2 5 10"
-    about = {"protocol": name, "command": command, "minutes": args.minutes, "frames": loaded.about["frames"]}
+    callbacks = torch.load(args.ckpt_path, weights_only=True, mmap=True)["callbacks"]
+    minutes = next(each["spent"] for each in callbacks.values() if "spent" in each) / 60
+    about = {"protocol": name, "command": command, "minutes": minutes, "frames": loaded.about["frames"]}
     WEIGHTS.mkdir(exist_ok=True)
     path = WEIGHTS / f"{name}.safetensors"
     PackingPolicy(loaded.space, tables, about | {"commit": loaded.about["commit"]}).save(path)
@@ -91,7 +92,7 @@ def main() -> None:
         "utilization": f"**{_percent(played)}**",
         "items": f"{played['num_packed']:.2f}",
         "ahead": ahead,
-        "minutes": f"{args.minutes:.0f}",
+        "minutes": f"{minutes:.0f}",
         "alone_ms": f"{played['decision_alone_ms']:.2f}",
         "megabytes": f"{path.stat().st_size / 1e6:.1f}",
         "command": command,

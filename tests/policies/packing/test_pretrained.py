@@ -12,9 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol
-from torchrl_gpu.policies import AgentSpace, PackingPolicy, PatchTables
+from torchrl_gpu.envs.packing.items import RandomBoxes
+from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol, protocol_of
+from torchrl_gpu.policies import AgentSpace, InferencePolicy, PackingPolicy, PatchTables, export_policy
 from torchrl_gpu.policies.packing import pretrained
+from torchrl_gpu.policies.packing.pretrained import pretrained_for
 
 
 def trained() -> PackingPolicy:
@@ -121,3 +123,30 @@ def test_what_comes_with_the_package(name: str) -> None:
         over |= ends
     least = {"rs": 0.48, "cut1": 0.66, "cut2": 0.64, "discrete125": 0.74, "free125": 0.84}
     assert packed.mean() > least[name]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_the_rules_of_an_environment_name_its_protocol(name: str) -> None:
+    assert protocol_of(make_protocol(name, 2, device="cpu", seed=5)) == name
+    changes: list[dict[str, Any]] = [{"order": "volume", "visible_items": 2}, {"bin_size": (10.0, 10.0, 12.0)}]
+    changes += [{"items": RandomBoxes(2, 4)}, {"stability": "com"}]
+    assert [protocol_of(make_protocol(name, 2, device="cpu", **each)) for each in changes] == [None] * 4
+
+
+def test_a_shipped_policy_is_found_by_the_rules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pretrained, "_FOLDER", tmp_path)
+    env = make_protocol("rs", 2, device="cpu", include=("z_map",))
+    assert pretrained_for(env) == {}
+    trained().save(tmp_path / "rs.safetensors")
+    assert list(pretrained_for(env)) == ["pretrained"]
+    assert pretrained_for(make_protocol("cut2", 2, device="cpu", include=("z_map",))) == {}
+    assert pretrained_for(make_protocol("rs", 2, device="cpu", include=())) == {}
+    assert PackingPolicy.names() == ["rs"]
+
+
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+def test_it_is_exported_with_its_tables(format: str, tmp_path: Path) -> None:
+    policy = trained()
+    ours = InferencePolicy(policy, policy.space, "afterstate values")
+    written = export_policy(ours, tmp_path / f"rs.{format}", format=format)
+    assert written.stat().st_size > 4 * policy.tables.plan.entries
