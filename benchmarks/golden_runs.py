@@ -305,7 +305,7 @@ def contents(checkpoint: Path) -> dict[str, Any]:
     random = [tensor for tensor in rest if tensor.dtype == generator.dtype and tensor.shape == generator.shape]
     return {
         "updates": whole["global_step"],
-        "learning rates": [float(group["lr"]) for each in optimizers for group in each["param_groups"]],
+        "learning rates": [float(group["lr"]) for each in optimizers for group in each.get("param_groups", ())],
         "weights": hashes(tensors(weights)),
         "optimizer": hashes(tensors(optimizers)),
         "random": hashes(random),
