@@ -19,9 +19,9 @@ from torchrl_gpu.evaluation.shares import percent, share_error
 
 HERE = Path(__file__).parent
 PAGES = (
-    HERE.parent / "docs" / "packing-results.md",
     HERE.parent / "docs" / "performance.md",
     HERE.parent / "docs" / "encoders.md",
+    HERE.parent / "docs" / "packing-results.md",
     HERE.parent / "docs" / "ppo.md",
     HERE.parent / "docs" / "streaming.md",
     HERE.parent / "docs" / "training.md",

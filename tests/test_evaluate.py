@@ -140,7 +140,7 @@ def test_boxes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = [*BOXES, "--device=cpu", "--cases=3", "--batch=2", "--seed=5", f"--output={path}"]
     assert cli.main(words, "torchrl-gpu") is None
     result = json.loads(path.read_text())
-    assert (result["evaluation"], result["seed"], result["checkpoint"]) == ("packing", 5, None)
+    assert (result["evaluation"], result["seed"], result["checkpoint"]) == ("packing_dqn", 5, None)
     (table,) = result["tables"]
     assert table["episodes"]["items"] == "CutBoxes"
     rows = {row["policy"]: row["num_episodes"] for row in table["policies"]}

@@ -107,13 +107,13 @@ def test_every_part_has_a_limit_and_every_family_is_fitted(tmp_path: Path) -> No
     found = {each.name: each for each in parts("cuda:0", False, tmp_path)}
     assert {"doctor", "tests", "parity", "timings", "kernels", "packing", "marine", "frames"} <= set(found)
     fits = [name for name in found if name.startswith("fit_")]
-    assert {f"fit_{name}" for name in ("packing", "packing_irregular", "navigation_iqn", "navigation_ac_iqn")} <= set(
-        fits
-    )
+    assert {
+        f"fit_{name}" for name in ("packing_dqn", "packing_irregular", "navigation_iqn", "navigation_ac_iqn")
+    } <= set(fits)
     assert {name for name in fits if name.endswith("_graphs")} <= {f"{name}_graphs" for name in fits}
     assert all(each.limit_s > 0 and (each.avoid or each.name == "doctor") for each in found.values())
     assert sum(each.limit_s for each in found.values()) < 8 * 3600
-    assert found["fit_packing_graphs"].cuda_only
+    assert found["fit_packing_dqn_graphs"].cuda_only
     assert configs.names()  # parts themselves refuse what is no shipped config
 
 
