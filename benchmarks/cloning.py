@@ -4,7 +4,7 @@ The teacher, deepest-bottom-left, packs bins of another pool than that of the de
 Agreement is the share of its states in which the clone's greedy placement is the teacher's; utilization is of the same
 bins, packed by each. The real thing, on one core:
 
-torchrl-gpu record --config packing.yaml --policy deepest-bottom-left --episodes 10000 --output demonstrations
+torchrl-gpu record --config packing_dqn.yaml --policy deepest-bottom-left --episodes 10000 --output demonstrations
 lightning fit --config bc.yaml --trainer.logger lightning.pytorch.loggers.CSVLogger --trainer.logger.save_dir runs/bc
 python benchmarks/cloning.py --ckpt_path runs/bc/checkpoints/best.ckpt \\
     --curve runs/bc/tensorboard/version_0/metrics.csv

@@ -31,7 +31,7 @@ from streaming import Row, describe, line
 from torchrl_gpu import configs
 
 HERE = Path(__file__).parent
-CONFIGS = ("packing.yaml", "packing_irregular.yaml", "navigation_iqn.yaml")
+CONFIGS = ("packing_dqn.yaml", "packing_irregular.yaml", "navigation_iqn.yaml")
 START_S = 300.0
 LARGEST = 1 << 24
 
@@ -81,7 +81,7 @@ def measure(name: str, args: argparse.Namespace, options: list[str]) -> tuple[li
         Row(f"{name}: snapshot", max(visits["snapshots_s"]), "s", 1.0, notes="while nobody watches"),
         Row(f"{name}: longest silence behind it", max(gaps, default=float("inf")), "s", 5.0 + 2 * seconds_a_step),
     ]
-    if name == "packing.yaml":
+    if name == "packing_dqn.yaml":
         rows.append(Row(f"{name}: pictures per training step", statistics.mean(per_step), "", 1.0, least=True))
     return rows, visits | {"address_s": address_s, "pictures_per_step": per_step, "updates_per_step": updates}
 
