@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,7 +14,9 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from tensordict import TensorDict
 
+from tests.no_host_reads import NoHostReads
 from tests.training.resuming import differences, without_replay
+from torchrl_gpu import native
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids, RandomBoxes
 from torchrl_gpu.policies import PatchTables, load_policy
@@ -163,3 +166,13 @@ def test_environments_that_it_cannot_learn_in(env: Any, message: str) -> None:
 def test_numbers_that_cannot_work(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"AfterstateLearning: {next(iter(wrong))} must be"):
         module(**wrong)
+
+
+def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
+    """By the operators that a GPU runs; what is made once is made before."""
+    made = AfterstateLearning(environment(backend="eager"), partial(PatchTables, patches=["2x2", "3x3:1"]))
+    with mock.patch.object(native, "runs_on", return_value=False):
+        fit(made, tmp_path, 1)
+    with NoHostReads():
+        steps = made.play(made.policy, 3)
+        made._sweep(steps)

@@ -55,9 +55,11 @@ class PatchTables(nn.Module):
         self.plan.check_fits(self.bin.cells)
         self.num_patches = self.plan.patches(self.bin.cells)
         initial = arguments.number("PatchTables", "initial", initial) / self.num_patches
+        self.cell: Tensor
         self.weight: Tensor
         self.drift: Tensor
         self.path: Tensor
+        self.register_buffer("cell", torch.tensor(self.bin.cell), persistent=False)
         self.register_buffer("weight", torch.full((self.plan.entries,), initial))
         self.register_buffer("drift", torch.zeros(self.plan.entries))
         self.register_buffer("path", torch.zeros(self.plan.entries))
@@ -77,8 +79,7 @@ class PatchTables(nn.Module):
         """
         batch, (items, turns, *grid) = item_size.shape[:-3], legal_mask.shape[-4:]
         sizes = item_size.reshape(-1, items * turns, 4)
-        cell = sizes.new_tensor(self.bin.cell)
-        extent = (sizes[..., :2] / cell).round().long()
+        extent = (sizes[..., :2] / self.cell).round().long()
         top = (z_map + item_size[..., 2, None, None]).reshape(-1, items * turns, *grid)
         after = value_placements(
             self.levels_of(box_heightmap.reshape(-1, *self.bin.cells)),

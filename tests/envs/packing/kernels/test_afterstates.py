@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels import afterstates
+from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels.afterstates import (
     PatchPlan,
     Tables,
@@ -31,7 +31,7 @@ PLANS = [
 @pytest.fixture(params=["C++", "torch"])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "torch":
-        monkeypatch.setattr(afterstates, "runs_on", lambda tensor: False)
+        monkeypatch.setattr(native, "runs_on", lambda tensor: False)
     return str(request.param)
 
 
@@ -112,7 +112,7 @@ def test_both_backends_learn_alike_to_the_last_bit(plan: PatchPlan, monkeypatch:
     results = []
     for torch_only in (False, True):
         if torch_only:
-            monkeypatch.setattr(afterstates, "runs_on", lambda tensor: False)
+            monkeypatch.setattr(native, "runs_on", lambda tensor: False)
         made = tables(plan)
         for seed in range(4):
             g = torch.Generator().manual_seed(seed)
@@ -168,14 +168,12 @@ def test_errors_that_are_no_numbers_are_left_out(backend: str) -> None:
     assert torch.equal(made.weight, before)
 
 
-@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: "+".join(plan.shapes))
+@pytest.mark.parametrize("plan", PLANS[:3], ids=lambda plan: "+".join(plan.shapes))
 def test_turned_and_mirrored_bins_are_worth_the_same(plan: PatchPlan, backend: str) -> None:
     made, heights = tables(plan), scene(plan, 5, rows=4, cells=(5, 5))["heights"]
     learn(made, plan, heights, torch.randn(4), torch.ones(4, dtype=torch.bool), 0.5)
     value = value_bins(heights, made.weight, plan)
     for turned in (heights.flip(1), heights.transpose(1, 2).contiguous(), heights.rot90(1, (1, 2)).contiguous()):
-        if any(each.clip is not None and each.rows % 2 + each.columns % 2 < 2 for each in plan.lying):
-            pytest.skip("a patch without a cell in its middle, found by differences, has fewer images")
         torch.testing.assert_close(value_bins(turned, made.weight, plan), value, rtol=1e-5, atol=1e-5)
 
 

@@ -27,7 +27,6 @@ from torch import Tensor
 
 from torchrl_gpu import native
 from torchrl_gpu.arguments import shown, tensor, whole
-from torchrl_gpu.native.operators import runs_on
 
 MOST_CELLS, MOST_IMAGES = 9, 8  # of a patch, and ways to turn and mirror one onto itself
 MOST_LEVELS, MOST_ENTRIES, MOST_SHAPES = 250, 2**28, 32
@@ -64,7 +63,8 @@ class PatchPlan:
     A bin is `levels` high, and has a frame of one cell around it of that height, so that walls are seen. A shape
     "2x3" stands for all patches of 2×3 and of 3×2 cells that touch the bin; their entries are found by the heights of
     the six cells. "3x3:2" is found by the height of the middle cell and the differences of the others from it, cut off
-    at 2 levels. Patches that are the same turned or mirrored have the same entry.
+    at 2 levels. Patches that are the same turned or mirrored have the same entry; of those with differences and an even
+    side, which have no cell in the middle, only where that from which the others differ stays in its place.
 
     Args:
         shapes: Of patches; no two alike.
@@ -218,7 +218,7 @@ def value_placements(
     top = tensor(where, "top", top, torch.uint8, (rows, variants, *grid), device).contiguous()
     legal = tensor(where, "legal", legal, torch.bool, (rows, variants, *grid), device).contiguous()
     weight = _weight(where, weight, plan, device)
-    if not runs_on(heights):
+    if not native.runs_on(heights):
         return _value_placements(heights, extent, top, legal, weight, plan, step)
     out = torch.empty(legal.shape)
     held = _Patches.of(plan, heights, weight)
@@ -231,7 +231,7 @@ def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
     """The values (N,) float32 of bins (N, X, Y) uint8, in levels, as they are."""
     heights = _heights("value_bins", heights, plan)
     weight = _weight("value_bins", weight, plan, heights.device)
-    if not runs_on(heights):
+    if not native.runs_on(heights):
         return _value_bins(_framed(heights, plan), weight, plan)
     out = torch.empty(len(heights))
     held = _Patches.of(plan, heights, weight)
@@ -268,7 +268,7 @@ def learn_bins(
     tensor(where, "scratch", scratch, torch.int64, (plan.entries, 2), device, contiguous=True)
     units = (error.double().nan_to_num(0.0).clamp(-_LARGEST, _LARGEST) * _ONE).round().long()
     rate = rate / plan.patches(heights.shape[1:])
-    if not runs_on(heights):
+    if not native.runs_on(heights):
         return _learn_bins(heights, units, counts, tables, plan, rate)
     held = _Patches.of(plan, heights, tables.weight)
     to = _Learnt(*(each.data_ptr() for each in (*tables, scratch, units, counts)), rate)
@@ -336,8 +336,14 @@ def _value_placements(
     return torch.where(there, values, -torch.inf)
 
 
+@lru_cache(maxsize=4)
+def _first_images(plan: PatchPlan, device: torch.device) -> Tensor:
+    """`first_images` where they are looked up, so that no update copies them there."""
+    return plan.first_images.to(device)
+
+
 def _learn_bins(heights: Tensor, units: Tensor, counts: Tensor, tables: Tables, plan: PatchPlan, rate: float) -> None:
-    first = plan.first_images.to(heights.device)
+    first = _first_images(plan, heights.device)
     at = first[_entries(_framed(heights, plan), plan)]  # (N, patches)
     rows = counts[:, None].expand_as(at)
     count = torch.zeros_like(first).index_add_(0, at.flatten(), rows.flatten().long())
