@@ -106,7 +106,7 @@ BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {
             "min_side": [*COUNT, 6, 4],
             "max_side": [*COUNT, 1, HUGE],
             "order": WORD,
-            "pool": [*COUNT, HUGE, 5_000_000],
+            "pool": [*(each for each in COUNT if each is not None), HUGE, 5_000_000],
             "seed": [*SEED, -1],
         },
     ),

@@ -81,7 +81,7 @@ def test_served_until_it_is_told_to_end(serving: subprocess.Popen[str]) -> None:
     assert first
     assert get(f"{first[1]}healthz") == b"ok\n"
     assert [each["name"] for each in json.loads(get(f"{first[1]}streams"))] == ["env0"]
-    found = re.fullmatch(r"serve: heightmap minimisation at (http://127\.0\.0\.1:\d+/)\?token=sesame\n", next(told))
+    found = re.fullmatch(r"serve: pretrained at (http://127\.0\.0\.1:\d+/)\?token=sesame\n", next(told))
     assert found
     assert found[1] == first[1]
     first_picture = picture = get(f"{found[1]}snapshot.jpg?stream=env0")
@@ -99,7 +99,7 @@ def test_served_until_it_is_told_to_end(serving: subprocess.Popen[str]) -> None:
     ]
     assert get(f"{found[1]}snapshot.jpg?stream=env0:action").startswith(JPEG)
     meta = json.loads(headers(f"{found[1]}snapshot.jpg?stream=env0")["X-Frame"])["meta"]
-    assert meta["policy"] == "heightmap minimisation"
+    assert meta["policy"] == "pretrained"
     assert meta["action/0"] >= 0 < meta["inference_ms"]
     serving.send_signal(signal.SIGTERM)
     _, errors = serving.communicate(timeout=30)
@@ -113,7 +113,7 @@ def test_told_to_end_while_the_policy_is_loaded(serving: subprocess.Popen[str]) 
     serving.send_signal(signal.SIGTERM)
     said, errors = serving.communicate(timeout=60)
     assert serving.returncode == 0
-    assert "heightmap minimisation" not in said, "it was not waited for"
+    assert "pretrained" not in said, "it was not waited for"
     assert errors == ""
 
 

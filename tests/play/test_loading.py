@@ -49,7 +49,7 @@ def test_without_a_run_there_is_no_last_checkpoint(tmp_path: Path) -> None:
 
 def test_a_heuristic_plays_without_a_checkpoint() -> None:
     made = load_policy(small("packing_dqn.yaml"), None, None, num_envs=1)
-    assert (made.name, made.version) == ("heightmap minimisation", None)
+    assert (made.name, made.version) == ("pretrained", None)
 
 
 def test_another_one_by_name(checkpoint: str) -> None:
@@ -76,7 +76,7 @@ def test_real_orders_one_after_the_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "message"),
-    [("DQN", "want --policy to be one of random, random legal, .*; got 'DQN'"), ("best", "got 'best'")],
+    [("DQN", "want --policy to be one of random, pretrained, random legal, .*; got 'DQN'"), ("best", "got 'best'")],
 )
 def test_names_of_nobody(policy: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
