@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 constexpr int most_cells = 9, most_images = 8, lanes = 8;
@@ -35,59 +36,107 @@ struct Patches {
     int64_t area() const { return cells_x * cells_y; }
 };
 
+struct Lying;
+
+// Of shapes of so many cells: the entries of `lanes` neighbouring patches along y, as numbers within their table; those
+// behind the last one are entries, too.
+template <int cells, bool clipped>
+inline void entries(const Lying& lying, const uint8_t* heights, int32_t* out);
+
+template <int cells, bool clipped>
+void images(const Lying& lying, const uint8_t* heights, int32_t out[most_images][lanes]);
+
+// The sum of the entries of patches [x0, x1] × [y0, y1].
+template <int cells, bool clipped>
+float sum_of(const Patches& p, const Lying& lying, const uint8_t* heights, int64_t x0, int64_t x1, int64_t y0,
+             int64_t y1);
+
 // A shape as it lies in a framed bin: distances between its cells, and the placements that it has there.
 struct Lying {
     const Patch* patch;
     int64_t last_x, last_y;
     int64_t away[most_cells];
+    int images = 1;  // different ways to turn and mirror it
+    void (*entries)(const Lying&, const uint8_t*, int32_t*);
+    void (*all_images)(const Lying&, const uint8_t*, int32_t[most_images][lanes]);
+    float (*sum)(const Patches&, const Lying&, const uint8_t*, int64_t, int64_t, int64_t, int64_t);
 
     Lying(const Patches& p, const Patch& shape)
         : patch(&shape), last_x(p.cells_x + 2 - shape.rows), last_y(p.cells_y + 2 - shape.columns) {
         for (int64_t i = 0; i < shape.cells; i++) away[i] = shape.x[i] * p.wide() + shape.y[i];
+        while (images < most_images && different(images)) images++;
+        bind(std::make_index_sequence<most_cells>());
     }
-    int32_t digit(const uint8_t* heights, int64_t cell) const {
-        const int32_t height = heights[away[cell]], clip = int32_t(patch->clip);
-        if (clip < 0 || cell == 0) return height;
-        return std::clamp(height - int32_t(heights[away[0]]), -clip, clip) + clip;
+
+  private:
+    bool different(int image) const {  // those behind the last repeat the first
+        for (int64_t i = 0; i < patch->cells; i++)
+            if (patch->weight[i][image] != patch->weight[i][0]) return true;
+        return false;
+    }
+    template <size_t... less>
+    void bind(std::index_sequence<less...>) {
+        ((patch->cells == int64_t(less) + 1 ? take<int(less) + 1>() : void()), ...);
+    }
+    template <int cells>
+    void take() {
+        entries = patch->clip < 0 ? ::entries<cells, false> : ::entries<cells, true>;
+        all_images = patch->clip < 0 ? ::images<cells, false> : ::images<cells, true>;
+        sum = patch->clip < 0 ? sum_of<cells, false> : sum_of<cells, true>;
     }
 };
 
-// The entries of neighbouring patches along y, `lanes` of them; those behind the last one are entries, too.
+template <int cells, bool clipped>
 inline void entries(const Lying& lying, const uint8_t* heights, int32_t* out) {
     const Patch& patch = *lying.patch;
     const int32_t clip = int32_t(patch.clip);
-    int32_t first[lanes];
-    for (int l = 0; l < lanes; l++) {
-        first[l] = heights[lying.away[0] + l];
-        out[l] = int32_t(patch.offset) + first[l] * int32_t(patch.weight[0][0]);
-    }
-    for (int64_t i = 1; i < patch.cells; i++) {
+    int32_t first[lanes], found[lanes];
+    for (int l = 0; l < lanes; l++) first[l] = heights[lying.away[0] + l];
+    for (int l = 0; l < lanes; l++) found[l] = first[l] * int32_t(patch.weight[0][0]);
+#pragma GCC unroll 9
+    for (int i = 1; i < cells; i++) {
         const uint8_t* cell = heights + lying.away[i];
         const int32_t weight = int32_t(patch.weight[i][0]);
-        if (clip < 0)
-            for (int l = 0; l < lanes; l++) out[l] += cell[l] * weight;
-        else
-            for (int l = 0; l < lanes; l++) out[l] += (std::clamp(cell[l] - first[l], -clip, clip) + clip) * weight;
+        for (int l = 0; l < lanes; l++) {
+            int32_t digit = cell[l];
+            if (clipped) digit = std::min(std::max(digit - first[l], -clip), clip) + clip;
+            found[l] += digit * weight;
+        }
     }
+    std::copy_n(found, lanes, out);
 }
 
-inline int64_t entry(const Lying& lying, const uint8_t* heights) {
-    int32_t found[lanes];
-    entries(lying, heights, found);
-    return found[0];
-}
-
-// The sum over patches [x0, x1] × [y0, y1] of their entries, less what is in `before`.
-inline float sum_of(const Patches& p, const Lying& lying, const uint8_t* heights, const float* before, int64_t x0,
-                    int64_t x1, int64_t y0, int64_t y1) {
-    float sum = 0;
-    for (int64_t x = x0; x <= x1; x++)
-        for (int64_t y = y0; y <= y1; y += lanes) {
-            const int64_t at = x * p.wide() + y;
+template <int cells, bool clipped>
+float sum_of(const Patches& p, const Lying& lying, const uint8_t* heights, int64_t x0, int64_t x1, int64_t y0,
+             int64_t y1) {
+    const float* table = p.weight + lying.patch->offset;
+    float sum[lanes] = {};
+    for (int64_t y = y0; y <= y1; y += lanes) {
+        const int64_t count = std::min<int64_t>(lanes, y1 - y + 1);
+        for (int64_t x = x0; x <= x1; x++) {
             int32_t found[lanes];
-            entries(lying, heights + at, found);
-            const int64_t count = std::min<int64_t>(lanes, y1 - y + 1);
-            for (int64_t l = 0; l < count; l++) sum += p.weight[found[l]] - before[at + l];
+            entries<cells, clipped>(lying, heights + x * p.wide() + y, found);
+            for (int64_t l = 0; l < count; l++) sum[l] += table[found[l]];
+        }
+    }
+    float all = 0;
+    for (float each : sum) all += each;
+    return all;
+}
+
+// The sum of all entries of a bin within its frame; `each` is given every entry with its place.
+template <class Each>
+double sum_of_bin(const Patches& p, const Lying& lying, const uint8_t* framed, Each each) {
+    const float* table = p.weight + lying.patch->offset;
+    double sum = 0;
+    for (int64_t x = 0; x <= lying.last_x; x++)
+        for (int64_t y = 0; y <= lying.last_y; y += lanes) {
+            int32_t found[lanes];
+            lying.entries(lying, framed + x * p.wide() + y, found);
+            for (int64_t l = 0; l < std::min<int64_t>(lanes, lying.last_y - y + 1); l++) {
+                sum += table[found[l]];
+                each(x, y + l, table[found[l]]);
+            }
         }
     return sum;
 }
@@ -100,6 +149,16 @@ inline void frame(const Patches& p, const uint8_t* heights, uint8_t* out) {
             out[(x + 1) * p.wide() + y + 1] = uint8_t(std::min<int64_t>(heights[x * p.cells_y + y], p.levels));
 }
 
+// The first item or orientation that is placed just as the one numbered v: a square one, turned.
+inline int64_t same_before(const int64_t* extent, const uint8_t* top, const uint8_t* legal, int64_t v, int64_t plane) {
+    for (int64_t u = 0; u < v; u++)
+        if (std::equal(extent + 2 * u, extent + 2 * u + 2, extent + 2 * v) &&
+            !std::memcmp(top + u * plane, top + v * plane, plane) &&
+            !std::memcmp(legal + u * plane, legal + v * plane, plane))
+            return u;
+    return v;
+}
+
 // The value of every legal placement of V items or orientations in one bin.
 inline void value_placements(const Patches& p, const uint8_t* heights, const int64_t* extent, const uint8_t* top,
                              const uint8_t* legal, int64_t variants, int64_t step, int64_t grid_x, int64_t grid_y,
@@ -107,17 +166,22 @@ inline void value_placements(const Patches& p, const uint8_t* heights, const int
     std::vector<Lying> lying;
     for (int64_t s = 0; s < p.shapes; s++) lying.emplace_back(p, p.patch[s]);
     std::vector<uint8_t> base(p.framed()), after(p.framed());
-    std::vector<float> nothing(p.framed()), before(p.shapes * p.framed());
+    const int64_t wide = p.wide() + 1, whole_shape = (p.cells_x + 3) * wide;
+    std::vector<float> before(p.shapes * whole_shape);  // of each shape the sum of the patches [0, x) × [0, y)
     frame(p, heights, base.data());
     double whole = 0;
     for (int64_t s = 0; s < p.shapes; s++)
-        for (int64_t x = 0; x <= lying[s].last_x; x++)
-            for (int64_t y = 0; y <= lying[s].last_y; y++) {
-                const int64_t at = x * p.wide() + y;
-                whole += before[s * p.framed() + at] = p.weight[entry(lying[s], base.data() + at)];
-            }
+        whole += sum_of_bin(p, lying[s], base.data(), [&](int64_t x, int64_t y, float here) {
+            float* sum = &before[s * whole_shape + (x + 1) * wide + y + 1];
+            *sum = here + sum[-1] + sum[-wide] - sum[-wide - 1];
+        });
+    const int64_t plane = grid_x * grid_y;
     for (int64_t v = 0; v < variants; v++) {
         const int64_t wide_x = extent[2 * v], wide_y = extent[2 * v + 1];
+        if (const int64_t same = same_before(extent, top, legal, v, plane); same < v) {
+            std::copy_n(out + same * plane, plane, out + v * plane);
+            continue;
+        }
         for (int64_t gx = 0; gx < grid_x; gx++)
             for (int64_t gy = 0; gy < grid_y; gy++) {
                 const int64_t at = (v * grid_x + gx) * grid_y + gy;
@@ -129,12 +193,16 @@ inline void value_placements(const Patches& p, const uint8_t* heights, const int
                 for (int64_t i = 1; i <= wide_x; i++)
                     std::memset(&after[(x + i) * p.wide() + y + 1], int(std::min<int64_t>(top[at], p.levels)), wide_y);
                 float more = 0;
-                for (int64_t s = 0; s < p.shapes; s++)
-                    more += sum_of(p, lying[s], after.data(), &before[s * p.framed()],
-                                   std::max<int64_t>(0, x + 2 - lying[s].patch->rows),
-                                   std::min(lying[s].last_x, x + wide_x),
-                                   std::max<int64_t>(0, y + 2 - lying[s].patch->columns),
-                                   std::min(lying[s].last_y, y + wide_y));
+                for (int64_t s = 0; s < p.shapes; s++) {
+                    const Patch& shape = *lying[s].patch;
+                    const int64_t x0 = std::max<int64_t>(0, x + 2 - shape.rows),
+                                  x1 = std::min(lying[s].last_x, x + wide_x),
+                                  y0 = std::max<int64_t>(0, y + 2 - shape.columns),
+                                  y1 = std::min(lying[s].last_y, y + wide_y);
+                    const float *from = &before[s * whole_shape + x0 * wide], *to = from + (x1 + 1 - x0) * wide;
+                    more += lying[s].sum(p, lying[s], after.data(), x0, x1, y0, y1);
+                    more -= to[y1 + 1] - to[y0] - from[y1 + 1] + from[y0];
+                }
                 out[at] = float(whole) + more;
             }
     }
@@ -145,12 +213,8 @@ inline float value_of(const Patches& p, const uint8_t* heights) {
     std::vector<uint8_t> base(p.framed());
     frame(p, heights, base.data());
     double whole = 0;
-    for (int64_t s = 0; s < p.shapes; s++) {
-        const Lying lying(p, p.patch[s]);
-        for (int64_t x = 0; x <= lying.last_x; x++)
-            for (int64_t y = 0; y <= lying.last_y; y++)
-                whole += p.weight[entry(lying, base.data() + x * p.wide() + y)];
-    }
+    for (int64_t s = 0; s < p.shapes; s++)
+        whole += sum_of_bin(p, Lying(p, p.patch[s]), base.data(), [](int64_t, int64_t, float) {});
     return float(whole);
 }
 
@@ -164,40 +228,63 @@ struct Learnt {
     double rate;            // of a step, over the number of patches of a bin
 };
 
+// The entries of `lanes` neighbouring patches along y, for each way to turn and mirror them, as numbers within their table.
+template <int cells, bool clipped>
+void images(const Lying& lying, const uint8_t* heights, int32_t out[most_images][lanes]) {
+    const int32_t clip = int32_t(lying.patch->clip);
+    int32_t digit[cells][lanes];
+    for (int i = 0; i < cells; i++)
+        for (int l = 0; l < lanes; l++) {
+            digit[i][l] = heights[lying.away[i] + l];
+            if (clipped && i) digit[i][l] = std::min(std::max(digit[i][l] - digit[0][l], -clip), clip) + clip;
+        }
+    for (int j = 0; j < lying.images; j++) {
+        int32_t found[lanes] = {};
+        for (int i = 0; i < cells; i++) {
+            const int32_t weight = int32_t(lying.patch->weight[i][j]);
+            for (int l = 0; l < lanes; l++) found[l] += digit[i][l] * weight;
+        }
+        std::copy_n(found, lanes, out[j]);
+    }
+}
+
 // A step of all entries of one table towards what (N, X, Y) bins were worth.
 inline void learn_table(const Patches& p, const Learnt& to, int64_t table, const uint8_t* heights, int64_t rows) {
     struct Images {
-        int32_t entry[most_images];
-        int64_t first() const { return *std::min_element(entry, entry + most_images); }
+        int32_t entry[most_images];  // the least first
+        int32_t count;
     };
     std::vector<Images> touched;
     std::vector<uint8_t> base(p.framed());
-    for (int64_t n = 0; n < rows; n++) {
-        if (!to.counts[n]) continue;
-        frame(p, heights + n * p.area(), base.data());
-        for (int64_t s = 0; s < p.shapes; s++) {
-            if (p.patch[s].table != table) continue;
-            const Lying lying(p, p.patch[s]);
-            int32_t weight[most_cells][most_images];
-            for (int64_t i = 0; i < most_cells; i++)
-                for (int j = 0; j < most_images; j++) weight[i][j] = int32_t(lying.patch->weight[i][j]);
+    int64_t offset = 0;
+    for (int64_t s = 0; s < p.shapes; s++) {
+        if (p.patch[s].table != table) continue;
+        const Lying lying(p, p.patch[s]);
+        offset = lying.patch->offset;
+        for (int64_t n = 0; n < rows; n++) {
+            if (!to.counts[n]) continue;
+            frame(p, heights + n * p.area(), base.data());
             for (int64_t x = 0; x <= lying.last_x; x++)
-                for (int64_t y = 0; y <= lying.last_y; y++) {
-                    const uint8_t* cell = base.data() + x * p.wide() + y;
-                    Images at;
-                    std::fill(at.entry, at.entry + most_images, int32_t(lying.patch->offset));
-                    for (int64_t i = 0; i < lying.patch->cells; i++) {
-                        const int32_t digit = lying.digit(cell, i);
-                        for (int j = 0; j < most_images; j++) at.entry[j] += digit * weight[i][j];
+                for (int64_t y = 0; y <= lying.last_y; y += lanes) {
+                    int32_t found[most_images][lanes], first[lanes];
+                    lying.all_images(lying, base.data() + x * p.wide() + y, found);
+                    std::copy_n(found[0], lanes, first);
+                    for (int j = 1; j < lying.images; j++)
+                        for (int l = 0; l < lanes; l++) first[l] = std::min(first[l], found[j][l]);
+                    for (int64_t l = 0; l < std::min<int64_t>(lanes, lying.last_y - y + 1); l++) {
+                        int64_t* seen = to.seen + 2 * (offset + first[l]);
+                        seen[0] += to.error[n];
+                        if (seen[1]++) continue;
+                        Images at{{first[l]}, 1};
+                        for (int j = 0; j < lying.images; j++)
+                            if (found[j][l] != first[l]) at.entry[at.count++] = found[j][l];
+                        touched.push_back(at);
                     }
-                    int64_t* seen = to.seen + 2 * at.first();
-                    seen[0] += to.error[n];
-                    if (!seen[1]++) touched.push_back(at);
                 }
         }
     }
     for (const Images& at : touched) {
-        const int64_t first = at.first();
+        const int64_t first = offset + at.entry[0];
         int64_t* seen = to.seen + 2 * first;
         const float mean = float(double(seen[0]) / double(seen[1]) * 0x1p-32);
         seen[0] = seen[1] = 0;
@@ -205,6 +292,6 @@ inline void learn_table(const Patches& p, const Learnt& to, int64_t table, const
         to.path[first] += std::fabs(mean);
         const float coherence = to.path[first] > 0 ? std::fabs(to.drift[first]) / to.path[first] : 1.0f;
         const float weight = to.weight[first] + float(to.rate * double(coherence) * double(mean));
-        for (int32_t each : at.entry) to.weight[each] = weight;
+        for (int32_t j = 0; j < at.count; j++) to.weight[offset + at.entry[j]] = weight;
     }
 }

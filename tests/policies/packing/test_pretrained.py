@@ -42,7 +42,9 @@ def test_a_saved_policy_chooses_as_it_did(tmp_path: Path) -> None:
     for _ in range(4):
         ours, theirs = policy(shown.clone()), again(shown.clone())
         assert bool(shown["action_mask"].gather(1, theirs["action"][:, None]).all())
-        assert (ours["action"] == theirs["action"]).float().mean() > 0.7
+        value = ours["action_value"]  # halves of a float differ in the last digits, so that equal placements may change
+        of_theirs = value.gather(1, theirs["action"][:, None])
+        torch.testing.assert_close(of_theirs, value.amax(1, keepdim=True), rtol=0, atol=2e-3)
         shown = env.step_and_maybe_reset(ours)[1]
 
 
