@@ -95,7 +95,8 @@ def test_served_until_it_is_told_to_end(serving: subprocess.Popen[str]) -> None:
     assert [(each["name"], each["base"], each.get("overlay")) for each in listed] == [
         ("env0", "env0", None),
         ("env0:mask", "env0", "mask"),
-        ("env0:action", "env0", "action"),  # but no Q map: a heuristic has none
+        ("env0:action", "env0", "action"),
+        ("env0:q", "env0", "q"),
     ]
     assert get(f"{found[1]}snapshot.jpg?stream=env0:action").startswith(JPEG)
     meta = json.loads(headers(f"{found[1]}snapshot.jpg?stream=env0")["X-Frame"])["meta"]

@@ -19,6 +19,7 @@ from tests.training.resuming import differences, without_replay
 from torchrl_gpu import native
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids, RandomBoxes
+from torchrl_gpu.evaluation.packing.episodes import evaluate
 from torchrl_gpu.policies import PatchTables, load_policy
 from torchrl_gpu.training import AfterstateLearning
 from torchrl_gpu.training.loaders import StepLoader
@@ -90,14 +91,7 @@ def test_it_learns_to_pack(tmp_path: Path) -> None:
     made = module(rollout_steps=24, sweeps=1)
 
     def utilization() -> float:
-        env, policy = environment(64, seed=99), made.policy_for(made.env)
-        shown, over, packed = env.reset(), torch.zeros(64, dtype=torch.bool), torch.zeros(64)
-        while not over.all():
-            stepped, shown = env.step_and_maybe_reset(policy(shown))
-            ends = stepped["next", "done"][:, 0] & ~over
-            packed = torch.where(ends, stepped["next", "utilization"][:, 0], packed)
-            over |= ends
-        return packed.mean().item()
+        return evaluate(environment(64, seed=99), made.policy_for(made.env)).utilization.mean().item()
 
     before = utilization()
     fit(made, tmp_path, 60)
