@@ -1,10 +1,11 @@
-"""Puts a trained packing policy into the package, with its card: `python benchmarks/packing_policies.py PROTOCOL
---ckpt_path FILE --rows ROWS [--patches small|large] [--expecting CASES]`.
+"""Trained packing policies that come with the package: `python benchmarks/packing_policies.py PROTOCOL
+[--ckpt_path FILE --rows ROWS [--patches small|large]] [--visible K ...] [--expecting CASES [--candidates M]]`.
 
-The policy is saved as it ships and read back; what is measured is what ships: the 2,000 sequences of the protocol's
-fixed suite, which nothing trained on, packed in a batch, a few alone for the time of one decision, and, of protocols
-with independent items, the first `--expecting` sequences once more one item ahead. ROWS is the `rows.json` of the
-`benchmarks/equal_time.py` run that trained it: the curve. Each call replaces the protocol's rows in the result.
+With `--ckpt_path` a policy is put into the package, with its card: saved as it ships and read back. What is measured is
+what ships, on the 2,000 sequences of the protocol's fixed suite, which nothing trained on: packed in a batch, and a few
+alone for the time of one decision. ROWS is the `rows.json` of the `benchmarks/equal_time.py` run that trained it: the
+curve. `--visible` packs the same sequences where K boxes are there to choose from, and `--expecting`, of protocols with
+independent items, the first CASES once more one item ahead. Each call replaces the rows of what it measured.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +42,30 @@ OPTIONS = {
     "free125": f"{RANDOM} --model.env.items.min_side=1 --model.env.items.max_side=5"
     " --model.env.orientations=axis --model.env.stability=none",
 }
-COLUMNS = {
+TRAINED = {
     "protocol": "protocol",
     "published": "published",
     "utilization": "policy alone",
     "items": "items",
-    "ahead": "one item ahead, exactly",
     "minutes": "minutes of a core",
     "alone_ms": "ms, one bin",
     "megabytes": "MB",
+}
+AHEAD = {
+    "protocol": "protocol",
+    "utilization": "one item ahead, exactly",
+    "alone": "policy alone, same sequences",
+    "candidates": "candidates",
+    "sequences": "sequences",
+    "seconds": "s a sequence, one core",
+}
+VISIBLE = {
+    "protocol": "protocol",
+    "visible": "boxes to choose from",
+    "published": "published",
+    "utilization": "policy",
+    "items": "items",
+    "alone_ms": "ms, one bin",
 }
 
 
@@ -56,68 +73,119 @@ def main() -> None:
     """Saves, measures and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("protocol", choices=OPTIONS)
-    parser.add_argument("--ckpt_path", type=Path, required=True)
-    parser.add_argument("--rows", type=Path, required=True)
+    parser.add_argument("--ckpt_path", type=Path)
+    parser.add_argument("--rows", type=Path)
     parser.add_argument("--patches", choices=("small", "large"), default="large")
+    parser.add_argument("--visible", type=int, nargs="+", default=[])
     parser.add_argument("--expecting", type=int, default=0)
+    parser.add_argument("--candidates", type=int, default=6)
     parser.add_argument("--cases", type=int, default=2000)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    name = args.protocol
-    loaded = load_policy(args.ckpt_path, "cpu")
+    if args.ckpt_path:
+        ship(args.protocol, args.ckpt_path, args.rows, args.patches, args.cases)
+    for visible in args.visible:
+        _write("visible", seen(args.protocol, visible, args.cases), VISIBLE)
+    if args.expecting:
+        _write("ahead", looked_ahead(args.protocol, args.expecting, args.candidates), AHEAD)
+
+
+def ship(name: str, ckpt_path: Path, rows: Path, patches: str, cases: int) -> None:
+    """Puts the tables of a checkpoint into the package, and writes what they reach."""
+    loaded = load_policy(ckpt_path, "cpu")
     tables = next(each for each in loaded.modules() if isinstance(each, PatchTables))
-    options = " ".join(filter(None, [OPTIONS[name], LARGE if args.patches == "large" else ""]))
+    curve = json.loads(rows.read_text(encoding="utf-8"))
+    options = " ".join(filter(None, [OPTIONS[name], LARGE if patches == "large" else ""]))
+    marks = " ".join(f"{each['minutes']:g}" for each in curve)
     command = f"python benchmarks/equal_time.py {name} --config packing.yaml --table curves --episodes 2000"
-    command += f" --minutes 1 2 5 10 -- {options}" if options else " --minutes 1 2 5 10"
-    callbacks = torch.load(args.ckpt_path, weights_only=True, mmap=True)["callbacks"]
+    command += f" --minutes {marks}" + (f" -- {options}" if options else "")
+    callbacks = torch.load(ckpt_path, weights_only=True, mmap=True)["callbacks"]
     minutes = next(each["spent"] for each in callbacks.values() if "spent" in each) / 60
     about = {"protocol": name, "command": command, "minutes": minutes, "frames": loaded.about["frames"]}
     WEIGHTS.mkdir(exist_ok=True)
     path = WEIGHTS / f"{name}.safetensors"
     PackingPolicy(loaded.space, tables, about | {"commit": loaded.about["commit"]}).save(path)
 
-    suite = ProtocolSuite(name, args.cases, device="cpu")
-    policy = PackingPolicy.from_pretrained(path, "cpu", space=AgentSpace.of(suite.env))
-    (played,) = suite.compared({name: policy}, timed=3)["policies"]
-    ahead = "–"
-    if args.expecting:
-        few = ProtocolSuite(name, args.expecting, device="cpu")
-        (found,) = few.compared({name: ExpectedPlacement(few.env, policy.tables)})["policies"]
-        ahead = f"{_percent(found)} ({args.expecting} sequences)"
-    best = max(PUBLISHED[name], key=lambda each: each[1])
+    (played,) = _played(name, cases)
     row = {
         "name": name,
         "protocol": f"`{name}`",
-        "published": f"{best[1]}% ({best[0]})",
+        "published": _published(name, 1),
         "utilization": f"**{_percent(played)}**",
         "items": f"{played['num_packed']:.2f}",
-        "ahead": ahead,
         "minutes": f"{minutes:.0f}",
         "alone_ms": f"{played['decision_alone_ms']:.2f}",
         "megabytes": f"{path.stat().st_size / 1e6:.1f}",
         "command": command,
         "commit": loaded.about["commit"],
     }
-    content = with_plain_row(RESULTS, "trained", row, COLUMNS)
-    curve = json.loads(args.rows.read_text(encoding="utf-8"))
-    write_json(RESULTS, content)
-    write_json(RESULTS, _with_curve(f"{name}, {args.patches}", options, curve, args.cases))
+    _write("trained", row, TRAINED)
+    write_json(RESULTS, _with_curve(f"{name}, {patches}", options, curve, cases))
     path.with_suffix(".md").write_text(_card(name, row, played, about), encoding="utf-8")
-    print(row)
 
 
-def with_plain_row(path: Path, title: str, row: dict[str, Any], columns: dict[str, str]) -> dict[str, Any]:
-    """The result of a file, with a row in place of the one of the same name in one of its tables."""
-    sections = json.loads(path.read_text(encoding="utf-8"))["sections"] if path.is_file() else []
+def seen(name: str, visible: int, cases: int) -> dict[str, Any]:
+    """The row of a shipped policy that has so many boxes to choose from."""
+    (played,) = _played(name, cases, visible)
+    return {
+        "name": f"{name}, {visible}",
+        "protocol": f"`{name}`",
+        "visible": visible,
+        "published": _published(name, visible),
+        "utilization": f"**{_percent(played)}**",
+        "items": f"{played['num_packed']:.2f}",
+        "alone_ms": f"{played['decision_alone_ms']:.2f}",
+    }
+
+
+def looked_ahead(name: str, cases: int, candidates: int) -> dict[str, Any]:
+    """The row of a shipped policy that takes the expectation over the next item of its best placements."""
+    suite = ProtocolSuite(name, cases, device="cpu")
+    policy = PackingPolicy.from_pretrained(name, "cpu", space=AgentSpace.of(suite.env))
+    began = time.process_time()
+    (played,) = suite.compared({name: ExpectedPlacement(suite.env, policy.tables, candidates)})["policies"]
+    seconds = time.process_time() - began
+    (alone,) = suite.compared({name: policy})["policies"]
+    return {
+        "name": name,
+        "protocol": f"`{name}`",
+        "utilization": f"**{_percent(played)}**",
+        "alone": _percent(alone),
+        "candidates": candidates,
+        "sequences": f"{cases:,}",
+        "seconds": f"{seconds / cases:.2f}",
+    }
+
+
+def _played(name: str, cases: int, visible: int = 1) -> list[dict[str, Any]]:
+    suite = ProtocolSuite(name, cases, visible_items=visible, device="cpu")
+    policy = PackingPolicy.from_pretrained(name, "cpu", space=AgentSpace.of(suite.env))
+    played: list[dict[str, Any]] = suite.compared({name: policy}, timed=3)["policies"]
+    return played
+
+
+def _published(name: str, visible: int) -> str:
+    told = PUBLISHED.get((name, visible), ())
+    best = max(told, key=lambda each: each[1], default=None)
+    return "–" if best is None else f"{best[1]}% ({best[0]})"
+
+
+def _write(title: str, row: dict[str, Any], columns: dict[str, str]) -> None:
+    """The row, in place of the one of the same name."""
+    sections = json.loads(RESULTS.read_text(encoding="utf-8"))["sections"] if RESULTS.is_file() else []
     before = next((each["rows"] for each in sections if each["title"] == title), [])
     rows = [each for each in before if each["name"] != row["name"]] + [row]
-    rows.sort(key=lambda each: list(OPTIONS).index(each["name"]))
-    table = {"title": title, "columns": columns, "rows": rows}
-    return {
+    rows.sort(key=lambda each: (list(OPTIONS).index(each["protocol"].strip("`")), each.get("visible", 1)))
+    content = {
         "command": "python benchmarks/packing_policies.py PROTOCOL",
         "machine": machine.describe(torch.device("cpu")),
-        "sections": [each for each in sections if each["title"] != title] + [table],
+        "sections": [
+            *(each for each in sections if each["title"] != title),
+            {"title": title, "columns": columns, "rows": rows},
+        ],
     }
+    write_json(RESULTS, content)
+    print(row)
 
 
 def _with_curve(name: str, options: str, curve: list[dict[str, Any]], episodes: int) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class ProtocolSuite(PackingSuite):
             row["utilizations"] = [round(each, 6) for each in results[name].utilization.tolist()]
             rows.append(row)
         self.say("")
-        told = PUBLISHED[self.protocol] if self.env.visible_items == 1 else ()
+        told = PUBLISHED.get((self.protocol, self.env.visible_items), ())
         published = [{"policy": name, "utilization": share / 100, "knows": knows} for name, share, knows in told]
         return {"sequences": self.describe(), "policies": rows, "published": published}
 

@@ -59,10 +59,11 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
 
     def published(self) -> dict[str, float]:
         """What published policies reach by the same rules, on sequences of their own; per cent by name."""
-        if self.env.visible_items > 1 or self.env.skip_unplaceable:
+        if self.env.skip_unplaceable:
             return {}
-        told = PUBLISHED.get(protocol_of(self.env) or "", ())
-        return {name: share for name, share, knows in told if knows == "nothing"}
+        return {
+            name: share for name, share, _ in PUBLISHED.get((protocol_of(self.env) or "", self.env.visible_items), ())
+        }
 
     def describe(self) -> dict[str, Any]:
         """As in the base class."""
