@@ -159,10 +159,11 @@ inline int64_t same_before(const int64_t* extent, const uint8_t* top, const uint
     return v;
 }
 
-// The value of every legal placement of V items or orientations in one bin.
+// The value of every legal placement of V items or orientations in one bin. Extents and steps are in cells of which
+// `pool` × `pool` make one of the bin's; a box raises every one that it touches.
 inline void value_placements(const Patches& p, const uint8_t* heights, const int64_t* extent, const uint8_t* top,
-                             const uint8_t* legal, int64_t variants, int64_t step, int64_t grid_x, int64_t grid_y,
-                             float* out) {
+                             const uint8_t* legal, int64_t variants, int64_t step, int64_t pool, int64_t grid_x,
+                             int64_t grid_y, float* out) {
     std::vector<Lying> lying;
     for (int64_t s = 0; s < p.shapes; s++) lying.emplace_back(p, p.patch[s]);
     std::vector<uint8_t> base(p.framed()), after(p.framed());
@@ -185,20 +186,25 @@ inline void value_placements(const Patches& p, const uint8_t* heights, const int
         for (int64_t gx = 0; gx < grid_x; gx++)
             for (int64_t gy = 0; gy < grid_y; gy++) {
                 const int64_t at = (v * grid_x + gx) * grid_y + gy;
-                const int64_t x = std::min(gx * step, p.cells_x - wide_x), y = std::min(gy * step, p.cells_y - wide_y);
-                const bool there = legal[at] && wide_x > 0 && wide_y > 0 && x >= 0 && y >= 0;
+                const int64_t left = std::min(gx * step, p.cells_x * pool - wide_x),
+                              below = std::min(gy * step, p.cells_y * pool - wide_y);
                 out[at] = -std::numeric_limits<float>::infinity();
-                if (!there) continue;
+                if (!legal[at] || wide_x < 1 || wide_y < 1 || left < 0 || below < 0) continue;
+                const int64_t x = left / pool, y = below / pool;
+                const int64_t rows = (left + wide_x - 1) / pool - x + 1, columns = (below + wide_y - 1) / pool - y + 1;
                 std::memcpy(after.data(), base.data(), base.size());
-                for (int64_t i = 1; i <= wide_x; i++)
-                    std::memset(&after[(x + i) * p.wide() + y + 1], int(std::min<int64_t>(top[at], p.levels)), wide_y);
+                const uint8_t reached = uint8_t(std::min<int64_t>(top[at], p.levels));
+                for (int64_t i = 1; i <= rows; i++) {
+                    uint8_t* row = &after[(x + i) * p.wide() + y + 1];
+                    for (int64_t j = 0; j < columns; j++) row[j] = std::max(row[j], reached);
+                }
                 float more = 0;
                 for (int64_t s = 0; s < p.shapes; s++) {
                     const Patch& shape = *lying[s].patch;
                     const int64_t x0 = std::max<int64_t>(0, x + 2 - shape.rows),
-                                  x1 = std::min(lying[s].last_x, x + wide_x),
+                                  x1 = std::min(lying[s].last_x, x + rows),
                                   y0 = std::max<int64_t>(0, y + 2 - shape.columns),
-                                  y1 = std::min(lying[s].last_y, y + wide_y);
+                                  y1 = std::min(lying[s].last_y, y + columns);
                     const float *from = &before[s * whole_shape + x0 * wide], *to = from + (x1 + 1 - x0) * wide;
                     more += lying[s].sum(p, lying[s], after.data(), x0, x1, y0, y1);
                     more -= to[y1 + 1] - to[y0] - from[y1 + 1] + from[y0];

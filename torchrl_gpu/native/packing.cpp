@@ -298,12 +298,12 @@ void restart(const Problem* problem, const Restart* rows) {
 
 // The value of each placement that is legal, less than any number elsewhere: (N, V, Gx, Gy).
 void value_placements(const Patches* patches, int64_t rows, const uint8_t* heights, const int64_t* extent,
-                      const uint8_t* top, const uint8_t* legal, int64_t variants, int64_t step, int64_t grid_x,
-                      int64_t grid_y, float* out) {
+                      const uint8_t* top, const uint8_t* legal, int64_t variants, int64_t step, int64_t pool,
+                      int64_t grid_x, int64_t grid_y, float* out) {
     const int64_t plane = variants * grid_x * grid_y;
     spread(rows, patches->threads, [&](int64_t n) {
         value_placements(*patches, heights + n * patches->area(), extent + n * variants * 2, top + n * plane,
-                         legal + n * plane, variants, step, grid_x, grid_y, out + n * plane);
+                         legal + n * plane, variants, step, pool, grid_x, grid_y, out + n * plane);
     });
 }
 

@@ -22,8 +22,8 @@ def environment(**changes: object) -> PackingEnv:
     return PackingEnv(4, **settings | changes)  # type: ignore[arg-type]
 
 
-def tables_of(env: PackingEnv, *patches: str) -> PatchTables:
-    made = PatchTables(AgentSpace.of(env), patches or ("2x2", "1x3"), initial=0.0)
+def tables_of(env: PackingEnv, *patches: str, pool: int = 1) -> PatchTables:
+    made = PatchTables(AgentSpace.of(env), patches or ("2x2", "1x3"), initial=0.0, pool=pool)
     drawn = torch.randn(made.plan.entries, generator=torch.Generator().manual_seed(1))
     made.weight.copy_(drawn[made.plan.first_images])
     return made
@@ -41,12 +41,14 @@ def values_in(tables: PatchTables, shown: object) -> Tensor:
         {"bin_size": (0.5, 0.5, 0.5)},  # cells of 10 cm
         {"grid_step": 2},
         {"resolution": (5, 10), "orientations": "fixed"},
+        {"bin_size": (1.2, 0.8, 1.0), "resolution": (12, 8), "items": RandomBoxes(2, 5), "grid_step": 3, "pool": 4},
     ],
-    ids=["boxes", "several items, six orientations", "metres", "a coarser grid", "cells that are not square"],
+    ids=["boxes", "several items, six orientations", "metres", "a coarser grid", "cells that are not square", "pools"],
 )
 def test_a_placement_is_worth_its_gain_and_the_bin_that_it_leaves(changes: dict[str, object]) -> None:
-    env = environment(**changes)
-    tables, shown = tables_of(env), env.reset()
+    pool = int(str(changes.get("pool", 1)))
+    env = environment(**{name: value for name, value in changes.items() if name != "pool"})
+    tables, shown = tables_of(env, pool=pool), env.reset()
     for _ in range(3):
         shown = env.step_and_maybe_reset(env.rand_action(shown))[1]
     values = values_in(tables, shown)
@@ -93,6 +95,16 @@ def test_copies_are_whole() -> None:
 def test_patches_must_fit_the_bin() -> None:
     with pytest.raises(ValueError, match="PatchPlan: want patches that fit a bin of"):
         PatchTables(AgentSpace.of(environment()), ["1x8"])
+    fine = AgentSpace.of(environment(bin_size=(1.2, 0.8, 1.0), resolution=(12, 8)))
+    with pytest.raises(ValueError, match="PatchPlan: want patches that fit a bin of"):
+        PatchTables(fine, ["1x6"], pool=4)  # three of them and the frame
+    assert PatchTables(fine, ["2x2"], pool=4).seen == (3, 2)
+
+
+@pytest.mark.parametrize(("pool", "message"), [(5, "pool must divide"), (0, "pool"), (True, "pool"), (1.5, "pool")])
+def test_pools_that_cannot_be(pool: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PatchTables(AgentSpace.of(environment(bin_size=(1.2, 0.8, 1.0), resolution=(12, 8))), ["2x2"], pool=pool)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("orientations", ["fixed", "yaw"])

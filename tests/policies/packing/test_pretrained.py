@@ -56,6 +56,14 @@ def test_the_same_tables_pack_another_bin(tmp_path: Path) -> None:
     assert bool(env.step(policy(env.reset()))["next", "num_packed"].eq(1).all())
 
 
+def test_tables_of_a_pallet_are_read_back(tmp_path: Path) -> None:
+    env = PackingEnv(2, bin_size=(1.2, 0.8, 1.5), resolution=(24, 16), items=RandomBoxes(3, 9), device="cpu", seed=0)
+    space = AgentSpace.of(env)
+    PackingPolicy(space, PatchTables(space, ["2x2"], levels=15, pool=4)).save(tmp_path / "pallet.safetensors")
+    again = PackingPolicy.from_pretrained(tmp_path / "pallet.safetensors", "cpu")
+    assert (again.tables.pool, again.tables.seen, again.tables.plan.levels) == (4, (6, 4), 15)
+
+
 def changed(**entries: Any) -> Callable[[dict[str, Any], dict[str, str]], None]:
     def change(held: dict[str, Any], plain: dict[str, str]) -> None:
         for name, value in entries.items():

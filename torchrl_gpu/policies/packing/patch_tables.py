@@ -28,13 +28,18 @@ class PatchTables(nn.Module):
 
     A bin's value is the utilization that is still to come. It is a sum over patches of neighbouring cells of one table
     entry each, which the heights of the patch find; where a patch lies does not matter, but walls are seen. See
-    `kernels.afterstates`. Items are boxes of whole cells; heights that are no whole levels are rounded.
+    `kernels.afterstates`. Items are boxes of whole cells; heights that are no whole levels are rounded. Where cells are
+    fine (a pallet in centimetres), `pool` × `pool` of them are seen as one, as high as the highest.
 
     Args:
         space: Gives the bin and the grid of placements.
         patches: Shapes of patches, see `PatchPlan`.
         levels: Levels that a bin is high; None for its cells, if they are at most 16, else 10.
         initial: What every bin is worth at first: above what can be reached, so that nothing is left untried.
+        pool: Cells along each side of what is seen as one.
+
+    Raises:
+        ValueError: The bin is no whole number of pools wide and deep, or a patch does not fit it.
     """
 
     in_keys: ClassVar = ["box_heightmap", "item_size", "z_map", "legal_mask"]
@@ -45,15 +50,20 @@ class PatchTables(nn.Module):
         patches: Sequence[str] = ("2x2", "1x4", "2x3", "1x6"),
         levels: int | None = None,
         initial: float = 0.5,
+        pool: int = 1,
     ) -> None:
         super().__init__()
         self.bin = bin_of(space)
+        self.pool = arguments.whole("PatchTables", "pool", pool, 1)
+        if any(cells % self.pool for cells in self.bin.cells):
+            raise ValueError(f"PatchTables: pool must divide {tuple(self.bin.cells)} cells; got {self.pool}")
+        self.seen = tuple(cells // self.pool for cells in self.bin.cells)
         if levels is None:
-            cells = round(self.bin.size[2] / min(self.bin.cell))
+            cells = round(self.bin.size[2] / (min(self.bin.cell) * self.pool))
             levels = cells if cells <= 16 else 10
         self.plan = PatchPlan(tuple(patches), levels)
-        self.plan.check_fits(self.bin.cells)
-        self.num_patches = self.plan.patches(self.bin.cells)
+        self.plan.check_fits(self.seen)
+        self.num_patches = self.plan.patches(self.seen)
         initial = arguments.number("PatchTables", "initial", initial) / self.num_patches
         self.cell: Tensor
         self.weight: Tensor
@@ -89,16 +99,20 @@ class PatchTables(nn.Module):
             self.weight,
             self.plan,
             self.bin.step,
+            self.pool,
         )
         gain = sizes[..., 3] / self.bin.volume
         return (after + gain[..., None, None]).clamp_min(NEVER).reshape(*batch, -1)
 
     def levels_of(self, heightmap: Tensor) -> Tensor:
-        """Heightmaps (…, X, Y) in levels, uint8, of metres."""
+        """What is seen of heightmaps (…, X, Y) in metres: (…, X / pool, Y / pool) uint8, levels."""
+        if self.pool > 1:
+            sides = [part for cells in self.seen for part in (cells, self.pool)]
+            heightmap = heightmap.unflatten(-1, sides[2:]).unflatten(-3, sides[:2]).amax((-3, -1))
         return level_heights(heightmap, self.bin.size[2], self.plan.levels)
 
     def values(self, levels: Tensor) -> Tensor:
-        """What bins (N, X, Y) uint8, in levels, are worth, (N,) float32."""
+        """What bins (N, X / pool, Y / pool) uint8, in levels, are worth, (N,) float32."""
         return value_bins(levels, self.weight, self.plan)
 
     @torch.no_grad()
@@ -106,7 +120,7 @@ class PatchTables(nn.Module):
         """Moves the values of bins by about `rate` times their errors; see `learn_bins`.
 
         Args:
-            levels: (N, X, Y) uint8.
+            levels: (N, X / pool, Y / pool) uint8.
             error: (N,) float32.
             counts: (N,) bool, whether a bin counts.
             rate: From 0 to 1.

@@ -25,6 +25,7 @@ FORMAT = "torchrl_gpu packing tables, 1"
 _FOLDER = Path(__file__).parent / "weights"
 _MOST_BYTES = 2**26  # of a file
 _FIELDS = ("format", "levels", "patches", "space", "about")
+_LATER = {"pool": "1"}  # fields that older files lack
 
 
 class PackingPolicy(TensorDictModuleBase):
@@ -98,6 +99,7 @@ class PackingPolicy(TensorDictModuleBase):
             "format": FORMAT,
             "patches": json.dumps(tables.plan.shapes),
             "levels": str(tables.plan.levels),
+            "pool": str(tables.pool),
             "space": json.dumps(self.space.to_dict()),
             "about": json.dumps(self.about),
         }
@@ -125,17 +127,18 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
             held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(f"{where}: want a safetensors file; got one that cannot be read: {error}") from error
-    if plain.get("format") != FORMAT or set(plain) != set(_FIELDS) or set(held) != {"entry", "value", "other"}:
+    plain = _LATER | plain
+    if plain.get("format") != FORMAT or set(plain) != {*_FIELDS, *_LATER} or set(held) != {"entry", "value", "other"}:
         raise ValueError(f"{where}: want a file that PackingPolicy.save wrote; got one with {sorted(held)}")
     try:
-        levels, patches, trained_in, about = (json.loads(plain[name]) for name in _FIELDS[1:])
+        levels, patches, trained_in, about, pool = (json.loads(plain[name]) for name in (*_FIELDS[1:], *_LATER))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: want JSON beside the tables; got {error}") from error
     if not isinstance(patches, list) or not isinstance(about, dict):
         raise ValueError(f"{where}: want a list of patches and a dict about them; got {shown((patches, about))}")
     levels = whole(where, "levels", levels, 1, MOST_LEVELS)
     space = AgentSpace.from_dict(trained_in) if space is None else space
-    tables = PatchTables(space, patches, levels, initial=0.0)
+    tables = PatchTables(space, patches, levels, initial=0.0, pool=whole(where, "pool", pool, 1))
     rows = held["entry"].shape[:1]
     entry = tensor(where, "entry", held["entry"], torch.int32, tuple(rows)).long()
     value = tensor(where, "value", held["value"], torch.float16, tuple(rows)).float()

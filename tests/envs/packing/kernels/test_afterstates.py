@@ -101,10 +101,46 @@ def test_a_placement_is_worth_the_bin_after_it(plan: PatchPlan, step: int, backe
         if not made["legal"][n, v, gx, gy] or min(a, b) < 1 or min(x, y) < 0:
             assert values[n, v, gx, gy] == -torch.inf
             continue
-        heights[x : x + a, y : y + b] = made["top"][n, v, gx, gy]
+        under = heights[x : x + a, y : y + b]
+        under[:] = np.maximum(under, made["top"][n, v, gx, gy].item())
         assert values[n, v, gx, gy].item() == pytest.approx(naive_value(heights, weight.numpy(), plan), abs=1e-3)
         checked += 1
     assert checked > 10
+
+
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("pool", [2, 3])
+def test_a_box_raises_every_coarse_cell_that_it_touches(step: int, pool: int, backend: str) -> None:
+    """Placed in fine cells, and seen in coarse ones: as high as the highest fine cell of each."""
+    plan = PatchPlan(("2x2", "1x3:2"), 4)
+    weight, coarse, rows = weights(plan), (4, 3), 6
+    fine = tuple(cells * pool for cells in coarse)
+    g = torch.Generator().manual_seed(pool)
+    heights = torch.randint(0, 4, (rows, *fine), generator=g).to(torch.uint8)
+    extent = torch.randint(0, 2 * pool + 3, (rows, 2, 2), generator=g)
+    grid = (rows, 2, *(-(-cells // step) for cells in fine))
+    top = torch.randint(3, 6, grid, generator=g).to(torch.uint8)
+    legal = torch.rand(grid, generator=g) < 0.5
+    seen = pooled(heights.numpy(), pool)
+    values = value_placements(torch.from_numpy(seen), extent, top, legal, weight, plan, step, pool)
+    checked = 0
+    for n, v, gx, gy in np.ndindex(values.shape):
+        (a, b), after = extent[n, v].tolist(), heights[n].numpy().copy()
+        x, y = min(gx * step, fine[0] - a), min(gy * step, fine[1] - b)
+        if not legal[n, v, gx, gy] or min(a, b) < 1 or min(x, y) < 0:
+            assert values[n, v, gx, gy] == -torch.inf
+            continue
+        after[x : x + a, y : y + b] = top[n, v, gx, gy]
+        assert values[n, v, gx, gy].item() == pytest.approx(
+            naive_value(pooled(after[None], pool)[0], weight.numpy(), plan), abs=1e-3
+        )
+        checked += 1
+    assert checked > 10
+
+
+def pooled(heights: np.ndarray, pool: int) -> np.ndarray:
+    rows, x_cells, y_cells = heights.shape
+    return heights.reshape(rows, x_cells // pool, pool, y_cells // pool, pool).max((2, 4))
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: "+".join(plan.shapes))

@@ -190,18 +190,29 @@ class Tables(NamedTuple):
 
 
 def value_placements(
-    heights: Tensor, extent: Tensor, top: Tensor, legal: Tensor, weight: Tensor, plan: PatchPlan, step: int = 1
+    heights: Tensor,
+    extent: Tensor,
+    top: Tensor,
+    legal: Tensor,
+    weight: Tensor,
+    plan: PatchPlan,
+    step: int = 1,
+    pool: int = 1,
 ) -> Tensor:
     """The value of the bin after every legal placement of boxes.
 
+    Cells of the bin may be coarser than those that boxes are placed by: a box raises every one that it touches, and
+    lowers none.
+
     Args:
         heights: (N, X, Y) uint8, levels; what is above `plan.levels` counts as that.
-        extent: (N, V, 2) int64, cells along x and y of V boxes, or orientations of them.
+        extent: (N, V, 2) int64, fine cells along x and y of V boxes, or orientations of them.
         top: (N, V, Gx, Gy) uint8, levels: how high a box reaches on each placement.
         legal: (N, V, Gx, Gy) bool.
         weight: (E,) float32.
         plan: The patches.
-        step: Cells between neighbouring placements.
+        step: Fine cells between neighbouring placements.
+        pool: Fine cells along each side of one of `heights`.
 
     Returns:
         (N, V, Gx, Gy) float32, −inf where no placement is legal.
@@ -212,17 +223,18 @@ def value_placements(
     where = "value_placements"
     heights = _heights(where, heights, plan)
     rows, device = heights.shape[0], heights.device
-    grid = tuple(-(-cells // whole(where, "step", step, 1)) for cells in heights.shape[1:])
+    step, pool = whole(where, "step", step, 1), whole(where, "pool", pool, 1)
+    grid = tuple(-(-cells * pool // step) for cells in heights.shape[1:])
     variants = extent.shape[1] if isinstance(extent, Tensor) and extent.ndim == 3 else 1
     extent = tensor(where, "extent", extent, torch.int64, (rows, variants, 2), device, cast=True).contiguous()
     top = tensor(where, "top", top, torch.uint8, (rows, variants, *grid), device).contiguous()
     legal = tensor(where, "legal", legal, torch.bool, (rows, variants, *grid), device).contiguous()
     weight = _weight(where, weight, plan, device)
     if not native.runs_on(heights):
-        return _value_placements(heights, extent, top, legal, weight, plan, step)
+        return _value_placements(heights, extent, top, legal, weight, plan, step, pool)
     out = torch.empty(legal.shape)
     held = _Patches.of(plan, heights, weight)
-    given = (c_int64(rows), *map(_at, (heights, extent, top, legal)), c_int64(variants), c_int64(step))
+    given = (c_int64(rows), *map(_at, (heights, extent, top, legal)), c_int64(variants), c_int64(step), c_int64(pool))
     native.library().value_placements(byref(held), *given, *map(c_int64, grid), _at(out))
     return out
 
@@ -317,22 +329,30 @@ def _value_bins(framed: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
 
 
 def _value_placements(
-    heights: Tensor, extent: Tensor, top: Tensor, legal: Tensor, weight: Tensor, plan: PatchPlan, step: int
+    heights: Tensor,
+    extent: Tensor,
+    top: Tensor,
+    legal: Tensor,
+    weight: Tensor,
+    plan: PatchPlan,
+    step: int,
+    pool: int,
 ) -> Tensor:
     """Of all placements together: each bin as it would be."""
     device = heights.device
-    after = _framed(heights, plan)[:, None, None, None]  # (N, 1, 1, 1, X + 2, Y + 2)
+    before = _framed(heights, plan)[:, None, None, None]  # (N, 1, 1, 1, X + 2, Y + 2)
     inside, there = [], legal
     for axis, cells in enumerate(heights.shape[1:]):
         size = extent[..., axis, None]  # (N, V, 1)
-        first = torch.minimum(torch.arange(top.shape[2 + axis], device=device) * step, cells - size)  # (N, V, G)
+        first = torch.minimum(torch.arange(top.shape[2 + axis], device=device) * step, cells * pool - size)  # (N, V, G)
+        begin, end = first.div(pool, rounding_mode="floor"), (first + size - 1).div(pool, rounding_mode="floor")
         at = torch.arange(-1, cells + 1, device=device)
-        inside.append((at >= first[..., None]) & (at < (first + size)[..., None]))  # (N, V, G, cells + 2)
+        inside.append((at >= begin[..., None]) & (at <= end[..., None]))  # (N, V, G, cells + 2)
         fits = (size > 0) & (first >= 0)
         there = there & (fits[..., :, None] if axis == 0 else fits[..., None, :])
     under = inside[0][:, :, :, None, :, None] & inside[1][:, :, None, :, None, :]
-    after = torch.where(under, top.clamp_max(plan.levels).long()[..., None, None], after)
-    values = _value_bins(after.flatten(0, 3), weight, plan).view(top.shape)
+    reached = torch.where(under, top.clamp_max(plan.levels).long()[..., None, None], 0)
+    values = _value_bins(torch.maximum(before, reached).flatten(0, 3), weight, plan).view(top.shape)
     return torch.where(there, values, -torch.inf)
 
 
