@@ -66,9 +66,9 @@ pretend: install-dev
 # No GPU is needed: Triton brings NVIDIA's assembler, and interprets; whether it does is decided at import.
 kernels: install-dev
 	$(BIN)/python -m benchmarks.gpu.ahead
-	TORCHRL_GPU_EVERY_CHIP=1 $(BIN)/python -m pytest -q $(KERNEL_TESTS)/test_triton_launches.py -k every_kernel
+	TORCHRL_GPU_OTHER_CHIPS=1 $(BIN)/python -m pytest -q $(KERNEL_TESTS)/test_triton_launches.py -k every_kernel
 	TRITON_INTERPRET=1 TORCHRL_GPU_ODD_SCENES=200 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not gpu' \
-		$(PYTEST_ARGS:loadfile=load) $(addprefix $(KERNEL_TESTS)/test_triton_,accesses.py parity.py transition.py)
+		$(PYTEST_ARGS:loadfile=load) $(addprefix $(KERNEL_TESTS)/test_triton_,accesses.py afterstates.py parity.py transition.py)
 
 # The backends in torch and NumPy pass the same tests in make test; here they would only take time.
 asan: install-dev

@@ -159,7 +159,8 @@ def test_both_graphs_of_packing(precision: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["packing", "irregular, bootstrapped", "ACIQN"])
 def test_mixed_precisions(name: str, precision: str, tmp_path: Path) -> None:
     seen = WaitsOfSteps()
-    made = fit(MODULES[name](), tmp_path, 4, seen, precision=precision, enable_checkpointing=False)
+    num_updates = 2 if precision == "16-mixed" and name != "packing" else 4  # halves on a CPU take a minute each
+    made = fit(MODULES[name](), tmp_path, num_updates, seen, precision=precision, enable_checkpointing=False)
     assert all(weight.dtype == torch.float32 and weight.isfinite().all() for weight in made.parameters())
     scaler = ["precision/amp.py"] if precision == "16-mixed" else []  # whether gradients overflowed, at each update
     assert seen.elsewhere(LOG, *scaler) == []

@@ -38,7 +38,8 @@ def protocol_of(env: PackingEnv) -> str | None:
     for name, settings in PROTOCOLS.items():
         items: Any = settings["items"]
         same = type(env.items) is type(items) and all(
-            getattr(env.items, side, None) == getattr(items, side, None) for side in ("min_side", "max_side", "order")
+            getattr(env.items, side, None) == getattr(items, side, None)
+            for side in ("min_side", "max_side", "step", "order")
         )
         rules = (env.orientations, env.stability) == (settings["orientations"], settings["stability"])
         if same and rules:

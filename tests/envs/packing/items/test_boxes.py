@@ -25,6 +25,14 @@ def test_random_boxes_are_every_triple_of_sides() -> None:
     assert stream.length == 30
 
 
+def test_sides_come_in_modules() -> None:
+    catalogue, _ = RandomBoxes(1, 6, step=2).build(BPP10, "fixed", 3, 2)
+    sides = torch.cat([catalogue.extent[:, 0], catalogue.height.long()], 1)
+    assert {tuple(s) for s in sides.tolist()} == set(itertools.product((1, 3, 5), repeat=3))
+    with pytest.raises(ValueError, match=r"^RandomBoxes: step must be at least 1; got 0"):
+        RandomBoxes(1, 6, step=0)
+
+
 @pytest.mark.parametrize(("orientations", "count"), [("fixed", 1), ("yaw", 2), ("axis", 6), ("cube", 24)])
 def test_orientations_of_a_box_are_its_sides_in_another_order(orientations: str, count: int) -> None:
     catalogue = box_catalogue(np.array([[1, 2, 3]]), np.array([6.0]), BPP10, orientations)

@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 SUITES = {
     "parity with the reference": ["test_triton_parity.py", "-k", "drop_map_and_growth or place_agrees"],
     "actions and restarts": ["test_triton_transition.py", "-k", "advance_agrees or restart_agrees"],
+    "values of afterstates": ["test_triton_afterstates.py", "-k", "coarse or tried or no_bins"],
     "accesses": ["test_access_checker.py", "test_triton_accesses.py", "-k", "not outside_its_tensor"],
 }
 

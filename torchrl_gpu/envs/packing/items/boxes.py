@@ -70,16 +70,18 @@ class RandomBoxes(ItemSource):
     Args:
         min_side: Smallest side, cells.
         max_side: Largest side, cells.
+        step: Sides are `min_side`, `min_side + step`, … up to `max_side`, cells; crates come in such modules.
     """
 
-    def __init__(self, min_side: int = 2, max_side: int = 5) -> None:
+    def __init__(self, min_side: int = 2, max_side: int = 5, step: int = 1) -> None:
         self.min_side, self.max_side = _sides("RandomBoxes", min_side, max_side)
+        self.step = arguments.whole("RandomBoxes", "step", step, 1, MOST_SIDE)
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemSequences]:
         """One catalogue row for each triple of sides."""
-        sides = range(self.min_side, self.max_side + 1)
+        sides = range(self.min_side, self.max_side + 1, self.step)
         if len(sides) ** 3 > MOST_SIZES:
             raise ValueError(
                 f"RandomBoxes: min_side and max_side must give at most {MOST_SIZES:,} sizes; got {len(sides) ** 3:,}"

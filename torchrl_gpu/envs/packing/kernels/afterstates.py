@@ -8,18 +8,21 @@ CIG 2014) over heightmaps. `PatchPlan` says which patches there are; the three j
 - `learn_bins`: a step of the entries towards what bins were worth.
 
 Each is written in torch, which runs on any device and reads nothing back, and defines them; on a CPU with a compiler
-they run in C++ (`native/afterstates.h`), where a placement costs only the patches that its footprint touches.
+they run in C++ (`native/afterstates.h`), where a placement costs only the patches that its footprint touches, and so
+does the first on a CUDA device where Triton has been seen to work.
 """
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import logging
 import math
 import re
 from collections.abc import Sequence
 from ctypes import Structure, addressof, byref, c_double, c_int64, c_void_p
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +30,10 @@ from torch import Tensor
 
 from torchrl_gpu import native
 from torchrl_gpu.arguments import shown, tensor, whole
+from torchrl_gpu.envs.packing.kernels import proof
 
+_LOG = logging.getLogger(__name__)
+_TRITON = "torchrl_gpu.envs.packing.kernels.triton_afterstates"
 MOST_CELLS, MOST_IMAGES = 9, 8  # of a patch, and ways to turn and mirror one onto itself
 MOST_LEVELS, MOST_ENTRIES, MOST_SHAPES = 250, 2**28, 32
 _ONE = 2.0**32  # an error of 1, as it is summed: in whole numbers, whose sums do not depend on their order
@@ -231,7 +237,8 @@ def value_placements(
     legal = tensor(where, "legal", legal, torch.bool, (rows, variants, *grid), device).contiguous()
     weight = _weight(where, weight, plan, device)
     if not native.runs_on(heights):
-        return _value_placements(heights, extent, top, legal, weight, plan, step, pool)
+        values = by_torch if _triton_problem(heights.device) else _triton().value_placements
+        return values(heights, extent, top, legal, weight, plan, step, pool)
     out = torch.empty(legal.shape)
     held = _Patches.of(plan, heights, weight)
     given = (c_int64(rows), *map(_at, (heights, extent, top, legal)), c_int64(variants), c_int64(step), c_int64(pool))
@@ -244,7 +251,7 @@ def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
     heights = _heights("value_bins", heights, plan)
     weight = _weight("value_bins", weight, plan, heights.device)
     if not native.runs_on(heights):
-        return _value_bins(_framed(heights, plan), weight, plan)
+        return _value_bins(framed(heights, plan), weight, plan)
     out = torch.empty(len(heights))
     held = _Patches.of(plan, heights, weight)
     native.library().value_bins(byref(held), c_int64(len(heights)), _at(heights), _at(out))
@@ -299,21 +306,43 @@ def _weight(where: str, weight: Tensor, plan: PatchPlan, device: torch.device) -
     return tensor(where, "weight", weight, torch.float32, (plan.entries,), device).contiguous()
 
 
+# -- in Triton --
+
+
+def _triton() -> Any:
+    return importlib.import_module(_TRITON)
+
+
+@cache
+def _triton_problem(device: torch.device) -> str:
+    """Why the kernel in Triton is not taken on a device: it was tried, in a process of its own."""
+    if device.type != "cuda":
+        return "no CUDA device"
+    try:
+        _triton()
+        problem = proof.values_problem(_TRITON, device)
+    except ImportError as error:
+        problem = str(error)
+    if problem:
+        _LOG.warning("values of afterstates: Triton cannot run on %s, so torch will: %s", device, problem)
+    return problem
+
+
 # -- in torch --
 
 
-def _framed(heights: Tensor, plan: PatchPlan) -> Tensor:
-    """(N, X + 2, Y + 2) int64."""
+def framed(heights: Tensor, plan: PatchPlan) -> Tensor:
+    """Bins within their frames, (N, X + 2, Y + 2) int64."""
     inside = heights.clamp_max(plan.levels).long()
     return torch.nn.functional.pad(inside, (1, 1, 1, 1), value=plan.levels)
 
 
-def _entries(framed: Tensor, plan: PatchPlan) -> Tensor:
-    """(N, patches) int64, where the entry of each patch is."""
+def entries_of(bins: Tensor, plan: PatchPlan) -> Tensor:
+    """(N, patches) int64, where the entry of each patch of framed bins is."""
     found = []
     for each in plan.lying:
-        size = framed.shape[1] + 1 - each.rows, framed.shape[2] + 1 - each.columns
-        cells = [framed[:, x : x + size[0], y : y + size[1]] for x, y in each.cells]
+        size = bins.shape[1] + 1 - each.rows, bins.shape[2] + 1 - each.columns
+        cells = [bins[:, x : x + size[0], y : y + size[1]] for x, y in each.cells]
         if each.clip is not None:
             first, *others = cells
             cells = [first, *((cell - first).clamp(-each.clip, each.clip) + each.clip for cell in others)]
@@ -324,11 +353,11 @@ def _entries(framed: Tensor, plan: PatchPlan) -> Tensor:
     return torch.cat(found, 1)
 
 
-def _value_bins(framed: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
-    return weight[_entries(framed, plan)].double().sum(1).float()
+def _value_bins(bins: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
+    return weight[entries_of(bins, plan)].double().sum(1).float()
 
 
-def _value_placements(
+def by_torch(
     heights: Tensor,
     extent: Tensor,
     top: Tensor,
@@ -338,9 +367,9 @@ def _value_placements(
     step: int,
     pool: int,
 ) -> Tensor:
-    """Of all placements together: each bin as it would be."""
+    """The definition of `value_placements`, of checked tensors: all placements together, each bin as it would be."""
     device = heights.device
-    before = _framed(heights, plan)[:, None, None, None]  # (N, 1, 1, 1, X + 2, Y + 2)
+    before = framed(heights, plan)[:, None, None, None]  # (N, 1, 1, 1, X + 2, Y + 2)
     inside, there = [], legal
     for axis, cells in enumerate(heights.shape[1:]):
         size = extent[..., axis, None]  # (N, V, 1)
@@ -364,7 +393,7 @@ def _first_images(plan: PatchPlan, device: torch.device) -> Tensor:
 
 def _learn_bins(heights: Tensor, units: Tensor, counts: Tensor, tables: Tables, plan: PatchPlan, rate: float) -> None:
     first = _first_images(plan, heights.device)
-    at = first[_entries(_framed(heights, plan), plan)]  # (N, patches)
+    at = first[entries_of(framed(heights, plan), plan)]  # (N, patches)
     rows = counts[:, None].expand_as(at)
     count = torch.zeros_like(first).index_add_(0, at.flatten(), rows.flatten().long())
     sums = torch.zeros_like(first).index_add_(0, at.flatten(), (units[:, None] * rows).flatten())

@@ -47,6 +47,14 @@ def device_trial(backend: str, module: str, device: torch.device) -> proofs.Tria
     return proofs.Trial(name, f"{check.__name__}:of_every_kind", (module, str(device)), _versions(module, device))
 
 
+def values_problem(module: str, device: torch.device) -> str:
+    """Why the values of afterstates may not be worked out by a module on a device, in one line; "" where they may."""
+    trial = proofs.Trial(
+        f"the values of afterstates on {device}", f"{module}:check", (str(device),), _versions(module, device)
+    )
+    return proofs.problem(trial)
+
+
 def setting_problem(backend: str, module: str, setting: Setting) -> str:
     """Why a backend may not be taken in a bin, in one line; "" where it may."""
     if backend not in _COMPILED_FOR_SETTINGS:
