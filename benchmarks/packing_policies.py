@@ -1,11 +1,13 @@
 """Trained packing policies that come with the package: `python benchmarks/packing_policies.py PROTOCOL
-[--ckpt_path FILE --rows ROWS [--patches small|large]] [--visible K ...] [--expecting CASES [--candidates M]]`.
+[--ckpt_path FILE ... --rows ROWS ... [--patches small|large]] [--visible K ...] [--expecting CASES [--candidates M]]`.
 
-With `--ckpt_path` a policy is put into the package, with its card: saved as it ships and read back. What is measured is
-what ships, on the 2,000 sequences of the protocol's fixed suite, which nothing trained on: packed in a batch, and a few
-alone for the time of one decision. ROWS is the `rows.json` of the `benchmarks/equal_time.py` run that trained it: the
-curve. `--visible` packs the same sequences where K boxes are there to choose from, and `--expecting`, of protocols with
-independent items, the first CASES once more one item ahead. Each call replaces the rows of what it measured.
+With `--ckpt_path` a policy is put into the package, with its card: saved as it ships and read back. Of several runs
+with different seeds the mean ships: values are sums of entries, so that the mean of the tables is the mean of the
+values, at the cost of one. What is measured is what ships, on the 2,000 sequences of the protocol's fixed suite, which
+nothing trained on: packed in a batch, and a few alone for the time of one decision. ROWS are the `rows.json` of the
+`benchmarks/equal_time.py` runs, in the same order: the curve of the first, and where each ended. `--visible` packs the
+same sequences where K boxes are there to choose from, and `--expecting`, of protocols with independent items, the first
+CASES once more one item ahead. Each call replaces the rows of what it measured.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ TRAINED = {
     "published": "published",
     "utilization": "policy alone",
     "items": "items",
+    "each": "each run, %, other episodes",
     "minutes": "minutes of a core",
     "alone_ms": "ms, one bin",
     "megabytes": "MB",
@@ -73,8 +76,8 @@ def main() -> None:
     """Saves, measures and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("protocol", choices=OPTIONS)
-    parser.add_argument("--ckpt_path", type=Path)
-    parser.add_argument("--rows", type=Path)
+    parser.add_argument("--ckpt_path", type=Path, nargs="+")
+    parser.add_argument("--rows", type=Path, nargs="+")
     parser.add_argument("--patches", choices=("small", "large"), default="large")
     parser.add_argument("--visible", type=int, nargs="+", default=[])
     parser.add_argument("--expecting", type=int, default=0)
@@ -90,18 +93,19 @@ def main() -> None:
         _write("ahead", looked_ahead(args.protocol, args.expecting, args.candidates), AHEAD)
 
 
-def ship(name: str, ckpt_path: Path, rows: Path, patches: str, cases: int) -> None:
-    """Puts the tables of a checkpoint into the package, and writes what they reach."""
-    loaded = load_policy(ckpt_path, "cpu")
-    tables = next(each for each in loaded.modules() if isinstance(each, PatchTables))
-    curve = json.loads(rows.read_text(encoding="utf-8"))
+def ship(name: str, paths: list[Path], rows: list[Path], patches: str, cases: int) -> None:
+    """Puts the mean of the tables of checkpoints into the package, and writes what they reach."""
+    runs = [load_policy(path, "cpu") for path in paths]
+    loaded, tables = runs[0], mean_of([_tables_of(each) for each in runs])
+    curves = [json.loads(each.read_text(encoding="utf-8")) for each in rows]
+    curve, ends = curves[0], [each[-1]["value"] for each in curves]
     options = " ".join(filter(None, [OPTIONS[name], LARGE if patches == "large" else ""]))
     marks = " ".join(f"{each['minutes']:g}" for each in curve)
     command = f"python benchmarks/equal_time.py {name} --config packing.yaml --table curves --episodes 2000"
-    command += f" --minutes {marks}" + (f" -- {options}" if options else "")
-    callbacks = torch.load(ckpt_path, weights_only=True, mmap=True)["callbacks"]
-    minutes = next(each["spent"] for each in callbacks.values() if "spent" in each) / 60
-    about = {"protocol": name, "command": command, "minutes": minutes, "frames": loaded.about["frames"]}
+    command += f" --minutes {marks} -- --seed_everything SEED {options}".rstrip()
+    minutes = sum(_spent(path) for path in paths) / 60
+    frames = sum(each.about["frames"] for each in runs)
+    about = {"protocol": name, "command": command, "runs": len(runs), "minutes": minutes, "frames": frames}
     WEIGHTS.mkdir(exist_ok=True)
     path = WEIGHTS / f"{name}.safetensors"
     PackingPolicy(loaded.space, tables, about | {"commit": loaded.about["commit"]}).save(path)
@@ -113,6 +117,7 @@ def ship(name: str, ckpt_path: Path, rows: Path, patches: str, cases: int) -> No
         "published": _published(name, 1),
         "utilization": f"**{_percent(played)}**",
         "items": f"{played['num_packed']:.2f}",
+        "each": ", ".join(f"{100 * each:.1f}" for each in ends),
         "minutes": f"{minutes:.0f}",
         "alone_ms": f"{played['decision_alone_ms']:.2f}",
         "megabytes": f"{path.stat().st_size / 1e6:.1f}",
@@ -122,6 +127,26 @@ def ship(name: str, ckpt_path: Path, rows: Path, patches: str, cases: int) -> No
     _write("trained", row, TRAINED)
     write_json(RESULTS, _with_curve(f"{name}, {patches}", options, curve, cases))
     path.with_suffix(".md").write_text(_card(name, row, played, about), encoding="utf-8")
+
+
+def mean_of(tables: list[PatchTables]) -> PatchTables:
+    """The mean of tables of the same patches, of each entry over the runs that learned it; in place of the first."""
+    weight = torch.stack([each.weight for each in tables])
+    learned = torch.stack([(each.path > 0)[each.plan.first_images] for each in tables])
+    number = learned.sum(0)
+    mean = (weight * learned).sum(0) / number.clamp_min(1)
+    tables[0].weight.copy_(torch.where(number > 0, mean, weight[0]))
+    tables[0].path.copy_(torch.stack([each.path for each in tables]).sum(0))
+    return tables[0]
+
+
+def _tables_of(policy: torch.nn.Module) -> PatchTables:
+    return next(each for each in policy.modules() if isinstance(each, PatchTables))
+
+
+def _spent(path: Path) -> float:
+    callbacks = torch.load(path, weights_only=True, mmap=True)["callbacks"]
+    return float(next(each["spent"] for each in callbacks.values() if "spent" in each))
 
 
 def seen(name: str, visible: int, cases: int) -> dict[str, Any]:
@@ -211,8 +236,8 @@ def _card(name: str, row: dict[str, Any], played: dict[str, Any], about: dict[st
 - Result: {_percent(played)} utilization, {played["num_packed"]:.2f} boxes, on the {played["num_episodes"]:,}
   sequences of the fixed suite. It knew nothing of the boxes to come. Published: {row["published"]}.
 - Command: `{about["command"]}`
-- Cost: {about["minutes"]:.0f} minutes of one core of a CPU, {about["frames"]:,} placements. Seed 0, commit
-  {row["commit"][:12]}.
+- Cost: {about["minutes"]:.0f} minutes of one core of a CPU, {about["frames"]:,} placements, in {about["runs"]} runs
+  of different seeds, of which this is the mean; commit {row["commit"][:12]}.
 - What it is: values of the bin after each placement, by look-up tables of patches of its heightmap (`PatchTables`), in
   half precision.
 - Licence: Apache-2.0, as the package. No data was used: boxes are drawn from seeds.
