@@ -1,5 +1,6 @@
 """Trained packing policies that come with the package: `python benchmarks/packing_policies.py PROTOCOL
-[--ckpt_path FILE ... --rows ROWS ... [--patches small|large]] [--visible K ...] [--expecting CASES [--candidates M]]`.
+[--ckpt_path FILE ... --rows ROWS ... [--patches small|large]] [--visible K ...] [--expecting CASES [--candidates M]]
+[--bins X Y ...]`.
 
 With `--ckpt_path` a policy is put into the package, with its card: saved as it ships and read back. Of several runs
 with different seeds the mean ships: values are sums of entries, so that the mean of the tables is the mean of the
@@ -7,7 +8,8 @@ values, at the cost of one. What is measured is what ships, on the 2,000 sequenc
 nothing trained on: packed in a batch, and a few alone for the time of one decision. ROWS are the `rows.json` of the
 `benchmarks/equal_time.py` runs, in the same order: the curve of the first, and where each ended. `--visible` packs the
 same sequences where K boxes are there to choose from, and `--expecting`, of protocols with independent items, the first
-CASES once more one item ahead. Each call replaces the rows of what it measured.
+CASES once more one item ahead. `--bins` packs bins of other floors, X × Y cells, of which nothing was trained, and has
+two rules pack the same. Each call replaces the rows of what it measured.
 """
 
 from __future__ import annotations
@@ -25,9 +27,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.equal_time import with_row
 from torchrl_gpu import machine
-from torchrl_gpu.evaluation.packing.protocols import PUBLISHED, ProtocolSuite
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.protocols import make_protocol
+from torchrl_gpu.evaluation.packing.episodes import evaluate
+from torchrl_gpu.evaluation.packing.protocols import PUBLISHED, SUITE_SEED, ProtocolSuite
 from torchrl_gpu.evaluation.reports import write_json
 from torchrl_gpu.policies import AgentSpace, PackingPolicy, load_policy
+from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.expectation import ExpectedPlacement
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
 
@@ -70,6 +76,14 @@ VISIBLE = {
     "items": "items",
     "alone_ms": "ms, one bin",
 }
+BINS = {
+    "protocol": "protocol",
+    "cells": "bin, cells",
+    "utilization": "policy",
+    "dbl": "deepest bottom left",
+    "macs": "maximal accessible space",
+    "sequences": "sequences",
+}
 
 
 def main() -> None:
@@ -82,6 +96,7 @@ def main() -> None:
     parser.add_argument("--visible", type=int, nargs="+", default=[])
     parser.add_argument("--expecting", type=int, default=0)
     parser.add_argument("--candidates", type=int, default=6)
+    parser.add_argument("--bins", type=int, nargs="+", default=[])
     parser.add_argument("--cases", type=int, default=2000)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -89,6 +104,8 @@ def main() -> None:
         ship(args.protocol, args.ckpt_path, args.rows, args.patches, args.cases)
     for visible in args.visible:
         _write("visible", seen(args.protocol, visible, args.cases), VISIBLE)
+    for x, y in zip(args.bins[::2], args.bins[1::2], strict=True):
+        _write("bins", in_another_bin(args.protocol, x, y, args.cases), BINS)
     if args.expecting:
         _write("ahead", looked_ahead(args.protocol, args.expecting, args.candidates), AHEAD)
 
@@ -179,6 +196,37 @@ def looked_ahead(name: str, cases: int, candidates: int) -> dict[str, Any]:
         "candidates": candidates,
         "sequences": f"{cases:,}",
         "seconds": f"{seconds / cases:.2f}",
+    }
+
+
+def in_another_bin(name: str, x: int, y: int, cases: int) -> dict[str, Any]:
+    """The row of a shipped policy in a bin of X × Y × 10 cells, and of two rules on the same boxes."""
+
+    def env() -> PackingEnv:
+        return make_protocol(
+            name,
+            cases,
+            bin_size=(float(x), float(y), 10.0),
+            resolution=(x, y),
+            num_items=x * y,
+            include=("z_map",),
+            device="cpu",
+            seed=SUITE_SEED,
+        )
+
+    policy = PackingPolicy.from_pretrained(name, "cpu", space=AgentSpace.of(env()))
+    rules = baselines(env(), ["dbl", "macs"])
+    found = {word: evaluate(env(), each).score(word) for word, each in {"policy": policy, **rules}.items()}
+    told = {word: f"{each.utilization:.2%} ± {each.utilization_error:.2%}" for word, each in found.items()}
+    best, dbl, macs = told.values()
+    return {
+        "name": f"{name}, {x}×{y}",
+        "protocol": f"`{name}`",
+        "cells": f"{x}×{y}×10",
+        "utilization": f"**{best}**",
+        "dbl": dbl,
+        "macs": macs,
+        "sequences": f"{cases:,}",
     }
 
 

@@ -1,0 +1,39 @@
+"""How trained packing policies are put into the package."""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks import packing_policies
+from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol
+from torchrl_gpu.policies import AgentSpace, PatchTables
+
+
+def learned(*levels: int) -> PatchTables:
+    """Tables of single cells, 0 at first, that learned from flat bins of these heights."""
+    made = PatchTables(AgentSpace.of(make_protocol("rs", 1, device="cpu")), ["1x1", "1x2"], initial=0.0)
+    for level in levels:
+        flat = torch.full((1, 10, 10), level, dtype=torch.uint8)
+        made.learn(flat, torch.tensor([1.0]), torch.tensor([True]), 0.5)
+    return made
+
+
+def test_a_mean_leaves_out_runs_that_never_saw_an_entry() -> None:
+    first, second = learned(1, 2), learned(2, 3)
+    single = {level: learned(1, 2).weight[level].item() for level in (1, 2)}
+    other = {level: learned(2, 3).weight[level].item() for level in (2, 3)}
+    mean = packing_policies.mean_of([first, second])
+    assert mean is first
+    assert mean.weight[1].item() == single[1] != 0.0
+    assert mean.weight[2].item() == (single[2] + other[2]) / 2
+    assert mean.weight[3].item() == other[3] != 0.0
+    assert mean.weight[7].item() == 0.0
+    turned = mean.weight[11:].view(11, 11)  # of the patch of two cells: the same either way round
+    assert torch.equal(turned, turned.T)
+    assert bool((mean.path[[1, 2, 3]] > 0).all()), "what either learned is saved"
+
+
+def test_every_protocol_has_its_options_and_a_published_figure() -> None:
+    assert set(packing_policies.OPTIONS) == set(PROTOCOLS)
+    assert all("%" in packing_policies._published(name, 1) for name in PROTOCOLS)
+    assert packing_policies._published("rs", 9) == "–"
