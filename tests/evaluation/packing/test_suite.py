@@ -16,6 +16,7 @@ from tensordict import TensorDictBase
 from tests.training.tiny import dqn, packing_env
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes
+from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation import side_by_side
 from torchrl_gpu.evaluation import suite as suite_module
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
@@ -318,3 +319,18 @@ def test_a_policy_of_more_memory_gets_smaller_batches(monkeypatch: pytest.Monkey
 def test_a_size_that_cannot_be() -> None:
     with pytest.raises(ValueError, match="PackingSuite: batch_size must be at least 1; got 0"):
         PackingSuite(packing_env(1), batch_size=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, {"AAAI 2021, policy": 66.9, "arXiv 2208.07123, 100 sequences": 69.9}),
+        ({"visible_items": 3}, {"arXiv 2208.07123, 100 sequences": 77.1}),
+        ({"visible_items": 4}, {}),
+        ({"stability": "none"}, {}),
+        ({"skip_unplaceable": True}, {}),
+    ],
+    ids=["one box", "three to choose from", "nobody told", "other rules", "going on"],
+)
+def test_published_figures_stand_beside_the_same_rules_only(settings: dict[str, Any], wanted: dict[str, float]) -> None:
+    assert PackingSuite(make_protocol("cut2", 2, device="cpu", **settings), False, 2).published() == wanted
