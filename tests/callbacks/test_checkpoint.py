@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import data, fit, module, trainer
@@ -406,3 +409,77 @@ def test_what_another_callback_saves_goes_on_without_its_replay(tmp_path: Path) 
 def test_numbers_that_cannot_work(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"EpisodeCheckpoint: {message}"):
         EpisodeCheckpoint(**wrong)
+
+
+# -- asked to end -----------------------------------------------------------------------------------------------------
+
+
+class Asks(Callback):
+    """Sends a signal to this process within training steps."""
+
+    def __init__(self, number: signal.Signals, *updates: int) -> None:
+        self.number, self.updates = number, updates
+
+    def on_train_batch_start(self, trainer, pl_module, *args) -> None:  # type: ignore[no-untyped-def]
+        if trainer.global_step in self.updates:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.fixture
+def default_interrupts() -> Iterator[None]:
+    """Lightning ignores further interrupts after the first."""
+    yield
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.mark.usefixtures("default_interrupts")
+@pytest.mark.parametrize(
+    ("number", "raised", "cause"),
+    [(signal.SIGTERM, SIGTERMException, None), (signal.SIGINT, SystemExit, KeyboardInterrupt)],
+    ids=["SIGTERM", "Ctrl-C"],
+)
+@pytest.mark.parametrize("updates", [4, 6], ids=["within an epoch", "before validation"])
+def test_a_run_that_is_asked_to_end_goes_on_as_if_it_never_had(
+    number: signal.Signals, raised: type[BaseException], cause: type | None, updates: int, tmp_path: Path
+) -> None:
+    with pytest.raises(raised) as error:
+        fit(module(), tmp_path, 12, saver(), Asks(number, updates - 2))
+    assert cause is None or isinstance(error.value.__context__, cause)
+    assert torch.load(last(tmp_path), weights_only=True)["global_step"] == updates
+    fit(module(), tmp_path / "rest", 12, saver(), ckpt_path=last(tmp_path))
+    fit(module(), tmp_path / "straight", 12, saver())
+    assert differences(everything(last(tmp_path / "rest")), everything(last(tmp_path / "straight"))) == []
+
+
+@pytest.mark.usefixtures("default_interrupts")
+def test_the_second_interrupt_ends_a_run_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        fit(module(), tmp_path, 12, saver(), Asks(signal.SIGINT, 4), Asks(signal.SIGINT, 4))
+    assert not last(tmp_path).exists()
+    assert "interrupt: ending after this step; once more to end at once" in capfd.readouterr().err
+
+
+def test_interrupts_are_given_back(tmp_path: Path) -> None:
+    fit(module(), tmp_path, 2, saver())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_interrupts_of_others_are_left_alone() -> None:
+    taken = checkpoint_callback.Interrupts()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        taken.begin()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        taken.end()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_take_no_interrupts() -> None:
+    taken = checkpoint_callback.Interrupts()
+    thread = threading.Thread(target=taken.begin)
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not taken.come

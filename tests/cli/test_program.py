@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from tests.cli.tiny_run import Run
 from torchrl_gpu import cli, configs
@@ -70,6 +71,14 @@ def test_debug_shows_the_traceback(config: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("TORCHRL_GPU_DEBUG", "1")
     with pytest.raises(ValueError):
         cli.main(["fit", "--config", str(config), "--model.env.num_envs=0"])
+
+
+def test_sigterm_is_143(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(argv: list[str], program: str) -> None:
+        raise SIGTERMException
+
+    monkeypatch.setattr(program_module, "_dispatch", end)
+    assert cli.main([]) == 143
 
 
 def test_an_interrupt_is_130(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

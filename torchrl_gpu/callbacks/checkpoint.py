@@ -6,6 +6,8 @@ import contextlib
 import math
 import os
 import re
+import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any, Literal
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from torchrl_gpu.callbacks.device_count import DeviceCount
 from torchrl_gpu.training.checkpoint_files import (
@@ -35,6 +38,42 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _RUN = re.compile(r"[0-9a-f]{12}")
 
 
+class Interrupts:
+    """Whether an interrupt (SIGINT) has come since `begin`; a second one is raised as ever.
+
+    Attributes:
+        come: It has. Always false where signals cannot be taken: on other threads than the main one.
+    """
+
+    def __init__(self) -> None:
+        self.come = False
+        self._before: Any = None
+
+    def begin(self) -> None:
+        """Takes interrupts, unless somebody else does already."""
+        self.come = False
+        if threading.current_thread() is threading.main_thread():
+            before = signal.getsignal(signal.SIGINT)
+            if before is signal.default_int_handler:
+                self._before = before
+                signal.signal(signal.SIGINT, self._note)
+
+    def end(self) -> None:
+        """Gives them back."""
+        if self._before is not None and signal.getsignal(signal.SIGINT) == self._note:
+            signal.signal(signal.SIGINT, self._before)
+        self._before = None
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self.come:
+            raise KeyboardInterrupt
+        self.come = True
+        os.write(2, b"\ninterrupt: ending after this step; once more to end at once\n")  # a handler must not print
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"come": False, "_before": None}  # handlers are those of a process
+
+
 class EpisodeCheckpoint(Checkpoint):
     """Saves a run so that it can go on as if it had never stopped: now and then, at its end, and where it is best.
 
@@ -43,6 +82,10 @@ class EpisodeCheckpoint(Checkpoint):
     `best.ckpt`, without replay, where validation found a better value than before. Each is committed by one rename,
     after its parts: the replay, and what other processes than the first add. Whoever is killed on the way leaves the
     one before. All processes save at the same step: the first one decides.
+
+    SIGTERM and an interrupt (Ctrl-C) end the run after the training step that they come in, with a `last.ckpt` from
+    which it goes on as if nothing had been; a second interrupt ends it at once. While the run is validated the next
+    training step is waited for by an interrupt, and SIGTERM ends it with the checkpoints that are there.
 
     A new run never overwrites the checkpoints of another: where the folder holds some, they are moved to a folder
     `earlier-N` in it. Two runs that save to one folder at a time are refused.
@@ -105,6 +148,7 @@ class EpisodeCheckpoint(Checkpoint):
         self._lock: int | None = None  # descriptor of the folder
         self._owed_until = self._begun = 0.0
         self._episodes = DeviceCount()
+        self._interrupts = Interrupts()
 
     # -- the run that these checkpoints belong to -------------------------------------------------------------------
 
@@ -126,6 +170,7 @@ class EpisodeCheckpoint(Checkpoint):
         self._run = trainer.strategy.broadcast(self._run or new_id())
         if trainer.is_global_zero:
             self._move_others(self.folder(trainer), trainer.ckpt_path)
+        self._interrupts.begin()
 
     def folder(self, trainer: Trainer) -> Path:
         """Where the checkpoints of a Trainer's run are."""
@@ -200,9 +245,21 @@ class EpisodeCheckpoint(Checkpoint):
             self._passed = self._multiples(trainer, pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
-        """Saves where a multiple has been passed."""
-        periods = (self.every_n_episodes, self.every_n_updates, self.every_n_minutes)
-        if _only_tries(trainer) or self._passed is None or not any(periods):
+        """Saves where a multiple has been passed, and where somebody wants the run to end.
+
+        Raises:
+            SIGTERMException, KeyboardInterrupt: It was to end, and is saved.
+        """
+        if _only_tries(trainer) or self._passed is None:
+            return
+        asked = self._interrupts.come or trainer.received_sigterm
+        if _agreed(trainer, asked):
+            self._save(trainer, pl_module, LAST, self.save_replay)
+            rank_zero_info(
+                f"EpisodeCheckpoint: asked to end; saved {self.folder(trainer) / LAST}, go on with --ckpt_path last"
+            )
+            raise KeyboardInterrupt if self._interrupts.come else SIGTERMException
+        if not any((self.every_n_episodes, self.every_n_updates, self.every_n_minutes)):
             return
         passed = self._multiples(trainer, pl_module)
         due = any(new > old for new, old in zip(passed, self._passed, strict=True))
@@ -252,10 +309,12 @@ class EpisodeCheckpoint(Checkpoint):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Gives the folder free."""
+        self._interrupts.end()
         self._release()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Gives the folder free."""
+        self._interrupts.end()
         self._release()
 
     # -- what -------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ OWN_SUBCOMMANDS: Subcommands = {
 }
 
 USER_ERROR = 2
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143  # as a shell tells of SIGINT and SIGTERM
 
 
 def main(argv: list[str] | None = None, program: str | None = None) -> int | str | None:
@@ -59,7 +59,9 @@ def main(argv: list[str] | None = None, program: str | None = None) -> int | str
         return _dispatch(argv, program)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except SystemExit as stop:  # Lightning turns an interrupt into exit(1)
+    except SystemExit as stop:  # Lightning turns an interrupt into exit(1), and SIGTERM into an exit without a status
+        if type(stop).__name__ == "SIGTERMException":
+            return TERMINATED
         return INTERRUPTED if isinstance(stop.__context__, KeyboardInterrupt) else stop.code
     except Exception as error:
         if os.environ.get("TORCHRL_GPU_DEBUG") == "1" or not is_for_user(error):
