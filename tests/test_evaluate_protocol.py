@@ -45,7 +45,7 @@ def test_a_user_s_file_and_named_policies(tmp_path: Path, capsys: pytest.Capture
     assert cli.main(["evaluate", "bpp10", "--device=cpu", "--protocol=cut2", *words], "torchrl-gpu") is None
     shown = capsys.readouterr().out
     assert "cut2: 2 sequences from 0 of mine.pt" in shown
-    assert shown.count("2 visible") == 2
+    assert shown.count("2 visible") == 3  # of both rules, and of the published policy
     assert "random legal" not in shown
 
 
