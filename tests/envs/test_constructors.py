@@ -98,7 +98,7 @@ BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {
     ),
     "RandomBoxes": (
         lambda **changes: RandomBoxes(**changes).build(BIN, "yaw", 10, 1),
-        {"min_side": [*COUNT, 6], "max_side": [*COUNT, 1, 11, 10**6, HUGE]},
+        {"min_side": [*COUNT, 6], "max_side": [*COUNT, 1, 11, 10**6, HUGE], "step": [*COUNT, HUGE]},
     ),
     "CutBoxes": (
         lambda **changes: CutBoxes(**{"pool": 2} | changes).build(BIN, "yaw", 10, 1),
