@@ -53,6 +53,16 @@ def test_it_is_tried_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "want the values that torch gives of (5, 4) cells" in triton_afterstates.check("cpu")
 
 
+def test_no_bins_hold_a_box_of_no_or_endless_size() -> None:
+    heights, extent, top, legal, weight = triton_afterstates.some_placements(PLANS[0], (3, 3), 1, 1, rows=1)
+    for sides in ([2**32 + 1, 1], [1, 2**62], [0, 1], [1, -(2**40)]):
+        extent[:] = torch.tensor(sides)
+        made = triton_afterstates.value_placements(
+            heights, extent, top, legal.fill_(True), weight, PLANS[0], step=1, pool=1
+        )
+        assert bool((made == -torch.inf).all()), sides
+
+
 def test_no_bins_are_no_launch() -> None:
     empty = [each[:0] for each in triton_afterstates.some_placements(PLANS[0], (5, 4), 1, 1)[:4]]
     weight = torch.zeros(PLANS[0].entries)

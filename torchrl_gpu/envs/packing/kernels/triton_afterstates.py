@@ -60,8 +60,9 @@ def value_placements_kernel(
     lane = tl.program_id(1) * T + tl.arange(0, T)
     there = lane < grid_x * grid_y
     at = plane * grid_x * grid_y + lane
-    wide_x = tl.load(extent + plane * 2).to(tl.int32)
-    wide_y = tl.load(extent + plane * 2 + 1).to(tl.int32)
+    # More cells than any bin has are as good as 2²⁰, which fit nowhere and an int32.
+    wide_x = tl.minimum(tl.maximum(tl.load(extent + plane * 2), 0), 1 << 20).to(tl.int32)
+    wide_y = tl.minimum(tl.maximum(tl.load(extent + plane * 2 + 1), 0), 1 << 20).to(tl.int32)
     left = tl.minimum(lane // grid_y * step, cells_x * pool - wide_x)
     below = tl.minimum(lane % grid_y * step, cells_y * pool - wide_y)
     fits = (tl.minimum(left, wide_x - 1) >= 0) & (tl.minimum(below, wide_y - 1) >= 0)
