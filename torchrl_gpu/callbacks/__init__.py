@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+    from torchrl_gpu.callbacks.divergence import Divergence
     from torchrl_gpu.callbacks.episode_mcap import EpisodeMcap
     from torchrl_gpu.callbacks.final_table import FinalTable
     from torchrl_gpu.callbacks.frame_stream import FrameStream
+    from torchrl_gpu.callbacks.logger_guard import LoggerGuard
     from torchrl_gpu.callbacks.pictures import EvaluationPictures
     from torchrl_gpu.callbacks.progress import RunProgress
     from torchrl_gpu.callbacks.summary import NetworkSummary
@@ -17,22 +19,26 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.training_film import TrainingFilm
 
 _HOMES = {
+    "Divergence": "divergence",
     "EpisodeCheckpoint": "checkpoint",
     "EpisodeMcap": "episode_mcap",
     "EvaluationPictures": "pictures",
     "FinalTable": "final_table",
     "FrameStream": "frame_stream",
+    "LoggerGuard": "logger_guard",
     "NetworkSummary": "summary",
     "RunProgress": "progress",
     "Throughput": "throughput",
     "TrainingFilm": "training_film",
 }
 __all__ = [
+    "Divergence",
     "EpisodeCheckpoint",
     "EpisodeMcap",
     "EvaluationPictures",
     "FinalTable",
     "FrameStream",
+    "LoggerGuard",
     "NetworkSummary",
     "RunProgress",
     "Throughput",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -15,12 +17,13 @@ from typing import Any, Literal
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from torchrl_gpu.callbacks.device_count import DeviceCount
 from torchrl_gpu.training.checkpoint_files import (
     ENTRY,
+    bytes_of,
     checkpoint_entry,
     find_checkpoints,
     new_id,
@@ -31,6 +34,7 @@ from torchrl_gpu.training.checkpoint_files import (
     remove_checkpoint,
     write_whole,
 )
+from torchrl_gpu.training.finite import Diverged, not_finite
 from torchrl_gpu.training.run_record import run_record
 
 BEST, LAST = "best.ckpt", "last.ckpt"
@@ -89,6 +93,9 @@ class EpisodeCheckpoint(Checkpoint):
 
     A new run never overwrites the checkpoints of another: where the folder holds some, they are moved to a folder
     `earlier-N` in it. Two runs that save to one folder at a time are refused.
+
+    What has diverged is not saved: a checkpoint whose weights are not finite never takes the place of one whose are.
+    What cannot be written, as on a full disk, costs a warning; at the end of training it is an error.
 
     Args:
         dirpath: Folder; None stands for `checkpoints` in the Trainer's `default_root_dir`.
@@ -254,10 +261,9 @@ class EpisodeCheckpoint(Checkpoint):
             return
         asked = self._interrupts.come or trainer.received_sigterm
         if _agreed(trainer, asked):
-            self._save(trainer, pl_module, LAST, self.save_replay)
-            rank_zero_info(
-                f"EpisodeCheckpoint: asked to end; saved {self.folder(trainer) / LAST}, go on with --ckpt_path last"
-            )
+            if self._save(trainer, pl_module, LAST, self.save_replay):
+                saved = self.folder(trainer) / LAST
+                rank_zero_info(f"EpisodeCheckpoint: asked to end; saved {saved}, go on with --ckpt_path last")
             raise KeyboardInterrupt if self._interrupts.come else SIGTERMException
         if not any((self.every_n_episodes, self.every_n_updates, self.every_n_minutes)):
             return
@@ -270,9 +276,11 @@ class EpisodeCheckpoint(Checkpoint):
         kind = self._kinds[0 if by_episodes else 1]
         name = trainer.strategy.broadcast(f"{kind}{number}.ckpt")
         self._passed = passed
-        self._saved = [*(each for each in self._saved if each != name), name]  # first: the checkpoint knows of itself
-        self._save(trainer, pl_module, name, self.save_replay)
-        self._drop_old(trainer)
+        before, self._saved = self._saved, [*(each for each in self._saved if each != name), name]
+        if self._save(trainer, pl_module, name, self.save_replay):  # which knows of itself by then
+            self._drop_old(trainer)
+        else:
+            self._saved = before
 
     def _multiples(self, trainer: Trainer, pl_module: Any) -> tuple[int, ...]:
         minutes = (time.monotonic() - self._begun) / 60
@@ -299,13 +307,19 @@ class EpisodeCheckpoint(Checkpoint):
         value = float(trainer.strategy.broadcast(float(metrics[self.monitor])))
         sign = 1 if self.mode == "max" else -1
         if math.isfinite(value) and (self._best is None or sign * value > sign * self._best):
-            self._best = value
-            self._save(trainer, pl_module, BEST, replay=False)
+            before, self._best = self._best, value
+            if not self._save(trainer, pl_module, BEST, replay=False):
+                self._best = before
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Saves `last.ckpt`."""
-        if not _only_tries(trainer):
-            self._save(trainer, pl_module, LAST, self.save_replay)
+        """Saves `last.ckpt`.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        if not _only_tries(trainer) and not self._save(trainer, pl_module, LAST, self.save_replay):
+            path = self.folder(trainer) / LAST
+            raise OSError(errno.EIO, "the run is over, and its last checkpoint could not be written", str(path))
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Gives the folder free."""
@@ -319,29 +333,65 @@ class EpisodeCheckpoint(Checkpoint):
 
     # -- what -------------------------------------------------------------------------------------------------------
 
-    def _save(self, trainer: Trainer, pl_module: Any, name: str, replay: bool) -> None:
+    def _save(self, trainer: Trainer, pl_module: Any, name: str, replay: bool) -> bool:
+        """Saves; where that cannot be written, says so, and leaves what was there. Whether it is saved."""
         begun = time.monotonic()
         path = self.folder(trainer) / name
+        if (broken := not_finite(pl_module)) is not None:
+            raise Diverged(f"EpisodeCheckpoint: want finite weights to save as {path}; got {broken}")
         checkpoint_id, rank, world = trainer.strategy.broadcast(new_id()), trainer.global_rank, trainer.world_size
         part = pl_module.part_state(rank, replay) if hasattr(pl_module, "part_state") else None
-        if part is not None:
-            about = {"id": checkpoint_id, "rank": rank, "world_size": world}
-            write_whole({**about, **part}, part_path(path, checkpoint_id, rank))
-        trainer.strategy.barrier("EpisodeCheckpoint: parts")
-        ranks = range(world) if replay else range(1, world)
-        parts = [part_path(path, checkpoint_id, each) for each in ranks] if hasattr(pl_module, "part_state") else []
-        self._entry = checkpoint_entry(self._run or new_id(), checkpoint_id, parts, world)
-        fresh = path.with_suffix(".ckpt-new")
+        mine = part_path(path, checkpoint_id, rank)
+        problem, size = None, bytes_of(part)
         try:
-            trainer.save_checkpoint(fresh, weights_only=False)
-        finally:
-            self._entry = None
-        if trainer.is_global_zero:
-            publish(fresh, path)
-            for old in set(parts_of(path)) - set(parts):
-                old.unlink(missing_ok=True)
+            if part is not None:
+                write_whole({"id": checkpoint_id, "rank": rank, "world_size": world, **part}, mine)
+        except OSError as error:
+            problem = error
+        if self._all_wrote(trainer, problem):
+            ranks = range(world) if replay else range(1, world)
+            parts = [part_path(path, checkpoint_id, each) for each in ranks] if hasattr(pl_module, "part_state") else []
+            self._entry = checkpoint_entry(self._run or new_id(), checkpoint_id, parts, world)
+            try:
+                size += self._write(trainer, path)
+                if trainer.is_global_zero:
+                    for old in set(parts_of(path)) - set(parts):
+                        old.unlink(missing_ok=True)
+            except OSError as error:
+                problem = error
+            finally:
+                self._entry = None
+        saved = self._all_wrote(trainer, problem)
+        if not saved:
+            mine.unlink(missing_ok=True)
+            rank_zero_warn(_not_written(path, size, problem))
         took = time.monotonic() - begun
         self._owed_until = 0.0 if self.most_share is None else time.monotonic() + took / self.most_share
+        return saved
+
+    def _all_wrote(self, trainer: Trainer, problem: OSError | None) -> bool:
+        """Whether all processes could; each waits for the others."""
+        return (
+            bool(trainer.strategy.reduce_boolean_decision(problem is None)) if trainer.world_size > 1 else not problem
+        )
+
+    def _write(self, trainer: Trainer, path: Path) -> int:
+        """Writes what Lightning's own `save_checkpoint` would, and gives its bytes.
+
+        Raises:
+            OSError: It cannot be written; nothing is left of it then.
+        """
+        fresh = path.with_suffix(".ckpt-new")
+        content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        try:
+            trainer.strategy.save_checkpoint(content, fresh)
+            if trainer.is_global_zero:
+                publish(fresh, path)
+        except OSError as error:
+            if trainer.is_global_zero:
+                fresh.unlink(missing_ok=True)
+            raise OSError(error.errno or errno.EIO, f"{error.strerror or error}", str(path)) from error
+        return bytes_of(content)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Adds which files belong together, and what the run was."""
@@ -366,6 +416,17 @@ class EpisodeCheckpoint(Checkpoint):
         self._best = best if isinstance(best, float) and math.isfinite(best) else None
         own = re.compile(rf"({'|'.join(map(re.escape, self._kinds))})\d{{1,20}}\.ckpt")
         self._saved = [name for name in state_dict.get("saved", ()) if isinstance(name, str) and own.fullmatch(name)]
+
+
+def _not_written(path: Path, size: int, problem: OSError | None) -> str:
+    """What is told where a checkpoint cannot be written."""
+    free = shutil.disk_usage(path.parent).free
+    why = "another process could not write" if problem is None else problem.strerror or problem
+    return (
+        f"EpisodeCheckpoint: want {size / 2**20:,.1f} MiB for {path}; got {free / 2**20:,.1f} MiB free on that disk"
+        f" ({'no space left' if free < size else why}). It is not saved, what was saved before stays, and the run goes"
+        " on: make room, or keep less there (--trainer.callbacks.keep 1, save_replay false, another dirpath)"
+    )
 
 
 def _only_tries(trainer: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from torchrl_gpu import arguments
+from torchrl_gpu.callbacks.logger_guard import outlives
 from torchrl_gpu.envs.viewable import viewable
 from torchrl_gpu.evaluation.recording import record_episodes
 from torchrl_gpu.evaluation.suite import Suite
@@ -65,11 +66,12 @@ class EpisodeMcap(Callback):
         module: Any = pl_module
         folder = self.folder or Path(trainer.default_root_dir) / "recordings"
         facts = {"policy": module.policy_name, "step": trainer.global_step}
-        record_episodes(
-            batch,
-            module.policy_for(batch.env),
-            folder / f"step-{trainer.global_step:09d}",
-            batch.num_episodes,
-            facts=facts,
-            **self.options,
-        )
+        with outlives("EpisodeMcap"):
+            record_episodes(
+                batch,
+                module.policy_for(batch.env),
+                folder / f"step-{trainer.global_step:09d}",
+                batch.num_episodes,
+                facts=facts,
+                **self.options,
+            )

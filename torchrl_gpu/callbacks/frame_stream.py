@@ -12,6 +12,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of
 from torchrl_gpu.callbacks.films import Films
+from torchrl_gpu.callbacks.logger_guard import outlives
 from torchrl_gpu.callbacks.overhead import HookTimer, TimeBudget
 from torchrl_gpu.callbacks.run_curves import CurveLogger, follow, unfollow
 from torchrl_gpu.envs.viewable import Viewable, viewable
@@ -213,7 +214,8 @@ class FrameStream(Callback):
         assert self._view is not None
         begun = self.films.due(self._view)
         if begun is not None:
-            self.films.write(pl_module, begun)
+            with outlives("FrameStream: film"):
+                self.films.write(pl_module, begun)
 
 
 def make_server(settings: ServerSettings) -> StreamServer:

@@ -7,6 +7,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from torchrl_gpu.callbacks.logger_guard import outlives
 from torchrl_gpu.envs.packing.viewer import contact_sheet
 from torchrl_gpu.evaluation.episodes import has_pictures
 
@@ -41,4 +42,5 @@ class EvaluationPictures(Callback):
             return
         sheet = contact_sheet(batch.pictures(self.num, self.width), columns=2).cpu()
         for logger in loggers:
-            logger.experiment.add_image(batch.pictures_tag, sheet, trainer.global_step, dataformats="HWC")
+            with outlives("EvaluationPictures"):
+                logger.experiment.add_image(batch.pictures_tag, sheet, trainer.global_step, dataformats="HWC")

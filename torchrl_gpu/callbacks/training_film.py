@@ -13,6 +13,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image
 from torch import Tensor
 
+from torchrl_gpu.callbacks.logger_guard import outlives
 from torchrl_gpu.envs.viewable import Overlaid, viewable
 from torchrl_gpu.evaluation.episodes import has_pictures
 
@@ -79,7 +80,9 @@ class TrainingFilm(Callback):
         self._due = time.monotonic() + self.every_s
         for name, film in self._films.items():
             for logger in loggers:
-                add_film(logger.experiment, f"training: {name}", torch.stack(list(film)), trainer.global_step, self.fps)
+                with outlives("TrainingFilm"):
+                    pictures = torch.stack(list(film))
+                    add_film(logger.experiment, f"training: {name}", pictures, trainer.global_step, self.fps)
 
 
 def add_film(writer: Any, tag: str, pictures: Tensor, step: int, fps: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import errno
 import inspect
 import re
 import sys
@@ -14,6 +15,10 @@ _PARSERS = ("jsonargparse", "argparse", "yaml")
 _MENDABLE = (
     *(ValueError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError),
     argparse.ArgumentError,
+)
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+_NO_MEMORY = re.compile(
+    r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate (\d+)"
 )
 
 
@@ -26,7 +31,13 @@ def is_for_user(error: BaseException) -> bool:
     if isinstance(root, ModuleNotFoundError):
         return (root.name or "").partition(".")[0] != "torchrl_gpu"
     torch, exceptions = map(sys.modules.get, ("torch", "lightning.fabric.utilities.exceptions"))
+    if isinstance(root, MemoryError) or (isinstance(root, RuntimeError) and _NO_MEMORY.search(str(root))):
+        return True
+    if isinstance(root, OSError) and root.errno in _OF_THE_DISK:
+        return True
+    finite = sys.modules.get("torchrl_gpu.training.finite")
     loaded: list[Any] = [torch and torch.OutOfMemoryError, exceptions and exceptions.MisconfigurationException]
+    loaded.append(finite and finite.Diverged)
     return isinstance(root, (*_MENDABLE, *filter(None, loaded)))
 
 
@@ -44,12 +55,19 @@ def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
     if module in _PARSERS:
         return _parser_line(str(error), list(options))
     text = _flat(str(root)) or type(root).__name__
+    if isinstance(root, MemoryError) or _NO_MEMORY.search(text):
+        asked = _NO_MEMORY.search(text)
+        more = f"{int(asked[1]) / 2**30:,.1f} GiB more" if asked else _shorten(text)
+        return (
+            "memory: want a run that fits, for example with fewer environments (--model.env.num_envs), a smaller batch"
+            f" (--model.batch_size) or replay (--model.replay.capacity); got a machine that refused {more}"
+        )
     if type(root).__name__ == "OutOfMemoryError":
         return f"device memory: want a run that fits, for example with fewer environments; {text}"
     if module == "torch" and function == "load_state_dict":
         return f"checkpoint: want the weights of this model; got {_shorten(text)}"
-    if isinstance(root, OSError) and root.strerror and root.filename:
-        return f"{root.filename}: {root.strerror}"
+    if isinstance(root, OSError) and root.strerror and (root.filename or root.errno in _OF_THE_DISK):
+        return f"{root.filename or 'disk'}: {root.strerror}"
     return text
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelSummary, ProgressBar
 from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from torchrl_gpu.allocator import keep_freed_memory
@@ -60,9 +61,9 @@ class PackageCLI(LightningCLI):
     is built and are always loaded with `weights_only=True`; parse errors are one-line ValueErrors.
     """
 
-    def __init__(self, subcommand: str, args: list[str], *, run: bool = True) -> None:
+    def __init__(self, subcommand: str, args: list[str], *, run: bool = True, gone_back: int = 0) -> None:
         self.name = subcommand
-        self.runs = run
+        self.runs, self.gone_back = run, gone_back
         # A shortened option is more often a misspelt one.
         strict: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
         super().__init__(
@@ -160,7 +161,10 @@ class PackageCLI(LightningCLI):
         return super()._prepare_subcommand_kwargs(subcommand) | {"weights_only": True} | silent | found
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
-        """Adds this package's progress bar and summary where the config has none and does not switch them off."""
+        """Adds this package's progress bar and summary where the config has none and does not switch them off, and what
+        guards a run: against weights that are no numbers, and loggers that fail."""
+        from torchrl_gpu.callbacks.divergence import Divergence
+        from torchrl_gpu.callbacks.logger_guard import LoggerGuard
         from torchrl_gpu.callbacks.progress import RunProgress
         from torchrl_gpu.callbacks.summary import NetworkSummary
 
@@ -173,6 +177,12 @@ class PackageCLI(LightningCLI):
         for switch, role, default in defaults:
             if config.get(switch) is not False and not any(isinstance(each, role) for each in given):
                 callbacks = [*callbacks, default()]
+        for guard in (Divergence, LoggerGuard):
+            if not any(isinstance(each, guard) for each in given):
+                callbacks = [*callbacks, guard()]
+        for each in [*given, *callbacks]:
+            if isinstance(each, Divergence):
+                each.times = self.gone_back
         return super()._instantiate_trainer(config, callbacks)
 
     def _run_subcommand(self, subcommand: str) -> None:
@@ -181,10 +191,22 @@ class PackageCLI(LightningCLI):
 
 
 def run(subcommand: str, args: list[str]) -> None:
-    """Runs `lightning SUBCOMMAND ARGS`."""
+    """Runs `lightning SUBCOMMAND ARGS`; a run that diverges and is to go back is run again from its checkpoint."""
+    from torchrl_gpu.training.finite import Diverged
+
     quiet()
     keep_freed_memory()
-    PackageCLI(subcommand, args)
+    gone_back, checkpoint = 0, None
+    while True:
+        again = args if checkpoint is None else [*args, f"--ckpt_path={checkpoint}"]
+        try:
+            PackageCLI(subcommand, again, gone_back=gone_back)
+            return
+        except Diverged as error:
+            if error.checkpoint is None:
+                raise
+            rank_zero_warn(str(error))
+            gone_back, checkpoint = gone_back + 1, error.checkpoint
 
 
 def build(subcommand: str, args: list[str]) -> PackageCLI:

@@ -116,6 +116,7 @@ class AgentRun(EnvRun):
 
     def learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
         """An update from a batch, as `Agent.losses` takes it: its losses, without gradients."""
+        self.note_batch(batch)
         losses = self._learn(batch) if self.graphed_update is None else self._learn_graphed(self.graphed_update, batch)
         scheduler: Any = self.lr_schedulers()
         if scheduler is not None:

@@ -228,7 +228,9 @@ class BehaviourCloning(EnvRun):
             self.log_step({name: torch.stack([each[name] for each in made]).mean() for name in made[0]})
 
     def _update(self) -> dict[str, Tensor]:
-        scores = self.learner.scores(self._batch(self._draw(self.trainer.global_step)))
+        batch = self._batch(self._draw(self.trainer.global_step))
+        self.note_batch(batch)
+        scores = self.learner.scores(batch)
         means = {name: values.mean() for name, values in scores.items()}
         self.descend(means["loss"], [list(self.learner.parameters())], self.max_grad_norm)
         scheduler: Any = self.lr_schedulers()

@@ -6,6 +6,7 @@ is killed on the way leaves the checkpoint before it whole, and parts that belon
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -85,11 +86,30 @@ def read_part(path: Path, entry: Mapping[str, Any], rank: int) -> dict[str, Any]
 
 
 def write_whole(content: Mapping[str, Any], path: Path) -> None:
-    """Writes tensors and plain values with `torch.save`: beside the place, to the disk, and then into it."""
+    """Writes tensors and plain values with `torch.save`: beside the place, to the disk, and then into it.
+
+    Raises:
+        OSError: They cannot be written, for example as the disk is full; nothing is left of them then.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".new")
-    torch.save(dict(content), fresh)
-    publish(fresh, path)
+    try:
+        torch.save(dict(content), fresh)
+        publish(fresh, path)
+    except (OSError, RuntimeError) as error:
+        fresh.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise
+        # torch's writer says that it stopped, and not why
+        raise OSError(errno.EIO, f"torch could not write it all ({str(error).splitlines()[0]})", str(path)) from error
+
+
+def bytes_of(content: Any) -> int:
+    """About how many bytes a tree of tensors and plain values takes as a file."""
+    if isinstance(content, torch.Tensor):
+        return content.numel() * content.element_size()
+    values = content.values() if isinstance(content, Mapping) else content if isinstance(content, list | tuple) else ()
+    return sum(map(bytes_of, values))
 
 
 def publish(fresh: Path, path: Path) -> None:

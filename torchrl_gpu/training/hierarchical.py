@@ -233,6 +233,7 @@ class HierarchicalPacking(ReplayRun):
 
     def _update(self) -> Tensor:
         batch = self.codec.unpacked(self.replay.sample())
+        self.note_batch(batch)
         step = self.trainer.global_step
         with_manager = self.joint and step % self.manager_period == 0
         target = batch["next", "reward"][:, 0] * self.reward_scale

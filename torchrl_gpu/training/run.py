@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -50,6 +51,9 @@ class EnvRun(LightningModule):
 
     rollout: Rollout
     meter: EpisodeMeter
+
+    recent_batches: deque[TensorDictBase] | None = None
+    """What the last updates learned from, where a callback wants to know; see `callbacks.Divergence`."""
 
     run_config: dict[str, Any] | None = None
     """The resolved configuration as plain data, where the command line made this module."""
@@ -223,6 +227,11 @@ class EnvRun(LightningModule):
         for name, value in values.items():
             on_host = read[name] if name in read else torch.tensor(float(value))
             self.log(f"train/{name}", on_host, prog_bar=name == "loss")
+
+    def note_batch(self, batch: TensorDictBase) -> None:
+        """Keeps what an update learns from, where somebody wants to know."""
+        if self.recent_batches is not None:
+            self.recent_batches.append(batch)
 
     def updates_now(self, most: int) -> int:
         """Updates of this training step: so many, but never beyond `trainer.max_steps`."""

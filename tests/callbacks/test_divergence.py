@@ -1,0 +1,181 @@
+"""Runs whose weights stop being numbers: they end, skip or go back, and lose no checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from tests.training.resuming import differences, everything, last
+from tests.training.tiny import fit, module
+from torchrl_gpu import cli
+from torchrl_gpu.callbacks import Divergence, EpisodeCheckpoint
+from torchrl_gpu.training import finite
+from torchrl_gpu.training.finite import Diverged
+
+pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
+NAN = float("nan")
+
+
+class Poison(Callback):
+    """Makes a number NaN before an update: of the gradients, or of the weights where these are broken anyway."""
+
+    def __init__(self, update: int, what: str = "gradients", until: int | None = None, rate_above: float = 0.0) -> None:
+        self.updates = range(update, (update if until is None else until) + 1)
+        self.what, self.rate_above = what, rate_above
+
+    def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        group = optimizer.param_groups[0]
+        if trainer.global_step + 1 in self.updates and group["lr"] > self.rate_above:
+            weight = group["params"][0]
+            (weight.grad if self.what == "gradients" else weight.data)[(0,) * weight.ndim] = NAN
+
+
+def saver(**changes: Any) -> EpisodeCheckpoint:
+    return EpisodeCheckpoint(**{"every_n_updates": 4, "most_share": None, **changes})
+
+
+@pytest.mark.parametrize("what", ["gradients", "weights"])
+def test_a_run_ends_where_its_weights_are_no_numbers(tmp_path: Path, what: str) -> None:
+    with pytest.raises(Diverged, match="got, by update 10, NaN or infinity in") as raised:
+        fit(module(), tmp_path, 20, Poison(10, what), Divergence(), saver())
+    assert "updates-8.ckpt is finite" in str(raised.value)
+    assert raised.value.checkpoint is None
+    saved = {path.stem for path in (tmp_path / "checkpoints").glob("*.ckpt")}
+    assert saved == {"updates-4", "updates-8"}
+    for stem in saved:
+        weights = torch.load(tmp_path / "checkpoints" / f"{stem}.ckpt", weights_only=True)["state_dict"]
+        assert all(value.isfinite().all() for value in weights.values() if value.is_floating_point())
+
+
+def test_the_batches_that_it_came_from_are_written(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    run = module()
+    note = run.note_batch
+    run.note_batch = lambda batch: (seen.append(batch), note(batch))[1]  # type: ignore[method-assign]
+    with pytest.raises(Diverged, match="the last 2 batches are in"):
+        fit(run, tmp_path, 20, Poison(9), Divergence())
+    content = torch.load(tmp_path / "diverged" / "update-10.pt", weights_only=True)
+    assert content["update"] == 10
+    assert content["batches"][1].pop("td_error").isnan().all()  # from weights that are broken by then
+    content["batches"][0].pop("td_error")
+    assert differences(content["batches"], [batch.exclude("td_error").to_dict() for batch in seen[-2:]]) == []
+    assert content["batches"][0]["next"]["reward"].shape == (16, 1)
+
+
+def test_without_a_dump_nothing_is_kept(tmp_path: Path) -> None:
+    run = module()
+    with pytest.raises(Diverged):
+        fit(run, tmp_path, 20, Poison(9), Divergence(dump=False))
+    assert run.recent_batches is None
+    assert not (tmp_path / "diverged").exists()
+
+
+def test_a_checkpoint_is_never_overwritten_by_a_broken_one(tmp_path: Path) -> None:
+    """Also where nobody watches the run but what saves it."""
+    fit(module(), tmp_path, 6, saver())
+    whole = everything(last(tmp_path))
+    with pytest.raises(Diverged, match=r"want finite weights to save as .*last\.ckpt; got NaN or infinity in"):
+        fit(module(), tmp_path, 10, Poison(9), saver(every_n_updates=None), ckpt_path=last(tmp_path))
+    assert differences(everything(last(tmp_path)), whole) == []
+
+
+def test_a_run_that_skips_goes_on(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="Divergence: ") as told:
+        run = fit(module(), tmp_path, 12, Poison(5, until=7), Divergence("skip"), saver())
+    assert [str(each.message) for each in told if "updates skipped" in str(each.message)] == [
+        "Divergence: 3 of 12 updates skipped"
+    ]
+    assert finite.not_finite(run) is None
+
+
+def test_gradients_that_are_whole_are_left_alone(tmp_path: Path) -> None:
+    one, other = (fit(module(), tmp_path / n, 12, Divergence(n)).state_dict() for n in ("stop", "skip"))
+    assert differences(one, other) == []
+
+
+def test_a_run_that_skips_everything_ends(tmp_path: Path) -> None:
+    with (
+        pytest.warns(UserWarning, match="is skipped"),
+        pytest.raises(Diverged, match="in 100 updates in a row"),
+    ):
+        fit(module(), tmp_path, 400, Poison(3, until=400), Divergence("skip"))
+
+
+@pytest.mark.parametrize("inputs", [[1.0, NAN], [1.0, float("-inf")]])
+def test_only_broken_gradients_are_dropped(inputs: list[float]) -> None:
+    broken = [torch.tensor([2.0, 3.0]), torch.tensor(inputs)]
+    assert bool(finite.drop_broken(broken))
+    assert torch.equal(torch.cat(broken), torch.zeros(4))
+    large = [torch.tensor([3e38]), torch.tensor([-3e38, 1.0])]  # the sum of their squares is not finite
+    assert not bool(finite.drop_broken(large))
+    assert torch.equal(torch.cat(large), torch.tensor([3e38, -3e38, 1.0]))
+
+
+def test_weights_of_a_checkpoint_that_are_broken_are_refused(tmp_path: Path) -> None:
+    run = module()
+    with torch.no_grad():
+        next(run.agent.parameters())[0] = NAN
+    with pytest.raises(ValueError, match="Divergence: want weights to begin with that are finite; got NaN or infinity"):
+        fit(run, tmp_path, 4, Divergence())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"action": "ignore"}, "action must be stop, skip or back; got 'ignore'"),
+        ({"rate_factor": 0.0}, r"rate_factor must lie in \(0, 1\]; got 0.0"),
+        ({"most": 0}, "most must be at least 1; got 0"),
+    ],
+)
+def test_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Divergence(**arguments)
+
+
+def test_a_run_goes_back_with_a_lower_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Callable[..., list[str]]
+) -> None:
+    """Update 9 breaks weights unless the learning rate is below a third of what it was: going back twice does it."""
+    monkeypatch.chdir(tmp_path)
+    poison = "{class_path: tests.callbacks.test_divergence.Poison, init_args: {update: 9, rate_above: 0.0035}}"
+    back = "{class_path: torchrl_gpu.callbacks.Divergence, init_args: {action: back}}"
+    saves = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 4, most_share: null}}"
+    args = [*small("packing_dqn.yaml", 12), f"--trainer.callbacks=[{poison}, {back}, {saves}]"]
+    args += ["--model.optimizer.lr=0.01", "--model.lr_scheduler=null"]
+    with pytest.warns(UserWarning, match=r"goes back to .*updates-8\.ckpt, learning rate times 0\.5") as told:
+        assert not cli.main(["fit", *args], "lightning")
+    assert sum("goes back to" in str(each.message) for each in told) == 2
+    (path,) = tmp_path.rglob("last.ckpt")
+    content = torch.load(path, weights_only=True)
+    assert content["optimizer_states"][0]["param_groups"][0]["lr"] == pytest.approx(0.01 / 4)
+    assert content["global_step"] == 12
+    weights = content["state_dict"].values()
+    assert all(value.isfinite().all() for value in weights if value.is_floating_point())
+
+
+def test_it_goes_back_so_often_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    poison = "{class_path: tests.callbacks.test_divergence.Poison, init_args: {update: 9}}"
+    back = "{class_path: torchrl_gpu.callbacks.Divergence, init_args: {action: back, most: 1}}"
+    saves = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 4, most_share: null}}"
+    args = [*small("packing_dqn.yaml", 12), f"--trainer.callbacks=[{poison}, {back}, {saves}]"]
+    with pytest.warns(UserWarning, match="goes back"):
+        assert cli.main(["fit", *args], "lightning") == cli.program.USER_ERROR
+    assert (
+        capsys.readouterr().err.count("\nerror: OffPolicy: want a run that stays finite; got, by update 10, NaN") <= 1
+    )
+
+
+@pytest.fixture
+def small() -> Callable[..., list[str]]:
+    from tests.test_end_to_end import small
+
+    return partial(small)

@@ -1,0 +1,91 @@
+"""Checkpoints that cannot be written: a limit on the size of files stands for a full disk, and fails as late."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.resuming import differences, everything, last, part_of
+from tests.training.tiny import fit, module
+from torchrl_gpu import cli
+from torchrl_gpu.callbacks import EpisodeCheckpoint
+from torchrl_gpu.training.checkpoint_files import newest_checkpoint, write_whole
+
+pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
+
+
+@contextmanager
+def files_end_at(num_bytes: int) -> Iterator[None]:
+    """No file grows beyond that; the interpreter ignores the signal, so that writing fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+class OnAFullDisk(EpisodeCheckpoint):
+    """Saves after every fourth update; from one update on, up to another, files cannot grow beyond some bytes."""
+
+    def __init__(self, first: int = 0, behind: int = 0, room: int = 4096) -> None:
+        super().__init__(every_n_updates=4, most_share=None)
+        self.updates, self.room = range(first, behind), room
+
+    def _save(self, trainer: Any, *args: Any) -> bool:
+        with files_end_at(self.room) if trainer.global_step in self.updates else nullcontext():
+            return super()._save(trainer, *args)
+
+
+@pytest.mark.parametrize("room", [0, 4096])
+def test_a_full_disk_costs_a_warning_and_no_checkpoint(tmp_path: Path, room: int) -> None:
+    whole = fit(module(), tmp_path / "whole", 16, OnAFullDisk()).state_dict()
+    wanted = r"EpisodeCheckpoint: want [\d.]+ MiB for .*updates-8\.ckpt; got .* MiB free .* It is not saved"
+    with pytest.warns(UserWarning, match=wanted):
+        run = fit(module(), tmp_path / "full", 16, OnAFullDisk(6, 12, room))
+    assert differences(run.state_dict(), whole) == []
+    stems = {path.stem for path in (tmp_path / "full" / "checkpoints").glob("*.ckpt")}
+    assert stems == {"updates-12", "updates-16", "last"}
+    assert len(list((tmp_path / "full" / "checkpoints").iterdir())) == 6  # of each a part, and nothing else
+    assert newest_checkpoint(tmp_path / "full" / "checkpoints")[1] == []  # each is whole
+
+
+def test_where_the_checkpoint_fits_and_its_replay_does_not(tmp_path: Path) -> None:
+    fit(module(), tmp_path, 6, OnAFullDisk())
+    before = everything(last(tmp_path))
+    sizes = last(tmp_path).stat().st_size, part_of(last(tmp_path)).stat().st_size
+    with pytest.warns(UserWarning, match="It is not saved"), pytest.raises(OSError, match="last checkpoint could not"):
+        fit(module(), tmp_path, 8, OnAFullDisk(6, 100, min(sizes) + 1), ckpt_path=last(tmp_path))
+    assert newest_checkpoint(tmp_path / "checkpoints")[1] == []  # nothing is torn
+    assert differences(everything(last(tmp_path)), before) == []
+
+
+def test_a_run_ends_with_a_line_where_its_end_cannot_be_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.test_end_to_end import small
+
+    monkeypatch.chdir(tmp_path)
+    full = "{class_path: tests.callbacks.test_full_disk.OnAFullDisk, init_args: {first: 0, behind: 100}}"
+    args = [*small("packing_dqn.yaml", 4), f"--trainer.callbacks=[{full}]", "--trainer.logger=false"]
+    with pytest.warns(UserWarning, match="It is not saved"):
+        assert cli.main(["fit", *args], "lightning") == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("error: ")
+    assert said[-1].endswith("last.ckpt: the run is over, and its last checkpoint could not be written")
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    with files_end_at(10_000), pytest.raises(OSError, match="torch could not write it all"):
+        write_whole({"id": "0", "much": torch.zeros(100_000)}, tmp_path / "part.pt")
+    assert list(tmp_path.iterdir()) == []
+    write_whole({"id": "0", "much": torch.zeros(100_000)}, tmp_path / "part.pt")
+    with files_end_at(10_000), pytest.raises(OSError, match="torch could not write it all"):
+        write_whole({"id": "1", "much": torch.zeros(100_000)}, tmp_path / "part.pt")
+    assert torch.load(tmp_path / "part.pt", weights_only=True)["id"] == "0"

@@ -1,0 +1,175 @@
+"""What happens to a run whose weights stop being numbers: it ends, skips an update, or goes back."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+from torch.optim import Optimizer
+
+from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+from torchrl_gpu.callbacks.device_count import DeviceCount
+from torchrl_gpu.training.checkpoint_files import newest_checkpoint, write_whole
+from torchrl_gpu.training.finite import Diverged, drop_broken, largest, learned, not_finite
+
+_BATCHES, _BATCHES_BYTES = 32, 256 * 2**20
+_IN_A_ROW = 100
+
+
+class Divergence(Callback):
+    """Ends a run whose weights hold NaN or infinity, with a line that says so and the batches that it came from.
+
+    `lightning fit` adds one to every run that has none. Weights are looked at after every training step: on a CPU at
+    once, on a GPU without waiting for it, a step or a few late. The batches of the last updates are written to
+    `diverged/update-N.pt` in the Trainer's `default_root_dir`, to be read with `torch.load(…, weights_only=True)`.
+
+    Args:
+        action: "stop" ends the run. "skip" makes the gradients of an update zero where one of them is not finite, so
+            that weights stay; it goes on, unless 100 updates are skipped in a row, and the end says how often. "back"
+            ends it as well, and `lightning fit` then goes on from the newest checkpoint, with learning rates times
+            `rate_factor`, up to `most` times.
+        rate_factor: What "back" multiplies learning rates by, each time anew.
+        most: How often "back" goes back.
+        dump: Whether the last batches are kept and written.
+    """
+
+    def __init__(
+        self,
+        action: Literal["stop", "skip", "back"] = "stop",
+        rate_factor: float = 0.5,
+        most: int = 3,
+        dump: bool = True,
+    ) -> None:
+        if action not in ("stop", "skip", "back"):
+            raise ValueError(f"Divergence: action must be stop, skip or back; got {action!r}")
+        if not 0 < rate_factor <= 1:
+            raise ValueError(f"Divergence: rate_factor must lie in (0, 1]; got {rate_factor}")
+        if most < 1:
+            raise ValueError(f"Divergence: most must be at least 1; got {most}")
+        self.action, self.rate_factor, self.most, self.dump = action, rate_factor, most, dump
+        self.times = 0  # that `lightning fit` has gone back
+        self._rates_taken = 0  # of these, how many the learning rates have been lowered for
+        self._weights: list[Tensor] = []
+        self._batches: deque[Any] | None = None
+        self._skipped: tuple[Tensor, Tensor] | None = None  # updates in all, and in a row
+        self._counts = (DeviceCount(), DeviceCount(), DeviceCount())
+        self._told = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Looks at what the run begins with, and lowers learning rates where it has gone back.
+
+        Raises:
+            ValueError: The weights that it begins with are not finite; or "skip" cannot be done.
+        """
+        if (found := not_finite(pl_module)) is not None:
+            raise ValueError(f"Divergence: want weights to begin with that are finite; got {found}")
+        if self.action == "skip" and getattr(pl_module, "graphed_update", None) is not None:
+            raise ValueError("Divergence: action skip wants --model.graph_updates false; got true")
+        self._weights = list(learned(pl_module).values())
+        self._skipped, self._told, self._counts = None, False, (DeviceCount(), DeviceCount(), DeviceCount())
+        self._batches = pl_module.recent_batches = deque() if self.dump else None  # type: ignore[assignment]
+        lower = self.rate_factor ** (self.times - self._rates_taken)
+        self._rates_taken = self.times
+        if lower != 1:
+            for optimizer in trainer.optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] *= lower
+                    group["initial_lr"] = group.get("initial_lr", group["lr"] / lower) * lower
+            for schedule in trainer.lr_scheduler_configs:
+                base = getattr(schedule.scheduler, "base_lrs", [])
+                base[:] = [rate * lower for rate in base]
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+        """Forgets the batches of the step before, where it is known by now that they broke nothing."""
+        if self._batches and self._weights and self._weights[0].device.type == "cpu":
+            self._batches.clear()
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
+        """Makes broken gradients zero, where updates are to be skipped."""
+        if self.action != "skip":
+            return
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        broken = drop_broken([weight.grad for weight in weights if weight.grad is not None]).long()
+        in_all, in_a_row = self._skipped or (torch.zeros_like(broken), torch.zeros_like(broken))
+        self._skipped = in_all + broken, (in_a_row + 1) * broken
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+        """Looks at the weights.
+
+        Raises:
+            Diverged: They are not finite, or all updates are skipped.
+        """
+        self._bound_batches()
+        if self._skipped is not None:
+            self._look_at_skipped(trainer, *self._skipped)
+        if self._weights and self._agreed(trainer, ~largest(self._weights).isfinite()):
+            raise self._diverged(trainer, pl_module, not_finite(pl_module) or "NaN or infinity in another process")
+
+    def _agreed(self, trainer: Trainer, broken: Tensor) -> bool:
+        if trainer.world_size == 1:
+            return bool(self._counts[0](broken.long()))
+        return trainer.strategy.reduce_boolean_decision(bool(broken), all=False)
+
+    def _bound_batches(self) -> None:
+        """Forgets batches that are old, or too large to be kept."""
+        if not self._batches:
+            return
+        most = min(_BATCHES, _BATCHES_BYTES // max(1, self._batches[-1].bytes()))
+        while len(self._batches) > max(1, most):
+            self._batches.popleft()
+
+    def _diverged(self, trainer: Trainer, pl_module: LightningModule, found: str) -> Diverged:
+        text = (
+            f"{type(pl_module).__name__}: want a run that stays finite; got, by update {trainer.global_step}, {found}"
+        )
+        if self._batches and trainer.is_global_zero:
+            text += f"; the last {len(self._batches)} batches are in {self._dumped(trainer)}"
+        savers = [each for each in trainer.checkpoint_callbacks if isinstance(each, EpisodeCheckpoint)]
+        saved = newest_checkpoint(savers[0].folder(trainer))[0] if savers and trainer.is_global_zero else None
+        if saved is None:
+            return Diverged(f"{text}; no checkpoint was saved before: want a lower learning rate")
+        if self.action == "back" and trainer.world_size == 1 and self.times < self.most:
+            return Diverged(f"{text}; goes back to {saved}, learning rate times {self.rate_factor:g}", saved)
+        return Diverged(f"{text}; {saved} is finite: want a lower learning rate, and --ckpt_path last")
+
+    def _dumped(self, trainer: Trainer) -> Path:
+        path = Path(trainer.default_root_dir) / "diverged" / f"update-{trainer.global_step}.pt"
+        batches = [each.detach().to_dict() for each in self._batches or ()]
+        write_whole({"update": trainer.global_step, "batches": batches}, path)
+        return path
+
+    def _look_at_skipped(self, trainer: Trainer, in_all: Tensor, in_a_row: Tensor) -> None:
+        if not self._told and self._counts[1](in_all):
+            self._told = True
+            rank_zero_warn(
+                f"Divergence: gradients with NaN or infinity by update {trainer.global_step}: the update is skipped,"
+                " and so are others like it; the end says how many"
+            )
+        if self._counts[2](in_a_row) >= _IN_A_ROW:
+            raise self._diverged(
+                trainer, trainer.lightning_module, f"gradients with NaN or infinity in {_IN_A_ROW} updates in a row"
+            )
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Says how many updates were skipped."""
+        if self._skipped is not None and (skipped := int(self._skipped[0])):
+            rank_zero_warn(f"Divergence: {skipped} of {trainer.global_step} updates skipped")
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Lets batches and weights go."""
+        self._weights, self._batches, pl_module.recent_batches = [], None, None  # type: ignore[assignment]
+
+    def state_dict(self) -> dict[str, Any]:
+        """For how many times of going back learning rates have been lowered; nothing where there was none."""
+        return {"rates_taken": self._rates_taken} if self._rates_taken else {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from there."""
+        taken = state_dict.get("rates_taken")
+        self._rates_taken = taken if isinstance(taken, int) and 0 <= taken <= self.most else 0
+        self.times = max(self.times, self._rates_taken)

@@ -1,0 +1,50 @@
+"""Whether what a module has learned is still made of numbers."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+
+class Diverged(ArithmeticError):
+    """What a module has learned holds NaN or infinity, so that nothing more can come of the run.
+
+    Attributes:
+        checkpoint: What the run is to go back to, by itself; None where it is to end.
+    """
+
+    def __init__(self, message: str, checkpoint: Path | None = None) -> None:
+        super().__init__(message)
+        self.checkpoint = checkpoint
+
+
+def learned(module: nn.Module) -> dict[str, Tensor]:
+    """What a module would save of itself in floating point, by name; the tensors themselves."""
+    state = module.state_dict(keep_vars=True)
+    return {name: value.detach() for name, value in state.items() if value.is_floating_point() and value.numel()}
+
+
+def largest(tensors: list[Tensor]) -> Tensor:
+    """The largest absolute value of some tensors, a scalar on their device; not finite where one of theirs is not."""
+    return torch.stack([each.float() for each in torch._foreach_norm(tensors, math.inf)]).max()
+
+
+def not_finite(module: nn.Module) -> str | None:
+    """Which of a module's tensors hold NaN or infinity, in words; None where all are finite. Waits for the device."""
+    tensors = learned(module)
+    if not tensors or bool(largest(list(tensors.values())).isfinite()):
+        return None
+    names = [name for name, value in tensors.items() if not bool(value.isfinite().all())]
+    more = ", …" if len(names) > 2 else ""
+    return f"NaN or infinity in {len(names)} of {len(tensors)} tensors: {', '.join(names[:2])}{more}"
+
+
+def drop_broken(gradients: list[Tensor]) -> Tensor:
+    """Makes gradients zero, in place, where one of them is not finite; whether it was, a bool on their device."""
+    broken = ~largest(gradients).isfinite()
+    for gradient in gradients:
+        gradient.copy_(torch.where(broken, 0.0, gradient))
+    return broken
