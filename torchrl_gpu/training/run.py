@@ -26,6 +26,7 @@ from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.data import suite_of
 from torchrl_gpu.training.loaders import StepLoader, single_batch
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
+from torchrl_gpu.training.resumed_options import changed_options, check_replay_options, news
 from torchrl_gpu.training.updates.clipping import clip_gradients
 
 STEPS_PER_EPOCH = 500  # where nobody says
@@ -55,6 +56,7 @@ class EnvRun(LightningModule):
     recent_batches: deque[TensorDictBase] | None = None
     """What the last updates learned from, where a callback wants to know; see `callbacks.Divergence`."""
 
+    _changed: Mapping[str, tuple[Any, Any]] = {}
     run_config: dict[str, Any] | None = None
     """The resolved configuration as plain data, where the command line made this module."""
 
@@ -311,13 +313,21 @@ class EnvRun(LightningModule):
         checkpoint, path, rank = self._resumed, Path(str(self.trainer.ckpt_path)), self.global_rank
         self._resumed = None
         entry = read_entry(checkpoint, f"checkpoint {path}")
+        self._changed = changed_options((entry or {}).get("config"), self.run_config)
+        for line in news(self._changed):
+            rank_zero_info(f"{type(self).__name__}: {path} {line}")
         part = None if entry is None else read_part(path, entry, rank)
+        if part is not None:
+            self.check_part(part, path)
         state = checkpoint if rank == 0 else part
         if state is not None and "rollout" in state:
             self._take_rank_state(state, f"checkpoint {path}")
         else:
             rank_zero_info(f"{self._process}: {path} holds no state of this process: its environments begin anew")
         self.restore_part(part, path)
+
+    def check_part(self, part: Mapping[str, Any], path: Path) -> None:
+        """ValueError where what a subclass added to this process' part means something else in this run."""
 
     def restore_part(self, part: Mapping[str, Any] | None, path: Path) -> None:
         """Takes what a subclass added to this process' part of a checkpoint.
@@ -411,8 +421,23 @@ class ReplayRun(EnvRun):
         """As in `EnvRun`, and the replay."""
         state = super().part_state(rank, replay) or {}
         if replay:
-            state["replay"] = replay_state(self.replay)
+            state |= {"replay": replay_state(self.replay), "returns": self._returns()}
         return state or None
+
+    def _returns(self) -> dict[str, float]:
+        """What the rewards in replay are sums of."""
+        return {"n_steps": self.rollout.n_steps, "gamma": float(self.rollout.gamma)}
+
+    def check_part(self, part: Mapping[str, Any], path: Path) -> None:
+        """ValueError where the replay is of another environment, or of other returns, than this run learns from."""
+        if "replay" in part:
+            check_replay_options(self._changed, f"checkpoint {path}")
+            if (returns := part.get("returns", self._returns())) != self._returns():
+                raise ValueError(
+                    f"checkpoint {path}: want the returns that its replay holds, {shown(returns)}; got"
+                    f" {self._returns()}: go on with those, or delete the .rank0.pt beside it and name the file in"
+                    " --ckpt_path, so that replay is filled again"
+                )
 
     def restore_part(self, part: Mapping[str, Any] | None, path: Path) -> None:
         """Takes the replay; where there is none it is filled again before updates go on."""

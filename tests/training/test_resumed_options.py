@@ -1,0 +1,89 @@
+"""Options that a resumed run has changed: told, and refused where its replay would mean something else."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.training.resuming import last, part_of
+from tests.training.tiny import fit, module
+from torchrl_gpu.callbacks import EpisodeCheckpoint
+from torchrl_gpu.training.resumed_options import changed_options, check_replay_options, news
+
+SAVED = {
+    "trainer": {"max_steps": 4},
+    "model": {
+        "class_path": "torchrl_gpu.training.OffPolicy",
+        "init_args": {
+            "env": {"class_path": "torchrl_gpu.envs.PackingEnv", "init_args": {"num_envs": 4, "bin_size": [10.0, 5.0]}},
+            "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.1}},
+            "batch_size": 16,
+        },
+    },
+}
+
+
+def with_change(*path: str, value: Any) -> dict[str, Any]:
+    """The configuration with another value somewhere in the model's arguments."""
+    arguments: dict[str, Any] = dict(SAVED["model"]["init_args"])  # type: ignore[arg-type]
+    found = arguments
+    for name in path[:-1]:
+        found[name] = dict(found[name])
+        found = found[name]
+    found[path[-1]] = value
+    return {
+        "trainer": {"max_steps": 9},
+        "model": {"class_path": "torchrl_gpu.training.OffPolicy", "init_args": arguments},
+    }
+
+
+def test_what_has_changed_is_named_as_on_the_command_line() -> None:
+    assert changed_options(SAVED, with_change("batch_size", value=16)) == {}
+    found = changed_options(SAVED, with_change("env", "init_args", "bin_size", value=[10.0, 6.0]))
+    assert found == {"model.env.bin_size": ([10.0, 5.0], [10.0, 6.0])}
+    found = changed_options(SAVED, with_change("optimizer", "init_args", "lr", value=0.2))
+    assert news(found) == [
+        "optimizer and schedule go on as they were saved, whatever options say: model.optimizer.lr 0.1 → 0.2"
+    ]
+    found = changed_options(SAVED, with_change("batch_size", value=17))
+    assert news(found) == ["goes on with other options: model.batch_size 16 → 17"]
+    found = changed_options(SAVED, with_change("new", value=1))
+    assert found == {"model.new": ("nothing", 1)}
+
+
+@pytest.mark.parametrize("saved", [None, {}, 3, {"model": 7}, {"model": {"init_args": ["x"]}}, {1: {2: 3}}])
+def test_a_configuration_may_be_anything(saved: Any) -> None:
+    """It comes from a file."""
+    for line in news(changed_options(saved, SAVED)):
+        assert len(line) < 2000
+    assert changed_options(SAVED, None) == {}
+
+
+def test_the_environment_of_a_replay_stays() -> None:
+    check_replay_options(changed_options(SAVED, with_change("env", "init_args", "num_envs", value=8)), "here")
+    with pytest.raises(ValueError, match=r"here: want the environment that its replay .*model\.env\.bin_size \[10"):
+        check_replay_options(changed_options(SAVED, with_change("env", "init_args", "bin_size", value=[1.0])), "here")
+    other = with_change("env", "class_path", value="their.Env")
+    with pytest.raises(ValueError, match=r"model\.env\.class_path torchrl_gpu\.envs\.PackingEnv → their\.Env"):
+        check_replay_options(changed_options(SAVED, other), "here")
+
+
+@pytest.mark.parametrize("change", [{"n_steps": 5}, {"gamma": 0.5}])
+def test_returns_in_a_replay_stay_what_they_are(tmp_path: Path, change: dict[str, Any]) -> None:
+    fit(module(), tmp_path, 4, EpisodeCheckpoint())
+    with pytest.raises(ValueError, match=r"want the returns that its replay holds, \{'n_steps'.*; got \{"):
+        fit(module(agent=change), tmp_path, 8, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
+    part_of(last(tmp_path)).unlink()
+    fit(module(agent=change), tmp_path, 8, EpisodeCheckpoint(), ckpt_path=last(tmp_path))  # as the message says
+
+
+def test_a_run_tells_what_it_goes_on_with(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = module(), module(batch_size=17)
+    first.run_config, second.run_config = SAVED, with_change("batch_size", value=17)
+    fit(first, tmp_path, 4, EpisodeCheckpoint())
+    with caplog.at_level(logging.INFO):
+        fit(second, tmp_path, 6, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
+    assert any("last.ckpt goes on with other options: model.batch_size 16 → 17" in line for line in caplog.messages)
