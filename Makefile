@@ -4,7 +4,8 @@
 # make kernels  what a GPU would run: compiled for every chip, compared with the reference, every access checked
 # make lint   ruff and mypy
 # make asan   the C++ kernels under AddressSanitizer and UBSan: the tests of what they refuse and survive
-# make soak   the same with all tests of the kernels, and fifty times the examples of the fuzz test; an hour or more
+# make soak   the same with all tests of the kernels, and fifty times the examples of the fuzz test; and shipped runs killed
+#             at a hundred random moments, each resumed to the same bits; hours
 # make bench  the throughput of this machine, parity first
 # make gpu    on a machine with a GPU: tests, parity, benchmarks, short fits, in one report; GPU_ARGS=--quick for a look
 # Another Python than the first that works: make fit PYTHON=/path/to/python3.12
@@ -18,6 +19,7 @@ KERNEL_TESTS := tests/envs/packing/kernels
 ASAN_TESTS := tests/native/test_operators.py $(KERNEL_TESTS)/test_fuzz.py $(KERNEL_TESTS)/test_border.py
 SOAK_TESTS := $(ASAN_TESTS) $(KERNEL_TESTS)/test_compiled.py $(KERNEL_TESTS)/test_transition.py
 SOAK := 50
+KILLS := 100
 CKPT := runs/packing/checkpoints/last.ckpt
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
@@ -75,6 +77,7 @@ asan: install-dev
 	$(BIN)/python tests/native/sanitized.py -q $(ASAN_TESTS) -k "not eager and not reference"
 
 soak: install-dev
+	OMP_NUM_THREADS=1 TORCHRL_GPU_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/training/test_every_config_resumes.py
 	TORCHRL_GPU_FUZZ=$(SOAK) $(BIN)/python tests/native/sanitized.py -q $(SOAK_TESTS)
 
 lint: install-dev

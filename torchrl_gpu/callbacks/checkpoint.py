@@ -150,6 +150,7 @@ class EpisodeCheckpoint(Checkpoint):
         self._passed: tuple[int, ...] | None = None  # multiples of each period so far
         self._saved: list[str] = []  # names in the folder, oldest first
         self._best: float | None = None
+        self._waits = False  # for a validation
         self._run: str | None = None
         self._entry: dict[str, Any] | None = None  # of the checkpoint that is being saved
         self._lock: int | None = None  # descriptor of the folder
@@ -167,7 +168,7 @@ class EpisodeCheckpoint(Checkpoint):
         """
         if _only_tries(trainer):
             return
-        self._passed, self._begun, self._owed_until = None, time.monotonic(), 0.0
+        self._passed, self._begun, self._owed_until, self._waits = None, time.monotonic(), 0.0, False
         self._episodes = DeviceCount()
         problem = None
         if trainer.is_global_zero:
@@ -271,11 +272,17 @@ class EpisodeCheckpoint(Checkpoint):
         due = any(new > old for new, old in zip(passed, self._passed, strict=True))
         if not _agreed(trainer, due and time.monotonic() >= self._owed_until):
             return
+        self._passed = passed
+        if _validates_next(trainer):
+            self._waits = True  # a run that resumed from here would leave that validation out
+        else:
+            self._save_numbered(trainer, pl_module)
+
+    def _save_numbered(self, trainer: Trainer, pl_module: Any) -> None:
         by_episodes = self.every_n_episodes is not None
         number = int(pl_module.episodes) if by_episodes else trainer.global_step
         kind = self._kinds[0 if by_episodes else 1]
         name = trainer.strategy.broadcast(f"{kind}{number}.ckpt")
-        self._passed = passed
         before, self._saved = self._saved, [*(each for each in self._saved if each != name), name]
         if self._save(trainer, pl_module, name, self.save_replay):  # which knows of itself by then
             self._drop_old(trainer)
@@ -292,13 +299,20 @@ class EpisodeCheckpoint(Checkpoint):
         return tuple(int(count() // period) if period else 0 for period, count in counts)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Saves `best.ckpt` where the monitored value is better than ever.
+        """Saves `best.ckpt` where the monitored value is better than ever, and what was due before the validation.
 
         Raises:
             ValueError: Validation logged no such value.
         """
-        if self.monitor is None or _only_tries(trainer) or trainer.sanity_checking or trainer.state.fn != "fit":
+        if _only_tries(trainer) or trainer.sanity_checking or trainer.state.fn != "fit":
             return
+        if self.monitor is not None:
+            self._save_if_best(trainer, pl_module)
+        if self._waits:
+            self._waits = False
+            self._save_numbered(trainer, pl_module)
+
+    def _save_if_best(self, trainer: Trainer, pl_module: LightningModule) -> None:
         metrics = trainer.callback_metrics
         if self.monitor not in metrics:
             raise ValueError(
@@ -431,6 +445,12 @@ def _not_written(path: Path, size: int, problem: OSError | None) -> str:
 
 def _only_tries(trainer: Any) -> bool:
     return bool(trainer.fast_dev_run)
+
+
+def _validates_next(trainer: Trainer) -> bool:
+    """Whether validation follows the training step that has just been made."""
+    fetcher = trainer.fit_loop._data_fetcher
+    return fetcher is not None and trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
 
 
 def _agreed(trainer: Trainer, due: bool) -> bool:

@@ -1,0 +1,133 @@
+"""Shipped configs in small, each run in a forked process, so that it can be killed at any moment."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import loggers  # noqa: F401  # forked processes find it imported
+
+from tests import test_end_to_end
+from tests.training import resuming, test_navigation_configs
+from torchrl_gpu import cli, configs
+from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+from torchrl_gpu.cli import lightning_cli  # noqa: F401
+
+UPDATES = 12
+SAVER = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 1, most_share: null}}"
+NO_REPLAY = ("ppo_packing.yaml", "ppo_marine.yaml", "packing.yaml", "bc.yaml")
+NAMES = configs.names()
+
+
+def arguments(name: str, folder: Path, updates: int = UPDATES) -> list[str]:
+    """Of a run of so many updates that saves whenever it can, and logs every training step as CSV."""
+    by_worlds = name.startswith("navigation_") or name == "ppo_marine.yaml"
+    few = test_navigation_configs.shortened(name, folder) if by_worlds else test_end_to_end.small(name)
+    few = [each for each in few if "max_steps" not in each or "model." in each or "data." in each]
+    few = [each for each in few if "logger" not in each]
+    logger = f"{{class_path: lightning.pytorch.loggers.CSVLogger, init_args: {{save_dir: {folder}/csv, name: null}}}}"
+    return [
+        "fit",
+        *few,
+        f"--trainer.max_steps={updates}",
+        "--trainer.accelerator=cpu",
+        f"--trainer.default_root_dir={folder}",
+        f"--trainer.logger={logger}",
+        "--trainer.logger.flush_logs_every_n_steps=1",
+        "--trainer.log_every_n_steps=1",
+        f"--trainer.callbacks=[{SAVER}]",
+    ]
+
+
+def write_inputs(folder: Path) -> None:
+    """What some configs read: orders, demonstrations, a cloned policy."""
+    test_end_to_end.write_orders(folder / "orders.json")
+    test_end_to_end.write_demonstrations(folder)
+
+
+def run(
+    args: list[str],
+    inputs: Path,
+    log: Path,
+    kill_after_s: float | None = None,
+    killed_when_saved: int | None = None,
+) -> tuple[int, float]:
+    """Runs a command line in a fork of this process.
+
+    Args:
+        args: For `lightning`.
+        inputs: Folder that it runs in.
+        log: What it prints is added there.
+        kill_after_s: When it is killed, with SIGKILL; None lets it end.
+        killed_when_saved: How many checkpoints it saves before it is killed.
+
+    Returns:
+        Its status, as `subprocess` gives it, −9 where it was killed; and the seconds that it took.
+    """
+    begun = time.monotonic()
+    child = os.fork()
+    if child == 0:
+        status = 70
+        try:
+            os.chdir(inputs)
+            descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(descriptor, 1)
+            os.dup2(descriptor, 2)
+            if killed_when_saved is not None:
+                _die_when_saved(killed_when_saved)
+            status = int(cli.main(args, "lightning") or 0)
+        finally:
+            os._exit(status)
+    timer = threading.Timer(kill_after_s, os.kill, (child, signal.SIGKILL)) if kill_after_s is not None else None
+    if timer is not None:
+        timer.start()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if timer is not None:
+        timer.cancel()
+        timer.join()
+    return status, time.monotonic() - begun
+
+
+def _die_when_saved(most: int) -> None:
+    """Kills this process once it has saved so many checkpoints."""
+    save, made = EpisodeCheckpoint._save_numbered, Counter[str]()
+
+    def dying(self: EpisodeCheckpoint, *args: Any) -> None:
+        save(self, *args)
+        made["saved"] += 1
+        if made["saved"] == most:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    EpisodeCheckpoint._save_numbered = dying  # type: ignore[method-assign]
+
+
+def result(folder: Path, name: str) -> dict[str, Any]:
+    """All that a run came to: its last checkpoint, and its replay."""
+    if name in NO_REPLAY:
+        return resuming.without_replay(resuming.last(folder))
+    found = resuming.everything(resuming.last(folder))
+    for ring in [each for each in found["replay"]["extra"].values() if "frames" in each]:
+        for lane, (first, newest) in enumerate(zip(ring["first"].tolist(), ring["newest"].tolist(), strict=True)):
+            slots = ring["frames"].shape[1]
+            there = {number % slots for number in range(first, newest + 1)}
+            ring["frames"][lane, [slot for slot in range(slots) if slot not in there]] = 0  # of no clip any more
+    return found
+
+
+def curves(folder: Path) -> list[list[dict[str, str]]]:
+    """What each start of a run has logged, in order."""
+    starts = sorted((folder / "csv").glob("version_*"), key=lambda path: int(path.name.rpartition("_")[2]))
+    return [rows(path / "metrics.csv") for path in starts if (path / "metrics.csv").exists()]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """Lines of a table, without the last one where it has been torn; empty cells left out."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    found = list(csv.DictReader(lines[:-1]))
+    return [{name: value for name, value in row.items() if value} for row in found]
