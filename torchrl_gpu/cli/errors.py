@@ -25,8 +25,10 @@ def is_for_user(error: BaseException) -> bool:
         return True
     if isinstance(root, ModuleNotFoundError):
         return (root.name or "").partition(".")[0] != "torchrl_gpu"
-    torch, exceptions = map(sys.modules.get, ("torch", "lightning.fabric.utilities.exceptions"))
+    names = ("torch", "lightning.fabric.utilities.exceptions", "lightning.fabric.utilities.spike")
+    torch, exceptions, spike = map(sys.modules.get, names)
     loaded: list[Any] = [torch and torch.OutOfMemoryError, exceptions and exceptions.MisconfigurationException]
+    loaded.append(spike and spike.TrainingSpikeException)
     return isinstance(root, (*_MENDABLE, *filter(None, loaded)))
 
 

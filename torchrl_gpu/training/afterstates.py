@@ -118,12 +118,13 @@ class AfterstateLearning(EnvRun):
         """Goes on where a checkpoint was saved."""
         self.restore_run()
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Plays, and goes over what was played."""
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Plays, and goes over what was played; the error of the last sweep, for callbacks that look at it."""
         steps = self.play(self.policy, self.rollout_steps)
         errors = [self._sweep(steps) for _ in range(self.updates_now(self.sweeps))]
         if self.logs_now:
             self.log_step({"loss": torch.stack(errors).mean(), **self.outcomes, "frames": self.frames})
+        return {"loss": errors[-1]} if errors else {}
 
     @torch.no_grad()
     def _sweep(self, steps: TensorDictBase) -> Tensor:

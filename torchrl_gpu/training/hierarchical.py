@@ -207,8 +207,8 @@ class HierarchicalPacking(ReplayRun):
         """Fills the replay up to `warmup_frames` by the rules alone."""
         self.fill(lambda: self._play(self.rule), self.batch_size)
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Plays, then updates."""
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Plays, then updates; the loss of the last update, for callbacks that look at it."""
         self._play(self.both if self.joint else self.worker)
         losses = torch.stack([self._update() for _ in range(self.updates_now(self.updates_per_step))])
         if self.logs_now:
@@ -223,6 +223,7 @@ class HierarchicalPacking(ReplayRun):
                     "waste_slope": self.networks.waste_slope.detach(),
                 }
             )
+        return {"loss": losses[-1]}
 
     @torch.no_grad()
     def _play(self, packer: HierarchicalPacker) -> None:

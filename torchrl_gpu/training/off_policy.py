@@ -13,7 +13,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.video.from_clips import FromClips
 from torchrl_gpu.policies.video.settings import ClipEncoder
-from torchrl_gpu.training.agent_run import AgentFactory, AgentRun
+from torchrl_gpu.training.agent_run import AgentFactory, AgentRun, last_loss
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.out_of_memory import Share, advice
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
@@ -146,13 +146,14 @@ class OffPolicy(AgentRun, ReplayRun):
         """Fills the replay up to `warmup_frames`; a resumed run has it from beside its checkpoint."""
         self.fill(self._play, self.batch_size)
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Plays, then updates."""
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Plays, then updates; the loss of the last update, for callbacks that look at it."""
         self._play()
         with advice(type(self).__name__, self.env.device, self.batch_size, self._replay_share):
             losses = [self._update() for _ in range(self.updates_now(self.updates_per_step))]
         if self.logs_now:
             self.log_step(self.mean_losses(losses) | {**self.outcomes, **self.agent.metrics, "frames": self.frames})
+        return last_loss(losses)
 
     def _replay_share(self) -> Share:
         taken = self.replay.num_bytes if isinstance(self.replay, DeviceReplay) else 0

@@ -13,7 +13,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.policies.agents.ppo import PPO
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.training.agent_run import AgentFactory, AgentRun
+from torchrl_gpu.training.agent_run import AgentFactory, AgentRun, last_loss
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, check_counts
 
@@ -109,13 +109,14 @@ class OnPolicy(AgentRun):
         """Goes on where a checkpoint was saved."""
         self.restore_run()
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Plays, values what was played, and learns from it."""
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Plays, values what was played, and learns from it; the loss of the last update, for callbacks."""
         sample = self._sample()
         most = self.updates_now(self.epochs * self.minibatches)
         losses = [self.learn(rows) for _, rows in zip(range(most), self._batches(sample), strict=False)]
         if self.logs_now:
             self.log_step(self.mean_losses(losses) | {**self.outcomes, **self.agent.metrics, "frames": self.frames})
+        return last_loss(losses)
 
     def _sample(self) -> TensorDictBase:
         """A rollout of all environments with its advantages, (N·T,)."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities import rank_zero_info
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -19,10 +19,12 @@ from torchrl_gpu.arguments import shown, whole
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.generators import random_state, set_random_state
 from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.training.averaging import RunAveraging
 from torchrl_gpu.training.checkpoint_files import read_entry, read_part
 from torchrl_gpu.training.collect.episodes import EpisodeMeter
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.data import suite_of
+from torchrl_gpu.training.lightning_callbacks import adapt_callbacks, adapt_resumed, check_trainer
 from torchrl_gpu.training.loaders import StepLoader, single_batch
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 from torchrl_gpu.training.updates.clipping import clip_gradients
@@ -150,6 +152,17 @@ class EnvRun(LightningModule):
 
     # -- playing ----------------------------------------------------------------------------------------------------
 
+    def configure_callbacks(self) -> list[Callback]:
+        """None of its own; some of Lightning's are made to fit, see `adapt_callbacks`.
+
+        Raises:
+            ValueError: The Trainer has something that cannot work with this module.
+        """
+        if self.trainer.state.fn == "fit":
+            check_trainer(type(self).__name__, self.trainer)
+        adapt_callbacks(self.trainer)
+        return []
+
     def setup(self, stage: str) -> None:
         """Makes the environment on the device that the Trainer chose, each process' with episodes of its own.
 
@@ -175,7 +188,14 @@ class EnvRun(LightningModule):
     def on_fit_start(self) -> None:
         """Begins to count episodes; a subclass makes its `rollout` besides."""
         self._has_logged = False
+        adapt_resumed(self.trainer)
         self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
+
+    def on_train_end(self) -> None:
+        """Takes averaged weights, where there are some: the last checkpoint is saved by now."""
+        for callback in cast("Any", self.trainer).callbacks:
+            if isinstance(callback, RunAveraging):
+                callback.finish(self)
 
     def collect(self, policy: Policy, steps: int) -> TensorDictBase:
         """Plays on and counts; transitions (B,), none while fewer steps than a return needs have been played."""
@@ -201,9 +221,11 @@ class EnvRun(LightningModule):
         """Whether somebody looks at what this training step logs.
 
         That is: where the loggers are given it, see `trainer.log_every_n_steps`, in the first and the last step of a
-        run, and in the last one of an epoch.
+        run, and in the last one of an epoch; never where the Trainer is `barebones`.
         """
         trainer = self.trainer
+        if trainer.barebones:
+            return False
         to_loggers = trainer._logger_connector.should_update_logs or trainer.fast_dev_run  # type: ignore[attr-defined]
         ends = trainer.is_last_batch or 0 < trainer.max_steps <= trainer.global_step
         return bool(to_loggers or ends or not self._has_logged)
