@@ -19,6 +19,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from torchrl_gpu.callbacks.device_count import DeviceCount
+from torchrl_gpu.sections import in_section
 from torchrl_gpu.training.checkpoint_files import (
     ENTRY,
     checkpoint_entry,
@@ -319,6 +320,7 @@ class EpisodeCheckpoint(Checkpoint):
 
     # -- what -------------------------------------------------------------------------------------------------------
 
+    @in_section("saving")
     def _save(self, trainer: Trainer, pl_module: Any, name: str, replay: bool) -> None:
         begun = time.monotonic()
         path = self.folder(trainer) / name

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
@@ -13,6 +14,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.video.from_clips import FromClips
 from torchrl_gpu.policies.video.settings import ClipEncoder
+from torchrl_gpu.sections import in_section, section
 from torchrl_gpu.training.agent_run import AgentFactory, AgentRun, last_loss
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.out_of_memory import Share, advice
@@ -146,6 +148,7 @@ class OffPolicy(AgentRun, ReplayRun):
         """Fills the replay up to `warmup_frames`; a resumed run has it from beside its checkpoint."""
         self.fill(self._play, self.batch_size)
 
+    @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Plays, then updates; the loss of the last update, for callbacks that look at it."""
         self._play()
@@ -164,11 +167,22 @@ class OffPolicy(AgentRun, ReplayRun):
         with set_exploration_type(ExplorationType.RANDOM):
             transitions = self.collect(self.policy, self.rollout_steps)
         if len(transitions):
-            index = self.replay.extend(transitions)
-            if self.group:
-                cast("DeviceReplay", self.replay).leave_out(index, ~transitions["active"])
+            with section("replay"):
+                index = self.replay.extend(transitions)
+                if self.group:
+                    cast("DeviceReplay", self.replay).leave_out(index, ~transitions["active"])
 
     def _update(self) -> dict[str, Tensor]:
+        with section("replay"):
+            batch = self._sample()
+        with section("update"):
+            losses = self.learn(batch)
+        if "index" in batch.keys():  # noqa: SIM118  # of a tensordict
+            with section("replay"):
+                self.replay.update_priority(batch["index"], batch["td_error"])
+        return losses
+
+    def _sample(self) -> TensorDictBase:
         set_updates = getattr(self.replay, "set_updates", None)
         if set_updates is not None:
             set_updates(self.trainer.global_step)
@@ -176,7 +190,4 @@ class OffPolicy(AgentRun, ReplayRun):
         for part in (batch, batch["next"]):
             self.env.restore(part, self.replay)
         batch["next", "reward"] = batch["next", "reward"] * self.reward_scale
-        losses = self.learn(batch)
-        if "index" in batch.keys():  # noqa: SIM118  # of a tensordict
-            self.replay.update_priority(batch["index"], batch["td_error"])
-        return losses
+        return batch

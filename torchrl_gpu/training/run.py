@@ -19,6 +19,7 @@ from torchrl_gpu.arguments import shown, whole
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.generators import random_state, set_random_state
 from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.sections import LOGGING, Clock, in_section, section, start_clock, stop_clock, summary
 from torchrl_gpu.training.averaging import RunAveraging
 from torchrl_gpu.training.checkpoint_files import read_entry, read_part
 from torchrl_gpu.training.collect.episodes import EpisodeMeter
@@ -55,6 +56,8 @@ class EnvRun(LightningModule):
 
     run_config: dict[str, Any] | None = None
     """The resolved configuration as plain data, where the command line made this module."""
+
+    _clock: Clock | None = None
 
     def __init__(self, env: EnvFactory | BatchedEnv) -> None:
         super().__init__()
@@ -189,10 +192,19 @@ class EnvRun(LightningModule):
         """Begins to count episodes; a subclass makes its `rollout` besides."""
         self._has_logged = False
         adapt_resumed(self.trainer)
+        self._clock = None
         self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
 
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Starts the clock of the run, behind what fills the replay."""
+        if self._clock is None:
+            self._clock = start_clock()
+
     def on_train_end(self) -> None:
-        """Takes averaged weights, where there are some: the last checkpoint is saved by now."""
+        """Says what the time went to, and takes averaged weights, if any: the last checkpoint is saved by now."""
+        if self._clock is not None:
+            rank_zero_info(f"{type(self).__name__}: {summary(self._clock.read())}")
+            stop_clock()
         for callback in cast("Any", self.trainer).callbacks:
             if isinstance(callback, RunAveraging):
                 callback.finish(self)
@@ -236,12 +248,18 @@ class EnvRun(LightningModule):
         The device is waited for once, and not once for each value, as Lightning would: it is given what is on the host.
         Called where `logs_now`.
         """
+        with section(LOGGING):
+            self._log_step(values)
+
+    def _log_step(self, values: Mapping[str, Tensor | float]) -> None:
         self._has_logged = True
         tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         together = torch.stack([value.detach() for value in tensors.values()])
         if self.trainer.world_size > 1:
             together = cast("Tensor", self.trainer.strategy.reduce(together, reduce_op="mean"))
-        read = dict(zip(tensors, together.cpu(), strict=True))
+        with section("transfer"):
+            on_cpu = together.cpu()
+        read = dict(zip(tensors, on_cpu, strict=True))
         for name, value in values.items():
             on_host = read[name] if name in read else torch.tensor(float(value))
             self.log(f"train/{name}", on_host, prog_bar=name == "loss")
@@ -366,6 +384,7 @@ class EnvRun(LightningModule):
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
+    @in_section("validation")
     def validation_step(self, suite: Any, batch_idx: int) -> None:
         """Plays the suite's episodes greedily and logs its scores."""
         scores = suite.play(self.policy_for(suite.env)).scores()
