@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.episode_mcap import EpisodeMcap
     from torchrl_gpu.callbacks.final_table import FinalTable
     from torchrl_gpu.callbacks.frame_stream import FrameStream
+    from torchrl_gpu.callbacks.gpu_stats import GpuStats
     from torchrl_gpu.callbacks.pictures import EvaluationPictures
     from torchrl_gpu.callbacks.progress import RunProgress
     from torchrl_gpu.callbacks.summary import NetworkSummary
@@ -22,6 +23,7 @@ _HOMES = {
     "EvaluationPictures": "pictures",
     "FinalTable": "final_table",
     "FrameStream": "frame_stream",
+    "GpuStats": "gpu_stats",
     "NetworkSummary": "summary",
     "RunProgress": "progress",
     "Throughput": "throughput",
@@ -33,6 +35,7 @@ __all__ = [
     "EvaluationPictures",
     "FinalTable",
     "FrameStream",
+    "GpuStats",
     "NetworkSummary",
     "RunProgress",
     "Throughput",
