@@ -238,6 +238,16 @@ def test_profiler(fit: Fit, profiler: str) -> None:
     check(fit({"profiler": profiler}), PROFILERS[profiler])
 
 
+def test_our_own_profiler_and_figures_of_the_machine(
+    fit: Fit, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    profiler = "--trainer.profiler=torchrl_gpu.profiling.StepProfiler"
+    stats = "--trainer.callbacks+=torchrl_gpu.callbacks.GpuStats"
+    assert fit({"max_steps": 9, "logger": CSV}, None, profiler, stats) is None
+    assert "StepProfiler: 6 training steps" in capfd.readouterr().out
+    assert len(list(tmp_path.rglob("steps.trace.json"))) == 1
+
+
 @pytest.mark.parametrize(("flag", "value", "expected"), [(flag, *each) for flag in FLAGS for each in FLAGS[flag]])
 def test_flag(fit: Fit, flag: str, value: Any, expected: Expected) -> None:
     check(fit({flag: value}), expected)
