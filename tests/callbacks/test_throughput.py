@@ -22,7 +22,7 @@ class Run:
         self.clock, self.logged = 0.0, {}
         monkeypatch.setattr("time.perf_counter", lambda: self.clock)
         self.callback = Throughput(every_n_steps)
-        self.trainer: Any = SimpleNamespace(global_step=0, sanity_checking=False, state=SimpleNamespace(fn="fit"))
+        self.trainer: Any = SimpleNamespace(global_step=0, barebones=False)
         self.module: Any = SimpleNamespace(
             frames=0,
             episodes=torch.tensor(0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from tests.pretend_cuda import waits
 from tests.training import tiny, tiny_packer
 from tests.training.resuming import last, part_of
 from tests.training.tiny_navigation import AGENTS, DISCRETE, navigation, worlds
-from torchrl_gpu.callbacks import EpisodeCheckpoint, FrameStream, Throughput
+from torchrl_gpu.callbacks import EpisodeCheckpoint, FrameStream, GpuStats, Throughput
 from torchrl_gpu.callbacks.progress import RunProgress
 from torchrl_gpu.callbacks.summary import NetworkSummary
 from torchrl_gpu.training.run import ReplayRun
@@ -123,6 +125,24 @@ def test_pictures_that_nobody_watches_cost_no_step_its_speed(tmp_path: Path) -> 
     assert seen.elsewhere(LOG, "env_streams.py", "device_count.py", "encoder_thread.py") == []  # a thread of its own
     assert sum(seen.at("device_count.py")) == 1  # the first look
     assert sum(number > 0 for number in seen.at("env_streams.py")) <= 2  # a picture a second at most, for whoever comes
+
+
+def test_figures_of_the_machine_are_waited_for_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchrl_gpu.callbacks.sampler.Sampler.means", lambda self: {"gpu_power_w": 250.0})
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *args: name == "pynvml" or found(name, *args))
+    seen = WaitsOfSteps()
+    stats = GpuStats(every_s=1e6, idle_after_s=1e6)
+    made = fit(tiny.module(), tmp_path, 6, seen, stats, enable_checkpointing=False, log_every_n_steps=1)
+    assert float(made.trainer.callback_metrics["machine/gpu_power_w"]) == 250.0
+    assert seen.elsewhere(LOG) == []
+
+
+def test_an_average_waits_for_its_count_alone(tmp_path: Path) -> None:
+    seen = WaitsOfSteps()
+    fit(tiny.module(), tmp_path, 6, seen, EMAWeightAveraging(), enable_checkpointing=False)
+    assert seen.elsewhere(LOG, "averaging.py") == []
+    assert max(seen.at("averaging.py")) <= 2  # torch's `AveragedModel` asks whether it is its first time
 
 
 # -- graphs --

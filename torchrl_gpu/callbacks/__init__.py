@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.episode_mcap import EpisodeMcap
     from torchrl_gpu.callbacks.final_table import FinalTable
     from torchrl_gpu.callbacks.frame_stream import FrameStream
+    from torchrl_gpu.callbacks.gpu_stats import GpuStats
     from torchrl_gpu.callbacks.logger_guard import LoggerGuard
     from torchrl_gpu.callbacks.pictures import EvaluationPictures
     from torchrl_gpu.callbacks.progress import RunProgress
@@ -25,6 +26,7 @@ _HOMES = {
     "EvaluationPictures": "pictures",
     "FinalTable": "final_table",
     "FrameStream": "frame_stream",
+    "GpuStats": "gpu_stats",
     "LoggerGuard": "logger_guard",
     "NetworkSummary": "summary",
     "RunProgress": "progress",
@@ -38,6 +40,7 @@ __all__ = [
     "EvaluationPictures",
     "FinalTable",
     "FrameStream",
+    "GpuStats",
     "LoggerGuard",
     "NetworkSummary",
     "RunProgress",

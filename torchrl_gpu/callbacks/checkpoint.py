@@ -21,6 +21,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from torchrl_gpu.callbacks.device_count import DeviceCount
+from torchrl_gpu.sections import in_section
 from torchrl_gpu.training.checkpoint_files import (
     ENTRY,
     bytes_of,
@@ -347,6 +348,7 @@ class EpisodeCheckpoint(Checkpoint):
 
     # -- what -------------------------------------------------------------------------------------------------------
 
+    @in_section("saving")
     def _save(self, trainer: Trainer, pl_module: Any, name: str, replay: bool) -> bool:
         """Saves; where that cannot be written, says so, and leaves what was there. Whether it is saved."""
         begun = time.monotonic()

@@ -17,6 +17,7 @@ from torchrl_gpu.callbacks.overhead import HookTimer, TimeBudget
 from torchrl_gpu.callbacks.run_curves import CurveLogger, follow, unfollow
 from torchrl_gpu.envs.viewable import Viewable, viewable
 from torchrl_gpu.evaluation.decisions import decisions_of
+from torchrl_gpu.sections import in_section
 from torchrl_gpu.streaming.web.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -177,6 +178,7 @@ class FrameStream(Callback):
 
     # -- pictures ---------------------------------------------------------------------------------------------------
 
+    @in_section("viewers")
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         """Shows what somebody wants to see, or, now and then, what somebody may want to."""
         if self.server is None:

@@ -10,6 +10,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torchrl_gpu.callbacks.logger_guard import outlives
 from torchrl_gpu.envs.packing.viewer import contact_sheet
 from torchrl_gpu.evaluation.episodes import has_pictures
+from torchrl_gpu.sections import in_section
 
 
 class EvaluationPictures(Callback):
@@ -31,6 +32,7 @@ class EvaluationPictures(Callback):
             got = type(pl_module.env).__name__
             raise ValueError(f"EvaluationPictures: want an environment with pictures; got {got}")
 
+    @in_section("validation")
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any
     ) -> None:

@@ -38,7 +38,7 @@ class Throughput(Callback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         """Logs the rates since the last reading."""
         self._steps += 1
-        if self._steps % self.every_n_steps or self._last is None:
+        if self._steps % self.every_n_steps or self._last is None or trainer.barebones:
             return
         now = self._read(trainer, pl_module)
         seconds, frames, updates, episodes = (b - a for a, b in zip(self._last, now, strict=True))

@@ -30,14 +30,15 @@ def is_for_user(error: BaseException) -> bool:
         return True
     if isinstance(root, ModuleNotFoundError):
         return (root.name or "").partition(".")[0] != "torchrl_gpu"
-    torch, exceptions = map(sys.modules.get, ("torch", "lightning.fabric.utilities.exceptions"))
     if isinstance(root, MemoryError) or (isinstance(root, RuntimeError) and _NO_MEMORY.search(str(root))):
         return True
     if isinstance(root, OSError) and root.errno in _OF_THE_DISK:
         return True
+    names = ("torch", "lightning.fabric.utilities.exceptions", "lightning.fabric.utilities.spike")
+    torch, exceptions, spike = map(sys.modules.get, names)
     finite = sys.modules.get("torchrl_gpu.training.finite")
     loaded: list[Any] = [torch and torch.OutOfMemoryError, exceptions and exceptions.MisconfigurationException]
-    loaded.append(finite and finite.Diverged)
+    loaded += [spike and spike.TrainingSpikeException, finite and finite.Diverged]
     return isinstance(root, (*_MENDABLE, *filter(None, loaded)))
 
 

@@ -6,10 +6,12 @@ import copy
 import logging
 import os
 import warnings
+from enum import Enum
 from typing import Any
 
+from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelSummary, ProgressBar
+from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -28,6 +30,12 @@ _NOISE = (
     "Seed set to",  # which stands in the config that is saved
     "Trainer already configured with model summary callbacks",
 )
+_ROLES: dict[str, type[Callback]] = {
+    "enable_progress_bar": ProgressBar,
+    "enable_model_summary": ModelSummary,
+    "enable_checkpointing": Checkpoint,
+}
+"""What each of the Trainer's switches is about."""
 _NO_NEWS = (
     "`LightningModule.configure_optimizers` returned `None`",  # tables have no gradients
     ".*does not have many workers",  # rollouts are made inside the training step: the loader only counts
@@ -91,6 +99,7 @@ class PackageCLI(LightningCLI):
             if not is_for_user(error):
                 raise
             raise ValueError(one_line(error, self._option_names())) from error
+        _plain_strings(self.config)
 
     def _option_names(self) -> list[str]:
         actions = self._subcommand_parsers[self.name]._actions
@@ -162,32 +171,48 @@ class PackageCLI(LightningCLI):
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Callback]) -> Trainer:
         """Adds this package's progress bar and summary where the config has none and does not switch them off, and what
-        guards a run: against weights that are no numbers, and loggers that fail."""
+        guards a run: against weights that are no numbers, and loggers that fail.
+
+        What is switched off goes, whichever config names it, rather than be refused as Lightning would: checkpoints,
+        progress bars and summaries, and with `barebones` all of these, the guards and the loggers.
+        """
         from torchrl_gpu.callbacks.divergence import Divergence
         from torchrl_gpu.callbacks.logger_guard import LoggerGuard
         from torchrl_gpu.callbacks.progress import RunProgress
         from torchrl_gpu.callbacks.summary import NetworkSummary
 
+        if config.get("barebones"):
+            config.update({switch: False for switch in _ROLES} | {"logger": False, "log_every_n_steps": 0})
+            config["num_sanity_val_steps"] = 0
         given = config.get("callbacks") or []
         given = [*(given if isinstance(given, list) else [given]), *callbacks]
-        defaults = (
-            ("enable_progress_bar", ProgressBar, RunProgress),
-            ("enable_model_summary", ModelSummary, NetworkSummary),
-        )
-        for switch, role, default in defaults:
-            if config.get(switch) is not False and not any(isinstance(each, role) for each in given):
-                callbacks = [*callbacks, default()]
-        for guard in (Divergence, LoggerGuard):
+        off = tuple(role for switch, role in _ROLES.items() if config.get(switch) is False)
+        given = [each for each in given if not isinstance(each, off)]
+        for switch, default in (("enable_progress_bar", RunProgress), ("enable_model_summary", NetworkSummary)):
+            if config.get(switch) is not False and not any(isinstance(each, _ROLES[switch]) for each in given):
+                given.append(default())
+        for guard in () if config.get("barebones") else (Divergence, LoggerGuard):
             if not any(isinstance(each, guard) for each in given):
-                callbacks = [*callbacks, guard()]
-        for each in [*given, *callbacks]:
+                given.append(guard())
+        for each in given:
             if isinstance(each, Divergence):
                 each.times = self.gone_back
-        return super()._instantiate_trainer(config, callbacks)
+        config["callbacks"] = given
+        return super()._instantiate_trainer(config, [])
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self.runs:
             super()._run_subcommand(subcommand)
+
+
+def _plain_strings(node: Any) -> None:
+    """Makes members of enums that are text into text, in place: Lightning's defaults hold some, and YAML has none."""
+    for key, value in list(vars(node).items() if isinstance(node, Namespace) else node.items()):
+        if isinstance(value, Enum) and isinstance(value, str):
+            node[key] = value.value
+        for inner in value if isinstance(value, list) else [value]:
+            if isinstance(inner, Namespace | dict):
+                _plain_strings(inner)
 
 
 def run(subcommand: str, args: list[str]) -> None:

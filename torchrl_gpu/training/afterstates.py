@@ -15,6 +15,7 @@ from torchrl_gpu.policies.packing.patch_tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.sections import in_section, section
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
 
@@ -118,12 +119,15 @@ class AfterstateLearning(EnvRun):
         """Goes on where a checkpoint was saved."""
         self.restore_run()
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Plays, and goes over what was played."""
+    @in_section("step")
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Plays, and goes over what was played; the error of the last sweep, for callbacks that look at it."""
         steps = self.play(self.policy, self.rollout_steps)
-        errors = [self._sweep(steps) for _ in range(self.updates_now(self.sweeps))]
+        with section("update"):
+            errors = [self._sweep(steps) for _ in range(self.updates_now(self.sweeps))]
         if self.logs_now:
             self.log_step({"loss": torch.stack(errors).mean(), **self.outcomes, "frames": self.frames})
+        return {"loss": errors[-1]} if errors else {}
 
     @torch.no_grad()
     def _sweep(self, steps: TensorDictBase) -> Tensor:

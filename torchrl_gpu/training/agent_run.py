@@ -143,3 +143,11 @@ class AgentRun(EnvRun):
         means = {name: torch.stack([each[name] for each in losses]).mean() for name in losses[0]}
         parts = {f"{name}_loss": mean for name, mean in means.items()} if len(means) > 1 else {}
         return {"loss": torch.stack(list(means.values())).sum(), **parts}
+
+
+def last_loss(losses: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The loss of the last of some updates, as Lightning gives it to callbacks such as `SpikeDetection`."""
+    if not losses:
+        return {}
+    first, *others = losses[-1].values()
+    return {"loss": torch.stack([first, *others]).sum() if others else first}

@@ -20,7 +20,9 @@ from torchrl_gpu.policies.agents.base import NetworkFactory
 from torchrl_gpu.policies.cloning import BCPolicy, Cloned, ClonedChoice
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.wrapper import PolicyWrapper
+from torchrl_gpu.sections import in_section, section
 from torchrl_gpu.training.demonstration_data import DemonstrationEpisodes, HeldOut
+from torchrl_gpu.training.lightning_callbacks import adapt_resumed
 from torchrl_gpu.training.run import PRECISIONS, EnvFactory, EnvRun, check_counts
 
 _CHUNK = 1024  # rows of validation that are looked at together
@@ -206,6 +208,8 @@ class BehaviourCloning(EnvRun):
     def on_fit_start(self) -> None:
         """Begins with no pass drawn."""
         self._has_logged = False
+        adapt_resumed(self.trainer)
+        self._clock = None
         self._pass: tuple[int, Tensor] | None = None
 
     def on_train_start(self) -> None:
@@ -221,14 +225,18 @@ class BehaviourCloning(EnvRun):
         together = self.batch_size * self.trainer.world_size
         return self._pass[1][place * together : (place + 1) * together][self.global_rank :: self.trainer.world_size]
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Updates."""
+    @in_section("step")
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Updates; the loss of the last update, for callbacks that look at it."""
         made = [self._update() for _ in range(self.updates_now(self.updates_per_step))]
         if self.logs_now:
             self.log_step({name: torch.stack([each[name] for each in made]).mean() for name in made[0]})
+        return {"loss": made[-1]["loss"]} if made else {}
 
+    @in_section("update")
     def _update(self) -> dict[str, Tensor]:
-        batch = self._batch(self._draw(self.trainer.global_step))
+        with section("replay"):
+            batch = self._batch(self._draw(self.trainer.global_step))
         self.note_batch(batch)
         scores = self.learner.scores(batch)
         means = {name: values.mean() for name, values in scores.items()}
@@ -240,6 +248,7 @@ class BehaviourCloning(EnvRun):
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
+    @in_section("validation")
     def validation_step(self, suite: Any, batch_idx: int) -> None:
         """Scores of the rows held back, or of a suite of episodes."""
         if not isinstance(suite, HeldOut):

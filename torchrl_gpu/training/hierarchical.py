@@ -19,6 +19,7 @@ from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker, PackerNetworks
 from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
 from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.sections import in_section, section
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
 from torchrl_gpu.training.replay.codecs import HeightmapCodec
@@ -207,8 +208,9 @@ class HierarchicalPacking(ReplayRun):
         """Fills the replay up to `warmup_frames` by the rules alone."""
         self.fill(lambda: self._play(self.rule), self.batch_size)
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Plays, then updates."""
+    @in_section("step")
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Plays, then updates; the loss of the last update, for callbacks that look at it."""
         self._play(self.both if self.joint else self.worker)
         losses = torch.stack([self._update() for _ in range(self.updates_now(self.updates_per_step))])
         if self.logs_now:
@@ -223,16 +225,20 @@ class HierarchicalPacking(ReplayRun):
                     "waste_slope": self.networks.waste_slope.detach(),
                 }
             )
+        return {"loss": losses[-1]}
 
     @torch.no_grad()
     def _play(self, packer: HierarchicalPacker) -> None:
         with set_exploration_type(ExplorationType.RANDOM):
             transitions = self.collect(packer, self.rollout_steps)
         if len(transitions):
-            self.replay.extend(transitions)
+            with section("replay"):
+                self.replay.extend(transitions)
 
+    @in_section("update")
     def _update(self) -> Tensor:
-        batch = self.codec.unpacked(self.replay.sample())
+        with section("replay"):
+            batch = self.codec.unpacked(self.replay.sample())
         self.note_batch(batch)
         step = self.trainer.global_step
         with_manager = self.joint and step % self.manager_period == 0

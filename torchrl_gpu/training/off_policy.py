@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
@@ -13,7 +14,8 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.video.from_clips import FromClips
 from torchrl_gpu.policies.video.settings import ClipEncoder
-from torchrl_gpu.training.agent_run import AgentFactory, AgentRun
+from torchrl_gpu.sections import in_section, section
+from torchrl_gpu.training.agent_run import AgentFactory, AgentRun, last_loss
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.out_of_memory import Share, advice
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
@@ -146,13 +148,15 @@ class OffPolicy(AgentRun, ReplayRun):
         """Fills the replay up to `warmup_frames`; a resumed run has it from beside its checkpoint."""
         self.fill(self._play, self.batch_size)
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Plays, then updates."""
+    @in_section("step")
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Plays, then updates; the loss of the last update, for callbacks that look at it."""
         self._play()
         with advice(type(self).__name__, self.env.device, self.batch_size, self._replay_share):
             losses = [self._update() for _ in range(self.updates_now(self.updates_per_step))]
         if self.logs_now:
             self.log_step(self.mean_losses(losses) | {**self.outcomes, **self.agent.metrics, "frames": self.frames})
+        return last_loss(losses)
 
     def _replay_share(self) -> Share:
         taken = self.replay.num_bytes if isinstance(self.replay, DeviceReplay) else 0
@@ -163,11 +167,22 @@ class OffPolicy(AgentRun, ReplayRun):
         with set_exploration_type(ExplorationType.RANDOM):
             transitions = self.collect(self.policy, self.rollout_steps)
         if len(transitions):
-            index = self.replay.extend(transitions)
-            if self.group:
-                cast("DeviceReplay", self.replay).leave_out(index, ~transitions["active"])
+            with section("replay"):
+                index = self.replay.extend(transitions)
+                if self.group:
+                    cast("DeviceReplay", self.replay).leave_out(index, ~transitions["active"])
 
     def _update(self) -> dict[str, Tensor]:
+        with section("replay"):
+            batch = self._sample()
+        with section("update"):
+            losses = self.learn(batch)
+        if "index" in batch.keys():  # noqa: SIM118  # of a tensordict
+            with section("replay"):
+                self.replay.update_priority(batch["index"], batch["td_error"])
+        return losses
+
+    def _sample(self) -> TensorDictBase:
         set_updates = getattr(self.replay, "set_updates", None)
         if set_updates is not None:
             set_updates(self.trainer.global_step)
@@ -175,7 +190,4 @@ class OffPolicy(AgentRun, ReplayRun):
         for part in (batch, batch["next"]):
             self.env.restore(part, self.replay)
         batch["next", "reward"] = batch["next", "reward"] * self.reward_scale
-        losses = self.learn(batch)
-        if "index" in batch.keys():  # noqa: SIM118  # of a tensordict
-            self.replay.update_priority(batch["index"], batch["td_error"])
-        return losses
+        return batch

@@ -13,7 +13,8 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.policies.agents.ppo import PPO
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.training.agent_run import AgentFactory, AgentRun
+from torchrl_gpu.sections import in_section, section
+from torchrl_gpu.training.agent_run import AgentFactory, AgentRun, last_loss
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, check_counts
 
@@ -109,20 +110,24 @@ class OnPolicy(AgentRun):
         """Goes on where a checkpoint was saved."""
         self.restore_run()
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
-        """Plays, values what was played, and learns from it."""
+    @in_section("step")
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        """Plays, values what was played, and learns from it; the loss of the last update, for callbacks."""
         sample = self._sample()
         most = self.updates_now(self.epochs * self.minibatches)
-        losses = [self.learn(rows) for _, rows in zip(range(most), self._batches(sample), strict=False)]
+        with section("update"):
+            losses = [self.learn(rows) for _, rows in zip(range(most), self._batches(sample), strict=False)]
         if self.logs_now:
             self.log_step(self.mean_losses(losses) | {**self.outcomes, **self.agent.metrics, "frames": self.frames})
+        return last_loss(losses)
 
     def _sample(self) -> TensorDictBase:
         """A rollout of all environments with its advantages, (N·T,)."""
         with set_exploration_type(ExplorationType.RANDOM):
             steps = self.play(self.policy, self.rollout_steps)
         after = steps["next"]
-        return self.agent.estimate(steps.set("next", after.set("reward", after["reward"] * self.reward_scale)))
+        with section("update"):
+            return self.agent.estimate(steps.set("next", after.set("reward", after["reward"] * self.reward_scale)))
 
     def _batches(self, sample: TensorDictBase) -> Iterator[TensorDictBase]:
         """Every row once in each epoch; those that do not count are spread evenly over the batches."""

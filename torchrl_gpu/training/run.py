@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.utilities import rank_zero_info
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -20,10 +20,13 @@ from torchrl_gpu.arguments import shown, whole
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.generators import random_state, set_random_state
 from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.sections import LOGGING, Clock, in_section, section, start_clock, stop_clock, summary
+from torchrl_gpu.training.averaging import RunAveraging
 from torchrl_gpu.training.checkpoint_files import read_entry, read_part
 from torchrl_gpu.training.collect.episodes import EpisodeMeter
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.data import suite_of
+from torchrl_gpu.training.lightning_callbacks import adapt_callbacks, adapt_resumed, check_trainer
 from torchrl_gpu.training.loaders import StepLoader, single_batch
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 from torchrl_gpu.training.resumed_options import changed_options, check_replay_options, news
@@ -59,6 +62,8 @@ class EnvRun(LightningModule):
     _changed: Mapping[str, tuple[Any, Any]] = {}
     run_config: dict[str, Any] | None = None
     """The resolved configuration as plain data, where the command line made this module."""
+
+    _clock: Clock | None = None
 
     def __init__(self, env: EnvFactory | BatchedEnv) -> None:
         super().__init__()
@@ -156,6 +161,17 @@ class EnvRun(LightningModule):
 
     # -- playing ----------------------------------------------------------------------------------------------------
 
+    def configure_callbacks(self) -> list[Callback]:
+        """None of its own; some of Lightning's are made to fit, see `adapt_callbacks`.
+
+        Raises:
+            ValueError: The Trainer has something that cannot work with this module.
+        """
+        if self.trainer.state.fn == "fit":
+            check_trainer(type(self).__name__, self.trainer)
+        adapt_callbacks(self.trainer)
+        return []
+
     def setup(self, stage: str) -> None:
         """Makes the environment on the device that the Trainer chose, each process' with episodes of its own.
 
@@ -181,7 +197,23 @@ class EnvRun(LightningModule):
     def on_fit_start(self) -> None:
         """Begins to count episodes; a subclass makes its `rollout` besides."""
         self._has_logged = False
+        adapt_resumed(self.trainer)
+        self._clock = None
         self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Starts the clock of the run, behind what fills the replay."""
+        if self._clock is None:
+            self._clock = start_clock()
+
+    def on_train_end(self) -> None:
+        """Says what the time went to, and takes averaged weights, if any: the last checkpoint is saved by now."""
+        if self._clock is not None:
+            rank_zero_info(f"{type(self).__name__}: {summary(self._clock.read())}")
+            stop_clock()
+        for callback in cast("Any", self.trainer).callbacks:
+            if isinstance(callback, RunAveraging):
+                callback.finish(self)
 
     def collect(self, policy: Policy, steps: int) -> TensorDictBase:
         """Plays on and counts; transitions (B,), none while fewer steps than a return needs have been played."""
@@ -207,9 +239,11 @@ class EnvRun(LightningModule):
         """Whether somebody looks at what this training step logs.
 
         That is: where the loggers are given it, see `trainer.log_every_n_steps`, in the first and the last step of a
-        run, and in the last one of an epoch.
+        run, and in the last one of an epoch; never where the Trainer is `barebones`.
         """
         trainer = self.trainer
+        if trainer.barebones:
+            return False
         to_loggers = trainer._logger_connector.should_update_logs or trainer.fast_dev_run  # type: ignore[attr-defined]
         ends = trainer.is_last_batch or 0 < trainer.max_steps <= trainer.global_step
         return bool(to_loggers or ends or not self._has_logged)
@@ -220,12 +254,18 @@ class EnvRun(LightningModule):
         The device is waited for once, and not once for each value, as Lightning would: it is given what is on the host.
         Called where `logs_now`.
         """
+        with section(LOGGING):
+            self._log_step(values)
+
+    def _log_step(self, values: Mapping[str, Tensor | float]) -> None:
         self._has_logged = True
         tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         together = torch.stack([value.detach() for value in tensors.values()])
         if self.trainer.world_size > 1:
             together = cast("Tensor", self.trainer.strategy.reduce(together, reduce_op="mean"))
-        read = dict(zip(tensors, together.cpu(), strict=True))
+        with section("transfer"):
+            on_cpu = together.cpu()
+        read = dict(zip(tensors, on_cpu, strict=True))
         for name, value in values.items():
             on_host = read[name] if name in read else torch.tensor(float(value))
             self.log(f"train/{name}", on_host, prog_bar=name == "loss")
@@ -363,6 +403,7 @@ class EnvRun(LightningModule):
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
+    @in_section("validation")
     def validation_step(self, suite: Any, batch_idx: int) -> None:
         """Plays the suite's episodes greedily and logs its scores."""
         scores = suite.play(self.policy_for(suite.env)).scores()

@@ -16,6 +16,7 @@ from torchrl.envs.utils import exploration_type
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.sections import section
 
 RESULTS: tuple[NestedKey, ...] = ("reward", "done", "terminated")
 
@@ -67,7 +68,10 @@ def play_steps(
     outcomes = [*RESULTS, *env.outcomes] if outcomes is None else outcomes
     made = []
     for _ in range(steps):
-        stepped, current = env.step_and_maybe_reset(policy(current))
+        with section("policy"):
+            acted = policy(current)
+        with section("environment"):
+            stepped, current = env.step_and_maybe_reset(acted)
         kept = stepped.select(*keys, *decisions)
         kept["next"] = stepped["next"].select(*keys, *outcomes, strict=False)
         made.append(kept)
@@ -144,8 +148,9 @@ class GraphedRollout:
         graph = self._graph_for_now(self._capture)
         if graph is None:
             return self._play(), self._showing()
-        graph.replay()
-        return graph.result.clone() if copy else graph.result, self._showing()
+        with section("rollout graph"):
+            graph.replay()
+            return graph.result.clone() if copy else graph.result, self._showing()
 
     def _take_in(self, current: TensorDictBase) -> None:
         state, shown = self.env._env_state(), {key: current.get(key) for key in self._shown_keys}

@@ -13,6 +13,7 @@ from torchrl_gpu.arguments import shown
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.entries import Bounds, Entry, check_entries, entries_of, flat_entries
 from torchrl_gpu.policies.policy import Policy
+from torchrl_gpu.sections import section
 from torchrl_gpu.training.collect.graphed import RESULTS, GraphedRollout, play_steps
 
 
@@ -78,10 +79,11 @@ class Rollout:
             ends, the environment's outcomes and the observations kept.
         """
         trajectories, fresh = self.play(policy, steps)
-        kept = self._packed(trajectories)
-        joined = kept if self.pending is None else torch.cat([self.pending, kept], 1)
-        self.pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
-        return n_step(joined, self.n_steps, self.gamma).flatten(), fresh
+        with section("replay"):
+            kept = self._packed(trajectories)
+            joined = kept if self.pending is None else torch.cat([self.pending, kept], 1)
+            self.pending = joined[:, max(0, joined.shape[1] - self.n_steps + 1) :]
+            return n_step(joined, self.n_steps, self.gamma).flatten(), fresh
 
     @torch.no_grad()
     def play(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:

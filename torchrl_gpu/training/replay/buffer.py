@@ -14,6 +14,7 @@ from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.clips import STORED_KEYS
 from torchrl_gpu.envs.memory import Placement, place
+from torchrl_gpu.sections import section
 from torchrl_gpu.staging import Staging
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 
@@ -158,12 +159,17 @@ class HostStorage(LazyTensorStorage):
     def get(self, index: Any) -> Any:
         """Transitions by index, on the device."""
         found = super().get(index.cpu() if isinstance(index, Tensor) else index)
-        return self._stage(found) if isinstance(index, Tensor) else found  # a slice, to be saved
+        if not isinstance(index, Tensor):  # a slice, to be saved
+            return found
+        with section("transfer"):
+            return self._stage(found)
 
     def set(self, cursor: Any, data: Any, **kwargs: Any) -> None:
         """Writes transitions that are on any device."""
         cursor = cursor.cpu() if isinstance(cursor, Tensor) else cursor
-        super().set(cursor, data.to("cpu") if isinstance(data, TensorDictBase) else data, **kwargs)
+        with section("transfer"):
+            data = data.to("cpu") if isinstance(data, TensorDictBase) else data
+        super().set(cursor, data, **kwargs)
 
 
 def replay_buffer(

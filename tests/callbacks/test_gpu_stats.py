@@ -1,0 +1,158 @@
+"""Figures of the machine: means by hand, what a run logs, and the warning of an idle GPU with its cause."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.tiny import fit, module
+from torchrl_gpu.callbacks import GpuStats
+from torchrl_gpu.callbacks import gpu_stats as gpu_stats_module
+from torchrl_gpu.callbacks.gpu_stats import idle_message
+from torchrl_gpu.callbacks.sampler import UTILIZATION, ProcessReader, Sampler, read_gpu
+from torchrl_gpu.sections import OUTSIDE
+
+CPU = torch.device("cpu")
+FOREVER_S = 1e6  # between readings of the thread: the tests read themselves
+
+
+@pytest.fixture
+def read() -> list[dict[str, float]]:
+    """What the next readings give."""
+    return []
+
+
+@pytest.fixture
+def sampler(read: list[dict[str, float]]) -> Any:
+    made = Sampler(lambda device: read.pop(0), CPU, FOREVER_S)
+    yield made
+    made.stop()
+
+
+def test_means_since_the_last_time(sampler: Sampler, read: list[dict[str, float]]) -> None:
+    read += [{UTILIZATION: 10.0, "x": 1.0}, {UTILIZATION: 30.0, "x": 2.0}, {UTILIZATION: 80.0, "x": 5.0}]
+    sampler.sample()
+    sampler.sample()
+    assert sampler.means() == {UTILIZATION: 20.0, "x": 1.5}
+    assert sampler.means() == {}
+    sampler.sample()
+    assert sampler.means() == {UTILIZATION: 80.0, "x": 5.0}
+    assert sampler.take_busy() == [10.0, 30.0, 80.0]
+
+
+def test_an_error_of_the_driver_is_one_warning() -> None:
+    def broken(device: torch.device) -> dict[str, float]:
+        raise RuntimeError("no driver")
+
+    sampler = Sampler(broken, CPU, 1e-3)
+    sampler._thread.join(timeout=30)
+    with pytest.warns(UserWarning, match="the device cannot be asked any more: RuntimeError: no driver"):
+        assert sampler.means() == {}
+    assert sampler.means() == {}
+    sampler.stop()
+
+
+def test_figures_of_a_gpu_are_in_the_units_of_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"utilization": 37, "device_memory_used": 3 * 2**29, "power_draw": 250_500, "temperature": 61}
+    for name, value in given.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert read_gpu(torch.device("cuda:0")) == {
+        UTILIZATION: 37.0,
+        "gpu_memory_gib": 1.5,
+        "gpu_power_w": 250.5,
+        "gpu_temperature_c": 61.0,
+    }
+
+
+def test_figures_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = {"monotonic": 10.0, "process_time": 3.0}
+    for name in clocks:
+        monkeypatch.setattr(f"time.{name}", lambda name=name: clocks[name])
+    reader = ProcessReader()
+    clocks.update(monotonic=14.0, process_time=5.0)
+    found = reader(CPU)
+    assert found["cpu_percent"] == 50.0
+    assert 0.01 < found["memory_gib"] < 1000
+
+
+def test_a_run_logs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = threading.Event()
+
+    def read(self: ProcessReader, device: torch.device) -> dict[str, float]:
+        taken.set()
+        return {"cpu_percent": 42.0}
+
+    class Patient(GpuStats):
+        """Logs no earlier than there is a reading."""
+
+        def on_train_batch_end(self, *args: Any) -> None:
+            assert taken.wait(timeout=30)
+            super().on_train_batch_end(*args)
+
+    monkeypatch.setattr(ProcessReader, "__call__", read)
+    run = fit(module(), tmp_path, 6, Patient(every_s=1e-3), enable_checkpointing=False)
+    assert float(run.trainer.callback_metrics["machine/cpu_percent"]) == 42.0
+    assert not [thread for thread in threading.enumerate() if thread.name == "GpuStats"]
+
+
+def test_an_idle_gpu_is_told_of_once_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"environment": 5.0, "update": 1.0}
+    monkeypatch.setattr(gpu_stats_module, "running_clock", lambda: SimpleNamespace(read=lambda: dict(seconds)))
+    stats = GpuStats(every_s=1.0, idle=0.2, idle_after_s=3.0)
+    stats._look_for_idling([15.0, 10.0])  # too little to tell
+    with pytest.warns(UserWarning, match="GpuStats") as caught:
+        stats._look_for_idling([14.0])
+    (said,) = [str(each.message) for each in caught]
+    assert said.startswith("GpuStats: the GPU was busy for 13% of the time; the host's went to environment 83%, update")
+    assert said.endswith("try more environments, --model.env.num_envs, or --model.cuda_graphs true")
+    stats._look_for_idling([0.0] * 3)  # a second warning would be an error here
+
+
+def test_the_cause_is_that_of_the_last_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"environment": 50.0, "saving": 0.0}
+    monkeypatch.setattr(gpu_stats_module, "running_clock", lambda: SimpleNamespace(read=lambda: dict(seconds)))
+    stats = GpuStats(every_s=1.0, idle=0.2, idle_after_s=3.0)
+    stats._look_for_idling([90.0] * 3)  # busy
+    seconds.update(environment=51.0, saving=9.0)
+    with pytest.warns(UserWarning, match=r"the host's went to saving 90%, environment 10%: try EpisodeCheckpoint"):
+        stats._look_for_idling([1.0] * 3)
+
+
+@pytest.mark.parametrize("name", ["environment", "policy", "replay", "update", "transfer", "logging", "validation"])
+def test_each_cause_has_its_advice(name: str) -> None:
+    assert f"{name} 75%" in (said := idle_message(0.1, {name: 3.0, "saving": 1.0}))
+    assert said.partition(": try ")[2]
+
+
+def test_loops_and_viewers_have_theirs() -> None:
+    assert idle_message(0.1, {OUTSIDE: 1.0}).endswith("try more updates_per_step or rollout_steps in a training step")
+    assert idle_message(0.1, {"viewers": 1.0}).endswith("try FrameStream with a smaller most_share")
+    assert idle_message(0.1, {"rollout graph": 1.0}).endswith("--model.graph_updates true")
+
+
+def test_without_nvml_a_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    strategy = SimpleNamespace(root_device=torch.device("cuda:0"))
+    trainer: Any = SimpleNamespace(fast_dev_run=False, strategy=strategy)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'torchrl_gpu\[monitor\]'; got no module pynvml"):
+        GpuStats().on_fit_start(trainer, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"every_s": 0.0}, "want every_s above 0"),
+        ({"every_s": 2.0, "idle_after_s": 1.0}, "got 2.0 and 1.0"),
+        ({"idle": 20.0}, "idle must lie in"),
+    ],
+)
+def test_numbers_that_cannot_work(arguments: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match="GpuStats: ") as caught:
+        GpuStats(**arguments)
+    assert said in str(caught.value)

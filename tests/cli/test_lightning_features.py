@@ -1,0 +1,294 @@
+"""Lightning's own callbacks, loggers, precisions, profilers and flags, each through the command line on a tiny run.
+
+Each works or ends with one line. What a new version of Lightning brings makes `test_nothing_of_lightnings_is_left_out`
+fail until it is listed here, and in the table of docs/training.md.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from lightning.fabric.connector import _PRECISION_INPUT_STR, _PRECISION_INPUT_STR_ALIAS
+from lightning.pytorch import Trainer, callbacks, loggers, profilers
+
+from tests.training.tiny import dqn, packing_env
+from torchrl_gpu import cli
+from torchrl_gpu.policies import PlacementScores
+from torchrl_gpu.training import DeviceReplay, OffPolicy
+
+# What Lightning itself has to say of each, such as that float16 is bfloat16 on a CPU, is not looked at here.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "lightning.pytorch"
+CSV = {"class_path": f"{PACKAGE}.loggers.CSVLogger", "init_args": {"save_dir": "csv"}}
+TENSORBOARD = {"class_path": f"{PACKAGE}.loggers.TensorBoardLogger", "init_args": {"save_dir": "tensorboard"}}
+SAVER = {"class_path": "torchrl_gpu.callbacks.EpisodeCheckpoint", "init_args": {"monitor": "val/utilization"}}
+NO_OPTIMIZER = "as the module steps its own optimizer"
+FLOAT32 = "want trainer.precision 32-true, bf16-mixed, 16-mixed, as observations and rewards are float32"
+Expected = str | None  # part of the one line; None where it works
+
+CALLBACKS: dict[str, tuple[dict[str, Any], Expected]] = {
+    "BackboneFinetuning": ({}, "want --model.learning_rates, which sets rates by loss, as agents have no `backbone`"),
+    "BaseFinetuning": ({}, "want a class of your own that is made from it; got BaseFinetuning"),
+    "BasePredictionWriter": ({}, None),
+    "BatchSizeFinder": ({}, "want --model.batch_size, as batches are drawn on the device"),
+    "Callback": ({}, None),
+    "Checkpoint": ({}, None),
+    "DeviceStatsMonitor": ({}, None),
+    "EMAWeightAveraging": ({"decay": 0.9}, None),
+    "EarlyStopping": ({"monitor": "val/utilization", "mode": "max"}, None),
+    "GradientAccumulationScheduler": ({"scheduling": {0: 2}}, NO_OPTIMIZER),
+    "LambdaCallback": ({}, None),
+    "LearningRateFinder": ({}, "want --model.optimizer.lr, as the loss of an agent does not tell which rate is good"),
+    "LearningRateMonitor": ({}, None),
+    "ModelCheckpoint": ({"dirpath": "theirs"}, None),
+    "ModelPruning": ({"pruning_fn": "l1_unstructured"}, "want weights under their own names"),
+    "ModelSummary": ({}, None),
+    "OnExceptionCheckpoint": ({"dirpath": "theirs"}, None),
+    "ProgressBar": ({}, None),
+    "RichModelSummary": ({}, None),
+    "RichProgressBar": ({}, None),
+    "SpikeDetection": ({"warmup": 1000}, None),
+    "StochasticWeightAveraging": ({"swa_lrs": 0.01}, f"want {PACKAGE}.callbacks.WeightAveraging"),
+    "TQDMProgressBar": ({}, None),
+    "ThroughputMonitor": ({"batch_size_fn": f"{__name__}.take_one"}, None),
+    "Timer": ({"duration": "00:01:00:00"}, None),
+    "WeightAveraging": ({}, None),
+}
+LOGGERS: dict[str, tuple[dict[str, Any], Expected]] = {
+    "CSVLogger": ({"save_dir": "csv"}, None),
+    "CometLogger": ({}, "comet-ml"),
+    "LitLogger": ({}, "trainer.logger"),
+    "MLFlowLogger": ({}, "mlflow"),
+    "TensorBoardLogger": ({"save_dir": "tensorboard"}, None),
+    "WandbLogger": ({}, "wandb"),
+}
+PRECISIONS: dict[str, Expected] = {
+    **dict.fromkeys(("32-true", "32", "bf16-mixed", "bf16", "16-mixed", "16")),
+    **dict.fromkeys(("64-true", "64", "bf16-true", "16-true"), FLOAT32),
+    **dict.fromkeys(("transformer-engine", "transformer-engine-float16"), "transformer_engine"),
+}
+PROFILERS: dict[str, Expected] = {"simple": None, "advanced": None, "pytorch": None, "xla": "torch_xla"}
+PROFILER_CLASSES = {"SimpleProfiler", "AdvancedProfiler", "PyTorchProfiler", "XLAProfiler"}
+BASES = {"Logger", "Profiler", "PassThroughProfiler"}  # to be made one's own
+FLAGS: dict[str, list[tuple[Any, Expected]]] = {
+    "accelerator": [("cpu", None)],
+    "accumulate_grad_batches": [(2, f"want --model.batch_size, {NO_OPTIMIZER}; got trainer.accumulate_grad_batches 2")],
+    "barebones": [(True, None)],
+    "benchmark": [(True, None)],
+    "check_val_every_n_epoch": [(2, None)],
+    "default_root_dir": [("elsewhere", None)],
+    "detect_anomaly": [(True, None)],
+    "deterministic": [(True, None), ("warn", None)],
+    "devices": [(1, None)],
+    "enable_autolog_hparams": [(False, None)],
+    "enable_checkpointing": [(False, None)],
+    "enable_model_summary": [(False, None)],
+    "enable_progress_bar": [(False, None)],
+    "fast_dev_run": [(True, None), (2, None)],
+    "gradient_clip_algorithm": [("norm", None)],
+    "gradient_clip_val": [(0.5, f"want --model.max_grad_norm, {NO_OPTIMIZER}; got trainer.gradient_clip_val 0.5")],
+    "inference_mode": [(False, None)],
+    "limit_predict_batches": [(1, None)],
+    "limit_test_batches": [(1, None)],
+    "limit_train_batches": [(1, None), (0.5, None)],
+    "limit_val_batches": [(0, None), (1, None)],
+    "log_every_n_steps": [(2, None)],
+    "max_epochs": [(1, None)],
+    "max_steps": [(2, None)],
+    "max_time": [("00:00:01:00", None)],
+    "min_epochs": [(1, None)],
+    "min_steps": [(2, None)],
+    "model_registry": [("registry", None)],
+    "num_nodes": [(1, None)],
+    "num_sanity_val_steps": [(1, None)],
+    "overfit_batches": [(1, None)],
+    "plugins": [(None, None)],
+    "reload_dataloaders_every_n_epochs": [(1, None)],
+    "strategy": [("auto", None)],
+    "sync_batchnorm": [(True, None)],
+    "use_distributed_sampler": [(False, None)],
+    "val_check_interval": [(1, None), (0.5, None)],
+}
+ELSEWHERE = {"self", "callbacks", "logger", "precision", "profiler"}  # of the Trainer's arguments
+
+SHIPPED: dict[str, dict[str, Any]] = {
+    "packing.yaml": {"tables": {"init_args": {"patches": ["2x2"]}}, "rollout_steps": 4},
+    "ppo_packing.yaml": {
+        "agent": {"init_args": {name: {"init_args": {"channels": 4, "blocks": 1}} for name in ("actor", "critic")}},
+        "rollout_steps": 4,
+        "epochs": 1,
+        "minibatches": 1,
+    },
+}
+Fit = Callable[..., str | None]
+
+
+class TinyPacking(OffPolicy):
+    """`tests.training.tiny` as a class of one name, which is parsed in a moment."""
+
+    def __init__(self) -> None:
+        agent = partial(dqn, network=partial(PlacementScores, channels=2, blocks=1))
+        replay = partial(DeviceReplay, capacity=64)
+        super().__init__(packing_env(4), agent, replay=replay, updates_per_step=1, batch_size=4, warmup_frames=8)
+
+
+@pytest.fixture
+def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Fit:
+    """Runs four updates with what a Trainer is to have besides; the one line of an error, None where there is none."""
+
+    def run(trainer: dict[str, Any], shipped: str | None = None, *args: str) -> str | None:
+        trainer = {"accelerator": "cpu", "max_steps": 4, "log_every_n_steps": 1, "logger": False, **trainer}
+        small: dict[str, Any] = {
+            "trainer": {"default_root_dir": "run", "callbacks": [SAVER], **trainer},
+            "model": {"class_path": f"{__name__}.TinyPacking"},
+            "data": {"class_path": "torchrl_gpu.training.PackingEpisodes"},
+        }
+        if shipped is not None:
+            env = {"num_envs": 4, "bin_size": [5.0, 5.0, 5.0], "resolution": 5}
+            items = {"max_side": 3} if shipped == "packing.yaml" else {"max_side": 3, "pool": 4}
+            small["model"] = {"init_args": {"env": {"init_args": {**env, "items": {"init_args": items}}}}}
+            small["model"]["init_args"] |= SHIPPED[shipped]
+            small["data"] = {}
+        small["data"]["init_args"] = {"steps_per_epoch": 2, "num_val_episodes": 1, "batch_size": 1}
+        (tmp_path / "small.yaml").write_text(yaml.safe_dump(small), encoding="utf-8")
+        monkeypatch.chdir(tmp_path)
+        capfd.readouterr()
+        status = cli.main(["fit", *(["--config", shipped] if shipped else []), "--config", "small.yaml", *args])
+        if status is None:
+            return None
+        said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
+        assert (status, len(said)) == (2, 1)
+        return said[0].removeprefix("error: ")
+
+    return run
+
+
+def take_one(batch: Any) -> int:
+    """The number of samples of whatever Lightning calls a batch: here the number of a step, or a suite."""
+    return 1
+
+
+def check(said: str | None, expected: Expected) -> None:
+    assert said is None if expected is None else said is not None and expected in said
+
+
+def test_nothing_of_lightnings_is_left_out() -> None:
+    assert set(callbacks.__all__) == set(CALLBACKS)
+    assert set(loggers.__all__) == {*LOGGERS, *(BASES & set(loggers.__all__))}
+    assert set(profilers.__all__) == {*PROFILER_CLASSES, *(BASES & set(profilers.__all__))}
+    assert {*get_args(_PRECISION_INPUT_STR), *get_args(_PRECISION_INPUT_STR_ALIAS)} == set(PRECISIONS)
+    assert set(inspect.signature(Trainer.__init__).parameters) - ELSEWHERE == set(FLAGS)
+
+
+def test_the_table_of_the_documentation_has_all_of_it() -> None:
+    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    names = [*CALLBACKS, *LOGGERS, *FLAGS, *(name for name in PRECISIONS if not name.isdigit()), *PROFILERS]
+    assert [name for name in names if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_callback(fit: Fit, name: str) -> None:
+    arguments, expected = CALLBACKS[name]
+    added = {"class_path": f"{PACKAGE}.callbacks.{name}", "init_args": arguments}
+    check(fit({"callbacks": [added], "logger": CSV}), expected)
+
+
+@pytest.mark.parametrize("name", ["EarlyStopping", "ModelCheckpoint", "SpikeDetection", "Timer", "WeightAveraging"])
+def test_callback_goes_on_from_a_checkpoint(fit: Fit, name: str) -> None:
+    added = {"class_path": f"{PACKAGE}.callbacks.{name}", "init_args": CALLBACKS[name][0]}
+    assert fit({"callbacks": [added, SAVER]}) is None
+    assert fit({"callbacks": [added, SAVER], "max_steps": 6}, None, "--ckpt_path", "last") is None
+
+
+@pytest.mark.parametrize("config", ["packing.yaml", "ppo_packing.yaml"])
+@pytest.mark.parametrize("name", ["EMAWeightAveraging", "LearningRateMonitor", "SpikeDetection", "DeviceStatsMonitor"])
+def test_callback_with_another_learner(fit: Fit, name: str, config: str) -> None:
+    arguments, expected = CALLBACKS[name]
+    added = {"class_path": f"{PACKAGE}.callbacks.{name}", "init_args": arguments}
+    check(fit({"callbacks": [added], "logger": CSV}, config), expected)
+
+
+@pytest.mark.parametrize("name", LOGGERS)
+def test_logger(fit: Fit, name: str) -> None:
+    arguments, expected = LOGGERS[name]
+    check(fit({"logger": {"class_path": f"{PACKAGE}.loggers.{name}", "init_args": arguments}}), expected)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_precision(fit: Fit, precision: str) -> None:
+    check(fit({"precision": precision}), PRECISIONS[precision])
+
+
+@pytest.mark.parametrize("config", ["packing.yaml", "ppo_packing.yaml"])
+@pytest.mark.parametrize("precision", ["bf16-mixed", "64-true"])
+def test_precision_with_another_learner(fit: Fit, precision: str, config: str) -> None:
+    check(fit({"precision": precision}, config), PRECISIONS[precision])
+
+
+@pytest.mark.parametrize("profiler", PROFILERS)
+def test_profiler(fit: Fit, profiler: str) -> None:
+    check(fit({"profiler": profiler}), PROFILERS[profiler])
+
+
+def test_our_own_profiler_and_figures_of_the_machine(
+    fit: Fit, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    profiler = "--trainer.profiler=torchrl_gpu.profiling.StepProfiler"
+    stats = "--trainer.callbacks+=torchrl_gpu.callbacks.GpuStats"
+    assert fit({"max_steps": 9, "logger": CSV}, None, profiler, stats) is None
+    assert "StepProfiler: 6 training steps" in capfd.readouterr().out
+    assert len(list(tmp_path.rglob("steps.trace.json"))) == 1
+
+
+@pytest.mark.parametrize(("flag", "value", "expected"), [(flag, *each) for flag in FLAGS for each in FLAGS[flag]])
+def test_flag(fit: Fit, flag: str, value: Any, expected: Expected) -> None:
+    check(fit({flag: value}), expected)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "left"),
+    [
+        ({"fast_dev_run": True}, set()),
+        ({"barebones": True}, {"config.yaml"}),
+        ({"enable_checkpointing": False}, {"config.yaml"}),
+        ({"limit_val_batches": 0}, {"config.yaml", "last.ckpt"}),
+        ({}, {"config.yaml", "last.ckpt", "best.ckpt"}),
+    ],
+)
+def test_what_a_run_leaves(fit: Fit, tmp_path: Path, trainer: dict[str, Any], left: set[str]) -> None:
+    assert fit(trainer) is None
+    files = {path.name for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert {name for name in files if not name.endswith(".pt")} == left
+
+
+def test_a_spike_ends_a_run_with_one_line(fit: Fit) -> None:
+    spike = {"class_path": f"{PACKAGE}.callbacks.SpikeDetection", "init_args": {"warmup": 1, "rtol": None}}
+    spikes = [{"mode": mode, **spike["init_args"]} for mode in ("min", "max")]
+    said = [fit({"callbacks": [{**spike, "init_args": each}]}) for each in spikes]
+    assert [line for line in said if line is not None and line.startswith("Training spike detected in batch ")]
+
+
+def test_switches_win_over_what_a_config_names(fit: Fit, tmp_path: Path) -> None:
+    bar = {"class_path": f"{PACKAGE}.callbacks.RichProgressBar"}
+    off = {"enable_progress_bar": False, "enable_checkpointing": False}
+    assert fit({"callbacks": [bar, SAVER], **off}) is None
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+def test_the_timer_stands_in_the_config_that_is_saved(fit: Fit, tmp_path: Path) -> None:
+    timer = {"class_path": f"{PACKAGE}.callbacks.Timer", "init_args": {"duration": "00:01:00:00"}}
+    assert fit({"callbacks": [timer]}) is None
+    saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text(encoding="utf-8"))
+    assert saved["trainer"]["callbacks"][0]["init_args"] == {
+        "duration": "00:01:00:00",
+        "interval": "step",
+        "verbose": True,
+    }

@@ -1,0 +1,96 @@
+"""Averaged weights: the mean by hand, what validation and checkpoints see of it, and exact resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import EMAWeightAveraging, WeightAveraging
+from torch import nn
+
+from tests.training.resuming import differences, everything, last
+from tests.training.tiny import fit, module
+from torchrl_gpu.callbacks import EpisodeCheckpoint
+from torchrl_gpu.training.averaging import RunAveraging, WeightCopy
+
+WEIGHT = "agent.policy.module.0.module.stem.weight"
+
+
+class Notes(Callback):
+    """Keeps a weight after every training step, and as validation finds it."""
+
+    def __init__(self) -> None:
+        self.trained: list[torch.Tensor] = []
+        self.validated: list[torch.Tensor] = []
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+        self.trained.append(pl_module.state_dict()[WEIGHT].clone())
+
+    def on_validation_batch_start(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+        self.validated.append(pl_module.state_dict()[WEIGHT].clone())
+
+
+def test_the_average_by_hand(tmp_path: Path) -> None:
+    notes = Notes()
+    run = fit(module(), tmp_path, 6, notes, EMAWeightAveraging(decay=0.5), EpisodeCheckpoint())
+    first, second, third = notes.trained  # of two updates each
+    expected = 0.5 * (0.5 * first + 0.5 * second) + 0.5 * third
+    (validated,) = notes.validated
+    torch.testing.assert_close(validated, expected)
+    assert torch.equal(run.state_dict()[WEIGHT], validated)  # what is left of the run is the average
+    saved = torch.load(last(tmp_path), weights_only=True)
+    assert torch.equal(saved["state_dict"][WEIGHT], validated)
+    assert torch.equal(saved["current_model_state"][WEIGHT], third)
+    assert not torch.equal(third, validated)
+
+
+def test_plain_means_too(tmp_path: Path) -> None:
+    notes = Notes()
+    run = fit(module(), tmp_path, 6, notes, WeightAveraging())
+    torch.testing.assert_close(run.state_dict()[WEIGHT], torch.stack(notes.trained).mean(0))
+
+
+@pytest.mark.parametrize("period", [1, 3])
+def test_a_resumed_run_has_the_same_bits(tmp_path: Path, period: int) -> None:
+    def run(folder: Path, steps: int, ckpt_path: Path | None = None) -> dict[str, Any]:
+        averaging = EMAWeightAveraging(decay=0.7, update_every_n_steps=period)
+        fit(module(), folder, steps, averaging, EpisodeCheckpoint(most_share=None), ckpt_path=ckpt_path)
+        return everything(last(folder))
+
+    whole = run(tmp_path / "whole", 12)
+    run(tmp_path / "parts", 6)
+    parts = run(tmp_path / "parts", 12, last(tmp_path / "parts"))
+    assert differences(whole, parts) == []
+    assert {"current_model_state", "averaging_state"} <= set(whole)
+    assert differences(whole["state_dict"], whole["current_model_state"]) != []
+
+
+def test_a_period_that_no_training_step_ends_with_is_kept(tmp_path: Path) -> None:
+    run = fit(module(), tmp_path, 12, averaging := EMAWeightAveraging(update_every_n_steps=3))
+    (adopted,) = [each for each in run.trainer.callbacks if isinstance(each, RunAveraging)]
+    # updates 0, 3, 6 and 9 of twelve, in training steps of two: each in another one
+    assert adopted.asked is averaging
+    assert int(adopted._average_model.n_averaged) == 4
+
+
+def test_a_checkpoint_without_an_average_begins_one(tmp_path: Path) -> None:
+    fit(module(), tmp_path, 6, EpisodeCheckpoint())
+    with pytest.warns(UserWarning, match="not created with WeightAveraging"):
+        fit(module(), tmp_path, 12, EMAWeightAveraging(), EpisodeCheckpoint(), ckpt_path=last(tmp_path))
+    assert "averaging_state" in torch.load(last(tmp_path), weights_only=True)
+
+
+def test_a_copy_is_saved_under_the_names_of_what_is_copied() -> None:
+    shared = nn.Linear(2, 1)
+    whole = nn.ModuleDict({"one": shared, "other": shared, "norm": nn.BatchNorm1d(3)})
+    copied = WeightCopy(whole)
+    assert copied.state_dict().keys() == whole.state_dict().keys()
+    assert sum(1 for _ in copied.parameters()) == sum(1 for _ in whole.parameters()) == 4
+    with torch.no_grad():
+        shared.weight.fill_(7.0)
+    assert not torch.equal(copied.state_dict()["one.weight"], shared.weight)
+    copied.load_state_dict(whole.state_dict())
+    assert torch.equal(copied.state_dict()["other.weight"], shared.weight)

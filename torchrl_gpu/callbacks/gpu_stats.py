@@ -1,0 +1,125 @@
+"""What the machine does while a run trains, and why a GPU idles."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+from torchrl_gpu.callbacks.sampler import ProcessReader, Sampler, read_gpu
+from torchrl_gpu.sections import OUTSIDE, running_clock
+
+_ADVICE = {
+    "environment": "more environments, --model.env.num_envs, or --model.cuda_graphs true",
+    "policy": "more environments, --model.env.num_envs, or --model.cuda_graphs true",
+    "replay": "a larger --model.batch_size, or --model.replay.storage device where it is in host memory",
+    "update": "a larger --model.batch_size, or --model.graph_updates true",
+    "transfer": "--model.replay.storage device, or a larger trainer.log_every_n_steps",
+    "logging": "a larger trainer.log_every_n_steps",
+    "validation": "a larger trainer.val_check_interval, or a smaller data.num_val_episodes",
+    "saving": "EpisodeCheckpoint with a smaller most_share",
+    "viewers": "FrameStream with a smaller most_share",
+    OUTSIDE: "more updates_per_step or rollout_steps in a training step",
+}
+
+
+class GpuStats(Callback):
+    """Logs utilization, memory, power and temperature of the GPU, or without one the process' CPU and memory.
+
+    A thread of its own samples them, so that training waits for nothing; means since the last time are logged as
+    `machine/…` where loggers are given values. Where a GPU is busy for less than `idle` of `idle_after_s` seconds, a
+    warning says so once, with what the host did meanwhile and what may help.
+
+    A GPU is asked through NVML, which the extra `monitor` brings.
+
+    Args:
+        every_s: Seconds between samples.
+        idle: Share of the time, 0 to 1, below which a GPU idles.
+        idle_after_s: Seconds that this is measured over.
+    """
+
+    def __init__(self, every_s: float = 1.0, idle: float = 0.2, idle_after_s: float = 60.0) -> None:
+        if every_s <= 0 or idle_after_s < every_s:
+            raise ValueError(
+                "GpuStats: want every_s above 0, and idle_after_s of at least as much; got"
+                f" {every_s} and {idle_after_s}"
+            )
+        if not 0 <= idle <= 1:
+            raise ValueError(f"GpuStats: idle must lie in [0, 1]; got {idle}")
+        self.every_s, self.idle, self.idle_after_s = every_s, idle, idle_after_s
+        self._sampler: Sampler | None = None
+        self._before: dict[str, float] = {}
+        self._busy: list[float] = []
+        self._warned = False
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Looks whether the device can be asked.
+
+        Raises:
+            ModuleNotFoundError: It is a GPU, and NVML is not there.
+        """
+        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        device = trainer.strategy.root_device
+        if device.type == "cuda" and torch.version.cuda and importlib.util.find_spec("pynvml") is None:
+            raise ModuleNotFoundError(
+                "GpuStats: want NVML to ask the GPU, pip install 'torchrl_gpu[monitor]'; got no module pynvml",
+                name="pynvml",
+            )
+        self._busy, self._before, self._warned = [], {}, False
+        self._sampler = Sampler(read_gpu if device.type == "cuda" else ProcessReader(), device, self.every_s)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+        """Logs what was sampled since the last time."""
+        connector = trainer._logger_connector
+        if self._sampler is None or not getattr(pl_module, "logs_now", connector.should_update_logs):
+            return
+        for name, value in self._sampler.means().items():  # as tensors of the host, which nobody waits for
+            pl_module.log(f"machine/{name}", torch.tensor(value))
+        self._look_for_idling(self._sampler.take_busy())
+
+    def _look_for_idling(self, busy: list[float]) -> None:
+        self._busy += busy
+        if self._warned or len(self._busy) * self.every_s < self.idle_after_s:
+            return
+        share, self._busy = sum(self._busy) / len(self._busy) / 100, []
+        clock = running_clock()
+        now = {} if clock is None else clock.read()
+        spent = {name: seconds - self._before.get(name, 0.0) for name, seconds in now.items()}
+        self._before = now
+        if share < self.idle:
+            self._warned = True
+            rank_zero_warn(idle_message(share, spent))
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Ends the thread."""
+        self._stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """The same: Lightning tears nothing down after an error."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._sampler is not None:
+            self._sampler.stop()
+            self._sampler = None
+
+
+def idle_message(busy: float, spent: Mapping[str, float]) -> str:
+    """The warning.
+
+    Args:
+        busy: Share of the time in which the GPU was busy.
+        spent: Seconds of the host by section meanwhile.
+    """
+    total = sum(spent.values())
+    if not total:
+        return f"GpuStats: the GPU was busy for {busy:.0%} of the time"
+    name = max(spent, key=lambda each: spent[each])
+    helps = _ADVICE.get(name, "--model.cuda_graphs true and --model.graph_updates true")
+    parts = ", ".join(f"{each} {spent[each] / total:.0%}" for each in sorted(spent, key=lambda each: -spent[each])[:4])
+    return f"GpuStats: the GPU was busy for {busy:.0%} of the time; the host's went to {parts}: try {helps}"

@@ -1,0 +1,87 @@
+"""Lightning's own callbacks and flags over a module that trains in an environment: what is refused, what is adapted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BaseFinetuning,
+    BatchSizeFinder,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelPruning,
+    SpikeDetection,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
+
+from torchrl_gpu.training.averaging import RunAveraging
+
+_OWN_STEPS = "as the module steps its own optimizer"
+_WANTED: dict[type[Callback], str] = {
+    BackboneFinetuning: "--model.learning_rates, which sets rates by loss, as agents have no `backbone`",
+    BatchSizeFinder: "--model.batch_size, as batches are drawn on the device and no loader gives any",
+    GradientAccumulationScheduler: f"--model.batch_size, {_OWN_STEPS}",
+    LearningRateFinder: "--model.optimizer.lr, as the loss of an agent does not tell which rate is good",
+    ModelPruning: "weights under their own names, which targets and checkpoints go by; the policy can be pruned once"
+    " it is exported",
+    StochasticWeightAveraging: "lightning.pytorch.callbacks.WeightAveraging, which averages by updates, leaves the"
+    " schedule alone and resumes exactly",
+}
+
+
+def check_trainer(where: str, trainer: Trainer) -> None:
+    """Returns if a Trainer has nothing that cannot work, so that it is told before anything runs.
+
+    Args:
+        where: The module's name.
+        trainer: With its callbacks.
+
+    Raises:
+        ValueError: It has; in one line, with what to take instead.
+    """
+    for wanted, came in _problems(trainer):
+        raise ValueError(f"{where}: want {wanted}; got {came}")
+
+
+def adapt_callbacks(trainer: Any) -> None:
+    """Makes callbacks of Lightning's work with such a module: averages of weights, and what is lost when a run goes on.
+
+    Args:
+        trainer: Whose `callbacks` change.
+    """
+    for place, callback in enumerate(trainer.callbacks):
+        if isinstance(callback, WeightAveraging) and not isinstance(callback, RunAveraging):
+            trainer.callbacks[place] = RunAveraging(callback)
+        elif isinstance(callback, SpikeDetection):
+            callback.__dict__["running"] = callback.running_mean  # lightning 2.6 restores into a name it never sets
+
+
+def adapt_resumed(trainer: Any) -> None:
+    """The same for a run that goes on from a checkpoint, once that is known.
+
+    Args:
+        trainer: With its callbacks.
+    """
+    for callback in trainer.callbacks if trainer.ckpt_path is not None else ():
+        if isinstance(callback, EarlyStopping):
+            callback.strict = False  # an epoch whose end was saved ends once more, without a validation
+
+
+def _problems(trainer: Any) -> Iterator[tuple[str, str]]:
+    for callback in trainer.callbacks:
+        if type(callback) is BaseFinetuning:
+            yield "a class of your own that is made from it", "BaseFinetuning"
+        if isinstance(callback, GradientAccumulationScheduler) and callback.scheduling == {0: 1}:
+            continue  # Lightning's own, wherever nothing is accumulated
+        for kind, wanted in _WANTED.items():
+            if isinstance(callback, kind):
+                yield wanted, type(callback).__name__
+    if (batches := trainer.accumulate_grad_batches) != 1:
+        yield f"--model.batch_size, {_OWN_STEPS}", f"trainer.accumulate_grad_batches {batches}"
+    if norm := trainer.gradient_clip_val:
+        yield f"--model.max_grad_norm, {_OWN_STEPS}", f"trainer.gradient_clip_val {norm}"
