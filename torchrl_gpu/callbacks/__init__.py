@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.episode_mcap import EpisodeMcap
     from torchrl_gpu.callbacks.final_table import FinalTable
     from torchrl_gpu.callbacks.frame_stream import FrameStream
+    from torchrl_gpu.callbacks.mirror import CheckpointMirror
     from torchrl_gpu.callbacks.pictures import EvaluationPictures
     from torchrl_gpu.callbacks.progress import RunProgress
     from torchrl_gpu.callbacks.summary import NetworkSummary
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.training_film import TrainingFilm
 
 _HOMES = {
+    "CheckpointMirror": "mirror",
     "EpisodeCheckpoint": "checkpoint",
     "EpisodeMcap": "episode_mcap",
     "EvaluationPictures": "pictures",
@@ -28,6 +30,7 @@ _HOMES = {
     "TrainingFilm": "training_film",
 }
 __all__ = [
+    "CheckpointMirror",
     "EpisodeCheckpoint",
     "EpisodeMcap",
     "EvaluationPictures",

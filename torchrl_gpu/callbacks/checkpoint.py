@@ -149,6 +149,7 @@ class EpisodeCheckpoint(Checkpoint):
         self._owed_until = self._begun = 0.0
         self._episodes = DeviceCount()
         self._interrupts = Interrupts()
+        self.committed: Callable[[dict[str, Any], Path, list[Path]], None] | None = None  # told of each: see the mirror
 
     # -- the run that these checkpoints belong to -------------------------------------------------------------------
 
@@ -331,7 +332,7 @@ class EpisodeCheckpoint(Checkpoint):
         ranks = range(world) if replay else range(1, world)
         parts = [part_path(path, checkpoint_id, each) for each in ranks] if hasattr(pl_module, "part_state") else []
         self._entry = checkpoint_entry(self._run or new_id(), checkpoint_id, parts, world)
-        fresh = path.with_suffix(".ckpt-new")
+        entry, fresh = self._entry, path.with_suffix(".ckpt-new")
         try:
             trainer.save_checkpoint(fresh, weights_only=False)
         finally:
@@ -340,6 +341,8 @@ class EpisodeCheckpoint(Checkpoint):
             publish(fresh, path)
             for old in set(parts_of(path)) - set(parts):
                 old.unlink(missing_ok=True)
+            if self.committed is not None:
+                self.committed(entry, path, parts)
         took = time.monotonic() - begun
         self._owed_until = 0.0 if self.most_share is None else time.monotonic() + took / self.most_share
 
