@@ -77,7 +77,9 @@ def _last(name: str, does: str) -> Callable[[Any], str]:
 
 REACHED = {
     "bc.yaml": Reached(
-        "cloning", lambda it: f"decides as the rule does in {it['agreement']['mean']:.1%} of the states", "cloning_training"
+        "cloning",
+        lambda it: f"decides as the rule does in {it['agreement']['mean']:.1%} of the states",
+        "cloning_training",
     ),
     "dishwashing_feasible.yaml": Reached("dishwashing", _profit("SAC, state"), "dishwashing_state_training"),
     "dishwashing_video.yaml": Reached("dishwashing", _profit("SAC, video"), "dishwashing_video_training"),
@@ -87,7 +89,10 @@ REACHED = {
     "packing_dqn.yaml": Reached("equal_time", _after_five_minutes, None, "not run to its end"),
     "packing_irregular.yaml": Reached("packer_easy", _packs_irregular, "packer_training"),
     "packing_orders.yaml": Reached(
-        "orders", lambda it: _filled(_of(it["policies"], "DQN")), None, "with weights of small bins; not trained on orders"
+        "orders",
+        lambda it: _filled(_of(it["policies"], "DQN")),
+        None,
+        "with weights of small bins; not trained on orders",
     ),
     "ppo_marine.yaml": Reached(
         "ppo_marine_training",

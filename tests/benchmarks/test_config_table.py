@@ -42,7 +42,10 @@ def test_figures_are_those_of_the_results() -> None:
 
 def test_another_result_is_another_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(name: str) -> Any:
-        return {"policies": [{"policy": "afterstate values", "utilization": 0.5, "utilization_error": 0.01}], "minutes": 7}
+        return {
+            "policies": [{"policy": "afterstate values", "utilization": 0.5, "utilization_error": 0.01}],
+            "minutes": 7,
+        }
 
     monkeypatch.setattr(config_table, "_read", read)
     assert config_table._reached("packing.yaml")[:2] == ["fills 50.0% ± 1.0% of the bin", "7.0"]

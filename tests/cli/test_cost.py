@@ -74,7 +74,10 @@ def test_the_rate_of_a_finished_run(
         (["--run", "nowhere"], "--run must be the folder of a run; got nowhere"),
         (["--run", "."], "--run must be a folder with TensorBoard logs"),
         (["--pric", "1"], "want a known option, such as price"),
-        (["--throughput", "1", "--trainer.max_steps", "-1"], "want a config with trainer.max_steps, or --updates; got -1"),
+        (
+            ["--throughput", "1", "--trainer.max_steps", "-1"],
+            "want a config with trainer.max_steps, or --updates; got -1",
+        ),
     ],
 )
 def test_what_cannot_be(

@@ -88,7 +88,9 @@ def blocks(page: Path, text: str | None = None) -> list[Block]:
             _apply(block, comment[1])
         found.append(block)
     if attached != (written := len(re.findall(r"^<!-- test:", text, re.MULTILINE))):
-        raise ValueError(f"{page.name}: want every test comment right before a block; got {written - attached} elsewhere")
+        raise ValueError(
+            f"{page.name}: want every test comment right before a block; got {written - attached} elsewhere"
+        )
     return found
 
 

@@ -70,7 +70,7 @@ def prepare(words: tuple[str, ...], page: Path, folder: Path) -> None:
             words += tuple(re.findall(r"[\w/]+\.ckpt", block.text))
     for word in words:
         path = folder / word
-        if word.endswith(MADE) and "/" not in word.lstrip("/") or word.endswith(".ckpt"):
+        if (word.endswith(MADE) and "/" not in word.lstrip("/")) or word.endswith(".ckpt"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.touch()
 
@@ -112,7 +112,9 @@ def test_goals_of_make_are_there() -> None:
 
 def test_extras_are_there() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    asked = {name for _, words in others("pip") for found in re.findall(r"\[(.*?)\]", words[-1]) for name in found.split(",")}
+    asked = {
+        name for _, words in others("pip") for found in re.findall(r"\[(.*?)\]", words[-1]) for name in found.split(",")
+    }
     assert asked
     assert asked <= set(extras)
 

@@ -29,7 +29,9 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Checkpoi
         files.rm(name, recursive=True)
 
 
-def saved(folder: Path, name: str, at_s: float, run: str = RUN, **changes: Any) -> tuple[dict[str, Any], Path, list[Path]]:
+def saved(
+    folder: Path, name: str, at_s: float, run: str = RUN, **changes: Any
+) -> tuple[dict[str, Any], Path, list[Path]]:
     """A checkpoint with one part, as `EpisodeCheckpoint` saves it."""
     path, number = folder / f"{name}.ckpt", new_id()
     part = part_path(path, number, 0)

@@ -129,7 +129,9 @@ class CheckpointMirror(Callback):
         if not self._warned:
             self._warned = True
             said = " ".join(str(error).split())[:200] or type(error).__name__
-            where = f"CheckpointMirror: {self.storage.url}"  # logged, since a warning made an error would end the thread
+            where = (
+                f"CheckpointMirror: {self.storage.url}"  # logged, since a warning made an error would end the thread
+            )
             _log.warning("%s: want storage that takes checkpoints; got %s; training goes on", where, said)
 
     def _end(self) -> None:
