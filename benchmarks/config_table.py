@@ -1,4 +1,4 @@
-"""The table of every shipped config: what its header says that it learns, and what the committed results say it reached."""
+"""The table of every shipped config: what it learns by its header, and what it reached by the committed results."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A table stands between `<!-- table: RESULT / SECTION -->` and `<!-- end -->`, RESULT being a file of `results/` without
 its suffix and SECTION the beginning of the title of one of its sections, or one of the words `policies`, `targets`
 (figures beside what they must reach), `crossings` and `success` (of `lightning test`), `same worlds` (ours and the
-released weights), `browser`, `webrtc`, and `how fast` (of several results). RESULT `configs` stands for every shipped config.
+released weights), `browser`, `webrtc`, and `how fast` (of several results). RESULT `configs` is every shipped config.
 """
 
 from __future__ import annotations

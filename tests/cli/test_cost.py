@@ -43,7 +43,7 @@ def test_a_trial_on_this_machine(
     assert cli.main(["cost", *words], "torchrl-gpu") is None
     found = json.loads(capsys.readouterr().out)
     assert found["updates"] == 50
-    updates, seconds = re.match(r"measured just now, (\d+) updates in ([\d.]+) s on ", found["source"]).groups()  # type: ignore[union-attr]
+    updates, _ = re.match(r"measured just now, (\d+) updates in ([\d.]+) s on ", found["source"]).groups()  # type: ignore[union-attr]
     assert 0 < int(updates) < 50  # the trial is shorter than the run
     assert found["updates_per_s"] > 0
     assert found["cost"] == pytest.approx(0.44 * 50 / found["updates_per_s"] / 3600)

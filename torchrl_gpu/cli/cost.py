@@ -1,7 +1,8 @@
 """`torchrl-gpu cost --config NAME --price 0.44`: hours and money of a run, from a rate that was measured.
 
-The rate, updates a second, is measured in a short trial of the config on this machine, or given by --throughput, or read
-from the TensorBoard logs of a finished run by --run. Options that are not listed go to the config, as in `lightning fit`.
+The rate, updates a second, is measured in a short trial of the config on this machine, or given by --throughput, or
+read from the TensorBoard logs of a finished run by --run. Options that are not listed go to the config, as in
+`lightning fit`.
 """
 
 from __future__ import annotations
@@ -115,9 +116,8 @@ def recorded(run: Path) -> Rate:
 
 
 def _told(config: str, result: dict[str, Any]) -> str:
-    lines = [
-        f"{config}: {result['updates']:,} updates at {result['updates_per_s']:.3g} updates/s: {_duration(result['hours'])}"
-    ]
+    rate, hours = result["updates_per_s"], result["hours"]
+    lines = [f"{config}: {result['updates']:,} updates at {rate:.3g} updates/s: {_duration(hours)}"]
     if result["cost"] is not None:
         each = f"{result['price_per_hour']:g} {result['currency']} an hour"
         lines.append(f"at {each}: {result['cost']:.2f} {result['currency']}")

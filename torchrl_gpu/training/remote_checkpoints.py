@@ -1,7 +1,7 @@
 """Checkpoints on storage that fsspec reaches (S3, GCS, a folder): put there whole, and fetched whole or not at all.
 
-Each checkpoint has a folder of its own there, which is never written again. Its parts come first and its `.ckpt` last; who
-fetches takes a folder only if that file is a whole archive and every part that it lists is there with its size.
+Each checkpoint has a folder of its own there, which is never written again. Its parts come first and its `.ckpt` last;
+who fetches takes a folder only if that file is a whole archive and every part that it lists is there with its size.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class CheckpointStorage:
         return folder
 
     def found(self) -> list[Remote]:
-        """Folders of checkpoints, the newest first by the clock of who saved them; what else is there is passed over."""
+        """Folders of checkpoints, the newest first by the clock of who saved them; other things are passed over."""
         files, root = self._open()
         if not files.exists(root):
             return []
