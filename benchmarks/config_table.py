@@ -140,8 +140,10 @@ def _reached(name: str) -> list[str]:
     score = about.score(_read(about.result)) + (f" ({about.note})" if about.note else "")
     training = _read(about.training) if about.training else {}
     minutes = training.get("minutes", training.get("wall_s_after_install", 0) / 60)
-    files = dict.fromkeys(filter(None, (about.result, about.training)))
-    links = ", ".join(f"[{file}]({LINKS}/{file}.json)" for file in files)
+    files = {about.result: "scores"} | (
+        {about.training: "training"} if about.training not in (None, about.result) else {}
+    )
+    links = ", ".join(f"[{what}]({LINKS}/{file}.json)" for file, what in files.items())
     return [score, f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.1f}" if minutes else "", links]
 
 
