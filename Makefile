@@ -3,6 +3,7 @@
 # make pretend   what a GPU would run, on tensors that say cuda:0 and lie on the CPU; five minutes
 # make kernels  what a GPU would run: compiled for every chip, compared with the reference, every access checked
 # make lint   ruff and mypy
+# make docs   the documentation site in build/site; a warning is an error
 # make asan   the C++ kernels under AddressSanitizer and UBSan: the tests of what they refuse and survive
 # make soak   the same with all tests of the kernels, and fifty times the examples of the fuzz test; and shipped runs killed
 #             at a hundred random moments, each resumed to the same bits; hours
@@ -32,7 +33,7 @@ done; \
 echo "make: want Python 3.11 or 3.12 with venv and ensurepip on the PATH; found none" >&2; exit 1
 endef
 
-.PHONY: help install install-dev fit test pretend kernels asan soak lint format configs bench gpu clean
+.PHONY: help install install-dev fit test docs pretend kernels asan soak lint format configs bench gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# //p' Makefile
@@ -61,6 +62,10 @@ fit: install
 
 test: install-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# The variable silences an announcement of MkDocs 2, which has no plugins; see docs/decisions.
+docs: install-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 pretend: install-dev
 	$(BIN)/python -m pytest -p tests.pretend_cuda $(PRETEND_ARGS) tests/pretend

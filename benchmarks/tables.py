@@ -3,7 +3,7 @@
 A table stands between `<!-- table: RESULT / SECTION -->` and `<!-- end -->`, RESULT being a file of `results/` without
 its suffix and SECTION the beginning of the title of one of its sections, or one of the words `policies`, `targets`
 (figures beside what they must reach), `crossings` and `success` (of `lightning test`), `same worlds` (ours and the
-released weights), `browser`, `webrtc`, and `how fast` (of several results).
+released weights), `browser`, `webrtc`, and `how fast` (of several results). RESULT `configs` is every shipped config.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks import config_table
 from torchrl_gpu.evaluation.shares import percent, share_error
 
 HERE = Path(__file__).parent
 PAGES = (
     HERE.parent / "docs" / "performance.md",
+    HERE.parent / "docs" / "configs.md",
     HERE.parent / "docs" / "encoders.md",
     HERE.parent / "docs" / "packing-results.md",
     HERE.parent / "docs" / "ppo.md",
@@ -95,6 +97,8 @@ def main(argv: list[str]) -> int:
 
 
 def _filled(found: re.Match[str]) -> str:
+    if found["result"] == "configs":
+        return found[1] + config_table.table() + found[4]
     path = HERE / "results" / f"{found['result']}.json"
     if not path.is_file():
         return found[1] + MISSING + found[4]

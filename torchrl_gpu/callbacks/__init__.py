@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.frame_stream import FrameStream
     from torchrl_gpu.callbacks.gpu_stats import GpuStats
     from torchrl_gpu.callbacks.logger_guard import LoggerGuard
+    from torchrl_gpu.callbacks.mirror import CheckpointMirror
     from torchrl_gpu.callbacks.pictures import EvaluationPictures
     from torchrl_gpu.callbacks.progress import RunProgress
     from torchrl_gpu.callbacks.summary import NetworkSummary
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.training_film import TrainingFilm
 
 _HOMES = {
+    "CheckpointMirror": "mirror",
     "Divergence": "divergence",
     "EpisodeCheckpoint": "checkpoint",
     "EpisodeMcap": "episode_mcap",
@@ -34,6 +36,7 @@ _HOMES = {
     "TrainingFilm": "training_film",
 }
 __all__ = [
+    "CheckpointMirror",
     "Divergence",
     "EpisodeCheckpoint",
     "EpisodeMcap",

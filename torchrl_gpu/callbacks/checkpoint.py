@@ -158,6 +158,7 @@ class EpisodeCheckpoint(Checkpoint):
         self._owed_until = self._begun = 0.0
         self._episodes = DeviceCount()
         self._interrupts = Interrupts()
+        self.committed: Callable[[dict[str, Any], Path, list[Path]], None] | None = None  # told of each: see the mirror
 
     # -- the run that these checkpoints belong to -------------------------------------------------------------------
 
@@ -368,11 +369,14 @@ class EpisodeCheckpoint(Checkpoint):
             ranks = range(world) if replay else range(1, world)
             parts = [part_path(path, checkpoint_id, each) for each in ranks] if hasattr(pl_module, "part_state") else []
             self._entry = checkpoint_entry(self._run or new_id(), checkpoint_id, parts, world)
+            entry = self._entry
             try:
                 size += self._write(trainer, path)
                 if trainer.is_global_zero:
                     for old in set(parts_of(path)) - set(parts):
                         old.unlink(missing_ok=True)
+                    if self.committed is not None:
+                        self.committed(entry, path, parts)
             except OSError as error:
                 problem = error
             finally:
@@ -387,9 +391,9 @@ class EpisodeCheckpoint(Checkpoint):
 
     def _all_wrote(self, trainer: Trainer, problem: OSError | None) -> bool:
         """Whether all processes could; each waits for the others."""
-        return (
-            bool(trainer.strategy.reduce_boolean_decision(problem is None)) if trainer.world_size > 1 else not problem
-        )
+        if trainer.world_size == 1:
+            return problem is None
+        return bool(trainer.strategy.reduce_boolean_decision(problem is None))
 
     def _write(self, trainer: Trainer, path: Path) -> int:
         """Writes what Lightning's own `save_checkpoint` would, and gives its bytes.

@@ -135,8 +135,13 @@ class PackageCLI(LightningCLI):
         if word not in ("last", "latest", "best"):
             return None
         from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+        from torchrl_gpu.callbacks.mirror import CheckpointMirror
 
-        savers = [each for each in self.trainer.callbacks if isinstance(each, EpisodeCheckpoint)]  # type: ignore[attr-defined]
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+        savers = [each for each in callbacks if isinstance(each, EpisodeCheckpoint)]
+        for mirror in callbacks if savers and self.trainer.is_global_zero else ():
+            if isinstance(mirror, CheckpointMirror):
+                mirror.fetch(savers[0].folder(self.trainer))
         return str(savers[0].find(self.trainer, word)) if savers else None
 
     @property

@@ -28,6 +28,8 @@ OWN_SUBCOMMANDS: Subcommands = {
     "play": ("torchrl_gpu.play:main", "show in the browser how a policy packs"),
     "serve": ("torchrl_gpu.play:serve", "the same as a service: one port, until SIGTERM"),
     "serve-policy": ("torchrl_gpu.serving.command:main", "answer observations with actions, over HTTP and WebSocket"),
+    "fetch": ("torchrl_gpu.cli.fetch:main", "fetch the newest checkpoint from object storage"),
+    "cost": ("torchrl_gpu.cli.cost:main", "say how long a run takes here, and what it costs"),
     "ros": ("torchrl_gpu.serving.ros:main", "run a policy on a robot's topics, by ROS 2 or ROS 1"),
 }
 

@@ -1,0 +1,151 @@
+"""The table of every shipped config: what it learns by its header, and what it reached by the committed results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from torchrl_gpu import configs
+from torchrl_gpu.evaluation.shares import percent, share_error
+
+RESULTS = Path(__file__).parent / "results"
+LINKS = "../benchmarks/results"
+
+
+class Reached(NamedTuple):
+    """Where a config's figures are.
+
+    Attributes:
+        result: File of the results that holds the score, without its suffix.
+        score: The score as it is written, from the content of that file.
+        training: File that holds the minutes, as `minutes` or as `wall_s_after_install`; None where no time is told.
+        note: What else is worth knowing.
+    """
+
+    result: str
+    score: Callable[[Any], str]
+    training: str | None = None
+    note: str = ""
+
+
+def _of(policies: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    (found,) = [each for each in policies if each["policy"] == name]
+    return found
+
+
+def _filled(policy: dict[str, Any]) -> str:
+    return f"fills {policy['utilization']:.1%} ± {policy['utilization_error']:.1%} of the bin"
+
+
+def _profit(name: str) -> Callable[[Any], str]:
+    def score(result: Any) -> str:
+        row = _of(result["rows"], name)
+        return f"earns {row['profit']:.1f} ± {row['error']:.1f} EUR in a shift"
+
+    return score
+
+
+def _crosses(name: str) -> Callable[[Any], str]:
+    def score(result: Any) -> str:
+        share = _of(result["policies"], name)["scores"]["success"]
+        error = share_error(share, result["worlds"]["num_worlds"])
+        return f"all robots cross {percent(share, error)} of the worlds"
+
+    return score
+
+
+def _after_five_minutes(result: Any) -> str:
+    (section,) = [each for each in result["sections"] if each["title"] == "packing"]
+    (row,) = [each for each in section["rows"] if each["name"] == "DQN"]
+    last = row["after"][-1]
+    return f"fills {last['value']:.1%} ± {last['error']:.1%} of the bin after {last['minutes']:.0f} minutes"
+
+
+def _packs_irregular(result: Any) -> str:
+    (method,) = [each for each in result["tables"][0]["methods"] if each["method"] == "manager + worker"]
+    column = method["columns"]["C"]
+    return f"compactness {column['mean']:.3f} ± {column['error']:.3f}"
+
+
+def _last(name: str, does: str) -> Callable[[Any], str]:
+    return lambda result: f"{does.format(result['curves'][name]['value'][-1])} in the last validation"
+
+
+REACHED = {
+    "bc.yaml": Reached(
+        "cloning",
+        lambda it: f"decides as the rule does in {it['agreement']['mean']:.1%} of the states",
+        "cloning_training",
+    ),
+    "dishwashing_feasible.yaml": Reached("dishwashing", _profit("SAC, state"), "dishwashing_state_training"),
+    "dishwashing_video.yaml": Reached("dishwashing", _profit("SAC, video"), "dishwashing_video_training"),
+    "navigation_ac_iqn.yaml": Reached("navigation_ac_iqn", _crosses("ACIQN"), "navigation_ac_iqn_training"),
+    "navigation_iqn.yaml": Reached("navigation_iqn", _crosses("IQN"), "navigation_iqn_training"),
+    "packing.yaml": Reached("fit", lambda it: _filled(_of(it["policies"], "afterstate values")), "fit"),
+    "packing_dqn.yaml": Reached("equal_time", _after_five_minutes, None, "not run to its end"),
+    "packing_irregular.yaml": Reached("packer_easy", _packs_irregular, "packer_training"),
+    "packing_orders.yaml": Reached(
+        "orders",
+        lambda it: _filled(_of(it["policies"], "DQN")),
+        None,
+        "with weights of small bins; not trained on orders",
+    ),
+    "ppo_marine.yaml": Reached(
+        "ppo_marine_training",
+        _last("val/success", "all robots cross {:.0%} of the worlds"),
+        "ppo_marine_training",
+        "ended after a fifth of its frames",
+    ),
+    "ppo_packing.yaml": Reached(
+        "ppo_packing_training", _last("val/utilization", "fills {:.1%} of the bin"), "ppo_packing_training"
+    ),
+}
+"""Configs that are not listed have not been measured as they are shipped."""
+
+
+def learns(name: str) -> str:
+    """The first sentence of a config's header."""
+    lines = Path(configs.find(name)).read_text(encoding="utf-8").splitlines()
+    header = " ".join(line.lstrip("# ") for line in lines[: next(i for i, line in enumerate(lines) if line[:1] != "#")])
+    for end in (". ", ": "):
+        header = header.partition(end)[0]
+    return header.rstrip(".")
+
+
+def _method(name: str) -> str:
+    """Class of the module, and of its agent where it has one."""
+    model = yaml.safe_load(Path(configs.find(name)).read_text(encoding="utf-8"))["model"]
+    agent = model["init_args"].get("agent")
+    paths = [model["class_path"], *([agent["class_path"]] if agent else [])]
+    return ", ".join(f"`{path.rpartition('.')[2]}`" for path in paths)
+
+
+def table() -> str:
+    """Every shipped config, as Markdown."""
+    lines = ["| config | what it does | how | what it reached | minutes | figures |", "|---|---|---|---|---|---|"]
+    for name in configs.names():
+        cells = [f"[`{name}`](../torchrl_gpu/configs/{name})", learns(name), _method(name), *_reached(name)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _reached(name: str) -> list[str]:
+    if name not in REACHED:
+        return ["not measured as shipped", "", ""]
+    about = REACHED[name]
+    score = about.score(_read(about.result)) + (f" ({about.note})" if about.note else "")
+    training = _read(about.training) if about.training else {}
+    minutes = training.get("minutes", training.get("wall_s_after_install", 0) / 60)
+    files = {about.result: "scores"} | (
+        {about.training: "training"} if about.training not in (None, about.result) else {}
+    )
+    links = ", ".join(f"[{what}]({LINKS}/{file}.json)" for file, what in files.items())
+    return [score, f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.1f}" if minutes else "", links]
+
+
+def _read(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))

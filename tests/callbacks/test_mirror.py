@@ -1,0 +1,144 @@
+"""The mirror of checkpoints: in the background, through dead storage, and back onto an empty machine."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from tests.test_end_to_end import small
+from tests.training.resuming import differences, everything, last
+from tests.training.tiny import fit, module
+from torchrl_gpu import cli
+from torchrl_gpu.callbacks import CheckpointMirror, EpisodeCheckpoint
+from torchrl_gpu.training.remote_checkpoints import CheckpointStorage
+
+pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+def saver(**changes: Any) -> EpisodeCheckpoint:
+    return EpisodeCheckpoint(every_n_updates=4, **{"most_share": None, **changes})
+
+
+def test_a_run_goes_on_elsewhere_bit_for_bit(url: str, tmp_path: Path) -> None:
+    fit(module(), tmp_path / "whole", 16, saver())
+    fit(module(), tmp_path / "first", 8, saver(), CheckpointMirror(url))
+    elsewhere = CheckpointMirror(url)
+    elsewhere.fetch(tmp_path / "second" / "checkpoints")
+    assert last(tmp_path / "second").read_bytes() == last(tmp_path / "first").read_bytes()
+    fit(module(), tmp_path / "second", 16, saver(), elsewhere, ckpt_path=str(last(tmp_path / "second")))
+    assert differences(everything(last(tmp_path / "whole")), everything(last(tmp_path / "second"))) == []
+    assert CheckpointStorage(url).found()[0].stem == "last"
+    assert len(CheckpointStorage(url).found()) == 2
+    assert len({remote.run for remote in CheckpointStorage(url).found()}) == 1
+
+
+def test_files_that_are_here_are_never_replaced(url: str, tmp_path: Path) -> None:
+    fit(module(), tmp_path, 4, saver(), CheckpointMirror(url))
+    before = last(tmp_path).read_bytes()
+    fit(module(), tmp_path / "other", 8, saver(), CheckpointMirror(url))
+    CheckpointMirror(url).fetch(tmp_path / "checkpoints")
+    assert last(tmp_path).read_bytes() == before
+    assert not (tmp_path / "checkpoints" / ".mirror").exists()
+
+
+class Slow(CheckpointStorage):
+    """Storage that waits for leave, and then notes what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__("memory://slow")
+        self.leave, self.begun = threading.Event(), threading.Event()
+        self.puts: list[tuple[str, int]] = []
+
+    def put(self, entry: Any, checkpoint: Path, parts: Any) -> str:
+        self.begun.set()
+        assert self.leave.wait(60)
+        self.puts.append((checkpoint.stem, torch.load(checkpoint, weights_only=True)["global_step"]))
+        assert all(part.exists() for part in parts)
+        return ""
+
+
+def test_training_never_waits_and_what_is_late_is_left_out(tmp_path: Path) -> None:
+    mirror = CheckpointMirror("memory://slow")
+    mirror.storage = slow = Slow()
+
+    class Leave(Callback):
+        def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+            assert slow.begun.wait(60)  # while nothing was uploaded training has come to its end
+
+        def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+            slow.leave.set()
+
+    fit(module(), tmp_path, 24, Leave(), saver(keep=1), mirror)
+    assert slow.puts == [("updates-4", 4), ("last", 24)]  # kept, although the run has removed its own updates-4
+
+
+class Dead(CheckpointStorage):
+    def put(self, entry: Any, checkpoint: Path, parts: Any) -> str:
+        raise ConnectionError("nobody\nanswers")
+
+    def fetch_newest(self, folder: Path) -> Any:
+        raise ConnectionError("nobody\nanswers")
+
+
+def test_dead_storage_costs_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mirror = CheckpointMirror("memory://dead")
+    mirror.storage = Dead("memory://dead")
+    with caplog.at_level(logging.WARNING, "torchrl_gpu.callbacks.mirror"):
+        fit(module(), tmp_path, 12, saver(), mirror)
+    (said,) = [record.getMessage() for record in caplog.records if "CheckpointMirror" in record.getMessage()]
+    assert said.endswith("memory://dead: want storage that takes checkpoints; got nobody answers; training goes on")
+    assert torch.load(last(tmp_path), weights_only=True)["global_step"] == 12
+    with pytest.raises(ValueError, match="want storage that can be read; got memory://dead: nobody answers"):
+        mirror.fetch(tmp_path / "empty")
+
+
+def test_the_end_waits_no_longer_than_it_may(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mirror = CheckpointMirror("memory://slow", wait_s=0.0)
+    mirror.storage = slow = Slow()
+    fit(module(), tmp_path, 4, saver(), mirror)
+    slow.leave.set()
+    assert any("nothing within 0 s" in record.getMessage() for record in caplog.records)
+
+
+def test_without_anything_to_listen_to(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="want an EpisodeCheckpoint among"):
+        fit(module(), tmp_path, 2, CheckpointMirror("memory://x"))
+
+
+@pytest.mark.parametrize("changes", [{"keep": 0}, {"wait_s": -1.0}])
+def test_arguments_that_cannot_be(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be at least"):
+        CheckpointMirror("memory://x", **changes)
+
+
+def test_the_command_line_goes_on_from_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"file://{tmp_path / 'bucket'}"
+    mirrored = ["--trainer.callbacks+=torchrl_gpu.callbacks.CheckpointMirror", f"--trainer.callbacks.url={url}"]
+    words = ["--trainer.logger=false", *mirrored]
+    for name in ("first", "second", "third"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "first")
+    assert cli.main(["fetch", url, "runs/packing/checkpoints"], "torchrl-gpu") == 3
+    assert cli.main(["fit", *small("packing.yaml", 4), *words]) is None
+    monkeypatch.chdir(tmp_path / "second")
+    assert cli.main(["fetch", url, "runs/packing/checkpoints"], "torchrl-gpu") == 0
+    assert cli.main(["fetch", url, "runs/packing/checkpoints"], "torchrl-gpu") == 0
+    assert "is there already" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path / "third")
+    assert cli.main(["fit", *small("packing.yaml", 8), *words, "--ckpt_path=last"]) is None
+    assert torch.load("runs/packing/checkpoints/last.ckpt", weights_only=True)["global_step"] == 8
+    assert cli.main(["fetch", "nothing://x", "empty"], "torchrl-gpu") == 2

@@ -1,0 +1,115 @@
+"""The blocks of code in the documentation, and the comments before them that say how a test runs them.
+
+A comment `<!-- test: … -->` stands right before a block, where readers do not see it:
+
+- `<!-- test: not run: WHY -->`: nobody runs this block;
+- `<!-- test: file NAME -->`: it is the content of a file that later blocks of the page need;
+- `<!-- test: with OLD -> NEW; OLD -> NEW -->`: what is written smaller or elsewhere;
+- `<!-- test: after` and lines of Python up to `-->`: what the block takes for granted.
+
+Several may stand before one block. The blocks of a page share their names, in order.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+_COMMENT = re.compile(r"<!-- test: (.*?)\s*-->\n?", re.DOTALL)
+_BLOCK = re.compile(
+    r"(?P<comments>(?:^<!-- test: (?:(?!-->).)*-->\n)*)^(?P<indent> *)```(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^ *```$",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+@dataclass
+class Block:
+    """A block of code.
+
+    Attributes:
+        page: Its page.
+        line: Of the page, where its text begins.
+        kind: "python", "bash", "yaml"; "" where the page does not say.
+        text: As the reader sees it.
+        skipped: Why nobody runs it; None where somebody does.
+        file: Name of the file that it is the content of.
+        before: Python that runs before it.
+        replaced: What is written otherwise when it is run.
+    """
+
+    page: Path
+    line: int
+    kind: str
+    text: str
+    skipped: str | None = None
+    file: str | None = None
+    before: str = ""
+    replaced: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Page and line."""
+        return f"{self.page.relative_to(ROOT) if self.page.is_relative_to(ROOT) else self.page.name}:{self.line}"
+
+    def run_as(self) -> str:
+        """The text as a test runs it.
+
+        Raises:
+            ValueError: What was to be replaced is not there.
+        """
+        text = self.text
+        for old, new in self.replaced:
+            if old not in text:
+                raise ValueError(f"{self.name}: want {old!r} in the block; got none")
+            text = text.replace(old, new)
+        return text
+
+
+def blocks(page: Path, text: str | None = None) -> list[Block]:
+    """The blocks of a page in their order.
+
+    Args:
+        page: The page.
+        text: Of it; read from the file by default.
+
+    Raises:
+        ValueError: A comment says something else than what stands above, or stands before no block.
+    """
+    text = page.read_text(encoding="utf-8") if text is None else text
+    found, attached = [], 0
+    for match in _BLOCK.finditer(text):
+        block = Block(page, text.count("\n", 0, match.start("text")) + 1, match["kind"], match["text"])
+        for comment in _COMMENT.finditer(match["comments"]):
+            attached += 1
+            _apply(block, comment[1])
+        found.append(block)
+    if attached != (written := len(re.findall(r"^<!-- test:", text, re.MULTILINE))):
+        raise ValueError(
+            f"{page.name}: want every test comment right before a block; got {written - attached} elsewhere"
+        )
+    return found
+
+
+def _apply(block: Block, comment: str) -> None:
+    word, _, rest = comment.partition(" ") if not comment.startswith("after\n") else ("after", "", comment[6:])
+    if comment.startswith("not run: ") and len(comment) > 20:
+        block.skipped = comment.removeprefix("not run: ")
+    elif word == "file" and re.fullmatch(r"[\w.]+", rest):
+        block.file = rest
+    elif word == "with" and "->" in rest:
+        pairs = (pair.split("->") for pair in rest.split(";"))
+        block.replaced += [(old.strip(), new.strip()) for old, new in pairs]
+    elif word == "after" and rest:
+        block.before += rest + "\n"
+    else:
+        raise ValueError(f"{block.name}: want a test comment of one of the known kinds; got {comment[:60]!r}")
+
+
+def commands(block: Block) -> list[list[str]]:
+    """The command lines of a block, without comments, continued lines as one."""
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]

@@ -1,0 +1,147 @@
+"""Every `lightning …` and `torchrl-gpu …` in the documentation is taken by the program as it stands."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.snippets import PAGES, ROOT, blocks, commands
+from torchrl_gpu import cli
+from torchrl_gpu.cli.lightning_cli import PackageCLI
+from torchrl_gpu.cli.subcommands import OneLineParser
+
+PROGRAMS = ("lightning", "torchrl-gpu")
+MADE = (".ckpt", ".json", ".pt")  # of files that a command names, which are there before it is run
+
+
+class Parsed(BaseException):
+    """A command line has been taken; what it would do next is not done."""
+
+
+def found() -> dict[tuple[str, ...], str]:
+    """Command lines of our programs, each once, and where they stand."""
+    places: dict[tuple[str, ...], str] = {}
+    for page in PAGES:
+        for block in blocks(page):
+            if block.kind != "bash" or block.skipped is not None:
+                continue
+            for words in commands(block):
+                if words[0] in PROGRAMS:
+                    places.setdefault(tuple(words), block.name)
+    return places
+
+
+COMMANDS = found()
+
+
+@pytest.fixture
+def only_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs parse what they are given, all of it, and stop where they would begin."""
+
+    def parsed(*args: Any, **kwargs: Any) -> None:
+        raise Parsed
+
+    parse_args = OneLineParser.parse_args
+
+    def parse(self: OneLineParser, args: list[str], *more: Any) -> argparse.Namespace:  # type: ignore[override]
+        given = parse_args(self, args, *more)
+        if "what" in vars(given):  # the name of a subcommand of its own
+            return given
+        raise Parsed
+
+    monkeypatch.setattr(PackageCLI, "before_instantiate_classes", parsed)
+    monkeypatch.setattr(OneLineParser, "parse_args", parse)
+    monkeypatch.setattr("torchrl_gpu.serving.ros.until_told_to_end", parsed)
+    monkeypatch.setattr("torchrl_gpu.streaming.server.StreamServer.start", lambda self: self)
+
+
+def prepare(words: tuple[str, ...], page: Path, folder: Path) -> None:
+    """Makes the files that a command names, and those that its page shows."""
+    for block in blocks(page):
+        if block.file:
+            (folder / block.file).write_text(block.run_as(), encoding="utf-8")
+            words += tuple(re.findall(r"[\w/]+\.ckpt", block.text))
+    for word in words:
+        path = folder / word
+        if word.endswith(MADE):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_command_line_is_taken(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_parsed: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    page = ROOT / COMMANDS[words].partition(":")[0]
+    program, *rest = words[: words.index(">")] if ">" in words else words
+    prepare(tuple(rest), page, tmp_path)
+    if "--print_config" in rest:
+        assert cli.main(rest, program) in (0, None)
+        return
+    try:
+        status = cli.main(rest, program)
+    except Parsed:
+        return
+    pytest.fail(f"{COMMANDS[words]}: want a command line that is taken; got status {status}")
+
+
+def others(program: str) -> Iterator[tuple[str, list[str]]]:
+    """Where a command line of another program stands, and its words."""
+    for page in PAGES:
+        for block in blocks(page):
+            for words in commands(block) if block.kind == "bash" else ():
+                if words[0].rpartition("/")[2] == program:
+                    yield block.name, words
+
+
+def test_goals_of_make_are_there() -> None:
+    goals = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    asked = {word for _, words in others("make") for word in words[1:] if "=" not in word}
+    assert asked
+    assert asked <= goals
+
+
+def test_extras_are_there() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = {
+        name for _, words in others("pip") for found in re.findall(r"\[(.*?)\]", words[-1]) for name in found.split(",")
+    }
+    assert asked
+    assert asked <= set(extras)
+
+
+def test_programs_of_the_repository_are_there() -> None:
+    asked = [(name, words) for name, words in others("python") if words[1] != "-m"]
+    assert asked
+    for name, words in asked:
+        source = (ROOT / words[1]).read_text(encoding="utf-8")
+        missing = [word for word in words if word.startswith("--") and f'"{word}"' not in source]
+        assert not missing, f"{name}: {missing}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "lightning fit --config packing.yaml --model.env.num_envz 3",
+        "lightning fit --config packing.yaml --trainer.max_stepz 3",
+        "torchrl-gpu record --config packing.yaml --episodes many --output demos",
+        "torchrl-gpu evaluate --config packing.yaml --model.env.num_envz 3",
+        "torchrl-gpu play --config packing.yaml --data.nothing 3",
+        "torchrl-gpu export --format csv x.ckpt",
+        "torchrl-gpu nothing",
+    ],
+)
+def test_a_wrong_command_line_would_be_noticed(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_parsed: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program, *rest = line.split()
+    assert cli.main(rest, program) == 2

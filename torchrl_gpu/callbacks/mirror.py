@@ -1,0 +1,182 @@
+"""Every committed checkpoint, copied to object storage in the background."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info
+
+from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+from torchrl_gpu.training.checkpoint_files import find_checkpoints
+from torchrl_gpu.training.remote_checkpoints import CheckpointStorage
+
+_STAGED = ".mirror"
+_log = logging.getLogger(__name__)
+
+
+class _Staged(NamedTuple):
+    """A checkpoint as it was committed: links to its files, which stay when the run removes or replaces its own."""
+
+    entry: dict[str, Any]
+    folder: Path
+    checkpoint: Path
+    parts: list[Path]
+
+
+class CheckpointMirror(Callback):
+    """Copies every checkpoint of `EpisodeCheckpoint` to a URL, and fetches the newest one onto a machine that has none.
+
+    Training never waits for the storage: a thread uploads, and where checkpoints come faster than they are uploaded,
+    those in between are left out. A storage that is dead or slow costs a warning, and the next checkpoint is tried
+    again. When the run ends, by SIGTERM too, it waits up to `wait_s` for the last one.
+
+    With `--ckpt_path last` or `best` and an empty folder of checkpoints, the newest whole one is fetched first; files
+    that are there already are never replaced. `torchrl-gpu fetch URL FOLDER` does the same by itself.
+
+    Of several processes the first one uploads, with the parts of others that it sees on its own disk.
+
+    Args:
+        url: A folder of the run's own as fsspec names it, such as "s3://bucket/packing" (extra `cloud`) or
+            "file:///mnt/share/packing".
+        keep: Checkpoints that are kept there, besides the best one; only those of this run are removed.
+        wait_s: Seconds that the end of a run waits for what is not yet uploaded.
+    """
+
+    def __init__(self, url: str, keep: int = 2, wait_s: float = 60.0) -> None:
+        if keep < 1:
+            raise ValueError(f"CheckpointMirror: keep must be at least 1; got {keep}")
+        if not wait_s >= 0:
+            raise ValueError(f"CheckpointMirror: wait_s must be at least 0; got {wait_s}")
+        self.storage, self.keep, self.wait_s = CheckpointStorage(url), keep, wait_s
+        self._pending: dict[bool, _Staged] = {}  # by whether it is the best one
+        self._changed = threading.Condition()
+        self._busy = self._ended = self._warned = False
+        self._thread: threading.Thread | None = None
+        self._folder: Path | None = None
+
+    def fetch(self, folder: Path) -> None:
+        """Fetches the newest whole checkpoint, and the best one, into a folder that holds none.
+
+        Raises:
+            ValueError: The storage cannot be read: a run that is to go on must not begin anew.
+        """
+        if not any(find_checkpoints(folder)):
+            for path in fetch(self.storage, folder):
+                rank_zero_info(f"CheckpointMirror: fetched {path.name} from {self.storage.url}")
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begins to listen.
+
+        Raises:
+            ValueError: There is no `EpisodeCheckpoint` to listen to.
+        """
+        savers = [each for each in trainer.callbacks if isinstance(each, EpisodeCheckpoint)]  # type: ignore[attr-defined]
+        if not savers:
+            raise ValueError("CheckpointMirror: want an EpisodeCheckpoint among trainer.callbacks; got none")
+        if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            self._folder = savers[0].folder(trainer) / _STAGED
+            shutil.rmtree(self._folder, ignore_errors=True)  # of a run that was killed
+            self._ended = False
+            savers[0].committed = self._stage
+            self._thread = threading.Thread(target=self._upload_all, name="CheckpointMirror", daemon=True)
+            self._thread.start()
+
+    def _stage(self, entry: dict[str, Any], checkpoint: Path, parts: Sequence[Path]) -> None:
+        """Takes hold of the files of a checkpoint; one that still waits gives way to it."""
+        folder = checkpoint.parent / _STAGED / entry["id"]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            links = [_link(path, folder / path.name) for path in (*parts, checkpoint) if path.exists()]
+        except OSError as error:
+            self._warn(error)
+            return
+        staged = _Staged(entry, folder, links[-1], links[:-1])
+        with self._changed:
+            before = self._pending.pop(checkpoint.stem == "best", None)
+            self._pending[checkpoint.stem == "best"] = staged
+            self._changed.notify_all()
+        if before is not None:
+            shutil.rmtree(before.folder, ignore_errors=True)
+
+    def _upload_all(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending or self._ended)
+                if not self._pending:
+                    return
+                staged = self._pending.pop(next(iter(self._pending)))
+                self._busy = True
+            try:
+                self.storage.put(staged.entry, staged.checkpoint, staged.parts)
+                self.storage.remove_old(staged.entry["run"], self.keep)
+                self._warned = False
+            except Exception as error:  # whatever a storage fails with must not end the run
+                self._warn(error)
+            finally:
+                shutil.rmtree(staged.folder, ignore_errors=True)
+                with self._changed:
+                    self._busy = False
+                    self._changed.notify_all()
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned = True
+            said = " ".join(str(error).split())[:200] or type(error).__name__
+            where = (
+                f"CheckpointMirror: {self.storage.url}"  # logged, since a warning made an error would end the thread
+            )
+            _log.warning("%s: want storage that takes checkpoints; got %s; training goes on", where, said)
+
+    def _end(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        with self._changed:
+            done = self._changed.wait_for(lambda: not self._pending and not self._busy, self.wait_s)
+            self._ended = True
+            self._changed.notify_all()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if not done:
+            self._warn(TimeoutError(f"nothing within {self.wait_s:g} s, so that the last checkpoint is only here"))
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Waits for what is not yet uploaded."""
+        self._end()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """The same."""
+        self._end()
+
+
+def fetch(storage: CheckpointStorage, folder: Path) -> list[Path]:
+    """The `.ckpt` files that were fetched: the newest whole one, and the best one.
+
+    Raises:
+        ValueError: The storage cannot be read.
+    """
+    try:
+        fetched, torn = storage.fetch_newest(folder)
+    except Exception as error:  # of whatever kind each storage raises
+        said = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(f"CheckpointMirror: want storage that can be read; got {storage.url}: {said}") from error
+    for line in torn:
+        rank_zero_info(f"CheckpointMirror: passed over {line}")
+    return fetched
+
+
+def _link(path: Path, place: Path) -> Path:
+    """A second name for a file, or a copy where the file system has no such names."""
+    place.unlink(missing_ok=True)
+    try:
+        os.link(path, place)
+    except OSError:
+        shutil.copyfile(path, place)
+    return place

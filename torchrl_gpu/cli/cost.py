@@ -1,0 +1,153 @@
+"""`torchrl-gpu cost --config NAME --price 0.44`: hours and money of a run, from a rate that was measured.
+
+The rate, updates a second, is measured in a short trial of the config on this machine, or given by --throughput, or
+read from the TensorBoard logs of a finished run by --run. Options that are not listed go to the config, as in
+`lightning fit`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torchrl_gpu.cli.options import check_arguments, resolve_configs
+from torchrl_gpu.cli.subcommands import OneLineParser
+
+WHERE = "torchrl-gpu cost"
+
+
+class Rate(NamedTuple):
+    """Updates a second, and where that is from."""
+
+    updates_per_s: float
+    source: str
+
+
+def main(argv: list[str]) -> None:
+    """Prints hours, money and where the rate is from."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    _check(args)
+    check_arguments(rest, (action.dest for action in parser._actions))
+    from torchrl_gpu.cli.lightning_cli import build
+
+    with tempfile.TemporaryDirectory(prefix="torchrl_gpu-cost-") as folder:
+        trial = [f"--trainer.default_root_dir={folder}", "--trainer.logger=false", "--trainer.callbacks=[]"]
+        trial += ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"]
+        trial += ["--trainer.limit_val_batches=0", "--trainer.enable_checkpointing=false"]
+        cli = build("fit", resolve_configs(["--config", args.config, *rest, *trial]))
+        updates = cli.trainer.max_steps if args.updates is None else args.updates
+        if updates < 1:
+            raise ValueError(f"{WHERE}: want a config with trainer.max_steps, or --updates; got {updates}")
+        if args.throughput is not None:
+            rate = Rate(args.throughput, "given by --throughput")
+        elif args.run is not None:
+            rate = recorded(args.run)
+        else:
+            rate = measured(cli, args.seconds)
+    result = estimate(updates, rate, args.price, args.currency)
+    print(json.dumps(result, indent=2) if args.json else _told(args.config, result))
+
+
+def estimate(updates: int, rate: Rate, price: float | None, currency: str) -> dict[str, Any]:
+    """Hours, and money where there is a price."""
+    hours = updates / rate.updates_per_s / 3600
+    cost = None if price is None else price * hours
+    return {
+        "updates": updates,
+        "updates_per_s": rate.updates_per_s,
+        "source": rate.source,
+        "hours": hours,
+        "price_per_hour": price,
+        "cost": cost,
+        "currency": currency,
+    }
+
+
+def measured(cli: Any, seconds: float) -> Rate:
+    """The rate of a run that is ended after some seconds, without its warm-up and its first training step."""
+    from lightning.pytorch import Callback
+
+    from torchrl_gpu import machine
+    from torchrl_gpu.device import now
+
+    class Clock(Callback):
+        begun: tuple[float, int] | None = None
+        ended: tuple[float, int] | None = None
+
+        def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+            at = now(pl_module.device), trainer.global_step
+            if self.begun is None:
+                self.begun = at
+            else:
+                self.ended = at
+                trainer.should_stop |= at[0] - self.begun[0] >= seconds
+
+    clock = Clock()
+    cli.trainer.callbacks.append(clock)
+    cli.trainer.fit(cli.model, datamodule=cli.datamodule)
+    if clock.begun is None or clock.ended is None:
+        raise ValueError(f"{WHERE}: want a run of two training steps or more; got one that ended before")
+    took, updates = (after - before for before, after in zip(clock.begun, clock.ended, strict=True))
+    what = machine.describe(cli.trainer.strategy.root_device)
+    told = f"{updates:,} updates in {took:.1f} s on {what['device_name']}"
+    return Rate(updates / took, f"measured just now, {told}; validation, saving and pictures come on top")
+
+
+def recorded(run: Path) -> Rate:
+    """The median of the rates that `Throughput` logged for TensorBoard."""
+    from statistics import median
+
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tag, rates = "throughput/updates_per_s", []
+    folders = {path.parent for path in run.rglob("events.out.tfevents.*")}
+    for folder in sorted(folders):
+        logs = EventAccumulator(str(folder)).Reload()
+        if tag in logs.Tags()["scalars"]:
+            rates += [event.value for event in logs.Scalars(tag) if math.isfinite(event.value) and event.value > 0]
+    if not rates:
+        raise ValueError(f"{WHERE}: --run must be a folder with TensorBoard logs of {tag}; got none in {run}")
+    return Rate(median(rates), f"the median of {len(rates)} readings in {run}")
+
+
+def _told(config: str, result: dict[str, Any]) -> str:
+    rate, hours = result["updates_per_s"], result["hours"]
+    lines = [f"{config}: {result['updates']:,} updates at {rate:.3g} updates/s: {_duration(hours)}"]
+    if result["cost"] is not None:
+        each = f"{result['price_per_hour']:g} {result['currency']} an hour"
+        lines.append(f"at {each}: {result['cost']:.2f} {result['currency']}")
+    return "\n".join([*lines, f"rate: {result['source']}"])
+
+
+def _duration(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name in ("price", "throughput", "seconds"):
+        given = getattr(args, name)
+        if given is not None and not 0 < given < math.inf:
+            raise ValueError(f"{WHERE}: --{name} must be a finite number above 0; got {given}")
+    if args.throughput is not None and args.run is not None:
+        raise ValueError(f"{WHERE}: want --throughput or --run; got both")
+    if args.run is not None and not args.run.is_dir():
+        raise FileNotFoundError(f"{WHERE}: --run must be the folder of a run; got {args.run}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneLineParser(prog=WHERE, description=__doc__, allow_abbrev=False)
+    add = parser.add_argument
+    add("--config", required=True, help="of a run: a path, or one that the package ships")
+    add("--price", type=float, help="of the machine, per hour; without it only hours are told")
+    add("--currency", default="USD", help="that the price is in; it is only printed")
+    add("--throughput", type=float, metavar="UPDATES_PER_S", help="updates a second, so that nothing is measured")
+    add("--run", type=Path, help="folder of a run with TensorBoard logs, whose rate is taken")
+    add("--updates", type=int, help="of the run; the config's trainer.max_steps by default")
+    add("--seconds", type=float, default=20.0, help="that are measured, after the warm-up")
+    add("--json", action="store_true", help="print JSON")
+    return parser

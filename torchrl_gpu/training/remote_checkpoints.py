@@ -1,0 +1,143 @@
+"""Checkpoints on storage that fsspec reaches (S3, GCS, a folder): put there whole, and fetched whole or not at all.
+
+Each checkpoint has a folder of its own there, which is never written again. Its parts come first and its `.ckpt` last;
+who fetches takes a folder only if that file is a whole archive and every part that it lists is there with its size.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from torchrl_gpu.archives import read_archive
+from torchrl_gpu.training.checkpoint_files import publish, read_entry
+
+_FOLDER = re.compile(r"(?P<saved_ms>\d{15})-(?P<run>[0-9a-f]{12})-(?P<id>[0-9a-f]{12})-(?P<stem>[A-Za-z0-9_-]{1,60})")
+_WHERE = "checkpoints on storage"
+
+
+class Remote(NamedTuple):
+    """A checkpoint's folder on storage: whether it is whole is not known yet."""
+
+    path: str
+    saved_ms: int
+    run: str
+    stem: str
+
+
+class CheckpointStorage:
+    """The checkpoints below a URL.
+
+    Args:
+        url: As fsspec takes it, such as "s3://bucket/runs/packing"; credentials are looked for where the storage's own
+            programs look for them.
+
+    Raises:
+        ValueError: There is no such kind of storage, its package is missing, or a password is in the URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        import fsspec
+
+        protocol = urlsplit(url).scheme or "file"
+        if urlsplit(url).password:
+            raise ValueError(
+                f"{_WHERE}: want a URL without a password, which would be saved with the configuration; got one"
+            )
+        try:
+            fsspec.get_filesystem_class(protocol)
+        except (ValueError, ImportError) as error:
+            raise ValueError(
+                f"{_WHERE}: want a URL that fsspec reaches (s3:// and gs:// by the extra `cloud`); got {url!r}: {error}"
+            ) from error
+        self.url = url
+
+    def _open(self) -> tuple[Any, str]:
+        import fsspec
+
+        files, path = fsspec.core.url_to_fs(self.url)
+        files.invalidate_cache()
+        return files, path.rstrip("/")
+
+    def put(self, entry: Mapping[str, Any], checkpoint: Path, parts: Sequence[Path]) -> str:
+        """Uploads a checkpoint; the folder that it got. Whoever is killed on the way leaves one that nobody takes.
+
+        Args:
+            entry: What binds its files together, see `checkpoint_entry`.
+            checkpoint: Its `.ckpt`.
+            parts: The files that go with it.
+        """
+        files, root = self._open()
+        name = f"{int(1000 * entry['saved_s']):015d}-{entry['run']}-{entry['id']}-{checkpoint.stem}"
+        folder = f"{root}/{name}"
+        files.makedirs(folder, exist_ok=True)
+        for path in (*parts, checkpoint):
+            files.put_file(str(path), f"{folder}/{path.name}")
+        return folder
+
+    def found(self) -> list[Remote]:
+        """Folders of checkpoints, the newest first by the clock of who saved them; other things are passed over."""
+        files, root = self._open()
+        if not files.exists(root):
+            return []
+        names = [path.rstrip("/").rpartition("/")[2] for path in files.ls(root, detail=False)]
+        matches = [(name, match) for name in names if (match := _FOLDER.fullmatch(name))]
+        remotes = [Remote(f"{root}/{name}", int(it["saved_ms"]), it["run"], it["stem"]) for name, it in matches]
+        return sorted(remotes, key=lambda remote: remote.saved_ms, reverse=True)
+
+    def remove_old(self, run: str, keep: int) -> None:
+        """Removes checkpoints of a run but for the newest `keep`, and the newest best one."""
+        files, _ = self._open()
+        own = [remote for remote in self.found() if remote.run == run]
+        best = [remote for remote in own if remote.stem == "best"]
+        others = [remote for remote in own if remote.stem != "best"]
+        for remote in (*others[keep:], *best[1:]):
+            for path in sorted(files.ls(remote.path, detail=False), key=lambda path: not path.endswith(".ckpt")):
+                files.rm_file(path)  # the .ckpt first, so that nobody takes what is being removed
+            if files.exists(remote.path):  # storage of objects has no folders of its own
+                files.rmdir(remote.path)
+
+    def fetch_newest(self, folder: Path) -> tuple[list[Path], list[str]]:
+        """Fetches the newest whole checkpoint, and the newest whole best one, into a local folder.
+
+        Returns:
+            The `.ckpt` files that are there now, and a line for each on storage that is not whole.
+        """
+        fetched, torn = [], []
+        for is_best in (False, True):
+            for remote in self.found():
+                if (remote.stem == "best") != is_best:
+                    continue
+                try:
+                    fetched.append(self._fetch(remote, folder))
+                    break
+                except (ValueError, FileNotFoundError) as error:
+                    torn.append(str(error))
+        return fetched, torn
+
+    def _fetch(self, remote: Remote, folder: Path) -> Path:
+        """Fetches a checkpoint beside its place, looks at it, and commits it as `EpisodeCheckpoint` does."""
+        files, _ = self._open()
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".fetching-", dir=folder))
+        try:
+            checkpoint = scratch / f"{remote.stem}.ckpt"
+            files.get_file(f"{remote.path}/{checkpoint.name}", str(checkpoint))
+            content = read_archive(checkpoint, "checkpoint", every_byte=True)
+            entry = read_entry(content, f"checkpoint {remote.path}")
+            parts = {name: size for name, size in (entry or {"parts": {}})["parts"].items() if size is not None}
+            for name, size in parts.items():
+                if (there := files.size(f"{remote.path}/{name}")) != size:
+                    raise ValueError(f"checkpoint {remote.path}: want its part {name} of {size} bytes; got {there}")
+                files.get_file(f"{remote.path}/{name}", str(scratch / name))
+                read_archive(scratch / name, "checkpoint part", every_byte=True)
+            for name in (*parts, checkpoint.name):
+                publish(scratch / name, folder / name)
+            return folder / checkpoint.name
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
