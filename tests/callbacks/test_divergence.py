@@ -43,7 +43,7 @@ def saver(**changes: Any) -> EpisodeCheckpoint:
 @pytest.mark.parametrize("what", ["gradients", "weights"])
 def test_a_run_ends_where_its_weights_are_no_numbers(tmp_path: Path, what: str) -> None:
     with pytest.raises(Diverged, match="got, by update 10, NaN or infinity in") as raised:
-        fit(module(), tmp_path, 20, Poison(10, what), Divergence(), saver())
+        fit(module(), tmp_path, 20, Poison(9, what), Divergence(), saver())
     assert "updates-8.ckpt is finite" in str(raised.value)
     assert raised.value.checkpoint is None
     saved = {path.stem for path in (tmp_path / "checkpoints").glob("*.ckpt")}
@@ -58,14 +58,30 @@ def test_the_batches_that_it_came_from_are_written(tmp_path: Path) -> None:
     run = module()
     note = run.note_batch
     run.note_batch = lambda batch: (seen.append(batch), note(batch))[1]  # type: ignore[method-assign]
-    with pytest.raises(Diverged, match="the last 2 batches are in"):
+    with pytest.raises(Diverged, match="the last 10 batches are in"):
         fit(run, tmp_path, 20, Poison(9), Divergence())
     content = torch.load(tmp_path / "diverged" / "update-10.pt", weights_only=True)
     assert content["update"] == 10
-    assert content["batches"][1].pop("td_error").isnan().all()  # from weights that are broken by then
-    content["batches"][0].pop("td_error")
-    assert differences(content["batches"], [batch.exclude("td_error").to_dict() for batch in seen[-2:]]) == []
+    errors = [batch.pop("td_error") for batch in content["batches"]]
+    assert [bool(each.isnan().any()) for each in errors] == [False] * 9 + [True]  # from weights broken by update 9
+    assert differences(content["batches"], [batch.exclude("td_error").to_dict() for batch in seen]) == []
     assert content["batches"][0]["next"]["reward"].shape == (16, 1)
+
+
+def test_what_a_checkpoint_notices_is_told_in_full(tmp_path: Path) -> None:
+    """The last update of a training step breaks the weights: its loss was whole, and the checkpoint comes first."""
+    with pytest.raises(
+        Diverged, match=r"got, by update 12, NaN .* does not save .*batches are in .*updates-8"
+    ) as raised:
+        fit(module(), tmp_path, 20, Poison(12), Divergence("back"), saver())
+    assert raised.value.checkpoint == tmp_path / "checkpoints" / "updates-8.ckpt"
+
+
+def test_a_loss_that_is_no_number_ends_nothing_by_itself(tmp_path: Path) -> None:
+    run = module()
+    step = run.training_step
+    run.training_step = lambda *given: step(*given) | {"loss": torch.tensor(NAN)}  # type: ignore[method-assign]
+    fit(run, tmp_path, 8, Divergence())
 
 
 def test_without_a_dump_nothing_is_kept(tmp_path: Path) -> None:
@@ -80,7 +96,7 @@ def test_a_checkpoint_is_never_overwritten_by_a_broken_one(tmp_path: Path) -> No
     """Also where nobody watches the run but what saves it."""
     fit(module(), tmp_path, 6, saver())
     whole = everything(last(tmp_path))
-    with pytest.raises(Diverged, match=r"want finite weights to save as .*last\.ckpt; got NaN or infinity in"):
+    with pytest.raises(Diverged, match=r"NaN or infinity in .* does not save that as .*last\.ckpt"):
         fit(module(), tmp_path, 10, Poison(9), saver(every_n_updates=None), ckpt_path=last(tmp_path))
     assert differences(everything(last(tmp_path)), whole) == []
 

@@ -355,7 +355,7 @@ class EpisodeCheckpoint(Checkpoint):
         begun = time.monotonic()
         path = self.folder(trainer) / name
         if (broken := not_finite(pl_module)) is not None:
-            raise Diverged(f"EpisodeCheckpoint: want finite weights to save as {path}; got {broken}")
+            raise Diverged(f"{broken}; EpisodeCheckpoint does not save that as {path}")
         checkpoint_id, rank, world = trainer.strategy.broadcast(new_id()), trainer.global_rank, trainer.world_size
         part = pl_module.part_state(rank, replay) if hasattr(pl_module, "part_state") else None
         mine = part_path(path, checkpoint_id, rank)
@@ -372,11 +372,6 @@ class EpisodeCheckpoint(Checkpoint):
             entry = self._entry
             try:
                 size += self._write(trainer, path)
-                if trainer.is_global_zero:
-                    for old in set(parts_of(path)) - set(parts):
-                        old.unlink(missing_ok=True)
-                    if self.committed is not None:
-                        self.committed(entry, path, parts)
             except OSError as error:
                 problem = error
             finally:
@@ -385,6 +380,11 @@ class EpisodeCheckpoint(Checkpoint):
         if not saved:
             mine.unlink(missing_ok=True)
             rank_zero_warn(_not_written(path, size, problem))
+        elif trainer.is_global_zero:
+            for old in set(parts_of(path)) - set(parts):
+                old.unlink(missing_ok=True)
+            if self.committed is not None:
+                self.committed(entry, path, parts)
         took = time.monotonic() - begun
         self._owed_until = 0.0 if self.most_share is None else time.monotonic() + took / self.most_share
         return saved

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,18 +16,19 @@ from torch.optim import Optimizer
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.callbacks.device_count import DeviceCount
 from torchrl_gpu.training.checkpoint_files import newest_checkpoint, write_whole
-from torchrl_gpu.training.finite import Diverged, drop_broken, largest, learned, not_finite
+from torchrl_gpu.training.finite import Diverged, drop_broken, not_finite
 
-_BATCHES, _BATCHES_BYTES = 32, 256 * 2**20
+_BATCHES, _BATCHES_BYTES = 16, 256 * 2**20
 _IN_A_ROW = 100
 
 
 class Divergence(Callback):
     """Ends a run whose weights hold NaN or infinity, with a line that says so and the batches that it came from.
 
-    `lightning fit` adds one to every run that has none. Weights are looked at after every training step: on a CPU at
-    once, on a GPU without waiting for it, a step or a few late. The batches of the last updates are written to
-    `diverged/update-N.pt` in the Trainer's `default_root_dir`, to be read with `torch.load(…, weights_only=True)`.
+    `lightning fit` adds one to every run that has none. The loss is looked at after every training step, on a GPU a
+    step or a few late, without waiting for it; where it is not finite, so are the weights. The batches of the last
+    updates are written to `diverged/update-N.pt` in the Trainer's `default_root_dir`, to be read with
+    `torch.load(…, weights_only=True)`.
 
     Args:
         action: "stop" ends the run. "skip" makes the gradients of an update zero where one of them is not finite, so
@@ -54,7 +56,6 @@ class Divergence(Callback):
         self.action, self.rate_factor, self.most, self.dump = action, rate_factor, most, dump
         self.times = 0  # that `lightning fit` has gone back
         self._rates_taken = 0  # of these, how many the learning rates have been lowered for
-        self._weights: list[Tensor] = []
         self._batches: deque[Any] | None = None
         self._skipped: tuple[Tensor, Tensor] | None = None  # updates in all, and in a row
         self._counts = (DeviceCount(), DeviceCount(), DeviceCount())
@@ -70,7 +71,6 @@ class Divergence(Callback):
             raise ValueError(f"Divergence: want weights to begin with that are finite; got {found}")
         if self.action == "skip" and getattr(pl_module, "graphed_update", None) is not None:
             raise ValueError("Divergence: action skip wants --model.graph_updates false; got true")
-        self._weights = list(learned(pl_module).values())
         self._skipped, self._told, self._counts = None, False, (DeviceCount(), DeviceCount(), DeviceCount())
         self._batches = pl_module.recent_batches = deque() if self.dump else None  # type: ignore[assignment]
         lower = self.rate_factor ** (self.times - self._rates_taken)
@@ -84,11 +84,6 @@ class Divergence(Callback):
                 base = getattr(schedule.scheduler, "base_lrs", [])
                 base[:] = [rate * lower for rate in base]
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Forgets the batches of the step before, where it is known by now that they broke nothing."""
-        if self._batches and self._weights and self._weights[0].device.type == "cpu":
-            self._batches.clear()
-
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
         """Makes broken gradients zero, where updates are to be skipped."""
         if self.action != "skip":
@@ -98,8 +93,8 @@ class Divergence(Callback):
         in_all, in_a_row = self._skipped or (torch.zeros_like(broken), torch.zeros_like(broken))
         self._skipped = in_all + broken, (in_a_row + 1) * broken
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Looks at the weights.
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any) -> None:
+        """Looks at the loss, and where that is not finite at the weights.
 
         Raises:
             Diverged: They are not finite, or all updates are skipped.
@@ -107,8 +102,11 @@ class Divergence(Callback):
         self._bound_batches()
         if self._skipped is not None:
             self._look_at_skipped(trainer, *self._skipped)
-        if self._weights and self._agreed(trainer, ~largest(self._weights).isfinite()):
-            raise self._diverged(trainer, pl_module, not_finite(pl_module) or "NaN or infinity in another process")
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
+        if loss is not None and self._agreed(trainer, ~loss.detach().isfinite().all()):
+            found = not_finite(pl_module)
+            if self._agreed(trainer, torch.tensor(found is not None)):
+                raise self._diverged(trainer, found or "NaN or infinity in another process")
 
     def _agreed(self, trainer: Trainer, broken: Tensor) -> bool:
         if trainer.world_size == 1:
@@ -123,19 +121,25 @@ class Divergence(Callback):
         while len(self._batches) > max(1, most):
             self._batches.popleft()
 
-    def _diverged(self, trainer: Trainer, pl_module: LightningModule, found: str) -> Diverged:
-        text = (
-            f"{type(pl_module).__name__}: want a run that stays finite; got, by update {trainer.global_step}, {found}"
-        )
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Says more of what a checkpoint has noticed when it was to be saved."""
+        if isinstance(exception, Diverged) and not exception.told:
+            told = self._diverged(trainer, str(exception))
+            exception.args, exception.checkpoint, exception.told = told.args, told.checkpoint, True
+
+    def _diverged(self, trainer: Trainer, found: str) -> Diverged:
+        where = type(trainer.lightning_module).__name__
+        text = f"{where}: want a run that stays finite; got, by update {trainer.global_step}, {found}"
         if self._batches and trainer.is_global_zero:
             text += f"; the last {len(self._batches)} batches are in {self._dumped(trainer)}"
         savers = [each for each in trainer.checkpoint_callbacks if isinstance(each, EpisodeCheckpoint)]
         saved = newest_checkpoint(savers[0].folder(trainer))[0] if savers and trainer.is_global_zero else None
         if saved is None:
-            return Diverged(f"{text}; no checkpoint was saved before: want a lower learning rate")
+            return Diverged(f"{text}; no checkpoint was saved before: want a lower learning rate", told=True)
         if self.action == "back" and trainer.world_size == 1 and self.times < self.most:
-            return Diverged(f"{text}; goes back to {saved}, learning rate times {self.rate_factor:g}", saved)
-        return Diverged(f"{text}; {saved} is finite: want a lower learning rate, and --ckpt_path last")
+            text += f"; goes back to {saved}, learning rate times {self.rate_factor:g}"
+            return Diverged(text, saved, told=True)
+        return Diverged(f"{text}; {saved} is finite: want a lower learning rate, and --ckpt_path last", told=True)
 
     def _dumped(self, trainer: Trainer) -> Path:
         path = Path(trainer.default_root_dir) / "diverged" / f"update-{trainer.global_step}.pt"
@@ -151,9 +155,7 @@ class Divergence(Callback):
                 " and so are others like it; the end says how many"
             )
         if self._counts[2](in_a_row) >= _IN_A_ROW:
-            raise self._diverged(
-                trainer, trainer.lightning_module, f"gradients with NaN or infinity in {_IN_A_ROW} updates in a row"
-            )
+            raise self._diverged(trainer, f"gradients with NaN or infinity in {_IN_A_ROW} updates in a row")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Says how many updates were skipped."""
@@ -161,8 +163,8 @@ class Divergence(Callback):
             rank_zero_warn(f"Divergence: {skipped} of {trainer.global_step} updates skipped")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Lets batches and weights go."""
-        self._weights, self._batches, pl_module.recent_batches = [], None, None  # type: ignore[assignment]
+        """Lets batches go."""
+        self._batches = pl_module.recent_batches = None  # type: ignore[assignment]
 
     def state_dict(self) -> dict[str, Any]:
         """For how many times of going back learning rates have been lowered; nothing where there was none."""

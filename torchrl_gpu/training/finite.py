@@ -14,11 +14,12 @@ class Diverged(ArithmeticError):
 
     Attributes:
         checkpoint: What the run is to go back to, by itself; None where it is to end.
+        told: Whether the message says all that is known, and not only what was found.
     """
 
-    def __init__(self, message: str, checkpoint: Path | None = None) -> None:
+    def __init__(self, message: str, checkpoint: Path | None = None, *, told: bool = False) -> None:
         super().__init__(message)
-        self.checkpoint = checkpoint
+        self.checkpoint, self.told = checkpoint, told
 
 
 def learned(module: nn.Module) -> dict[str, Tensor]:
