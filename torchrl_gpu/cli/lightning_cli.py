@@ -11,6 +11,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelSummary, ProgressBar
 from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from torchrl_gpu.allocator import keep_freed_memory
@@ -118,16 +119,22 @@ class PackageCLI(LightningCLI):
     def _find_checkpoint(self) -> str | None:
         """The file that "last" or "best" stands for, where an `EpisodeCheckpoint` saves; None for other values.
 
+        A job that SLURM or torchrun has started again goes on with the newest one, whatever the command says.
+
         Raises:
             ValueError: There is none: a run that was meant to go on must not begin anew.
         """
         word = self._get(self.config, "ckpt_path")
-        if word not in ("last", "latest", "best"):
-            return None
         from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 
         savers = [each for each in self.trainer.callbacks if isinstance(each, EpisodeCheckpoint)]  # type: ignore[attr-defined]
-        return str(savers[0].find(self.trainer, word)) if savers else None
+        if not savers:
+            return None
+        restart = savers[0].find_restart(self.trainer) if self.name == "fit" else None
+        if restart is not None:
+            rank_zero_info(f"EpisodeCheckpoint: this job was started again; it goes on from {restart}")
+            return str(restart)
+        return str(savers[0].find(self.trainer, word)) if word in ("last", "latest", "best") else None
 
     @property
     def checkpoint(self) -> str | None:

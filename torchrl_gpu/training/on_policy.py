@@ -122,7 +122,8 @@ class OnPolicy(AgentRun):
         with set_exploration_type(ExplorationType.RANDOM):
             steps = self.play(self.policy, self.rollout_steps)
         after = steps["next"]
-        return self.agent.estimate(steps.set("next", after.set("reward", after["reward"] * self.reward_scale)))
+        scaled = steps.set("next", after.set("reward", after["reward"] * self.reward_scale))
+        return self.agent.estimate(scaled, self.total if self.trainer.world_size > 1 else None)
 
     def _batches(self, sample: TensorDictBase) -> Iterator[TensorDictBase]:
         """Every row once in each epoch; those that do not count are spread evenly over the batches."""
