@@ -153,12 +153,18 @@ class AfterstateLearning(EnvRun):
         """What is learnt from of the rollouts (N, T) of all processes, one behind another."""
         if self.trainer.world_size == 1:
             return steps
-        gather, after = self.trainer.strategy.all_gather, steps["next"]  # which stacks: (processes, N, T, …)
-        seen = {name: after[name] for name in ("box_heightmap", "reward")} | {"done": after["done"].byte()}
-        found = {name: gather(each.contiguous()).flatten(0, 1) for name, each in seen.items()}
-        found["done"] = found["done"].bool()
+        after = steps["next"]
+        found = {name: self._gathered(after[name]) for name in ("box_heightmap", "reward")}
+        found["done"] = self._gathered(after["done"].byte()).bool()
         shape = found["done"].shape[:2]
         return TensorDict({"next": TensorDict(found, shape)}, shape)
+
+    def _gathered(self, values: Tensor) -> Tensor:
+        """(processes · N, …) of (N, …) on each."""
+        values = values.contiguous()
+        found = [torch.empty_like(values) for _ in range(self.trainer.world_size)]
+        torch.distributed.all_gather(found, values)
+        return torch.cat(found)
 
     @torch.no_grad()
     def _sweep(self, steps: TensorDictBase) -> Tensor:

@@ -45,5 +45,5 @@ def single_batch(*suites: object) -> Any:
     give each a share of the suites by a sampler of its own, if there were no such sampler here.
     """
     data: Any = list(suites)
-    everyone_all = DistributedSampler(data, num_replicas=1, rank=0, shuffle=False)
+    everyone_all: DistributedSampler[Any] = DistributedSampler(data, num_replicas=1, rank=0, shuffle=False)
     return DataLoader(data, batch_size=None, num_workers=0, generator=torch.Generator(), sampler=everyone_all)
