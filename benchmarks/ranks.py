@@ -1,9 +1,9 @@
 """Samples per second of one process against two that train together, each on a core of its own.
 
-A shipped config is trained without evaluation: by one process; by two that know nothing of each other, at the same time,
-which is the ceiling, since cores share memory and clock; and by two as ranks (DDP over gloo), which play in twice the
-environments. The three take turns; figures are medians of wall time behind a warm-up. Nothing is printed unless the two
-ranks end with the same weights.
+A shipped config is trained without evaluation: by one process; by two that know nothing of each other, at the same
+time, which is the ceiling, since cores share memory and clock; and by two as ranks (DDP over gloo), which play in twice
+the environments. The three take turns; figures are medians of wall time behind a warm-up. Nothing is printed unless the
+two ranks end with the same weights.
 
 python benchmarks/ranks.py --output benchmarks/results/ranks.json
 """
