@@ -21,6 +21,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from torchrl_gpu.callbacks.device_count import DeviceCount
+from torchrl_gpu.callbacks.end_signals import EndSignals, any_of_all, is_restart, requeue_from
 from torchrl_gpu.sections import in_section
 from torchrl_gpu.training.checkpoint_files import (
     ENTRY,
@@ -90,7 +91,12 @@ class EpisodeCheckpoint(Checkpoint):
 
     SIGTERM and an interrupt (Ctrl-C) end the run after the training step that they come in, with a `last.ckpt` from
     which it goes on as if nothing had been; a second interrupt ends it at once. While the run is validated the next
-    training step is waited for by an interrupt, and SIGTERM ends it with the checkpoints that are there.
+    training step is waited for by an interrupt, and SIGTERM ends it with the checkpoints that are there. Of several
+    processes it is enough that one is told.
+
+    SLURM's signal before the time limit (`#SBATCH --signal=SIGUSR1@90`) does the same and requeues the job, in place of
+    Lightning's own handler, which would save in the middle of a step. What `lightning fit` does when SLURM or torchrun
+    starts a job again is said at `find_restart`.
 
     A new run never overwrites the checkpoints of another: where the folder holds some, they are moved to a folder
     `earlier-N` in it. Two runs that save to one folder at a time are refused.
@@ -159,6 +165,7 @@ class EpisodeCheckpoint(Checkpoint):
         self._episodes = DeviceCount()
         self._interrupts = Interrupts()
         self.committed: Callable[[dict[str, Any], Path, list[Path]], None] | None = None  # told of each: see the mirror
+        self._signals = EndSignals()
 
     # -- the run that these checkpoints belong to -------------------------------------------------------------------
 
@@ -208,6 +215,13 @@ class EpisodeCheckpoint(Checkpoint):
             raise ValueError(f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole checkpoint in {folder}; got none")
         return found
 
+    def find_restart(self, trainer: Trainer) -> Path | None:
+        """The checkpoint to go on from where SLURM or torchrun has started this job again; None where there is none."""
+        try:
+            return self.find(trainer) if is_restart() else None
+        except ValueError:  # it ended before it had saved anything
+            return None
+
     def _claim(self, folder: Path) -> str | None:
         """Holds a lock on the folder until training ends; what is wrong, if another process has it."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -249,6 +263,11 @@ class EpisodeCheckpoint(Checkpoint):
 
     # -- when -------------------------------------------------------------------------------------------------------
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Takes signals, now that Lightning has."""
+        if not _only_tries(trainer):
+            self._signals.begin(trainer)
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         """Counts from where the run is: only now has the module filled its replay or gone back to its checkpoint."""
         if self._passed is None:
@@ -262,17 +281,21 @@ class EpisodeCheckpoint(Checkpoint):
         """
         if _only_tries(trainer) or self._passed is None:
             return
-        asked = self._interrupts.come or trainer.received_sigterm
-        if _agreed(trainer, asked):
-            if self._save(trainer, pl_module, LAST, self.save_replay):
-                saved = self.folder(trainer) / LAST
-                rank_zero_info(f"EpisodeCheckpoint: asked to end; saved {saved}, go on with --ckpt_path last")
-            raise KeyboardInterrupt if self._interrupts.come else SIGTERMException
-        if not any((self.every_n_episodes, self.every_n_updates, self.every_n_minutes)):
-            return
         passed = self._multiples(trainer, pl_module)
-        due = any(new > old for new, old in zip(passed, self._passed, strict=True))
-        if not _agreed(trainer, due and time.monotonic() >= self._owed_until):
+        due = trainer.is_global_zero and time.monotonic() >= self._owed_until
+        due = due and any(new > old for new, old in zip(passed, self._passed, strict=True))
+        asked = self._signals.terminate or trainer.received_sigterm
+        interrupted, asked, requeue, due = any_of_all(trainer, self._interrupts.come, asked, self._signals.requeue, due)
+        if interrupted or asked or requeue:
+            if saved := self._save(trainer, pl_module, LAST, self.save_replay):
+                path = self.folder(trainer) / LAST
+                rank_zero_info(f"EpisodeCheckpoint: asked to end; saved {path}, go on with --ckpt_path last")
+            self._signals.requeue = False
+            if interrupted:
+                raise KeyboardInterrupt
+            if asked or (saved and requeue_from(trainer)):
+                raise SIGTERMException
+        if not due:
             return
         self._passed = passed
         if _validates_next(trainer):
@@ -340,11 +363,13 @@ class EpisodeCheckpoint(Checkpoint):
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Gives the folder free."""
         self._interrupts.end()
+        self._signals.end()
         self._release()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Gives the folder free."""
         self._interrupts.end()
+        self._signals.end()
         self._release()
 
     # -- what -------------------------------------------------------------------------------------------------------
@@ -457,11 +482,6 @@ def _validates_next(trainer: Trainer) -> bool:
     """Whether validation follows the training step that has just been made."""
     fetcher = trainer.fit_loop._data_fetcher
     return fetcher is not None and trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
-
-
-def _agreed(trainer: Trainer, due: bool) -> bool:
-    """What the first process says; without others, nobody is asked."""
-    return bool(trainer.strategy.broadcast(due)) if trainer.world_size > 1 else due
 
 
 def _class_path(thing: object) -> str:

@@ -13,7 +13,7 @@ from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from torchrl_gpu.allocator import keep_freed_memory
@@ -128,21 +128,29 @@ class PackageCLI(LightningCLI):
     def _find_checkpoint(self) -> str | None:
         """The file that "last" or "best" stands for, where an `EpisodeCheckpoint` saves; None for other values.
 
+        A job that SLURM or torchrun has started again goes on with the newest one, whatever the command says.
+
         Raises:
             ValueError: There is none: a run that was meant to go on must not begin anew.
         """
         word = self._get(self.config, "ckpt_path")
-        if word not in ("last", "latest", "best"):
-            return None
         from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
         from torchrl_gpu.callbacks.mirror import CheckpointMirror
 
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         savers = [each for each in callbacks if isinstance(each, EpisodeCheckpoint)]
-        for mirror in callbacks if savers and self.trainer.is_global_zero else ():
-            if isinstance(mirror, CheckpointMirror):
-                mirror.fetch(savers[0].folder(self.trainer))
-        return str(savers[0].find(self.trainer, word)) if savers else None
+        if not savers:
+            return None
+        restarts = self.name == "fit" and is_restart()
+        if restarts or word in ("last", "latest", "best"):
+            for mirror in callbacks if self.trainer.is_global_zero else ():
+                if isinstance(mirror, CheckpointMirror):
+                    mirror.fetch(savers[0].folder(self.trainer))
+        restart = savers[0].find_restart(self.trainer) if restarts else None
+        if restart is not None:
+            rank_zero_info(f"EpisodeCheckpoint: this job was started again; it goes on from {restart}")
+            return str(restart)
+        return str(savers[0].find(self.trainer, word)) if word in ("last", "latest", "best") else None
 
     @property
     def checkpoint(self) -> str | None:

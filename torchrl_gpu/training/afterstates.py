@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, final
 
 import torch
-from tensordict import TensorDictBase
-from torch import Tensor
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor, nn
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
@@ -23,6 +23,20 @@ TablesFactory = Callable[[AgentSpace], PatchTables]
 """Makes the tables of an environment's space."""
 
 
+class _Unsaved(nn.Module):
+    """A weight that no loss has and no checkpoint holds: DDP refuses a module without one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+
+    def _save_to_state_dict(self, *args: Any) -> None:
+        """Nothing."""
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        """Nothing is missing."""
+
+
 @final
 class AfterstateLearning(EnvRun):
     """Learns the value of the bin that a placement leaves, by temporal differences over rollouts of the greedy policy.
@@ -35,6 +49,9 @@ class AfterstateLearning(EnvRun):
 
     `trainer.max_steps` counts sweeps of a rollout. There is no optimizer and no gradient: `trainer.precision` does not
     matter. The reward of the environment must be "utilization".
+
+    Of several processes each plays in environments of its own and learns from the rollouts of all of them, in the same
+    whole numbers, so that all have the same tables, to the last bit those of one process with as many environments.
 
     Args:
         env: Makes the `PackingEnv`, as in `EnvRun`.
@@ -107,6 +124,13 @@ class AfterstateLearning(EnvRun):
 
     # -- fit --
 
+    def setup(self, stage: str) -> None:
+        """As in `EnvRun`; of several processes each keeps its own tables, which are the same."""
+        super().setup(stage)
+        if stage == "fit" and self.trainer.world_size > 1:
+            self.add_module("_unsaved", _Unsaved())
+            self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]  # of DDP, to copy
+
     def on_fit_start(self) -> None:
         """Starts rollouts."""
         super().on_fit_start()
@@ -122,12 +146,29 @@ class AfterstateLearning(EnvRun):
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Plays, and goes over what was played; the error of the last sweep, for callbacks that look at it."""
-        steps = self.play(self.policy, self.rollout_steps)
+        steps = self._of_all(self.play(self.policy, self.rollout_steps))
         with section("update"):
             errors = [self._sweep(steps) for _ in range(self.updates_now(self.sweeps))]
         if self.logs_now:
             self.log_step({"loss": torch.stack(errors).mean(), **self.outcomes, "frames": self.frames})
         return {"loss": errors[-1]} if errors else {}
+
+    def _of_all(self, steps: TensorDictBase) -> TensorDictBase:
+        """What is learnt from of the rollouts (N, T) of all processes, one behind another."""
+        if self.trainer.world_size == 1:
+            return steps
+        after = steps["next"]
+        found = {name: self._gathered(after[name]) for name in ("box_heightmap", "reward")}
+        found["done"] = self._gathered(after["done"].byte()).bool()
+        shape = found["done"].shape[:2]
+        return TensorDict({"next": TensorDict(found, shape)}, shape)
+
+    def _gathered(self, values: Tensor) -> Tensor:
+        """(processes · N, …) of (N, …) on each."""
+        values = values.contiguous()
+        found = [torch.empty_like(values) for _ in range(self.trainer.world_size)]
+        torch.distributed.all_gather(found, values)
+        return torch.cat(found)
 
     @torch.no_grad()
     def _sweep(self, steps: TensorDictBase) -> Tensor:

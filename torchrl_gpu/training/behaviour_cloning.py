@@ -214,6 +214,7 @@ class BehaviourCloning(EnvRun):
 
     def on_train_start(self) -> None:
         """There is neither a replay to fill nor an environment to go on with."""
+        self.say_processes()
 
     def _draw(self, update: int) -> Tensor:
         """Numbers of the rows of an update, (B,), a function of the seed and of how many updates were made before."""
@@ -282,6 +283,10 @@ class BehaviourCloning(EnvRun):
         return dict(zip(sums, together.tolist(), strict=True))
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def begins_anew(self, saved: int, now: int) -> str:
+        """Rows are shared out among processes."""
+        return "the pass over the demonstrations goes on at another row"
 
     def rank_state(self) -> dict[str, Any]:
         """Nothing besides: which rows come next follows from the seed and the number of updates."""

@@ -58,7 +58,7 @@ def read_entry(checkpoint: Mapping[str, Any], where: str) -> dict[str, Any] | No
         return None
     wanted = {"run": str, "id": str, "saved_s": float, "world_size": int, "parts": dict}
     good = isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in wanted.items())
-    if not good or not all(_ID.fullmatch(entry[name]) for name in ("run", "id")):
+    if not good or entry["world_size"] < 1 or not all(_ID.fullmatch(entry[name]) for name in ("run", "id")):
         raise ValueError(f"{where}: want an entry {ENTRY} as EpisodeCheckpoint writes it; got {str(entry)[:80]}")
     for name, size in entry["parts"].items():
         if not isinstance(name, str) or not _PART.fullmatch(name) or not isinstance(size, int | None):

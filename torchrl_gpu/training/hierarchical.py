@@ -66,6 +66,8 @@ class HierarchicalPacking(ReplayRun):
         max_grad_norm: Gradients are clipped to this norm.
     """
 
+    leaves_weights_out = True  # those of the manager, in most updates
+
     rule: HierarchicalPacker
     worker: HierarchicalPacker
     both: HierarchicalPacker

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 
 class StepLoader:
@@ -41,6 +41,9 @@ def single_batch(*suites: object) -> Any:
     """A loader of one batch, the suite; of several, one behind another.
 
     It has a generator of its own: a loader draws a seed whenever it begins, and training must not depend on how often
-    it is validated.
+    it is validated. Every process gets all suites, so that all log the same and stop at the same step: Lightning would
+    give each a share of the suites by a sampler of its own, if there were no such sampler here.
     """
-    return DataLoader(list(suites), batch_size=None, num_workers=0, generator=torch.Generator())  # type: ignore[arg-type]
+    data: Any = list(suites)
+    everyone_all: DistributedSampler[Any] = DistributedSampler(data, num_replicas=1, rank=0, shuffle=False)
+    return DataLoader(data, batch_size=None, num_workers=0, generator=torch.Generator(), sampler=everyone_all)

@@ -126,8 +126,11 @@ class OnPolicy(AgentRun):
         with set_exploration_type(ExplorationType.RANDOM):
             steps = self.play(self.policy, self.rollout_steps)
         after = steps["next"]
+        scaled = steps.set("next", after.set("reward", after["reward"] * self.reward_scale))
         with section("update"):
-            return self.agent.estimate(steps.set("next", after.set("reward", after["reward"] * self.reward_scale)))
+            if self.trainer.world_size == 1:
+                return self.agent.estimate(scaled)
+            return self.agent.estimate(scaled, self.total)
 
     def _batches(self, sample: TensorDictBase) -> Iterator[TensorDictBase]:
         """Every row once in each epoch; those that do not count are spread evenly over the batches."""

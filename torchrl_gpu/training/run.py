@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -10,12 +11,14 @@ from typing import Any, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_info
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs import EnvBase
 
+from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.arguments import shown, whole
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.generators import random_state, set_random_state
@@ -31,6 +34,8 @@ from torchrl_gpu.training.loaders import StepLoader, single_batch
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 from torchrl_gpu.training.resumed_options import changed_options, check_replay_options, news
 from torchrl_gpu.training.updates.clipping import clip_gradients
+
+_LOG = logging.getLogger(__name__)
 
 STEPS_PER_EPOCH = 500  # where nobody says
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
@@ -64,6 +69,8 @@ class EnvRun(LightningModule):
     """The resolved configuration as plain data, where the command line made this module."""
 
     _clock: Clock | None = None
+    leaves_weights_out = False
+    """Whether there are updates in which some weights have no part, which DDP must be told."""
 
     def __init__(self, env: EnvFactory | BatchedEnv) -> None:
         super().__init__()
@@ -73,6 +80,7 @@ class EnvRun(LightningModule):
         self.frames = 0
         self._has_logged = False
         self._resumed: dict[str, Any] | None = None
+        self._loaded_entry: dict[str, Any] = {}  # which says how many processes there were
         self.__dict__["_env_factory"] = env
         self.__dict__["_env"] = None  # not a submodule: its state is saved with the rollout, and only for training
 
@@ -191,6 +199,8 @@ class EnvRun(LightningModule):
                 f"{type(self).__name__}: want an environment whose episodes end where nothing is legal; got"
                 " skip_unplaceable=True, which is for evaluation"
             )
+        if fits and self.leaves_weights_out and isinstance(strategy := self.trainer.strategy, DDPStrategy):
+            strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
         if fits and self.global_rank:
             torch.manual_seed(fold_rank(torch.initial_seed(), self.global_rank))
 
@@ -297,6 +307,16 @@ class EnvRun(LightningModule):
                 clip_gradients(weights, max_grad_norm, scaler)
         optimizer.step()
 
+    @staticmethod
+    def total(values: Tensor) -> Tensor:
+        """The sum of a tensor over all processes, in its place."""
+        torch.distributed.all_reduce(values)
+        return values
+
+    def any_process(self, yes: bool) -> bool:
+        """Whether any of the processes says so; each must ask at the same step, and waits for the others."""
+        return self.trainer.strategy.reduce_boolean_decision(yes, all=False) if self.trainer.world_size > 1 else yes
+
     # -- where no data module is given -------------------------------------------------------------------------------
 
     def train_dataloader(self) -> StepLoader:
@@ -341,6 +361,7 @@ class EnvRun(LightningModule):
         """Keeps what `restore_run` will go on with."""
         self.frames = whole("checkpoint", "frames", checkpoint.get("frames", 0), 0, 2**62)
         self._resumed = checkpoint if "rollout" in checkpoint else None
+        self._loaded_entry = {ENTRY: checkpoint.get(ENTRY)}
 
     def restore_run(self) -> None:
         """Takes what the checkpoint held, where there is one.
@@ -348,6 +369,7 @@ class EnvRun(LightningModule):
         Raises:
             ValueError: A part of the checkpoint belongs to another one, or is no such thing.
         """
+        self.say_processes()
         if self._resumed is None:
             return
         checkpoint, path, rank = self._resumed, Path(str(self.trainer.ckpt_path)), self.global_rank
@@ -362,12 +384,29 @@ class EnvRun(LightningModule):
         state = checkpoint if rank == 0 else part
         if state is not None and "rollout" in state:
             self._take_rank_state(state, f"checkpoint {path}")
-        else:
-            rank_zero_info(f"{self._process}: {path} holds no state of this process: its environments begin anew")
+        elif entry is None or entry["world_size"] == self.trainer.world_size:  # else it is said of all of them
+            _LOG.warning("%s: %s holds no state of this process: its environments begin anew", self._process, path)
         self.restore_part(part, path)
 
     def check_part(self, part: Mapping[str, Any], path: Path) -> None:
         """ValueError where what a subclass added to this process' part means something else in this run."""
+
+    def say_processes(self) -> None:
+        """Says in one line what begins anew where a run goes on on another number of processes."""
+        loaded, self._loaded_entry = self._loaded_entry, {}
+        entry = read_entry(loaded, f"checkpoint {self.trainer.ckpt_path}")
+        if self.trainer.ckpt_path is None or entry is None or entry["world_size"] == self.trainer.world_size:
+            return
+        saved, now = entry["world_size"], self.trainer.world_size
+        rank_zero_info(
+            f"{type(self).__name__}: saved by {saved} and going on on {now} processes: {self.begins_anew(saved, now)},"
+            f" and an update learns from {now / saved:g} times the rows"
+        )
+
+    def begins_anew(self, saved: int, now: int) -> str:
+        """What becomes of processes that were not there when the run was saved, or are not there any more."""
+        own = f"environments, random numbers and replay, if any, of processes from {min(saved, now)} on"
+        return f"{own} begin anew" if now > saved else f"{own} are left out"
 
     def restore_part(self, part: Mapping[str, Any] | None, path: Path) -> None:
         """Takes what a subclass added to this process' part of a checkpoint.
@@ -453,9 +492,12 @@ class ReplayRun(EnvRun):
             )
 
     def fill(self, play: Callable[[], None], batch_size: int) -> None:
-        """Plays until there is enough for the first update; a resumed run has its replay from beside its checkpoint."""
+        """Plays until every process has enough for the first update, so that all of them agree on `frames`.
+
+        A resumed run has its replay from beside its checkpoint.
+        """
         self.restore_run()
-        while self.frames < self.warmup_frames or len(self.replay) < batch_size:
+        while self.any_process(self.frames < self.warmup_frames or len(self.replay) < batch_size):
             play()
 
     def part_state(self, rank: int, replay: bool) -> dict[str, Any] | None:

@@ -82,3 +82,15 @@ def test_standardized_over_what_counts() -> None:
     assert_near(standardized(values[:2]), torch.tensor([-1.0, 1.0]))
     assert standardized(torch.full((4,), 7.0)).tolist() == [0.0] * 4
     assert standardized(values, torch.zeros(3)).isfinite().all()
+
+
+def test_standardized_over_several_processes() -> None:
+    # 1 and 3 here, 6 and 100 that does not count there: mean 10/3, squares 49/9 + 1/9 + 64/9 = 38/3, deviation √(38/9)
+    here, counts, sums = torch.tensor([1.0, 3.0]), torch.ones(2), []
+
+    def total(own: torch.Tensor) -> torch.Tensor:
+        sums.append(own)
+        return own + torch.tensor([[1.0, 6.0], [64 / 9]][len(sums) - 1])  # what the other process adds
+
+    assert_near(standardized(here, counts, total), (here - 10 / 3) / (38 / 9) ** 0.5)
+    assert len(sums) == 2

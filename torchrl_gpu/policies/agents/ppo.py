@@ -11,6 +11,7 @@ from torch import Tensor
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.agents.legal import end_without_actions
 from torchrl_gpu.policies.losses import clipped_surrogate, generalized_advantage, standardized, weighted_mean
+from torchrl_gpu.policies.losses.policy_gradient import Total
 from torchrl_gpu.policies.spaces import AgentSpace, in_keys, observed
 from torchrl_gpu.policies.squashing import Squash, Squashing
 from torchrl_gpu.policies.stochastic import CategoricalActor, SquashedGaussianActor
@@ -91,12 +92,13 @@ class PPO(Agent):
         return {name: getattr(self, name) for name in ("entropy", "kl", "clip_fraction")}
 
     @torch.no_grad()
-    def estimate(self, steps: TensorDictBase) -> TensorDictBase:
+    def estimate(self, steps: TensorDictBase, total: Total | None = None) -> TensorDictBase:
         """Values a rollout, before it is learnt from; none of its steps is read back.
 
         Args:
             steps: (N, T) in order, each trajectory by itself, with `observations` and what the policy wrote; in `next`
                 `observations`, `reward`, `done` and `terminated`, (…, 1); `active` (…, 1) where some do not count.
+            total: As in `standardized`, over the rollouts of several processes.
 
         Returns:
             (N·T,) `batch_keys`: `advantage` (…, 1), standardised over all steps that count, and `value_target` (…, 1);
@@ -116,7 +118,7 @@ class PPO(Agent):
         active: Tensor | None = steps.get("active", None)
         weight = None if active is None else active.float()
         out = steps.select(*self.batch_keys, strict=False)
-        out["advantage"], out["value_target"] = standardized(advantage, weight), advantage + value
+        out["advantage"], out["value_target"] = standardized(advantage, weight, total), advantage + value
         if weight is not None:
             out["priority_weight"] = weight[..., 0]
         return out.flatten()

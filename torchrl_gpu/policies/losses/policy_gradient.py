@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
+
+Total = Callable[[Tensor], Tensor]
+"""Sums a tensor over processes."""
 
 
 def generalized_advantage(
@@ -53,17 +58,21 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
     return torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
 
 
-def standardized(values: Tensor, weight: Tensor | None = None) -> Tensor:
+def standardized(values: Tensor, weight: Tensor | None = None, total: Total | None = None) -> Tensor:
     """Values less their mean, over their standard deviation.
 
     Args:
         values: (…).
         weight: 0 for those that do not count, (…); None where all do.
+        total: Sums a vector over processes, whose values then have one mean and one deviation; None for one process.
 
     Returns:
         (…).
     """
     weight = torch.ones_like(values) if weight is None else weight
-    count = weight.sum().clamp_min(1)
-    centred = values - (weight * values).sum() / count
-    return centred / ((weight * centred.square()).sum() / count).sqrt().clamp_min(1e-6)
+    sums = torch.stack([weight.sum(), (weight * values).sum()])
+    count, summed = (sums if total is None else total(sums)).unbind()
+    count = count.clamp_min(1)
+    centred = values - summed / count
+    squares = (weight * centred.square()).sum()[None]
+    return centred / ((squares if total is None else total(squares))[0] / count).sqrt().clamp_min(1e-6)

@@ -1,0 +1,89 @@
+"""A program that is one of two nodes of a run, started by torchrun; test_ranks.py looks at what it leaves.
+
+python -m torch.distributed.run --nnodes 2 … tests/training/ranks.py FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from tests.training import rank_cases as cases
+from torchrl_gpu.callbacks import FrameStream
+
+warnings.filterwarnings("ignore")
+FOLDER = Path(sys.argv[1])
+RANK = int(os.environ["RANK"])
+TWO: dict[str, Any] = {"accelerator": "cpu", "devices": 1, "num_nodes": 2, "strategy": "ddp"}
+TOLD: dict[str, Any] = {}
+
+
+class Watch(Callback):
+    """Whether all processes have the same weights after each update, to the last bit, and who streams."""
+
+    def __init__(self) -> None:
+        self.agreed: list[bool] = []
+        self.weights: list[float] = []
+        self.streams: list[bool] = []
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
+        own = cases.weights_of(pl_module)
+        first = trainer.strategy.broadcast(own)
+        self.agreed.append(torch.equal(own, first))
+        self.weights.append(own.abs().sum().item())
+        self.streams += [each.url is not None for each in trainer.callbacks if isinstance(each, FrameStream)]  # type: ignore[attr-defined]
+
+
+class Terminated(Callback):
+    """SIGTERM to the second process alone."""
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if RANK == 1 and trainer.global_step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def whole(name: str) -> None:
+    watch = Watch()
+    more = [FrameStream(port=0)] if name == "dqn" else []
+    made = cases.fit(name, cases.make(name, FOLDER), FOLDER / "two" / name, watch, *more, **TWO)
+    TOLD[name] = {"agreed": watch.agreed, "weights": watch.weights, "streams": watch.streams, "frames": made.frames}
+    TOLD[name]["steps"] = made.trainer.global_step
+
+
+def resumed(name: str, run: str, checkpoint: Path) -> None:
+    with cases.Lines() as lines:
+        made = cases.fit(name, cases.make(name, FOLDER), FOLDER / run / name, ckpt_path=checkpoint, seed=5, **TWO)
+    TOLD[f"{run}/{name}"] = {"frames": made.frames, "said": lines, "steps": made.trainer.global_step}
+
+
+def given(name: str) -> None:
+    rows = torch.load(FOLDER / f"{name}.pt", weights_only=True)
+    callback = cases.Given(rows, RANK, 2)
+    cases.fit(name, cases.make(name, FOLDER), FOLDER / "given" / name, callback, max_steps=1, **TWO)
+    torch.save(callback.gradient, FOLDER / f"gradient-{name}-{RANK}.pt")
+
+
+def terminated() -> None:
+    try:
+        cases.fit("dqn", cases.make("dqn", FOLDER), FOLDER / "terminated" / "dqn", Terminated(), **TWO)
+    except SIGTERMException:
+        TOLD["terminated"] = True
+
+
+for each in cases.NAMES:
+    whole(each)
+    resumed(each, "rest", cases.half(FOLDER / "two" / each))
+    resumed(each, "more", cases.half(FOLDER / "one" / each))
+for each in cases.GIVEN:
+    given(each)
+terminated()
+(FOLDER / f"told-{RANK}.json").write_text(json.dumps(TOLD))

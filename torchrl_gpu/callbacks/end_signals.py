@@ -1,0 +1,99 @@
+"""Signals by which somebody else ends a run: noted when they come, acted upon between two training steps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.environments import SLURMEnvironment
+from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+
+class EndSignals:
+    """Whether a run was asked to end since `begin`: by SIGTERM, or by SLURM, which starts the job again after that.
+
+    Lightning's own handlers act at once, in the middle of whatever runs: with several processes SIGTERM makes one of
+    them wait for a message that the others do not send, and a requeue saves a state between two steps. So they are
+    replaced while training goes on.
+
+    Attributes:
+        terminate: SIGTERM has come; taken with several processes only, as Lightning's handler does with one.
+        requeue: SLURM's signal before the time limit has come, where Lightning's `SLURMEnvironment` requeues.
+    """
+
+    def __init__(self) -> None:
+        self.terminate = self.requeue = False
+        self._before: dict[int, Any] = {}
+
+    def begin(self, trainer: Trainer) -> None:
+        """Takes the signals, once Lightning has."""
+        self.terminate = self.requeue = False
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if trainer.world_size > 1:
+            self._take(signal.SIGTERM, self._note_terminate)
+        cluster = trainer._accelerator_connector.cluster_environment
+        if isinstance(cluster, SLURMEnvironment) and cluster.auto_requeue and cluster.requeue_signal is not None:
+            self._take(cluster.requeue_signal, self._note_requeue)
+
+    def end(self) -> None:
+        """Gives them back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def _take(self, number: int, handler: Any) -> None:
+        before = signal.signal(number, handler)
+        self._before.setdefault(number, before)
+
+    def _note_terminate(self, number: int, frame: Any) -> None:
+        self.terminate = True
+
+    def _note_requeue(self, number: int, frame: Any) -> None:
+        self.requeue = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"terminate": False, "requeue": False, "_before": {}}  # handlers are those of a process
+
+
+def any_of_all(trainer: Trainer, *flags: bool) -> list[bool]:
+    """Of each flag whether any process has it; with several processes all must ask at the same step."""
+    if trainer.world_size == 1:
+        return list(flags)
+    together = torch.tensor(flags, dtype=torch.int32, device=trainer.strategy.root_device)
+    torch.distributed.all_reduce(together, torch.distributed.ReduceOp.MAX)
+    return [bool(flag) for flag in together.tolist()]
+
+
+def requeue_job() -> str | None:
+    """Asks SLURM to start this job again; what went wrong, if anything."""
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if "SLURM_ARRAY_JOB_ID" in os.environ:
+        job = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ.get('SLURM_ARRAY_TASK_ID', '')}"
+    try:
+        asked = subprocess.run(["scontrol", "requeue", job], capture_output=True, text=True, check=False, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"scontrol requeue {job}: {error}"
+    return (
+        None if asked.returncode == 0 else f"scontrol requeue {job}: status {asked.returncode}, {asked.stderr.strip()}"
+    )
+
+
+def requeue_from(trainer: Trainer) -> bool:
+    """Has the first process requeue the job; whether it could, known to all."""
+    problem = requeue_job() if trainer.is_global_zero else None
+    problem = trainer.strategy.broadcast(problem)
+    if problem is not None:
+        rank_zero_warn(f"EpisodeCheckpoint: want SLURM to start this job again; got {problem}; the run goes on")
+    return problem is None
+
+
+def is_restart() -> bool:
+    """Whether SLURM or torchrun has started this job before: it was requeued or preempted, or something failed."""
+    counts = (os.environ.get(name, "0") for name in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"))
+    return any(count.isdigit() and int(count) > 0 for count in counts)
