@@ -135,6 +135,7 @@ class PackageCLI(LightningCLI):
         """
         word = self._get(self.config, "ckpt_path")
         from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+        from torchrl_gpu.callbacks.end_signals import is_restart
         from torchrl_gpu.callbacks.mirror import CheckpointMirror
 
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
