@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import pytest
@@ -284,9 +285,28 @@ def test_what_is_interrupted_leaves_the_one_before(
     assert stems(tmp_path) == {"last"}  # what lay around has gone
 
 
+@pytest.mark.parametrize("which", ["checkpoint", "part"])
+@pytest.mark.parametrize("where", [0.3, 0.6])
+def test_one_byte_that_is_another_is_seen(tmp_path: Path, which: str, where: float) -> None:
+    fit(module(), tmp_path, 4, saver(every_n_updates=2))
+    path = last(tmp_path) if which == "checkpoint" else parts_of(last(tmp_path))[0]
+    content = bytearray(path.read_bytes())
+    content[int(where * len(content))] ^= 0x10
+    path.write_bytes(bytes(content))
+    with pytest.raises(
+        (ValueError, UnpicklingError), match=r"want the bytes that were written|Weights only load failed"
+    ):
+        fit(module(), tmp_path / "again", 6, saver(), ckpt_path=last(tmp_path))
+    found, torn = newest_checkpoint(tmp_path / "checkpoints")  # `--ckpt_path last` passes it over
+    assert found == tmp_path / "checkpoints" / "updates-4.ckpt"
+    assert [str(path) in line for line in torn] == [True]
+    fit(module(), tmp_path, 6, saver(), ckpt_path=found)
+
+
 KILLED = """
 import os, sys
 from pathlib import Path
+from pickle import UnpicklingError
 from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import EpisodeCheckpoint, checkpoint
 

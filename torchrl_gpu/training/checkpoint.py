@@ -23,7 +23,7 @@ def check_checkpoint(path: str | Path, module: nn.Module | None = None) -> None:
         FileNotFoundError: There is no such file.
         ValueError: It is truncated, no checkpoint, holds code, or holds the weights of another architecture.
     """
-    state = read_archive(Path(path), "checkpoint").get("state_dict")
+    state = read_archive(Path(path), "checkpoint", every_byte=True).get("state_dict")
     if not isinstance(state, Mapping):
         raise ValueError(f"checkpoint {path}: want a checkpoint of a training run; got no state_dict in it")
     if module is not None:

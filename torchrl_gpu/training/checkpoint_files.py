@@ -75,7 +75,7 @@ def read_part(path: Path, entry: Mapping[str, Any], rank: int) -> dict[str, Any]
     for name in entry["parts"]:
         part = path.with_name(name)
         if name.endswith(f".rank{rank}.pt") and part.exists():
-            content = read_archive(part, "checkpoint part")
+            content = read_archive(part, "checkpoint part", every_byte=True)
             if content.get("id") != entry["id"] or content.get("rank") != rank:
                 raise ValueError(
                     f"checkpoint part {part}: want the one of checkpoint {entry['id']} and process {rank};"
@@ -160,17 +160,33 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
     """The whole checkpoint of a folder that was saved last, and a line for each that is torn.
 
     What was saved last counts by the clock of the machine that saved it; `best.ckpt`, which trails the run, does not.
+    Every byte of it has been held against its checksums.
     """
-    newest: tuple[float, int, Path] | None = None
+    whole: list[tuple[float, int, Path]] = []
     torn = []
     for path, content in find_checkpoints(folder):
         if isinstance(content, str):
             torn.append(content)
         elif path.name != "best.ckpt":
             entry = content.get(ENTRY) or {}
-            at = entry.get("saved_s", path.stat().st_mtime), int(content.get("global_step", 0)), path
-            newest = at if newest is None else max(newest, at)
-    return (newest[2] if newest else None), torn
+            whole.append((entry.get("saved_s", path.stat().st_mtime), int(content.get("global_step", 0)), path))
+    for *_, path in sorted(whole, reverse=True):
+        try:
+            check_bytes(path)
+        except ValueError as error:
+            torn.append(str(error))
+        else:
+            return path, torn
+    return None, torn
+
+
+def check_bytes(path: Path) -> None:
+    """ValueError where bytes of a checkpoint, or of its parts that are there, are not those that were written."""
+    content = read_archive(path, "checkpoint", every_byte=True)
+    entry = read_entry(content, f"checkpoint {path}") or {"parts": {}}
+    for name in entry["parts"]:
+        if (part := path.with_name(name)).exists():
+            read_archive(part, "checkpoint part", every_byte=True)
 
 
 def _torn_part(path: Path, entry: Mapping[str, Any]) -> str | None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs import EnvBase
 
-from torchrl_gpu.archives import ENTRY
+from torchrl_gpu.archives import ENTRY, read_archive
 from torchrl_gpu.arguments import shown, whole
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.generators import random_state, set_random_state
@@ -367,13 +367,16 @@ class EnvRun(LightningModule):
         """Takes what the checkpoint held, where there is one.
 
         Raises:
-            ValueError: A part of the checkpoint belongs to another one, or is no such thing.
+            ValueError: A part of the checkpoint belongs to another one, or is no such thing; or bytes of its files are
+                not those that were written.
         """
         self.say_processes()
         if self._resumed is None:
             return
         checkpoint, path, rank = self._resumed, Path(str(self.trainer.ckpt_path)), self.global_rank
         self._resumed = None
+        if path.is_file():
+            read_archive(path, "checkpoint", every_byte=True)
         entry = read_entry(checkpoint, f"checkpoint {path}")
         self._changed = changed_options((entry or {}).get("config"), self.run_config)
         for line in news(self._changed):
