@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from itertools import pairwise
@@ -472,6 +473,26 @@ def test_a_run_that_is_asked_to_end_goes_on_as_if_it_never_had(
     fit(module(), tmp_path / "rest", 12, saver(), ckpt_path=last(tmp_path))
     fit(module(), tmp_path / "straight", 12, saver())
     assert differences(everything(last(tmp_path / "rest")), everything(last(tmp_path / "straight"))) == []
+
+
+@pytest.mark.usefixtures("default_interrupts")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_fills_its_replay_ends_when_it_is_asked(number: signal.Signals, tmp_path: Path) -> None:
+    """Before the first training step there is nothing to save, and filling may take many minutes."""
+    run, plays = module(warmup_frames=100_000), Counter[str]()
+    play = run._play
+
+    def asking() -> None:
+        plays["made"] += 1
+        if plays["made"] == 3:
+            os.kill(os.getpid(), number)
+        play()
+
+    run._play = asking  # type: ignore[method-assign]
+    with pytest.raises((SIGTERMException, SystemExit)):
+        fit(run, tmp_path, 12, saver())
+    assert plays["made"] == 3
+    assert not last(tmp_path).exists()
 
 
 @pytest.mark.usefixtures("default_interrupts")

@@ -273,6 +273,19 @@ class EpisodeCheckpoint(Checkpoint):
         if self._passed is None:
             self._passed = self._multiples(trainer, pl_module)
 
+    def end_if_asked(self, trainer: Trainer) -> None:
+        """Ends a run where somebody wants that before its first training step, so that there is nothing to save.
+
+        Raises:
+            SIGTERMException, KeyboardInterrupt: It was to end.
+        """
+        asked = self._signals.terminate or trainer.received_sigterm
+        interrupted, asked = any_of_all(trainer, self._interrupts.come, asked)
+        if interrupted:
+            raise KeyboardInterrupt
+        if asked:
+            raise SIGTERMException
+
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         """Saves where a multiple has been passed, and where somebody wants the run to end.
 

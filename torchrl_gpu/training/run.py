@@ -500,7 +500,10 @@ class ReplayRun(EnvRun):
         A resumed run has its replay from beside its checkpoint.
         """
         self.restore_run()
+        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
         while self.any_process(self.frames < self.warmup_frames or len(self.replay) < batch_size):
+            for saver in [each for each in callbacks if hasattr(each, "end_if_asked")]:
+                saver.end_if_asked(self.trainer)
             play()
 
     def part_state(self, rank: int, replay: bool) -> dict[str, Any] | None:
