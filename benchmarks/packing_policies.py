@@ -1,15 +1,16 @@
 """Trained packing policies that come with the package: `python benchmarks/packing_policies.py PROTOCOL
-[--ckpt_path FILE ... --rows ROWS ... [--patches small|large]] [--visible K ...] [--expecting CASES [--candidates M]]
-[--bins X Y ...]`.
+[--ckpt_path FILE ... --rows ROWS ... [--patches small|large] [--with_shipped]] [--visible K ...]
+[--expecting CASES [--candidates M]] [--bins X Y ...]`.
 
 With `--ckpt_path` a policy is put into the package, with its card: saved as it ships and read back. Of several runs
 with different seeds the mean ships: values are sums of entries, so that the mean of the tables is the mean of the
-values, at the cost of one. What is measured is what ships, on the 2,000 sequences of the protocol's fixed suite, which
-nothing trained on: packed in a batch, and a few alone for the time of one decision. ROWS are the `rows.json` of the
-`benchmarks/equal_time.py` runs, in the same order: the curve of the first, and where each ended. `--visible` packs the
-same sequences where K boxes are there to choose from, and `--expecting`, of protocols with independent items, the first
-CASES once more one item ahead. `--bins` packs bins of other floors, X × Y cells, of which nothing was trained, and has
-two rules pack the same. Each call replaces the rows of what it measured.
+values, at the cost of one; `--with_shipped` adds runs to those that ship already. What is measured is what ships, on
+the 2,000 sequences of the protocol's fixed suite, which nothing trained on: packed in a batch, and a few alone for the
+time of one decision. ROWS are the `rows.json` of the `benchmarks/equal_time.py` runs, in the same order: the curve of
+the first, and where each ended. `--visible` packs the same sequences where K boxes are there to choose from, and
+`--expecting`, of protocols with independent items, the first CASES once more one item ahead. `--bins` packs bins of
+other floors, X × Y cells, of which nothing was trained, and has two rules pack the same. Each call replaces the rows of
+what it measured.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ def main() -> None:
     parser.add_argument("protocol", choices=OPTIONS)
     parser.add_argument("--ckpt_path", type=Path, nargs="+")
     parser.add_argument("--rows", type=Path, nargs="+")
+    parser.add_argument("--with_shipped", action="store_true")
     parser.add_argument("--patches", choices=("small", "large"), default="large")
     parser.add_argument("--visible", type=int, nargs="+", default=[])
     parser.add_argument("--expecting", type=int, default=0)
@@ -101,7 +103,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.ckpt_path:
-        ship(args.protocol, args.ckpt_path, args.rows, args.patches, args.cases)
+        ship(args.protocol, args.ckpt_path, args.rows, args.patches, args.cases, args.with_shipped)
     for visible in args.visible:
         _write("visible", seen(args.protocol, visible, args.cases), VISIBLE)
     for x, y in zip(args.bins[::2], args.bins[1::2], strict=True):
@@ -110,19 +112,22 @@ def main() -> None:
         _write("ahead", looked_ahead(args.protocol, args.expecting, args.candidates), AHEAD)
 
 
-def ship(name: str, paths: list[Path], rows: list[Path], patches: str, cases: int) -> None:
+def ship(name: str, paths: list[Path], rows: list[Path], patches: str, cases: int, with_shipped: bool) -> None:
     """Puts the mean of the tables of checkpoints into the package, and writes what they reach."""
     runs = [load_policy(path, "cpu") for path in paths]
-    loaded, tables = runs[0], mean_of([_tables_of(each) for each in runs])
+    before, earlier = shipped(name) if with_shipped else ({}, [])
+    loaded, tables = runs[0], mean_of([*(_tables_of(each) for each in runs), *earlier])
     curves = [json.loads(each.read_text(encoding="utf-8")) for each in rows]
-    curve, ends = curves[0], [each[-1]["value"] for each in curves]
+    curve, ends = curves[0], [f"{100 * each[-1]['value']:.1f}" for each in curves]
+    ends = [*filter(None, [before.get("each")]), *ends]
     options = " ".join(filter(None, [OPTIONS[name], LARGE if patches == "large" else ""]))
     marks = " ".join(f"{each['minutes']:g}" for each in curve)
     command = f"python benchmarks/equal_time.py {name} --config packing.yaml --table curves --episodes 2000"
     command += f" --minutes {marks} -- --seed_everything SEED {options}".rstrip()
-    minutes = sum(_spent(path) for path in paths) / 60
-    frames = sum(each.about["frames"] for each in runs)
-    about = {"protocol": name, "command": command, "runs": len(runs), "minutes": minutes, "frames": frames}
+    minutes = before.get("minutes", 0.0) + sum(_spent(path) for path in paths) / 60
+    frames = before.get("frames", 0) + sum(each.about["frames"] for each in runs)
+    number = len(runs) + len(earlier)
+    about = {"protocol": name, "command": command, "runs": number, "minutes": minutes, "frames": frames}
     WEIGHTS.mkdir(exist_ok=True)
     path = WEIGHTS / f"{name}.safetensors"
     PackingPolicy(loaded.space, tables, about | {"commit": loaded.about["commit"]}).save(path)
@@ -134,7 +139,7 @@ def ship(name: str, paths: list[Path], rows: list[Path], patches: str, cases: in
         "published": _published(name, 1),
         "utilization": f"**{_percent(played)}**",
         "items": f"{played['num_packed']:.2f}",
-        "each": ", ".join(f"{100 * each:.1f}" for each in ends),
+        "each": ", ".join(ends),
         "minutes": f"{minutes:.0f}",
         "alone_ms": f"{played['decision_alone_ms']:.2f}",
         "megabytes": f"{path.stat().st_size / 1e6:.1f}",
@@ -142,8 +147,22 @@ def ship(name: str, paths: list[Path], rows: list[Path], patches: str, cases: in
         "commit": loaded.about["commit"],
     }
     _write("trained", row, TRAINED)
-    write_json(RESULTS, _with_curve(f"{name}, {patches}", options, curve, cases))
+    if not with_shipped:  # the curve is the first run's
+        write_json(RESULTS, _with_curve(f"{name}, {patches}", options, curve, cases))
     path.with_suffix(".md").write_text(_card(name, row, played, about), encoding="utf-8")
+
+
+def shipped(name: str) -> tuple[dict[str, Any], list[PatchTables]]:
+    """What the policy in the package is, and its tables once for each run that they are the mean of."""
+    from safetensors import safe_open
+
+    policy = PackingPolicy.from_pretrained(name, "cpu")
+    with safe_open(str(WEIGHTS / f"{name}.safetensors"), "pt") as file:
+        policy.tables.path[file.get_tensor("entry").long()] = 1.0  # entries that were learned, and so saved
+    sections = json.loads(RESULTS.read_text(encoding="utf-8"))["sections"]
+    rows = next(each["rows"] for each in sections if each["title"] == "trained")
+    row = next(each for each in rows if each["name"] == name)
+    return {**policy.about, "each": row.get("each", "")}, [policy.tables] * policy.about.get("runs", 1)
 
 
 def mean_of(tables: list[PatchTables]) -> PatchTables:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 
 from benchmarks import packing_policies
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol
-from torchrl_gpu.policies import AgentSpace, PatchTables
+from torchrl_gpu.policies import AgentSpace, PackingPolicy, PatchTables
 
 
 def learned(*levels: int) -> PatchTables:
@@ -37,3 +39,16 @@ def test_every_protocol_has_its_options_and_a_published_figure() -> None:
     assert set(packing_policies.OPTIONS) == set(PROTOCOLS)
     assert all("%" in packing_policies._published(name, 1) for name in PROTOCOLS)
     assert packing_policies._published("rs", 9) == "–"
+
+
+def test_what_ships_counts_as_often_as_it_had_runs() -> None:
+    about, tables = packing_policies.shipped("discrete125")
+    assert len(tables) == about["runs"] >= 3
+    policy = PackingPolicy.from_pretrained("discrete125", "cpu")
+    assert int((tables[0].path > 0).sum()) > 10_000
+    other = copy.deepcopy(tables[0])
+    other.weight.add_(0.5)
+    before = policy.tables.weight
+    mean = packing_policies.mean_of([other, *tables]).weight
+    learned = (tables[0].path > 0)[tables[0].plan.first_images]
+    assert torch.allclose(mean[learned], before[learned] + 0.5 / (1 + len(tables)), atol=1e-6)
