@@ -23,6 +23,7 @@ PAGES = (
     HERE.parent / "docs" / "performance.md",
     HERE.parent / "docs" / "configs.md",
     HERE.parent / "docs" / "encoders.md",
+    HERE.parent / "docs" / "first-hour.md",
     HERE.parent / "docs" / "packing-results.md",
     HERE.parent / "docs" / "ppo.md",
     HERE.parent / "docs" / "streaming.md",

@@ -47,6 +47,14 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     assert not re.findall(r"""<(?:script|img|link)[^>]*(?:src|href)=["']https?://""", text)
 
 
+def test_links_of_the_site_lead_somewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = re.sub(r"<pre.*?</pre>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for link in re.findall(r"""<(?:a|img)\b[^>]*?(?:src|href)=["']([^"'#?]+)""", text):
+            if not re.match(r"[a-z]+:|/", link):
+                assert (page.parent / link).exists(), f"{page.relative_to(site)}: {link}"
+
+
 def test_results_are_part_of_it(site: Path) -> None:
     page = (site / "performance" / "index.html").read_text(encoding="utf-8")
     link = re.search(r'href="(\.\./repository/benchmarks/results/kernels\.json)"', page)
