@@ -177,8 +177,8 @@ UPDATES = [
     ),
     _mutant(
         "schedule_steps_at_each_update",
-        "            scheduler.step()\n",
-        "            scheduler.step() if self.trainer.global_step % 2 else None\n",
+        "            scheduler.step()\n        return {name: loss",
+        "            scheduler.step() if self.trainer.global_step % 2 else None\n        return {name: loss",
         "training/test_off_policy.py",
         k="schedule",
     ),
@@ -241,8 +241,8 @@ AGENTS = [
     ),
     _mutant(
         "density_of_squashed_actions",
-        "(normal - self.squash.log_slope(z)).sum(-1)",
-        "(normal + self.squash.log_slope(z)).sum(-1)",
+        "return self.squash(z), (normal - self.squash.log_slope(z)).sum(-1)",
+        "return self.squash(z), (normal + self.squash.log_slope(z)).sum(-1)",
         "policies/test_squashing.py",
     ),
 ]
@@ -487,8 +487,709 @@ ADAPTERS = [
     ),
 ]
 
+_SAVED = "callbacks/test_checkpoint.py"
+_DIVERGED = "callbacks/test_divergence.py"
+_DISK = "callbacks/test_full_disk.py"
+_GPU = "callbacks/test_gpu_stats.py"
+FAULTS = [
+    _mutant(
+        "saving_keeps_to_its_share",
+        "due = trainer.is_global_zero and time.monotonic() >= self._owed_until",
+        "due = trainer.is_global_zero",
+        _SAVED,
+        k="share",
+    ),
+    _mutant(
+        "what_saving_owes", "time.monotonic() + took / self.most_share", "time.monotonic() + took", _SAVED, k="share"
+    ),
+    _mutant(
+        "best_is_a_number",
+        "if math.isfinite(value) and (self._best is None",
+        "if (self._best is None",
+        _SAVED,
+        k="best or never",
+    ),
+    _mutant(
+        "the_best_is_no_broken_one",
+        "if (broken := not_finite(pl_module)) is not None:",
+        "if replay and (broken := not_finite(pl_module)) is not None:",
+        _DIVERGED,
+        k="never",
+    ),
+    _mutant(
+        "names_of_strangers_remove_nothing", "and own.fullmatch(name)]", "and own.search(name)]", _SAVED, k="strangers"
+    ),
+    _mutant(
+        "what_is_due_waits_for_the_validation",
+        "if _validates_next(trainer):",
+        "if False:",
+        _SAVED,
+        k="validation",
+    ),
+    _mutant(
+        "the_second_interrupt_ends",
+        "if self.come:\n            raise",
+        "if False:\n            raise",
+        _SAVED,
+        k="second",
+    ),
+    _mutant("unsaved_ones_are_forgotten", "            self._saved = before\n", "            pass\n", _DISK, k="nobodys"),
+    _mutant("unsaved_best_is_forgotten", "                self._best = before\n", "                pass\n", _DISK, k="nobodys"),
+    _mutant(
+        "rates_are_lowered_once_for_each_time",
+        "self.rate_factor ** (self.times - self._rates_taken)",
+        "self.rate_factor**self.times",
+        _DIVERGED,
+        k="lower_rate or so_often",
+    ),
+    _mutant(
+        "schedules_follow_lowered_rates",
+        "base[:] = [rate * lower for rate in base]",
+        "base[:] = list(base)",
+        _DIVERGED,
+        k="lower_rate or so_often",
+    ),
+    _mutant("skipped_in_a_row_is_no_sum", "(in_a_row + 1) * broken", "in_a_row + broken", _DIVERGED, k="skips or skip"),
+    _mutant(
+        "back_so_often_and_no_more", "and self.times < self.most:", "and self.times <= self.most:", _DIVERGED, k="often"
+    ),
+    _mutant(
+        "batches_are_bounded",
+        "while len(self._batches) > max(1, most):",
+        "while len(self._batches) > 2 * most:",
+        _DIVERGED,
+        k="batches",
+    ),
+    _mutant(
+        "an_update_is_skipped_whole",
+        "gradient.copy_(torch.where(broken, 0.0, gradient))",
+        "gradient.copy_(torch.where(gradient.isfinite(), gradient, 0.0))",
+        _DIVERGED,
+        k="gradients",
+    ),
+    _mutant("a_logger_that_recovers", "self._in_a_row[key] = 0", "pass", "callbacks/test_logger_guard.py"),
+    _mutant(
+        "a_dead_logger_is_left_alone",
+        "if self._in_a_row[key] >= _IN_A_ROW:",
+        "if self._in_a_row[key] > _IN_A_ROW:",
+        "callbacks/test_logger_guard.py",
+    ),
+    _mutant(
+        "the_first_start_is_none_again",
+        "count.isdigit() and int(count) > 0",
+        "count.isdigit() and int(count) >= 0",
+        "callbacks/test_end_signals.py",
+        k="counts",
+    ),
+    _mutant(
+        "a_refused_requeue_is_noticed",
+        "None if asked.returncode == 0 else",
+        "None if asked.returncode >= 0 else",
+        "callbacks/test_end_signals.py",
+        k="refuses",
+    ),
+    _mutant(
+        "storage_of_other_runs_stays",
+        "if remote.run == run]",
+        "if remote.run]",
+        "training/test_remote_checkpoints.py",
+        k="old_ones",
+    ),
+    _mutant(
+        "as_many_stay_on_storage",
+        "others[keep:]",
+        "others[keep + 1 :]",
+        "training/test_remote_checkpoints.py",
+        k="old_ones",
+    ),
+    _mutant(
+        "short_parts_on_storage",
+        'if (there := files.size(f"{remote.path}/{name}")) != size:',
+        'if (there := files.size(f"{remote.path}/{name}")) > size:',
+        "training/test_remote_checkpoints.py",
+        k="missing_or_short",
+    ),
+    _mutant(
+        "the_best_and_the_newest_wait_apart",
+        'self._pending.pop(checkpoint.stem == "best", None)\n            self._pending[checkpoint.stem == "best"]',
+        "self._pending.pop(False, None)\n            self._pending[False]",
+        "callbacks/test_mirror.py",
+        k="never_waits",
+    ),
+    _mutant("the_cause_of_the_last_while", "seconds - self._before.get(name, 0.0)", "seconds", _GPU, k="cause"),
+    _mutant(
+        "idling_is_measured_long_enough",
+        "len(self._busy) * self.every_s <",
+        "len(self._busy) <",
+        _GPU,
+        k="idle or cause",
+    ),
+]
+
+_RUNS = "training/test_off_policy.py"
+_BC = "training/test_behaviour_cloning.py"
+_TABLES = "training/test_afterstates.py"
+_REPLAY = "training/replay/test_buffer.py"
+RUNS = [
+    _mutant("max_steps_is_met_exactly", "return min(most, left) if", "return most if", _RUNS, k="max_steps"),
+    _mutant(
+        "replay_keeps_its_returns",
+        '{"n_steps": self.rollout.n_steps, "gamma": float(self.rollout.gamma)}',
+        '{"n_steps": self.rollout.n_steps}',
+        "training/test_resumed_options.py",
+        k="returns",
+    ),
+    _mutant(
+        "more_environments_are_no_other_ones",
+        'name.startswith("model.env") and name not in _FREE',
+        'name.startswith("model.env")',
+        "training/test_resumed_options.py",
+        k="environment",
+    ),
+    _mutant(
+        "other_weights_to_begin_with_change_nothing",
+        'if old != new and name != "model.warm_start"}',
+        "if old != new}",
+        "training/test_resumed_options.py",
+        k="named or environment",
+    ),
+    _mutant(
+        "each_update_may_be_averaged",
+        "for step in range(self._step, trainer.global_step)",
+        "for step in [trainer.global_step - 1]",
+        "training/test_averaging.py",
+        k="hand or period",
+    ),
+    _mutant(
+        "averages_are_restored",
+        "getattr(self, place).data.copy_(value)",
+        "getattr(self, place).data.copy_(getattr(self, place))",
+        "training/test_averaging.py",
+        k="resumed",
+    ),
+    _mutant("the_module_takes_the_average", "callback.finish(self)", "pass", "training/test_averaging.py", k="hand"),
+    _mutant(
+        "ended_bins_are_worth_nothing",
+        "goal = torch.where(done[t - 1], 0.0, reward[t]",
+        "goal = torch.where(done[t], 0.0, reward[t]",
+        _TABLES,
+        k="twin",
+    ),
+    _mutant(
+        "unknown_futures_are_left_out",
+        "torch.zeros_like(reward[0]), done[last], []",
+        "torch.zeros_like(reward[0]), torch.ones_like(done[last]), []",
+        _TABLES,
+        k="twin",
+    ),
+    _mutant(
+        "lambda_mixes_the_right_way",
+        "torch.lerp(value, known, self.lam)",
+        "torch.lerp(known, value, self.lam)",
+        _TABLES,
+        k="twin",
+    ),
+    _mutant(
+        "robots_that_wait_are_spread",
+        "spread = order.view(-1, self.minibatches).t().flatten()",
+        "spread = order",
+        "training/test_on_policy.py",
+        k="spread",
+    ),
+    _mutant(
+        "rewards_are_scaled_before_they_are_valued",
+        'after["reward"] * self.reward_scale))',
+        'after["reward"]))',
+        "training/test_on_policy.py",
+        k="scaled",
+    ),
+    _mutant(
+        "each_pass_has_its_order",
+        "(self.seed * 1_000_003 + number) % 2**63",
+        "(self.seed * 1_000_003) % 2**63",
+        _BC,
+        k="every_row",
+    ),
+    _mutant(
+        "held_out_means_are_of_rows",
+        "for parts in sums.values()]) / len(held.index)",
+        "for parts in sums.values()]) / _CHUNK",
+        _BC,
+        k="held_back or rule or vectors_without",
+    ),
+    _mutant(
+        "statistics_are_of_what_is_learned",
+        "for index in self._rows.split(1 << 16)]",
+        "for index in torch.arange(len(self.demonstrations), device=self._rows.device).split(1 << 16)]",
+        _BC,
+        k="held_back or vectors_without",
+    ),
+    _mutant(
+        "restored_priority_sums",
+        'self._sums.copy_(state_dict["sums"])',
+        "pass",
+        _REPLAY,
+        k="sums or goes_on",
+    ),
+    _mutant(
+        "rare_draws_weigh_more", "clamp_min(1e-12) ** -self.beta", "clamp_min(1e-12) ** self.beta", _REPLAY, k="weights"
+    ),
+    _mutant(
+        "the_largest_priority_so_far",
+        "self.largest = torch.maximum(self.largest, value.max())",
+        "self.largest = value.max()",
+        _REPLAY,
+        k="largest",
+    ),
+    _mutant(
+        "left_out_at_the_edge_of_a_block",
+        "torch.searchsorted(ends, spot, right=True)",
+        "torch.searchsorted(ends, spot)",
+        _REPLAY,
+        k="left_out or twin or least",
+    ),
+    _mutant("clips_of_what_follows", " & (later[:, 1] <= self._newest[row])", "", "training/replay/test_clips.py"),
+    _mutant(
+        "first_frames_are_restored",
+        'self._first.copy_(state["first"])',
+        "pass",
+        "training/replay/test_clips.py",
+        k="restored or stranger or before",
+    ),
+    _mutant(
+        "what_an_update_had_made",
+        "needed, room = made + more,",
+        "needed, room = more,",
+        "training/test_out_of_memory.py",
+    ),
+]
+
+_SURROGATE = "policies/losses/test_policy_gradient.py"
+LEARNERS = [
+    _mutant(
+        "the_price_is_no_business_of_the_actor",
+        "self.log_alpha.exp().detach() * log_prob - value",
+        "self.log_alpha.exp() * log_prob - value",
+        "policies/agents/test_sac.py",
+    ),
+    _mutant(
+        "entropy_is_worth_something_later",
+        "soft = value - self.log_alpha.exp()",
+        "soft = value + self.log_alpha.exp()",
+        "policies/agents/test_torchrl.py",
+        "policies/agents/test_sac.py",
+        k="sac or price",
+    ),
+    _mutant(
+        "the_smaller_critic_is_believed",
+        "value = torch.minimum(*(critic(*observed(critic, after), action)",
+        "value = torch.maximum(*(critic(*observed(critic, after), action)",
+        "policies/agents/test_torchrl.py",
+        k="sac",
+    ),
+    _mutant(
+        "one_action_for_all_quantiles",
+        "return _of_action(values, legal_values(scores, after, self.space).argmax(-1))",
+        "return values.amax(-1)",
+        "policies/agents/test_iqn.py",
+        "policies/agents/test_twins.py",
+        k="iqn or IQN or losses",
+    ),
+    _mutant(
+        "iqn_chooses_by_the_target_if_told",
+        "chooser = self.scores.network if self._double else self.target",
+        "chooser = self.scores.network",
+        "policies/agents/test_iqn.py",
+        "policies/agents/test_twins.py",
+        k="iqn or IQN or losses",
+    ),
+    _mutant(
+        "quantiles_lean_the_right_way",
+        "(taus[..., None] - (target < value).to",
+        "(taus[..., None] - (target > value).to",
+        "policies/losses/test_quantile.py",
+        k="hand",
+    ),
+    _mutant(
+        "values_beyond_the_atoms",
+        "inside = torch.minimum(torch.maximum(values, support[0]), support[-1])",
+        "inside = torch.maximum(values, support[0])",
+        "policies/losses/test_categorical.py",
+    ),
+    _mutant(
+        "target_noise_is_drawn_too",
+        "for network in (self.online, self.target):",
+        "for network in (self.online,):",
+        "policies/agents/test_rainbow.py",
+        k="noise",
+    ),
+    _mutant(
+        "weights_are_of_a_mean",
+        "return (losses * weight).sum() / weight.sum()",
+        "return (losses * weight).sum() / torch.ones_like(weight).sum()",
+        "policies/losses/test_returns.py",
+    ),
+    _mutant(
+        "nothing_follows_an_end",
+        "carry = torch.where(done, 0.0, gamma * lam)",
+        "carry = torch.where(terminated, 0.0, gamma * lam)",
+        _SURROGATE,
+        k="advantages",
+    ),
+    _mutant(
+        "cut_off_steps_are_bootstrapped",
+        "torch.where(terminated, 0.0, gamma * next_value)",
+        "torch.where(done, 0.0, gamma * next_value)",
+        _SURROGATE,
+        k="advantages",
+    ),
+    _mutant(
+        "the_clip_holds_on_both_sides",
+        "ratio.clamp(1 - clip, 1 + clip) * advantage",
+        "ratio.clamp_max(1 + clip) * advantage",
+        _SURROGATE,
+        k="surrogate",
+    ),
+    _mutant(
+        "entropy_is_sought",
+        "weighted_mean(-gain - self.entropy_coeff * entropy",
+        "weighted_mean(-gain + self.entropy_coeff * entropy",
+        "policies/agents/test_ppo.py",
+        k="torchrl",
+    ),
+    _mutant(
+        "values_are_learnt_unstandardised",
+        "advantage + value\n",
+        'out["advantage"] + value\n',
+        "policies/agents/test_ppo.py",
+        k="rollout or torchrl",
+    ),
+    _mutant(
+        "the_divergence_is_an_estimate",
+        '"kl": ratio - 1 - log_ratio',
+        '"kl": ratio - 1 + log_ratio',
+        "policies/agents/test_ppo.py",
+        k="torchrl or counts or count",
+    ),
+    _mutant(
+        "variances_are_squares",
+        "(2 * log_std).exp(), reduction",
+        "log_std.exp(), reduction",
+        "policies/test_cloning.py",
+        k="hand",
+    ),
+    _mutant(
+        "choices_are_among_legal_actions",
+        'values = torch.where(batch.get("action_mask"), values, -torch.inf)\n        action',
+        "action",
+        "policies/test_cloning.py",
+        k="legal",
+    ),
+]
+
+_DISHES = "envs/dishes/test_dynamics.py"
+_ENDS = "envs/marine/test_reward.py"
+_SIGHT = "envs/marine/test_sensors.py"
+_PATCHES = "policies/packing/test_patch_tables.py"
+KERNELS = [
+    _mutant(
+        "worn_sponges_are_replaced",
+        "wear=torch.where(worn, 0.0, used)",
+        "wear=torch.where(worn, used - 1, used)",
+        _DISHES,
+        k="parity",
+    ),
+    _mutant(
+        "demand_keeps_its_spread",
+        "math.sqrt(1 - memory**2) * weather",
+        "(1 - memory) * weather",
+        _DISHES,
+        k="parity or usual",
+    ),
+    _mutant("sponges_are_paid_for", "reward=reward - prices.tool * worn,", "reward=reward,", _DISHES, k="parity"),
+    _mutant(
+        "broken_dishes_are_not_clean",
+        'state["clean"] + worked.washed - worked.broken',
+        'state["clean"] + worked.washed',
+        "envs/dishes/test_env.py",
+    ),
+    _mutant(
+        "slices_of_a_shift_are_seen",
+        'dynamics.demand_of(prices, state["trend"]) / (_MOST_DEMAND * prices.demand)',
+        'dynamics.demand_of(prices, state["trend"]) / prices.demand',
+        "envs/dishes/test_env.py",
+    ),
+    _mutant("a_hit_is_no_arrival", "home = counts & ~touches &", "home = counts &", _ENDS),
+    _mutant("time_goes_before_all", "before.active, before.active & ~cut", "before.active, before.active", _ENDS),
+    _mutant("goals_have_an_edge", "(far <= GOAL_RADIUS)", "(far < GOAL_RADIUS)", _ENDS),
+    _mutant(
+        "head_on_within_45_degrees",
+        "return here & (across.abs() < -along)",
+        "return here & (along < 0)",
+        "envs/marine/test_colregs.py",
+    ),
+    _mutant(
+        "added_mass_takes_from_the_turn",
+        "(ADDED_SURGE * u_r - MASS * u) * r",
+        "(ADDED_SURGE * u_r + MASS * u) * r",
+        "envs/marine/test_parity.py",
+        "envs/marine/test_dynamics.py",
+        k="hundred or power or thrust",
+    ),
+    _mutant("nobody_sees_itself", "return (1 - active + itself) * FAR", "return (1 - active) * FAR", _SIGHT),
+    _mutant("noisy_radii_are_seen", "        radius = radius * noise[4]\n", "", _SIGHT, k="noise"),
+    _mutant(
+        "edges_of_the_corners_rule",
+        "(corners == 3) & (share > 0.85)",
+        "(corners == 3) & (share >= 0.85)",
+        "envs/packing/kernels/test_stability.py",
+        k="threshold or corners",
+    ),
+    _mutant(
+        "two_contacts_hold",
+        "((count >= 2) & sides[0]",
+        "((count >= 1) & sides[0]",
+        "envs/packing/kernels/test_eager.py",
+        k="pattern",
+    ),
+    _mutant(
+        "centres_on_an_edge_hold",
+        "cells_from(centre[..., axis], size).abs() <= SIXTEENTHS // 2",
+        "cells_from(centre[..., axis], size).abs() < SIXTEENTHS // 2",
+        "envs/packing/kernels/test_eager.py",
+        "envs/packing/kernels/test_stability.py",
+        k="pattern or stability or hull",
+    ),
+    _mutant(
+        "contact_is_within_a_tolerance",
+        "_Contacts(windows, z - bin_.contact_tolerance,",
+        "_Contacts(windows, z,",
+        "envs/packing/kernels/test_stability.py",
+        k="tolerance",
+    ),
+    _mutant(
+        "restarts_show_the_first_items",
+        "position=torch.where(mask, item_id.shape[1], state.position)",
+        "position=torch.where(mask, 0, state.position)",
+        "envs/packing/kernels/test_transition.py",
+        k="restart",
+    ),
+    _mutant(
+        "what_is_not_legal_leaves_no_trace",
+        "legal[:, None], row, state.placements[at])",
+        "legal[:, None] | True, row, state.placements[at])",
+        "envs/packing/kernels/test_transition.py",
+        k="illegal",
+    ),
+    _mutant(
+        "actions_beyond_the_last",
+        "inside = (action >= 0) & (action < state.legal[0].numel())",
+        "inside = (action >= 0) & (action <= state.legal[0].numel())",
+        "envs/packing/kernels/test_transition.py",
+        k="illegal",
+    ),
+    _mutant(
+        "pools_are_as_high_as_the_highest",
+        ".unflatten(-3, sides[:2]).amax((-3, -1))",
+        ".unflatten(-3, sides[:2]).amin((-3, -1))",
+        _PATCHES,
+    ),
+    _mutant(
+        "sides_are_whole_cells",
+        "(sizes[..., :2] / self.cell).round().long()",
+        "(sizes[..., :2] / self.cell).long()",
+        _PATCHES,
+    ),
+    _mutant(
+        "what_cannot_be_placed_is_worth_nothing",
+        "return torch.where(best > NEVER / 2, best, 0.0).mean(1)",
+        "return best.mean(1)",
+        _PATCHES,
+        k="expect",
+    ),
+    _mutant(
+        "gains_are_of_the_turn",
+        "gain = size[..., 3].flatten(1).gather(1, turn)",
+        "gain = 0 * size[..., 3].flatten(1).gather(1, turn)",
+        _PATCHES,
+        k="expect",
+    ),
+    _mutant(
+        "pyramids_are_of_all_cells",
+        "_ratio(volume, heightmap.sum((1, 2)) * bin_.cell_area)",
+        "_ratio(volume, heightmap.amax((1, 2)) * bin_.cell_area)",
+        "envs/packing/test_reward.py",
+        k="pyramid",
+    ),
+]
+
+_ROS = "streaming/ros2/test_bridge.py"
+SERVING = [
+    _mutant(
+        "as_much_waits_as_may",
+        "if self._rows + rows > self._max_waiting:",
+        "if self._rows + rows >= self._max_waiting:",
+        "serving/test_batching.py",
+        k="leaves or more_rows",
+    ),
+    _mutant(
+        "who_left_takes_no_room",
+        "if not request.decided.done():\n                batch.append(request)",
+        "if True:\n                batch.append(request)",
+        "serving/test_batching.py",
+        k="leaves",
+    ),
+    _mutant(
+        "watchers_do_not_act",
+        'if role_of(request) != "control":\n        raise web.HTTPForbidden(**error_body("want the',
+        'if role_of(request) is None:\n        raise web.HTTPForbidden(**error_body("want the',
+        "serving/test_server.py",
+        k="token",
+    ),
+    _mutant(
+        "clips_end_with_the_newest",
+        "torch.cat([self._clip[1:], frame[None]])",
+        "torch.cat([frame[None], self._clip[1:]])",
+        _ROS,
+        k="clip_is",
+    ),
+    _mutant(
+        "actions_stay_within_bounds",
+        "np.clip(action, self.space.low, self.space.high)",
+        "np.clip(action, self.space.low, None)",
+        _ROS,
+        k="bounds",
+    ),
+    _mutant(
+        "what_comes_late_is_not_sent",
+        "            if age > self._max_age:\n",
+        "            if age > 2 * self._max_age:\n",
+        _ROS,
+        k="hang or stale or late",
+    ),
+    _mutant(
+        "actions_are_as_old_as_their_inputs",
+        "self._valid_until = oldest + self._max_age",
+        "self._valid_until = time.monotonic() + 10 * self._max_age",
+        _ROS,
+        k="stop",
+    ),
+    _mutant(
+        "clips_begin_anew_after_a_gap",
+        "            decider.forget()\n            self._be_safe()",
+        "            self._be_safe()",
+        _ROS,
+        k="gap",
+    ),
+    _mutant(
+        "the_last_action_is_safe",
+        "            self._closing = True\n            self._publish(self._safe)",
+        "            self._closing = True",
+        _ROS,
+        k="closing or last",
+    ),
+]
+
+_SEEN = "streaming/broadcast/test_streams.py"
+VIEWERS = [
+    _mutant(
+        "viewers_get_no_more_than_the_server_gives",
+        "Subscription(stream, codec, min(fps or self.fps, self.fps))",
+        "Subscription(stream, codec, fps or self.fps)",
+        "streaming/broadcast/test_hub.py",
+    ),
+    _mutant(
+        "the_fastest_viewer_sets_the_rate", "self.schedule.interval = min(", "self.schedule.interval = max(", _SEEN
+    ),
+    _mutant(
+        "late_frames_begin_a_new_grid",
+        "self._slot = due if now - due <= self.interval / 2 else now",
+        "self._slot = due",
+        "streaming/broadcast/test_rates.py",
+    ),
+    _mutant(
+        "a_bucket_gives_its_last",
+        "if self._left < number:",
+        "if self._left <= number:",
+        "streaming/broadcast/test_rates.py",
+    ),
+    _mutant(
+        "members_linger",
+        "now - stream.idle_since >= MEMBER_LINGER_S:",
+        "now - stream.idle_since >= 0:",
+        "streaming/broadcast/test_hub.py",
+        k="member",
+    ),
+    _mutant(
+        "states_are_spaced",
+        "now - self._state_at >= _STATE_SPACING:",
+        "True:",
+        "streaming/broadcast/test_hub.py",
+        k="state",
+    ),
+]
+
+_SHOWN_DATA = "demonstrations/test_minari.py"
+DEMONSTRATIONS = [
+    _mutant(
+        "the_last_observation_has_no_action",
+        "batch = batch.slice(0, len(batch) - 1)",
+        "batch = batch.slice(1, len(batch) - 1)",
+        _SHOWN_DATA,
+        k="hdf5_is",
+    ),
+    _mutant(
+        "saved_rows_are_as_long_as_said",
+        "        if size != wanted:",
+        "        if size < wanted:",
+        "demonstrations/test_memmap.py",
+        "demonstrations/test_reading.py",
+        also=[
+            (
+                '    if size != wanted:\n        refuse(where, f"{wanted:,} bytes, {shape}',
+                '    if size < wanted:\n        refuse(where, f"{wanted:,} bytes, {shape}',
+            )
+        ],
+    ),
+    _mutant(
+        "flags_are_flags",
+        'if stored == "bool" and (raw > 1).any():',
+        "if False:",
+        "demonstrations/test_memmap.py",
+        "demonstrations/test_reading.py",
+    ),
+    _mutant(
+        "copies_are_held_back_together",
+        "held = rank[alike] < max(",
+        "held = rank[torch.arange(len(alike)) % num] < max(",
+        "demonstrations/test_rows.py",
+    ),
+    _mutant(
+        "rows_in_another_order_are_others",
+        "digest * (2 * weights[step] + 1)",
+        "digest",
+        "demonstrations/test_rows.py",
+        k="order",
+    ),
+    _mutant(
+        "frames_are_at_their_times",
+        '> 0.5 / fps:\n                refuse(recording.name, f"frame',
+        '> 50 / fps:\n                refuse(recording.name, f"frame',
+        "demonstrations/test_loading.py",
+        k="bad_videos_are",
+    ),
+    _mutant(
+        "a_frame_more_or_less",
+        "if not needed - 1 <= seen or seen == 0",
+        "if not needed - 2 <= seen or seen == 0",
+        "demonstrations/test_loading.py",
+        k="within_one",
+    ),
+]
+
 MUTANTS = [*TRAINING, *CLIPS, *UPDATES, *AGENTS, *EVALUATION, *CALLBACKS, *STREAMING, *ENVS]
 MUTANTS += [*RECORDINGS, *PAGE, *ADAPTERS]
+MUTANTS += [*FAULTS, *RUNS, *LEARNERS, *KERNELS, *SERVING, *VIEWERS, *DEMONSTRATIONS]
 
 
 def place(mutant: Mutant, tree: Path) -> tuple[Path, str, str] | None:

@@ -101,6 +101,17 @@ def test_a_checkpoint_is_never_overwritten_by_a_broken_one(tmp_path: Path) -> No
     assert differences(everything(last(tmp_path)), whole) == []
 
 
+def test_the_best_one_is_never_a_broken_one(tmp_path: Path) -> None:
+    class Luck(Callback):
+        def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            pl_module.log("val/luck", float(trainer.global_step))  # better and better
+
+    best = tmp_path / "checkpoints" / "best.ckpt"
+    with pytest.raises(Diverged, match=r"NaN or infinity in .* does not save that as .*best\.ckpt"):
+        fit(module(), tmp_path, 18, Luck(), Poison(9), saver(every_n_updates=None, monitor="val/luck"))
+    assert torch.load(best, weights_only=True)["global_step"] == 6
+
+
 def test_a_run_that_skips_goes_on(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="Divergence: ") as told:
         run = fit(module(), tmp_path, 12, Poison(5, until=7), Divergence("skip"), saver())

@@ -309,6 +309,17 @@ def test_sums_are_those_of_the_priorities_as_they_are(change: str) -> None:
     assert torch.equal(ours, other.sample(replay.storage, 8)[0])
 
 
+def test_sums_are_restored_as_they_were_rounded() -> None:
+    """A sum that is made anew may be rounded otherwise, on another device above all, and draw another transition."""
+    saved, loaded = DevicePrioritySampler(300), DevicePrioritySampler(300)
+    saved.extend(torch.arange(300))
+    state = {name: value.clone() for name, value in saved.state_dict().items()}
+    state["sums"] = state["sums"].nextafter(torch.zeros_like(state["sums"]))
+    loaded.load_state_dict(state)
+    assert torch.equal(loaded.state_dict()["sums"], state["sums"])
+    assert not torch.equal(loaded.state_dict()["sums"], saved.state_dict()["sums"])
+
+
 def test_sums_are_made_once_for_many_batches() -> None:
     replay = masked(False)
     replay.extend(transitions(0, 8))
