@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -126,6 +127,31 @@ def test_gradients_that_are_whole_are_left_alone(tmp_path: Path) -> None:
     assert differences(one, other) == []
 
 
+def test_updates_that_are_skipped_now_and_then_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchrl_gpu.callbacks.divergence._IN_A_ROW", 3)
+    now_and_then = [Poison(3, until=4), Poison(6, until=7)]  # four of them, two in a row
+    with pytest.warns(UserWarning, match="Divergence: ") as told:
+        run = fit(module(), tmp_path, 10, *now_and_then, Divergence("skip"), saver())
+    assert run.trainer.global_step == 10
+    assert str(told[-1].message) == "Divergence: 4 of 10 updates skipped"
+
+
+def test_a_schedule_follows_a_rate_that_was_lowered() -> None:
+    network = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.8)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: 1 / (1 + update))
+    trainer: Any = SimpleNamespace(optimizers=[optimizer], lr_scheduler_configs=[SimpleNamespace(scheduler=schedule)])
+    callback: Any = Divergence("back", rate_factor=0.5, dump=False)
+    callback.times = 2
+    callback.on_train_start(trainer, network)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.8 / 4)
+    optimizer.step()
+    schedule.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.8 / 4 / 2)
+    callback.on_train_start(trainer, network)  # as it is asked again, for no other time of going back
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.8 / 4 / 2)
+
+
 def test_a_run_that_skips_everything_ends(tmp_path: Path) -> None:
     with (
         pytest.warns(UserWarning, match="is skipped"),
@@ -194,8 +220,9 @@ def test_it_goes_back_so_often_and_no_more(
     back = "{class_path: torchrl_gpu.callbacks.Divergence, init_args: {action: back, most: 1}}"
     saves = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 4, most_share: null}}"
     args = [*small("packing_dqn.yaml", 12), f"--trainer.callbacks=[{poison}, {back}, {saves}]"]
-    with pytest.warns(UserWarning, match="goes back"):
+    with pytest.warns(UserWarning, match="goes back") as told:
         assert cli.main(["fit", *args], "lightning") == cli.program.USER_ERROR
+    assert sum("goes back" in str(each.message) for each in told) == 1
     assert (
         capsys.readouterr().err.count("\nerror: OffPolicy: want a run that stays finite; got, by update 10, NaN") <= 1
     )

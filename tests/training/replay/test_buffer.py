@@ -235,6 +235,14 @@ def test_what_is_left_out_is_not_drawn_by_the_least_or_largest_number(
     assert drawn(replay, 1) <= {1.0, 3.0, 4.0, 6.0}
 
 
+def test_a_block_that_is_left_out_is_not_drawn_by_the_least_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = replay_buffer(300, 4, CPU, masked=True)
+    index = replay.extend(transitions(0, 300))
+    replay.sampler.leave_out(index, index < 128)
+    monkeypatch.setattr(torch, "rand", lambda size, **kind: torch.zeros(size, **kind))
+    assert replay.sample()["index"].min() == 128
+
+
 @BOTH
 def test_nothing_left_out_changes_nothing(is_prioritized: bool) -> None:
     replay, other = masked(is_prioritized), masked(is_prioritized)
