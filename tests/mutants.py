@@ -4,8 +4,9 @@
     python tests/mutants.py --only target_tau   # some of them
     python tests/mutants.py --list              # where each would be planted; runs nothing
 
-A mutant names no module, only text that stands once in the package, so that it survives moves; one whose text is not
-there any more, or there twice, is reported as "to be planted anew". The exit status is 0 only if all mutants died.
+The mutants are in `faults`. One names no module, only text that stands once in the package, so that it survives moves;
+one whose text is not there any more, or there twice, is reported as "to be planted anew". One that no test can notice
+says why, see `Mutant.equivalent`. The exit status is 0 only if all others died.
 """
 
 from __future__ import annotations
@@ -29,29 +30,14 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from faults import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("torchrl_gpu", "tests", "docs", "examples", "benchmarks", "setup.cfg", "pyproject.toml", "README.md")
 PRELOADED = ("torch", "torchvision", "tensordict.nn", "torchrl.envs", "torchrl.modules", "torchrl.objectives")
 PRELOADED += ("lightning.pytorch.cli", "segmentation_models_pytorch", "aiohttp.web", "av", "cv2", "rich.table")
 DIED, LIVED, ANEW, UNTESTED, BROKEN = "died", "LIVED", "to be planted anew", "NO TESTS", "BROKEN"
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """A fault and what should notice it.
-
-    Attributes:
-        name: Of the mutant.
-        tests: Files or folders in `tests/`; one that has moved is looked for by its name.
-        changes: Pairs of a text and its replacement; the first whose text stands once in the package is planted.
-        k: As pytest's `-k`.
-    """
-
-    name: str
-    tests: tuple[str, ...]
-    changes: tuple[tuple[str, str], ...]
-    k: str = ""
+EQUIVALENT = "is equivalent"
 
 
 @dataclass(frozen=True)
@@ -63,432 +49,6 @@ class Result:
     seconds: float = 0.0
     module: str = ""
     noticed_by: str = ""
-
-
-def _mutant(name: str, old: str, new: str, *tests: str, k: str = "", also: Sequence[tuple[str, str]] = ()) -> Mutant:
-    return Mutant(name, tests, ((old, new), *also), k)
-
-
-TRAINING = [
-    _mutant(
-        "rank_folds_seed",
-        "seed + rank * 0x9E3779B97F4A7C15",
-        "seed + 0 * rank",
-        "callbacks/test_two_ranks.py",
-    ),
-    _mutant(
-        "part_id_is_checked",
-        'if content.get("id") != entry["id"] or content.get("rank") != rank:',
-        'if content.get("rank") != rank:',
-        "callbacks/test_checkpoint.py",
-        k="another or torn or newest",
-    ),
-    _mutant(
-        "newest_whole_is_found",
-        "at if newest is None else max(newest, at)",
-        "at if newest is None else min(newest, at)",
-        "callbacks/test_checkpoint.py",
-        k="another or torn or newest",
-    ),
-    _mutant(
-        "warmup_refills_replay",
-        "self.warmup_frames += self.frames",
-        "self.warmup_frames += 0",
-        "training/test_off_policy.py",
-        k="without_its_replay or stopped_and_resumed",
-    ),
-    _mutant(
-        "frames_are_restored",
-        '"frames": self.frames,\n            "rollout"',
-        '"frames": 0,\n            "rollout"',
-        "training/test_off_policy.py",
-        k="without_its_replay or stopped_and_resumed",
-    ),
-    _mutant(
-        "torn_part_is_passed_over",
-        "if size is not None and found != size:",
-        "if size is not None and found is None:",
-        "callbacks/test_checkpoint.py",
-        k="another or torn or newest",
-    ),
-    _mutant(
-        "beta_goes_to_one",
-        "self._first_beta + (1 - self._first_beta) * share",
-        "self._first_beta + (1 - self._first_beta) * share / 2",
-        "training/test_packing_agents.py",
-        k="exponent",
-    ),
-    _mutant(
-        "inactive_robots_are_left_out",
-        '~transitions["active"]',
-        '~transitions["active"] & False',
-        "training/test_navigation.py",
-        k="take_part",
-    ),
-    _mutant(
-        "pending_steps_of_lanes",
-        "joined.shape[1] - self.n_steps + 1",
-        "joined.shape[1] - self.n_steps",
-        "training/collect/test_rollout.py",
-    ),
-    _mutant(
-        "meter_keeps_its_memory",
-        "torch.where(self.finished > 0, self.memory, 0.0)",
-        "torch.where(self.finished > 0, self.memory, self.memory)",
-        "training/collect/test_episodes.py",
-    ),
-]
-
-CLIPS = [
-    _mutant(
-        "clips_begin_with_their_episode",
-        "(number[:, None] - torch.minimum(back, earlier[:, None]))",
-        "(number[:, None] - back)",
-        "training/replay/test_clips.py",
-    ),
-    _mutant(
-        "lost_frames_are_not_drawn",
-        "self._newest - self.capacity + 1)",
-        "self._newest - 2 * self.capacity)",
-        "training/replay/test_clips.py",
-    ),
-    _mutant(
-        "actors_teach_no_encoder",
-        "return batch.detach() if any(",
-        "return batch if any(",
-        "policies/video/test_from_clips.py",
-    ),
-    _mutant(
-        "outcomes_are_not_seen",
-        "and key not in told",
-        "",
-        "policies/test_spaces.py",
-        "training/test_dishwashing_configs.py",
-    ),
-]
-
-UPDATES = [
-    _mutant(
-        "targets_count_updates",
-        "self.agent.update_targets(self.trainer.global_step)",
-        "self.agent.update_targets(self.trainer.global_step + 1)",
-        "training/updates/test_graphed.py",
-        k="by_graphs_is_the_same",
-    ),
-    _mutant(
-        "schedule_steps_at_each_update",
-        "            scheduler.step()\n",
-        "            scheduler.step() if self.trainer.global_step % 2 else None\n",
-        "training/test_off_policy.py",
-        k="schedule",
-    ),
-    _mutant(
-        "gradients_of_one_update_alone",
-        "        optimizer.zero_grad()\n        self.manual_backward(loss)\n        if max_grad_norm is not None:",
-        "        self.manual_backward(loss)\n        if max_grad_norm is not None:",
-        "training/updates/test_graphed.py",
-        k="by_graphs_is_the_same",
-    ),
-    _mutant(
-        "manager_learns_once_in_a_period",
-        "self.joint and step % self.manager_period == 0",
-        "self.joint and (step + 1) % self.manager_period == 0",
-        "training/test_hierarchical.py",
-        k="learns_when",
-    ),
-    _mutant(
-        "packer_targets_follow_behind_the_step",
-        "        self.descend(loss, [weights], self.max_grad_norm)\n        self._follow()\n",
-        "        self._follow()\n        self.descend(loss, [weights], self.max_grad_norm)\n",
-        "training/test_hierarchical.py",
-        k="targets",
-    ),
-]
-
-AGENTS = [
-    _mutant(
-        "epsilon_stops_at_its_end",
-        "self.start + (self.end - self.start) * min(1.0, frame / self.frames)",
-        "self.start + (self.end - self.start) * (frame / self.frames)",
-        "policies/test_exploration.py",
-    ),
-    _mutant(
-        "masks_hold_when_bootstrapping",
-        'torch.where(state.get("action_mask"), values, -torch.inf)',
-        'torch.where(state.get("action_mask"), values, 0.0)',
-        "policies/agents/test_twins.py",
-        "policies/agents/test_illegal_values.py",
-        "policies/agents/test_contract.py",
-        k="losses or legal or bad_actions",
-    ),
-    _mutant(
-        "discount_of_m_steps",
-        "factor = gamma if steps is None else gamma ** steps.to(value.dtype)",
-        "factor = gamma if steps is None else gamma * steps.to(value.dtype)",
-        "policies/losses/test_returns.py",
-    ),
-    _mutant(
-        "target_tau",
-        "torch._foreach_lerp_(targets, online, self.tau)",
-        "torch._foreach_lerp_(targets, online, 1 - self.tau)",
-        "policies/test_targets.py",
-    ),
-    _mutant(
-        "cvar_level_when_acting",
-        "taus = self.risk(tensordict) * self.even",
-        "taus = torch.ones_like(self.risk(tensordict)) * self.even",
-        "policies/agents/test_iqn.py",
-    ),
-    _mutant(
-        "density_of_squashed_actions",
-        "(normal - self.squash.log_slope(z)).sum(-1)",
-        "(normal + self.squash.log_slope(z)).sum(-1)",
-        "policies/test_squashing.py",
-    ),
-]
-
-EVALUATION = [
-    _mutant(
-        "standard_error_by_root_n",
-        "error = (values.std() / len(values) ** 0.5).item()",
-        "error = (values.std() / (len(values) - 1) ** 0.5).item()",
-        "evaluation/test_comparison.py",
-    ),
-    _mutant(
-        "same_episodes_for_all_policies",
-        "        env.set_seed(env.seed)\n        yield env.reset()",
-        "        yield env.reset()",
-        "evaluation/packing/test_suite.py",
-        k="twice or loops",
-    ),
-    _mutant(
-        "differences_are_paired",
-        "estimate(values.double() - reference.double())",
-        "estimate(values.double() - reference.double().mean())",
-        "evaluation/test_comparison.py",
-    ),
-    _mutant(
-        "batches_go_on_numbering",
-        "env.renumber(self._first_env + first)",
-        "env.renumber(self._first_env)",
-        "evaluation/packing/test_episodes.py",
-        k="batch or differ",
-    ),
-    _mutant(
-        "plans_are_in_metres_of_each_axis",
-        "corner = [x * env.cell[0], y * env.cell[1], z]",
-        "corner = [x * env.cell[0], y * env.cell[0], z]",
-        "evaluation/packing/test_suite.py",
-        k="plans",
-    ),
-    _mutant(
-        "headline_of_navigation",
-        'plans_name = "success", "worlds"',
-        'plans_name = "arrived", "worlds"',
-        "training/test_navigation.py",
-        k="evaluated and DQN",
-    ),
-]
-
-CALLBACKS = [
-    _mutant(
-        "checkpoint_once_a_multiple",
-        "        self._passed = passed\n",
-        "",
-        "callbacks/test_checkpoint.py",
-        k="multiple",
-    ),
-    _mutant(
-        "drawing_keeps_to_its_share",
-        "names = watched if self._budget.allows(begin) else self._streams.chosen()",
-        "names = watched",
-        "callbacks/test_frame_stream.py",
-        k="share",
-    ),
-    _mutant(
-        "best_may_be_the_smallest",
-        "sign * value > sign * self._best",
-        "value > self._best",
-        "callbacks/test_checkpoint.py",
-        k="best",
-    ),
-    _mutant(
-        "old_checkpoints_go",
-        "self._saved[: -self.keep], self._saved[-self.keep :]",
-        "self._saved[: -self.keep - 1], self._saved[-self.keep - 1 :]",
-        "callbacks/test_checkpoint.py",
-        k="old or dropping",
-    ),
-]
-
-STREAMING = [
-    _mutant(
-        "whole_token_opens",
-        'hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret)',
-        'hmac.compare_digest(given.encode("utf-8", "surrogatepass"), secret[: len(given)])',
-        "streaming/test_security.py",
-    ),
-    _mutant(
-        "newest_frame_wins",
-        "old, self._waiting = self._waiting, frame\n",
-        "old, self._waiting = (None, frame) if self._waiting is None else (frame, self._waiting)\n",
-        "streaming/broadcast/test_mailboxes.py",
-    ),
-    _mutant("two_pictures_under_way", "_MOST = 2\n", "_MOST = 3\n", "streaming/web/test_ack_window.py"),
-    _mutant(
-        "joiners_wait_for_a_key_picture",
-        "elif self.needs_key or len(self._held) == self._limit:",
-        "elif len(self._held) == self._limit:",
-        "streaming/broadcast/test_mailboxes.py",
-        "streaming/broadcast/test_streams.py",
-    ),
-    _mutant(
-        "no_address_takes_all_connections",
-        "max(1, -(-2 * self._limit // 3))",
-        "self._limit",
-        "streaming/web/test_connection_limit.py",
-        k="address or room",
-    ),
-    _mutant(
-        "mjpeg_boundary_on_its_own_line",
-        r'encoded.data + b"\r\n" + _BOUNDARY + _PART',
-        "encoded.data + _BOUNDARY + _PART",
-        "streaming/test_mjpeg.py",
-    ),
-    _mutant(
-        "header_length_is_big_endian",
-        '_LENGTH = struct.Struct(">I")',
-        '_LENGTH = struct.Struct("<I")',
-        "streaming/test_protocol.py",
-    ),
-]
-
-ENVS = [
-    _mutant(
-        "cut_off_rows_restart",
-        'done = tensordict.get("done").reshape(self.num_envs)',
-        'done = tensordict.get("terminated").reshape(self.num_envs)',
-        "envs/test_base.py",
-    ),
-    _mutant("states_are_finite", "out = ~value.isfinite()", "out = value.isnan()", "envs/test_entries.py"),
-]
-
-_FILE = "recordings/test_mcap.py"
-_EPISODES = "evaluation/test_recording.py"
-RECORDINGS = [
-    _mutant("nanoseconds_of_messages", "divmod(time_ns, 1_000_000_000)", "time_ns // 1_000_000_000, 0", _FILE),
-    _mutant("key_frames_begin_videos", "number % max(1, round(_KEY", "(number + 1) % max(1, round(_KEY", _FILE),
-    _mutant(
-        "turns_of_shapes", '_set(primitive.pose.orientation, "wxyz"', '_set(primitive.pose.orientation, "xyzw"', _FILE
-    ),
-    _mutant("every_edge_of_outlines", "[_EDGES.ravel()]:", "[_EDGES.ravel()][2:]:", _FILE),
-    _mutant(
-        "errors_leave_no_file", "self._free()\n            self._part.unlink(missing_ok=True)", "self._free()", _FILE
-    ),
-    _mutant(
-        "cylinders_are_no_cones",
-        "primitive.bottom_scale = primitive.top_scale = 1.0",
-        "primitive.top_scale = 1.0",
-        _FILE,
-    ),
-    _mutant(
-        "rewards_come_after_steps",
-        'self.num_steps += 1\n        self.writer.write_scalar("/reward", reward, self.time_ns)',
-        'self.writer.write_scalar("/reward", reward, self.time_ns)\n        self.num_steps += 1',
-        _EPISODES,
-    ),
-    _mutant(
-        "value_of_what_was_chosen",
-        'values.gather(-1, decided.get(found["action"])[self.row].unsqueeze(-1))',
-        "values.amax(-1, keepdim=True)",
-        "recordings/test_episodes.py",
-    ),
-    _mutant("picture_of_the_row", "self.view.pictures([self.row]", "self.view.pictures([0]", _EPISODES),
-    _mutant("metrics_of_the_row", "values[self.row].item(), at)", "values[0].item(), at)", _EPISODES),
-]
-
-_VIEW = "streaming/broadcast/test_policy_view.py"
-_SHOWN = "streaming/test_server.py"
-PAGE = [
-    _mutant("ages_in_milliseconds", "else 1e3 * self.message_age_s", "else self.message_age_s", _VIEW),
-    _mutant("finite_numbers_on_the_page", "return found if math.isfinite(found) else None", "return found", _VIEW),
-    _mutant("so_many_actions_shown", "(self.action))[:MAX_ACTIONS]", "(self.action))[: MAX_ACTIONS + 1]", _VIEW),
-    _mutant("least_is_black", "255.0 / max(high - low, 1e-12)", "255.0 / max(high, 1e-12)", _VIEW),
-    _mutant(
-        "what_was_seen_is_its_own_stream",
-        '(view.seen, f"{stream}:{SEEN}")',
-        '(view.frame, f"{stream}:{SEEN}")',
-        _SHOWN,
-        k="policy",
-    ),
-    _mutant(
-        "each_picture_is_wanted_by_itself",
-        "if frame is not None and self.wanted(name):",
-        "if frame is not None and self.wanted(stream):",
-        _SHOWN,
-        k="policy",
-    ),
-    _mutant(
-        "last_row_of_a_request",
-        "view = PolicyView(action=action[-1]",
-        "view = PolicyView(action=action[0]",
-        "serving/test_page.py",
-    ),
-    _mutant("newest_frame_of_a_clip", "else seen[-1], seen=seen)", "else seen[0], seen=seen)", "serving/test_page.py"),
-    _mutant("a_few_of_many_requests", "self._next_at = now + _PERIOD_S", "self._next_at = now", "serving/test_page.py"),
-    _mutant(
-        "rows_of_the_request_shown",
-        "actions[start - request.rows : start]",
-        "actions[: request.rows]",
-        "serving/test_batching.py",
-    ),
-    _mutant(
-        "clip_of_the_row_shown",
-        "clips.sheet(self._clip[index]",
-        "clips.sheet(self._clip[0]",
-        "envs/test_pixels.py",
-        k="page",
-    ),
-]
-
-_QUICK = "not trains and not learns"
-_GYMNASIUM, _SB3, _RSL = (f"envs/adapters/test_{name}.py" for name in ("gymnasium", "stable_baselines3", "rsl_rl"))
-ADAPTERS = [
-    _mutant("ends_are_no_truncations", "truncated = done & ~terminated", "truncated = done", _GYMNASIUM),
-    _mutant("final_observations", "final = self._seen(after)", "final = self._seen(self._current)", _GYMNASIUM),
-    _mutant("arrays_are_copies", "np.array(value.cpu().numpy())", "value.cpu().numpy()", _GYMNASIUM),
-    _mutant(
-        "robots_that_wait_earn_nothing",
-        "= where(there, reward, 0.0), terminated & there",
-        "= reward, terminated & there",
-        "envs/adapters/test_rows.py",
-    ),
-    _mutant("outcomes_of_whole_episodes", 'over = done & self._rows.flat(after["done"])', "over = done", _GYMNASIUM),
-    _mutant("time_limits_are_told", "bool(truncated[row])", "not bool(truncated[row])", _SB3, k=_QUICK),
-    _mutant(
-        "terminal_observations",
-        'self._told["final_obs"][row]',
-        "({n: v[row] for n, v in seen.items()} if isinstance(seen, dict) else seen[row])",
-        _SB3,
-        k=_QUICK,
-    ),
-    _mutant("masks_of_the_rows_asked", "[masks[row] for row in", "[masks[0] for row in", _SB3, k=_QUICK),
-    _mutant("time_outs_of_runners", '"time_outs": done & ~terminated', '"time_outs": done', _RSL, k=_QUICK),
-    _mutant("bounds_of_runners", "(actions.clamp(-1, 1) + 1)", "(actions + 1)", _RSL, k=_QUICK),
-    _mutant(
-        "last_step_of_runners",
-        "self.episode_length_buf >= self.max",
-        "self.episode_length_buf > self.max",
-        _RSL,
-        k=_QUICK,
-    ),
-    _mutant(
-        "masks_of_runners", "torch.where(mask, actions, -torch.inf)", "torch.where(mask, actions, 0.0)", _RSL, k=_QUICK
-    ),
-]
-
-MUTANTS = [*TRAINING, *CLIPS, *UPDATES, *AGENTS, *EVALUATION, *CALLBACKS, *STREAMING, *ENVS]
-MUTANTS += [*RECORDINGS, *PAGE, *ADAPTERS]
 
 
 def place(mutant: Mutant, tree: Path) -> tuple[Path, str, str] | None:
@@ -602,7 +162,8 @@ def check(mutant: Mutant, tree: Path, passing: dict[tuple[str, ...], bool], time
     finally:
         write(module, before)
     first = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", said, re.MULTILINE)
-    outcome = {0: LIVED, 1: DIED}.get(status, BROKEN)
+    lived = EQUIVALENT if mutant.equivalent else LIVED
+    outcome = {0: lived, 1: DIED}.get(status, BROKEN)
     return Result(mutant.name, outcome, round(time.perf_counter() - begin, 1), where, first[1] if first else "")
 
 
@@ -639,11 +200,12 @@ def main() -> int:
             result = check(mutant, tree, passing, args.timeout)
             results.append(result)
             print(f"{result.name:40} {result.outcome:18} {result.seconds:6.1f} s  {result.noticed_by}", flush=True)
-    counts = {outcome: n for outcome in (DIED, LIVED, ANEW, UNTESTED, BROKEN) if (n := _count(results, outcome))}
+    outcomes = DIED, EQUIVALENT, LIVED, ANEW, UNTESTED, BROKEN
+    counts = {outcome: n for outcome in outcomes if (n := _count(results, outcome))}
     print(f"{len(results)} mutants: " + ", ".join(f"{n} {outcome}" for outcome, n in counts.items()))
     if args.output is not None:
         args.output.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
-    return 0 if set(counts) <= {DIED} else 1
+    return 0 if set(counts) <= {DIED, EQUIVALENT} else 1
 
 
 def _count(results: Sequence[Result], outcome: str) -> int:

@@ -159,6 +159,18 @@ def test_a_quick_look_writes_nothing(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in files(tmp_path)} == before
 
 
+def test_one_that_is_due_before_a_validation_waits_for_it(tmp_path: Path) -> None:
+    """A run that goes on from it would leave that validation out."""
+    there: list[bool] = []
+
+    class Look(Callback):
+        def on_validation_end(self, trainer, pl_module) -> None:  # type: ignore[no-untyped-def]
+            there.append((tmp_path / "checkpoints" / "updates-6.ckpt").exists())
+
+    fit(module(), tmp_path, 12, Look(), saver(every_n_updates=6))
+    assert there == [False, True]  # at updates 6 and 12
+
+
 # -- the best one --
 
 
@@ -190,6 +202,19 @@ def test_a_resumed_run_remembers_the_best_value(tmp_path: Path) -> None:
     torch.save(state, last(tmp_path))
     fit(module(), tmp_path, 12, saver(monitor="val/utilization"), ckpt_path=last(tmp_path))
     assert (tmp_path / "checkpoints" / "best.ckpt").read_bytes() == before
+
+
+def test_what_is_no_number_is_never_the_best(tmp_path: Path) -> None:
+    """Nothing is larger or smaller than NaN: had it been kept, no later one would be better."""
+
+    class Values(Callback):
+        def on_validation_epoch_end(self, trainer, pl_module) -> None:  # type: ignore[no-untyped-def]
+            pl_module.log("val/luck", {6: float("nan"), 12: 0.5}[trainer.global_step])
+
+    callback = saver(monitor="val/luck")
+    fit(module(), tmp_path, 12, Values(), callback)
+    assert torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)["global_step"] == 12
+    assert callback.state_dict()["best"] == 0.5
 
 
 def test_a_value_that_nobody_logs_is_one_clear_error(tmp_path: Path) -> None:

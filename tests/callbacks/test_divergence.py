@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,6 +102,17 @@ def test_a_checkpoint_is_never_overwritten_by_a_broken_one(tmp_path: Path) -> No
     assert differences(everything(last(tmp_path)), whole) == []
 
 
+def test_the_best_one_is_never_a_broken_one(tmp_path: Path) -> None:
+    class Luck(Callback):
+        def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            pl_module.log("val/luck", float(trainer.global_step))  # better and better
+
+    best = tmp_path / "checkpoints" / "best.ckpt"
+    with pytest.raises(Diverged, match=r"NaN or infinity in .* does not save that as .*best\.ckpt"):
+        fit(module(), tmp_path, 18, Luck(), Poison(9), saver(every_n_updates=None, monitor="val/luck"))
+    assert torch.load(best, weights_only=True)["global_step"] == 6
+
+
 def test_a_run_that_skips_goes_on(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="Divergence: ") as told:
         run = fit(module(), tmp_path, 12, Poison(5, until=7), Divergence("skip"), saver())
@@ -113,6 +125,31 @@ def test_a_run_that_skips_goes_on(tmp_path: Path) -> None:
 def test_gradients_that_are_whole_are_left_alone(tmp_path: Path) -> None:
     one, other = (fit(module(), tmp_path / n, 12, Divergence(n)).state_dict() for n in ("stop", "skip"))
     assert differences(one, other) == []
+
+
+def test_updates_that_are_skipped_now_and_then_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchrl_gpu.callbacks.divergence._IN_A_ROW", 3)
+    now_and_then = [Poison(3, until=4), Poison(6, until=7)]  # four of them, two in a row
+    with pytest.warns(UserWarning, match="Divergence: ") as told:
+        run = fit(module(), tmp_path, 10, *now_and_then, Divergence("skip"), saver())
+    assert run.trainer.global_step == 10
+    assert str(told[-1].message) == "Divergence: 4 of 10 updates skipped"
+
+
+def test_a_schedule_follows_a_rate_that_was_lowered() -> None:
+    network = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.8)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: 1 / (1 + update))
+    trainer: Any = SimpleNamespace(optimizers=[optimizer], lr_scheduler_configs=[SimpleNamespace(scheduler=schedule)])
+    callback: Any = Divergence("back", rate_factor=0.5, dump=False)
+    callback.times = 2
+    callback.on_train_start(trainer, network)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.8 / 4)
+    optimizer.step()
+    schedule.step()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.8 / 4 / 2)
+    callback.on_train_start(trainer, network)  # as it is asked again, for no other time of going back
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.8 / 4 / 2)
 
 
 def test_a_run_that_skips_everything_ends(tmp_path: Path) -> None:
@@ -183,8 +220,9 @@ def test_it_goes_back_so_often_and_no_more(
     back = "{class_path: torchrl_gpu.callbacks.Divergence, init_args: {action: back, most: 1}}"
     saves = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 4, most_share: null}}"
     args = [*small("packing_dqn.yaml", 12), f"--trainer.callbacks=[{poison}, {back}, {saves}]"]
-    with pytest.warns(UserWarning, match="goes back"):
+    with pytest.warns(UserWarning, match="goes back") as told:
         assert cli.main(["fit", *args], "lightning") == cli.program.USER_ERROR
+    assert sum("goes back" in str(each.message) for each in told) == 1
     assert (
         capsys.readouterr().err.count("\nerror: OffPolicy: want a run that stays finite; got, by update 10, NaN") <= 1
     )

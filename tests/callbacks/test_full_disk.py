@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 
 from tests.training.resuming import differences, everything, last, part_of
 from tests.training.tiny import fit, module
@@ -38,9 +39,9 @@ class OnAFullDisk(EpisodeCheckpoint):
         super().__init__(every_n_updates=4, most_share=None)
         self.updates, self.room = range(first, behind), room
 
-    def _save(self, trainer: Any, *args: Any) -> bool:
+    def _save(self, trainer: Any, *args: Any, **kwargs: Any) -> bool:
         with files_end_at(self.room) if trainer.global_step in self.updates else nullcontext():
-            return super()._save(trainer, *args)
+            return super()._save(trainer, *args, **kwargs)
 
 
 @pytest.mark.parametrize("room", [0, 4096])
@@ -54,6 +55,22 @@ def test_a_full_disk_costs_a_warning_and_no_checkpoint(tmp_path: Path, room: int
     assert stems == {"updates-12", "updates-16", "last"}
     assert len(list((tmp_path / "full" / "checkpoints").iterdir())) == 6  # of each a part, and nothing else
     assert newest_checkpoint(tmp_path / "full" / "checkpoints")[1] == []  # each is whole
+
+
+def test_what_was_not_saved_takes_nobodys_place(tmp_path: Path) -> None:
+    """Neither that of an older one that is kept, nor that of the best one."""
+
+    class Luck(Callback):
+        def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            pl_module.log("val/luck", {6: 2.0, 12: 1.0}[trainer.global_step])
+
+    saver = OnAFullDisk(5, 10)  # neither update 8 nor, with the largest value, update 6 can be saved
+    saver.monitor = "val/luck"
+    with pytest.warns(UserWarning, match="It is not saved"):
+        fit(module(), tmp_path, 12, Luck(), saver)
+    found = {path.stem for path in (tmp_path / "checkpoints").glob("*.ckpt")}
+    assert found == {"updates-4", "updates-12", "best", "last"}
+    assert saver.state_dict()["best"] == 1.0
 
 
 def test_where_the_checkpoint_fits_and_its_replay_does_not(tmp_path: Path) -> None:

@@ -62,6 +62,22 @@ def test_a_logger_that_recovers_is_asked_again(tmp_path: Path) -> None:
     assert logger.calls > 20
 
 
+@pytest.mark.filterwarnings("ignore:LoggerGuard")
+def test_what_went_well_begins_the_count_of_failures_anew(tmp_path: Path) -> None:
+    asked: list[bool] = []
+
+    def log_metrics(fails: bool) -> None:
+        asked.append(fails)
+        if fails:
+            raise FULL
+
+    call = LoggerGuard().guarded(CSVLogger(tmp_path), log_metrics)
+    plan = [*[True] * 9, False, *[True] * 9, False, *[True] * 10]
+    for fails in [*plan, False]:
+        call(fails)
+    assert asked == plan  # ten in a row are enough: it was not asked again
+
+
 def test_without_it_a_logger_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
         weights(tmp_path / "run", logger=Failing(tmp_path, range(3, 10_000)))

@@ -28,6 +28,14 @@ def test_what_was_saved_is_read(tmp_path: Path) -> None:
     assert torch.equal(batch["heights"], theirs["heights"].float())
 
 
+def test_a_file_that_is_longer_than_said_is_refused(tmp_path: Path) -> None:
+    folder = row_files.write_rows(tmp_path / "rows")
+    with (folder / "rows" / "state.memmap").open("ab") as file:
+        file.write(bytes(4))
+    with pytest.raises(ValueError, match=r"state\.memmap: .*want .* bytes, \(15, .*\) of float32; got .* bytes"):
+        read_demonstrations(folder)
+
+
 def test_what_is_read_is_saved_again(tmp_path: Path) -> None:
     first = row_files.write_rows(tmp_path / "a")
     second = save(read_demonstrations(first), tmp_path / "b")

@@ -71,6 +71,14 @@ def test_profit_is_the_sum_of_rewards() -> None:
     assert seen[-1]["next", "clean"].min() > 0
 
 
+def test_dishes_that_were_washed_are_clean_or_broken() -> None:
+    env = shifts(stationary=True)
+    seen, _ = played(env, 5, torch.tensor([[1.0, 0.0]]).expand(4, 2))
+    clean, broken = seen[-1]["next", "clean"], seen[-1]["next", "broken"]
+    assert broken.sum() > 0
+    torch.testing.assert_close(clean + broken, torch.full((4, 1), 5 * env.economics.capacity))
+
+
 def test_the_known_optimum_earns_what_is_said() -> None:
     env = DishwashingEnv(2048, stationary=True, device="cpu", seed=0, max_steps=50)
     best = env.optimum

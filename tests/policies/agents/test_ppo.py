@@ -24,6 +24,7 @@ from torchrl_gpu.policies import (
     NavigationValue,
     PolicyWrapper,
 )
+from torchrl_gpu.policies.losses import weighted_mean
 
 KINDS = ("discrete", "continuous")
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -138,6 +139,17 @@ def test_each_loss_reaches_its_own_weights_and_all_of_them(kind: str) -> None:
     assert batch["td_error"].shape == (45, 1)
     agent.update_targets(1)  # there are none
     assert agent.targets_update_every_step
+
+
+@each_kind
+def test_how_far_the_policy_has_moved_by_hand(kind: str) -> None:
+    agent = make(kind)
+    batch = minibatch(agent, kind)
+    agent.losses(batch)
+    with torch.no_grad():
+        log_ratio = agent.policy.evaluate(batch)[0] - batch["action_log_prob"]
+    assert log_ratio.abs().max() > 1e-3
+    assert_near(agent.metrics["kl"], weighted_mean(log_ratio.exp() - 1 - log_ratio, batch))
 
 
 @each_kind

@@ -30,6 +30,17 @@ def test_the_price_rises_where_there_is_too_little_entropy(wanted: float, rises:
     assert (agent.log_alpha.grad < 0).item() is rises  # descent moves against the slope
 
 
+def test_the_price_learns_from_its_own_loss_alone() -> None:
+    """Losses are summed before they are descended: what the actor's did to the price would count as well."""
+    agent: Any = make("SAC", target_entropy=-2.0)
+    losses = agent.losses(transitions("SAC", 32))
+    for name in ("actor", "critic"):
+        losses[name].backward(retain_graph=True)
+    assert agent.log_alpha.grad is None
+    losses["alpha"].backward()
+    assert agent.log_alpha.grad.abs().item() > 0
+
+
 def test_a_higher_price_makes_the_actor_more_random() -> None:
     spread = []
     for alpha in (1e-3, 3.0):

@@ -39,11 +39,20 @@ def values_in(tables: PatchTables, shown: object) -> Tensor:
         {},
         {"orientations": "axis", "visible_items": 3},
         {"bin_size": (0.5, 0.5, 0.5)},  # cells of 10 cm
+        {"bin_size": (1.1, 1.1, 1.1)},  # where three of them over one are a little less than three
         {"grid_step": 2},
         {"resolution": (5, 10), "orientations": "fixed"},
         {"bin_size": (1.2, 0.8, 1.0), "resolution": (12, 8), "items": RandomBoxes(2, 5), "grid_step": 3, "pool": 4},
     ],
-    ids=["boxes", "several items, six orientations", "metres", "a coarser grid", "cells that are not square", "pools"],
+    ids=[
+        "boxes",
+        "several items, six orientations",
+        "metres",
+        "rounded",
+        "a coarser grid",
+        "cells that are not square",
+        "pools",
+    ],
 )
 def test_a_placement_is_worth_its_gain_and_the_bin_that_it_leaves(changes: dict[str, object]) -> None:
     pool = int(str(changes.get("pool", 1)))

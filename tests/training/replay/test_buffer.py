@@ -235,6 +235,14 @@ def test_what_is_left_out_is_not_drawn_by_the_least_or_largest_number(
     assert drawn(replay, 1) <= {1.0, 3.0, 4.0, 6.0}
 
 
+def test_a_block_that_is_left_out_is_not_drawn_by_the_least_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = replay_buffer(300, 4, CPU, masked=True)
+    index = replay.extend(transitions(0, 300))
+    replay.sampler.leave_out(index, index < 128)
+    monkeypatch.setattr(torch, "rand", lambda size, **kind: torch.zeros(size, **kind))
+    assert replay.sample()["index"].min() == 128
+
+
 @BOTH
 def test_nothing_left_out_changes_nothing(is_prioritized: bool) -> None:
     replay, other = masked(is_prioritized), masked(is_prioritized)
@@ -307,6 +315,17 @@ def test_sums_are_those_of_the_priorities_as_they_are(change: str) -> None:
     ours, _ = replay.sampler.sample(replay.storage, 8)
     torch.manual_seed(7)
     assert torch.equal(ours, other.sample(replay.storage, 8)[0])
+
+
+def test_sums_are_restored_as_they_were_rounded() -> None:
+    """A sum that is made anew may be rounded otherwise, on another device above all, and draw another transition."""
+    saved, loaded = DevicePrioritySampler(300), DevicePrioritySampler(300)
+    saved.extend(torch.arange(300))
+    state = {name: value.clone() for name, value in saved.state_dict().items()}
+    state["sums"] = state["sums"].nextafter(torch.zeros_like(state["sums"]))
+    loaded.load_state_dict(state)
+    assert torch.equal(loaded.state_dict()["sums"], state["sums"])
+    assert not torch.equal(loaded.state_dict()["sums"], saved.state_dict()["sums"])
 
 
 def test_sums_are_made_once_for_many_batches() -> None:

@@ -223,6 +223,23 @@ def test_frames_of_a_stranger_are_looked_at(name: str, value: Any, message: str)
     assert len(other.replay) == 0
 
 
+def test_what_is_held_begins_and_ends_where_the_ring_does() -> None:
+    store = FrameStore(1, 4, torch.Size((3, 4, 4)), torch.device("cpu"))
+    ring = {
+        "frames": torch.zeros(1, 4, 3, 4, 4, dtype=torch.uint8),
+        "newest": torch.tensor([5]),
+        "first": torch.tensor([0]),
+    }
+    store.load_state_dict(ring)
+    shown = torch.tensor(
+        [[0, 1, 0], [0, 2, 0], [0, 3, 2], [0, 4, 2], [0, 5, 1]]
+    )  # environment, number, pictures before
+    # pictures 2 to 5 are there: 1 is overwritten, as is what 3 begins with; what follows 5 has not come
+    assert store.holds(shown, shown + torch.tensor([0, 1, 0])).tolist() == [False, True, False, True, False]
+    store.load_state_dict(ring | {"first": torch.tensor([3])})  # nor are those from before its first
+    assert store.holds(shown, shown + torch.tensor([0, 1, 0])).tolist() == [False, False, False, False, False]
+
+
 def test_places_of_a_stranger_are_looked_at() -> None:
     played = Played()
     played.play(3)

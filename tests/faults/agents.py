@@ -1,0 +1,170 @@
+"""Faults in agents and losses."""
+
+from __future__ import annotations
+
+from faults.mutant import Mutant, mutant
+
+AGENTS: list[Mutant] = [
+    mutant(
+        "epsilon_stops_at_its_end",
+        "self.start + (self.end - self.start) * min(1.0, frame / self.frames)",
+        "self.start + (self.end - self.start) * (frame / self.frames)",
+        "policies/test_exploration.py",
+    ),
+    mutant(
+        "masks_hold_when_bootstrapping",
+        'torch.where(state.get("action_mask"), values, -torch.inf)',
+        'torch.where(state.get("action_mask"), values, 0.0)',
+        "policies/agents/test_twins.py",
+        "policies/agents/test_illegal_values.py",
+        "policies/agents/test_contract.py",
+        k="losses or legal or bad_actions",
+    ),
+    mutant(
+        "discount_of_m_steps",
+        "factor = gamma if steps is None else gamma ** steps.to(value.dtype)",
+        "factor = gamma if steps is None else gamma * steps.to(value.dtype)",
+        "policies/losses/test_returns.py",
+    ),
+    mutant(
+        "target_tau",
+        "torch._foreach_lerp_(targets, online, self.tau)",
+        "torch._foreach_lerp_(targets, online, 1 - self.tau)",
+        "policies/test_targets.py",
+    ),
+    mutant(
+        "cvar_level_when_acting",
+        "taus = self.risk(tensordict) * self.even",
+        "taus = torch.ones_like(self.risk(tensordict)) * self.even",
+        "policies/agents/test_iqn.py",
+    ),
+    mutant(
+        "density_of_squashed_actions",
+        "return self.squash(z), (normal - self.squash.log_slope(z)).sum(-1)",
+        "return self.squash(z), (normal + self.squash.log_slope(z)).sum(-1)",
+        "policies/test_squashing.py",
+    ),
+]
+
+_SURROGATE = "policies/losses/test_policy_gradient.py"
+LEARNERS: list[Mutant] = [
+    mutant(
+        "the_price_is_no_business_of_the_actor",
+        "self.log_alpha.exp().detach() * log_prob - value",
+        "self.log_alpha.exp() * log_prob - value",
+        "policies/agents/test_sac.py",
+    ),
+    mutant(
+        "entropy_is_worth_something_later",
+        "soft = value - self.log_alpha.exp()",
+        "soft = value + self.log_alpha.exp()",
+        "policies/agents/test_torchrl.py",
+        "policies/agents/test_sac.py",
+        k="sac or price",
+    ),
+    mutant(
+        "the_smaller_critic_is_believed",
+        "value = torch.minimum(*(critic(*observed(critic, after), action)",
+        "value = torch.maximum(*(critic(*observed(critic, after), action)",
+        "policies/agents/test_torchrl.py",
+        k="sac",
+    ),
+    mutant(
+        "one_action_for_all_quantiles",
+        "return _of_action(values, legal_values(scores, after, self.space).argmax(-1))",
+        "return values.amax(-1)",
+        "policies/agents/test_iqn.py",
+        "policies/agents/test_twins.py",
+        k="iqn or IQN or losses",
+    ),
+    mutant(
+        "iqn_chooses_by_the_target_if_told",
+        "chooser = self.scores.network if self._double else self.target",
+        "chooser = self.scores.network",
+        "policies/agents/test_iqn.py",
+        "policies/agents/test_twins.py",
+        k="iqn or IQN or losses",
+    ),
+    mutant(
+        "quantiles_lean_the_right_way",
+        "(taus[..., None] - (target < value).to",
+        "(taus[..., None] - (target > value).to",
+        "policies/losses/test_quantile.py",
+        k="hand",
+    ),
+    mutant(
+        "values_beyond_the_atoms",
+        "inside = torch.minimum(torch.maximum(values, support[0]), support[-1])",
+        "inside = torch.maximum(values, support[0])",
+        "policies/losses/test_categorical.py",
+    ),
+    mutant(
+        "target_noise_is_drawn_too",
+        "for network in (self.online, self.target):",
+        "for network in (self.online,):",
+        "policies/agents/test_rainbow.py",
+        k="noise",
+    ),
+    mutant(
+        "weights_are_of_a_mean",
+        "return (losses * weight).sum() / weight.sum()",
+        "return (losses * weight).sum() / torch.ones_like(weight).sum()",
+        "policies/losses/test_returns.py",
+    ),
+    mutant(
+        "nothing_follows_an_end",
+        "carry = torch.where(done, 0.0, gamma * lam)",
+        "carry = torch.where(terminated, 0.0, gamma * lam)",
+        _SURROGATE,
+        k="advantages",
+    ),
+    mutant(
+        "cut_off_steps_are_bootstrapped",
+        "torch.where(terminated, 0.0, gamma * next_value)",
+        "torch.where(done, 0.0, gamma * next_value)",
+        _SURROGATE,
+        k="advantages",
+    ),
+    mutant(
+        "the_clip_holds_on_both_sides",
+        "ratio.clamp(1 - clip, 1 + clip) * advantage",
+        "ratio.clamp_max(1 + clip) * advantage",
+        _SURROGATE,
+        k="surrogate",
+    ),
+    mutant(
+        "entropy_is_sought",
+        "weighted_mean(-gain - self.entropy_coeff * entropy",
+        "weighted_mean(-gain + self.entropy_coeff * entropy",
+        "policies/agents/test_ppo.py",
+        k="torchrl",
+    ),
+    mutant(
+        "values_are_learnt_unstandardised",
+        "advantage + value\n",
+        'out["advantage"] + value\n',
+        "policies/agents/test_ppo.py",
+        k="rollout or torchrl",
+    ),
+    mutant(
+        "the_divergence_is_an_estimate",
+        '"kl": ratio - 1 - log_ratio',
+        '"kl": ratio - 1 + log_ratio',
+        "policies/agents/test_ppo.py",
+        k="how_far",
+    ),
+    mutant(
+        "variances_are_squares",
+        "(2 * log_std).exp(), reduction",
+        "log_std.exp(), reduction",
+        "policies/test_cloning.py",
+        k="hand",
+    ),
+    mutant(
+        "choices_are_among_legal_actions",
+        'values = torch.where(batch.get("action_mask"), values, -torch.inf)\n        action',
+        "action",
+        "policies/test_cloning.py",
+        k="legal",
+    ),
+]

@@ -1,0 +1,123 @@
+"""Faults in environments, kernels and adapters."""
+
+from __future__ import annotations
+
+from faults.mutant import Mutant, mutant
+
+ENVS: list[Mutant] = [
+    mutant(
+        "cut_off_rows_restart",
+        'done = tensordict.get("done").reshape(self.num_envs)',
+        'done = tensordict.get("terminated").reshape(self.num_envs)',
+        "envs/test_base.py",
+    ),
+    mutant("states_are_finite", "out = ~value.isfinite()", "out = value.isnan()", "envs/test_entries.py"),
+]
+
+_DISHES = "envs/dishes/test_dynamics.py"
+_ENDS = "envs/marine/test_reward.py"
+_SIGHT = "envs/marine/test_sensors.py"
+_PATCHES = "policies/packing/test_patch_tables.py"
+KERNELS: list[Mutant] = [
+    mutant(
+        "worn_sponges_are_replaced",
+        "wear=torch.where(worn, 0.0, used)",
+        "wear=torch.where(worn, used - 1, used)",
+        _DISHES,
+        k="parity",
+    ),
+    mutant(
+        "broken_dishes_are_not_clean",
+        'state["clean"] + worked.washed - worked.broken',
+        'state["clean"] + worked.washed',
+        "envs/dishes/test_env.py",
+        k="washed",
+    ),
+    mutant("a_hit_is_no_arrival", "home = counts & ~touches &", "home = counts &", _ENDS),
+    mutant("time_goes_before_all", "before.active, before.active & ~cut", "before.active, before.active", _ENDS),
+    mutant(
+        "head_on_within_45_degrees",
+        "return here & (across.abs() < -along)",
+        "return here & (along < 0)",
+        "envs/marine/test_colregs.py",
+    ),
+    mutant("nobody_sees_itself", "return (1 - active + itself) * FAR", "return (1 - active) * FAR", _SIGHT),
+    mutant("noisy_radii_are_seen", "        radius = radius * noise[4]\n", "", _SIGHT, k="noise"),
+    mutant(
+        "edges_of_the_corners_rule",
+        "(corners == 3) & (share > 0.85)",
+        "(corners == 3) & (share >= 0.85)",
+        "envs/packing/kernels/test_stability.py",
+        k="threshold or corners",
+    ),
+    mutant(
+        "contact_is_within_a_tolerance",
+        "_Contacts(windows, z - bin_.contact_tolerance,",
+        "_Contacts(windows, z,",
+        "envs/packing/kernels/test_stability.py",
+        k="tolerance",
+    ),
+    mutant(
+        "restarts_show_the_first_items",
+        "position=torch.where(mask, item_id.shape[1], state.position)",
+        "position=torch.where(mask, 0, state.position)",
+        "envs/packing/kernels/test_transition.py",
+        k="restart",
+    ),
+    mutant(
+        "sides_are_whole_cells",
+        "(sizes[..., :2] / self.cell).round().long()",
+        "(sizes[..., :2] / self.cell).long()",
+        _PATCHES,
+    ),
+    mutant(
+        "what_cannot_be_placed_is_worth_nothing",
+        "return torch.where(best > NEVER / 2, best, 0.0).mean(1)",
+        "return best.mean(1)",
+        _PATCHES,
+        k="expect",
+    ),
+    mutant(
+        "pyramids_are_of_all_cells",
+        "_ratio(volume, heightmap.sum((1, 2)) * bin_.cell_area)",
+        "_ratio(volume, heightmap.amax((1, 2)) * bin_.cell_area)",
+        "envs/packing/test_reward.py",
+        k="pyramid",
+    ),
+]
+
+_QUICK = "not trains and not learns"
+_GYMNASIUM, _SB3, _RSL = (f"envs/adapters/test_{name}.py" for name in ("gymnasium", "stable_baselines3", "rsl_rl"))
+ADAPTERS: list[Mutant] = [
+    mutant("ends_are_no_truncations", "truncated = done & ~terminated", "truncated = done", _GYMNASIUM),
+    mutant("final_observations", "final = self._seen(after)", "final = self._seen(self._current)", _GYMNASIUM),
+    mutant("arrays_are_copies", "np.array(value.cpu().numpy())", "value.cpu().numpy()", _GYMNASIUM),
+    mutant(
+        "robots_that_wait_earn_nothing",
+        "= where(there, reward, 0.0), terminated & there",
+        "= reward, terminated & there",
+        "envs/adapters/test_rows.py",
+    ),
+    mutant("outcomes_of_whole_episodes", 'over = done & self._rows.flat(after["done"])', "over = done", _GYMNASIUM),
+    mutant("time_limits_are_told", "bool(truncated[row])", "not bool(truncated[row])", _SB3, k=_QUICK),
+    mutant(
+        "terminal_observations",
+        'self._told["final_obs"][row]',
+        "({n: v[row] for n, v in seen.items()} if isinstance(seen, dict) else seen[row])",
+        _SB3,
+        k=_QUICK,
+    ),
+    mutant("masks_of_the_rows_asked", "[masks[row] for row in", "[masks[0] for row in", _SB3, k=_QUICK),
+    mutant("time_outs_of_runners", '"time_outs": done & ~terminated', '"time_outs": done', _RSL, k=_QUICK),
+    mutant("bounds_of_runners", "(actions.clamp(-1, 1) + 1)", "(actions + 1)", _RSL, k=_QUICK),
+    mutant(
+        "last_step_of_runners",
+        "self.episode_length_buf >= self.max",
+        "self.episode_length_buf > self.max",
+        _RSL,
+        k=_QUICK,
+    ),
+    mutant(
+        "masks_of_runners", "torch.where(mask, actions, -torch.inf)", "torch.where(mask, actions, 0.0)", _RSL, k=_QUICK
+    ),
+]
