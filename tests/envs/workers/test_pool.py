@@ -22,7 +22,6 @@ from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.training import Rollout
 
 
-
 def kill(pool: WorkerPool, number: int) -> None:
     """Kill −9 of a worker."""
     found = re.search(r"process (\d+)", pool.names[number])
@@ -141,4 +140,6 @@ def test_the_same_on_ray(caplog: pytest.LogCaptureFixture) -> None:
     assert differences(played(packing_env(9), 0, rollouts=8), on_ray) == []
     lines = [record.getMessage() for record in caplog.records if "EnvWorkers" in record.getMessage()]
     assert len(lines) == 1
-    assert re.match(r"EnvWorkers: worker 0 \(environments 0 to 3, process \d+ on .+\) is gone \(.+\); another", lines[0])
+    assert re.match(
+        r"EnvWorkers: worker 0 \(environments 0 to 3, process \d+ on .+\) is gone \(.+\); another", lines[0]
+    )

@@ -55,6 +55,8 @@ class Neighbours(Walk):
 class Global(Walk):
     """Its state has a number that belongs to no environment."""
 
-    def begin(self) -> dict[str, Tensor]:
-        """As in `Walk`, and the number."""
-        return super().begin() | {"weather": torch.zeros(3)}
+    def _env_state(self) -> dict[str, Tensor]:
+        return super()._env_state() | {"weather": torch.zeros(3)}
+
+    def _set_env_state(self, state: dict[str, Any]) -> None:
+        super()._set_env_state({name: value for name, value in state.items() if name != "weather"})

@@ -65,6 +65,9 @@ class WorkerPool:
         WorkerFailed: A worker could not be started.
     """
 
+    most_deaths = 3
+    """Deaths of a worker, without a whole rollout in between, after which the run ends."""
+
     def __init__(self, env: BatchedEnv, num_workers: int, transport: Transport = "processes", threads: int = 1) -> None:
         self.env = env
         self._frames: int | None = None
@@ -222,8 +225,8 @@ class WorkerPool:
             self._deaths[number] += 1
             if self._deaths[number] >= self.most_deaths:
                 raise WorkerFailed(
-                    f"EnvWorkers: want a worker that lives for a rollout; got {self._called(number)}, which {how}, "
-                    f"{self._deaths[number]} times in a row: is there memory enough?"
+                    f"EnvWorkers: want a worker that lives for a rollout; got {self._called(number)}, which {how},"
+                    f" {self._deaths[number]} times in a row: is there memory enough?"
                 )
             _LOG.warning(
                 "EnvWorkers: %s %s; another one goes on from where this rollout began", self._called(number), how
