@@ -8,8 +8,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from torchrl_gpu import arguments
-from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.envs.workers.pool import WorkerPool
+from torchrl_gpu.training.collect.rollout import Rollout
 
 TRANSPORTS = ("processes", "ray")
 
@@ -50,8 +50,8 @@ class EnvWorkers(Callback):
         if env.device.type != "cpu":
             rank_zero_warn(
                 f"{where}: the environment is on {env.device}, where one process steps all of it without a copy;"
-                " workers step it on the CPU, and each step is copied there and back. Without this callback the single process"
-                " steps it on the device"
+                " workers step it on the CPU, and each step is copied there and back. Without this callback the single"
+                " process steps it on the device"
             )
         self.pool = WorkerPool(env, self.num_workers, self.transport, self.threads)  # type: ignore[arg-type]
         rollout.workers = self.pool

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from tests.envs.test_base import Countdown
 from tests.envs.workers.throwers import Global, Neighbours, Thrower, Walk
 from tests.training.resuming import differences
 from tests.training.tiny import packing_env
-from torchrl_gpu.envs import BatchedEnv, FromPixels, MarineNavEnv
+from torchrl_gpu.envs import BatchedEnv, DishwashingEnv, FromPixels, MarineNavEnv
 from torchrl_gpu.envs.workers.failures import WorkerFailed
 from torchrl_gpu.envs.workers.pool import WorkerPool
 from torchrl_gpu.evaluation.random_actions import RandomActions
@@ -92,9 +93,8 @@ def test_a_worker_that_dies_again_and_again_ends_the_run() -> None:
     pool = WorkerPool(Walk(), 1)
     pool.begin()
     kill(pool, 0)
-    pool._deaths = [1]
-    with pytest.raises(WorkerFailed, match="got worker 0 .*, which was killed by SIGKILL, 2 times in a row"):
-        pool.most_deaths = 2
+    pool._deaths = [pool.most_deaths - 1]
+    with pytest.raises(WorkerFailed, match=r"got worker 0 .*, which was killed by SIGKILL, 3 times in a row"):
         pool.end()
     pool.close()
 
@@ -126,8 +126,13 @@ def test_what_cannot_be_split_or_sent_is_told_before_anything_starts() -> None:
     unsent.stride = lambda: 1.0
     with pytest.raises(ValueError, match="EnvWorkers: want a Walk whose class and arguments can be pickled"):
         WorkerPool(unsent, 2)
-    with pytest.raises(ValueError, match="FromPixels: want an environment that `like` makes from its constructor's"):
-        WorkerPool(FromPixels(Walk(2), frame_size=(16, 16)), 2)
+    for clips in (DishwashingEnv(2, observe_as="video", device="cpu"), FromPixels(DishwashingEnv(2, device="cpu"))):
+        with pytest.raises(
+            ValueError, match=f"EnvWorkers: want an environment without clips.*; got {type(clips).__name__}"
+        ):
+            WorkerPool(clips, 2)
+    with pytest.raises(ValueError, match="Countdown: want an environment that `like` makes from its constructor's"):
+        WorkerPool(Countdown(2, device="cpu"), 2)
 
 
 def test_the_same_on_ray(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from typing import Any
+from typing import Any, cast
 
 from torchrl_gpu.envs.workers.failures import WorkerDied, WorkerFailed
 from torchrl_gpu.envs.workers.shard import Recipe, Shard, Tensors, told
@@ -53,12 +53,14 @@ class RayWorker:
         """Connects to the cluster that `RAY_ADDRESS` names, or starts one on this machine; nothing where one is."""
         if ray.is_initialized():
             return
-        here = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": num_workers, "include_dashboard": False}
+        here: dict[str, Any] = (
+            {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": num_workers, "include_dashboard": False}
+        )
         ray.init(log_to_driver=True, logging_level=logging.WARNING, **here)
 
     def __init__(self, recipe: Recipe, given: dict[str, Tensors], made: dict[str, Tensors]) -> None:
         self._given, self._made = given, made
-        self._actor = ray.remote(num_cpus=1, max_restarts=0)(Actor).remote()
+        self._actor = cast("Any", ray.remote(num_cpus=1, max_restarts=0)(Actor).remote())
         self._pending = self._actor.make.remote(recipe)
         self._command = ""
         self.name = "an actor of Ray"

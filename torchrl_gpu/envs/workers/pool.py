@@ -71,6 +71,11 @@ class WorkerPool:
     def __init__(self, env: BatchedEnv, num_workers: int, transport: Transport = "processes", threads: int = 1) -> None:
         self.env = env
         self._frames: int | None = None
+        if "frame_at" in env.observation_spec.keys():  # noqa: SIM118  # of a spec
+            raise ValueError(
+                f"EnvWorkers: want an environment without clips, whose frames are numbered by their place in the batch;"
+                f" got {type(env).__name__} that shows frame_at"
+            )
         self._shares = shares(env.num_envs, num_workers)
         self._recipes = [
             Recipe(type(env), env.shard_arguments(count, env.first_env + first), threads)
