@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
     from torchrl_gpu.callbacks.divergence import Divergence
+    from torchrl_gpu.callbacks.env_workers import EnvWorkers
     from torchrl_gpu.callbacks.episode_mcap import EpisodeMcap
     from torchrl_gpu.callbacks.final_table import FinalTable
     from torchrl_gpu.callbacks.frame_stream import FrameStream
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "CheckpointMirror": "mirror",
     "Divergence": "divergence",
+    "EnvWorkers": "env_workers",
     "EpisodeCheckpoint": "checkpoint",
     "EpisodeMcap": "episode_mcap",
     "EvaluationPictures": "pictures",
@@ -38,6 +40,7 @@ _HOMES = {
 __all__ = [
     "CheckpointMirror",
     "Divergence",
+    "EnvWorkers",
     "EpisodeCheckpoint",
     "EpisodeMcap",
     "EvaluationPictures",

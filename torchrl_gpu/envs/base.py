@@ -168,6 +168,10 @@ class BatchedEnv(EnvBase):
         Raises:
             ValueError: An argument of the constructor is no attribute of the same name, or a change is no argument.
         """
+        return type(self)(**self._arguments_like(num_envs, **changes))
+
+    def _arguments_like(self, num_envs: int, **changes: Any) -> dict[str, Any]:
+        """What `like` gives the constructor."""
         where, given = f"{type(self).__name__}.like", {"num_envs": num_envs, **changes}
         wanted = [name for name in _constructor_arguments(type(self)) if name not in self.not_passed_on]
         if unknown := set(changes) - set(wanted):
@@ -175,7 +179,24 @@ class BatchedEnv(EnvBase):
         for name in wanted:
             if name not in given and not hasattr(self, name):
                 raise ValueError(f"{where}: want every constructor argument kept as an attribute; {name} is none")
-        return type(self)(**{name: given[name] if name in given else getattr(self, name) for name in wanted})
+        return {name: given[name] if name in given else getattr(self, name) for name in wanted}
+
+    def shard_arguments(self, num_envs: int, first_env: int) -> dict[str, Any]:
+        """Constructor arguments of an environment on the CPU that plays some of these, in a process of its own.
+
+        Args:
+            num_envs: How many of them.
+            first_env: Number of the first, counted as `first_env` is.
+
+        Raises:
+            ValueError: The class has a `like` of its own, so that it is not known how one is made.
+        """
+        if type(self).like is not BatchedEnv.like:
+            raise ValueError(
+                f"{type(self).__name__}: want an environment that `like` makes from its constructor's arguments alone,"
+                " to be split among workers; got one with a `like` of its own"
+            )
+        return self._arguments_like(num_envs, first_env=first_env, seed=self.seed, device="cpu")
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The whole state as tensors, seed and episode counters included."""

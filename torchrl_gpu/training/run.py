@@ -227,14 +227,14 @@ class EnvRun(LightningModule):
 
     def collect(self, policy: Policy, steps: int) -> TensorDictBase:
         """Plays on and counts; transitions (B,), none while fewer steps than a return needs have been played."""
-        self.env.set_frames(self.frames)
+        self.rollout.set_frames(self.frames)
         transitions, played = self.rollout.collect(policy, steps)
         self._count(played)
         return transitions
 
     def play(self, policy: Policy, steps: int) -> TensorDictBase:
         """Plays on and counts; the steps (N, T) of every trajectory, in order."""
-        self.env.set_frames(self.frames)
+        self.rollout.set_frames(self.frames)
         trajectories, played = self.rollout.play(policy, steps)
         self._count(played)
         return trajectories

@@ -190,6 +190,11 @@ class PackingEnv(BatchedEnv):
 
         return measure_bytes_per_env(make, lambda shown: shown["action_mask"].int().argmax(1))
 
+    def shard_arguments(self, num_envs: int, first_env: int) -> dict[str, Any]:
+        """As in the base class; the items are these, and not drawn again for another number of environments."""
+        arguments = super().shard_arguments(num_envs, first_env) | {"items": SameItems(self).to(torch.device("cpu"))}
+        return arguments if self.device.type == "cpu" else arguments | {"backend": "auto"}
+
     @property
     def num_orientations(self) -> int:
         """O."""

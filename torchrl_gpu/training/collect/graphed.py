@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -42,8 +42,19 @@ class Graph:
 Capture = Callable[[Body, torch.device], Graph]
 
 
+class Steppable(Protocol):
+    """What plays a step in all environments: they themselves, or workers that do it for them."""
+
+    @property
+    def outcomes(self) -> Sequence[NestedKey]:
+        """As in `BatchedEnv`."""
+
+    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """As in TorchRL's `EnvBase`."""
+
+
 def play_steps(
-    env: BatchedEnv,
+    env: Steppable,
     policy: Policy,
     current: TensorDictBase,
     steps: int,

@@ -12,6 +12,7 @@ from torch import Tensor
 from torchrl_gpu.arguments import shown
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.entries import Bounds, Entry, check_entries, entries_of, flat_entries
+from torchrl_gpu.envs.workers.pool import WorkerPool
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.sections import section
 from torchrl_gpu.training.collect.graphed import RESULTS, GraphedRollout, play_steps
@@ -42,6 +43,9 @@ class Rollout:
             the root; `decisions` are the robots'.
         written: What those of `decisions` must be that are the policy's own, without batch axes; loading checks them.
     """
+
+    workers: WorkerPool | None = None
+    """Who steps the environment; None for this process."""
 
     def __init__(
         self,
@@ -96,12 +100,26 @@ class Rollout:
         fresh, self.current = self._player(policy, steps)(self.current)
         return self._replayed(fresh), fresh
 
+    def set_frames(self, frames: int) -> None:
+        """Tells the environment how many steps have been played, as `BatchedEnv.set_frames`."""
+        self.env.set_frames(frames)
+        if self.workers is not None:
+            self.workers.set_frames(frames)
+
     def _player(self, policy: Policy, steps: int) -> Callable[[TensorDictBase], tuple[TensorDictBase, TensorDictBase]]:
+        if (workers := self.workers) is not None:
+            return lambda current: self._play_by(workers, policy, current, steps)
         if not self.cuda_graphs:
             return lambda current: play_steps(self.env, policy, current, steps, *self._kept)
         if self._graphed is None or (self._graphed.policy, self._graphed.steps) != (policy, steps):
             self._graphed = GraphedRollout(self.env, policy, steps, *self._kept)
         return self._graphed
+
+    def _play_by(
+        self, workers: WorkerPool, policy: Policy, current: TensorDictBase, steps: int
+    ) -> tuple[TensorDictBase, TensorDictBase]:
+        with workers.rollout():
+            return play_steps(workers, policy, current, steps, *self._kept)
 
     def _replayed(self, steps: TensorDictBase) -> TensorDictBase:
         """Steps (N, T), or (N·R, T) of robots, with no more in `next` than learning needs."""

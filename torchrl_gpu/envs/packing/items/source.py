@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -202,6 +203,12 @@ class SameItems(ItemSource):
     ) -> tuple[Catalogue, ItemSequences]:
         """Those of the other environment."""
         return self._made
+
+    def to(self, device: torch.device) -> SameItems:
+        """The same on `device`."""
+        moved = copy(self)
+        moved._made = self._made[0].to(device), self._made[1].to(device)
+        return moved
 
     def solid(self, item: int, bin_: Bin) -> Solid:
         """The source's."""

@@ -1,0 +1,43 @@
+"""A run with two workers in which somebody is killed, or that is ended by Ctrl-C: `killing_run.py FOLDER WHO`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+
+from tests.training.tiny import fit, module
+from torchrl_gpu.callbacks import EnvWorkers, EpisodeCheckpoint
+
+
+class Kills(Callback):
+    """In the middle of a run kills a worker, or interrupts every process of it as a terminal does."""
+
+    def __init__(self, workers: EnvWorkers, who: str) -> None:
+        self.workers, self.who = workers, who
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Writes down who works; then, at the fourth update, the kill."""
+        assert self.workers.pool is not None
+        pids = re.findall(r"process (\d+)", " ".join(self.workers.pool.names))
+        Path(trainer.default_root_dir, "pids").write_text(" ".join(pids))
+        if trainer.global_step == 4:
+            if self.who == "worker":
+                os.kill(int(pids[1]), signal.SIGKILL)
+            else:
+                os.killpg(0, signal.SIGINT)
+
+
+def main() -> None:
+    """A run of twelve updates."""
+    workers = EnvWorkers(num_workers=2)
+    fit(module(), Path(sys.argv[1]), 12, EpisodeCheckpoint(), workers, Kills(workers, sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Runs whose environments are stepped by workers: the same weights, whoever is killed, and nobody is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule
+
+from tests.conftest import ROOT
+from tests.training.resuming import differences, everything, last
+from tests.training.tiny import fit, module, trainer
+from torchrl_gpu.callbacks import EnvWorkers, EpisodeCheckpoint
+from torchrl_gpu.envs.workers.pool import WorkerPool
+from torchrl_gpu.training import Rollout
+
+
+def run(folder: Path, who: str) -> subprocess.CompletedProcess[str]:
+    """A run in a process group of its own, and what it wrote."""
+    folder.mkdir()
+    command = [sys.executable, "-m", "tests.callbacks.killing_run", str(folder), who]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        start_new_session=True,
+    )
+
+
+def left_behind(folder: Path) -> list[int]:
+    """Workers of a run that are still there."""
+    return [pid for pid in map(int, (folder / "pids").read_text().split()) if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_killed_worker_changes_nothing_and_the_run_resumes_without_workers(tmp_path: Path) -> None:
+    done = run(tmp_path / "killed", "worker")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stderr.count("was killed by SIGKILL; another one goes on") == 1
+    fit(module(), tmp_path / "whole", 12, EpisodeCheckpoint())
+    assert differences(everything(last(tmp_path / "whole")), everything(last(tmp_path / "killed"))) == []
+    assert left_behind(tmp_path / "killed") == []
+    for folder in ("whole", "killed"):  # begun with workers or without, it goes on without
+        fit(module(), tmp_path / f"on {folder}", 18, EpisodeCheckpoint(), ckpt_path=last(tmp_path / folder), seed=5)
+    assert differences(everything(last(tmp_path / "on whole")), everything(last(tmp_path / "on killed"))) == []
+
+
+def test_ctrl_c_leaves_no_worker_behind(tmp_path: Path) -> None:
+    done = run(tmp_path / "ended", "all")
+    assert "SIGINT" in done.stderr or "KeyboardInterrupt" in done.stderr, done.stderr[-3000:]
+    assert "another one goes on" not in done.stderr  # workers leave Ctrl-C to the run
+    assert left_behind(tmp_path / "ended") == []
+
+
+def test_what_cannot_work_is_told_before_a_worker_starts(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="EnvWorkers: num_workers must be at most the 8 environments; got 9"):
+        fit(module(), tmp_path, 6, EnvWorkers(num_workers=9))
+    with pytest.raises(ValueError, match="EnvWorkers: want steps that leave the device, cuda_graphs=False; got"):
+        fit(module(cuda_graphs=True), tmp_path, 6, EnvWorkers())
+    with pytest.raises(ValueError, match="EnvWorkers: want a module that plays in an environment; got LightningModule"):
+        EnvWorkers().on_train_start(trainer(tmp_path), LightningModule())
+
+
+def test_on_a_gpu_a_warning_names_the_single_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = module()
+    made.rollout = Rollout(made.env, list(made.env.stored_keys), 1, 1.0)
+    pools: list[tuple[int, str]] = []
+
+    class Pool:
+        """Starts nobody."""
+
+        def __init__(self, env: object, num_workers: int, transport: str, threads: int) -> None:
+            pools.append((num_workers, transport))
+
+    monkeypatch.setattr("torchrl_gpu.callbacks.env_workers.WorkerPool", Pool)
+    EnvWorkers(transport="ray").on_train_start(partial, made)  # type: ignore[arg-type]  # of whom nothing is asked
+    monkeypatch.setattr(type(made.env), "device", torch.device("cuda:0"))
+    with pytest.warns(UserWarning, match=r"environment is on cuda:0, where one process steps .* the single process"):
+        EnvWorkers().on_train_start(partial, made)  # type: ignore[arg-type]
+    assert pools == [(2, "ray"), (2, "processes")]
+    assert WorkerPool is not Pool
+
+
+@pytest.mark.parametrize(("argument", "given"), [("num_workers", 0), ("threads", 0), ("transport", "mpi")])
+def test_arguments_are_looked_at(argument: str, given: object) -> None:
+    with pytest.raises(ValueError, match=f"EnvWorkers: {argument}"):
+        EnvWorkers(**{argument: given})  # type: ignore[arg-type]

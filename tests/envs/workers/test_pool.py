@@ -1,0 +1,150 @@
+"""Workers play what one process plays, and outlive each other."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import re
+import signal
+from typing import Any
+
+import pytest
+import torch
+
+from tests.envs.test_base import Countdown
+from tests.envs.workers.throwers import Global, Neighbours, Thrower, Walk
+from tests.training.resuming import differences
+from tests.training.tiny import packing_env
+from torchrl_gpu.envs import BatchedEnv, DishwashingEnv, FromPixels, MarineNavEnv
+from torchrl_gpu.envs.workers.failures import WorkerFailed
+from torchrl_gpu.envs.workers.pool import WorkerPool
+from torchrl_gpu.evaluation.random_actions import RandomActions
+from torchrl_gpu.training import Rollout
+
+
+def kill(pool: WorkerPool, number: int) -> None:
+    """Kill −9 of a worker."""
+    found = re.search(r"process (\d+)", pool.names[number])
+    assert found is not None
+    os.kill(int(found[1]), signal.SIGKILL)
+
+
+class KillsAt(RandomActions):
+    """Acts at random, and kills a worker before some of its steps."""
+
+    def __init__(self, env: BatchedEnv, pool: WorkerPool | None, at: dict[int, int]) -> None:
+        super().__init__(env)
+        self.pool, self.at, self.steps = pool, at, 0
+
+    def forward(self, tensordict: Any) -> Any:
+        """As in `RandomActions`."""
+        if self.pool is not None and self.steps in self.at:
+            kill(self.pool, self.at[self.steps])
+        self.steps += 1
+        return super().forward(tensordict)
+
+
+def played(
+    env: BatchedEnv, num_workers: int, *, at: dict[int, int] | None = None, rollouts: int = 60, **more: Any
+) -> Any:
+    """All that many rollouts of five steps give, and the state behind them."""
+    torch.manual_seed(0)
+    group = ("robots",) if isinstance(env, MarineNavEnv) else ()
+    rollout = Rollout(env, list(env.stored_keys), 1, 1.0, group=group)
+    pool = WorkerPool(env, num_workers, **more) if num_workers else None
+    rollout.workers, made = pool, []
+    policy = KillsAt(env, pool, at or {})
+    for i in range(rollouts):
+        rollout.set_frames(100 * i)
+        made.append(rollout.play(policy, 5)[1].to_dict())
+    if pool is not None:
+        pool.close()
+        pool.close()
+    return made, rollout.state_dict()
+
+
+def test_workers_play_the_same_bits_whoever_is_killed(caplog: pytest.LogCaptureFixture) -> None:
+    # Step 102 is the third of its rollout: the new worker plays two of its steps once more.
+    with caplog.at_level(logging.WARNING):
+        by_workers = played(packing_env(9), 2, at={102: 1})
+    assert differences(played(packing_env(9), 0), by_workers) == []
+    assert sum(int(steps["next"]["done"].sum()) for steps in by_workers[0]) > 50  # restarts are among it
+    (line,) = [record.getMessage() for record in caplog.records if "EnvWorkers" in record.getMessage()]
+    assert re.fullmatch(
+        r"EnvWorkers: worker 1 \(environments 4 to 8, process \d+\) was killed by SIGKILL; another one goes on from"
+        r" where this rollout began",
+        line,
+    )
+    assert multiprocessing.active_children() == []
+
+
+def sea(num_envs: int = 32) -> MarineNavEnv:
+    """A sea of five robots that changes its level while it is played."""
+    rows = [(0, 2, 2, 1, 20.0), (2000, 3, 1, 2, 20.0)]
+    return MarineNavEnv(num_envs, curriculum=rows, max_steps=30, pool=16, device="cpu", seed=1)
+
+
+def test_groups_and_curricula_go_to_workers() -> None:
+    assert differences(played(sea(), 0), played(sea(), 2)) == []
+
+
+def test_a_worker_that_dies_again_and_again_ends_the_run() -> None:
+    pool = WorkerPool(Walk(), 1)
+    pool.begin()
+    kill(pool, 0)
+    pool._deaths = [pool.most_deaths - 1]
+    with pytest.raises(WorkerFailed, match=r"got worker 0 .*, which was killed by SIGKILL, 3 times in a row"):
+        pool.end()
+    pool.close()
+
+
+def test_what_raises_is_named_with_its_worker(capfd: pytest.CaptureFixture[str]) -> None:
+    wanted = (
+        r"^EnvWorkers: want environments that raise nothing; got from worker 1 \(environments 3 to 5, process \d+\)"
+        r" RuntimeError: the simulator lost its licence$"
+    )
+    with pytest.raises(WorkerFailed, match=wanted):
+        WorkerPool(Thrower(6), 2)
+    assert "Traceback" in capfd.readouterr().err  # of the worker, as its line says nothing of where
+    assert multiprocessing.active_children() == []
+
+
+def test_rows_that_look_at_each_other_are_refused() -> None:
+    env = Neighbours(6)
+    before = env.state_dict()
+    with pytest.raises(ValueError, match="EnvWorkers: want an environment that does the same when it is split"):
+        WorkerPool(env, 2)
+    assert differences(before, env.state_dict()) == []
+    assert multiprocessing.active_children() == []
+
+
+def test_what_cannot_be_split_or_sent_is_told_before_anything_starts() -> None:
+    with pytest.raises(ValueError, match=r"one axis of environments each, to be split; got weather of \(3,\)"):
+        WorkerPool(Global(6), 2)
+    unsent = Walk(6)
+    unsent.stride = lambda: 1.0
+    with pytest.raises(ValueError, match="EnvWorkers: want a Walk whose class and arguments can be pickled"):
+        WorkerPool(unsent, 2)
+    for clips in (DishwashingEnv(2, observe_as="video", device="cpu"), FromPixels(DishwashingEnv(2, device="cpu"))):
+        with pytest.raises(
+            ValueError, match=f"EnvWorkers: want an environment without clips.*; got {type(clips).__name__}"
+        ):
+            WorkerPool(clips, 2)
+    with pytest.raises(ValueError, match="Countdown: want an environment that `like` makes from its constructor's"):
+        WorkerPool(Countdown(2, device="cpu"), 2)
+
+
+def test_the_same_on_ray(caplog: pytest.LogCaptureFixture) -> None:
+    ray = pytest.importorskip("ray", reason="needs the extra ray")
+    try:
+        with caplog.at_level(logging.WARNING):
+            on_ray = played(packing_env(9), 2, at={12: 0}, rollouts=8, transport="ray")
+    finally:
+        ray.shutdown()
+    assert differences(played(packing_env(9), 0, rollouts=8), on_ray) == []
+    lines = [record.getMessage() for record in caplog.records if "EnvWorkers" in record.getMessage()]
+    assert len(lines) == 1
+    assert re.match(
+        r"EnvWorkers: worker 0 \(environments 0 to 3, process \d+ on .+\) is gone \(.+\); another", lines[0]
+    )

@@ -1,0 +1,87 @@
+"""Environments that several processes step, for those that keep a CPU busy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+from torchrl_gpu import arguments
+from torchrl_gpu.envs.workers.pool import WorkerPool
+from torchrl_gpu.training.collect.rollout import Rollout
+
+TRANSPORTS = ("processes", "ray")
+
+
+class EnvWorkers(Callback):
+    """Has worker processes step the environment of a run, each some of its rows, to the same bits as one process.
+
+    For environments whose step keeps a CPU busy, such as a physics engine or a camera that draws on the host. The
+    policy acts, and the updates are made, in the run's own process. The environments of the shipped configs on a GPU
+    gain nothing: their steps are on the device already, and would have to be copied to the host and back.
+
+    A worker that dies (killed, out of memory) is named in a warning and replaced; the new one plays the steps of the
+    rollout again, so that nothing is lost or changed. Checkpoints are the same with any number of workers, and without.
+
+    Args:
+        num_workers: How many, with as alike numbers of environments as can be.
+        transport: "processes" of this machine, or "ray": actors of the cluster that `RAY_ADDRESS` names, or of one on
+            this machine; wants the extra `ray`.
+        threads: Threads of torch in each worker.
+    """
+
+    def __init__(self, num_workers: int = 2, transport: str = "processes", threads: int = 1) -> None:
+        where = type(self).__name__
+        self.num_workers = arguments.whole(where, "num_workers", num_workers, 1, 4096)
+        self.transport = arguments.choice(where, "transport", transport, TRANSPORTS)
+        self.threads = arguments.whole(where, "threads", threads, 1, 4096)
+        self.pool: WorkerPool | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Starts the workers, before anything is played.
+
+        Raises:
+            ValueError: The module plays in no environment, or in one that cannot be split so.
+            WorkerFailed: A worker cannot be started.
+        """
+        rollout = self._rollout(pl_module)
+        env, where = rollout.env, type(self).__name__
+        if env.device.type != "cpu":
+            rank_zero_warn(
+                f"{where}: the environment is on {env.device}, where one process steps all of it without a copy;"
+                " workers step it on the CPU, and each step is copied there and back. Without this callback the single"
+                " process steps it on the device"
+            )
+        self.pool = WorkerPool(env, self.num_workers, self.transport, self.threads)  # type: ignore[arg-type]
+        rollout.workers = self.pool
+
+    def _rollout(self, module: Any) -> Rollout:
+        where, rollout = type(self).__name__, getattr(module, "rollout", None)
+        if not isinstance(rollout, Rollout):
+            raise ValueError(f"{where}: want a module that plays in an environment; got {type(module).__name__}")
+        if rollout.cuda_graphs:
+            raise ValueError(f"{where}: want steps that leave the device, cuda_graphs=False; got cuda_graphs=True")
+        if rollout.env.num_envs < self.num_workers:
+            raise ValueError(
+                f"{where}: num_workers must be at most the {rollout.env.num_envs} environments; got {self.num_workers}"
+            )
+        return rollout
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Ends the workers."""
+        self._close(pl_module)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Ends the workers, whatever ended the run."""
+        self._close(pl_module)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Ends the workers, if any are left."""
+        self._close(pl_module)
+
+    def _close(self, module: Any) -> None:
+        if self.pool is not None:
+            self.pool.close()
+            module.rollout.workers = None
+            self.pool = None

@@ -1,0 +1,298 @@
+"""A pool of workers that plays the rollouts of an environment, and outlives the death of any of them."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, Protocol
+
+import torch
+from tensordict import NestedKey, TensorDictBase
+
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.envs.workers.failures import WorkerDied, WorkerFailed
+from torchrl_gpu.envs.workers.rows import SplitTensors, axes, shares
+from torchrl_gpu.envs.workers.shard import Recipe, Tensors
+from torchrl_gpu.envs.workers.trial import Trial
+
+_LOG = logging.getLogger(__name__)
+
+Transport = Literal["processes", "ray"]
+
+
+class Worker(Protocol):
+    """Somebody who plays some of the environments; see `ProcessWorker` and `RayWorker`."""
+
+    @property
+    def name(self) -> str:
+        """The process, for messages."""
+
+    def wait_ready(self) -> None:
+        """Returns once the environment is made."""
+
+    def send(self, command: str, values: tuple[Any, ...] = ()) -> None:
+        """Asks for a method of `Shard`; WorkerDied where nobody is there."""
+
+    def finish(self) -> None:
+        """Waits for the answer, whose tensors are then in place; WorkerDied or WorkerFailed where none comes."""
+
+    def close(self) -> None:
+        """Lets it end."""
+
+
+class WorkerPool:
+    """Plays the steps of an environment in several processes, to the same bits as the environment would.
+
+    The environment keeps the state: each rollout begins with the one that it has, and leaves in it where the workers
+    ended. So checkpoints, viewers and curricula know nothing of workers. The policy acts in this process, for all
+    environments at once. A worker that dies is started again from the state in which the rollout began, and plays the
+    steps since then once more.
+
+    At construction a few steps are played in both ways and compared.
+
+    Args:
+        env: Whose steps are played.
+        num_workers: How many processes share the environments.
+        transport: "processes" of this machine, or "ray", actors of a cluster; `ray.init` is called where nobody has.
+        threads: Of torch, in each worker.
+
+    Raises:
+        ValueError: The environment cannot be split exactly, or its arguments cannot be sent to a process.
+        WorkerFailed: A worker could not be started.
+    """
+
+    most_deaths = 3
+    """Deaths of a worker, without a whole rollout in between, after which the run ends."""
+
+    def __init__(self, env: BatchedEnv, num_workers: int, transport: Transport = "processes", threads: int = 1) -> None:
+        self.env = env
+        self._frames: int | None = None
+        if "frame_at" in env.observation_spec.keys():  # noqa: SIM118  # of a spec
+            raise ValueError(
+                f"EnvWorkers: want an environment without clips, whose frames are numbered by their place in the batch;"
+                f" got {type(env).__name__} that shows frame_at"
+            )
+        self._shares = shares(env.num_envs, num_workers)
+        self._recipes = [
+            Recipe(type(env), env.shard_arguments(count, env.first_env + first), threads)
+            for first, count in self._shares
+        ]
+        self._deaths = [0] * num_workers
+        self._journal: list[tuple[str, tuple[Any, ...], Tensors]] = []
+        self._workers: list[Worker | None] = [None] * num_workers
+        self._check_sendable()
+        self._transport = _transport(transport)
+        self._transport.prepare(num_workers)
+        trial = Trial(env)
+        self._make_places(trial)
+        atexit.register(self.close)  # before the standard library waits for children
+        try:
+            self._start_all()
+            trial.check(self)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check_sendable(self) -> None:
+        """ValueError where what the workers' environments are made of cannot be sent to another process."""
+        try:
+            with open(os.devnull, "wb") as nowhere:
+                pickle.dump(self._recipes[0], nowhere)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            name = type(self.env).__name__
+            raise ValueError(
+                f"EnvWorkers: want a {name} whose class and arguments can be pickled, which lambdas and classes inside"
+                f" functions cannot; got {error}"
+            ) from error
+
+    def _start_all(self) -> None:
+        try:
+            self._start(range(len(self._workers)))
+        except WorkerDied as error:
+            raise WorkerFailed(
+                f"EnvWorkers: want workers that start; got one that {error}: see what it printed above, and in a script"
+                " of your own begin training under if __name__ == '__main__':"
+            ) from error
+
+    def _make_places(self, trial: Trial) -> None:
+        """The tensors through which workers are given states and actions, and tell what follows."""
+        state, axis = dict(trial.state), {}
+        if len(self._shares) > 1:
+            sample = self._recipes[0].make()
+            axis = axes(state, dict(sample._env_state()), self.env.num_envs, sample.num_envs)
+        shared: bool = self._transport.shares_memory
+
+        def place(like: Tensors, where: dict[NestedKey, int] | None = None) -> SplitTensors:
+            return SplitTensors(like, where or {}, self._shares, shared)
+
+        self._given = {"begin": place(state, axis), "step": place(trial.actions)}
+        self._made = {"restart": place(trial.shown), "step": place(trial.stepped), "end": place(state, axis)}
+        self._shapes = trial.next, trial.current
+
+    # -- rollouts ---------------------------------------------------------------------------------------------------
+
+    @property
+    def outcomes(self) -> Sequence[NestedKey]:
+        """Those of the environment."""
+        return self.env.outcomes
+
+    def set_frames(self, frames: int) -> None:
+        """Tells the workers' environments, too, when the next rollout begins."""
+        self._frames = frames
+
+    @contextmanager
+    def rollout(self) -> Iterator[None]:
+        """Within it, steps are played; the environment goes on where they end.
+
+        Raises:
+            WorkerFailed: An environment raised, or a worker died again and again.
+        """
+        try:
+            self.begin()
+            yield
+            self.end()
+        except BaseException:
+            self.close()  # an answer may still be on its way
+            raise
+
+    def begin(self) -> None:
+        """Gives the workers the environment's state."""
+        if None in self._workers:
+            raise WorkerFailed("EnvWorkers: want workers that run; got a pool that is closed")
+        self._journal = []
+        self._given["begin"].put(dict(self.env._env_state()))
+        self._ask("begin", (self.env.seed, self._frames))
+
+    def end(self) -> None:
+        """Takes the state back from them."""
+        self._ask("end")
+        self.env._set_env_state({str(key): value for key, value in self._made["end"].copy(self.env.device).items()})
+        self._deaths = [0] * len(self._deaths)
+
+    def restart(self) -> Tensors:
+        """Begins the next episode everywhere; what is shown then."""
+        self._ask("restart")
+        return self._made["restart"].copy(self.env.device)
+
+    def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
+        """As that of the environment."""
+        actions = {key: tensordict.get(key) for key in self._given["step"].whole}
+        for key, place in self._given["step"].whole.items():
+            if actions[key].shape != place.shape:
+                actions[key] = actions[key].reshape(place.shape)
+        self._given["step"].put(actions)
+        self._ask("step", tensors=self._given["step"].copy(torch.device("cpu")))
+        parts = (parts.empty(recurse=True) for parts in self._shapes)
+        following = dict(zip(("next", "current"), parts, strict=True))
+        for (part, *key), value in self._made["step"].copy(self.env.device).items():
+            following[part].set(tuple(key), value)
+        tensordict.set("next", following["next"])
+        return tensordict, self.env._step_mdp(tensordict).update(following["current"])
+
+    # -- workers ----------------------------------------------------------------------------------------------------
+
+    def _ask(self, command: str, values: tuple[Any, ...] = (), tensors: Tensors | None = None) -> None:
+        """Has all workers do something; when it returns they have, whoever died in between."""
+        self._journal.append((command, values, tensors or {}))
+        dead = {}
+        for number, worker in enumerate(self._workers):
+            assert worker is not None
+            try:
+                worker.send(command, values)
+            except WorkerDied as error:
+                dead[number] = error
+        for number, worker in enumerate(self._workers):
+            assert worker is not None
+            if number not in dead:
+                try:
+                    self._of(number, worker.finish)
+                except WorkerDied as error:
+                    dead[number] = error
+        for number, how in dead.items():
+            self._replace(number, how)
+
+    def _of(self, number: int, wait: Callable[[], None]) -> None:
+        """Waits for a worker; what its environment raises is told with its name."""
+        try:
+            wait()
+        except WorkerFailed as error:
+            raise WorkerFailed(
+                f"EnvWorkers: want environments that raise nothing; got from {self._called(number)} {error}"
+            ) from None
+
+    def _replace(self, number: int, how: WorkerDied) -> None:
+        """Starts a worker in the place of one that died, which does what was asked since the rollout began."""
+        while True:
+            self._deaths[number] += 1
+            if self._deaths[number] >= self.most_deaths:
+                raise WorkerFailed(
+                    f"EnvWorkers: want a worker that lives for a rollout; got {self._called(number)}, which {how},"
+                    f" {self._deaths[number]} times in a row: is there memory enough?"
+                )
+            _LOG.warning(
+                "EnvWorkers: %s %s; another one goes on from where this rollout began", self._called(number), how
+            )
+            try:
+                self._start([number])
+                return self._catch_up(number)
+            except WorkerDied as error:
+                how = error
+
+    def _catch_up(self, number: int) -> None:
+        worker = self._workers[number]
+        assert worker is not None
+        first, count = self._shares[number]
+        for command, values, tensors in self._journal:
+            for key, value in tensors.items():
+                self._given[command].parts[number][key].copy_(value.narrow(0, first, count))
+            worker.send(command, values)
+            self._of(number, worker.finish)
+
+    def _start(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if (old := self._workers[number]) is not None:
+                self._workers[number] = None
+                old.close()
+            given, made = ({name: place.parts[number] for name, place in places.items()} for places in self._places)
+            self._workers[number] = self._transport(self._recipes[number], given, made)
+        for number in numbers:
+            worker = self._workers[number]
+            assert worker is not None
+            self._of(number, worker.wait_ready)
+
+    @property
+    def _places(self) -> tuple[dict[str, SplitTensors], dict[str, SplitTensors]]:
+        return self._given, self._made
+
+    def _called(self, number: int) -> str:
+        worker, (first, count) = self._workers[number], self._shares[number]
+        first += self.env.first_env
+        process = "" if worker is None else f", {worker.name}"
+        return f"worker {number} (environments {first} to {first + count - 1}{process})"
+
+    @property
+    def names(self) -> list[str]:
+        """What messages call the workers."""
+        return [self._called(number) for number in range(len(self._workers))]
+
+    def close(self) -> None:
+        """Ends the workers; may be called more than once."""
+        atexit.unregister(self.close)
+        workers, self._workers = self._workers, [None] * len(self._workers)
+        for worker in workers:
+            if worker is not None:
+                worker.close()
+
+
+def _transport(name: str) -> Any:
+    if name == "processes":
+        from torchrl_gpu.envs.workers.processes import ProcessWorker
+
+        return ProcessWorker
+    from torchrl_gpu.envs.workers.actors import RayWorker
+
+    return RayWorker

@@ -1,0 +1,111 @@
+"""Workers that are processes of this machine, with tensors in memory that both sides see."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+from torchrl_gpu.envs.workers.failures import WorkerDied, WorkerFailed
+from torchrl_gpu.envs.workers.shard import Recipe, Shard, Tensors, told
+
+_SECONDS_TO_END = 5.0
+_READY = "ready"
+
+
+class ProcessWorker:
+    """A process that plays some of the environments.
+
+    Commands go through a pipe, tensors lie in shared memory. It ignores SIGINT and SIGTERM, which a terminal or a
+    cluster sends to all processes of a run, and ends when the other end of its pipe is gone, however that came about.
+
+    Args:
+        recipe: Of its environment.
+        given, made: Where tensors of a command are laid, and where its answer comes, by command.
+    """
+
+    shares_memory = True
+
+    @staticmethod
+    def prepare(num_workers: int) -> None:
+        """Nothing is needed."""
+
+    def __init__(self, recipe: Recipe, given: dict[str, Tensors], made: dict[str, Tensors]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=serve, args=(theirs, recipe, given, made), daemon=True)
+        try:
+            self._process.start()
+        finally:
+            theirs.close()  # so that the worker has the only one, and its end is seen
+        self.pid = self._process.pid
+
+    @property
+    def name(self) -> str:
+        """The process, for messages."""
+        return f"process {self.pid}"
+
+    def wait_ready(self) -> None:
+        """Returns once the environment is made."""
+        self.finish()
+
+    def send(self, command: str, values: tuple[Any, ...] = ()) -> None:
+        """Asks for something; its tensors lie where the worker finds them."""
+        try:
+            self._pipe.send((command, values))
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise WorkerDied(self._end()) from error
+
+    def finish(self) -> None:
+        """Waits until it is done."""
+        try:
+            answer = self._pipe.recv()
+        except (EOFError, ConnectionResetError) as error:
+            raise WorkerDied(self._end()) from error
+        if answer != _READY:
+            raise WorkerFailed(answer)
+
+    def close(self) -> None:
+        """Lets it end, or ends it."""
+        self._pipe.close()
+        if self._process.pid is not None:
+            self._process.join(_SECONDS_TO_END)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join()
+            self._process.close()
+
+    def _end(self) -> str:
+        self._process.join(_SECONDS_TO_END)
+        code = self._process.exitcode
+        if code is None or code >= 0:
+            return "is gone" if code is None else f"ended with exit code {code}"
+        with suppress(ValueError):
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"was killed by signal {-code}"
+
+
+def serve(pipe: Connection, recipe: Recipe, given: dict[str, Tensors], made: dict[str, Tensors]) -> None:
+    """The program of a worker: commands, until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    shard: Shard | None = None
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while True:
+            try:
+                if shard is None:
+                    shard = Shard(recipe)
+                else:
+                    command, values = pipe.recv()
+                    tensors = (given[command],) if command in given else ()
+                    answer = getattr(shard, command)(*values, *tensors)
+                    for key, place in made.get(command, {}).items():
+                        place.copy_(answer[key])
+                said = _READY
+            except (EOFError, BrokenPipeError, ConnectionResetError):
+                raise
+            except Exception as error:
+                said = told(error)
+            pipe.send(said)

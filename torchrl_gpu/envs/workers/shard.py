@@ -1,0 +1,89 @@
+"""What a worker does: it holds some of the environments and plays them when it is asked to."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import NestedKey, TensorDict, TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu.envs.base import BatchedEnv
+
+Tensors = dict[NestedKey, Tensor]
+"""Of some environments, by name."""
+
+
+class Recipe(NamedTuple):
+    """How the environment of a worker is made, in its own process.
+
+    Attributes:
+        cls: The class.
+        arguments: Of its constructor.
+        threads: Of torch, in the worker.
+    """
+
+    cls: type[BatchedEnv]
+    arguments: dict[str, Any]
+    threads: int = 1
+
+    def make(self) -> BatchedEnv:
+        """The environment."""
+        return self.cls(**self.arguments)
+
+
+class Shard:
+    """Some of the environments of a run. Its methods are the commands of a worker: tensors in, tensors out.
+
+    Args:
+        recipe: Of the environment.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        torch.set_num_threads(recipe.threads)
+        self.env = recipe.make()
+
+    @torch.no_grad()
+    def begin(self, seed: int, frames: int | None, state: Tensors) -> Tensors:
+        """Takes the state in which a rollout begins, and how far training is."""
+        if frames is not None:
+            self.env.set_frames(frames)
+        self.env.seed = seed
+        self.env._set_env_state({str(name): value.clone() for name, value in state.items()})
+        return {}
+
+    @torch.no_grad()
+    def restart(self) -> Tensors:
+        """Begins the next episode of every environment; what it shows then."""
+        return leaves(self.env.reset())
+
+    @torch.no_grad()
+    def step(self, actions: Tensors) -> Tensors:
+        """Acts; what follows, under ("next", …), and, under ("current", …), what is shown after restarts."""
+        given = TensorDict(batch_size=self.env.batch_size)
+        given = self.env.full_action_spec.zero().update(given)
+        for key, value in actions.items():
+            given.set(key, value)
+        stepped, current = self.env.step_and_maybe_reset(given)
+        return leaves(stepped["next"], "next") | leaves(current, "current")
+
+    def end(self) -> Tensors:
+        """The state in which the rollout has ended."""
+        return dict(self.env._env_state())
+
+
+def leaves(tensordict: TensorDictBase, above: str | None = None) -> Tensors:
+    """The tensors of a tensordict by their names, which may begin with one more part."""
+    found: Tensors = {}
+    for key, value in tensordict.items(True, True):
+        path = key if isinstance(key, tuple) else (key,)
+        found[path if above is None else (above, *path)] = value
+    return found
+
+
+def told(error: Exception) -> str:
+    """An error in one line; where it came from is printed, unless it is one that its message explains."""
+    if not isinstance(error, ValueError):
+        traceback.print_exception(error)
+    return f"{type(error).__name__}: " + " ".join(str(error).split())
