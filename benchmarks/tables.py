@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from benchmarks import config_table
 from torchrl_gpu.evaluation.shares import percent, share_error
 
