@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import TensorDictBase, unravel_key
 from torch import Tensor
 
 from torchrl_gpu.envs.base import BatchedEnv
@@ -32,11 +32,8 @@ class Trial:
 
     @torch.no_grad()
     def __init__(self, env: BatchedEnv) -> None:
-        from torchrl_gpu.evaluation.random_actions import RandomActions  # which imports environments
-
         self.env = env
         self.state: Tensors = _copies(dict(env._env_state()))
-        policy = RandomActions(env)
         self._steps: list[tuple[TensorDictBase, Tensors]] = []
         try:
             with torch.random.fork_rng([env.device] if env.device.type == "cuda" else []):
@@ -44,7 +41,7 @@ class Trial:
                     current = env.reset()
                     self.shown = _copies(leaves(current))
                 for _ in range(_STEPS):
-                    acted = policy(current)
+                    acted = _acted(env, current)
                     given = acted.select(*env.action_keys).clone()
                     stepped, current = env.step_and_maybe_reset(acted)
                     self.next, self.current = stepped["next"], current.select(*self.shown)
@@ -93,6 +90,19 @@ class Trial:
                     f" {type(self.env).__name__} in workers"
                 )
         return all(_same(value, found[key]) for key, value in wanted.items())
+
+
+def _acted(env: BatchedEnv, current: TensorDictBase) -> TensorDictBase:
+    """With random actions, legal ones where an `action_mask` stands beside the action."""
+    for key in env.action_keys:
+        parent = () if isinstance(key, str) else key[:-1]
+        mask = current.get(unravel_key((*parent, "action_mask")), None)
+        if mask is None:
+            drawn = env.full_action_spec[key].rand()
+        else:
+            drawn = (torch.rand(mask.shape, device=mask.device) * mask).argmax(-1)
+        current.set(key, drawn)
+    return current
 
 
 def _copies(tensors: Tensors) -> Tensors:
