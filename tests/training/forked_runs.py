@@ -18,6 +18,7 @@ from tests.training import resuming, test_navigation_configs
 from torchrl_gpu import cli, configs
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.cli import lightning_cli  # noqa: F401
+from torchrl_gpu.training.checkpoint_files import newest_checkpoint
 
 UPDATES = 12
 SAVER = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 1, most_share: null}}"
@@ -108,10 +109,15 @@ def _die_when_saved(most: int) -> None:
 
 
 def result(folder: Path, name: str) -> dict[str, Any]:
-    """All that a run came to: its last checkpoint, and its replay."""
+    """All that a run came to: its newest checkpoint, and its replay.
+
+    That is not `last.ckpt` where it was killed between the one after its last update and that.
+    """
+    newest = newest_checkpoint(folder / "checkpoints")[0]
+    assert newest is not None
     if name in NO_REPLAY:
-        return resuming.without_replay(resuming.last(folder))
-    found = resuming.everything(resuming.last(folder))
+        return resuming.without_replay(newest)
+    found = resuming.everything(newest)
     for ring in [each for each in found["replay"]["extra"].values() if "frames" in each]:
         for lane, (first, newest) in enumerate(zip(ring["first"].tolist(), ring["newest"].tolist(), strict=True)):
             slots = ring["frames"].shape[1]
