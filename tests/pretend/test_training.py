@@ -110,12 +110,13 @@ def test_what_callbacks_wait_for_is_what_they_say(name: str, tmp_path: Path) -> 
         enable_progress_bar=True,
         enable_model_summary=True,
     )
-    assert seen.elsewhere(LOG, "throughput.py", "checkpoint.py", "device_count.py") == []
+    assert seen.elsewhere(LOG, "throughput.py", "checkpoint.py", "device_count.py", "finite.py") == []
     assert seen.at(LOG) == [1, 0, 0, 0, 1, 0, 0, 0, 0, 1]
     # its clock starts in the first step and after that it reads the count of episodes at every fourth
     assert seen.at("throughput.py") == [1, 0, 0, 1, 0, 0, 0, 1, 0, 0]
     assert seen.at("device_count.py") == [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     assert [number > 0 for number in seen.at("callbacks/checkpoint.py")] == [False] * 6 + [True] + [False] * 3
+    assert seen.at("finite.py") == [0] * 6 + [1] + [0] * 3  # weights that are no numbers are not saved
 
 
 def test_pictures_that_nobody_watches_cost_no_step_its_speed(tmp_path: Path) -> None:
