@@ -148,9 +148,9 @@ def constant_rate(config: str) -> list[str]:
 def table_row(name: str, options: list[str], episodes: int, after: list[dict[str, Any]]) -> dict[str, Any]:
     """A line of the table: what the policy is worth after so many minutes, and the updates until then."""
     told = {f"after_{each['minutes']:g}": f"{_shown(each)} ({each['updates']:,})" for each in after}
-    commit = machine.describe(torch.device("cpu"))["commit"]
-    given = {"name": name, "options": " ".join(options) or "–", "episodes": episodes, "commit": commit}
-    return given | {"after": after, **told}
+    about = machine.describe(torch.device("cpu"))
+    given = {"name": name, "options": " ".join(options) or "–", "episodes": episodes}
+    return given | {"commit": about["commit"], "cpu": about["cpu"], "after": after, **told}
 
 
 def _shown(found: dict[str, Any]) -> str:
@@ -164,9 +164,10 @@ def with_row(path: Path, title: str, row: dict[str, Any]) -> dict[str, Any]:
     sections = json.loads(path.read_text(encoding="utf-8"))["sections"] if path.is_file() else []
     before = next((each for each in sections if each["title"] == title), {"rows": [], "columns": {}})
     rows = [each for each in before["rows"] if each["name"] != row["name"]] + [row]
-    marks = [f"{each['minutes']:g}" for each in row["after"]]
+    marks = [f"{minutes:g}" for minutes in sorted({found["minutes"] for each in rows for found in each["after"]})]
     columns = {"name": "", "options": "options", "episodes": "episodes"}
     columns |= {f"after_{mark}": f"after {mark} min (updates)" for mark in marks}
+    rows = [{f"after_{mark}": "–" for mark in marks} | each for each in rows]
     table = {"title": title, "columns": columns, "rows": rows}
     return {
         "command": "python benchmarks/equal_time.py NAME",

@@ -264,13 +264,15 @@ def _published(name: str, visible: int) -> str:
 
 def _write(title: str, row: dict[str, Any], columns: dict[str, str]) -> None:
     """The row, in place of the one of the same name."""
+    about = machine.describe(torch.device("cpu"))
+    row = row | {"cpu": about["cpu"]}
     sections = json.loads(RESULTS.read_text(encoding="utf-8"))["sections"] if RESULTS.is_file() else []
     before = next((each["rows"] for each in sections if each["title"] == title), [])
     rows = [each for each in before if each["name"] != row["name"]] + [row]
     rows.sort(key=lambda each: (list(OPTIONS).index(each["protocol"].strip("`")), each.get("visible", 1)))
     content = {
         "command": "python benchmarks/packing_policies.py PROTOCOL",
-        "machine": machine.describe(torch.device("cpu")),
+        "machine": about,
         "sections": [
             *(each for each in sections if each["title"] != title),
             {"title": title, "columns": columns, "rows": rows},
@@ -285,10 +287,10 @@ def _with_curve(name: str, options: str, curve: list[dict[str, Any]], episodes: 
     row = {"name": name, "options": options or "–", "episodes": episodes, "after": curve, **told}
     content = with_row(RESULTS, "curves", row)
     (table,) = (each for each in content["sections"] if each["title"] == "curves")
-    marks = sorted({each["minutes"] for each_row in table["rows"] for each in each_row["after"]})
-    table["columns"] = {"name": ""} | {f"after_{mark:g}": f"{mark:g} min" for mark in marks}
-    for each in table["rows"]:
-        each |= {f"after_{mark:g}": each.get(f"after_{mark:g}", "–") for mark in marks}
+    marks = {
+        key: told.split(" (")[0].removeprefix("after ") for key, told in table["columns"].items() if "after_" in key
+    }
+    table["columns"] = {"name": "", **marks}
     return content | {"command": "python benchmarks/packing_policies.py PROTOCOL"}
 
 

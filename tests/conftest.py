@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if problem:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=f"needs CUDA: {problem}"))
+
+
+@pytest.fixture(autouse=True)
+def settings_of_torch() -> Iterator[None]:
+    """Undoes `deterministic=True` of a trainer, which outlives it, lest the next test meet it."""
+    yield
+    if torch := sys.modules.get("torch"):
+        torch.use_deterministic_algorithms(False)
 
 
 @pytest.fixture

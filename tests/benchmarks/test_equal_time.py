@@ -86,6 +86,20 @@ def test_a_row_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     assert [each["after_10"] for each in packing["rows"]] == ["61.7% ± 0.4% (4,000)"]
 
 
+def test_rows_of_other_minutes_leave_a_dash(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    one = {"updates": 4000, "frames": 9, "what": "utilization", "value": 0.617, "error": 0.004}
+    for name, minutes in (("long", [5.0, 60.0]), ("short", [10.0])):
+        after = [one | {"minutes": each} for each in minutes]
+        equal_time.write_json(path, with_row(path, "packing", table_row(name, [], 100, after)))
+    (table,) = with_row(path, "packing", table_row("short", [], 100, after))["sections"]
+    assert [key for key in table["columns"] if "after" in key] == ["after_5", "after_10", "after_60"]
+    long, short = table["rows"]
+    assert [short["after_5"], long["after_10"], short["after_60"]] == ["–"] * 3
+    assert "61.7%" in long["after_60"]
+    assert short["cpu"]
+
+
 @pytest.mark.parametrize("name", ["packing_dqn.yaml", "ppo_packing.yaml", "navigation_iqn.yaml", "ppo_marine.yaml"])
 def test_the_rate_of_every_config_can_be_kept(name: str) -> None:
     """An option that the config does not have would end the run before it begins."""

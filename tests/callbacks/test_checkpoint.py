@@ -26,6 +26,7 @@ from tests.training.tiny import data, fit, module, trainer
 from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.callbacks import checkpoint as checkpoint_callback
+from torchrl_gpu.callbacks.end_signals import Interrupts
 from torchrl_gpu.training.checkpoint_files import newest_checkpoint, parts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
@@ -534,7 +535,7 @@ def test_interrupts_are_given_back(tmp_path: Path) -> None:
 
 
 def test_interrupts_of_others_are_left_alone() -> None:
-    taken = checkpoint_callback.Interrupts()
+    taken = Interrupts()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         taken.begin()
@@ -546,7 +547,7 @@ def test_interrupts_of_others_are_left_alone() -> None:
 
 
 def test_other_threads_take_no_interrupts() -> None:
-    taken = checkpoint_callback.Interrupts()
+    taken = Interrupts()
     thread = threading.Thread(target=taken.begin)
     thread.start()
     thread.join()

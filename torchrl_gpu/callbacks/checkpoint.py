@@ -8,8 +8,6 @@ import math
 import os
 import re
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +19,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from torchrl_gpu.callbacks.device_count import DeviceCount
-from torchrl_gpu.callbacks.end_signals import EndSignals, any_of_all, is_restart, requeue_from
+from torchrl_gpu.callbacks.end_signals import EndSignals, Interrupts, any_of_all, is_restart, requeue_from
 from torchrl_gpu.sections import in_section
 from torchrl_gpu.training.checkpoint_files import (
     ENTRY,
@@ -42,42 +40,6 @@ from torchrl_gpu.training.run_record import run_record
 BEST, LAST = "best.ckpt", "last.ckpt"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _RUN = re.compile(r"[0-9a-f]{12}")
-
-
-class Interrupts:
-    """Whether an interrupt (SIGINT) has come since `begin`; a second one is raised as ever.
-
-    Attributes:
-        come: It has. Always false where signals cannot be taken: on other threads than the main one.
-    """
-
-    def __init__(self) -> None:
-        self.come = False
-        self._before: Any = None
-
-    def begin(self) -> None:
-        """Takes interrupts, unless somebody else does already."""
-        self.come = False
-        if threading.current_thread() is threading.main_thread():
-            before = signal.getsignal(signal.SIGINT)
-            if before is signal.default_int_handler:
-                self._before = before
-                signal.signal(signal.SIGINT, self._note)
-
-    def end(self) -> None:
-        """Gives them back."""
-        if self._before is not None and signal.getsignal(signal.SIGINT) == self._note:
-            signal.signal(signal.SIGINT, self._before)
-        self._before = None
-
-    def _note(self, number: int, frame: Any) -> None:
-        if self.come:
-            raise KeyboardInterrupt
-        self.come = True
-        os.write(2, b"\ninterrupt: ending after this step; once more to end at once\n")  # a handler must not print
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"come": False, "_before": None}  # handlers are those of a process
 
 
 class EpisodeCheckpoint(Checkpoint):
@@ -392,8 +354,10 @@ class EpisodeCheckpoint(Checkpoint):
         """Saves; where that cannot be written, says so, and leaves what was there. Whether it is saved."""
         begun = time.monotonic()
         path = self.folder(trainer) / name
-        if (broken := not_finite(pl_module)) is not None:
-            raise Diverged(f"{broken}; EpisodeCheckpoint does not save that as {path}")
+        broken = not_finite(pl_module)
+        if any(any_of_all(trainer, broken is not None)):
+            found = broken or "NaN or infinity in another process"
+            raise Diverged(f"{found}; EpisodeCheckpoint does not save that as {path}")
         checkpoint_id, rank, world = trainer.strategy.broadcast(new_id()), trainer.global_rank, trainer.world_size
         part = pl_module.part_state(rank, replay) if hasattr(pl_module, "part_state") else None
         mine = part_path(path, checkpoint_id, rank)

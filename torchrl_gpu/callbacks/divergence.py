@@ -37,7 +37,7 @@ class Divergence(Callback):
             `rate_factor`, up to `most` times.
         rate_factor: What "back" multiplies learning rates by, each time anew.
         most: How often "back" goes back.
-        dump: Whether the last batches are kept and written.
+        dump: Whether the last batches are kept and written: 16 of them, or as many as are within 256 MiB.
     """
 
     def __init__(

@@ -14,6 +14,42 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 
+class Interrupts:
+    """Whether an interrupt (SIGINT) has come since `begin`; a second one is raised as ever.
+
+    Attributes:
+        come: It has. Always false where signals cannot be taken: on other threads than the main one.
+    """
+
+    def __init__(self) -> None:
+        self.come = False
+        self._before: Any = None
+
+    def begin(self) -> None:
+        """Takes interrupts, unless somebody else does already."""
+        self.come = False
+        if threading.current_thread() is threading.main_thread():
+            before = signal.getsignal(signal.SIGINT)
+            if before is signal.default_int_handler:
+                self._before = before
+                signal.signal(signal.SIGINT, self._note)
+
+    def end(self) -> None:
+        """Gives them back."""
+        if self._before is not None and signal.getsignal(signal.SIGINT) == self._note:
+            signal.signal(signal.SIGINT, self._before)
+        self._before = None
+
+    def _note(self, number: int, frame: Any) -> None:
+        if self.come:
+            raise KeyboardInterrupt
+        self.come = True
+        os.write(2, b"\ninterrupt: ending after this step; once more to end at once\n")  # a handler must not print
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"come": False, "_before": None}  # handlers are those of a process
+
+
 class EndSignals:
     """Whether a run was asked to end since `begin`: by SIGTERM, or by SLURM, which starts the job again after that.
 

@@ -213,8 +213,8 @@ class BehaviourCloning(EnvRun):
         self._pass: tuple[int, Tensor] | None = None
 
     def on_train_start(self) -> None:
-        """There is neither a replay to fill nor an environment to go on with."""
-        self.say_processes()
+        """Takes what the checkpoint held; there is neither a replay to fill nor an environment to go on with."""
+        self.restore_run()
 
     def _draw(self, update: int) -> Tensor:
         """Numbers of the rows of an update, (B,), a function of the seed and of how many updates were made before."""

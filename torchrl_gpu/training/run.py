@@ -18,7 +18,7 @@ from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs import EnvBase
 
-from torchrl_gpu.archives import ENTRY, read_archive
+from torchrl_gpu.archives import read_archive
 from torchrl_gpu.arguments import shown, whole
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.generators import random_state, set_random_state
@@ -80,7 +80,6 @@ class EnvRun(LightningModule):
         self.frames = 0
         self._has_logged = False
         self._resumed: dict[str, Any] | None = None
-        self._loaded_entry: dict[str, Any] = {}  # which says how many processes there were
         self.__dict__["_env_factory"] = env
         self.__dict__["_env"] = None  # not a submodule: its state is saved with the rollout, and only for training
 
@@ -360,27 +359,29 @@ class EnvRun(LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keeps what `restore_run` will go on with."""
         self.frames = whole("checkpoint", "frames", checkpoint.get("frames", 0), 0, 2**62)
-        self._resumed = checkpoint if "rollout" in checkpoint else None
-        self._loaded_entry = {ENTRY: checkpoint.get(ENTRY)}
+        self._resumed = checkpoint
 
     def restore_run(self) -> None:
-        """Takes what the checkpoint held, where there is one.
+        """Takes what the checkpoint held, where there is one, and tells of what is not as it was.
 
         Raises:
             ValueError: A part of the checkpoint belongs to another one, or is no such thing; or bytes of its files are
                 not those that were written.
         """
-        self.say_processes()
-        if self._resumed is None:
+        checkpoint, self._resumed = self._resumed, None
+        if checkpoint is None or self.trainer.ckpt_path is None:
             return
-        checkpoint, path, rank = self._resumed, Path(str(self.trainer.ckpt_path)), self.global_rank
-        self._resumed = None
+        path, rank = Path(str(self.trainer.ckpt_path)), self.global_rank
         if path.is_file():
             read_archive(path, "checkpoint", every_byte=True)
         entry = read_entry(checkpoint, f"checkpoint {path}")
+        if entry is not None:
+            self._say_processes(entry["world_size"], self.trainer.world_size)
         self._changed = changed_options((entry or {}).get("config"), self.run_config)
         for line in news(self._changed):
             rank_zero_info(f"{type(self).__name__}: {path} {line}")
+        if "rollout" not in checkpoint:
+            return
         part = None if entry is None else read_part(path, entry, rank)
         if part is not None:
             self.check_part(part, path)
@@ -394,17 +395,12 @@ class EnvRun(LightningModule):
     def check_part(self, part: Mapping[str, Any], path: Path) -> None:
         """ValueError where what a subclass added to this process' part means something else in this run."""
 
-    def say_processes(self) -> None:
-        """Says in one line what begins anew where a run goes on on another number of processes."""
-        loaded, self._loaded_entry = self._loaded_entry, {}
-        entry = read_entry(loaded, f"checkpoint {self.trainer.ckpt_path}")
-        if self.trainer.ckpt_path is None or entry is None or entry["world_size"] == self.trainer.world_size:
-            return
-        saved, now = entry["world_size"], self.trainer.world_size
-        rank_zero_info(
-            f"{type(self).__name__}: saved by {saved} and going on on {now} processes: {self.begins_anew(saved, now)},"
-            f" and an update learns from {now / saved:g} times the rows"
-        )
+    def _say_processes(self, saved: int, now: int) -> None:
+        if saved != now:
+            rank_zero_info(
+                f"{type(self).__name__}: saved by {saved} and going on on {now} processes:"
+                f" {self.begins_anew(saved, now)}, and an update learns from {now / saved:g} times the rows"
+            )
 
     def begins_anew(self, saved: int, now: int) -> str:
         """What becomes of processes that were not there when the run was saved, or are not there any more."""
