@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import uuid
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from tests.test_end_to_end import small
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import fit, module
 from torchrl_gpu import cli
-from torchrl_gpu.callbacks import CheckpointMirror, EpisodeCheckpoint
+from torchrl_gpu.callbacks import CheckpointMirror, EpisodeCheckpoint, mirror
+from torchrl_gpu.callbacks.mirror import fetch
 from torchrl_gpu.training.remote_checkpoints import CheckpointStorage
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
@@ -51,6 +53,27 @@ def test_files_that_are_here_are_never_replaced(url: str, tmp_path: Path) -> Non
     CheckpointMirror(url).fetch(tmp_path / "checkpoints")
     assert last(tmp_path).read_bytes() == before
     assert not (tmp_path / "checkpoints" / ".mirror").exists()
+
+
+def test_processes_of_a_machine_fetch_once(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fit(module(), tmp_path / "first", 4, saver(), CheckpointMirror(url))
+    calls = []
+
+    def fetch_slowly(storage: CheckpointStorage, folder: Path) -> list[Path]:
+        calls.append(folder)
+        time.sleep(0.2)  # the others come while this one fetches
+        return fetch(storage, folder)
+
+    monkeypatch.setattr(mirror, "fetch", fetch_slowly)
+    places = [threading.Thread(target=CheckpointMirror(url).fetch, args=(tmp_path / "second",)) for _ in range(3)]
+    for each in places:
+        each.start()
+    for each in places:
+        each.join()
+    assert len(calls) == 1
+    assert [path.name for path in sorted((tmp_path / "second").iterdir())] == sorted(
+        path.name for path in (tmp_path / "first" / "checkpoints").iterdir() if path.stem.startswith("last")
+    )
 
 
 class Slow(CheckpointStorage):

@@ -83,3 +83,11 @@ def test_they_agree_on_frames_and_on_what_is_logged(folder: Path) -> None:
     assert first["logged"] == second["logged"]
     assert {"train/loss", "train/utilization"} <= set(first["logged"])
     assert first["episodes"] != second["episodes"]
+
+
+def test_one_that_fails_in_the_middle_of_saving_ends_both(folder: Path) -> None:
+    first, second = (json.loads((folder / f"failed-{rank}.json").read_text()) for rank in (0, 1))
+    assert "want all processes to save; got another one that failed" in first["error"]
+    assert second["error"] == "KeyError: 'no such thing'"
+    assert first["updates"] == second["updates"] == 2
+    assert not list((folder / "failed" / "checkpoints").glob("*.ckpt*"))

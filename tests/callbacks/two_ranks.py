@@ -6,8 +6,10 @@ import json
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
+from lightning.pytorch import Trainer
 
 from tests.training.resuming import last
 from tests.training.tiny import fit, module
@@ -34,3 +36,29 @@ def run(name: str, max_steps: int, ckpt_path: Path | None = None, seed: int = 1)
 run("whole", 12)
 run("half", 6)
 run("rest", 12, last(FOLDER / "half"), seed=5)
+
+
+class Failing(EpisodeCheckpoint):
+    """Saves by a module whose second process cannot say what it needs to go on, once."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        super().on_train_start(trainer, pl_module)
+        if trainer.global_rank == 1:
+            pl_module.part_state = self.fail
+
+    def fail(self, *args: Any) -> None:
+        raise KeyError("no such thing")
+
+
+def failed() -> None:
+    """Both must end, and neither wait for the other."""
+    made, error = module(), None
+    try:
+        fit(made, FOLDER / "failed", 6, Failing(every_n_updates=2, most_share=None), seed=1, **TWO)
+    except (KeyError, RuntimeError) as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    told = {"error": error, "updates": made.trainer.global_step}
+    (FOLDER / f"failed-{made.global_rank}.json").write_text(json.dumps(told))
+
+
+failed()

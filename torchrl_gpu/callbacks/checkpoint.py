@@ -174,7 +174,10 @@ class EpisodeCheckpoint(Checkpoint):
         for line in torn:
             rank_zero_info(f"EpisodeCheckpoint: passed over {line}")
         if found is None:
-            raise ValueError(f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole checkpoint in {folder}; got none")
+            never = f" ({BEST} is saved by validation, where `monitor` names what it logs)" if word == "best" else ""
+            raise ValueError(
+                f"EpisodeCheckpoint: ckpt_path {word!r} wants a whole checkpoint in {folder}; got none{never}"
+            )
         return found
 
     def find_restart(self, trainer: Trainer) -> Path | None:
@@ -359,13 +362,15 @@ class EpisodeCheckpoint(Checkpoint):
             found = broken or "NaN or infinity in another process"
             raise Diverged(f"{found}; EpisodeCheckpoint does not save that as {path}")
         checkpoint_id, rank, world = trainer.strategy.broadcast(new_id()), trainer.global_rank, trainer.world_size
-        part = pl_module.part_state(rank, replay) if hasattr(pl_module, "part_state") else None
         mine = part_path(path, checkpoint_id, rank)
-        problem, size = None, bytes_of(part)
+        problem: Exception | None = None
+        size = 0
         try:
+            part = pl_module.part_state(rank, replay) if hasattr(pl_module, "part_state") else None
+            size = bytes_of(part)
             if part is not None:
                 write_whole({"id": checkpoint_id, "rank": rank, "world_size": world, **part}, mine)
-        except OSError as error:
+        except Exception as error:  # whatever it is, the other processes wait for word of this one
             problem = error
         if self._all_wrote(trainer, problem):
             ranks = range(world) if replay else range(1, world)
@@ -374,7 +379,7 @@ class EpisodeCheckpoint(Checkpoint):
             entry = self._entry
             try:
                 size += self._write(trainer, path)
-            except OSError as error:
+            except Exception as error:  # the same
                 problem = error
             finally:
                 self._entry = None
@@ -391,11 +396,23 @@ class EpisodeCheckpoint(Checkpoint):
         self._owed_until = 0.0 if self.most_share is None else time.monotonic() + took / self.most_share
         return saved
 
-    def _all_wrote(self, trainer: Trainer, problem: OSError | None) -> bool:
-        """Whether all processes could; each waits for the others."""
-        if trainer.world_size == 1:
-            return problem is None
-        return bool(trainer.strategy.reduce_boolean_decision(problem is None))
+    def _all_wrote(self, trainer: Trainer, problem: Exception | None) -> bool:
+        """Whether all processes could; each waits for the others.
+
+        Raises:
+            Exception: One of them failed by more than its disk, which ends all.
+        """
+        more = problem is not None and not isinstance(problem, OSError)
+        failed, ends = any_of_all(trainer, problem is not None, more)
+        if ends:
+            raise (
+                problem
+                if problem is not None and more
+                else RuntimeError(
+                    "EpisodeCheckpoint: want all processes to save; got another one that failed, see what it says"
+                )
+            )
+        return not failed
 
     def _write(self, trainer: Trainer, path: Path) -> int:
         """Writes what Lightning's own `save_checkpoint` would, and gives its bytes.
@@ -440,10 +457,10 @@ class EpisodeCheckpoint(Checkpoint):
         self._saved = [name for name in state_dict.get("saved", ()) if isinstance(name, str) and own.fullmatch(name)]
 
 
-def _not_written(path: Path, size: int, problem: OSError | None) -> str:
+def _not_written(path: Path, size: int, problem: Exception | None) -> str:
     """What is told where a checkpoint cannot be written."""
     free = shutil.disk_usage(path.parent).free
-    why = "another process could not write" if problem is None else problem.strerror or problem
+    why = "another process could not write" if problem is None else getattr(problem, "strerror", None) or problem
     return (
         f"EpisodeCheckpoint: want {size / 2**20:,.1f} MiB for {path}; got {free / 2**20:,.1f} MiB free on that disk"
         f" ({'no space left' if free < size else why}). It is not saved, what was saved before stays, and the run goes"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -64,12 +65,15 @@ class CheckpointMirror(Callback):
     def fetch(self, folder: Path) -> None:
         """Fetches the newest whole checkpoint, and the best one, into a folder that holds none.
 
+        Where several processes call it, as torchrun starts them, one of each machine fetches and the others wait.
+
         Raises:
             ValueError: The storage cannot be read: a run that is to go on must not begin anew.
         """
-        if not any(find_checkpoints(folder)):
-            for path in fetch(self.storage, folder):
-                rank_zero_info(f"CheckpointMirror: fetched {path.name} from {self.storage.url}")
+        with _one_at_a_time(folder):
+            if not any(find_checkpoints(folder)):
+                for path in fetch(self.storage, folder):
+                    rank_zero_info(f"CheckpointMirror: fetched {path.name} from {self.storage.url}")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begins to listen.
@@ -170,6 +174,22 @@ def fetch(storage: CheckpointStorage, folder: Path) -> list[Path]:
     for line in torn:
         rank_zero_info(f"CheckpointMirror: passed over {line}")
     return fetched
+
+
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Holds a lock beside a folder's files, where the file system has locks."""
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / ".fetching"
+    with place.open("a") as lock:
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            place.unlink(missing_ok=True)
 
 
 def _link(path: Path, place: Path) -> Path:

@@ -144,7 +144,7 @@ class PackageCLI(LightningCLI):
             return None
         restarts = self.name == "fit" and is_restart()
         if restarts or word in ("last", "latest", "best"):
-            for mirror in callbacks if self.trainer.is_global_zero else ():
+            for mirror in callbacks:
                 if isinstance(mirror, CheckpointMirror):
                     mirror.fetch(savers[0].folder(self.trainer))
         restart = savers[0].find_restart(self.trainer) if restarts else None
