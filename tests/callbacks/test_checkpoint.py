@@ -401,9 +401,7 @@ def test_a_torn_one_is_passed_over_in_one_line(tmp_path: Path) -> None:
     older.unlink()
     with pytest.raises(ValueError, match=r"ckpt_path 'last' wants a whole checkpoint in .*; got none"):
         callback.find(runner)
-    with pytest.raises(
-        ValueError, match=r"'best' wants a whole checkpoint in .*; got none \(best\.ckpt is saved by"
-    ):
+    with pytest.raises(ValueError, match=r"'best' wants a whole checkpoint in .*; got none \(best\.ckpt is saved by"):
         callback.find(runner, "best")
 
 

@@ -18,7 +18,8 @@ from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.training.run import EnvRun
 from torchrl_gpu.training.updates.capturable import keep_capturable
-from torchrl_gpu.training.updates.graphed import GraphedUpdate
+from torchrl_gpu.training.updates.compiled import CompiledLosses
+from torchrl_gpu.training.updates.graphed import GraphedUpdate, Losses
 
 AgentFactory = Callable[[AgentSpace], Agent]
 """Makes the agent of an environment's space."""
@@ -33,6 +34,7 @@ class AgentRun(EnvRun):
         learning_rates: Learning rate of a loss's weights over that of the optimizer.
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
         graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`.
+        compile_losses: Whether losses go through torch.compile; see `training.updates.compiled`.
     """
 
     agent: Agent
@@ -42,6 +44,7 @@ class AgentRun(EnvRun):
     learning_rates: Mapping[str, float]
     max_grad_norm: float | None
     graph_updates: bool
+    compile_losses: bool
     graphed_update: GraphedUpdate | None
 
     @property
@@ -106,12 +109,13 @@ class AgentRun(EnvRun):
                 f" makes the host wait; got {self.trainer.world_size}, and precision {self.trainer.precision}"
             )
         optimizer = cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False))
-        return GraphedUpdate(self.agent, optimizer, self.max_grad_norm)
+        return GraphedUpdate(self.agent, optimizer, self.max_grad_norm, losses=self._losses)
 
     def on_fit_start(self) -> None:
         """Makes the policy that plays, and what updates."""
         super().on_fit_start()
         self.__dict__["policy"] = PolicyWrapper(self.agent).train()  # no submodule: its weights are the agent's
+        self._losses: Losses = CompiledLosses(self.agent) if self.compile_losses else self.agent.losses
         self.graphed_update = self._make_graphed_update() if self.graph_updates else None
 
     def learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
@@ -125,7 +129,7 @@ class AgentRun(EnvRun):
 
     def _learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
         with set_exploration_type(ExplorationType.RANDOM):
-            losses = self.agent.losses(batch)
+            losses = self._losses(batch)
         groups = [group["params"] for group in cast("Any", self.optimizers()).param_groups]
         self.descend(torch.stack(list(losses.values())).sum(), groups, self.max_grad_norm)
         self.agent.update_targets(self.trainer.global_step)

@@ -52,6 +52,8 @@ class OffPolicy(AgentRun, ReplayRun):
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
         cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`.
         graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`.
+        compile_losses: Whether losses go through torch.compile, which takes a minute or more at the start and is
+            checked on the first batch; see `training.updates.compiled`.
         warm_start: Checkpoint whose network the policy begins with, layer by layer, see `training.warm_start`; a run
             that goes on from a checkpoint of its own leaves it alone.
     """
@@ -76,6 +78,7 @@ class OffPolicy(AgentRun, ReplayRun):
         max_grad_norm: float | None = 10.0,
         cuda_graphs: bool = False,
         graph_updates: bool = False,
+        compile_losses: bool = False,
         warm_start: str | None = None,
     ) -> None:
         super().__init__(env, warmup_frames)
@@ -89,6 +92,7 @@ class OffPolicy(AgentRun, ReplayRun):
         self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
         self.reward_scale, self.max_grad_norm = reward_scale, max_grad_norm
         self.cuda_graphs, self.graph_updates, self.warm_start = cuda_graphs, graph_updates, warm_start
+        self.compile_losses = compile_losses
         self.take_made_env()
 
     def build(self) -> None:

@@ -41,6 +41,8 @@ class OnPolicy(AgentRun):
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
         cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`.
         graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`.
+        compile_losses: Whether losses go through torch.compile, which takes a minute or more at the start and is
+            checked on the first batch; see `training.updates.compiled`.
     """
 
     agent: PPO
@@ -60,6 +62,7 @@ class OnPolicy(AgentRun):
         max_grad_norm: float | None = 0.5,
         cuda_graphs: bool = False,
         graph_updates: bool = False,
+        compile_losses: bool = False,
     ) -> None:
         super().__init__(env)
         check_counts(type(self).__name__, rollout_steps=rollout_steps, epochs=epochs, minibatches=minibatches)
@@ -67,7 +70,7 @@ class OnPolicy(AgentRun):
         self.learning_rates = dict(learning_rates or {})
         self.rollout_steps, self.epochs, self.minibatches = rollout_steps, epochs, minibatches
         self.reward_scale, self.max_grad_norm = reward_scale, max_grad_norm
-        self.cuda_graphs, self.graph_updates = cuda_graphs, graph_updates
+        self.cuda_graphs, self.graph_updates, self.compile_losses = cuda_graphs, graph_updates, compile_losses
         self.take_made_env()
 
     def build(self) -> None:

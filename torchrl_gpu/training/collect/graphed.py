@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _WANTED = (
     " hold them"
 )
 _MOST_OTHER = 0.1  # of the environments: where two values are alike to rounding, either may be taken
+_LONGEST = 400  # characters of a reason
 _WARM_UPS = 3  # the first loads libraries and compiles kernels, later ones settle what is chosen by timing
 
 
@@ -279,7 +281,7 @@ def same_random_numbers(device: torch.device) -> Iterator[None]:
 
 def say_plain(where: str, error: Exception) -> None:
     """Warns, in one line, that there is no graph."""
-    said = " ".join(str(error).split()) or type(error).__name__
+    said = textwrap.shorten(str(error), _LONGEST, placeholder=" …") or type(error).__name__
     _LOG.warning(
         "%s; operators are launched one by one instead", said if said.startswith(where) else f"{where}: {said}"
     )

@@ -1,0 +1,156 @@
+"""Compiled losses: as the operators give them, in whole runs and resumed ones; and what cannot compile runs plainly."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.training.resuming import differences, everything, last
+from tests.training.tiny import fit, module
+from tests.training.updates.test_graphed import agent_of, batches, each_agent
+from torchrl_gpu.callbacks import EpisodeCheckpoint
+from torchrl_gpu.training.updates.compiled import CompiledLosses
+from torchrl_gpu.training.updates.graphed import Losses
+
+compiler = torch.compile
+warned = "operators are launched one by one instead"
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile traces, and leaves out the compiler of C++."""
+
+    def traced(function: Any, *, fullgraph: bool, dynamic: bool, options: dict[str, Any]) -> Any:
+        assert options == {"fallback_random": True}
+        return compiler(function, fullgraph=fullgraph, dynamic=dynamic, backend="aot_eager")
+
+    monkeypatch.setattr(torch, "compile", traced)
+    torch.compiler.reset()
+
+
+def compiles_to(function: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile makes something else of losses."""
+    monkeypatch.setattr(torch, "compile", lambda losses, **options: lambda batch: function(losses(batch)))
+
+
+def saver() -> EpisodeCheckpoint:
+    return EpisodeCheckpoint(every_n_updates=2, most_share=None)
+
+
+@pytest.mark.usefixtures("quickly")
+@each_agent
+def test_it_gives_what_operators_give_and_draws_what_they_draw(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    agents = agent_of(name), agent_of(name)
+    compiled = CompiledLosses(agents[0])
+    ways: list[Losses] = [compiled, agents[1].losses]
+    for batch in batches(name, 3):
+        ends = []
+        for agent, losses in zip(agents, ways, strict=True):
+            torch.manual_seed(3)
+            rows = batch.clone()
+            found = losses(rows)
+            torch.stack(list(found.values())).sum().backward()
+            weights = agent.parameters_to_train
+            ends.append([*found.values(), rows["td_error"], *(w.grad for w in weights), torch.get_rng_state().float()])
+        for ours, theirs in zip(*ends, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert compiled._losses != agents[0].losses
+    assert warned not in caplog.text
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_run_is_that_of_operators_and_resumes_to_the_last_bit(tmp_path: Path) -> None:
+    plain = fit(module(), tmp_path / "plain", 8)
+    whole = fit(module(compile_losses=True), tmp_path / "whole", 8, saver())
+    assert_learned_alike(plain, whole)
+    fit(module(compile_losses=True), tmp_path / "halves", 4, saver())
+    halves = last(tmp_path / "halves")
+    fit(module(compile_losses=True), tmp_path / "halves", 8, saver(), ckpt_path=halves, seed=9)
+    assert differences(everything(last(tmp_path / "whole")), everything(halves)) == []
+
+
+def test_the_compiler_of_this_machine_gives_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    torch.compiler.reset()
+    plain, compiled = (fit(module(compile_losses=way), tmp_path / str(way), 4) for way in (False, True))
+    assert warned not in caplog.text
+    assert_learned_alike(plain, compiled)
+
+
+def assert_learned_alike(one: nn.Module, other: nn.Module) -> None:
+    """Adam makes much of gradients that are nearly zero, so that weights are compared with the way that they went."""
+    begin, *ends = (torch.cat([weight.flatten() for weight in each.parameters()]) for each in (module(), one, other))
+    assert (ends[0] - ends[1]).norm() < 0.02 * (ends[0] - begin).norm()
+
+
+def wrong_loss(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: loss * 1.5 for name, loss in losses.items()}
+
+
+def wrong_gradient(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: loss.detach() + 0.5 * (loss - loss.detach()) for name, loss in losses.items()}
+
+
+def fails(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    raise RuntimeError("no\ncompiler")
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        (wrong_loss, "CompiledLosses: want what the operators give one by one; got another value"),
+        (wrong_gradient, "CompiledLosses: want what the operators give one by one; got another gradient"),
+        (fails, "CompiledLosses: no compiler"),
+    ],
+)
+def test_what_differs_or_fails_is_left_with_a_line(
+    way: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = everything(last(run_of(tmp_path / "plain", compile_losses=False)))
+    compiles_to(way, monkeypatch)
+    with caplog.at_level(logging.WARNING):
+        other = everything(last(run_of(tmp_path / "other", compile_losses=True)))
+    assert differences(plain, other) == []
+    assert [line for line in caplog.messages if warned in line] == [f"{said}; {warned}"]
+
+
+def run_of(folder: Path, **changes: Any) -> Path:
+    fit(module(**changes), folder, 4, saver())
+    return folder
+
+
+def test_what_fails_later_goes_on_plainly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    name, calls = "DQN", []
+
+    def tired(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+        calls.append(losses)
+        return losses if len(calls) < 3 else fails(losses)
+
+    compiles_to(tired, monkeypatch)
+    agent = agent_of(name)
+    compiled = CompiledLosses(agent)
+    for batch in batches(name, 4):
+        assert torch.equal(compiled(batch.clone())["value"], agent.losses(batch)["value"])
+    assert len(calls) == 3  # the trial, a call, and one that fails
+    assert caplog.text.count(warned) == 1
+    with pytest.raises(AttributeError):  # what is wrong with a batch is told as ever
+        compiled(batch.exclude("action"))
+
+
+def test_the_trial_leaves_statistics_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = agent_of("DQN")
+    agent.register_buffer("seen", torch.zeros(()))
+
+    def counted(losses: dict[str, Tensor]) -> dict[str, Tensor]:
+        agent.get_buffer("seen").add_(1)
+        return losses
+
+    compiles_to(counted, monkeypatch)
+    compiled = CompiledLosses(agent)
+    compiled(batches("DQN", 1)[0])
+    assert agent.get_buffer("seen") == 1
