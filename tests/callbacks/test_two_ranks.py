@@ -22,17 +22,22 @@ from torchrl_gpu.training.checkpoint_files import newest_checkpoint, parts_of
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the program two_ranks.py left."""
     path = tmp_path_factory.mktemp("two_ranks")
-    program = Path(__file__).with_name("two_ranks.py")
+    run("two_ranks.py", path)
+    return path
+
+
+def run(program: str, path: Path, *launcher: str) -> None:
+    """Runs a program beside this file, which leaves what it finds in a folder."""
+    more = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     made = subprocess.run(
-        [sys.executable, str(program), str(path)],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        [sys.executable, *launcher, str(Path(__file__).with_name(program)), str(path)],
+        env=os.environ | more,
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
     assert made.returncode == 0, made.stderr[-3000:]
-    return path
 
 
 def parts(checkpoint: Path) -> dict[int, dict[str, Any]]:
@@ -61,15 +66,26 @@ def test_they_agree_when_to_save(folder: Path) -> None:
 
 
 def test_a_stopped_run_of_two_goes_on_bit_for_bit(folder: Path) -> None:
-    whole, rest = (last(folder / name) for name in ("whole", "rest"))
-    ours, theirs = (torch.load(path, weights_only=True) for path in (whole, rest))
+    assert_same(last(folder / "whole"), last(folder / "rest"))
+
+
+def test_where_one_is_killed_torchrun_starts_both_again_and_nothing_is_lost(tmp_path: Path) -> None:
+    launcher = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    run("killed_rank.py", tmp_path, "-m", *launcher)
+    assert (tmp_path / "was_killed").exists()
+    assert_same(last(tmp_path / "whole"), last(tmp_path / "killed"))
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """Two checkpoints of two processes hold the same bits."""
+    ours, theirs = (torch.load(path, weights_only=True) for path in (one, other))
     for name in LIGHTNINGS_OWN:
         ours.pop(name), theirs.pop(name)
     assert differences(ours, theirs) == []
     for rank in (0, 1):
-        mine, other = (parts(path)[rank] for path in (whole, rest))
-        mine.pop("id"), other.pop("id")
-        assert differences(mine, other) == []
+        mine, their_own = (parts(path)[rank] for path in (one, other))
+        mine.pop("id"), their_own.pop("id")
+        assert differences(mine, their_own) == []
 
 
 def test_they_learn_one_policy(folder: Path) -> None:
