@@ -1,7 +1,9 @@
 """An iteration of PPO, ours against rsl_rl's runner: the same environments, networks, steps, epochs and minibatches.
 
 Both play and learn in turn in one process, each warm; figures are samples per second of processor time, the medians of
-all turns. Ours is a training step of `OnPolicy` with all that Lightning adds. Nothing is printed unless both do the
+all turns. Ours is a training step of `OnPolicy` with all that Lightning adds, its losses as they are and compiled. The
+ceiling is what an iteration would come to if nothing cost anything but steps of the environment, which both sides have,
+and the products of the networks' layers; both are measured in the same turns. Nothing is printed unless both do the
 same: rewards, ends and observations of the adapter are the environment's, advantages are rsl_rl's, and after some
 updates from the same rollout the weights are alike.
 
@@ -15,11 +17,11 @@ import contextlib
 import copy
 import io
 import json
-import os
 import statistics
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from importlib import metadata
 from itertools import pairwise
@@ -32,11 +34,16 @@ from rsl_rl.runners import OnPolicyRunner
 from tensordict import TensorDict
 from torch import Tensor, nn
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.tables import listed
+from torchrl_gpu import machine
 from torchrl_gpu.envs import BatchedEnv, DishwashingEnv, MarineNavEnv, RslRlVecEnv
 from torchrl_gpu.policies import PPO, AgentSpace
 from torchrl_gpu.policies.losses import generalized_advantage
 from torchrl_gpu.training import OnPolicy
 from torchrl_gpu.training.loaders import StepLoader
+from torchrl_gpu.training.updates.compiled import CompiledLosses
 
 STEPS, EPOCHS, MINIBATCHES, RATE, GAMMA, LAM, CLIP, NORM = 24, 5, 4, 1e-3, 0.99, 0.95, 0.2, 1.0
 ENVS: dict[str, Callable[[int], BatchedEnv]] = {
@@ -200,34 +207,74 @@ def near(ours: Tensor, theirs: Tensor, what: str) -> None:
 # -- how fast --
 
 
-class InTurn(Callback):
-    """After every training step an iteration of the runner; seconds of processor time of both."""
+class Products:
+    """The products of matrices that an iteration cannot do without, of an actor and a critic of these layers."""
 
-    def __init__(self, runner: OnPolicyRunner, warm: int) -> None:
-        self.runner, self.warm = runner, warm
+    def __init__(self, space: AgentSpace, hidden: list[int], num_envs: int) -> None:
+        size, rows = space.size_of("observation"), num_envs * STEPS
+        self.layers = [
+            pair for out in (space.action_shape[0], 1) for pair in pairwise([size, *hidden, out])
+        ]  # of the actor, then of the critic
+        half = len(self.layers) // 2
+        played = [(STEPS, num_envs, layer) for layer in self.layers[:half]]
+        valued = [(1, rows, layer) for layer in self.layers[half:]]
+        learned = [(3 * EPOCHS * MINIBATCHES, rows // MINIBATCHES, layer) for layer in self.layers]  # once forward
+        self.calls = [
+            (times, torch.randn(number, one), torch.randn(one, other), torch.empty(number, other))
+            for times, number, (one, other) in (*played, *valued, *learned)
+        ]
+
+    def __call__(self) -> None:
+        """Computes them."""
+        for times, rows, weight, out in self.calls:
+            for _ in range(times):
+                torch.mm(rows, weight, out=out)
+
+
+class InTurn(Callback):
+    """After every training step an iteration of the runner, then what no iteration goes below; seconds of each.
+
+    Args:
+        runner: Of rsl_rl.
+        env: Plays by itself.
+        products: The least that networks cost.
+    """
+
+    def __init__(self, runner: OnPolicyRunner, env: BatchedEnv, products: Callable[[], None]) -> None:
+        self.runner, self.env, self.products = runner, env, products
+        self.current = env.reset()
+        self.action = env.full_action_spec["action"].rand()
         self.ours: list[float] = []
         self.theirs: list[float] = []
+        self.least: list[float] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The first turn begins."""
         self._begun = time.process_time()
 
     def on_train_batch_end(self, *args: Any) -> None:
-        """Ours is over; theirs follows."""
-        middle = time.process_time()
-        self.runner.learn(1)
-        end = time.process_time()
-        self.ours.append(middle - self._begun)
-        self.theirs.append(end - middle)
+        """Ours is over; theirs follows, and then the least."""
+        times = [self._begun, time.process_time()]
+        for call in (partial(self.runner.learn, 1), self._play):
+            call()
+            times.append(time.process_time())
+        for kept, (begun, end) in zip((self.ours, self.theirs, self.least), pairwise(times), strict=True):
+            kept.append(end - begun)
         self._begun = time.process_time()
+
+    def _play(self) -> None:
+        for _ in range(STEPS):
+            _, self.current = self.env.step_and_maybe_reset(self.current.set("action", self.action))
+        self.products()
 
 
 def measure(
-    make: Callable[[int], BatchedEnv], num_envs: int, hidden: list[int], turns: int, warm: int = 3
-) -> dict[str, Any]:
-    """Samples per second of both, by `turns` turns behind those that warm them up."""
+    make: Callable[[int], BatchedEnv], num_envs: int, hidden: list[int], turns: int, compiled: bool, warm: int = 3
+) -> dict[str, float]:
+    """Samples per second of ours, rsl_rl and the ceiling, by `turns` turns behind those that warm them up."""
     torch.manual_seed(0)
-    in_turn = InTurn(runner_of(make(num_envs), hidden), warm)
+    products = Products(AgentSpace.of(make(1)), hidden, num_envs)
+    in_turn = InTurn(runner_of(make(num_envs), hidden), make(num_envs), products)
     module = OnPolicy(
         make(num_envs),
         partial(agent_of, hidden=hidden),
@@ -237,6 +284,7 @@ def measure(
         minibatches=MINIBATCHES,
         max_grad_norm=NORM,
         graph_updates=True,  # on a CPU the same operators, without Lightning between them
+        compile_losses=compiled,
     )
     with tempfile.TemporaryDirectory() as folder:
         Trainer(
@@ -250,18 +298,34 @@ def measure(
             enable_model_summary=False,
             log_every_n_steps=10**9,
         ).fit(module, StepLoader(turns + warm))
-    ours, theirs = (num_envs * STEPS / statistics.median(each[warm:]) for each in (in_turn.ours, in_turn.theirs))
-    return {"ours": round(ours), "rsl_rl": round(theirs), "ratio": round(ours / theirs, 2)}
+    if isinstance(module._losses, CompiledLosses) and not module._losses.compiled:
+        raise ValueError("ppo: want losses that compile; got operators one by one")
+    kept = {"ours": in_turn.ours, "rsl_rl": in_turn.theirs, "ceiling": in_turn.least}
+    return {name: num_envs * STEPS / statistics.median(each[warm:]) for name, each in kept.items()}
 
 
-def table(rows: list[Mapping[str, Any]]) -> str:
-    """Markdown."""
-    lines = ["| environment | environments | hidden | ours, samples/s | rsl_rl, samples/s | ratio |", "|---" * 6 + "|"]
-    lines += [
-        f"| {r['env']} | {r['num_envs']} | {r['hidden']} | {r['ours']:,} | {r['rsl_rl']:,} | {r['ratio']:.2f} |"
-        for r in rows
-    ]
-    return "\n".join(lines)
+def row_of(make: Callable[[int], BatchedEnv], num_envs: int, hidden: list[int], turns: int) -> dict[str, Any]:
+    """A line of the table."""
+    plain, compiled = (measure(make, num_envs, hidden, turns, way) for way in (False, True))
+    rates = plain | {"compiled": compiled["ours"]}
+    return {name: round(rate) for name, rate in rates.items()} | {
+        "ratio": round(plain["ours"] / plain["rsl_rl"], 2),
+        "compiled_ratio": round(compiled["ours"] / compiled["rsl_rl"], 2),
+        "most": round(plain["ceiling"] / plain["rsl_rl"], 2),
+    }
+
+
+COLUMNS = {
+    "env": "environment",
+    "num_envs": "environments",
+    "ours": "ours, samples/s",
+    "compiled": "ours compiled",
+    "rsl_rl": "rsl_rl",
+    "ceiling": "ceiling",
+    "ratio": "ours / rsl_rl",
+    "compiled_ratio": "compiled / rsl_rl",
+    "most": "ceiling / rsl_rl",
+}
 
 
 def main() -> None:
@@ -279,12 +343,15 @@ def main() -> None:
         check_learning(make, args.hidden)
         for num_envs in args.envs:
             row = {"env": name, "num_envs": num_envs, "hidden": args.hidden}
-            rows.append(row | measure(make, num_envs, args.hidden, args.turns))
-    print(table(rows))
+            rows.append(row | row_of(make, num_envs, args.hidden, args.turns))
+    section = {"title": "iteration", "columns": COLUMNS, "rows": rows}
+    print(listed(section))
     if args.output:
         versions = {each: metadata.version(each) for each in ("torch", "torchrl", "lightning", "rsl-rl-lib")}
         settings = {"steps": STEPS, "epochs": EPOCHS, "minibatches": MINIBATCHES, "turns": args.turns, "threads": 1}
-        result = {"benchmark": "ppo", "settings": settings, "versions": versions, "cpus": os.cpu_count(), "rows": rows}
+        about = machine.describe(torch.device("cpu"))
+        about["versions"] |= versions
+        result = {"benchmark": "ppo", "settings": settings, "machine": about, "sections": [section]}
         args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         print(f"Written: {args.output}")
 

@@ -31,6 +31,11 @@ class CompiledLosses:
         self.agent = agent
         self._losses: Losses | None = None
 
+    @property
+    def compiled(self) -> bool:
+        """Whether a trial has found that the compiled function gives the same."""
+        return self._losses not in (None, self.agent.losses)
+
     def __call__(self, batch: TensorDictBase) -> dict[str, Tensor]:
         """As `Agent.losses`."""
         if self._losses is None:
@@ -38,7 +43,7 @@ class CompiledLosses:
         try:
             return self._losses(batch)
         except Exception as error:  # of a compiler, for a batch of another shape; else the operators raise it again
-            if self._losses == self.agent.losses:
+            if not self.compiled:
                 raise
             self._losses = self._give_up(error)
             return self._losses(batch)
