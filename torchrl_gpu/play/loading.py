@@ -84,7 +84,7 @@ def load_policy(args: list[str], ckpt_path: str | None, wanted: str | None, num_
     """Who plays, and where.
 
     Args:
-        args, ckpt_path: As in `load_run`; without a checkpoint a baseline plays.
+        args, ckpt_path: As in `load_run`; without a checkpoint a policy of the package plays, or a baseline.
         wanted: Name of the policy, where hyphens may stand for spaces; None for the trained one, or without a
             checkpoint one of the baselines.
         num_envs: Episodes side by side.
