@@ -145,7 +145,7 @@ def test_an_update_in_a_graph_is_the_plain_one(name: str, targets: Any) -> None:
 
 
 def learnt_from_rollouts(kind: str, graphs: bool) -> tuple[list[Any], dict[str, Tensor], GraphedLearning]:
-    """Losses of all updates from four rollouts, weights, and what updated them; a schedule is stepped at each update."""
+    """Losses of all updates from four rollouts, weights, and what updated them; a schedule steps at each update."""
     torch.manual_seed(7)
     env = test_on_policy.env_of(kind, device="cuda", **{"backend": "eager"} if kind == "packing" else {})
     agent = PPO(AgentSpace.of(env), **test_on_policy.agent_of(kind)).to("cuda")

@@ -21,7 +21,7 @@ from torchrl_gpu.streaming import GpuFramePipeline
 from torchrl_gpu.streaming.codecs import nvjpeg, pipeline
 
 STEPS = 3  # the third update is the first that a graph would make
-ROLLOUT_STEPS = 8  # of two updates each: the second would be a graph's, the third one an update's by itself
+PPO_STEPS = 8  # four rollouts: a graph of all learning would be made at the second, then of an update at the third
 SHORT = {
     "model.batch_size": 8,
     "model.replay.capacity": 200,
@@ -63,7 +63,7 @@ def words(name: str) -> list[str]:
     options: dict[str, Any] = SHORT | (ROLLOUTS if name.startswith("ppo_") else {}) | FEWER_CELLS.get(name, {})
     absent = ABSENT["ppo_"] if name.startswith("ppo_") else ABSENT.get(name, ())
     options = {key: value for key, value in options.items() if key not in absent}
-    options |= {"trainer.max_steps": ROLLOUT_STEPS} if name.startswith("ppo_") else {}
+    options |= {"trainer.max_steps": PPO_STEPS} if name.startswith("ppo_") else {}
     options |= {} if name in NO_GRAPHS else {"model.cuda_graphs": "true", "model.graph_updates": "true"}
     options |= FEW_WORLDS if name.startswith(("navigation", "ppo_marine")) else {}
     return ["--config", name, *SMALL.get(name, []), *(f"--{key}={value}" for key, value in options.items())]
