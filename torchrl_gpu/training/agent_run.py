@@ -32,7 +32,8 @@ class AgentRun(EnvRun):
         make_scheduler: Makes a schedule that is stepped at every update; None for none.
         learning_rates: Learning rate of a loss's weights over that of the optimizer.
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
-        graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`.
+        graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`. A subclass
+            may have more of them in one.
     """
 
     agent: Agent
