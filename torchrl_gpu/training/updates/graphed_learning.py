@@ -28,8 +28,7 @@ class GraphedLearning(Graphed):
     update, as without a graph: before a replay it is asked for the learning rates of all of them in turn. Where it
     changes other settings, no graph is made unless it changes them alike at every call.
 
-    A graph takes memory by the number of its operators, so with K, and making it takes six times as long as a call
-    does without.
+    A graph takes memory by the number of its operators, so with K; to make and check it, all is learnt six times over.
 
     Args:
         agent, optimizer, max_grad_norm, losses, capture: As in `Graphed`. Targets that follow by the number of the
