@@ -8,17 +8,20 @@ from typing import Any
 import pytest
 import torch
 from tensordict import TensorDictBase
+from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.pretend_cuda import waits
-from tests.training import test_packing_agents, tiny, tiny_navigation
+from tests.training import test_on_policy, test_packing_agents, tiny, tiny_navigation
 from tests.training.tiny_navigation import AGENTS, DISCRETE
+from tests.training.updates import test_graphed_learning
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.policies import Agent, AgentSpace, EpsilonGreedy, PeriodicTargets, PolicyWrapper, SoftTargets
+from torchrl_gpu.policies import PPO, Agent, AgentSpace, EpsilonGreedy, PeriodicTargets, PolicyWrapper, SoftTargets
 from torchrl_gpu.training.collect.episodes import EpisodeMeter
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import DeviceReplay
 from torchrl_gpu.training.updates.graphed import GraphedUpdate
+from torchrl_gpu.training.updates.graphed_learning import GraphedLearning
 
 PACKERS = {f"{name} on bins": make for name, make in test_packing_agents.AGENTS.items()}
 PACKING = dict.fromkeys(PACKERS, partial(tiny.packing_env, 4, backend="eager"))
@@ -139,6 +142,49 @@ def test_an_update_in_a_graph_is_the_plain_one(name: str, targets: Any) -> None:
     for mine, its in zip(agent.state_dict().values(), other.state_dict().values(), strict=True):
         torch.testing.assert_close(mine.cpu(), its.cpu())
     assert operators(update)
+
+
+def learnt_from_rollouts(kind: str, graphs: bool) -> tuple[list[Any], dict[str, Tensor], GraphedLearning]:
+    """Losses of all updates from four rollouts, weights, and what updated them; a schedule steps at each update."""
+    torch.manual_seed(7)
+    env = test_on_policy.env_of(kind, device="cuda", **{"backend": "eager"} if kind == "packing" else {})
+    agent = PPO(AgentSpace.of(env), **test_on_policy.agent_of(kind)).to("cuda")
+    rollout = test_graphed_learning.rollout_of(env, agent)
+    optimizer = optimizer_of(agent)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    batches, updates = test_graphed_learning.batches_of(agent), test_graphed_learning.UPDATES
+    learn = GraphedLearning(agent, optimizer, MAX_NORM, batches=batches, updates=updates, schedule=schedule)
+    if not graphs:
+        learn._capture = None
+    found = []
+    for number in range(1, 5):
+        torch.manual_seed(number)
+        with set_exploration_type(ExplorationType.RANDOM):
+            steps, _ = rollout.play(PolicyWrapper(agent).train(), STEPS)
+        with waits() as counted:
+            losses = learn(steps)
+        # The first makes the optimizer's state, the second the graph.
+        assert number == 2 or counted.total == 0, counted.report()
+        found.append([{key: value.item() for key, value in each.items()} for each in losses])
+    weights = {key: value.clone() for key, value in agent.state_dict().items()}
+    if graphs:
+        first = operators(learn)
+        learn._graph = None  # has it captured again: no number of the host is another now
+        learn(steps)
+        assert operators(learn) == first
+    return found, weights, learn
+
+
+@pytest.mark.parametrize("kind", ["packing", "v2", "v3"])
+def test_all_learning_in_a_graph_is_the_plain_one(kind: str) -> None:
+    ours, weights, learn = learnt_from_rollouts(kind, True)
+    assert learn._graph is not None
+    theirs, wanted_weights, plain = learnt_from_rollouts(kind, False)
+    assert plain._graph is None
+    for losses, wanted in zip(ours, theirs, strict=True):
+        for each, its in zip(losses, wanted, strict=True):
+            assert each == pytest.approx(its, rel=1e-4, abs=1e-6)
+    torch.testing.assert_close(weights, wanted_weights)
 
 
 def test_step_act_and_update_wait_for_nothing_together() -> None:

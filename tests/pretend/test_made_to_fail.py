@@ -21,6 +21,7 @@ from torchrl_gpu.streaming import GpuFramePipeline
 from torchrl_gpu.streaming.codecs import nvjpeg, pipeline
 
 STEPS = 3  # the third update is the first that a graph would make
+PPO_STEPS = 8  # four rollouts: a graph of all learning would be made at the second, then of an update at the third
 SHORT = {
     "model.batch_size": 8,
     "model.replay.capacity": 200,
@@ -62,6 +63,7 @@ def words(name: str) -> list[str]:
     options: dict[str, Any] = SHORT | (ROLLOUTS if name.startswith("ppo_") else {}) | FEWER_CELLS.get(name, {})
     absent = ABSENT["ppo_"] if name.startswith("ppo_") else ABSENT.get(name, ())
     options = {key: value for key, value in options.items() if key not in absent}
+    options |= {"trainer.max_steps": PPO_STEPS} if name.startswith("ppo_") else {}
     options |= {} if name in NO_GRAPHS else {"model.cuda_graphs": "true", "model.graph_updates": "true"}
     options |= FEW_WORLDS if name.startswith(("navigation", "ppo_marine")) else {}
     return ["--config", name, *SMALL.get(name, []), *(f"--{key}={value}" for key, value in options.items())]
@@ -131,9 +133,12 @@ def test_without_any_of_them_every_config_trains(
     trained(name, tmp_path)
     lines = warned(caplog)
     assert (name in PACKING) is any("triton cannot run on cuda:0" in line for line in lines)
-    rollout, update = (any(f"Graphed{what}: " in line for line in lines) for what in ("Rollout", "Update"))
-    assert rollout is update is (name not in NO_GRAPHS)
-    assert all(f": {BREAKS_OFF}; operators are launched one by one" in line for line in lines if "Graphed" in line)
+    graphs = [line for line in lines if line.startswith("Graphed")]
+    wanted = [] if name in NO_GRAPHS else ["GraphedRollout", "GraphedUpdate"]
+    wanted[1:1] = ["GraphedLearning"] * name.startswith("ppo_")  # tried before updates one by one
+    assert [line.partition(":")[0] for line in graphs] == wanted
+    assert all(line.endswith(" are launched one by one instead") for line in graphs)
+    assert all(f": {BREAKS_OFF}; " in line for line in graphs)
 
 
 VERDICTS = {"hangs": "no answer within 300 seconds"}  # and what it says of a crash goes the same way
@@ -159,15 +164,19 @@ def test_a_triton_that_works_is_taken(tmp_path: Path, caplog: pytest.LogCaptureF
     assert kernels.get_kernels("auto", torch.device("cuda", 0)).backend == "triton"
 
 
-@pytest.mark.parametrize(("replay", "name"), [("stands still", "packing_dqn.yaml"), ("raises", "navigation_sac.yaml")])
+@pytest.mark.parametrize(
+    ("replay", "name"),
+    [("stands still", "packing_dqn.yaml"), ("raises", "navigation_sac.yaml"), ("stands still", "ppo_marine.yaml")],
+)
 def test_however_graphs_fail_runs_train(
     name: str, replay: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", no_graph if replay == "raises" else lambda graph: None)
     trained(name, tmp_path)
     lines = warned(caplog)
-    assert [line.partition(":")[0] for line in lines] == ["GraphedRollout", "GraphedUpdate"]
-    assert all("operators are launched one by one instead" in line for line in lines)
+    learning = ["GraphedLearning"] * name.startswith("ppo_")
+    assert [line.partition(":")[0] for line in lines] == ["GraphedRollout", *learning, "GraphedUpdate"]
+    assert all(line.endswith(" are launched one by one instead") for line in lines)
 
 
 @pytest.mark.parametrize("when", ["at once", "amid a run", "hangs"])

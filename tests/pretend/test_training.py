@@ -17,6 +17,8 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tests.pretend_cuda import waits
 from tests.training import tiny, tiny_packer
 from tests.training.resuming import last, part_of
+from tests.training.test_on_policy import module as on_policy
+from tests.training.tiny import Run
 from tests.training.tiny_navigation import AGENTS, DISCRETE, navigation, worlds
 from torchrl_gpu.callbacks import EpisodeCheckpoint, FrameStream, GpuStats, Throughput
 from torchrl_gpu.callbacks.progress import RunProgress
@@ -74,7 +76,7 @@ class WaitsOfSteps(Callback):
         return [sum(number for found, number in step.items() if place in found) for step in self.steps]
 
 
-def fit(made: ReplayRun, folder: Path, max_steps: int, *callbacks: Callback, **changes: Any) -> ReplayRun:
+def fit(made: Run, folder: Path, max_steps: int, *callbacks: Callback, **changes: Any) -> Run:
     """A run on the device, unless it is told otherwise."""
     data = tiny.data if hasattr(made.env, "bin") else worlds
     arguments = GPU | {"log_every_n_steps": 100, "data_module": data(steps_per_epoch=50)} | changes
@@ -171,6 +173,25 @@ def test_both_graphs_of_packing(precision: str, tmp_path: Path) -> None:
     assert sum(number > 0 for number in seen.at("graphed.py")) == 1
     assert made.graphed_update is not None
     assert made.graphed_update._graph is not None
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("kind", ["packing", "v2", "v3"])
+def test_both_graphs_of_rollouts_learn_the_same(kind: str, precision: str, tmp_path: Path) -> None:
+    seen = WaitsOfSteps()
+    ends = []
+    for on in (False, True):
+        settings = {"cuda_graphs": on, "graph_updates": on, "optimizer": partial(torch.optim.Adam, lr=2**-9, eps=1e-3)}
+        made = on_policy(kind, env={"backend": "eager"} if kind == "packing" else {}, **settings)
+        fit(made, tmp_path / str(on), 18, *[seen] * on, precision=precision, enable_checkpointing=False)
+        ends.append(made)
+    assert seen.elsewhere(LOG, *GRAPHS) == []
+    assert [number > 0 for number in seen.at("graphed.py")] == [True, True, False, False, True]  # the last: updates
+    assert made.graphed_learning is not None
+    assert made.graphed_learning._graph is not None
+    if precision == "32-true":
+        for (key, ours), theirs in zip(made.state_dict().items(), ends[0].state_dict().values(), strict=True):
+            torch.testing.assert_close(ours, theirs, msg=key)
 
 
 # -- precisions --

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.no_host_reads import NoHostReads
 from tests.training.resuming import differences, last, without_replay
 from tests.training.tiny import data, dqn, fit, packing_env
 from tests.training.tiny_navigation import marine_env, worlds
-from tests.training.updates.test_graphed import Counting
+from tests.training.updates.test_graphed import Body, Counting
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.envs import BatchedEnv, DishwashingEnv
 from torchrl_gpu.policies import (
@@ -28,9 +29,11 @@ from torchrl_gpu.policies import (
     VectorGaussian,
     VectorValue,
 )
-from torchrl_gpu.training import Episodes, OffPolicy, OnPolicy, agent_run
+from torchrl_gpu.training import Episodes, OffPolicy, OnPolicy, agent_run, on_policy
 from torchrl_gpu.training.checkpoint_files import parts_of
+from torchrl_gpu.training.collect.graphed import Graph, same_random_numbers
 from torchrl_gpu.training.updates.graphed import GraphedUpdate
+from torchrl_gpu.training.updates.graphed_learning import GraphedLearning
 
 Adam = partial(torch.optim.Adam, lr=2**-9, fused=True)
 SMALL = {"channels": 4, "blocks": 1}
@@ -182,12 +185,16 @@ def test_rollouts_and_updates_read_nothing_back(tmp_path: Path, kind: str, monke
     made = module(
         kind, env={"backend": "eager"} if kind == "packing" else {}, optimizer=partial(torch.optim.Adam, foreach=True)
     )
-    sample, batches = made._sample, made._batches
+    play, sample, batches = made.play, made._sample, made._batches
     calls = []
 
-    def sampling() -> TensorDictBase:
+    def playing(policy: Any, steps: int) -> TensorDictBase:
         with NoHostReads():
-            return sample()
+            return play(policy, steps)
+
+    def sampling(steps: TensorDictBase) -> TensorDictBase:
+        with NoHostReads():
+            return sample(steps)
 
     def batching(found: TensorDictBase) -> Any:
         with NoHostReads():
@@ -196,6 +203,7 @@ def test_rollouts_and_updates_read_nothing_back(tmp_path: Path, kind: str, monke
         calls.append(len(made_batches))
         return iter(made_batches)
 
+    monkeypatch.setattr(made, "play", playing)
     monkeypatch.setattr(made, "_sample", sampling)
     monkeypatch.setattr(made, "_batches", batching)
     trained(made, tmp_path, kind, 8)
@@ -236,28 +244,116 @@ def test_another_seed_is_another_run(tmp_path: Path) -> None:
 # -- graphs --
 
 
+class Graphs:
+    """What makes graphs in every run: of all that is learnt from a rollout, and of an update."""
+
+    def __init__(self) -> None:
+        self.learning, self.updates = Counting(), Counting()
+
+    @property
+    def made(self) -> tuple[int, int]:
+        """How many of each."""
+        return self.learning.made, self.updates.made
+
+
 @pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> Counting:
-    """What makes graphs in every run."""
-    counting = Counting()
-    monkeypatch.setattr(agent_run, "GraphedUpdate", partial(GraphedUpdate, capture=counting))
-    return counting
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
+    found = Graphs()
+    monkeypatch.setattr(on_policy, "GraphedLearning", partial(GraphedLearning, capture=found.learning))
+    monkeypatch.setattr(agent_run, "GraphedUpdate", partial(GraphedUpdate, capture=found.updates))
+    return found
+
+
+halved = partial(torch.optim.lr_scheduler.StepLR, step_size=3, gamma=0.5)  # at other updates in every rollout
+
+
+def both(folder: Path, kind: str, max_steps: int, **changes: Any) -> list[OnPolicy]:
+    """A run by the plain loop and one by graphs, which must be the same bit by bit."""
+    settings: dict[str, Any] = {"lr_scheduler": halved, "learning_rates": {"critic": 2.0}} | changes
+    made = [
+        trained(module(kind, graph_updates=on, **settings), folder / str(on), kind, max_steps, EpisodeCheckpoint())
+        for on in (False, True)
+    ]
+    assert made[0].trainer.global_step == made[1].trainer.global_step == max_steps
+    assert made[0].frames == made[1].frames
+    assert differences(*(without_replay(last(folder / str(on))) for on in (False, True))) == []
+    return made
 
 
 @each_kind
-def test_a_run_by_graphs_is_the_same(tmp_path: Path, graphs: Counting, kind: str) -> None:
-    schedule = partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
-    made = [
-        trained(
-            module(kind, graph_updates=on, lr_scheduler=schedule), tmp_path / str(on), kind, 12, EpisodeCheckpoint()
-        )
-        for on in (False, True)
-    ]
-    assert graphs.made == 1
-    assert differences(*(without_replay(last(tmp_path / str(on))) for on in (False, True))) == []
-    plain, graphed = (each.trainer.callback_metrics for each in made)
-    for name in ("loss", "entropy", "kl", "clip_fraction"):
+def test_a_run_by_graphs_is_the_same(tmp_path: Path, graphs: Graphs, kind: str) -> None:
+    plain, graphed = (each.trainer.callback_metrics for each in both(tmp_path, kind, 16))
+    assert graphs.made == (1, 0)
+    for name in ("loss", "actor_loss", "critic_loss", "entropy", "kl", "clip_fraction"):
         assert graphed[f"train/{name}"] == plain[f"train/{name}"]
+
+
+@pytest.mark.parametrize("more", [1, 3])
+def test_a_rollout_that_is_not_learnt_to_its_end_is_learnt_an_update_at_a_time(
+    tmp_path: Path, graphs: Graphs, more: int
+) -> None:
+    both(tmp_path, "v3", 12 + more)
+    assert graphs.made == (1, more > 1)
+
+
+@pytest.mark.parametrize("max_steps", [2, 4])
+def test_a_run_of_one_rollout_makes_no_graph_of_learning(tmp_path: Path, graphs: Graphs, max_steps: int) -> None:
+    both(tmp_path, "v2", max_steps)
+    assert graphs.made == (0, max_steps == 2)
+
+
+def test_where_all_learning_fits_no_graph_an_update_does(
+    tmp_path: Path, graphs: Graphs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(body: Body, device: torch.device) -> Graph:
+        with same_random_numbers(device):
+            body()
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(on_policy, "GraphedLearning", partial(GraphedLearning, capture=fails))
+    both(tmp_path, "v3", 16)
+    assert graphs.made == (0, 1)
+    said = [each.getMessage() for each in caplog.records if each.name.startswith("torchrl_gpu.training.collect")]
+    assert said == ["GraphedLearning: CUDA error: out of memory; updates are launched one by one instead"]
+
+
+@each_kind
+def test_a_run_by_graphs_that_goes_on_from_the_middle(tmp_path: Path, graphs: Graphs, kind: str) -> None:
+    settings: dict[str, Any] = {"lr_scheduler": halved, "learning_rates": {"critic": 2.0}, "graph_updates": True}
+    often = EpisodeCheckpoint(every_n_episodes=None, every_n_updates=12, keep=9, most_share=None)
+    trained(module(kind, **settings), tmp_path / "whole", kind, 24, often)
+    middle = tmp_path / "whole" / "checkpoints" / "updates-12.ckpt"
+    trained(module(kind, **settings), tmp_path / "rest", kind, 24, EpisodeCheckpoint(), ckpt_path=middle, seed=5)
+    assert graphs.made == (2, 0)
+    assert differences(*(without_replay(last(tmp_path / name)) for name in ("whole", "rest"))) == []
+
+
+def test_a_run_by_graphs_notes_rollouts(tmp_path: Path, graphs: Graphs) -> None:
+    made = module("v2", graph_updates=True)
+    made.recent_batches = deque()
+    trained(made, tmp_path, "v2", 14)
+    shapes = [tuple(each.shape) for each in made.recent_batches]
+    assert shapes == [(8, 4)] * 3 + [(16,)] * 2  # the last rollout is not learnt to its end
+    assert not torch.equal(made.recent_batches[0]["observation"], made.recent_batches[1]["observation"])
+
+
+def test_a_run_in_bfloat16_by_graphs_is_the_same(tmp_path: Path, graphs: Graphs) -> None:
+    for on in (False, True):
+        made = module("v3", graph_updates=on)
+        trained(made, tmp_path / str(on), "v3", 12, EpisodeCheckpoint(), precision="bf16-mixed")
+    assert graphs.made == (1, 0)
+    assert differences(*(without_replay(last(tmp_path / str(on))) for on in (False, True))) == []
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_run_on_cuda(tmp_path: Path, precision: str) -> None:
+    made = module("v3", env={"device": "cuda"}, graph_updates=True, cuda_graphs=True)
+    trained(made, tmp_path, "v3", 18, accelerator="gpu", devices=1, precision=precision)
+    assert made.trainer.global_step == 18
+    assert made.graphed_learning is not None
+    assert made.graphed_learning._graph is not None
+    assert all(value.isfinite() for value in made.trainer.callback_metrics.values())
 
 
 # -- learning --

@@ -33,7 +33,8 @@ class AgentRun(EnvRun):
         make_scheduler: Makes a schedule that is stepped at every update; None for none.
         learning_rates: Learning rate of a loss's weights over that of the optimizer.
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
-        graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`.
+        graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`. A subclass
+            may have more of them in one.
         compile_losses: Whether losses go through torch.compile; see `training.updates.compiled`.
     """
 
@@ -137,10 +138,15 @@ class AgentRun(EnvRun):
 
     def _learn_graphed(self, update: GraphedUpdate, batch: TensorDictBase) -> dict[str, Tensor]:
         losses = update(batch, self.trainer.global_step + 1)
-        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
-        progress.increment_ready()  # Lightning counts the steps that it makes itself; they are `global_step`
-        progress.increment_completed()
+        self.count_updates(1)
         return losses
+
+    def count_updates(self, number: int) -> None:
+        """Adds updates that a graph has made to `global_step`: Lightning counts those that it makes itself."""
+        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
+        for _ in range(number):
+            progress.increment_ready()
+            progress.increment_completed()
 
     def mean_losses(self, losses: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """The loss, and where it has several parts those."""

@@ -17,6 +17,7 @@ from torchrl_gpu.sections import in_section, section
 from torchrl_gpu.training.agent_run import AgentFactory, AgentRun, last_loss
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, check_counts
+from torchrl_gpu.training.updates.graphed_learning import GraphedLearning
 
 
 @final
@@ -40,12 +41,14 @@ class OnPolicy(AgentRun):
         reward_scale: Factor on rewards.
         max_grad_norm: Gradients of each loss's weights are clipped to this norm; None leaves them.
         cuda_graphs: Whether a rollout on CUDA is one launch of a graph; see `training.collect.graphed`.
-        graph_updates: Whether an update on CUDA is one launch of a graph; see `training.updates.graphed`.
+        graph_updates: Whether all that is learnt from a rollout on CUDA is one launch of a graph, from the values of
+            its states to the last update; see `training.updates.graphed_learning`.
         compile_losses: Whether losses go through torch.compile, which takes a minute or more at the start and is
             checked on the first batch; see `training.updates.compiled`.
     """
 
     agent: PPO
+    graphed_learning: GraphedLearning | None
 
     def __init__(
         self,
@@ -108,6 +111,18 @@ class OnPolicy(AgentRun):
             decisions=self.agent.policy.out_keys,
             group=self.group,
         )
+        self.graphed_learning = None if self.graphed_update is None else self._make_graphed_learning()
+
+    def _make_graphed_learning(self) -> GraphedLearning:
+        return GraphedLearning(
+            self.agent,
+            cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False)),
+            self.max_grad_norm,
+            batches=lambda steps: self._batches(self._sample(steps)),
+            updates=self.epochs * self.minibatches,
+            schedule=cast("Any", self.lr_schedulers()),
+            losses=self._losses,
+        )
 
     def on_train_start(self) -> None:
         """Goes on where a checkpoint was saved."""
@@ -116,24 +131,33 @@ class OnPolicy(AgentRun):
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Plays, values what was played, and learns from it; the loss of the last update, for callbacks."""
-        sample = self._sample()
-        most = self.updates_now(self.epochs * self.minibatches)
+        with set_exploration_type(ExplorationType.RANDOM):
+            steps = self.play(self.policy, self.rollout_steps)
         with section("update"):
-            losses = [self.learn(rows) for _, rows in zip(range(most), self._batches(sample), strict=False)]
+            losses = self._learn_from(steps)
         if self.logs_now:
             self.log_step(self.mean_losses(losses) | {**self.outcomes, **self.agent.metrics, "frames": self.frames})
         return last_loss(losses)
 
-    def _sample(self) -> TensorDictBase:
-        """A rollout of all environments with its advantages, (N·T,)."""
-        with set_exploration_type(ExplorationType.RANDOM):
-            steps = self.play(self.policy, self.rollout_steps)
-        after = steps["next"]
-        scaled = steps.set("next", after.set("reward", after["reward"] * self.reward_scale))
-        with section("update"):
-            if self.trainer.world_size == 1:
-                return self.agent.estimate(scaled)
-            return self.agent.estimate(scaled, self.total)
+    def _learn_from(self, steps: TensorDictBase) -> list[dict[str, Tensor]]:
+        """All updates from a rollout (N, T), as many as are left: their losses."""
+        wanted = self.epochs * self.minibatches
+        most, graphed = self.updates_now(wanted), self.graphed_learning
+        if graphed is None or not graphed.has_graphs or most < wanted:
+            batches = self._batches(self._sample(steps))
+            return [self.learn(rows) for _, rows in zip(range(most), batches, strict=False)]
+        self.note_batch(steps)
+        losses = graphed(steps)
+        self.count_updates(most)
+        return losses
+
+    def _sample(self, steps: TensorDictBase) -> TensorDictBase:
+        """A rollout (N, T) with its advantages, (N·T,)."""
+        scaled = steps.copy()
+        scaled["next", "reward"] = steps["next", "reward"] * self.reward_scale
+        if self.trainer.world_size == 1:
+            return self.agent.estimate(scaled)
+        return self.agent.estimate(scaled, self.total)
 
     def _batches(self, sample: TensorDictBase) -> Iterator[TensorDictBase]:
         """Every row once in each epoch; those that do not count are spread evenly over the batches."""

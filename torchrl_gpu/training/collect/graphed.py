@@ -279,12 +279,10 @@ def same_random_numbers(device: torch.device) -> Iterator[None]:
         torch.cuda.set_rng_state(before, device) if on_cuda else torch.set_rng_state(before)
 
 
-def say_plain(where: str, error: Exception) -> None:
+def say_plain(where: str, error: Exception, instead: str = "operators are launched one by one") -> None:
     """Warns, in one line, that there is no graph."""
     said = textwrap.shorten(str(error), _LONGEST, placeholder=" …") or type(error).__name__
-    _LOG.warning(
-        "%s; operators are launched one by one instead", said if said.startswith(where) else f"{where}: {said}"
-    )
+    _LOG.warning("%s; %s instead", said if said.startswith(where) else f"{where}: {said}", instead)
 
 
 def capture_cuda(body: Body, device: torch.device, wanted: str = _WANTED) -> Graph:

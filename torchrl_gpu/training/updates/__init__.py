@@ -1,1 +1,1 @@
-"""Updates of weights: clipping, CUDA graphs."""
+"""Updates of weights: clipping, CUDA graphs of one and of all from a rollout."""

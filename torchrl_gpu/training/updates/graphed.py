@@ -1,11 +1,12 @@
-"""A whole update as one launch: a CUDA graph of losses, backward pass, clipping, optimizer's step and targets."""
+"""Updates as one launch: a CUDA graph of losses, backward pass, clipping, optimizer's step and targets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -28,27 +29,26 @@ from torchrl_gpu.training.updates.clipping import clip_gradients
 
 Losses = Callable[[TensorDictBase], dict[str, Tensor]]
 
-_WANTED = (
-    "GraphedUpdate: want losses, an optimizer and targets that never make the host wait, so that a CUDA graph can hold"
-    " them"
-)
+Settings = list[dict[str, Any]]
+"""What is another in an update than the optimizer's groups say, for each of them."""
+
 _CLOSE = 1e-2  # of losses and errors, relatively: sums on a GPU are made in any order
-_FAR = 0.1  # of the way that weights move in an update: how far apart two may end
+_FAR = 0.1  # of the way that weights move: how far apart two may end
 
 
-class GraphedUpdate:
-    """An update of an agent as a function of a batch; on CUDA one replay of a graph.
+class Graphed(ABC):
+    """Updates of an agent as a function of a tensordict; on CUDA one replay of a graph. A subclass says which.
 
     An update is: `Agent.losses`, the backward pass of their sum, clipping, a step of the optimizer,
-    `Agent.update_targets`. A call copies the batch into tensors that the graph reads. Weights, targets and the
+    `Agent.update_targets`. A call copies what it is given into tensors that the graph reads. Weights, targets and the
     optimizer's state are read and written where they are, and learning rates are taken from the optimizer at every
     call, so that what is loaded or scheduled between calls counts. Random numbers come from torch's global generator of
-    the device, which a replay moves on. Targets that follow by the number of the update do so outside of the graph.
+    the device, which a replay moves on.
 
-    A graph is made at the second of two calls that are alike in what is fixed in it: the shapes of the batch, the
+    A graph is made at the second of two calls that are alike in what is fixed in it: the shapes of the data, the
     optimizer's settings but the learning rate, autocast, the agent's training mode. Other calls, hence the first, which
     gives the optimizer its state, and all of a schedule that changes momentum, run as on other devices: one operator
-    after the other. So do all from then on where no graph can be made, or where its first replay gives something else
+    after the other. No graph is tried any more where none can be made, or where its first replay gives something else
     than the operators one by one: a warning says why.
 
     A call leaves the weights without gradients, and a replay calls none of their hooks.
@@ -58,70 +58,84 @@ class GraphedUpdate:
         optimizer: Of the agent's weights; it keeps its state on the device, as with `capturable=True`, which is set
             where there is such a setting and the weights are on CUDA.
         max_grad_norm: Gradients of each of the optimizer's groups are clipped to this norm; None leaves them.
+        updates: How many a call makes, K.
         losses: What is called in place of `agent.losses`, such as that compiled.
         capture: Makes a graph of a function without arguments; None takes `capture_cuda` where the weights are on a
             CUDA device, and no graph elsewhere.
     """
 
+    instead: str = "operators are launched one by one"
+    """What goes on where there is no graph."""
+
     def __init__(
         self,
         agent: Agent,
         optimizer: Optimizer,
-        max_grad_norm: float | None = None,
+        max_grad_norm: float | None,
         *,
-        losses: Losses | None = None,
-        capture: Capture | None = None,
+        updates: int,
+        losses: Losses | None,
+        capture: Capture | None,
     ) -> None:
         self.agent, self.optimizer, self.max_grad_norm = agent, optimizer, max_grad_norm
         self.losses = agent.losses if losses is None else losses
         self.device = agent.parameters_to_train[0].device
+        wanted = (
+            f"{type(self).__name__}: want losses, an optimizer and targets that never make the host wait, so that a"
+            " CUDA graph can hold them"
+        )
         on_cuda = self.device.type == "cuda"
-        self._capture = partial(capture_cuda, wanted=_WANTED) if capture is None and on_cuda else capture
-        self._rates = [torch.zeros((), device=self.device) for _ in optimizer.param_groups]
-        self._keys = agent.batch_keys
-        self._batch: TensorDictBase = TensorDict()
+        self._capture = partial(capture_cuda, wanted=wanted) if capture is None and on_cuda else capture
+        rates = torch.zeros(updates, len(optimizer.param_groups), device=self.device)
+        self._rates = [list(row.unbind()) for row in rates.unbind()]  # of each update, of each group
+        self._data: TensorDictBase = TensorDict()
         self._graph: Graph | None = None
         self._fixed: tuple[Any, ...] = ()
         self._on_load(optimizer)
         optimizer.register_load_state_dict_post_hook(self._on_load)
 
-    def __call__(self, batch: TensorDictBase, update: int) -> dict[str, Tensor]:
-        """Updates.
+    @abstractmethod
+    def _learn(self, data: TensorDictBase, plan: Iterable[Settings]) -> TensorDictBase:
+        """All updates of a call, one operator after the other; a graph holds what this does.
 
         Args:
-            batch: As in `Agent.losses`, (B,).
-            update: Its number, the first being 1.
+            data: What the call is given; it may not be changed.
+            plan: The settings of each update, by `_settings`.
 
         Returns:
-            As `Agent.losses`, without gradients; `td_error` (B, 1) is written into `batch`.
+            Numbers that a replay must give as well, new tensors.
         """
-        result = self._updated(batch.select(*self._keys, strict=False))
-        if not self.agent.targets_update_every_step:
-            self.agent.update_targets(update)
-        batch.set("td_error", result["td_error"])
-        return dict(result["losses"].items())
 
-    def _updated(self, batch: TensorDictBase) -> TensorDictBase:
+    def _run(self, data: TensorDictBase, plan: Sequence[Settings]) -> TensorDictBase:
+        """`_learn` by a graph, where there is one or can be one."""
         if self._capture is None:
-            return self._update(batch)
-        self._take_rates()
-        if (fixed := self._fixed_in(batch)) != self._fixed:
+            return self._learn(data, plan)
+        if (fixed := self._fixed_in(data, plan)) != self._fixed:
             self._graph, self._fixed = None, fixed
-            return self._update(batch)
+            return self._learn(data, plan)
         if self._graph is None:
-            self._batch = batch.clone()
-            self._graph = self._recorded(self._capture)
+            self._data = data.clone()
+            self._graph = self._recorded(self._capture, plan)
         if self._graph is None:
             self._capture = None
-            return self._update(batch)
-        _copy(batch, self._batch)
+            return self._learn(data, plan)
+        _copy(data, self._data)
         self._graph.replay()
         torch.clear_autocast_cache()  # it may hold weights as they were before
         return self._graph.result.clone()
 
     # -- the update ---------------------------------------------------------------------------------------------------
 
-    def _update(self, batch: TensorDictBase) -> TensorDictBase:
+    def _settings(self, update: int = 0) -> Settings:
+        """Of update `update` of a call, the first being 0: the present learning rates, where a graph reads them."""
+        groups = self.optimizer.param_groups
+        if self._capture is None:
+            return [{} for _ in groups]
+        for group, rate in zip(groups, self._rates[update], strict=True):
+            rate.fill_(group["lr"])
+        return [{"lr": rate} for rate in self._rates[update]]
+
+    def _update(self, batch: TensorDictBase, settings: Settings) -> TensorDictBase:
         """`losses` and `td_error` of an update from a batch (B,)."""
         batch = batch.copy()
         self.optimizer.zero_grad()
@@ -129,18 +143,18 @@ class GraphedUpdate:
             with set_exploration_type(ExplorationType.RANDOM):
                 losses = self.losses(batch)
             torch.stack(list(losses.values())).sum().backward()
-            self._step()
+            self._step(settings)
             if self.agent.targets_update_every_step:
                 self.agent.update_targets(1)
         found = TensorDict({name: loss.detach() for name, loss in losses.items()})
         return TensorDict({"losses": found, "td_error": batch["td_error"]})
 
-    def _step(self) -> None:
+    def _step(self, settings: Settings) -> None:
         groups = self.optimizer.param_groups
         if self.max_grad_norm is not None:
             for group in groups:
                 clip_gradients(group["params"], self.max_grad_norm)
-        with nullcontext() if self._capture is None else _set_rates(groups, self._rates):
+        with _changed(groups, settings):
             self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -152,34 +166,29 @@ class GraphedUpdate:
         if self.device.type == "cuda":
             set_capturable(optimizer)
 
-    def _take_rates(self) -> None:
-        for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
-            rate.fill_(group["lr"])
-
-    def _fixed_in(self, batch: TensorDictBase) -> tuple[Any, ...]:
-        """What a graph of an update from this batch cannot read anew."""
-        rows = [(key, value.shape, value.dtype) for key, value in batch.items(True, True)]
-        groups = self.optimizer.param_groups
-        settings = [{key: group[key] for key in group if key not in ("params", "lr")} for group in groups]
+    def _fixed_in(self, data: TensorDictBase, plan: Sequence[Settings]) -> tuple[Any, ...]:
+        """What a graph of these updates cannot read anew."""
+        rows = [(key, value.shape, value.dtype) for key, value in data.items(True, True)]
+        settings = [[_but_rate(each) for each in groups] for groups in (self.optimizer.param_groups, *plan)]
         return rows, settings, self.agent.training, casts(self.device)
 
-    def _recorded(self, capture: Capture) -> Graph | None:
-        """A graph of an update, None where there can be none; agent and optimizer are as if there had been none."""
+    def _recorded(self, capture: Capture, plan: Sequence[Settings]) -> Graph | None:
+        """A graph of a call, None where there can be none; agent and optimizer are as if there had been none."""
         written = self._written()
         before = [value.clone() for value in written]
         try:
-            graph = capture(partial(self._update, self._batch), self.device)
+            graph = capture(partial(self._learn, self._data, plan), self.device)
             _write(before, written)
-            self._check(graph, written, before)
+            self._check(graph, plan, written, before)
             return graph
         except Exception as error:  # whatever a capture, a driver or a launch raises
-            say_plain(type(self).__name__, error)
+            say_plain(type(self).__name__, error, self.instead)
             return None
         finally:
             _write(before, written)
             torch.clear_autocast_cache()
 
-    def _check(self, graph: Graph, written: list[Tensor], before: list[Tensor]) -> None:
+    def _check(self, graph: Graph, plan: Sequence[Settings], written: list[Tensor], before: list[Tensor]) -> None:
         """That a replay gives what the operators give one by one; the generator is left as it was.
 
         Raises:
@@ -187,13 +196,13 @@ class GraphedUpdate:
         """
         weights = self._weights()
         with same_random_numbers(self.device):
-            plain = self._update(self._batch)
+            plain = self._learn(self._data, plan)
         torch.clear_autocast_cache()
         after = [value.clone() for value in weights]
         _write(before, written)
         with same_random_numbers(self.device):
             graph.replay()
-        wanted = "GraphedUpdate: want a graph that gives what its operators give one by one; got"
+        wanted = f"{type(self).__name__}: want a graph that gives what its operators give one by one; got"
         for key, value in plain.items(True, True):
             if not bool(torch.isclose(graph.result[key], value, rtol=_CLOSE, atol=1e-3, equal_nan=True).all()):
                 raise RuntimeError(f"{wanted} another {key[-1] if isinstance(key, tuple) else key}")
@@ -215,23 +224,70 @@ class GraphedUpdate:
             if not isinstance(value, Tensor) or value.device != self.device:
                 where = f"on {value.device}" if isinstance(value, Tensor) else f"as {type(value).__name__}"
                 raise ValueError(
-                    f"GraphedUpdate: want an optimizer whose state is in tensors on {self.device}, which a CUDA graph"
-                    f" can write; got {type(self.optimizer).__name__}, which keeps {name} {where}"
+                    f"{type(self).__name__}: want an optimizer whose state is in tensors on {self.device}, which a"
+                    f" CUDA graph can write; got {type(self.optimizer).__name__}, which keeps {name} {where}"
                 )
         return [*self._weights(), *(value for _, value in kept)]
 
 
+@final
+class GraphedUpdate(Graphed):
+    """An update of an agent as a function of a batch; on CUDA one replay of a graph, see `Graphed`.
+
+    Targets that follow by the number of the update do so outside of the graph.
+
+    Args:
+        agent, optimizer, max_grad_norm, losses, capture: As in `Graphed`.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        optimizer: Optimizer,
+        max_grad_norm: float | None = None,
+        *,
+        losses: Losses | None = None,
+        capture: Capture | None = None,
+    ) -> None:
+        super().__init__(agent, optimizer, max_grad_norm, updates=1, losses=losses, capture=capture)
+        self._keys = agent.batch_keys
+
+    def __call__(self, batch: TensorDictBase, update: int) -> dict[str, Tensor]:
+        """Updates.
+
+        Args:
+            batch: As in `Agent.losses`, (B,).
+            update: Its number, the first being 1.
+
+        Returns:
+            As `Agent.losses`, without gradients; `td_error` (B, 1) is written into `batch`.
+        """
+        result = self._run(batch.select(*self._keys, strict=False), [self._settings()])
+        if not self.agent.targets_update_every_step:
+            self.agent.update_targets(update)
+        batch.set("td_error", result["td_error"])
+        return dict(result["losses"].items())
+
+    def _learn(self, data: TensorDictBase, plan: Iterable[Settings]) -> TensorDictBase:
+        (settings,) = plan
+        return self._update(data, settings)
+
+
+def _but_rate(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in ("params", "lr")}
+
+
 @contextmanager
-def _set_rates(groups: list[dict[str, Any]], rates: list[Tensor]) -> Iterator[None]:
-    """Learning rates that a graph reads where they are; schedules go on to see and set numbers."""
-    numbers = [group["lr"] for group in groups]
-    for group, rate in zip(groups, rates, strict=True):
-        group["lr"] = rate
+def _changed(groups: list[dict[str, Any]], settings: Settings) -> Iterator[None]:
+    """Other settings for a while, such as learning rates that a graph reads; schedules go on to see and set numbers."""
+    before = [{name: group[name] for name in each} for group, each in zip(groups, settings, strict=True)]
+    for group, each in zip(groups, settings, strict=True):
+        group.update(each)
     try:
         yield
     finally:
-        for group, number in zip(groups, numbers, strict=True):
-            group["lr"] = number
+        for group, each in zip(groups, before, strict=True):
+            group.update(each)
 
 
 def _distance(ones: list[Tensor], others: list[Tensor]) -> float:
@@ -245,5 +301,5 @@ def _write(values: list[Tensor], into: list[Tensor]) -> None:
         target.copy_(value)
 
 
-def _copy(batch: TensorDictBase, into: TensorDictBase) -> None:
-    torch._foreach_copy_(list(into.values(True, True)), list(batch.values(True, True)))
+def _copy(data: TensorDictBase, into: TensorDictBase) -> None:
+    torch._foreach_copy_(list(into.values(True, True)), list(data.values(True, True)))
