@@ -24,7 +24,7 @@ from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.loading import load_policy
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
 from torchrl_gpu.policies.packing.packer_graph import PackerGraph
-from torchrl_gpu.policies.packing.packer_parity import on_cpu, played_states, same_packer, shortfall
+from torchrl_gpu.policies.packing.packer_parity import env_on_cpu, played_states, same_packer, shortfall
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.sidecar import catalogue_of, elements_of, settings_of, sidecar
 from torchrl_gpu.policies.spaces import AgentSpace
@@ -102,7 +102,7 @@ def export_policy(
 
 def _on_cpu(policy: InferencePolicy | str | Path, env: PackingEnv | None) -> tuple[InferencePolicy, PackingEnv | None]:
     """A copy of the policy on the CPU, with the environment's settings of the packer, and the environment there."""
-    env = None if env is None else on_cpu(env)
+    env = None if env is None else env_on_cpu(env)
     if not isinstance(policy, InferencePolicy):
         ours = load_policy(policy, "cpu", env=env)
     elif isinstance(policy.policy, HierarchicalPacker):

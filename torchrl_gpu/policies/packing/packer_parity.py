@@ -16,7 +16,7 @@ NUM_STATES = _BINS * _LOOKS
 _ROUNDING = 1e-6  # bin volumes: growths that are closer may come in either order
 
 
-def on_cpu(env: PackingEnv) -> PackingEnv:
+def env_on_cpu(env: PackingEnv) -> PackingEnv:
     """A few bins on the CPU with the items of another environment; nothing is simulated."""
     judge = "rule" if env.stability_judge == "physics" else env.stability_judge
     items = SameItems(env).to(torch.device("cpu"))
