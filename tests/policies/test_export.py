@@ -11,9 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from tests.policies import checkpoints
-from tests.policies.packing.packer_scenes import narrow, solids_env
-from torchrl_gpu.policies import AgentSpace, InferencePolicy, export, export_policy, load_policy
-from torchrl_gpu.policies.packing import HierarchicalPacker
+from torchrl_gpu.policies import InferencePolicy, export, export_policy, load_policy
 from torchrl_gpu.policies.stochastic import CategoricalActor
 
 
@@ -106,7 +104,7 @@ def test_an_action_that_is_not_legal_is_another(tmp_path: Path) -> None:
     def illegal(observations: list[Tensor]) -> Tensor:
         return observations[policy.in_keys.index("action_mask")].int().argmin(1)
 
-    assert export._difference(policy, illegal, 16) == float("inf")
+    assert export._difference(policy, illegal, export.made_up(policy, 16)) == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -116,13 +114,6 @@ def test_an_action_that_is_not_legal_is_another(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_said(tmp_path: Path, out: str, format: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         export_policy(tmp_path / "nothing.ckpt", tmp_path / out, format)
-
-
-def test_the_hierarchical_packer_stays(tmp_path: Path) -> None:
-    env = solids_env(1)
-    policy = InferencePolicy(HierarchicalPacker(env, narrow()), AgentSpace.of(env), "HierarchicalPacker")
-    with pytest.raises(ValueError, match="got HierarchicalPacker, which decides with the item maps"):
-        export_policy(policy, tmp_path / "packer.pt2", "pt2")
 
 
 def test_leapp_finds_what_it_asks_for(tmp_path: Path) -> None:

@@ -150,8 +150,8 @@ def _packer(
 ) -> InferencePolicy:
     if env is None:
         raise ValueError(
-            "want the environment of the hierarchical packer, whose item maps no checkpoint holds:"
-            " load_policy(path, env=PackingEnv(…)) with the arguments of its run; got none"
+            "want the environment of the hierarchical packer, whose item maps no checkpoint holds: env=PackingEnv(…)"
+            " with the arguments of its run, for `torchrl-gpu export` its --config; got none"
         )
     networks = _built(lambda: packer_networks_of(settings), _behind(state, "networks."), most_bytes)
     names = ("margin", "shortlist", "item_shortlist")

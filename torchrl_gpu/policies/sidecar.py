@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing import items
+from torchrl_gpu.envs.packing.items.source import ItemSource, SameItems
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.policies.inference import InferencePolicy
+from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
 
 FORMAT = "torchrl_gpu policy 1"
 _MOST_ORIENTATIONS = 1000  # beyond, the table is left to the words that it is made of
+_MOST_NAMES = 10_000  # of items, likewise
+_OF_OBSERVATIONS = (  # arguments of PackingEnv that decide what it shows and what an action means
+    *("bin_size", "resolution", "grid_step", "items", "num_items", "visible_items", "orientations", "stability"),
+    *("reward", "skip_unplaceable", "order", "include"),
+)
 
 
 class Meaning(NamedTuple):
@@ -101,9 +112,62 @@ def sidecar(policy: InferencePolicy) -> dict[str, Any]:
         "outputs": [_entry(policy, "action", shape, dtype) | bounds | choices],
         "mask": _mask_rule(policy),
         **_packing(policy),
-        "made_by": {name: value for name, value in policy.about.items() if name != "env"},
+        **_packer(policy),
+        "made_by": {name: value for name, value in policy.about.items() if name not in ("env", "catalogue")},
         "environment_settings": policy.about.get("env"),
     }
+
+
+def settings_of(env: PackingEnv) -> dict[str, Any]:
+    """The arguments of an environment that decide what it shows and what an action means, as a configuration has them.
+
+    Of an item source only plain arguments are told.
+    """
+    source = _source(env)
+    plain = {name: getattr(source, name, None) for name in inspect.signature(type(source)).parameters}
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in plain.items()}
+    given = {name: value for name, value in plain.items() if _is_plain(value)}
+    described = {"class_path": f"{type(source).__module__}.{type(source).__name__}", "init_args": given}
+    settings = {name: described if name == "items" else getattr(env, name) for name in _OF_OBSERVATIONS}
+    return {"class_path": f"torchrl_gpu.envs.{type(env).__name__}", "init_args": settings}
+
+
+def catalogue_of(env: PackingEnv) -> dict[str, Any]:
+    """What tells one catalogue of items from another: how many there are, their names, and a hash of their maps."""
+    catalogue, hashed = env.catalogue, hashlib.sha256()
+    for name in ("extent", "height", "volume", "top", "bottom"):
+        value = getattr(catalogue, name)
+        hashed.update(b"" if value is None else value.cpu().contiguous().numpy().tobytes())
+    return {
+        "num_items": catalogue.num_items,
+        "footprint_cells": list(catalogue.footprint),
+        "names": _names(env),
+        "sha256": hashed.hexdigest(),
+        "hashed": "extent, height, volume, top and bottom of all items in all orientations, as they lie in memory",
+    }
+
+
+def _source(env: PackingEnv) -> ItemSource:
+    source = env.items
+    while isinstance(source, SameItems):
+        source = source.source
+    return source
+
+
+def _names(env: PackingEnv) -> list[str] | None:
+    """Of all items, in the order of the catalogue; None for boxes, and where the source does not tell."""
+    if env.catalogue.flat or env.catalogue.num_items > _MOST_NAMES:
+        return None
+    try:
+        return [env.items.solid(item, env.bin).name for item in range(env.catalogue.num_items)]
+    except NotImplementedError:
+        return None
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def elements_of(policy: InferencePolicy, name: str) -> list[str] | None:
@@ -128,6 +192,11 @@ def _mask_rule(policy: InferencePolicy) -> str:
         return "none: every action within the bounds may be taken"
     if not policy.space.masked:
         return "none: every action may be taken"
+    if isinstance(policy.policy, HierarchicalPacker):
+        return (
+            "only placements whose legal_mask is true are chosen, of an item whose item_mask is true; where all are"
+            " false the action means nothing: take none"
+        )
     return "only actions whose action_mask is true are chosen; where all are false the action means nothing: take none"
 
 
@@ -152,17 +221,36 @@ def _packing(policy: InferencePolicy) -> dict[str, Any]:
     }
 
 
+def _packer(policy: InferencePolicy) -> dict[str, Any]:
+    """What the hierarchical packer knows of items, and what it chooses from."""
+    packer = policy.policy
+    if not isinstance(packer, HierarchicalPacker):
+        return {}
+    return {
+        "catalogue": policy.about.get("catalogue"),
+        "choice": {
+            "items": packer.items,
+            "places": packer.places,
+            "largest_items_considered": packer.item_shortlist,
+            "orientations_considered": packer.shortlist,
+            "margin_bin_volumes": packer.margin,
+        },
+    }
+
+
 def _orientations(policy: InferencePolicy, number: int) -> list[Any] | None:
     """Rotation matrices, row by row, from the item as it is given; None where the record does not tell."""
     settings = (policy.about.get("env") or {}).get("init_args") or {}
+    packer = policy.policy
     word, source = settings.get("orientations", "yaw"), settings.get("items", "random")
     path = source.get("class_path", "") if isinstance(source, Mapping) else str(source)
     words = {"random": items.RandomBoxes, "cut": items.CutBoxes, "procedural": items.ProceduralSolids}
     cls: Any = words.get(path) or getattr(items, path.rpartition(".")[2], None)
-    if number > _MOST_ORIENTATIONS or not isinstance(getattr(cls, "boxes", None), bool):
+    boxes = packer.planes.catalogue.flat if isinstance(packer, HierarchicalPacker) else getattr(cls, "boxes", None)
+    if number > _MOST_ORIENTATIONS or not isinstance(boxes, bool):
         return None
     try:
-        table = orientation_set(word, boxes=cls.boxes).round(9).tolist()
+        table = orientation_set(word, boxes=boxes).round(9).tolist()
     except ValueError:  # a record that no environment could have been made of
         return None
     return table if len(table) == number else None

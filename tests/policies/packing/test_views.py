@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import adaptive_max_pool2d
 
 from tests.no_host_reads import NoHostReads
 from tests.policies.packing.packer_scenes import (
@@ -23,6 +24,7 @@ from tests.policies.packing.packer_scenes import (
 from tests.tolerances import assert_near
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes
+from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.policies import AgentSpace
@@ -203,6 +205,21 @@ def test_an_environment_that_turns_items_every_way_has_the_views_itself(monkeypa
     env = tripod_env(orientations="cube")
     monkeypatch.setattr(env.items, "build", None)
     assert torch.equal(ItemViews(env, 4).views, ItemViews(tripod_env(), 4).views)
+
+
+def test_an_environment_that_shares_items_has_the_same_views() -> None:
+    env = tripod_env()
+    shares = env.like(1, items=SameItems(env))
+    assert shares.catalogue is env.catalogue
+    assert torch.equal(ItemViews(shares, 4).views, ItemViews(env, 4).views)
+
+
+@pytest.mark.parametrize("cells", [3, 7, 20, 33])
+def test_a_pixel_of_any_size_is_that_of_adaptive_max_pool(cells: int) -> None:
+    env = boxes_env(1)
+    pile = torch.rand(2, *env.bin.cells, generator=torch.Generator().manual_seed(cells))
+    seen = ItemViews(env, cells)(pile, torch.zeros(2, 1, dtype=torch.int64))[:, 0, 6]
+    assert torch.equal(seen, adaptive_max_pool2d(pile[:, None] / env.bin_size[2], cells)[:, 0])
 
 
 def test_views_may_be_finer_than_the_bin() -> None:

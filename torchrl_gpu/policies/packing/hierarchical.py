@@ -50,6 +50,11 @@ def _narrow(images: Tensor) -> AbstractContextManager[object]:
     return torch.autocast("cuda", torch.bfloat16) if images.is_cuda else nullcontext()
 
 
+def _parts(images: Tensor) -> Sequence[Tensor]:
+    """At most `_IMAGES` each; an exported graph, which takes any batch, has them all at once."""
+    return (images,) if torch.compiler.is_exporting() else images.split(_IMAGES)
+
+
 class PackerNetworks(nn.Module):
     """The weights of the hierarchical packer: they fit any environment with the same bin, items of any number and kind.
 
@@ -95,14 +100,14 @@ class PackerNetworks(nn.Module):
         """Advantages (B, J, Gx, Gy) float32 of planes (B, J, C, Gx, Gy) and growth (B, J, Gx, Gy)."""
         images = planes.flatten(0, 1)
         with _narrow(images):
-            scores = torch.cat([self.worker(part) + self.linear(part)[:, 0] for part in images.split(_IMAGES)])
+            scores = torch.cat([self.worker(part) + self.linear(part)[:, 0] for part in _parts(images)])
         return POINT * scores.float().view(growth.shape) - self.slope * growth
 
     def score_items(self, views: Tensor, box: Tensor, waste: Tensor) -> Tensor:
         """Advantages (B, K) float32 of views (B, K, C, V, V), bounding boxes and waste (B, K), in bin volumes."""
         images = views.flatten(0, 1)
         with _narrow(images):
-            scores = torch.cat([self.manager(part) for part in images.split(_IMAGES)])
+            scores = torch.cat([self.manager(part) for part in _parts(images)])
         return POINT * scores.view(box.shape) + self.box_slope * box - self.waste_slope * waste
 
 
@@ -254,7 +259,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         if self.items == "box":
             return Picked(candidates[:, 0], candidates, unseen)
         item, allowed = item_id.gather(1, candidates), item_mask.gather(1, candidates)
-        looked_at = None if maps is None else (_rows(maps[0], candidates), _rows(maps[1], candidates))
+        looked_at = None if maps is None else (rows_of(maps[0], candidates), rows_of(maps[1], candidates))
         waste = torch.where(allowed, self.waste(heightmap, item, looked_at), 0.0)
         best = torch.where(allowed, self.item_scores(heightmap, item, waste), -torch.inf).argmax(1)
         if self.items == "learned":
@@ -312,7 +317,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         variants = self._variants(item)
         growth = self.planes.growth(heightmap, variants, z_map)
         looked_at = self._looked_at(growth, legal)  # (B, J)
-        variants, z_map, legal, growth = (_rows(value, looked_at) for value in (variants, z_map, legal, growth))
+        variants, z_map, legal, growth = (rows_of(value, looked_at) for value in (variants, z_map, legal, growth))
         if self.places == "growth":
             scores = -growth
         else:
@@ -321,7 +326,8 @@ class HierarchicalPacker(TensorDictModuleBase):
 
     def _looked_at(self, growth: Tensor, legal: Tensor) -> Tensor:
         """The orientations (B, J) int64 that come into question, those with the least growth, in their own order."""
-        every = torch.arange(self.num_orientations, device=growth.device).expand(len(growth), -1)
+        rows = growth.shape[0]  # `len` would make a number of it, which no exported graph may have
+        every = torch.arange(self.num_orientations, device=growth.device).expand(rows, -1)
         if self.shortlist is None or self.shortlist >= self.num_orientations:
             return every
         least = torch.where(legal, growth, torch.inf).amin((2, 3))
@@ -371,7 +377,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         return torch.where(explore, random_legal(allowed), best)
 
 
-def _rows(value: Tensor, index: Tensor) -> Tensor:
+def rows_of(value: Tensor, index: Tensor) -> Tensor:
     """Entries `index` (B, J) of `value` (B, O, …) along its second axis."""
     return value.gather(1, index[(..., *[None] * (value.ndim - 2))].expand(-1, -1, *value.shape[2:]))
 

@@ -31,7 +31,8 @@ class PlacementPlanes(nn.Module):
         self.bin, self.kernels, self.catalogue = env.bin, env.kernels, env.catalogue.separated()
         self.shapes: Tensor
         self.sizes: Tensor
-        self.register_buffer("shapes", _shapes(self.catalogue, env), persistent=False)
+        shapes, self._outside = _shapes(self.catalogue, env)
+        self.register_buffer("shapes", shapes, persistent=False)
         self.register_buffer("sizes", _sizes(self.catalogue, env), persistent=False)
 
     def growth(self, heightmap: Tensor, variant: Tensor, z_map: Tensor) -> Tensor:
@@ -56,7 +57,10 @@ class PlacementPlanes(nn.Module):
         planes = self.near(heightmap, self.sizes[row][:, :, None], z_map[:, :, None], legal[:, :, None])
         own = self.sizes[row][..., 3] / self.bin.volume  # share of the bin that the item itself takes
         wasted = ((growth - own[..., None, None]) * 50).clamp(-1, 4)
-        return torch.cat([planes, wasted[:, :, None], self.shapes[row]], 2)
+        (gx, gy), (u, v) = self.bin.grid, self.shapes.shape[2:]
+        of_item = zip(self.shapes[row].unbind(2), self._outside, strict=True)
+        shapes = [pad(plane, (0, gy - v, 0, gx - u), value=outside) for plane, outside in of_item]
+        return torch.cat([planes, wasted[:, :, None], torch.stack(shapes, 2)], 2)
 
 
 class ItemViews(nn.Module):
@@ -73,13 +77,18 @@ class ItemViews(nn.Module):
         super().__init__()
         self.cells, self.height = cells, env.bin.size[2]
         self.views: Tensor
+        self.rows: Tensor
+        self.columns: Tensor
         self.register_buffer("views", _principal_views(env, cells), persistent=False)
+        for name, side in zip(("rows", "columns"), env.bin.cells, strict=True):
+            self.register_buffer(name, _windows(side, cells).to(env.device), persistent=False)
 
     def forward(self, heightmap: Tensor, item_id: Tensor) -> Tensor:
         """Views (B, K, 7, V, V) float32, heights in bin heights, of items (B, K) on a pile (B, X, Y), metres."""
-        pile = adaptive_max_pool2d(heightmap[:, None] / self.height, self.cells)  # (B, 1, V, V)
+        # adaptive_max_pool2d, which ONNX does not have
+        pile = (heightmap / self.height)[:, self.rows].amax(2)[:, :, self.columns].amax(3)  # (B, V, V)
         row = _known(item_id, len(self.views) - 1)
-        pile = pile[:, None].expand(-1, item_id.shape[1], -1, -1, -1)
+        pile = pile[:, None, None].expand(-1, item_id.shape[1], -1, -1, -1)
         return torch.cat([self.views[row], pile], 2)
 
 
@@ -88,23 +97,31 @@ def _known(row: Tensor, last: int) -> Tensor:
     return torch.where((row >= 0) & (row < last), row, last)
 
 
-def _shapes(catalogue: Catalogue, env: PackingEnv) -> Tensor:
-    """(M + 1, 2, Gx, Gy): top, and bottom upside down, at the resolution of the grid; a last row of none."""
+def _shapes(catalogue: Catalogue, env: PackingEnv) -> tuple[Tensor, list[float]]:
+    """(M + 1, 2, U, V): top, and bottom upside down, at the resolution of the grid, as far as items reach; a last row
+    of none. And what each of the two is beyond."""
     item = torch.arange(-1, catalogue.num_items, device=env.device).roll(-1)
     top, bottom = catalogue.maps(item, torch.zeros_like(item))
     bottom = torch.where(bottom.isinf(), env.bin.size[2], bottom)
-    pooled = [_on_grid(plane / env.bin.size[2], env) for plane in (top, -bottom)]
-    return torch.stack(pooled, 1)
+    planes = [plane / env.bin.size[2] for plane in (top, -bottom)]
+    outside = [float(plane.min()) if plane.numel() else 0.0 for plane in planes]
+    pooled = [_on_grid(plane, beyond, env) for plane, beyond in zip(planes, outside, strict=True)]
+    return torch.stack(pooled, 1), outside
 
 
-def _on_grid(plane: Tensor, env: PackingEnv) -> Tensor:
-    """The highest cell in each place of the grid, (M, Gx, Gy), of maps (M, P, Q) put into the bin's corner."""
+def _on_grid(plane: Tensor, outside: float, env: PackingEnv) -> Tensor:
+    """The highest cell in each place of the grid, (M, U, V), of maps (M, P, Q) put into the bin's corner."""
     (gx, gy), step = env.grid, env.grid_step
-    outside = float(plane.min()) if plane.numel() else 0.0
     plane = plane[:, : gx * step, : gy * step]
     whole = pad(plane, (0, -plane.shape[2] % step, 0, -plane.shape[1] % step), value=outside)
-    pooled = max_pool2d(whole[:, None], step)[:, 0]
-    return pad(pooled, (0, gy - pooled.shape[2], 0, gx - pooled.shape[1]), value=outside)
+    return max_pool2d(whole[:, None], step)[:, 0]
+
+
+def _windows(cells: int, pixels: int) -> Tensor:
+    """Cells (V, W) int64 of each pixel along a side, those of `adaptive_max_pool2d`; short ones repeat their last."""
+    first = torch.arange(pixels) * cells // pixels
+    end = -(-torch.arange(1, pixels + 1) * cells // pixels)
+    return torch.minimum(first[:, None] + torch.arange(int((end - first).max())), end[:, None] - 1)
 
 
 def _sizes(catalogue: Catalogue, env: PackingEnv) -> Tensor:

@@ -182,18 +182,21 @@ class WithItems(Protocol):
     items: ItemSource
     catalogue: Catalogue
     item_sequences: ItemSequences
+    orientations: str | float
 
 
 @final
 class SameItems(ItemSource):
     """The items and episodes of another environment, none of them made again: its catalogue is shared.
 
+    In other orientations they are made, by the other environment's source.
+
     Args:
         env: The other one; one that is built with this source differs from it in no argument that decides its items.
     """
 
     def __init__(self, env: WithItems) -> None:
-        self.source, self.boxes = env.items, env.items.boxes
+        self.source, self.boxes, self.orientations = env.items, env.items.boxes, env.orientations
         # The environment that asks sorts by itself.
         given = env.item_sequences
         self._made = env.catalogue, given.episodes if isinstance(given, SortedSequences) else given
@@ -202,6 +205,8 @@ class SameItems(ItemSource):
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemSequences]:
         """Those of the other environment."""
+        if orientations != self.orientations:  # as the principal views of items are
+            return self.source.build(bin_, orientations, num_items, num_envs)
         return self._made
 
     def to(self, device: torch.device) -> SameItems:
