@@ -6,12 +6,14 @@ environment can go below. Then training steps of `dishwashing_video.yaml`: 64 sh
 keeps each frame once and gathers clips; the plain loop, with the same environment, networks and losses, keeps the clips
 of every transition and of what follows it in NumPy, draws a batch there and copies it. Both sides get the same
 transitions and the same indices, and have the same losses to the bit, or no ratio is printed. They run in turn, both
-warm, on one thread; a figure is the processor's time. Ten minutes for the two small encoders, an hour for all.
+warm, on one thread; a figure is the processor's time. Ten minutes for the two small encoders, an hour for all; what is
+measured again (`--encoders r3d18`) takes the place of its rows in the file, and the others stay.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -189,18 +191,25 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     args = parser.parse_args()
     keep_freed_memory()
-    alone = stepping(256, 64, 10)
-    print(
-        f"stepping, 256 shifts, 64×64: {alone['clip_frames_per_s']:,.0f} clip-frames/s on {torch.get_num_threads()}"
-        f" threads, {alone['share']:.0%} of copying those clips"
-    )
+    result: dict[str, Any] = {"command": "python benchmarks/video.py", "machine": machine.describe(torch.device("cpu"))}
+    result["arguments"] = {name: value for name, value in vars(args).items() if name != "output"}
+    before = json.loads(args.output.read_text(encoding="utf-8")) if args.output.is_file() else {"rows": []}
+    if "stepping" in before and set(args.encoders) != set(ENCODERS):
+        result["stepping"] = before["stepping"]
+    else:
+        result["stepping"] = alone = stepping(256, 64, 10) | {"cpu": result["machine"]["cpu"]}
+        print(
+            f"stepping, 256 shifts, 64×64: {alone['clip_frames_per_s']:,.0f} clip-frames/s on"
+            f" {torch.get_num_threads()} threads, {alone['share']:.0%} of copying those clips"
+        )
     torch.set_num_threads(1)
-    rows = []
+    rows = before["rows"]
     for arch in args.encoders:
         for batch_size in args.batch_sizes:
             slow = arch in ("timesformer", "r3d18")
             row = training(arch, args.side, batch_size, args.capacity, 1 if slow else args.turns)
-            rows.append(row)
+            row |= {name: result["machine"][name] for name in ("cpu", "commit", "load_average")}
+            rows = [*(each for each in rows if (each["encoder"], each["batch_size"]) != (arch, batch_size)), row]
             print(
                 f"{arch}, batch {batch_size}: {row['updates_per_s']:.2f} updates/s,"
                 f" {row['env_steps_per_s']:,.0f} env-steps/s, {row['episodes_per_hour']:,.0f} episodes/hour, × "
@@ -208,9 +217,7 @@ def main() -> None:
                 f" {row['plain_replay_mb']:.0f} MB",
                 flush=True,
             )
-            arguments = {name: value for name, value in vars(args).items() if name != "output"}
-            result = {"command": "python benchmarks/video.py", "machine": machine.describe(torch.device("cpu"))}
-            write_json(args.output, result | {"arguments": arguments, "stepping": alone, "rows": rows})
+            write_json(args.output, result | {"rows": rows})
     print(f"Written: {args.output}")
 
 
