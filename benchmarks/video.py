@@ -34,6 +34,18 @@ from torchrl_gpu.policies import SAC, AgentSpace, ClipEncoder, FromClips, Policy
 from torchrl_gpu.training import ClipReplay, Rollout
 
 ENCODERS = ("simple2dcnn", "simple3dcnn", "timesformer", "r3d18")
+COLUMNS = {
+    "encoder": "",
+    "batch_size": "batch",
+    "updates_per_s": "updates/s",
+    "env_steps_per_s": "env-steps/s",
+    "episodes_per_hour": "shifts/hour",
+    "replay_mb": "replay, MB",
+    "plain_replay_mb": "plain replay, MB",
+    "ratio": "× the plain loop",
+    "cpu": "on one core of",
+}
+WHOLE = ("env_steps_per_s", "episodes_per_hour")  # no more digits than tables show
 NUM_ENVS, STEPS, UPDATES, SLICES = 64, 4, 2, 120  # of `dishwashing_video.yaml`
 
 
@@ -193,7 +205,7 @@ def main() -> None:
     keep_freed_memory()
     result: dict[str, Any] = {"command": "python benchmarks/video.py", "machine": machine.describe(torch.device("cpu"))}
     result["arguments"] = {name: value for name, value in vars(args).items() if name != "output"}
-    before = json.loads(args.output.read_text(encoding="utf-8")) if args.output.is_file() else {"rows": []}
+    before = json.loads(args.output.read_text(encoding="utf-8")) if args.output.is_file() else {}
     if "stepping" in before and set(args.encoders) != set(ENCODERS):
         result["stepping"] = before["stepping"]
     else:
@@ -203,11 +215,12 @@ def main() -> None:
             f" {torch.get_num_threads()} threads, {alone['share']:.0%} of copying those clips"
         )
     torch.set_num_threads(1)
-    rows = before["rows"]
+    rows = before["sections"][0]["rows"] if before else []
     for arch in args.encoders:
         for batch_size in args.batch_sizes:
             slow = arch in ("timesformer", "r3d18")
             row = training(arch, args.side, batch_size, args.capacity, 1 if slow else args.turns)
+            row = {name: round(value) if name in WHOLE and value >= 100 else value for name, value in row.items()}
             row |= {name: result["machine"][name] for name in ("cpu", "commit", "load_average")}
             rows = [*(each for each in rows if (each["encoder"], each["batch_size"]) != (arch, batch_size)), row]
             print(
@@ -217,7 +230,8 @@ def main() -> None:
                 f" {row['plain_replay_mb']:.0f} MB",
                 flush=True,
             )
-            write_json(args.output, result | {"rows": rows})
+            section = {"title": "encoders", "columns": COLUMNS, "rows": rows}
+            write_json(args.output, result | {"sections": [section]})
     print(f"Written: {args.output}")
 
 

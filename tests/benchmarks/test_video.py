@@ -42,10 +42,10 @@ def test_rows_that_are_measured_again_take_the_place_of_others(tmp_path: Path, m
         calls.append(words)
     result = json.loads(path.read_text(encoding="utf-8"))
     assert result["stepping"]["clip_frames_per_s"] == 0
-    found = {(row["encoder"], row["batch_size"]): row["turn"] for row in result["rows"]}
+    found = {(row["encoder"], row["batch_size"]): row["turn"] for row in result["sections"][0]["rows"]}
     first = dict.fromkeys(((name, 8) for name in video.ENCODERS if name != "r3d18"), 0)
     assert found == {**first, ("r3d18", 8): 1, ("r3d18", 16): 1}
-    assert all(row["cpu"] for row in result["rows"])
+    assert all(row["cpu"] for row in result["sections"][0]["rows"])
 
 
 def test_where_losses_differ_there_is_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
