@@ -196,7 +196,7 @@ def main() -> None:
     """Measures, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "video.json")
-    parser.add_argument("--encoders", nargs="+", choices=ENCODERS, default=list(ENCODERS))
+    parser.add_argument("--encoders", nargs="*", choices=ENCODERS, default=list(ENCODERS), help="none: stepping alone")
     parser.add_argument("--batch_sizes", nargs="+", type=int, default=[256, 512])
     parser.add_argument("--side", type=int, default=32, help="pixels of the frames that are learnt from")
     parser.add_argument("--capacity", type=int, default=4000, help="transitions of either replay")
@@ -206,7 +206,7 @@ def main() -> None:
     result: dict[str, Any] = {"command": "python benchmarks/video.py", "machine": machine.describe(torch.device("cpu"))}
     result["arguments"] = {name: value for name, value in vars(args).items() if name != "output"}
     before = json.loads(args.output.read_text(encoding="utf-8")) if args.output.is_file() else {}
-    if "stepping" in before and set(args.encoders) != set(ENCODERS):
+    if "stepping" in before and args.encoders and set(args.encoders) != set(ENCODERS):
         result["stepping"] = before["stepping"]
     else:
         result["stepping"] = alone = stepping(256, 64, 10) | {"cpu": result["machine"]["cpu"]}
@@ -216,6 +216,11 @@ def main() -> None:
         )
     torch.set_num_threads(1)
     rows = before["sections"][0]["rows"] if before else []
+
+    def write() -> None:
+        write_json(args.output, result | {"sections": [{"title": "encoders", "columns": COLUMNS, "rows": rows}]})
+
+    write()
     for arch in args.encoders:
         for batch_size in args.batch_sizes:
             slow = arch in ("timesformer", "r3d18")
@@ -230,8 +235,7 @@ def main() -> None:
                 f" {row['plain_replay_mb']:.0f} MB",
                 flush=True,
             )
-            section = {"title": "encoders", "columns": COLUMNS, "rows": rows}
-            write_json(args.output, result | {"sections": [section]})
+            write()
     print(f"Written: {args.output}")
 
 
