@@ -35,6 +35,7 @@ class Kills(Callback):
 
 def main() -> None:
     """A run of twelve updates."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
     workers = EnvWorkers(num_workers=2)
     fit(module(), Path(sys.argv[1]), 12, EpisodeCheckpoint(), workers, Kills(workers, sys.argv[2]))
 

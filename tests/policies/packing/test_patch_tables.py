@@ -119,6 +119,7 @@ def test_pools_that_cannot_be(pool: object, message: str) -> None:
 @pytest.mark.parametrize("orientations", ["fixed", "yaw"])
 def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(orientations: str) -> None:
     """One candidate and one item after the other, in environments that are put into that state."""
+    torch.manual_seed(3)  # gives states in some of which it decides otherwise
     env = environment(orientations=orientations, include=("z_map",))
     tables, shown = tables_of(env), env.reset()
     for _ in range(4):
