@@ -218,6 +218,7 @@ def main() -> None:
     rows = before["sections"][0]["rows"] if before else []
 
     def write() -> None:
+        rows.sort(key=lambda row: (ENCODERS.index(row["encoder"]), row["batch_size"]))
         write_json(args.output, result | {"sections": [{"title": "encoders", "columns": COLUMNS, "rows": rows}]})
 
     write()
