@@ -404,13 +404,11 @@ class EpisodeCheckpoint(Checkpoint):
         """
         more = problem is not None and not isinstance(problem, OSError)
         failed, ends = any_of_all(trainer, problem is not None, more)
+        if problem is not None and more:
+            raise problem
         if ends:
-            raise (
-                problem
-                if problem is not None and more
-                else RuntimeError(
-                    "EpisodeCheckpoint: want all processes to save; got another one that failed, see what it says"
-                )
+            raise RuntimeError(
+                "EpisodeCheckpoint: want all processes to save; got another one that failed, see what it says"
             )
         return not failed
 

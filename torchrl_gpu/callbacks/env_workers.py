@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from torchrl_gpu import arguments
-from torchrl_gpu.envs.workers.pool import WorkerPool
+from torchrl_gpu.envs.workers.pool import Transport, WorkerPool
 from torchrl_gpu.training.collect.rollout import Rollout
-
-TRANSPORTS = ("processes", "ray")
 
 
 class EnvWorkers(Callback):
@@ -34,7 +32,7 @@ class EnvWorkers(Callback):
     def __init__(self, num_workers: int = 2, transport: str = "processes", threads: int = 1) -> None:
         where = type(self).__name__
         self.num_workers = arguments.whole(where, "num_workers", num_workers, 1, 4096)
-        self.transport = arguments.choice(where, "transport", transport, TRANSPORTS)
+        self.transport = arguments.choice(where, "transport", transport, get_args(Transport))
         self.threads = arguments.whole(where, "threads", threads, 1, 4096)
         self.pool: WorkerPool | None = None
 

@@ -70,6 +70,8 @@ class CheckpointMirror(Callback):
         Raises:
             ValueError: The storage cannot be read: a run that is to go on must not begin anew.
         """
+        if any(find_checkpoints(folder)):
+            return  # of a folder that may be read alone
         with _one_at_a_time(folder):
             if not any(find_checkpoints(folder)):
                 for path in fetch(self.storage, folder):
