@@ -79,7 +79,17 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = _checkpoint(Path(folder))
-        command = [sys.executable, "-m", "torchrl_gpu.cli", "serve-policy", str(checkpoint), "--port", "0"]
+        command = [
+            sys.executable,
+            "-m",
+            "torchrl_gpu.cli",
+            "serve-policy",
+            str(checkpoint),
+            "--port",
+            "0",
+            "--threads",
+            "1",
+        ]
         with subprocess.Popen([*command, "--device", "cpu"], stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None

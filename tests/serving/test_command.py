@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load, save
 
 from tests.policies import checkpoints
@@ -44,6 +45,28 @@ def test_the_page_shows_requests_where_that_is_asked_for(
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
     with pytest.raises(ValueError, match=f"page is {bool(words)}"):
         command.main([str(path), "--device", "cpu", *words])
+
+
+@pytest.mark.parametrize(("words", "wanted"), [([], 3), (["--threads", "2"], 2)])
+def test_threads_of_a_pass_are_torchs_where_none_are_asked_for(
+    words: list[str], wanted: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_num_threads()
+    path, _ = checkpoints.saved(tmp_path, "SAC washes")
+    monkeypatch.setattr("torchrl_gpu.serving.server.policy_server", lambda *_, **__: 1 / 0)
+    torch.set_num_threads(3)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            command.main([str(path), "--device", "cpu", *words])
+        assert torch.get_num_threads() == wanted
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_threads_of_a_pass_are_at_least_one(tmp_path: Path) -> None:
+    path, _ = checkpoints.saved(tmp_path, "SAC washes")
+    with pytest.raises(ValueError, match="threads must be at least 1; got 0"):
+        command.main([str(path), "--threads", "0"])
 
 
 def test_what_cannot_be_served_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

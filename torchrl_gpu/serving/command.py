@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 
+from torchrl_gpu import arguments
 from torchrl_gpu.cli.options import check_checkpoint_path
 from torchrl_gpu.cli.subcommands import OneLineParser
 from torchrl_gpu.play.command import TOKEN_VARIABLES, add_address, until_told_to_end
@@ -16,10 +17,15 @@ def main(argv: list[str]) -> None:
     """Serves until an interrupt or SIGTERM."""
     args = _parser().parse_args(argv)
     check_checkpoint_path(args.checkpoint)
+    threads = None if args.threads is None else arguments.whole(WHERE, "threads", args.threads, 1, 4096)
     with until_told_to_end() as ending, ending.at_once():
+        import torch
+
         from torchrl_gpu.policies import load_policy
         from torchrl_gpu.serving.server import policy_server
 
+        if threads is not None:
+            torch.set_num_threads(threads)
         policy = load_policy(args.checkpoint, args.device)
         names = ("max_rows", "wait_ms", "max_body_mib", "page", "host", "port", "token", "max_clients")
         options = {name: getattr(args, name) for name in names}
@@ -42,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--max_rows", type=int, default=256, help="observations of a message, and of a forward pass")
     add("--wait_ms", type=float, default=0.0, help="that a request may wait for others to be decided with")
     add("--max_body_mib", type=float, default=4.0, help="largest message")
+    add("--threads", type=int, help="that a forward pass takes on a CPU; torch's number where not given")
     add("--page", action="store_true", help="let the page show what the policy saw and did last")
     add_address(parser, "lets clients in")
     return parser
