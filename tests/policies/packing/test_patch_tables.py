@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.items import RandomBoxes
+from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
 from torchrl_gpu.policies import AgentSpace, PatchTables
+from torchrl_gpu.policies.packing import expectation
 from torchrl_gpu.policies.packing.expectation import ExpectedPlacement
 from torchrl_gpu.policies.packing.patch_tables import NEVER
 
@@ -116,15 +120,20 @@ def test_pools_that_cannot_be(pool: object, message: str) -> None:
         PatchTables(AgentSpace.of(environment(bin_size=(1.2, 0.8, 1.0), resolution=(12, 8))), ["2x2"], pool=pool)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("orientations", ["fixed", "yaw"])
-def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(orientations: str) -> None:
+@pytest.mark.parametrize(
+    ("orientations", "items"),
+    [("fixed", RandomBoxes(1, 3)), ("yaw", RandomBoxes(1, 3)), ("fixed", CutBoxes(1, 3, pool=None))],
+    ids=["fixed", "yaw", "cut"],
+)
+def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(orientations: str, items: object) -> None:
     """One candidate and one item after the other, in environments that are put into that state."""
     torch.manual_seed(3)  # gives states in some of which it decides otherwise
-    env = environment(orientations=orientations, include=("z_map",))
+    env = environment(orientations=orientations, items=items, include=("z_map",))
     tables, shown = tables_of(env), env.reset()
     for _ in range(4):
         shown = env.step_and_maybe_reset(env.rand_action(shown))[1]
-    policy = ExpectedPlacement(env, tables, candidates=5)
+    policy = ExpectedPlacement(env, tables, candidates=5, sequences=300)
+    counts = None if isinstance(items, RandomBoxes) else counted(env, 300)
     chosen = policy(shown.clone())["action"]
     state, values = env.state_dict(), values_in(tables, shown)
     changed = 0
@@ -138,14 +147,62 @@ def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(ori
             heightmap, ahead = after["box_heightmap"][row].expand(27, -1, -1).contiguous(), 0.0
             made = env.restore(TensorDict({"box_heightmap": heightmap, "item_id": torch.arange(27)[:, None]}, [27]))
             best = torch.where(made["action_mask"], values_in(tables, made), -torch.inf).amax(1)
-            ahead = torch.where(made["action_mask"].any(1), best, 0.0).mean().item()
+            each = torch.where(made["action_mask"].any(1), best, 0.0)
+            ahead = each.mean().item() if counts is None else (each * following(counts, shown[row])).sum().item()
             scores[action] = after["reward"][row].item() + ahead
-        assert chosen[row].item() == max(scores, key=lambda each: scores[each])
+        assert scores[chosen[row].item()] > max(scores.values()) - 1e-4  # some are worth the same but for rounding
         changed += chosen[row].item() != values[row].argmax().item()
     assert changed > 0
 
 
+def counted(env: PackingEnv, sequences: int) -> Tensor:
+    """How often (fill, item, next item) stood in sequences, one after the other."""
+    cut: Any = env.item_sequences
+    counts = torch.zeros(12, 27, 27)
+    which = torch.arange(sequences)
+    for row in cut.rows(cut.begin(expectation._SEED, which, 0 * which)).tolist():
+        came = 0
+        for last, after in pairwise(row):
+            if after < 0:
+                break
+            came += round(env.catalogue.volume[last].item())
+            counts[12 * came // 125, last, after] += 1
+    return counts
+
+
+def following(counts: Tensor, shown: TensorDictBase) -> Tensor:
+    """Shares (27,) of next items where one item is visible."""
+    last = shown["item_id"].item()
+    came = round(125 * shown["utilization"].item()) + math.prod(shown["item_size"][0, 0, :3].round().tolist())
+    here = counts[int(12 * came // 125)]
+    found = here[last] + 20 * here.sum(0) / here.sum()
+    return found / found.sum()
+
+
+@pytest.mark.parametrize("order", ["layers", "stack"])
+def test_next_items_are_counted_as_the_reference_cuts(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pair's share beside the one in a pool cut in NumPy."""
+    monkeypatch.setattr(expectation, "_PRIOR", 1e-6)
+    env = environment(items=CutBoxes(1, 3, order, pool=None))
+    shares = expectation.shares_of_next(env, 30_000)
+    torch.testing.assert_close(shares.sum(2), torch.ones(12, 27))
+    row = {tuple(sides.tolist()): i for i, sides in enumerate(env.item_sizes[:, 0, :3].round().long())}
+    found = torch.zeros(12, 27, 27)
+    for episode in CutBoxes(1, 3, order, pool=12_000, seed=7).cut(env.bin):
+        came = 0
+        for (_, last), (_, after) in pairwise(episode):
+            came += math.prod(last)
+            found[12 * came // 125, row[last], row[after]] += 1
+    number = found.sum(2)
+    often = number > 200
+    assert int(often.sum()) > 40
+    wanted = found / number[..., None].clamp_min(1)
+    most = torch.maximum(wanted, shares)
+    off = (shares - wanted).abs() / (most * (1 - most) / number[..., None].clamp_min(1)).sqrt().clamp_min(1e-3)
+    assert float(off[often].max()) < 6
+
+
 def test_what_cannot_be_expected() -> None:
     env = environment(items="cut", include=("z_map",))
-    with pytest.raises(ValueError, match="ExpectedPlacement: want an environment of RandomBoxes"):
+    with pytest.raises(ValueError, match="ExpectedPlacement: want an environment of RandomBoxes or, without a pool"):
         ExpectedPlacement(env, tables_of(env))
