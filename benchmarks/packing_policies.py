@@ -8,7 +8,7 @@ values, at the cost of one; `--with_shipped` adds runs to those that ship alread
 the 2,000 sequences of the protocol's fixed suite, which nothing trained on: packed in a batch, and a few alone for the
 time of one decision. ROWS are the `rows.json` of the `benchmarks/equal_time.py` runs, in the same order: the curve of
 the first, and where each ended. `--visible` packs the same sequences where K boxes are there to choose from, and
-`--expecting`, of protocols with independent items, the first CASES once more one item ahead. `--bins` packs bins of
+`--expecting` the first CASES once more one item ahead. `--bins` packs bins of
 other floors, X × Y cells, of which nothing was trained, and has two rules pack the same. Each call replaces the rows of
 what it measured.
 """
@@ -63,7 +63,7 @@ TRAINED = {
 }
 AHEAD = {
     "protocol": "protocol",
-    "utilization": "one item ahead, exactly",
+    "utilization": "one item ahead",
     "alone": "policy alone, same sequences",
     "candidates": "candidates",
     "sequences": "sequences",

@@ -89,8 +89,8 @@ def _parser() -> argparse.ArgumentParser:
         "--candidates",
         type=int,
         metavar="M",
-        help="policies of afterstate values play once more, the M best placements by the exact expectation of the next"
-        " item; of protocols with independent items",
+        help="policies of afterstate values play once more, the M best placements by what the next item is expected to"
+        " be worth there",
     )
     add("--device", default="auto", help="where all of it runs")
     add("--output", type=Path, help="JSON with the table, every utilization and what decided them")
