@@ -59,8 +59,8 @@ FAULTS: list[Mutant] = [
     ),
     mutant(
         "the_best_is_no_broken_one",
-        "if (broken := not_finite(pl_module)) is not None:",
-        "if replay and (broken := not_finite(pl_module)) is not None:",
+        "broken = not_finite(pl_module)",
+        "broken = not_finite(pl_module) if replay else None",
         _DIVERGED,
         k="never",
     ),

@@ -20,8 +20,8 @@ TRAINING: list[Mutant] = [
     ),
     mutant(
         "newest_whole_is_found",
-        "at if newest is None else max(newest, at)",
-        "at if newest is None else min(newest, at)",
+        "for *_, path in sorted(whole, reverse=True):",
+        "for *_, path in sorted(whole):",
         "callbacks/test_checkpoint.py",
         k="another or torn or newest",
     ),

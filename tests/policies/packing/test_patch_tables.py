@@ -133,7 +133,11 @@ def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(ori
     for _ in range(4):
         shown = env.step_and_maybe_reset(env.rand_action(shown))[1]
     policy = ExpectedPlacement(env, tables, candidates=5, sequences=300)
-    counts = None if isinstance(items, RandomBoxes) else counted(env, 300)
+    counts = None
+    if isinstance(items, CutBoxes):
+        counts = counted(env, 300)
+        shares = policy._shares_after(shown["item_id"][:, 0], shown["utilization"])
+        torch.testing.assert_close(shares, torch.stack([following(counts, each) for each in shown.unbind(0)]))
     chosen = policy(shown.clone())["action"]
     state, values = env.state_dict(), values_in(tables, shown)
     changed = 0
