@@ -398,9 +398,10 @@ def test_a_torn_one_is_passed_over_in_one_line(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
     (older,) = folder.glob("episodes-*.ckpt")
     whole = last(tmp_path).read_bytes()
-    for spoil in (
-        lambda: last(tmp_path).write_bytes(whole[:5000]),
-        lambda: os.truncate(parts_of(last(tmp_path))[0], 100),
+    part = parts_of(last(tmp_path))[0]
+    for spoil, said in (
+        (lambda: last(tmp_path).write_bytes(whole[:5000]), "last"),
+        (lambda: os.truncate(part, 100), f"{part.name} of {part.stat().st_size} bytes; got 100 bytes"),
     ):
         last(tmp_path).write_bytes(whole)
         spoil()
@@ -408,7 +409,7 @@ def test_a_torn_one_is_passed_over_in_one_line(tmp_path: Path) -> None:
         assert found == older
         assert len(torn) == 1
         assert "\n" not in torn[0]
-        assert "last" in torn[0]
+        assert said in torn[0]
     callback, runner = saver(1), trainer(tmp_path)
     assert callback.find(runner) == older
     older.unlink()
