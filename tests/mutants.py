@@ -120,6 +120,7 @@ def _become_pytest(tree: Path, arguments: list[str], output: int) -> NoReturn:
 def preload() -> None:
     """Imports what takes seconds, so that every run of tests, a fork of this process, has it at once."""
     os.environ["OMP_NUM_THREADS"] = "1"
+    sys.path[:] = [each for each in sys.path if Path(each).resolve() != ROOT / "tests"]  # whose `examples` is another
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
