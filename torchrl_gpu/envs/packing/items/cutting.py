@@ -172,10 +172,11 @@ class CutSequences(ItemSequences):
         finished, cuts = before + int(is_whole), before
         counter = torch.arange(2 * self.steps, device=device)
         drawn = draw_bits(key, counter[:, None]).view(self.steps, 2, rows, 1).unbind()
-        for step, draws in enumerate(drawn):
+        for step, (axis_draw, length_draw) in enumerate(drawn):
             here = following.gather(1, before)
             box = boxes.gather(1, here[..., None].expand(-1, 1, 6))[:, 0]  # (B, 6): corner and size
-            first, second, cuttable = self._parts(box, *draws, self.steps - step <= most - 1 - cuts)
+            must = self.steps - step <= most - 1 - cuts
+            first, second, cuttable = self._parts(box, axis_draw, length_draw, must)
             is_cut = cuttable & (here < end)
             parts = torch.stack([first, second], 1)  # (B, 2, 6)
             is_long = (parts[..., 3:] > self.max_side).any(2)  # (B, 2)
