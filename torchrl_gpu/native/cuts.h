@@ -7,7 +7,7 @@
 #include <vector>
 
 struct Cuts {
-    int64_t whole[3], min_side, max_side, by_layers, most, rounds;
+    int64_t whole[3], min_side, max_side, by_layers, most, turns;  // rounds of a stack, steps of layers
 };
 
 struct CutPiece {
@@ -26,17 +26,58 @@ static inline uint64_t drawn(uint32_t mixed_key, int64_t counter) {
     return mixed(mixed_key ^ mixed(uint32_t(counter) + 0x9E3779B9u));
 }
 
-// The boxes in the order of arrival; `pieces` keeps its memory from one call to the next.
-static void cut_whole(const Cuts& c, int64_t key, std::vector<CutPiece>& pieces) {
+static inline int long_axes(const Cuts& c, const CutPiece& box, int* axes) {
+    int number = 0;
+    for (int axis = 0; axis < 3; axis++)
+        if (box.size[axis] > c.max_side) axes[number++] = axis;
+    return number;
+}
+
+// Layers, see CutSequences. A walk keeps at the front of `waiting` the boxes that stay in the list.
+static void cut_layers(const Cuts& c, int64_t key, std::vector<CutPiece>& pieces, std::vector<CutPiece>& waiting) {
+    const uint32_t mixed_key = mixed(uint32_t(key));
+    int axes[3];
+    const CutPiece bin = {{0, 0, 0}, {c.whole[0], c.whole[1], c.whole[2]}, 0.0, 0};
+    pieces.clear(), waiting.clear();
+    (long_axes(c, bin, axes) ? waiting : pieces).push_back(bin);
+    for (int64_t step = 0, cuts = 0; !waiting.empty();) {
+        size_t stay = 0;
+        for (size_t i = 0; i < waiting.size(); i++, step++) {
+            const int number = long_axes(c, waiting[i], axes);
+            const int axis = axes[drawn(mixed_key, 2 * step) * number >> 32];
+            const int64_t side = waiting[i].size[axis];
+            const bool must = c.turns - step <= c.most - 1 - cuts;
+            const int64_t lengths = must ? side - 2 * c.min_side + 1 : side;
+            const int64_t length = (must ? c.min_side : 1) + int64_t(drawn(mixed_key, 2 * step + 1) * lengths >> 32);
+            if (std::min(length, side - length) < c.min_side) {
+                waiting[stay++] = waiting[i];
+                continue;
+            }
+            cuts++;
+            const int64_t low = axis == 2 ? side - length : length;
+            CutPiece first = waiting[i], second = waiting[i];
+            first.size[axis] = low;
+            second.corner[axis] += low;
+            second.size[axis] = side - low;
+            for (const CutPiece& part : {first, second}) (long_axes(c, part, axes) ? waiting : pieces).push_back(part);
+            if (++i < waiting.size()) waiting[stay++] = waiting[i];
+        }
+        waiting.resize(stay);
+    }
+    std::stable_sort(pieces.begin(), pieces.end(),
+                     [](const CutPiece& a, const CutPiece& b) { return a.corner[2] < b.corner[2]; });
+}
+
+// A stack.
+static void cut_stack(const Cuts& c, int64_t key, std::vector<CutPiece>& pieces) {
     const uint32_t mixed_key = mixed(uint32_t(key));
     pieces.clear();
     pieces.push_back({{0, 0, 0}, {c.whole[0], c.whole[1], c.whole[2]}, 0.0, 0});
-    for (int64_t turn = 0; turn < c.rounds; turn++) {
+    for (int64_t turn = 0; turn < c.turns; turn++) {
         const int64_t width = pieces.size();
         for (int64_t s = 0; s < width; s++) {
-            int axes[3], number = 0;
-            for (int axis = 0; axis < 3; axis++)
-                if (pieces[s].size[axis] > c.max_side) axes[number++] = axis;
+            int axes[3];
+            const int number = long_axes(c, pieces[s], axes);
             if (!number) continue;
             const int64_t counter = 2 * (turn * c.most + s);
             const int axis = axes[drawn(mixed_key, counter) * number >> 32];
@@ -50,12 +91,11 @@ static void cut_whole(const Cuts& c, int64_t key, std::vector<CutPiece>& pieces)
             pieces.push_back(second);
         }
     }
-    for (auto& each : pieces) each.early = (double(drawn(mixed_key, each.number + 2 * c.rounds * c.most)) + 0.5) / 4294967296.0;
+    for (auto& each : pieces) each.early = (double(drawn(mixed_key, each.number + 2 * c.turns * c.most)) + 0.5) / 4294967296.0;
     std::sort(pieces.begin(), pieces.end(), [](const CutPiece& a, const CutPiece& b) {
         if (a.corner[2] != b.corner[2]) return a.corner[2] < b.corner[2];
         return a.early != b.early ? a.early > b.early : a.number < b.number;
     });
-    if (c.by_layers) return;
     for (size_t i = 0; i < pieces.size(); i++) {
         CutPiece& box = pieces[i];
         double least = 1.0;
@@ -71,6 +111,14 @@ static void cut_whole(const Cuts& c, int64_t key, std::vector<CutPiece>& pieces)
     std::sort(pieces.begin(), pieces.end(), [](const CutPiece& a, const CutPiece& b) {
         return a.early != b.early ? a.early > b.early : a.number < b.number;
     });
+}
+
+// The boxes in the order of arrival; both keep their memory from one call to the next.
+static void cut_whole(const Cuts& c, int64_t key, std::vector<CutPiece>& pieces, std::vector<CutPiece>& waiting) {
+    if (c.by_layers)
+        cut_layers(c, key, pieces, waiting);
+    else
+        cut_stack(c, key, pieces);
 }
 
 // Corners, sizes and catalogue rows of a sequence, of `most` places each; only the rows where the others are null.

@@ -87,7 +87,8 @@ def cut_boxes(key: Tensor, cuts: Sequence[int]) -> tuple[Tensor, Tensor]:
 
     Args:
         key: (B,) int64.
-        cuts: Sides of the bin, smallest and largest side of a box, 1 for layers, most boxes T, rounds of cuts.
+        cuts: Sides of the bin, smallest and largest side of a box, 1 for layers, most boxes T, rounds of cuts or, for
+            layers, steps.
 
     Returns:
         Corners (B, T, 3), 0 behind the last box, and places in the catalogue (B, T), −1 there; int64.

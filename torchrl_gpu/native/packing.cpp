@@ -348,9 +348,9 @@ void cut_boxes(const int64_t* cuts, const int64_t* key, int64_t rows, int64_t th
     const Cuts& c = *reinterpret_cast<const Cuts*>(cuts);
     const int64_t parts = std::min<int64_t>(rows, 4 * threads), size = (rows + parts - 1) / std::max<int64_t>(parts, 1);
     spread(parts, threads, [&](int64_t part) {
-        std::vector<CutPiece> pieces;
+        std::vector<CutPiece> pieces, waiting;
         for (int64_t n = part * size; n < std::min((part + 1) * size, rows); n++) {
-            cut_whole(c, key[n], pieces);
+            cut_whole(c, key[n], pieces, waiting);
             lay_cuts(c, pieces, corner + 3 * n * c.most, out + n * c.most);
         }
     });
@@ -361,13 +361,13 @@ void cut_boxes(const int64_t* cuts, const int64_t* key, int64_t rows, int64_t th
 void cut_items(const int64_t* cuts, const int64_t* key, const int64_t* position, int64_t rows, int64_t places,
                int64_t* kept_key, int64_t* last, int64_t* kept, int64_t* out) {
     const Cuts& c = *reinterpret_cast<const Cuts*>(cuts);
-    std::vector<CutPiece> pieces;
+    std::vector<CutPiece> pieces, waiting;
     for (int64_t n = 0; n < rows; n++) {
         int64_t way = last[n] & 1;
         if (kept_key[2 * n + way] != key[n]) way = 1 - way;
         int64_t* sequence = kept + (2 * n + way) * c.most;
         if (kept_key[2 * n + way] != key[n]) {
-            cut_whole(c, key[n], pieces);
+            cut_whole(c, key[n], pieces, waiting);
             lay_cuts(c, pieces, nullptr, sequence);
             kept_key[2 * n + way] = key[n];
         }

@@ -27,7 +27,7 @@ SUITE_SEED = 2_000_003  # decides the sequences of every suite; training never p
 SUITE_EPISODES = 2000
 SUITE_HASHES = {
     "rs": "1f7f5ad59cd1a283bc871d09da2667cb502c68ce1c4715d5347e01408774322c",
-    "cut1": "6f949c5d82b9e75e6ed0036db3af85ccb8e012e3d5298b36acace85368cf94a4",
+    "cut1": "10cb4b8ca602d82b17cdd3d0ead8ee3aa16d035e45af2d8b5a1d90fae2f31df6",
     "cut2": "a7192989fb2930309a12baee1109d0b865e429ed8031eb0c2a7b70bdcddab25f",
     "discrete125": "9598dfc4c72e0be74ad70b00f9eee0f3104dbd8b36f71a9a8ec7f159e7f6045a",
     "free125": "9598dfc4c72e0be74ad70b00f9eee0f3104dbd8b36f71a9a8ec7f159e7f6045a",

@@ -94,13 +94,14 @@ class RandomBoxes(ItemSource):
 class CutBoxes(ItemSource):
     """Boxes cut from a full bin, so that packing all of it is possible: the optimum is 100%.
 
-    A piece with a side above `max_side` is cut across a random such side until there is none.
+    A piece with a side above `max_side` is cut across a random such side until there is none, see `CutSequences`.
 
     Args:
         min_side: Smallest side, cells.
         max_side: Largest side, cells; at least 2·min_side − 1, or some sides could not be cut.
-        order: "layers" (by height of the piece's base, CUT-1) or "stack" (a piece follows those that it stands on,
-            otherwise at random, CUT-2). Zhao et al., AAAI 2021.
+        order: "layers" (by height of the piece's base, equal ones as they were finished, by the walk of the released
+            generator: CUT-1) or "stack" (a piece follows those that it stands on, otherwise at random, CUT-2). Zhao et
+            al., AAAI 2021.
         pool: Sequences cut at construction; episodes draw from them. None cuts each episode its own, on the device.
         seed: Decides the pool; without one the environment's seed decides all.
     """
@@ -145,8 +146,9 @@ class CutBoxes(ItemSource):
                 f"CutBoxes: bin, max_side and pool must come to at most {MOST_PIECES:,} boxes; got at least {least:,}"
             )
         rng = np.random.default_rng(self.seed)
-        ordered = _by_layers if self.order == "layers" else _by_stack
-        return [ordered(self._pieces(whole, rng), rng) for _ in range(self.pool)]
+        if self.order == "layers":
+            return [self._layers(whole, rng) for _ in range(self.pool)]
+        return [_by_stack(self._pieces(whole, rng), rng) for _ in range(self.pool)]
 
     def fresh(self, bin_: Bin, num_items: int) -> CutSequences:
         """Sequences without a pool: each is cut when it is asked for."""
@@ -171,6 +173,31 @@ class CutBoxes(ItemSource):
             raise ValueError(f"CutBoxes: the bin must be at least {self.min_side} cells a side; got {whole}")
         return whole
 
+    def _layers(self, whole: Cells, rng: np.random.Generator) -> list[tuple[Cells, Cells]]:
+        """As `CutSequences` cuts layers, however many steps it takes."""
+        done: list[tuple[Cells, Cells]] = []
+        waiting: list[tuple[Cells, Cells]] = []
+        (waiting if max(whole) > self.max_side else done).append(((0, 0, 0), whole))
+        while waiting:
+            stay, i = [], 0
+            while i < len(waiting):  # which grows
+                corner, size = waiting[i]
+                long = [axis for axis in range(3) if size[axis] > self.max_side]
+                axis = long[int(rng.random() * len(long))]
+                length = 1 + int(rng.random() * size[axis])
+                i += 1
+                if min(length, size[axis] - length) < self.min_side:
+                    stay.append((corner, size))
+                    continue
+                low = size[axis] - length if axis == 2 else length
+                for start, extent in ((0, low), (low, size[axis] - low)):
+                    part = _replaced(corner, axis, corner[axis] + start), _replaced(size, axis, extent)
+                    (waiting if max(part[1]) > self.max_side else done).append(part)
+                stay += waiting[i : i + 1]  # the next one is passed over
+                i += 1
+            waiting = stay
+        return sorted(done, key=lambda piece: piece[0][2])
+
     def _pieces(self, whole: Cells, rng: np.random.Generator) -> list[tuple[Cells, Cells]]:
         done: list[tuple[Cells, Cells]] = []
         open_: list[tuple[Cells, Cells]] = [((0, 0, 0), whole)]
@@ -191,11 +218,6 @@ def _replaced(values: Cells, axis: int, value: int) -> Cells:
     out = list(values)
     out[axis] = value
     return out[0], out[1], out[2]
-
-
-def _by_layers(pieces: list[tuple[Cells, Cells]], rng: np.random.Generator) -> list[tuple[Cells, Cells]]:
-    shuffled = [pieces[i] for i in rng.permutation(len(pieces))]
-    return sorted(shuffled, key=lambda piece: piece[0][2])
 
 
 def _by_stack(pieces: list[tuple[Cells, Cells]], rng: np.random.Generator) -> list[tuple[Cells, Cells]]:
