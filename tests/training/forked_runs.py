@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+import traceback
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,7 @@ from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.cli import lightning_cli  # noqa: F401
 from torchrl_gpu.training.checkpoint_files import newest_checkpoint
 
+ROOT = Path(__file__).parents[2]
 UPDATES = 12
 SAVER = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 1, most_share: null}}"
 NO_REPLAY = ("ppo_packing.yaml", "ppo_marine.yaml", "packing.yaml", "bc.yaml")
@@ -59,7 +65,7 @@ def run(
     kill_after_s: float | None = None,
     killed_when_saved: int | None = None,
 ) -> tuple[int, float]:
-    """Runs a command line in a fork of this process.
+    """Runs a command line in a fork of a process that has imported what takes seconds, and has run nothing itself.
 
     Args:
         args: For `lightning`.
@@ -71,6 +77,33 @@ def run(
     Returns:
         Its status, as `subprocess` gives it, −9 where it was killed; and the seconds that it took.
     """
+    forks = _forks()
+    assert forks.stdin is not None
+    assert forks.stdout is not None
+    forks.stdin.write(json.dumps([args, str(inputs), str(log), kill_after_s, killed_when_saved]) + "\n")
+    forks.stdin.flush()
+    status, seconds = json.loads(forks.stdout.readline())
+    return status, seconds
+
+
+@cache
+def _forks() -> subprocess.Popen[str]:
+    """The process that forks; it ends when this one does, with its input."""
+    command = [sys.executable, "-m", __name__]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def main() -> None:
+    """Answers each line of arguments of `_forked` with a line of what it returns."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # nothing else that is printed is an answer
+    for line in sys.stdin:
+        print(json.dumps(_forked(*json.loads(line))), file=answers, flush=True)
+
+
+def _forked(
+    args: list[str], inputs: str, log: str, kill_after_s: float | None, killed_when_saved: int | None
+) -> tuple[int, float]:
     begun = time.monotonic()
     child = os.fork()
     if child == 0:
@@ -83,6 +116,8 @@ def run(
             if killed_when_saved is not None:
                 _die_when_saved(killed_when_saved)
             status = int(cli.main(args, "lightning") or 0)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)
     timer = threading.Timer(kill_after_s, os.kill, (child, signal.SIGKILL)) if kill_after_s is not None else None
@@ -137,3 +172,7 @@ def rows(path: Path) -> list[dict[str, str]]:
     lines = path.read_text(encoding="utf-8").split("\n")
     found = list(csv.DictReader(lines[:-1]))
     return [{name: value for name, value in row.items() if value} for row in found]
+
+
+if __name__ == "__main__":
+    main()
