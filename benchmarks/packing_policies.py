@@ -119,7 +119,7 @@ def ship(name: str, paths: list[Path], rows: list[Path], patches: str, cases: in
     loaded, tables = runs[0], mean_of([*(_tables_of(each) for each in runs), *earlier])
     curves = [json.loads(each.read_text(encoding="utf-8")) for each in rows]
     curve, ends = curves[0], [f"{100 * each[-1]['value']:.1f}" for each in curves]
-    ends = [*filter(None, [before.get("each")]), *ends]
+    ends = [*([before["each"] or "–"] if before else []), *ends]
     options = " ".join(filter(None, [OPTIONS[name], LARGE if patches == "large" else ""]))
     marks = " ".join(f"{each['minutes']:g}" for each in curve)
     command = f"python benchmarks/equal_time.py {name} --config packing.yaml --table curves --episodes 2000"

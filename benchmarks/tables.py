@@ -142,11 +142,10 @@ def _rates(section: dict[str, Any]) -> str:
 
 
 def listed(section: dict[str, Any]) -> str:
-    """The columns that a section names, of its rows."""
+    """The columns that a section names, of its rows; options that are longer than a table are told as such."""
     keys = section["columns"]
-    return _table(
-        [list(keys.values()), *([_figure(row[key]) if key in row else "" for key in keys] for row in section["rows"])]
-    )
+    lines = [[_figure(row[key]) if key in row else "" for key in keys] for row in section["rows"]]
+    return _table([list(keys.values()), *([_short(cell) for cell in line] for line in lines)])
 
 
 def _how_fast() -> str:
@@ -303,6 +302,11 @@ def _table(lines: list[list[str]]) -> str:
 
 def _figure(value: str | float) -> str:
     return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+
+
+def _short(cell: str) -> str:
+    options = cell.count("--")
+    return cell if options < 7 else f"{options} options, see the row in `benchmarks/results`"
 
 
 def _rate(value: float) -> str:

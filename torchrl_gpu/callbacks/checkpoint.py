@@ -76,8 +76,8 @@ class EpisodeCheckpoint(Checkpoint):
         every_n_minutes: Minutes between checkpoints.
         monitor: Name of a logged value, such as "val/utilization", of which the best checkpoint is kept.
         mode: Whether the largest ("max") or the smallest ("min") value is best.
-        most_share: Of the time of training that saving may take: a checkpoint that is due waits until the last one has
-            paid for itself. None saves whenever it is due. The first and the last one never wait.
+        most_share: Of the time of training that saving may take: a checkpoint that is due waits until those before it
+            have paid for themselves. None saves whenever it is due. The first, the best and the last never wait.
         name: Of checkpoints by episodes, updates or minutes: "sac_video" makes them `sac_video_epN.ckpt`, or
             `sac_video_upN.ckpt` by updates. None calls them `episodes-N.ckpt` or `updates-N.ckpt`.
     """
@@ -392,8 +392,8 @@ class EpisodeCheckpoint(Checkpoint):
                 old.unlink(missing_ok=True)
             if self.committed is not None:
                 self.committed(entry, path, parts)
-        took = time.monotonic() - begun
-        self._owed_until = 0.0 if self.most_share is None else time.monotonic() + took / self.most_share
+        if self.most_share is not None:  # what `best.ckpt` takes adds to what is owed already
+            self._owed_until = max(self._owed_until, begun) + (time.monotonic() - begun) / self.most_share
         return saved
 
     def _all_wrote(self, trainer: Trainer, problem: Exception | None) -> bool:
