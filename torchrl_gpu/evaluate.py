@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--device", default="auto", help="where all of it runs")
     add("--output", type=Path, help="JSON with the tables and what decided them")
     add = parser.add_argument_group("irregular packing").add_argument
-    methods = ("random", "dbl", "hm", "waste", "worker", "manager", "both")
+    methods = ("random", "dbl", "hm", "waste", "values", "worker", "manager", "both")
     add("--sets", nargs="+", choices=("easy", "hard"), help="of objects; both, or neither with --meshes")
     add("--shapes", nargs="+", help="kinds of objects in the set hard")
     add("--meshes", type=Path, help="folder of mesh files: one more set")

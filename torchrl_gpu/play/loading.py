@@ -12,13 +12,14 @@ from torchrl_gpu.cli.options import resolve_configs
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.evaluation.suite import Suite
-from torchrl_gpu.policies.packing.irregular_baselines import RULE
+from torchrl_gpu.policies.packing.irregular_baselines import RULE, VALUES
 from torchrl_gpu.policies.packing.pretrained import pretrained_for
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training.data import suite_of
 
 PREFERRED = (
     "pretrained",
+    VALUES,
     RULE,
     "heightmap minimisation",
 )  # who plays without a checkpoint, where there are such baselines

@@ -20,14 +20,23 @@ from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.items import HARD_SHAPES, easy, hard
 from torchrl_gpu.evaluation.reports import print_whole
-from torchrl_gpu.policies.packing.irregular_baselines import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
+from torchrl_gpu.policies.packing.irregular_baselines import (
+    BOTH,
+    DEEPEST,
+    LESS_WASTE,
+    MANAGER,
+    RANDOM,
+    RULE,
+    VALUES,
+    WORKER,
+)
 from torchrl_gpu.policies.policy import Policy
 
 if TYPE_CHECKING:
     from torchrl_gpu.evaluation.packing.suite import PackingSuite  # which offers these tables
 
 METHODS = {"random": RANDOM, "dbl": DEEPEST, "hm": RULE, "waste": LESS_WASTE}
-METHODS |= {"worker": WORKER, "manager": MANAGER, "both": BOTH}
+METHODS |= {"values": VALUES, "worker": WORKER, "manager": MANAGER, "both": BOTH}
 UNTRAINED = "No --ckpt_path: the rows of the learned methods are left out; untrained networks repeat the rules."
 NO_CHOICE = "K = 0: one object is shown, in box order, and passed over if it fits nowhere; no manager."
 

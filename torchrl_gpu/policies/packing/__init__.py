@@ -11,6 +11,7 @@ from torchrl_gpu.policies.packing.heuristics import (
 )
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker, PackerNetworks
 from torchrl_gpu.policies.packing.maximal_spaces import BoundaryRule, OnlineBinPacking
+from torchrl_gpu.policies.packing.pile_values import PileValuePacker, PileValues
 from torchrl_gpu.policies.packing.placements import PlacementHeuristic
 from torchrl_gpu.policies.packing.spaces import MaximalAccessibleSpace
 from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted
@@ -26,6 +27,8 @@ __all__ = [
     "MaximalAccessibleSpace",
     "OnlineBinPacking",
     "PackerNetworks",
+    "PileValuePacker",
+    "PileValues",
     "PlacementHeuristic",
     "RandomLegal",
     "VolumeSorted",

@@ -11,10 +11,11 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.exploration import random_legal
 from torchrl_gpu.policies.packing.heuristics import DeepestBottomLeft
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
+from torchrl_gpu.policies.packing.pile_values import PileValuePacker
 from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted
 
 RANDOM, DEEPEST, RULE = "random", "deepest bottom left", "box order + HM"
-LESS_WASTE = "least waste + HM"
+LESS_WASTE, VALUES = "least waste + HM", "box order + pile values"
 WORKER, MANAGER, BOTH = "box order + worker", "manager + HM", "manager + worker"
 
 
@@ -43,12 +44,13 @@ class RandomItem(TensorDictModuleBase):
 def irregular_baselines(
     env: PackingEnv, packer: HierarchicalPacker, learned: bool = True
 ) -> dict[str, TensorDictModuleBase]:
-    """Policies by name: those that Huang et al., RA-L 8(1), 2023, compare, and deepest bottom left.
+    """Policies by name: those that Huang et al., RA-L 8(1), 2023, compare, deepest bottom left and two of ours.
 
     Args:
         env: Shows the largest items, `order="box"`; with one visible item there is no choice, and no manager.
         packer: Made for `env`; the others share its networks and what it knows of the items.
         learned: Whether the networks are trained; if not they repeat the rules, and their rows are left out.
+            Pile values come with the package.
     """
     policies: dict[str, TensorDictModuleBase] = {
         RANDOM: RandomItem(env),
@@ -57,6 +59,7 @@ def irregular_baselines(
     }
     if env.visible_items > 1:
         policies[LESS_WASTE] = packer.choosing("waste", "growth")
+    policies[VALUES] = PileValuePacker(env)
     if learned:
         policies[WORKER] = packer.choosing("box", "learned")
     if learned and env.visible_items > 1:
