@@ -17,7 +17,7 @@ from torchrl_gpu.cli.options import resolve_configs
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation.comparison import paired
 from torchrl_gpu.policies.packing import baselines
-from torchrl_gpu.policies.packing.irregular_baselines import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
+from torchrl_gpu.policies.packing.irregular_baselines import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, VALUES, WORKER
 
 SMALL = [
     "--model.env.bin_size=[0.24,0.24,0.24]",
@@ -71,7 +71,7 @@ def test_every_row(
     result = evaluate("--ckpt_path", checkpoint, "--timed=1")
     shown = capsys.readouterr().out
     rows = rows_of(result)
-    assert list(rows) == [RANDOM, DEEPEST, RULE, LESS_WASTE, WORKER, MANAGER, BOTH]
+    assert list(rows) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES, WORKER, MANAGER, BOTH]
     assert "easy: K = 3 of 8 objects, 24 orientations, 24×24 cells, 3 cases" in shown
     assert "…" not in shown
     assert all(name in shown for name in [*rows, *FIGURES, "objects/s", "ms/object"])
@@ -92,7 +92,7 @@ def test_every_row(
 
 def test_what_is_written(evaluate: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
     result = evaluate("--seed", "5")  # and without a checkpoint
-    assert list(rows_of(result)) == [RANDOM, DEEPEST, RULE, LESS_WASTE]
+    assert list(rows_of(result)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES]
     (table,) = result["tables"]
     asked = {"visible_items": 3, "skip_unplaceable": False, "orientations": "cube", "resolution": 24}
     assert table["setting"] == {"K": 3, **asked}

@@ -16,7 +16,7 @@ from tests.training.tiny import data, fit, module, packing_env, trainer
 from tests.training.tiny_navigation import navigation, worlds
 from torchrl_gpu.callbacks import EpisodeCheckpoint, FinalTable
 from torchrl_gpu.policies.packing import baselines
-from torchrl_gpu.policies.packing.irregular_baselines import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
+from torchrl_gpu.policies.packing.irregular_baselines import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, VALUES, WORKER
 
 QUIET: dict[str, Any] = {"enable_checkpointing": False}
 
@@ -44,7 +44,7 @@ def test_a_packer_stands_beside_its_own_contestants(tmp_path: Path, capsys: pyte
     assert "* beyond two standard errors" in shown
     report = report_in(tmp_path)
     names = [row["policy"] for row in report["policies"]]
-    assert names == [RANDOM, DEEPEST, RULE, LESS_WASTE, WORKER, MANAGER, BOTH]
+    assert names == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES, WORKER, MANAGER, BOTH]
     assert [row["method"] for row in report["comparison"]] == names
     assert all(name in shown for name in names)
     assert all(0 <= row["stability"] <= 1 for row in report["policies"])
@@ -53,7 +53,7 @@ def test_a_packer_stands_beside_its_own_contestants(tmp_path: Path, capsys: pyte
 def test_an_untrained_packer_stands_beside_rules_alone(tmp_path: Path) -> None:
     trainer(tmp_path).test(tiny_packer.module(), datamodule=data(num_episodes=2), verbose=False)
     rows = {row["method"]: row for row in json.loads((tmp_path / "evaluation.json").read_text())["comparison"]}
-    assert list(rows) == [RANDOM, DEEPEST, RULE, LESS_WASTE, f"{BOTH} (untrained)"]
+    assert list(rows) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES, f"{BOTH} (untrained)"]
 
 
 def test_fewer_episodes(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.packing.irregular import Agreement, drop, latencies
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal, VolumeSorted
-from torchrl_gpu.policies.packing.irregular_baselines import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, WORKER
+from torchrl_gpu.policies.packing.irregular_baselines import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, VALUES, WORKER
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training import HierarchicalPacking
 
@@ -115,7 +115,7 @@ def rows_of(table: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
 
 def test_the_same_seed_is_the_same_table(run: HierarchicalPacking) -> None:
     first, again, other = (rows_of(*tables_of(run, seed)) for seed in (5, 5, 6))
-    assert list(first) == [RANDOM, DEEPEST, RULE, LESS_WASTE, WORKER, MANAGER, BOTH]
+    assert list(first) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES, WORKER, MANAGER, BOTH]
     assert first == again
     assert first[RULE] != other[RULE]
     batched = rows_of(*tables_of(run, batch_size=3, methods=["hm", "dbl"]))
@@ -127,13 +127,13 @@ def test_no_choice(run: HierarchicalPacking, capsys: pytest.CaptureFixture[str])
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(run.__dict__, "_env", many)
         none, every = tables_of(run, visible=[0, 30])
-    assert list(rows_of(none)) == [RANDOM, DEEPEST, RULE, WORKER]
-    assert list(rows_of(every)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, WORKER, MANAGER, BOTH]
+    assert list(rows_of(none)) == [RANDOM, DEEPEST, RULE, VALUES, WORKER]
+    assert list(rows_of(every)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES, WORKER, MANAGER, BOTH]
     assert [table["setting"]["K"] for table in (none, every)] == [0, 30]
     shown = capsys.readouterr().out
     assert shown.count("K = 0: one object is shown, in box order") == 1
     assert "easy: K = 0 of 30 objects" in shown
-    for method in (DEEPEST, RULE, WORKER):  # the largest that fits of all: what is passed over would never fit again
+    for method in (DEEPEST, RULE, VALUES, WORKER):  # the largest that fits of all: what is passed over would never fit again
         assert rows_of(none)[method] == rows_of(every)[method] | {"S com": rows_of(none)[method]["S com"]}
     assert max(rows_of(none)[RULE]["objects"]) < 30
 

@@ -16,6 +16,7 @@ from torchrl_gpu.policies.packing.irregular_baselines import (
     MANAGER,
     RANDOM,
     RULE,
+    VALUES,
     WORKER,
     RandomItem,
     irregular_baselines,
@@ -100,13 +101,13 @@ def test_an_unknown_order() -> None:
 def test_rows(networks: PackerNetworks) -> None:
     env = solids_env()
     packer = HierarchicalPacker(env, networks)
-    assert list(irregular_baselines(env, packer)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, WORKER, MANAGER, BOTH]
-    assert list(irregular_baselines(env, packer, learned=False)) == [RANDOM, DEEPEST, RULE, LESS_WASTE]
+    assert list(irregular_baselines(env, packer)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES, WORKER, MANAGER, BOTH]
+    assert list(irregular_baselines(env, packer, learned=False)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES]
 
 
 def test_with_one_visible_item_there_is_no_manager(networks: PackerNetworks) -> None:
     env = solids_env(1)
-    assert list(irregular_baselines(env, HierarchicalPacker(env, networks))) == [RANDOM, DEEPEST, RULE, WORKER]
+    assert list(irregular_baselines(env, HierarchicalPacker(env, networks))) == [RANDOM, DEEPEST, RULE, VALUES, WORKER]
 
 
 def test_each_row_chooses_as_it_says(networks: PackerNetworks) -> None:

@@ -74,7 +74,7 @@ class PileValues(nn.Module):
             growth: (B,) float32, by how much the placement raised the pile, in bin volumes.
             base: (B,) float32, where the item rests, in bin heights.
         """
-        return self.numbers(heights, growth, base) @ self.weight
+        return (self.numbers(heights, growth, base) * self.weight).sum(1)  # no product of matrices: as in any batch
 
     def numbers(self, heights: Tensor, growth: Tensor, base: Tensor) -> Tensor:
         """The fifteen numbers (B, 15) of piles, arguments as above.
