@@ -1,4 +1,4 @@
-"""How values of piles are learned: bins that are finished as the environment would, and weights that are found again."""
+"""How values of piles are learned: bins finished as the environment would, and weights that are found again."""
 
 from __future__ import annotations
 

@@ -126,7 +126,9 @@ def packers(env: PackingEnv) -> dict[str, Policy]:
     return irregular_baselines(env, packer) | drawing
 
 
-@pytest.mark.parametrize("name", ["random", "box order + pile values", "manager + worker", "random legal", "drawn items"])
+@pytest.mark.parametrize(
+    "name", ["random", "box order + pile values", "manager + worker", "random legal", "drawn items"]
+)
 def test_the_same_packings_whatever_the_batch(name: str) -> None:
     whole = solids_env(8)
     policy = packers(whole)[name]

@@ -18,7 +18,16 @@ from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.packing.irregular import Agreement, drop, latencies
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal, VolumeSorted
-from torchrl_gpu.policies.packing.irregular_baselines import BOTH, DEEPEST, LESS_WASTE, MANAGER, RANDOM, RULE, VALUES, WORKER
+from torchrl_gpu.policies.packing.irregular_baselines import (
+    BOTH,
+    DEEPEST,
+    LESS_WASTE,
+    MANAGER,
+    RANDOM,
+    RULE,
+    VALUES,
+    WORKER,
+)
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.training import HierarchicalPacking
 
@@ -133,7 +142,12 @@ def test_no_choice(run: HierarchicalPacking, capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().out
     assert shown.count("K = 0: one object is shown, in box order") == 1
     assert "easy: K = 0 of 30 objects" in shown
-    for method in (DEEPEST, RULE, VALUES, WORKER):  # the largest that fits of all: what is passed over would never fit again
+    for method in (
+        DEEPEST,
+        RULE,
+        VALUES,
+        WORKER,
+    ):  # the largest that fits of all: what is passed over would never fit again
         assert rows_of(none)[method] == rows_of(every)[method] | {"S com": rows_of(none)[method]["S com"]}
     assert max(rows_of(none)[RULE]["objects"]) < 30
 
