@@ -59,7 +59,7 @@ def test_another_one_by_name(checkpoint: str) -> None:
 
 def test_irregular_items_without_a_checkpoint() -> None:
     made = load_policy(small("packing_irregular.yaml"), None, None, num_envs=1)
-    assert made.name == "box order + pile values"
+    assert made.name == "pile values"
 
 
 def test_real_orders_one_after_the_other(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torchrl_gpu.policies.packing.pile_values import PileValuePacker
 from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted
 
 RANDOM, DEEPEST, RULE = "random", "deepest bottom left", "box order + HM"
-LESS_WASTE, VALUES = "least waste + HM", "box order + pile values"
+LESS_WASTE, VALUES = "least waste + HM", "pile values"
 WORKER, MANAGER, BOTH = "box order + worker", "manager + HM", "manager + worker"
 
 

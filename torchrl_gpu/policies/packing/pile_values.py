@@ -105,22 +105,22 @@ def _highest(heights: Tensor, x: int, y: int) -> Tensor:
 class PileValuePacker(TensorDictModuleBase):
     """Places the item that a rule picks where the pile that is left has the largest value.
 
-    The item is the one of the largest bounding box that fits, or that less half of what its best placement would waste
-    (`HierarchicalPacker`'s rules "box" and "waste"). Looked at is, in each of the orientations that raise the pile
+    The item is the one of the largest bounding box that fits, less half of what its best placement would waste
+    (`HierarchicalPacker`'s rule "waste"; with `items=1` its rule "box"). Looked at is, in each of the orientations that raise the pile
     least, the placement that raises it least. Afterstates (Sutton and Barto 2018, 6.8): every pile that one of these
     would leave is made, and valued by `PileValues`.
 
     Args:
         env: Gives the bin, the items and the kernels, which an `AgentSpace` does not hold; it includes z_map.
         values: Of piles; None for the shipped ones.
-        items: Of which the rule picks, the largest that fit; 1 for the largest.
+        items: Of which the rule picks, the largest that fit; 1 for the largest alone.
         placements: That are looked at.
 
     Raises:
         ValueError: The environment does not include z_map, or a number is below 1.
     """
 
-    def __init__(self, env: PackingEnv, values: PileValues | None = None, items: int = 1, placements: int = 12) -> None:
+    def __init__(self, env: PackingEnv, values: PileValues | None = None, items: int = 8, placements: int = 12) -> None:
         super().__init__()
         where = type(self).__name__
         if "z_map" not in env.include:
