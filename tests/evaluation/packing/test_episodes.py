@@ -126,9 +126,7 @@ def packers(env: PackingEnv) -> dict[str, Policy]:
     return irregular_baselines(env, packer) | drawing
 
 
-@pytest.mark.parametrize(
-    "name", ["random", "pile values", "manager + worker", "random legal", "drawn items"]
-)
+@pytest.mark.parametrize("name", ["random", "pile values", "manager + worker", "random legal", "drawn items"])
 def test_the_same_packings_whatever_the_batch(name: str) -> None:
     whole = solids_env(8)
     policy = packers(whole)[name]

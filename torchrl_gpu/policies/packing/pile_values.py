@@ -106,9 +106,9 @@ class PileValuePacker(TensorDictModuleBase):
     """Places the item that a rule picks where the pile that is left has the largest value.
 
     The item is the one of the largest bounding box that fits, less half of what its best placement would waste
-    (`HierarchicalPacker`'s rule "waste"; with `items=1` its rule "box"). Looked at is, in each of the orientations that raise the pile
-    least, the placement that raises it least. Afterstates (Sutton and Barto 2018, 6.8): every pile that one of these
-    would leave is made, and valued by `PileValues`.
+    (`HierarchicalPacker`'s rule "waste"; with `items=1` its rule "box"). Looked at is, in each of the orientations that
+    raise the pile least, the placement that raises it least. Afterstates (Sutton and Barto 2018, 6.8): every pile that
+    one of these would leave is made, and valued by `PileValues`.
 
     Args:
         env: Gives the bin, the items and the kernels, which an `AgentSpace` does not hold; it includes z_map.
