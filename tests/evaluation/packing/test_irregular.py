@@ -142,12 +142,7 @@ def test_no_choice(run: HierarchicalPacking, capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().out
     assert shown.count("K = 0: one object is shown, in box order") == 1
     assert "easy: K = 0 of 30 objects" in shown
-    for method in (
-        DEEPEST,
-        RULE,
-        VALUES,
-        WORKER,
-    ):  # the largest that fits of all: what is passed over would never fit again
+    for method in (DEEPEST, RULE, WORKER):  # the largest that fits of all: what is passed over would never fit again
         assert rows_of(none)[method] == rows_of(every)[method] | {"S com": rows_of(none)[method]["S com"]}
     assert max(rows_of(none)[RULE]["objects"]) < 30
 
