@@ -29,6 +29,7 @@ from torchrl_gpu.envs.packing.reward import REWARDS, STABILITY_JUDGES, WEIGHTS, 
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
+OPTIONAL_KEYS = (*LARGE_KEYS, "packed_items")
 ITEM_ORDERS = ("sequence", "volume", "box")
 MOST_ITEMS = 2**31 - 1  # of an episode, and visible: numbers are drawn by a counter of 32 bits
 _SIMULATES = "PackingEnv with stability_judge='physics' reads the device back and simulates on the host"
@@ -62,7 +63,7 @@ class PackingEnv(BatchedEnv):
             passes over the first of them for the reward 0, and the episode ends when nothing is left to show. Until
             then such states have no legal action, so that this is for evaluation, not for training.
         order: "sequence" (as the source gives them), "volume" (largest first) or "box" (largest bounding box first).
-        include: Which of the large observations `LARGE_KEYS` to return.
+        include: Which of the observations `OPTIONAL_KEYS` to return; the large ones `LARGE_KEYS` where it is not given.
         backend: Kernels, "auto" or a name from `kernels.BACKENDS`.
         incremental: Keep the maps of visible items wherever the last placement did not change what lies under them;
             the maps are the same, the time is not.
@@ -115,7 +116,7 @@ class PackingEnv(BatchedEnv):
         self.resolution = self.bin.cells if isinstance(resolution, (tuple, list)) else self.bin.cells[0]
         self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
         self.orientations, self.stability, self.reward, self.order = orientations, stability, reward, order
-        self.include, self.backend = arguments.choices(where, "include", include, LARGE_KEYS), backend
+        self.include, self.backend = arguments.choices(where, "include", include, OPTIONAL_KEYS), backend
         self.incremental, self.stability_judge = arguments.flag(where, "incremental", incremental), stability_judge
         self.copy_observations = arguments.flag(where, "copy_observations", copy_observations)
         self.skip_unplaceable = arguments.flag(where, "skip_unplaceable", skip_unplaceable)
@@ -288,6 +289,9 @@ class PackingEnv(BatchedEnv):
             "num_packed": Unbounded((n, 1), device, torch.int64),
             "step_count": Unbounded((n, 1), device, torch.int64),
         }
+        if "packed_items" in self.include:
+            packed = self.state.placements.shape[:2]
+            specs["packed_items"] = Bounded(-1, self.catalogue.num_items - 1, packed, device, torch.int64)
         self.observation_spec = Composite(specs, shape=(n,))
         self.action_spec = Categorical(self.num_actions, shape=(n,), device=device, dtype=torch.int64)
         self.reward_spec = Unbounded((n, 1), device=device)
@@ -418,6 +422,9 @@ class PackingEnv(BatchedEnv):
         }
         if "z_map" in self.include:
             out["z_map"] = s.z_map
+        if "packed_items" in self.include:
+            made = torch.arange(s.placements.shape[1], device=self.device) < s.num_packed[:, None]
+            out["packed_items"] = torch.where(made, s.placements[..., 0].long(), -1)
         if "item_top" in self.include or "item_bottom" in self.include:
             orientation = torch.arange(self.num_orientations, device=self.device)
             maps = self.catalogue.maps(s.item_id[..., None], orientation)
