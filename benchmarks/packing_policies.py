@@ -1,6 +1,6 @@
 """Trained packing policies that come with the package: `python benchmarks/packing_policies.py PROTOCOL
 [--ckpt_path FILE ... --rows ROWS ... [--patches small|large] [--with_shipped]] [--visible K ...]
-[--expecting CASES [--candidates M]] [--bins X Y ...]`.
+[--expecting CASES [--candidates M]] [--knowledge CASES [--candidates M --depth D --beam W]] [--bins X Y ...]`.
 
 With `--ckpt_path` a policy is put into the package, with its card: saved as it ships and read back. Of several runs
 with different seeds the mean ships: values are sums of entries, so that the mean of the tables is the mean of the
@@ -8,9 +8,9 @@ values, at the cost of one; `--with_shipped` adds runs to those that ship alread
 the 2,000 sequences of the protocol's fixed suite, which nothing trained on: packed in a batch, and a few alone for the
 time of one decision. ROWS are the `rows.json` of the `benchmarks/equal_time.py` runs, in the same order: the curve of
 the first, and where each ended. `--visible` packs the same sequences where K boxes are there to choose from, and
-`--expecting` the first CASES once more one item ahead. `--bins` packs bins of
-other floors, X × Y cells, of which nothing was trained, and has two rules pack the same. Each call replaces the rows of
-what it measured.
+`--expecting` the first CASES once more one item ahead. `--knowledge` packs the first CASES by the same values with four
+degrees of knowledge of the boxes to come. `--bins` packs bins of other floors, X × Y cells, of which nothing was
+trained, and has two rules pack the same. Each call replaces the rows of what it measured.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from torchrl_gpu.policies import AgentSpace, PackingPolicy, load_policy
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.expectation import ExpectedPlacement
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
+from torchrl_gpu.policies.packing.stream_search import StreamSearch
+from torchrl_gpu.policies.policy import known
 
 WEIGHTS = Path(__file__).parents[1] / "torchrl_gpu" / "policies" / "packing" / "weights"
 RESULTS = Path(__file__).parent / "results" / "packing_policies.json"
@@ -69,6 +71,15 @@ AHEAD = {
     "sequences": "sequences",
     "seconds": "s a sequence, one core",
 }
+KNOWLEDGE = {
+    "protocol": "protocol",
+    "nothing": "nothing",
+    "the distribution": "the distribution",
+    "the boxes but not their order": "the boxes but not their order",
+    "the true stream": "the true stream",
+    "sequences": "sequences",
+    "cpu_minutes": "minutes of a core, all four",
+}
 VISIBLE = {
     "protocol": "protocol",
     "visible": "boxes to choose from",
@@ -98,6 +109,9 @@ def main() -> None:
     parser.add_argument("--visible", type=int, nargs="+", default=[])
     parser.add_argument("--expecting", type=int, default=0)
     parser.add_argument("--candidates", type=int, default=6)
+    parser.add_argument("--knowledge", type=int, default=0)
+    parser.add_argument("--depth", type=int, default=10)
+    parser.add_argument("--beam", type=int, default=32)
     parser.add_argument("--bins", type=int, nargs="+", default=[])
     parser.add_argument("--cases", type=int, default=2000)
     args = parser.parse_args()
@@ -110,6 +124,9 @@ def main() -> None:
         _write("bins", in_another_bin(args.protocol, x, y, args.cases), BINS)
     if args.expecting:
         _write("ahead", looked_ahead(args.protocol, args.expecting, args.candidates), AHEAD)
+    if args.knowledge:
+        row = with_knowledge(args.protocol, args.knowledge, args.candidates, args.depth, args.beam)
+        _write("knowledge", row, KNOWLEDGE)
 
 
 def ship(name: str, paths: list[Path], rows: list[Path], patches: str, cases: int, with_shipped: bool) -> None:
@@ -215,6 +232,51 @@ def looked_ahead(name: str, cases: int, candidates: int) -> dict[str, Any]:
         "candidates": candidates,
         "sequences": f"{cases:,}",
         "seconds": f"{seconds / cases:.2f}",
+    }
+
+
+def with_knowledge(name: str, cases: int, candidates: int, depth: int, beam: int) -> dict[str, Any]:
+    """The row of the values of a shipped policy with each degree of knowledge, on the same sequences.
+
+    Cells say the mean utilization, and by how much it is above the policy alone, with the error of that difference.
+    """
+    suite = ProtocolSuite(name, cases, include=("z_map", "future_items"), device="cpu")
+    policy = PackingPolicy.from_pretrained(name, "cpu", space=AgentSpace.of(suite.env))
+    began = time.process_time()
+    planners = [
+        policy,
+        ExpectedPlacement(suite.env, policy.tables, candidates),
+        ExpectedPlacement(suite.env, policy.tables, candidates, knows="the boxes but not their order"),
+        StreamSearch(suite.env, policy.tables, depth, beam),
+    ]
+    measured, alone = {}, torch.empty(0)
+    for planner in planners:
+        started, knows = time.process_time(), known(planner)
+        found = suite.play(planner)
+        alone = found.utilization if knows == "nothing" else alone
+        more = (found.utilization - alone).double()
+        measured[knows] = {
+            "utilization": found.utilization.mean().item(),
+            "utilization_error": found.score(knows).utilization_error,
+            "items": found.num_packed.mean().item(),
+            "more": more.mean().item(),
+            "more_error": (more.std() / len(more) ** 0.5).item(),
+            "seconds_a_sequence": (time.process_time() - started) / cases,
+        }
+        print(knows, measured[knows], flush=True)
+    told = {
+        knows: f"{each['utilization']:.2%} ({100 * each['more']:+.2f} ± {100 * each['more_error']:.2f})"
+        for knows, each in measured.items()
+    }
+    return {
+        "name": name,
+        "protocol": f"`{name}`",
+        **told,
+        "nothing": f"{measured['nothing']['utilization']:.2%} ± {measured['nothing']['utilization_error']:.2%}",
+        "sequences": f"{cases:,}",
+        "cpu_minutes": f"{(time.process_time() - began) / 60:.1f}",
+        "settings": {"candidates": candidates, "depth": depth, "beam": beam},
+        "measured": measured,
     }
 
 

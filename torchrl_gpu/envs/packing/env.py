@@ -29,7 +29,7 @@ from torchrl_gpu.envs.packing.reward import REWARDS, STABILITY_JUDGES, WEIGHTS, 
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
-OPTIONAL_KEYS = (*LARGE_KEYS, "packed_items")
+INCLUDED_KEYS = (*LARGE_KEYS, "future_items", "packed_items")
 ITEM_ORDERS = ("sequence", "volume", "box")
 MOST_ITEMS = 2**31 - 1  # of an episode, and visible: numbers are drawn by a counter of 32 bits
 _SIMULATES = "PackingEnv with stability_judge='physics' reads the device back and simulates on the host"
@@ -63,7 +63,8 @@ class PackingEnv(BatchedEnv):
             passes over the first of them for the reward 0, and the episode ends when nothing is left to show. Until
             then such states have no legal action, so that this is for evaluation, not for training.
         order: "sequence" (as the source gives them), "volume" (largest first) or "box" (largest bounding box first).
-        include: Which of the observations `OPTIONAL_KEYS` to return; the large ones `LARGE_KEYS` where it is not given.
+        include: Which of `INCLUDED_KEYS` to return: the large observations, `packed_items`, and `future_items`, which
+            tells what comes behind the visible items.
         backend: Kernels, "auto" or a name from `kernels.BACKENDS`.
         incremental: Keep the maps of visible items wherever the last placement did not change what lies under them;
             the maps are the same, the time is not.
@@ -116,7 +117,7 @@ class PackingEnv(BatchedEnv):
         self.resolution = self.bin.cells if isinstance(resolution, (tuple, list)) else self.bin.cells[0]
         self.items, self.num_items, self.visible_items = item_source(items), num_items, visible_items
         self.orientations, self.stability, self.reward, self.order = orientations, stability, reward, order
-        self.include, self.backend = arguments.choices(where, "include", include, OPTIONAL_KEYS), backend
+        self.include, self.backend = arguments.choices(where, "include", include, INCLUDED_KEYS), backend
         self.incremental, self.stability_judge = arguments.flag(where, "incremental", incremental), stability_judge
         self.copy_observations = arguments.flag(where, "copy_observations", copy_observations)
         self.skip_unplaceable = arguments.flag(where, "skip_unplaceable", skip_unplaceable)
@@ -175,7 +176,7 @@ class PackingEnv(BatchedEnv):
 
     def _least_bytes(self) -> int:
         """Bytes of one environment that are always taken: two states and the item maps of two observations."""
-        longest = max(1, min(self.num_items, self.item_sequences.length))
+        longest = self.longest_episode
         state = 4 * math.prod(self.bin.cells) + 5 * self.num_actions + 20 * longest
         maps = 4 * math.prod(self.catalogue.footprint) * self.visible_items * self.num_orientations
         return 2 * (state + maps * sum(name in self.include for name in ("item_top", "item_bottom")))
@@ -195,6 +196,11 @@ class PackingEnv(BatchedEnv):
         """As in the base class; the items are these, and not drawn again for another number of environments."""
         arguments = super().shard_arguments(num_envs, first_env) | {"items": SameItems(self).to(torch.device("cpu"))}
         return arguments if self.device.type == "cpu" else arguments | {"backend": "auto"}
+
+    @property
+    def longest_episode(self) -> int:
+        """T, most items of an episode, at least 1."""
+        return max(1, min(self.num_items, self.item_sequences.length))
 
     @property
     def num_orientations(self) -> int:
@@ -244,7 +250,7 @@ class PackingEnv(BatchedEnv):
     def _blank_state(self) -> PackingState:
         n, device = self.num_envs, self.device
         count = torch.zeros(n, dtype=torch.int64, device=device)
-        longest = max(1, min(self.num_items, self.item_sequences.length))
+        longest = self.longest_episode
         shape = (n, *self.action_shape)
         return PackingState(
             heightmap=torch.zeros(n, *self.bin.cells, device=device),
@@ -281,6 +287,9 @@ class PackingEnv(BatchedEnv):
                 specs[name] = maps.expand(n, *maps.shape)
         if "z_map" in self.include:
             specs["z_map"] = Bounded(0, high, shape, device=device)
+        if "future_items" in self.include:
+            last = self.catalogue.num_items - 1
+            specs["future_items"] = Bounded(-1, last, (n, self.longest_episode), device, torch.int64)
         specs |= {
             "legal_mask": Binary(self.grid[1], shape, device=device, dtype=torch.bool),
             "action_mask": Binary(self.num_actions, (n, self.num_actions), device=device, dtype=torch.bool),
@@ -429,6 +438,9 @@ class PackingEnv(BatchedEnv):
             orientation = torch.arange(self.num_orientations, device=self.device)
             maps = self.catalogue.maps(s.item_id[..., None], orientation)
             out |= {k: v for k, v in zip(LARGE_KEYS, maps, strict=False) if k in self.include}
+        if "future_items" in self.include:
+            behind = torch.arange(self.longest_episode, device=self.device)
+            out["future_items"] = self.item_sequences.items(s.key, s.position[:, None] + behind)
         return out
 
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
@@ -11,10 +9,10 @@ from torch import Tensor
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
-from torchrl_gpu.envs.packing.types import Placement
+from torchrl_gpu.policies.packing.afterstates import Afterstates
+from torchrl_gpu.policies.packing.next_items import NextItems
 from torchrl_gpu.policies.packing.patch_tables import NEVER, PatchTables
 
 _MOST_VALUES = 2**24  # of placements at a time
@@ -22,42 +20,60 @@ _SEED = 0x0DD_17E15  # of sequences that next items are counted in
 _AT_ONCE = 4096
 _FILLS = 12  # parts of the bin's volume, that next items are counted apart in
 _PRIOR = 20.0  # items as after any other, that the items after each are counted on top of
+KNOWLEDGE = ("the distribution", "the boxes but not their order")
 
 
 class ExpectedPlacement(TensorDictModuleBase):
     """Of the placements that tables value most, the one with the largest expected value one item later.
 
-    So it knows the distribution of the items, and no more: no future is sampled. `RandomBoxes`, as in the protocols
-    `rs`, `discrete125` and `free125`, are equally likely and independent of each other, so that the expectation is
-    exact. Of `CutBoxes` the share of each next item is counted in sequences of its own, see `shares_of_next`.
+    No future is sampled. What it knows decides how likely each next item is:
+
+    - "the distribution": `RandomBoxes`, as in the protocols `rs`, `discrete125` and `free125`, are equally likely and
+      independent of each other, so that the expectation is exact. Of `CutBoxes`, whose pieces follow each other, a
+      network tells how likely each item is after those that came (`NextItems`), or shares are counted in sequences of
+      their own, see `shares_of_next`.
+    - "the boxes but not their order": each box of the episode that has not come yet is as likely as any other, whatever
+      source the items are from. It reads the observation `future_items`, and of that only how often each item is there.
 
     Args:
-        env: Gives items, bin and kernels; one visible item, `RandomBoxes` or `CutBoxes` without a pool.
+        env: Gives items, bin and kernels; one visible item, in sequence. `RandomBoxes` or `CutBoxes` without a pool
+            where the distribution is known; `include` with `future_items` where the boxes are.
         tables: Trained ones.
         candidates: Placements that are looked at.
+        next_items: Tells how likely each next item is, of `CutBoxes`; the environment includes `packed_items`. None
+            stands for counting.
         sequences: That are cut to count next items, of `CutBoxes`.
+        knows: One of `KNOWLEDGE`.
 
     Raises:
-        ValueError: Items of the environment are not drawn so, or several are visible.
+        ValueError: Items of the environment are not drawn or not shown so, or several are visible.
     """
 
-    knows = "the distribution"
-
-    def __init__(self, env: PackingEnv, tables: PatchTables, candidates: int = 6, *, sequences: int = 200_000) -> None:
+    def __init__(
+        self,
+        env: PackingEnv,
+        tables: PatchTables,
+        candidates: int = 6,
+        *,
+        next_items: NextItems | None = None,
+        sequences: int = 200_000,
+        knows: str = "the distribution",
+    ) -> None:
         super().__init__()
         where = type(self).__name__
-        is_cut = isinstance(env.item_sequences, CutSequences)
-        if not (is_cut or isinstance(env.items, RandomBoxes)) or env.visible_items > 1 or env.order != "sequence":
-            came = f"{type(env.items).__name__}, {env.visible_items} visible, order {env.order!r}"
-            wanted = "RandomBoxes or, without a pool, CutBoxes, one visible, in sequence"
-            raise ValueError(f"{where}: want an environment of {wanted}; got {came}")
+        self.knows = arguments.choice(where, "knows", knows, KNOWLEDGE)
+        _check_known(where, env, knows, next_items)
         self.candidates = arguments.whole(where, "candidates", candidates, 1, env.num_actions)
         sequences = arguments.whole(where, "sequences", sequences, 1, 1 << 24)
-        self.catalogue, self.bin, self.kernels, self.tables = env.catalogue, env.bin, env.kernels, tables
-        self.action_shape, self._sizes = env.action_shape, env.item_sizes
+        self.afterstates, self.tables, self.num_items = Afterstates(env, tables), tables, env.catalogue.num_items
         self.in_keys, self.out_keys = [*tables.in_keys, "item_id"], ["action"]
         self._shares: Tensor | None = None
-        if is_cut:
+        self.next_items = next_items
+        if next_items is not None:
+            self.in_keys.append("packed_items")
+        elif knows == "the boxes but not their order":
+            self.in_keys.append("future_items")
+        elif isinstance(env.item_sequences, CutSequences):
             self._shares = shares_of_next(env, sequences)
             self.in_keys.append("utilization")
 
@@ -66,50 +82,82 @@ class ExpectedPlacement(TensorDictModuleBase):
         shown = [tensordict.get(key) for key in self.in_keys]
         rows = shown[0].shape[:-2]
         flat = [each.reshape(-1, *each.shape[len(rows) :]) for each in shown]
-        size = max(1, _MOST_VALUES // (self.candidates * self.catalogue.num_items * math.prod(self.action_shape)))
+        size = max(1, _MOST_VALUES // (self.candidates * self.num_items * self.afterstates.num_actions))
         chosen = [self._chosen(*part) for part in zip(*(each.split(size) for each in flat), strict=True)]
         return tensordict.set("action", torch.cat(chosen).view(rows))
 
     def _chosen(
-        self, heightmap: Tensor, size: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, *packed: Tensor
+        self, heightmap: Tensor, size: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, *known: Tensor
     ) -> Tensor:
         values = self.tables(heightmap, size, z_map, legal)  # (N, A)
         best, action = values.topk(self.candidates, 1)  # (N, M)
-        _, turns, along_x, along_y = self.action_shape
-        turn, x, y = action // (along_x * along_y) % turns, action // along_y % along_x, action % along_y
-        item = item_id.expand_as(action)
-        sides = self.catalogue.extent[item.clamp_min(0), turn]  # (N, M, 2)
-        first = [
-            grid_positions(sides[..., axis], self.bin.cells[axis], self.bin.step)[0].gather(-1, at[..., None])[..., 0]
-            for axis, at in ((0, x), (1, y))
-        ]
-        z = z_map.flatten(1).gather(1, action)
-        placement = Placement(*(each.flatten() for each in (item, turn, *first, z)))
+        z, item = z_map.flatten(1).gather(1, action), item_id.expand_as(action)
         before = heightmap.repeat_interleave(self.candidates, 0)
-        after = self.kernels.place(before, placement, self.catalogue, self.bin)  # (N·M, X, Y)
-        worth = self._worth(after).view(*action.shape, -1)  # (N, M, I)
-        ahead = (worth * self._shares_after(item_id[:, 0], *packed)[:, None]).sum(2)
-        gain = size[..., 3].flatten(1).gather(1, turn) / self.bin.volume
+        after = self.afterstates.after(before, item.flatten(), action.flatten(), z.flatten())  # (N·M, X, Y)
+        shares = self._shares_after(item_id[:, 0], *known)[:, None]  # (N, 1, I)
+        ahead = (self._worth(after, shares.expand(*action.shape, -1)) * shares).sum(2)
+        gain = self.afterstates.gain(item_id[:, :1])
         score = torch.where(best > NEVER / 2, gain + ahead, NEVER)
         return action.gather(1, score.argmax(1, keepdim=True))[:, 0]
 
-    def _shares_after(self, item: Tensor, packed: Tensor | None = None) -> Tensor:
-        """Of each next item, (N, I) or (1, I), after `item` (N,), without which `packed` (N, 1) of a bin is full."""
-        number = self.catalogue.num_items
-        if self._shares is None or packed is None:
-            return self._sizes.new_full((1, number), 1 / number)
-        item = item.clamp_min(0)
-        came = packed[:, 0] + self.catalogue.volume[item] / self.bin.volume
-        return self._shares[_fill(came), item]
+    def _shares_after(self, item: Tensor, known: Tensor | None = None) -> Tensor:
+        """Of each next item, (N, I) or (1, I), after `item` (N,).
 
-    def _worth(self, heightmap: Tensor) -> Tensor:
-        """What the best placement of each next item is worth, (B, I), in bins (B, X, Y)."""
-        number = self.catalogue.num_items
-        item = torch.arange(number, device=heightmap.device).expand(len(heightmap), -1)
-        z_map, legal = self.kernels.drop_map(heightmap, item, self.catalogue, self.bin)
-        values = self.tables(heightmap, self._sizes[item], z_map, legal)
-        best = values.view(len(heightmap), number, -1).amax(2)
+        Args:
+            item: (N,) int64.
+            known: (N, T), the items that came before, where a network tells what comes; of known boxes those to come;
+                of cut ones (N, 1), how full the bin is without `item`.
+        """
+        number = self.num_items
+        if known is None:
+            return torch.full((1, number), 1 / number, device=item.device)
+        if self.next_items is not None:
+            return self.next_items(known, item).softmax(1)
+        if self._shares is None:
+            return shares_among(known, number)
+        item = item.clamp_min(0)
+        return self._shares[_fill(known[:, 0] + self.afterstates.gain(item)), item]
+
+    def _worth(self, heightmap: Tensor, shares: Tensor) -> Tensor:
+        """What the best placement of each next item with a share (N, M, I) is worth, likewise, in bins (N·M, X, Y)."""
+        item = torch.arange(self.num_items, device=heightmap.device)
+        item = torch.where(shares > 0, item, -1).flatten(0, 1)
+        best = self.afterstates.values(heightmap, item)[0].amax(2).view(shares.shape)
         return torch.where(best > NEVER / 2, best, 0.0)
+
+
+def _check_known(where: str, env: PackingEnv, knows: str, next_items: NextItems | None) -> None:
+    came = f"{type(env.items).__name__}, {env.visible_items} visible, order {env.order!r}, include {env.include}"
+    one = env.visible_items == 1 and env.order == "sequence"
+    if knows == "the distribution":
+        drawn = isinstance(env.item_sequences, CutSequences) or isinstance(env.items, RandomBoxes)
+        wanted = "RandomBoxes or, without a pool, CutBoxes, one visible, in sequence"
+    else:
+        drawn, wanted = "future_items" in env.include, "one visible item, in sequence, that includes future_items"
+    if not (drawn and one):
+        raise ValueError(f"{where}: want an environment of {wanted}; got {came}")
+    if next_items is None:
+        return
+    if knows != "the distribution" or "packed_items" not in env.include:
+        raise ValueError(f"{where}: next_items wants the distribution known and packed_items included; got {came}")
+    if next_items.num_items != env.catalogue.num_items:
+        wanted = f"next_items of {env.catalogue.num_items} items"
+        raise ValueError(f"{where}: want {wanted}; got one of {next_items.num_items}")
+
+
+def shares_among(items: Tensor, number: int) -> Tensor:
+    """How often each of so many rows of a catalogue is among items, of all that there are.
+
+    Args:
+        items: (N, T) int64, −1 for none.
+        number: I.
+
+    Returns:
+        (N, I) float32; rows sum to 1, or to 0 where there is no item.
+    """
+    there = (items >= 0).float()
+    counts = there.new_zeros(len(items), number).scatter_add_(1, items.clamp_min(0), there)
+    return counts / there.sum(1, keepdim=True).clamp_min(1)
 
 
 def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
