@@ -116,7 +116,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         if self._shares is None:
             return shares_among(known, number)
         item = item.clamp_min(0)
-        return self._shares[_fill(known[:, 0] + self.afterstates.gain(item)), item]
+        return self._shares[fill_of(known[:, 0] + self.afterstates.gain(item)), item]
 
     def _worth(self, heightmap: Tensor, shares: Tensor) -> Tensor:
         """What the best placement of each next item with a share (N, M, I) is worth, likewise, in bins (N·M, X, Y)."""
@@ -182,7 +182,7 @@ def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
         row = cut.rows(cut.begin(_SEED, which, torch.zeros_like(which)))[:, : cut.length]
         volume = torch.where(row >= 0, env.catalogue.volume[row.clamp_min(0)], 0.0).cumsum(1) / env.bin.volume
         last, after = row[:, :-1].clamp_min(0), row[:, 1:].clamp_min(0)
-        pairs = (_fill(volume[:, :-1]) * number + last) * number + after
+        pairs = (fill_of(volume[:, :-1]) * number + last) * number + after
         both = (row[:, :-1] >= 0) & (row[:, 1:] >= 0)
         counts.index_add_(0, pairs.flatten(), both.double().flatten())
     counts = counts.view(_FILLS, number, number)
@@ -191,6 +191,6 @@ def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
     return (counts / counts.sum(2, keepdim=True)).float()
 
 
-def _fill(share: Tensor) -> Tensor:
+def fill_of(share: Tensor) -> Tensor:
     """Which part of the bin's volume a share of it is in."""
     return (share * _FILLS + 1e-3).long().clamp(0, _FILLS - 1)  # sums are rounded

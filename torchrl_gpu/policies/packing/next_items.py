@@ -17,10 +17,10 @@ from torchrl_gpu.envs.packing.protocols import protocol_of
 from torchrl_gpu.policies.size_limit import without_memory
 
 FORMAT = "torchrl_gpu next items, 1"
-_FOLDER = Path(__file__).parent / "weights" / "next_items"
+FOLDER = Path(__file__).parent / "weights" / "next_items"
 _MOST_BYTES = 2**26  # of a file, and of the weights that it asks for
 _SUMS = 4
-_MOST_AGES, _MOST_WIDTH = 256, 4096
+_MOST_ITEMS, _MOST_AGES, _MOST_WIDTH = 2**20, 256, 4096
 
 
 @final
@@ -31,29 +31,22 @@ class NextItems(nn.Module):
     area and height. It is learned from sequences alone, see `learn_next_items`, and needs no packing.
 
     Args:
-        env: Gives the items; `CutBoxes` without a pool.
+        num_items: I, of the catalogue.
         ages: So many of the last items are known by their order.
         width: Units of each of the three hidden layers.
 
     Raises:
-        ValueError: Items of the environment are not cut anew for every episode, or a number is out of range.
+        ValueError: A number is out of range.
     """
 
-    def __init__(self, env: PackingEnv, ages: int = 20, width: int = 256) -> None:
+    def __init__(self, num_items: int, ages: int = 20, width: int = 256) -> None:
         super().__init__()
         where = type(self).__name__
-        if not isinstance(env.item_sequences, CutSequences):
-            came = type(env.items).__name__
-            raise ValueError(f"{where}: want an environment of CutBoxes without a pool; got one of {came}")
+        self.num_items = arguments.whole(where, "num_items", num_items, 1, _MOST_ITEMS)
         self.ages = arguments.whole(where, "ages", ages, 1, _MOST_AGES)
         self.width = arguments.whole(where, "width", width, 1, _MOST_WIDTH)
-        catalogue, bin_ = env.catalogue, env.bin
-        self.num_items = catalogue.num_items
-        base = catalogue.extent[:, 0].prod(1) / (bin_.cells[0] * bin_.cells[1])
-        volume, height = catalogue.volume / bin_.volume, catalogue.height[:, 0] / bin_.size[2]
-        sums = torch.stack([torch.full_like(volume, 1 / 16), volume, base / 2, height / 8], 1)  # about 1 when full
         self.item_sums: Tensor
-        self.register_buffer("item_sums", torch.cat([torch.zeros_like(sums[:1]), sums]).float(), persistent=False)
+        self.register_buffer("item_sums", torch.zeros(self.num_items + 1, _SUMS))  # the first row is no item
         self.recent = nn.EmbeddingBag(self.ages * (self.num_items + 1), self.width, mode="sum")
         self.sums = nn.Linear(_SUMS, self.width, bias=False)
         self.layers = nn.Sequential(
@@ -65,6 +58,20 @@ class NextItems(nn.Module):
             nn.Linear(self.width, self.num_items),
         )
 
+    @classmethod
+    def of(cls, env: PackingEnv, ages: int = 20, width: int = 256) -> NextItems:
+        """One for the items of an environment, not trained yet.
+
+        Raises:
+            ValueError: They are not `CutBoxes` without a pool, or a number is out of range.
+        """
+        if not isinstance(env.item_sequences, CutSequences):
+            came = type(env.items).__name__
+            raise ValueError(f"NextItems: want an environment of CutBoxes without a pool; got one of {came}")
+        made = cls(env.catalogue.num_items, ages, width)
+        made.item_sums[1:] = _sums_of(env).half().float()  # as a file holds them
+        return made.to(env.device)
+
     def forward(self, packed_items: Tensor, item_id: Tensor) -> Tensor:
         """Logarithms of probabilities, up to a constant for each row.
 
@@ -75,12 +82,12 @@ class NextItems(nn.Module):
         Returns:
             (B, I) float32.
         """
-        came = packed_items + 1  # (B, T), 0 for none
+        came = (packed_items + 1).clamp(0, self.num_items)  # (B, T), 0 for none
         number = (came > 0).sum(1, keepdim=True)
         age = torch.arange(self.ages - 1, device=came.device)
         at = number - 1 - age  # (B, ages − 1): places of the last items, the latest first
         last = torch.where(at >= 0, came.gather(1, at.clamp(0, came.shape[1] - 1)), 0)
-        here = (item_id + 1)[:, None]
+        here = (item_id + 1).clamp(0, self.num_items)[:, None]
         recent = torch.cat([here, last], 1) + torch.arange(self.ages, device=came.device) * (self.num_items + 1)
         sums = self.item_sums[came].sum(1) + self.item_sums[here[:, 0]]  # (B, 4)
         scores: Tensor = self.layers(self.recent(recent) + self.sums(sums))
@@ -90,13 +97,13 @@ class NextItems(nn.Module):
         """Writes the weights in half precision, as a safetensors file, with what made them as plain data."""
         from safetensors.torch import save_file
 
-        settings = {"ages": self.ages, "width": self.width, "num_items": self.num_items}
+        settings = {"num_items": self.num_items, "ages": self.ages, "width": self.width}
         plain = {"format": FORMAT, "settings": json.dumps(settings), "about": json.dumps(about)}
         save_file({name: each.detach().half().cpu() for name, each in self.state_dict().items()}, str(path), plain)
 
     @classmethod
-    def from_file(cls, path: str | Path, env: PackingEnv) -> NextItems:
-        """What `save` wrote, for an environment of the same items.
+    def from_file(cls, path: str | Path) -> NextItems:
+        """What `save` wrote.
 
         Raises:
             ValueError: The file is something else, is cut off, or its weights do not fit.
@@ -116,23 +123,31 @@ class NextItems(nn.Module):
             raise ValueError(f"{where}: want a file that NextItems.save wrote; it cannot be read: {error}") from error
         if plain.get("format") != FORMAT or not isinstance(settings, dict):
             raise ValueError(f"{where}: want a file that NextItems.save wrote; got one with {sorted(held)}")
-        ages, width = (arguments.whole(where, name, settings.get(name), 1) for name in ("ages", "width"))
-        wanted = without_memory(lambda: cls(env, ages, width), where, _MOST_BYTES).state_dict()
+        sizes = [arguments.whole(where, name, settings.get(name), 1) for name in ("num_items", "ages", "width")]
+        wanted = without_memory(lambda: cls(*sizes), where, 2 * _MOST_BYTES).state_dict()
         if set(wanted) != set(held):
             raise ValueError(f"{where}: want weights {sorted(wanted)}; got {sorted(held)}")
         for name, each in held.items():
             arguments.tensor(where, name, each, torch.float16, tuple(wanted[name].shape))
             if not bool(each.isfinite().all()):
                 raise ValueError(f"{where}: want finite weights; got others in {name}")
-        made = cls(env, ages, width)
+        made = cls(*sizes)
         made.load_state_dict({name: each.float() for name, each in held.items()})
-        return made.to(env.device).eval()
+        return made.eval()
 
 
 def pretrained_next_items(env: PackingEnv) -> NextItems | None:
     """The network that comes with the package for the boxes of an environment's protocol; None where there is none."""
-    path = _FOLDER / f"{protocol_of(env)}.safetensors"
-    return NextItems.from_file(path, env) if path.is_file() else None
+    path = FOLDER / f"{protocol_of(env)}.safetensors"
+    return NextItems.from_file(path).to(env.device) if path.is_file() else None
+
+
+def _sums_of(env: PackingEnv) -> Tensor:
+    """What each item adds to the four sums, (I, 4); they are about 1 in a full bin."""
+    catalogue, bin_ = env.catalogue, env.bin
+    base = catalogue.extent[:, 0].prod(1) / (2 * bin_.cells[0] * bin_.cells[1])
+    volume, height = catalogue.volume / bin_.volume, catalogue.height[:, 0] / (8 * bin_.size[2])
+    return torch.stack([torch.full_like(volume, 1 / 16), volume, base, height], 1).float()
 
 
 def sequences_cut(env: PackingEnv, seed: int, first: int, number: int) -> Tensor:
