@@ -1,6 +1,7 @@
 """Trained packing policies that come with the package: `python benchmarks/packing_policies.py PROTOCOL
 [--ckpt_path FILE ... --rows ROWS ... [--patches small|large] [--with_shipped]] [--visible K ...]
-[--expecting CASES [--candidates M]] [--foretell STEPS] [--knowledge CASES [--candidates M --depth D --beam W]] [--bins X Y ...]`.
+[--expecting CASES [--candidates M]] [--knowledge CASES [--candidates M --depth D --beam W]] [--foretell STEPS]
+[--bins X Y ...]`.
 
 With `--ckpt_path` a policy is put into the package, with its card: saved as it ships and read back. Of several runs
 with different seeds the mean ships: values are sums of entries, so that the mean of the tables is the mean of the
@@ -9,8 +10,9 @@ the 2,000 sequences of the protocol's fixed suite, which nothing trained on: pac
 time of one decision. ROWS are the `rows.json` of the `benchmarks/equal_time.py` runs, in the same order: the curve of
 the first, and where each ended. `--visible` packs the same sequences where K boxes are there to choose from, and
 `--expecting` the first CASES once more one item ahead. `--knowledge` packs the first CASES by the same values with four
-degrees of knowledge of the boxes to come. `--bins` packs bins of other floors, X × Y cells, of which nothing was
-trained, and has two rules pack the same. Each call replaces the rows of what it measured.
+degrees of knowledge of the boxes to come. `--foretell` fits a network to what comes next where boxes are cut, and puts
+it into the package. `--bins` packs bins of other floors, X × Y cells, of which nothing was trained, and has two rules
+pack the same. Each call replaces the rows of what it measured.
 """
 
 from __future__ import annotations
