@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
+from torch import Tensor
 
 from torchrl_gpu.arguments import shown, tensor, whole
 from torchrl_gpu.device import get_device
@@ -18,14 +19,18 @@ from torchrl_gpu.envs.packing.kernels.afterstates import MOST_LEVELS
 from torchrl_gpu.envs.packing.protocols import protocol_of
 from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.entry import Entry
+from torchrl_gpu.policies.packing.conv_values import ConvValues
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
+from torchrl_gpu.policies.size_limit import without_memory
 from torchrl_gpu.policies.spaces import AgentSpace
 
 FORMAT = "torchrl_gpu packing tables, 1"
 _FOLDER = Path(__file__).parent / "weights"
 _MOST_BYTES = 2**26  # of a file
 _FIELDS = ("format", "levels", "patches", "space", "about")
-_LATER = {"pool": "1"}  # fields that older files lack
+_LATER = {"pool": "1", "network": "null"}  # fields that older files lack
+_LEARNED = 1e-6  # size of the errors of entries out of a file: they are saved again, and move as freely as fresh ones
+_TABLES = ("entry", "value", "other")
 
 
 class PackingPolicy(TensorDictModuleBase):
@@ -33,13 +38,15 @@ class PackingPolicy(TensorDictModuleBase):
 
     Args:
         space: Of the environment, or of another one with the same kind of items: the tables fit bins of any size.
-        tables: What bins are worth.
+        tables: What bins are worth, by tables, or by tables and a network.
         about: What made it, as plain data.
     """
 
     knows = "nothing"
 
-    def __init__(self, space: AgentSpace, tables: PatchTables, about: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, space: AgentSpace, tables: PatchTables | ConvValues, about: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__()
         self.space, self.tables, self.about = space, tables, dict(about or {})
         self.policy = TensorDictSequential(Entry("action_value", tables), greedy_module(space))
@@ -86,7 +93,10 @@ class PackingPolicy(TensorDictModuleBase):
         """
         from safetensors.torch import save_file
 
-        tables = self.tables.cpu() if self.tables.weight.device.type != "cpu" else self.tables
+        values: Any = self.tables.cpu() if next(self.tables.buffers()).device.type != "cpu" else self.tables
+        tables, network = (values.tables, values.settings) if isinstance(values, ConvValues) else (values, None)
+        if tables is None:
+            raise ValueError("PackingPolicy.save: want values by tables; got a network alone, which checkpoints hold")
         first = tables.plan.first_images
         learned = ((first == torch.arange(len(first))) & (tables.path > 0)).nonzero()[:, 0]
         others = tables.weight[(tables.path == 0) & (first == torch.arange(len(first)))]
@@ -95,15 +105,22 @@ class PackingPolicy(TensorDictModuleBase):
             "value": tables.weight[learned].half(),
             "other": others[:1].clone() if len(others) else torch.zeros(1),
         }
+        if network is not None:
+            held |= {name: each.half().contiguous() for name, each in _network_weights(values).items()}
         plain = {
             "format": FORMAT,
             "patches": json.dumps(tables.plan.shapes),
             "levels": str(tables.plan.levels),
             "pool": str(tables.pool),
+            "network": json.dumps(network),
             "space": json.dumps(self.space.to_dict()),
             "about": json.dumps(self.about),
         }
         save_file(held, str(path), plain)
+
+
+def _network_weights(values: ConvValues) -> dict[str, Tensor]:
+    return {name: each for name, each in values.state_dict().items() if not name.startswith("tables.")}
 
 
 def pretrained_for(env: BatchedEnv) -> dict[str, PackingPolicy]:
@@ -128,10 +145,13 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
     except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(f"{where}: want a safetensors file; got one that cannot be read: {error}") from error
     plain = _LATER | plain
-    if plain.get("format") != FORMAT or set(plain) != {*_FIELDS, *_LATER} or set(held) != {"entry", "value", "other"}:
+    fields = {*_FIELDS, *_LATER}
+    if plain.get("format") != FORMAT or set(plain) != fields or not set(_TABLES) <= set(held):
         raise ValueError(f"{where}: want a file that PackingPolicy.save wrote; got one with {sorted(held)}")
     try:
-        levels, patches, trained_in, about, pool = (json.loads(plain[name]) for name in (*_FIELDS[1:], *_LATER))
+        levels, patches, trained_in, about, pool, network = (
+            json.loads(plain[name]) for name in (*_FIELDS[1:], *_LATER)
+        )
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: want JSON beside the tables; got {error}") from error
     if not isinstance(patches, list) or not isinstance(about, dict):
@@ -150,4 +170,33 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
     weight = other.expand(tables.plan.entries).clone()
     weight[entry] = value
     tables.weight.copy_(weight[first])
-    return PackingPolicy(space, tables, about)
+    tables.drift[entry] = tables.path[entry] = _LEARNED
+    weights = {name: each for name, each in held.items() if name not in _TABLES}
+    if network is None and not weights:
+        return PackingPolicy(space, tables, about)
+    return PackingPolicy(space, _with_network(where, space, tables, network, weights), about)
+
+
+def _with_network(
+    where: str, space: AgentSpace, tables: PatchTables, settings: Any, weights: dict[str, Tensor]
+) -> ConvValues:
+    """Values by tables and a network out of a file."""
+    wanted = "settings of a network and its weights"
+    if not isinstance(settings, dict) or set(settings) != {"channels", "layers", "candidates", "foretold"}:
+        raise ValueError(f"{where}: want {wanted}; got {shown(settings)} and {len(weights)} weights")
+
+    def make() -> ConvValues:
+        return ConvValues(space, tables.plan.shapes, tables.plan.levels, **settings)
+
+    shapes = _network_weights(without_memory(make, where, _MOST_BYTES + 64 * tables.plan.entries))
+    if set(shapes) != set(weights):
+        raise ValueError(f"{where}: want {wanted} {sorted(shapes)}; got {sorted(weights)}")
+    for name, each in weights.items():
+        tensor(where, name, each, torch.float16, tuple(shapes[name].shape))
+        if not bool(each.isfinite().all()):
+            raise ValueError(f"{where}: want finite weights; got others in {name}")
+    values = make()
+    values.load_state_dict({name: each.float() for name, each in weights.items()}, strict=False)
+    assert values.tables is not None
+    values.tables.load_state_dict(tables.state_dict())
+    return values
