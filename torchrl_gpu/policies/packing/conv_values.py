@@ -21,14 +21,13 @@ _MOST_CHANNELS, _MOST_LAYERS, _HIDDEN = 1024, 32, 64
 _MANY = 32  # items that count as 1
 
 
-@final
-class ConvValues(nn.Module):
+class ConvValues(nn.Module):  # not final: jsonargparse reads a final class as one of plain data
     """Values of placements: those of tables, and for the best of them what a convolutional network adds.
 
     A bin's value is the utilization that is still to come: a sum of table entries (`PatchTables`) and a number by a
     small network. That sees the whole bin, how many items are in it and, where items are cut from one bin, how likely
-    each comes next (`NextItems`). Tables propose, the network decides: it looks at the `candidates` placements that tables
-    value most. Without tables it looks at all. Learned by `ConvAfterstateLearning`, which leaves tables as they are.
+    each comes next (`NextItems`). Tables propose, the network decides: it looks at the `candidates` placements that
+    tables value most; without tables at all. Learned by `ConvAfterstateLearning`, which leaves tables as they are.
 
     Args:
         space: Gives the bin and the grid of placements.
