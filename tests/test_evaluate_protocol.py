@@ -54,6 +54,16 @@ WRONG = [
     ([], "the following arguments are required: --protocol"),
     (["--protocol=rs", "--policy", "nobody"], "--policy must be baselines, random, first-fit, bph"),
     (["--protocol=rs", "--cases=0"], "--cases must be at least 1; got 0"),
+    (["--protocol=rs", "--policy", "rs", "--depth=5"], "--depth wants --knows stream; got none"),
+    (["--protocol=rs", "--policy", "rs", "--knows", "boxes", "--beam=5"], "--beam wants --knows stream; got boxes"),
+    (
+        ["--protocol=rs", "--policy", "rs", "--knows", "stream", "--candidates=5"],
+        "--candidates wants --knows distribution or boxes; got stream",
+    ),
+    (["--protocol=rs", "--policy", "rs", "--knows", "stream", "--visible=2"], "--knows want --visible=1; got 2"),
+    (["--protocol=rs", "--policy", "dbl", "--knows", "stream"], "--knows want a policy of afterstate values; got none"),
+    (["--protocol=rs", "--policy", "rs", "--knows", "stream", "--beam=0"], "--beam must be at least 1; got 0"),
+    (["--protocol=rs", "--policy", "rs", "--knows", "all"], "argument --knows: invalid choice: 'all'"),
     (["--protocol=rs", "--first=-1"], "--first must be at least 0; got -1"),
     (["--protocol=rs", "--sequences", "none.pt"], "none.pt: want a file of box sequences; there is none"),
 ]
@@ -72,3 +82,30 @@ def test_a_checkpoint(checkpoint: str, capfd: pytest.CaptureFixture[str]) -> Non
     assert f"some ({checkpoint})" in capfd.readouterr().out
     assert cli.main([*QUICK, "--protocol=discrete125", "--policy", checkpoint], "torchrl-gpu") == 2
     assert "error: " in capfd.readouterr().err  # of one orientation, where two are asked for
+
+
+def test_what_planners_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "table.json"
+    words = ["--policy", "cut2", "--knows", "boxes", "stream", "--depth=2", "--beam=3", "--candidates=2"]
+    assert cli.main([*QUICK, "--protocol=cut2", *words, f"--output={path}"], "torchrl-gpu") is None
+    rows = {row["policy"]: row["knows"] for row in json.loads(path.read_text())["policies"]}
+    assert rows == {
+        "pretrained cut2": "nothing",
+        "pretrained cut2, expecting what is left (2)": "the boxes but not their order",
+        "pretrained cut2, searching (2, 3)": "the true stream",
+    }
+    assert "the true stream" in capsys.readouterr().out
+
+
+def test_candidates_alone_know_the_distribution(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*QUICK, "--protocol=rs", "--policy", "rs", "--candidates=2"], "torchrl-gpu") is None
+    shown = capsys.readouterr().out
+    assert "pretrained rs, expecting (2)" in shown
+    assert "the distribution" in shown
+
+
+def test_a_user_s_boxes_are_known_as_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.save([[[5, 5, 5]] * 8, [[2, 2, 2]] * 3], tmp_path / "mine.pt")
+    words = ["--policy", "cut2", "--sequences", str(tmp_path / "mine.pt"), "--knows", "boxes", "stream", "--beam=2"]
+    assert cli.main(["evaluate", "bpp10", "--device=cpu", "--protocol=cut2", *words], "torchrl-gpu") is None
+    assert "searching (10, 2)" in capsys.readouterr().out

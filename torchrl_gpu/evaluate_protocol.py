@@ -15,15 +15,18 @@ from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.cli.subcommands import OneLineParser
 
 WHERE = "torchrl-gpu evaluate bpp10"
+LEAST = {"cases": 1, "first": 0, "visible": 1, "batch": 1, "timed": 0, "candidates": 1, "depth": 1, "beam": 1}
+CANDIDATES, DEPTH, BEAM = 6, 10, 32
 
 
 def main(argv: list[str]) -> None:
     """Prints the table and writes the JSON."""
     args = _parser().parse_args(argv)
-    for name, least in (("cases", 1), ("first", 0), ("visible", 1), ("batch", 1), ("timed", 0), ("candidates", 1)):
+    for name, least in LEAST.items():
         given = getattr(args, name)
         if given is not None and given < least:
             raise ValueError(f"{WHERE}: --{name} must be at least {least}; got {given}")
+    knows = _knowledge(args)
     from rich.console import Console
 
     from torchrl_gpu import machine
@@ -40,7 +43,7 @@ def main(argv: list[str]) -> None:
         first=args.first,
         unit=args.unit,
         visible_items=args.visible,
-        include=_include(loaded),
+        include=[*_include(loaded), *(["future_items"] if {"boxes", "stream"} & set(knows) else [])],
         device=args.device,
         batch_size=args.batch,
     )
@@ -51,8 +54,8 @@ def main(argv: list[str]) -> None:
         status.start() if words else status.stop()
 
     suite.say = say
-    if args.candidates:
-        loaded |= _expecting(suite.env, loaded, args.candidates)
+    if knows:
+        loaded |= _planners(suite.env, loaded, knows, args)
     try:
         report = suite.compared(_baselines(suite.env, words) | loaded, args.timed)
     finally:
@@ -90,8 +93,18 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         metavar="M",
         help="policies of afterstate values play once more, the M best placements by what the next item is expected to"
-        " be worth there",
+        f" be worth there; {CANDIDATES} by default",
     )
+    add(
+        "--knows",
+        nargs="+",
+        default=[],
+        choices=("distribution", "boxes", "stream"),
+        help="policies of afterstate values play once more for each word, knowing that of the boxes to come: how they"
+        " are drawn (as --candidates alone), which there are but not their order, or all of them in order",
+    )
+    add("--depth", type=int, metavar="D", help=f"boxes of a line where the stream is known; {DEPTH} by default")
+    add("--beam", type=int, metavar="W", help=f"lines that go on where the stream is known; {BEAM} by default")
     add("--device", default="auto", help="where all of it runs")
     add("--output", type=Path, help="JSON with the table, every utilization and what decided them")
     return parser
@@ -122,18 +135,41 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     return loaded, list(dict.fromkeys(words))
 
 
-def _expecting(env: Any, loaded: dict[str, Any], candidates: int) -> dict[str, Any]:
-    """Policies of tables that look one item ahead."""
+def _knowledge(args: argparse.Namespace) -> list[str]:
+    """Of what planners are asked for, in order; ValueError where an option has no use."""
+    knows = list(dict.fromkeys(args.knows or (["distribution"] if args.candidates else [])))
+    for name, words in (("candidates", ("distribution", "boxes")), ("depth", ("stream",)), ("beam", ("stream",))):
+        if getattr(args, name) is not None and not set(words) & set(knows):
+            raise ValueError(f"{WHERE}: --{name} wants --knows {' or '.join(words)}; got {' '.join(knows) or 'none'}")
+    if knows and args.visible > 1:
+        raise ValueError(f"{WHERE}: --candidates and --knows want --visible=1; got {args.visible}")
+    return knows
+
+
+def _planners(env: Any, loaded: dict[str, Any], knows: list[str], args: argparse.Namespace) -> dict[str, Any]:
+    """Policies of tables that look ahead by what they know of the boxes to come."""
     from torchrl_gpu.policies.packing.expectation import ExpectedPlacement
     from torchrl_gpu.policies.packing.patch_tables import PatchTables
+    from torchrl_gpu.policies.packing.stream_search import StreamSearch
 
-    found = {}
-    for name, policy in loaded.items():
-        tables = next((each for each in policy.modules() if isinstance(each, PatchTables)), None)
-        if tables is not None:
-            found[f"{name}, expecting ({candidates})"] = ExpectedPlacement(env, tables, candidates)
-    if not found:
-        raise ValueError(f"{WHERE}: --candidates wants a policy of afterstate values; got none")
+    candidates, depth, beam = args.candidates or CANDIDATES, args.depth or DEPTH, args.beam or BEAM
+    by_tables = {
+        name: tables
+        for name, policy in loaded.items()
+        if (tables := next((each for each in policy.modules() if isinstance(each, PatchTables)), None)) is not None
+    }
+    if not by_tables:
+        raise ValueError(f"{WHERE}: --candidates and --knows want a policy of afterstate values; got none")
+    found: dict[str, Any] = {}
+    for name, tables in by_tables.items():
+        for word in knows:
+            if word == "distribution":
+                found[f"{name}, expecting ({candidates})"] = ExpectedPlacement(env, tables, candidates)
+            elif word == "boxes":
+                boxes = ExpectedPlacement(env, tables, candidates, knows="the boxes but not their order")
+                found[f"{name}, expecting what is left ({candidates})"] = boxes
+            else:
+                found[f"{name}, searching ({depth}, {beam})"] = StreamSearch(env, tables, depth, beam)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import torch
 
@@ -52,3 +53,16 @@ def test_what_ships_counts_as_often_as_it_had_runs() -> None:
     mean = packing_policies.mean_of([other, *tables]).weight
     learned = (tables[0].path > 0)[tables[0].plan.first_images]
     assert torch.allclose(mean[learned], before[learned] + 0.5 / (1 + len(tables)), atol=1e-6)
+
+
+def test_degrees_of_knowledge_are_measured_on_the_same_sequences() -> None:
+    row = packing_policies.with_knowledge("rs", cases=6, candidates=2, depth=3, beam=4)
+    assert set(packing_policies.KNOWLEDGE) <= set(row)
+    measured = row["measured"]
+    assert list(measured) == ["nothing", "the distribution", "the boxes but not their order", "the true stream"]
+    alone = measured["nothing"]
+    assert alone["more"] == alone["more_error"] == 0
+    for each in measured.values():
+        assert math.isclose(each["more"], each["utilization"] - alone["utilization"], abs_tol=1e-6)
+    assert f"{measured['the true stream']['utilization']:.2%} (" in row["the true stream"]
+    assert row["settings"] == {"candidates": 2, "depth": 3, "beam": 4}

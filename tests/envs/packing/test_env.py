@@ -60,11 +60,11 @@ def test_keys_shapes_and_types_are_those_documented(setting: str, device: torch.
     assert env.batch_size == (n,)
 
 
-@pytest.mark.parametrize("include", [(), ("z_map",), ("item_top", "item_bottom"), ("item_bottom",)])
+@pytest.mark.parametrize("include", [(), ("z_map",), ("item_top", "item_bottom"), ("item_bottom", "future_items")])
 def test_large_observations_can_be_left_out_and_the_mask_cannot(include: tuple[str, ...]) -> None:
     env = packing(include=include)
     keys = set(env.reset().keys())
-    assert keys & {"item_top", "item_bottom", "z_map"} == set(include)
+    assert keys & {"item_top", "item_bottom", "z_map", "future_items"} == set(include)
     assert {"action_mask", "legal_mask", "box_heightmap"} <= keys
     check_env_specs(env)
 
@@ -751,7 +751,7 @@ def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> N
         ({"order": "weight"}, "PackingEnv: order must be one of sequence, volume, box; got 'weight'"),
         (
             {"include": ("action_mask",)},
-            "PackingEnv: include must be one of item_top, item_bottom, z_map; got 'action_mask'",
+            "PackingEnv: include must be one of item_top, item_bottom, z_map, future_items; got 'action_mask'",
         ),
         (
             {"backend": "fortran"},

@@ -121,23 +121,35 @@ def test_pools_that_cannot_be(pool: object, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("orientations", "items"),
-    [("fixed", RandomBoxes(1, 3)), ("yaw", RandomBoxes(1, 3)), ("fixed", CutBoxes(1, 3, pool=None))],
-    ids=["fixed", "yaw", "cut"],
+    ("orientations", "items", "knows"),
+    [
+        ("fixed", RandomBoxes(1, 3), "the distribution"),
+        ("yaw", RandomBoxes(1, 3), "the distribution"),
+        ("fixed", CutBoxes(1, 3, pool=None), "the distribution"),
+        ("yaw", CutBoxes(1, 3, pool=None), "the boxes but not their order"),
+    ],
+    ids=["fixed", "yaw", "cut", "known boxes"],
 )
-def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(orientations: str, items: object) -> None:
+def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
+    orientations: str, items: object, knows: str
+) -> None:
     """One candidate and one item after the other, in environments that are put into that state."""
     torch.manual_seed(3)  # gives states in some of which it decides otherwise
-    env = environment(orientations=orientations, items=items, include=("z_map",))
+    env = environment(orientations=orientations, items=items, include=("z_map", "future_items"))
     tables, shown = tables_of(env), env.reset()
     for _ in range(4):
         shown = env.step_and_maybe_reset(env.rand_action(shown))[1]
-    policy = ExpectedPlacement(env, tables, candidates=5, sequences=300)
-    counts = None
-    if isinstance(items, CutBoxes):
+    policy = ExpectedPlacement(env, tables, candidates=5, sequences=300, knows=knows)
+    wanted = torch.full((4, 27), 1 / 27)
+    if knows == "the boxes but not their order":
+        left = [[i for i in row if i >= 0] for row in shown["future_items"].tolist()]
+        assert min(map(len, left)) > 1
+        wanted = torch.tensor([[row.count(i) / len(row) for i in range(27)] for row in left])
+    elif isinstance(items, CutBoxes):
         counts = counted(env, 300)
+        wanted = torch.stack([following(counts, each) for each in shown.unbind(0)])
         shares = policy._shares_after(shown["item_id"][:, 0], shown["utilization"])
-        torch.testing.assert_close(shares, torch.stack([following(counts, each) for each in shown.unbind(0)]))
+        torch.testing.assert_close(shares, wanted)
     chosen = policy(shown.clone())["action"]
     state, values = env.state_dict(), values_in(tables, shown)
     changed = 0
@@ -148,11 +160,11 @@ def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(ori
                 continue
             env.load_state_dict(state)
             after = env.step(shown.clone().set("action", torch.full((env.num_envs,), action)))["next"]
-            heightmap, ahead = after["box_heightmap"][row].expand(27, -1, -1).contiguous(), 0.0
+            heightmap = after["box_heightmap"][row].expand(27, -1, -1).contiguous()
             made = env.restore(TensorDict({"box_heightmap": heightmap, "item_id": torch.arange(27)[:, None]}, [27]))
             best = torch.where(made["action_mask"], values_in(tables, made), -torch.inf).amax(1)
             each = torch.where(made["action_mask"].any(1), best, 0.0)
-            ahead = each.mean().item() if counts is None else (each * following(counts, shown[row])).sum().item()
+            ahead = (each * wanted[row]).sum().item()
             scores[action] = after["reward"][row].item() + ahead
         assert scores[chosen[row].item()] > max(scores.values()) - 1e-4  # some are worth the same but for rounding
         changed += chosen[row].item() != values[row].argmax().item()

@@ -57,8 +57,8 @@ class Afterstates:
         along_x, along_y = self.grid
         turn, x, y = action // (along_x * along_y) % self.turns, action // along_y % along_x, action % along_y
         sides = self.catalogue.extent[item.clamp_min(0), turn]  # (B, 2)
-        first = [
+        x, y = (
             grid_positions(sides[:, axis], self.bin.cells[axis], self.bin.step)[0].gather(1, at[:, None])[:, 0]
             for axis, at in ((0, x), (1, y))
-        ]
-        return self.kernels.place(heightmap, Placement(item, turn, *first, z), self.catalogue, self.bin)
+        )
+        return self.kernels.place(heightmap, Placement(item, turn, x, y, z), self.catalogue, self.bin)

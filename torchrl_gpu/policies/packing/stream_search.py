@@ -49,7 +49,7 @@ class StreamSearch(TensorDictModuleBase):
     Args:
         env: Gives items, bin and kernels; one visible item, `include` with `future_items`, without `skip_unplaceable`.
         tables: Trained ones.
-        depth: Items of a line; 1 is the policy alone.
+        depth: Items of a line; 1 is the policy alone, and more than an episode has are no more than that.
         beam: Lines that go on.
 
     Raises:
@@ -65,7 +65,7 @@ class StreamSearch(TensorDictModuleBase):
             came = f"{env.visible_items} visible, skip_unplaceable {env.skip_unplaceable}, include {env.include}"
             wanted = "one visible item that includes future_items and passes over nothing"
             raise ValueError(f"{where}: want an environment of {wanted}; got {came}")
-        self.depth = arguments.whole(where, "depth", depth, 1, env.longest_episode)
+        self.depth = arguments.whole(where, "depth", depth, 1)
         self.beam = arguments.whole(where, "beam", beam, 1, _MOST_LINES)
         self.afterstates, self.tables = Afterstates(env, tables), tables
         self.in_keys, self.out_keys = ["box_heightmap", "item_id", "future_items"], ["action"]
