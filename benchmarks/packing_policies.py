@@ -318,12 +318,12 @@ def with_knowledge(name: str, cases: int, candidates: int, depth: int, beam: int
 
     Cells say the mean utilization, and by how much it is above the policy alone, with the error of that difference.
     """
-    suite = ProtocolSuite(name, cases, include=("z_map", "future_items"), device="cpu")
+    suite = ProtocolSuite(name, cases, include=("z_map", "packed_items", "future_items"), device="cpu")
     policy = PackingPolicy.from_pretrained(name, "cpu", space=AgentSpace.of(suite.env))
     began = time.process_time()
     planners = [
         policy,
-        ExpectedPlacement(suite.env, policy.tables, candidates),
+        ExpectedPlacement(suite.env, policy.tables, candidates, next_items=pretrained_next_items(suite.env)),
         ExpectedPlacement(suite.env, policy.tables, candidates, knows="the boxes but not their order"),
         StreamSearch(suite.env, policy.tables, depth, beam),
     ]

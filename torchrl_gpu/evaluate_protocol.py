@@ -43,7 +43,7 @@ def main(argv: list[str]) -> None:
         first=args.first,
         unit=args.unit,
         visible_items=args.visible,
-        include=[*_include(loaded), *(["future_items"] if {"boxes", "stream"} & set(knows) else [])],
+        include=_include(loaded, knows),
         device=args.device,
         batch_size=args.batch,
     )
@@ -149,6 +149,7 @@ def _knowledge(args: argparse.Namespace) -> list[str]:
 def _planners(env: Any, loaded: dict[str, Any], knows: list[str], args: argparse.Namespace) -> dict[str, Any]:
     """Policies of tables that look ahead by what they know of the boxes to come."""
     from torchrl_gpu.policies.packing.expectation import ExpectedPlacement
+    from torchrl_gpu.policies.packing.next_items import pretrained_next_items
     from torchrl_gpu.policies.packing.patch_tables import PatchTables
     from torchrl_gpu.policies.packing.stream_search import StreamSearch
 
@@ -161,10 +162,12 @@ def _planners(env: Any, loaded: dict[str, Any], knows: list[str], args: argparse
     if not by_tables:
         raise ValueError(f"{WHERE}: --candidates and --knows want a policy of afterstate values; got none")
     found: dict[str, Any] = {}
+    foretold = pretrained_next_items(env) if "distribution" in knows else None
     for name, tables in by_tables.items():
         for word in knows:
             if word == "distribution":
-                found[f"{name}, expecting ({candidates})"] = ExpectedPlacement(env, tables, candidates)
+                ahead = ExpectedPlacement(env, tables, candidates, next_items=foretold)
+                found[f"{name}, expecting ({candidates})"] = ahead
             elif word == "boxes":
                 boxes = ExpectedPlacement(env, tables, candidates, knows="the boxes but not their order")
                 found[f"{name}, expecting what is left ({candidates})"] = boxes
@@ -173,11 +176,13 @@ def _planners(env: Any, loaded: dict[str, Any], knows: list[str], args: argparse
     return found
 
 
-def _include(loaded: dict[str, Any]) -> list[str]:
-    from torchrl_gpu.envs.packing.env import LARGE_KEYS
+def _include(loaded: dict[str, Any], knows: list[str]) -> list[str]:
+    from torchrl_gpu.envs.packing.env import INCLUDED_KEYS
 
     wanted = {"z_map"} | {str(key) for policy in loaded.values() for key in policy.in_keys}
-    return [key for key in LARGE_KEYS if key in wanted]
+    wanted |= {"packed_items"} if "distribution" in knows else set()
+    wanted |= {"future_items"} if {"boxes", "stream"} & set(knows) else set()
+    return [key for key in INCLUDED_KEYS if key in wanted]
 
 
 def _baselines(env: Any, words: list[str]) -> dict[str, Any]:
