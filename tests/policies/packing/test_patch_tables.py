@@ -18,6 +18,7 @@ from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
 from torchrl_gpu.policies import AgentSpace, PatchTables
 from torchrl_gpu.policies.packing import expectation
 from torchrl_gpu.policies.packing.expectation import ExpectedPlacement
+from torchrl_gpu.policies.packing.next_items import NextItems
 from torchrl_gpu.policies.packing.patch_tables import NEVER
 
 
@@ -121,30 +122,35 @@ def test_pools_that_cannot_be(pool: object, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("orientations", "items", "knows"),
+    ("orientations", "items", "knows", "foretold"),
     [
-        ("fixed", RandomBoxes(1, 3), "the distribution"),
-        ("yaw", RandomBoxes(1, 3), "the distribution"),
-        ("fixed", CutBoxes(1, 3, pool=None), "the distribution"),
-        ("yaw", CutBoxes(1, 3, pool=None), "the boxes but not their order"),
+        ("fixed", RandomBoxes(1, 3), "the distribution", False),
+        ("yaw", RandomBoxes(1, 3), "the distribution", False),
+        ("fixed", CutBoxes(1, 3, pool=None), "the distribution", False),
+        ("fixed", CutBoxes(1, 3, pool=None), "the distribution", True),
+        ("yaw", CutBoxes(1, 3, pool=None), "the boxes but not their order", False),
     ],
-    ids=["fixed", "yaw", "cut", "known boxes"],
+    ids=["fixed", "yaw", "cut", "foretold", "known boxes"],
 )
 def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
-    orientations: str, items: object, knows: str
+    orientations: str, items: object, knows: str, foretold: bool
 ) -> None:
     """One candidate and one item after the other, in environments that are put into that state."""
     torch.manual_seed(3)  # gives states in some of which it decides otherwise
-    env = environment(orientations=orientations, items=items, include=("z_map", "future_items"))
+    env = environment(orientations=orientations, items=items, include=("z_map", "future_items", "packed_items"))
     tables, shown = tables_of(env), env.reset()
+    network = NextItems.of(env, ages=3, width=8) if foretold else None
     for _ in range(4):
         shown = env.step_and_maybe_reset(env.rand_action(shown))[1]
-    policy = ExpectedPlacement(env, tables, candidates=5, sequences=300, knows=knows)
+    policy = ExpectedPlacement(env, tables, candidates=5, next_items=network, sequences=300, knows=knows)
     wanted = torch.full((4, 27), 1 / 27)
     if knows == "the boxes but not their order":
         left = [[i for i in row if i >= 0] for row in shown["future_items"].tolist()]
         assert min(map(len, left)) > 1
         wanted = torch.tensor([[row.count(i) / len(row) for i in range(27)] for row in left])
+    elif network is not None:
+        torch.nn.init.normal_(network.layers[-1].weight)  # some items are likely
+        wanted = network(shown["packed_items"], shown["item_id"][:, 0]).detach().softmax(1)
     elif isinstance(items, CutBoxes):
         counts = counted(env, 300)
         wanted = torch.stack([following(counts, each) for each in shown.unbind(0)])
@@ -222,3 +228,9 @@ def test_what_cannot_be_expected() -> None:
     env = environment(items="cut", include=("z_map",))
     with pytest.raises(ValueError, match="ExpectedPlacement: want an environment of RandomBoxes or, without a pool"):
         ExpectedPlacement(env, tables_of(env))
+    env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map", "packed_items"))
+    with pytest.raises(ValueError, match="ExpectedPlacement: want next_items of 27 items; got one of 26"):
+        ExpectedPlacement(env, tables_of(env), next_items=NextItems(26))
+    env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map",))
+    with pytest.raises(ValueError, match="next_items wants the distribution known and packed_items included"):
+        ExpectedPlacement(env, tables_of(env), next_items=NextItems(27))
