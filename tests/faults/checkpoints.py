@@ -49,8 +49,8 @@ FAULTS: list[Mutant] = [
     ),
     mutant(
         "what_saving_owes",
-        "(time.monotonic() - begun) / self.most_share",
-        "(time.monotonic() - begun)",
+        "max(self._owed_until, begun) + took / self.most_share",
+        "max(self._owed_until, begun) + took",
         _SAVED,
         k="share",
     ),

@@ -295,6 +295,7 @@ class EpisodeCheckpoint(Checkpoint):
                 raise SIGTERMException
         if self._held is not None and time.monotonic() >= self._owed_until:
             self._write_held(trainer)
+            due = False  # as that is to be paid for first
         if not due:
             return
         self._passed = passed
@@ -465,9 +466,10 @@ class EpisodeCheckpoint(Checkpoint):
         return saved
 
     def _owe(self, begun: float) -> None:
-        """Has later ones wait for what this one took, on top of what is owed already."""
+        """Has later ones wait for what this one took, on top of what is owed; the first pays for the last, too."""
         if self.most_share is not None:
-            self._owed_until = max(self._owed_until, begun) + (time.monotonic() - begun) / self.most_share
+            took = (time.monotonic() - begun) * (1 if self._owed_until else 2)
+            self._owed_until = max(self._owed_until, begun) + took / self.most_share
 
     def _check_finite(self, trainer: Trainer, pl_module: LightningModule, path: Path) -> None:
         """Raises Diverged where a process would save weights that are not finite."""
