@@ -71,7 +71,7 @@ def make(name: str, folder: Path, times: int = 1, **changes: Any) -> tuple[EnvRu
         return tiny_packer.module(**ONE_UPDATE | {"worker_updates": 2, "manager_period": 1} | changes), data
     if name == "afterstates":
         box = {"items": RandomBoxes(1, 3), "bin_size": (4.0, 4.0, 4.0), "resolution": 4, "seed": 3, "device": "cpu"}
-        tables = partial(PatchTables, patches=["2x2", "1x3"])
+        tables = partial(PatchTables, patches=["2x2", "1x3", "2x3:1"])
         return AfterstateLearning(PackingEnv(4 * times, **box), tables, rollout_steps=6, **changes), data
     if name == "cloning":
         policy = BCPolicy(dishes().observation_spec["observation"].shape[-1], 2, (8,))
