@@ -141,10 +141,11 @@ class AfterstateLearning(EnvRun):
 
     # -- fit --
 
-    def setup(self, stage: str) -> None:
+    def make_env(self, device: torch.device, rank: int = 0) -> None:
         """As in `EnvRun`; of several processes each keeps its own tables, which are the same."""
-        super().setup(stage)
-        if stage == "fit" and self.trainer.world_size > 1:
+        super().make_env(device, rank)
+        trainer = self._trainer
+        if trainer is not None and trainer.state.fn == "fit" and trainer.world_size > 1:
             self.add_module("_unsaved", _Unsaved())
             self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]  # of DDP, to copy
 
