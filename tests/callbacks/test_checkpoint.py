@@ -21,7 +21,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from tests.training.resuming import differences, everything, last
+from tests.training.rank_cases import Lines
+from tests.training.resuming import differences, everything, last, without_replay
 from tests.training.tiny import data, fit, module, trainer
 from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.callbacks import EpisodeCheckpoint
@@ -163,6 +164,37 @@ def test_a_resumed_run_saves_nothing_before_it_is_due(tmp_path: Path) -> None:
     assert stems(tmp_path / "rest") == {"last"}
 
 
+@pytest.mark.parametrize("place", ["same folder", "another folder"])
+def test_one_that_nothing_is_left_to_train_from_becomes_the_last(place: str, tmp_path: Path) -> None:
+    """As after a kill between `updates-6.ckpt` and `last.ckpt`, an older one of which is there, or none."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    fit(module(), run, 4, EpisodeCheckpoint())
+    older = {path: path.read_bytes() for path in files(run)}
+    fit(module(), run, 6, saver(every_n_updates=3), ckpt_path=last(run))
+    wanted, whole = everything(last(run)), last(run).with_name("updates-6.ckpt")
+    for path in (last(run), *parts_of(last(run))):
+        path.unlink()
+    for path, content in older.items():
+        path.write_bytes(content)
+    folder = run if place == "same folder" else other
+    with Lines() as lines:
+        fit(module(), folder, 6, saver(every_n_updates=3), ckpt_path=whole)
+    assert any(f"nothing was left to train, as {whole} stands at step 6" in line for line in lines)
+    assert differences(wanted, everything(last(folder))) == []
+    assert stems(folder) == ({"last", "updates-6"} if folder is run else {"last"})
+    assert newest_checkpoint(last(folder).parent)[1] == []
+    fit(module(), folder, 10, EpisodeCheckpoint(), ckpt_path=last(folder))
+    fit(module(), tmp_path / "straight", 10, EpisodeCheckpoint())
+    assert differences(everything(last(tmp_path / "straight")), everything(last(folder))) == []
+
+
+def test_a_finished_run_that_is_resumed_is_left_as_it_is(tmp_path: Path) -> None:
+    fit(module(), tmp_path, 4, EpisodeCheckpoint())
+    before = {path: path.read_bytes() for path in files(tmp_path)}
+    fit(module(), tmp_path, 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
+    assert {path: path.read_bytes() for path in files(tmp_path)} == before
+
+
 def test_a_quick_look_writes_nothing(tmp_path: Path) -> None:
     fit(module(), tmp_path, 2, EpisodeCheckpoint())
     before = {path: path.read_bytes() for path in files(tmp_path)}
@@ -202,6 +234,60 @@ def test_the_best_one_by_what_validation_finds(tmp_path: Path, mode: str, best_o
     assert best["global_step"] == next(step for each, step in seen if each == value)
     assert parts_of(tmp_path / "checkpoints" / "best.ckpt") == []
     assert callback.state_dict()["best"] == value
+
+
+class Better(Callback):
+    """Makes every validation better than the one before, and looks at which is on the disk."""
+
+    def __init__(self, fails_at: int = 0) -> None:
+        self.fails_at, self.on_disk = fails_at, list[int]()
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        pl_module.log("val/luck", float(trainer.global_step))
+
+    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+        path = trainer.checkpoint_callbacks[0].folder(trainer) / "best.ckpt"  # type: ignore[attr-defined]
+        self.on_disk.append(torch.load(path, weights_only=True)["global_step"] if path.exists() else 0)
+        if self.fails_at and trainer.global_step == self.fails_at:
+            raise RuntimeError("failed")
+
+
+def test_a_better_one_waits_in_memory_until_the_others_are_paid_for(tmp_path: Path) -> None:
+    at_once, later = Better(), Better()
+    fit(module(), tmp_path / "at once", 24, at_once, saver(monitor="val/luck"))
+    fit(module(), tmp_path / "later", 24, later, EpisodeCheckpoint(monitor="val/luck", most_share=1e-9))
+    assert at_once.on_disk == [0, 0, 0, 6, 6, 6, 12, 12, 12, 18, 18, 18]
+    assert later.on_disk == [0, 0, 0, *[6] * 9]
+    at_once_best, later_best = (tmp_path / name / "checkpoints" / "best.ckpt" for name in ("at once", "later"))
+    assert differences(without_replay(at_once_best), without_replay(later_best)) == []
+    assert torch.load(later_best, weights_only=True)["global_step"] == 24  # at the end of the run
+    assert torch.load(later_best, weights_only=True)[ENTRY]["parts"] == {}
+
+
+def test_what_is_held_is_as_it_was_and_written_where_a_run_fails(tmp_path: Path) -> None:
+    fit(module(), tmp_path / "12", 12, Better(), saver(monitor="val/luck"))
+    fails, saving = Better(fails_at=14), EpisodeCheckpoint(monitor="val/luck", most_share=1e-9)
+    with pytest.raises(RuntimeError, match="failed"):
+        fit(module(), tmp_path / "fails", 24, fails, saving)
+    assert fails.on_disk[-1] == 6
+    best = [tmp_path / name / "checkpoints" / "best.ckpt" for name in ("12", "fails")]
+    assert differences(*map(without_replay, best)) == []
+
+
+@pytest.mark.filterwarnings("ignore:.*It is not saved")
+def test_a_best_one_that_cannot_be_written_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = EpisodeCheckpoint._write
+
+    def full(self: EpisodeCheckpoint, trainer: Trainer, path: Path, content: Any = None) -> int:
+        if content is not None:
+            raise OSError(28, "no space left", str(path))
+        return write(self, trainer, path)
+
+    monkeypatch.setattr(EpisodeCheckpoint, "_write", full)
+    fit(module(), tmp_path, 24, Better(), EpisodeCheckpoint(monitor="val/luck", most_share=1e-9))
+    saved = torch.load(last(tmp_path), weights_only=True)["callbacks"]
+    (state,) = (value for name, value in saved.items() if name.startswith("EpisodeCheckpoint"))
+    assert state["best"] == 6.0
 
 
 def test_a_resumed_run_remembers_the_best_value(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch import LightningModule
 
 from tests.conftest import ROOT
+from tests.training import rank_cases as cases
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import fit, module, trainer
 from torchrl_gpu.callbacks import EnvWorkers, EpisodeCheckpoint
@@ -52,6 +53,13 @@ def test_a_killed_worker_changes_nothing_and_the_run_resumes_without_workers(tmp
     for folder in ("whole", "killed"):  # begun with workers or without, it goes on without
         fit(module(), tmp_path / f"on {folder}", 18, EpisodeCheckpoint(), ckpt_path=last(tmp_path / folder), seed=5)
     assert differences(everything(last(tmp_path / "on whole")), everything(last(tmp_path / "on killed"))) == []
+
+
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
+def test_a_run_from_clips_has_the_same_replay(tmp_path: Path) -> None:
+    for name, callbacks in (("alone", []), ("workers", [EnvWorkers()])):
+        cases.fit("video", cases.make("video", tmp_path), tmp_path / name, *callbacks)
+    assert differences(*(everything(last(tmp_path / name)) for name in ("alone", "workers"))) == []
 
 
 def test_ctrl_c_leaves_no_worker_behind(tmp_path: Path) -> None:

@@ -48,7 +48,16 @@ FAULTS: list[Mutant] = [
         k="share",
     ),
     mutant(
-        "what_saving_owes", "time.monotonic() + took / self.most_share", "time.monotonic() + took", _SAVED, k="share"
+        "what_saving_owes",
+        "max(self._owed_until, begun) + took / self.most_share",
+        "max(self._owed_until, begun) + took",
+        _SAVED,
+        k="share",
+    ),
+    mutant("a_better_one_waits", "time.monotonic() < self._owed_until:", "False:", _SAVED, k="paid_for"),
+    mutant("what_is_held_is_a_copy", 'detach().to("cpu", copy=True)', 'detach().to("cpu")', _SAVED, k="held"),
+    mutant(
+        "an_older_last_one_is_replaced", "not _stands_at(last, step)", "not last.exists()", _SAVED, k="nothing_is_left"
     ),
     mutant(
         "best_is_a_number",
@@ -60,7 +69,7 @@ FAULTS: list[Mutant] = [
     mutant(
         "the_best_is_no_broken_one",
         "broken = not_finite(pl_module)",
-        "broken = not_finite(pl_module) if replay else None",
+        "broken = None if path.name == BEST else not_finite(pl_module)",
         _DIVERGED,
         k="never",
     ),
@@ -82,7 +91,7 @@ FAULTS: list[Mutant] = [
         k="second",
     ),
     mutant("unsaved_ones_are_forgotten", "self._saved = before\n", "pass\n", _DISK, k="nobodys"),
-    mutant("unsaved_best_is_forgotten", "self._best = before\n", "pass\n", _DISK, k="nobodys"),
+    mutant("unsaved_best_is_forgotten", "self._best = on_disk\n", "pass\n", _DISK, k="nobodys"),
     mutant(
         "rates_are_lowered_once_for_each_time",
         "self.rate_factor ** (self.times - self._rates_taken)",

@@ -44,6 +44,7 @@ from torchrl_gpu.training.run import EnvRun
 
 NAMES = ("dqn", "ppo", "packer", "cloning", "afterstates", "video")
 GIVEN = ("dqn", "ppo", "packer")  # whose updates are compared with those of one process of the double batch
+AVERAGED = ("dqn", "packer", "afterstates")  # with averaged weights, too: by gradients, by some of them, by none
 STEPS = 4  # updates of a whole run; it is saved at half of them, too
 Sgd = partial(torch.optim.SGD, lr=0.1)
 ONE_UPDATE = {"updates_per_step": 1}
@@ -71,7 +72,7 @@ def make(name: str, folder: Path, times: int = 1, **changes: Any) -> tuple[EnvRu
         return tiny_packer.module(**ONE_UPDATE | {"worker_updates": 2, "manager_period": 1} | changes), data
     if name == "afterstates":
         box = {"items": RandomBoxes(1, 3), "bin_size": (4.0, 4.0, 4.0), "resolution": 4, "seed": 3, "device": "cpu"}
-        tables = partial(PatchTables, patches=["2x2", "1x3"])
+        tables = partial(PatchTables, patches=["2x2", "1x3", "2x3:1"])
         return AfterstateLearning(PackingEnv(4 * times, **box), tables, rollout_steps=6, **changes), data
     if name == "cloning":
         policy = BCPolicy(dishes().observation_spec["observation"].shape[-1], 2, (8,))

@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from tests.training import rank_cases as cases
 from torchrl_gpu.callbacks import FrameStream
+from torchrl_gpu.training.averaging import RunAveraging
 
 warnings.filterwarnings("ignore")
 FOLDER = Path(sys.argv[1])
@@ -59,6 +61,31 @@ def whole(name: str) -> None:
     TOLD[name]["steps"] = made.trainer.global_step
 
 
+class Averages(Callback):
+    """Whether all processes have the same average after each update, to the last bit, and others than the weights."""
+
+    def __init__(self) -> None:
+        self.agreed: list[bool] = []
+        self.moved: list[bool] = []
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
+        (averaging,) = [each for each in trainer.callbacks if isinstance(each, RunAveraging)]  # type: ignore[attr-defined]
+        own = cases.weights_of(averaging._average_model.module)  # type: ignore[arg-type,union-attr]
+        self.agreed.append(torch.equal(own, trainer.strategy.broadcast(own)))
+        self.moved.append(not torch.equal(own, cases.weights_of(pl_module)))
+
+
+def averaged(name: str, run: str, checkpoint: Path | None = None) -> None:
+    averages, average = Averages(), EMAWeightAveraging(decay=0.5)
+    made = cases.make(name, FOLDER)
+    cases.fit(name, made, FOLDER / run / name, average, averages, ckpt_path=checkpoint, **TWO)
+    end = cases.weights_of(made[0])
+    first = torch.load(FOLDER / run / name / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    saved = torch.cat([first[key].double().reshape(-1) for key in made[0].state_dict()])
+    told = {"agreed": averages.agreed, "moved": averages.moved, "ends with it": torch.equal(end, saved)}
+    TOLD[f"{run}/{name}"] = told
+
+
 def resumed(name: str, run: str, checkpoint: Path) -> None:
     with cases.Lines() as lines:
         made = cases.fit(name, cases.make(name, FOLDER), FOLDER / run / name, ckpt_path=checkpoint, seed=5, **TWO)
@@ -85,5 +112,8 @@ for each in cases.NAMES:
     resumed(each, "more", cases.half(FOLDER / "one" / each))
 for each in cases.GIVEN:
     given(each)
+for each in cases.AVERAGED:
+    averaged(each, "average")
+    averaged(each, "average rest", cases.half(FOLDER / "average" / each))
 terminated()
 (FOLDER / f"told-{RANK}.json").write_text(json.dumps(TOLD))

@@ -69,7 +69,7 @@ def test_a_sweep_is_that_of_a_naive_twin(lam: float, tmp_path: Path) -> None:
     after = {"box_heightmap": levels.float(), "reward": reward[..., None], "done": done[..., None]}
     fit(made, tmp_path, 1)
     made.tables.load_state_dict(twin.state_dict())
-    made._sweep(TensorDict({"next": TensorDict(after, [rows, time])}, [rows, time]))
+    made._sweep(made._played(TensorDict({"next": TensorDict(after, [rows, time])}, [rows, time])))
     returns = np.zeros((rows, time + 1))
     for t in range(time - 1, -1, -1):
         now = levels[:, t]
@@ -169,4 +169,4 @@ def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
         fit(made, tmp_path, 1)
     with NoHostReads():
         steps = made.play(made.policy, 3)
-        made._sweep(steps)
+        made._sweep(made._played(steps))

@@ -76,6 +76,14 @@ def test_a_period_that_no_training_step_ends_with_is_kept(tmp_path: Path) -> Non
     assert int(adopted._average_model.n_averaged) == 4
 
 
+def test_a_finished_run_that_is_resumed_has_the_average(tmp_path: Path) -> None:
+    def run(ckpt_path: Path | None = None) -> torch.Tensor:
+        callbacks = EMAWeightAveraging(decay=0.5), EpisodeCheckpoint()
+        return fit(module(), tmp_path, 6, *callbacks, ckpt_path=ckpt_path).state_dict()[WEIGHT]
+
+    assert torch.equal(run(), run(last(tmp_path)))
+
+
 def test_a_checkpoint_without_an_average_begins_one(tmp_path: Path) -> None:
     fit(module(), tmp_path, 6, EpisodeCheckpoint())
     with pytest.warns(UserWarning, match="not created with WeightAveraging"):

@@ -93,6 +93,24 @@ def test_two_resume_to_the_last_bit(folder: Path, name: str) -> None:
     assert differences(*parts) == []
 
 
+@pytest.mark.parametrize("name", cases.AVERAGED)
+def test_averaged_weights_are_the_same_everywhere_and_resume_exactly(
+    folder: Path, told: list[dict[str, Any]], name: str
+) -> None:
+    for rank in told:
+        whole, rest = rank[f"average/{name}"], rank[f"average rest/{name}"]
+        assert whole["agreed"] == [True] * cases.STEPS
+        assert rest["agreed"] == [True] * (cases.STEPS // 2)
+        assert any(whole["moved"])
+        assert whole["ends with it"]
+        assert rest["ends with it"]
+    ours, theirs = (torch.load(last(folder / run / name), weights_only=True) for run in ("average", "average rest"))
+    for key in LIGHTNINGS_OWN:
+        ours.pop(key), theirs.pop(key)
+    assert {"averaging_state", "current_model_state"} <= set(ours)
+    assert differences(ours, theirs) == []
+
+
 @each_case
 def test_a_run_of_one_goes_on_on_two_and_says_what_begins_anew(told: list[dict[str, Any]], name: str) -> None:
     (line,) = [line for line in told[0][f"more/{name}"]["said"] if "processes" in line]

@@ -11,7 +11,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
@@ -25,6 +25,8 @@ from torchrl_gpu.training.checkpoint_files import (
     ENTRY,
     bytes_of,
     checkpoint_entry,
+    copied_to_host,
+    copy_checkpoint,
     find_checkpoints,
     new_id,
     newest_checkpoint,
@@ -42,6 +44,13 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _RUN = re.compile(r"[0-9a-f]{12}")
 
 
+class _Held(NamedTuple):
+    """A `best.ckpt` that is not written yet: its content in memory of the host, and the best value on the disk."""
+
+    content: dict[str, Any]
+    on_disk: float | None
+
+
 class EpisodeCheckpoint(Checkpoint):
     """Saves a run so that it can go on as if it had never stopped: now and then, at its end, and where it is best.
 
@@ -51,6 +60,10 @@ class EpisodeCheckpoint(Checkpoint):
     after its parts: the replay, and what other processes than the first add. Whoever is killed on the way leaves the
     one before. All processes save at the same step: the first one decides.
 
+    Where `most_share` has a better `best.ckpt` wait, a copy of it is held in memory. It is written once the others are
+    paid for, before the next checkpoint, or at the end of the run, whatever ends it but a kill. Several processes do
+    not hold one: they write it at once.
+
     SIGTERM and an interrupt (Ctrl-C) end the run after the training step that they come in, with a `last.ckpt` from
     which it goes on as if nothing had been; a second interrupt ends it at once. While the run is validated the next
     training step is waited for by an interrupt, and SIGTERM ends it with the checkpoints that are there. Of several
@@ -59,6 +72,9 @@ class EpisodeCheckpoint(Checkpoint):
     SLURM's signal before the time limit (`#SBATCH --signal=SIGUSR1@90`) does the same and requeues the job, in place of
     Lightning's own handler, which would save in the middle of a step. What `lightning fit` does when SLURM or torchrun
     starts a job again is said at `find_restart`.
+
+    Where a checkpoint stands at `max_steps` already, a run that goes on from it trains nothing: a line says so, and the
+    checkpoint becomes its `last.ckpt`, unless that stands there, too.
 
     A new run never overwrites the checkpoints of another: where the folder holds some, they are moved to a folder
     `earlier-N` in it. Two runs that save to one folder at a time are refused.
@@ -77,7 +93,7 @@ class EpisodeCheckpoint(Checkpoint):
         monitor: Name of a logged value, such as "val/utilization", of which the best checkpoint is kept.
         mode: Whether the largest ("max") or the smallest ("min") value is best.
         most_share: Of the time of training that saving may take: a checkpoint that is due waits until those before it
-            have paid for themselves. None saves whenever it is due. The first, the best and the last never wait.
+            have paid for themselves. None saves whenever it is due. The first and the last never wait.
         name: Of checkpoints by episodes, updates or minutes: "sac_video" makes them `sac_video_epN.ckpt`, or
             `sac_video_upN.ckpt` by updates. None calls them `episodes-N.ckpt` or `updates-N.ckpt`.
     """
@@ -120,7 +136,9 @@ class EpisodeCheckpoint(Checkpoint):
         self._saved: list[str] = []  # names in the folder, oldest first
         self._best: float | None = None
         self._waits = False  # for a validation
+        self._trains = False  # whether training has begun
         self._run: str | None = None
+        self._held: _Held | None = None
         self._entry: dict[str, Any] | None = None  # of the checkpoint that is being saved
         self._lock: int | None = None  # descriptor of the folder
         self._owed_until = self._begun = 0.0
@@ -140,6 +158,7 @@ class EpisodeCheckpoint(Checkpoint):
         if _only_tries(trainer):
             return
         self._passed, self._begun, self._owed_until, self._waits = None, time.monotonic(), 0.0, False
+        self._trains, self._held = False, None
         self._episodes = DeviceCount()
         problem = None
         if trainer.is_global_zero:
@@ -230,6 +249,7 @@ class EpisodeCheckpoint(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Takes signals, now that Lightning has."""
+        self._trains = True
         if not _only_tries(trainer):
             self._signals.begin(trainer)
 
@@ -273,6 +293,9 @@ class EpisodeCheckpoint(Checkpoint):
                 raise KeyboardInterrupt
             if asked or (saved and requeue_from(trainer)):
                 raise SIGTERMException
+        if self._held is not None and time.monotonic() >= self._owed_until:
+            self._write_held(trainer)
+            due = False  # as that is to be paid for first
         if not due:
             return
         self._passed = passed
@@ -324,9 +347,41 @@ class EpisodeCheckpoint(Checkpoint):
         value = float(trainer.strategy.broadcast(float(metrics[self.monitor])))
         sign = 1 if self.mode == "max" else -1
         if math.isfinite(value) and (self._best is None or sign * value > sign * self._best):
-            before, self._best = self._best, value
-            if not self._save(trainer, pl_module, BEST, replay=False):
-                self._best = before
+            on_disk = self._best if self._held is None else self._held.on_disk
+            self._best, self._held = value, None
+            if trainer.world_size == 1 and time.monotonic() < self._owed_until:
+                self._held = _Held(self._best_content(trainer, pl_module), on_disk)
+            elif not self._save(trainer, pl_module, BEST, replay=False):
+                self._best = on_disk
+
+    @in_section("saving")
+    def _best_content(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        """A copy of what `best.ckpt` would hold now, in one process."""
+        begun = time.monotonic()
+        self._check_finite(trainer, pl_module, self.folder(trainer) / BEST)
+        self._entry = checkpoint_entry(self._run or new_id(), new_id(), [], 1)
+        try:
+            return copied_to_host(trainer._checkpoint_connector.dump_checkpoint(weights_only=False))
+        finally:
+            self._entry = None
+            self._owe(begun)
+
+    @in_section("saving")
+    def _write_held(self, trainer: Trainer) -> None:
+        """Writes the `best.ckpt` that is held, if any; where that cannot be done, says so."""
+        held, self._held = self._held, None
+        if held is None:
+            return
+        begun, path = time.monotonic(), self.folder(trainer) / BEST
+        try:
+            self._write(trainer, path, held.content)
+        except OSError as error:
+            self._best = held.on_disk
+            rank_zero_warn(_not_written(path, bytes_of(held.content), error))
+        else:
+            if self.committed is not None:
+                self.committed(held.content[ENTRY], path, [])
+        self._owe(begun)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Saves `last.ckpt`.
@@ -338,6 +393,22 @@ class EpisodeCheckpoint(Checkpoint):
             path = self.folder(trainer) / LAST
             raise OSError(errno.EIO, "the run is over, and its last checkpoint could not be written", str(path))
 
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Where nothing was left to train, says so, and makes the checkpoint that the run came from its `last.ckpt`."""
+        if self._trains or _only_tries(trainer) or trainer.ckpt_path is None or not trainer.is_global_zero:
+            return
+        path, last = Path(str(trainer.ckpt_path)), self.folder(trainer) / LAST
+        step = trainer.global_step
+        rank_zero_info(
+            f"EpisodeCheckpoint: nothing was left to train, as {path} stands at step {step}; go on with a larger"
+            " --trainer.max_steps"
+        )
+        if path.is_file() and not _stands_at(last, step):
+            entry, parts = copy_checkpoint(path, last)
+            rank_zero_info(f"EpisodeCheckpoint: saved it as {last}")
+            if self.committed is not None and entry is not None:
+                self.committed(entry, last, parts)
+
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Gives the folder free."""
         self._interrupts.end()
@@ -345,7 +416,8 @@ class EpisodeCheckpoint(Checkpoint):
         self._release()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Gives the folder free."""
+        """Writes the best checkpoint if it is still held, and gives the folder free."""
+        self._write_held(trainer)
         self._interrupts.end()
         self._signals.end()
         self._release()
@@ -355,12 +427,10 @@ class EpisodeCheckpoint(Checkpoint):
     @in_section("saving")
     def _save(self, trainer: Trainer, pl_module: Any, name: str, replay: bool) -> bool:
         """Saves; where that cannot be written, says so, and leaves what was there. Whether it is saved."""
+        self._write_held(trainer)  # so that this one knows which value is on the disk
         begun = time.monotonic()
         path = self.folder(trainer) / name
-        broken = not_finite(pl_module)
-        if any(any_of_all(trainer, broken is not None)):
-            found = broken or "NaN or infinity in another process"
-            raise Diverged(f"{found}; EpisodeCheckpoint does not save that as {path}")
+        self._check_finite(trainer, pl_module, path)
         checkpoint_id, rank, world = trainer.strategy.broadcast(new_id()), trainer.global_rank, trainer.world_size
         mine = part_path(path, checkpoint_id, rank)
         problem: Exception | None = None
@@ -392,9 +462,21 @@ class EpisodeCheckpoint(Checkpoint):
                 old.unlink(missing_ok=True)
             if self.committed is not None:
                 self.committed(entry, path, parts)
-        if self.most_share is not None:  # what `best.ckpt` takes adds to what is owed already
-            self._owed_until = max(self._owed_until, begun) + (time.monotonic() - begun) / self.most_share
+        self._owe(begun)
         return saved
+
+    def _owe(self, begun: float) -> None:
+        """Has later ones wait for what this one took, on top of what is owed; the first pays for the last, too."""
+        if self.most_share is not None:
+            took = (time.monotonic() - begun) * (1 if self._owed_until else 2)
+            self._owed_until = max(self._owed_until, begun) + took / self.most_share
+
+    def _check_finite(self, trainer: Trainer, pl_module: LightningModule, path: Path) -> None:
+        """Raises Diverged where a process would save weights that are not finite."""
+        broken = not_finite(pl_module)
+        if any(any_of_all(trainer, broken is not None)):
+            found = broken or "NaN or infinity in another process"
+            raise Diverged(f"{found}; EpisodeCheckpoint does not save that as {path}")
 
     def _all_wrote(self, trainer: Trainer, problem: Exception | None) -> bool:
         """Whether all processes could; each waits for the others.
@@ -412,14 +494,15 @@ class EpisodeCheckpoint(Checkpoint):
             )
         return not failed
 
-    def _write(self, trainer: Trainer, path: Path) -> int:
-        """Writes what Lightning's own `save_checkpoint` would, and gives its bytes.
+    def _write(self, trainer: Trainer, path: Path, content: dict[str, Any] | None = None) -> int:
+        """Writes what Lightning's own `save_checkpoint` would, or what is given, and gives its bytes.
 
         Raises:
             OSError: It cannot be written; nothing is left of it then.
         """
         fresh = path.with_suffix(".ckpt-new")
-        content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        if content is None:
+            content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         try:
             trainer.strategy.save_checkpoint(content, fresh)
             if trainer.is_global_zero:
@@ -464,6 +547,12 @@ def _not_written(path: Path, size: int, problem: Exception | None) -> str:
         f" ({'no space left' if free < size else why}). It is not saved, what was saved before stays, and the run goes"
         " on: make room, or keep less there (--trainer.callbacks.keep 1, save_replay false, another dirpath)"
     )
+
+
+def _stands_at(path: Path, step: int) -> bool:
+    """Whether there is a whole checkpoint of that step."""
+    found = [content for each, content in find_checkpoints(path.parent) if each == path]
+    return bool(found) and not isinstance(found[0], str) and found[0].get("global_step") == step
 
 
 def _only_tries(trainer: Any) -> bool:

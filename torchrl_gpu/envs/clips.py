@@ -10,7 +10,10 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 from torchrl.data import Bounded, TensorSpec, Unbounded
 
-STORED_KEYS = ("frame", "frame_at")
+ROW_KEY = "frame_at"
+"""Where a frame is, its row in the batch first."""
+
+STORED_KEYS = ("frame", ROW_KEY)
 """Observations of which replay makes clips again."""
 
 

@@ -15,6 +15,7 @@ from torchrl_gpu.envs import clips
 from torchrl_gpu.envs.base import BatchedEnv, Conflict, where_rows
 from torchrl_gpu.envs.entries import Bounds
 from torchrl_gpu.envs.viewable import Decision, Overlaid, Overlay, Viewable
+from torchrl_gpu.envs.workers.shard import Recipe
 
 _OWN = ("clip", "shown", "age")
 
@@ -112,6 +113,11 @@ class FromPixels(BatchedEnv):
         """As in the base class; other changes than those of this constructor are the environment's."""
         own = {name: changes.pop(name, getattr(self, name)) for name in ("clip_length", "frame_size")}
         return type(self)(self.env.like(num_envs, **changes), **own)
+
+    def shard_arguments(self, num_envs: int, first_env: int) -> dict[str, Any]:
+        """As in the base class; the environment that is looked at is made with as many rows."""
+        env = Recipe(type(self.env), self.env.shard_arguments(num_envs, first_env))
+        return {"env": env, "clip_length": self.clip_length, "frame_size": self.frame_size}
 
     def metrics(self) -> Mapping[str, Tensor]:
         """Those of the environment."""

@@ -11,6 +11,7 @@
 #include "cuts.h"
 #include "growth.h"
 #include "problem.h"
+#include "shared_sums.h"
 #include "solids.h"
 #include "stability.h"
 #include "transition.h"
@@ -313,9 +314,27 @@ void value_bins(const Patches* patches, int64_t rows, const uint8_t* heights, fl
            [&](int64_t n) { out[n] = value_of(*patches, heights + n * patches->area()); });
 }
 
+// The parts of each value that the shapes as they lie have, (S, N).
+void shape_values(const Patches* patches, int64_t rows, const uint8_t* heights, double* out) {
+    spread(rows, rows < 64 ? 1 : patches->threads,
+           [&](int64_t n) { shape_values_of(*patches, heights + n * patches->area(), rows, out + n); });
+}
+
 void learn_bins(const Patches* patches, const Learnt* to, int64_t rows, const uint8_t* heights) {
     spread(patches->tables, patches->threads,
            [&](int64_t table) { learn_table(*patches, *to, table, heights, rows); });
+}
+
+// Offers the values of a process for a sum over all of them, see shared_sums.h.
+void offer_sum(int64_t* memory, int64_t processes, int64_t room, int64_t number, int64_t rank, int64_t count,
+               const double* values) {
+    std::memcpy(sum_slot(memory, processes, room, number, rank), values, count * sizeof(double));
+    __atomic_store_n(memory + 8 * rank, number, __ATOMIC_RELEASE);
+}
+
+int64_t take_sum(int64_t* memory, int64_t processes, int64_t room, int64_t number, int64_t count, double* out,
+                 int64_t most_us) {
+    return take_sum_of(memory, processes, room, number, count, out, most_us);
 }
 
 // Whether each of `rows` rows of `length` truth values holds a true one.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from torchrl_gpu import arguments
+from torchrl_gpu import arguments, native
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
@@ -18,9 +18,24 @@ from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.sections import in_section, section
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
+from torchrl_gpu.training.shared_tables import SharedTables
 
 TablesFactory = Callable[[AgentSpace], PatchTables]
 """Makes the tables of an environment's space."""
+
+
+class Played(NamedTuple):
+    """What is learnt from of a rollout of N environments and T steps.
+
+    Attributes:
+        levels: (N, T, X, Y) uint8, the bins after each step as the tables see them.
+        reward: (N, T) float32.
+        done: (N, T) bool, whether the episode ended with the step.
+    """
+
+    levels: Tensor
+    reward: Tensor
+    done: Tensor
 
 
 class _Unsaved(nn.Module):
@@ -50,8 +65,9 @@ class AfterstateLearning(EnvRun):
     `trainer.max_steps` counts sweeps of a rollout. There is no optimizer and no gradient: `trainer.precision` does not
     matter. The reward of the environment must be "utilization".
 
-    Of several processes each plays in environments of its own and learns from the rollouts of all of them, in the same
-    whole numbers, so that all have the same tables, to the last bit those of one process with as many environments.
+    Of several processes each plays in environments of its own, and learns some of the tables from the rollouts of all
+    (all of the tables where they are not on a CPU with a compiler), so that all have the same tables, to the last bit
+    those of one process with as many environments.
 
     Args:
         env: Makes the `PackingEnv`, as in `EnvRun`.
@@ -63,6 +79,7 @@ class AfterstateLearning(EnvRun):
     """
 
     policy: PackingPolicy
+    _shared: SharedTables | None = None  # of several processes that share the learning out
 
     def __init__(
         self,
@@ -124,10 +141,11 @@ class AfterstateLearning(EnvRun):
 
     # -- fit --
 
-    def setup(self, stage: str) -> None:
+    def make_env(self, device: torch.device, rank: int = 0) -> None:
         """As in `EnvRun`; of several processes each keeps its own tables, which are the same."""
-        super().setup(stage)
-        if stage == "fit" and self.trainer.world_size > 1:
+        super().make_env(device, rank)
+        trainer = self._trainer
+        if trainer is not None and trainer.state.fn == "fit" and trainer.world_size > 1:
             self.add_module("_unsaved", _Unsaved())
             self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]  # of DDP, to copy
 
@@ -138,6 +156,10 @@ class AfterstateLearning(EnvRun):
         assert isinstance(env, PackingEnv)
         self.__dict__["policy"] = PackingPolicy(self.space, self.tables)  # no submodule: tables are saved once
         self.rollout = Rollout(env, ["box_heightmap"], n_steps=1, gamma=1.0)
+        alone = self.any_process(self.trainer.world_size == 1 or not native.runs_on(self.tables.weight))
+        processes = self.trainer.world_size
+        most = 2 * env.num_envs * processes
+        self._shared = None if alone else SharedTables(self.tables, self.global_rank, processes, most)
 
     def on_train_start(self) -> None:
         """Goes on where a checkpoint was saved."""
@@ -146,48 +168,55 @@ class AfterstateLearning(EnvRun):
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Plays, and goes over what was played; the error of the last sweep, for callbacks that look at it."""
-        steps = self._of_all(self.play(self.policy, self.rollout_steps))
+        played = self._of_all(self._played(self.play(self.policy, self.rollout_steps)))
         with section("update"):
-            errors = [self._sweep(steps) for _ in range(self.updates_now(self.sweeps))]
+            errors = [self._sweep(played) for _ in range(self.updates_now(self.sweeps))]
+            if self._shared is not None:
+                self._shared.exchange()
         if self.logs_now:
             self.log_step({"loss": torch.stack(errors).mean(), **self.outcomes, "frames": self.frames})
         return {"loss": errors[-1]} if errors else {}
 
-    def _of_all(self, steps: TensorDictBase) -> TensorDictBase:
-        """What is learnt from of the rollouts (N, T) of all processes, one behind another."""
-        if self.trainer.world_size == 1:
-            return steps
+    def _played(self, steps: TensorDictBase) -> Played:
+        """What is learnt from of trajectories (N, T)."""
         after = steps["next"]
-        found = {name: self._gathered(after[name]) for name in ("box_heightmap", "reward")}
-        found["done"] = self._gathered(after["done"].byte()).bool()
-        shape = found["done"].shape[:2]
-        return TensorDict({"next": TensorDict(found, shape)}, shape)
+        return Played(self.tables.levels_of(after["box_heightmap"]), after["reward"][..., 0], after["done"][..., 0])
 
-    def _gathered(self, values: Tensor) -> Tensor:
-        """(processes · N, …) of (N, …) on each."""
-        values = values.contiguous()
-        found = [torch.empty_like(values) for _ in range(self.trainer.world_size)]
-        torch.distributed.all_gather(found, values)
-        return torch.cat(found)
+    def _of_all(self, played: Played) -> Played:
+        """The rollouts of all processes, one behind another."""
+        if self.trainer.world_size == 1:
+            return played
+        kinds = [(each.dtype, each[0].shape) for each in played]
+        sent = torch.cat([each.contiguous().view(torch.uint8).flatten(1) for each in played], 1)  # one message
+        found = [torch.empty_like(sent) for _ in range(self.trainer.world_size)]
+        torch.distributed.all_gather(found, sent)
+        sizes = [each[0].numel() * each.element_size() for each in played]
+        parts = torch.cat(found).split(sizes, 1)
+        return Played(
+            *(
+                part.contiguous().view(kind).unflatten(1, shape)
+                for part, (kind, shape) in zip(parts, kinds, strict=True)
+            )
+        )
 
     @torch.no_grad()
-    def _sweep(self, steps: TensorDictBase) -> Tensor:
-        """Learns from trajectories (N, T), from their last steps to their first; the mean square of the errors.
+    def _sweep(self, played: Played) -> Tensor:
+        """Learns from trajectories, from their last steps to their first; the mean square of the errors.
 
         The last bin of a trajectory that goes on is not learnt from: what came after it is not known yet.
         """
-        tables, after = self.tables, steps["next"]
-        levels = tables.levels_of(after["box_heightmap"]).unbind(1)
-        reward, done = after["reward"][..., 0].unbind(1), after["done"][..., 0].unbind(1)
-        last = len(levels) - 1
+        tables = self.tables if self._shared is None else self._shared
+        levels, reward, done = (each.unbind(1) for each in played)
+        last, rows = len(levels) - 1, len(levels[0])
         goal, counts, squares = torch.zeros_like(reward[0]), done[last], []
+        before = tables.values(levels[last])
         for t in range(last, -1, -1):
-            error = goal - tables.values(levels[t])
+            error = goal - before
             tables.learn(levels[t], error, counts, self.rate)
             squares.append(torch.where(counts, error.square(), 0.0).mean())
             if t == 0:
                 break
-            value = tables.values(levels[t])
+            value, before = tables.values(torch.cat([levels[t], levels[t - 1]])).split(rows)
             known = goal if t < last else torch.where(done[t], goal, value)
             goal = torch.where(done[t - 1], 0.0, reward[t] + torch.lerp(value, known, self.lam))
             counts = torch.ones_like(counts)

@@ -94,6 +94,10 @@ class RunAveraging(WeightAveraging):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leaves the module as it is for the last checkpoint; see `finish`."""
 
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Gives the module the average where nothing was left to train."""
+        self.finish(pl_module)
+
     def finish(self, pl_module: LightningModule) -> None:
         """Gives the module the average."""
         if self._average_model is not None:

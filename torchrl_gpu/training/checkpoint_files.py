@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from torchrl_gpu.archives import ENTRY, read_archive
 
@@ -112,6 +113,21 @@ def bytes_of(content: Any) -> int:
     return sum(map(bytes_of, values))
 
 
+def copied_to_host(content: Any) -> Any:
+    """A tree of tensors and plain values whose tensors are copies on the CPU; those that were one still are."""
+    copies: dict[tuple[Any, ...], torch.Tensor] = {}
+
+    def copied(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        place = value.device, value.data_ptr(), value.dtype, value.shape, value.stride()
+        if place not in copies:
+            copies[place] = value.detach().to("cpu", copy=True)
+        return copies[place]
+
+    return tree_map(copied, content)
+
+
 def publish(fresh: Path, path: Path) -> None:
     """Renames a file that has been written into its place, once its bytes are on the disk."""
     _to_disk(fresh)
@@ -141,6 +157,32 @@ def remove_checkpoint(checkpoint: Path) -> None:
     checkpoint.unlink(missing_ok=True)
     for part in parts_of(checkpoint):
         part.unlink(missing_ok=True)
+
+
+def copy_checkpoint(checkpoint: Path, to: Path) -> tuple[dict[str, Any] | None, list[Path]]:
+    """Writes a checkpoint and its parts under another name, the parts first, in place of what is there.
+
+    Returns:
+        The copy's entry, None where the checkpoint has none; its parts.
+
+    Raises:
+        OSError: They cannot be written.
+        ValueError: One of the files is torn.
+    """
+    content = read_archive(checkpoint, "checkpoint", every_byte=True)
+    entry, parts = read_entry(content, f"checkpoint {checkpoint}"), list[Path]()
+    if entry is not None:
+        for name in entry["parts"]:
+            if (part := checkpoint.with_name(name)).exists():
+                rank = int(name.rsplit(".rank", 1)[1].removesuffix(".pt"))
+                parts.append(part_path(to, entry["id"], rank))
+                write_whole(read_archive(part, "checkpoint part", every_byte=True), parts[-1])
+        entry = {**entry, "parts": {part.name: part.stat().st_size for part in parts}}
+        content = {**content, ENTRY: {**content[ENTRY], **entry}}
+    write_whole(content, to)
+    for old in set(parts_of(to)) - set(parts):
+        old.unlink(missing_ok=True)
+    return entry, parts
 
 
 def find_checkpoints(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | str]]:

@@ -89,6 +89,21 @@ def test_groups_and_curricula_go_to_workers() -> None:
     assert differences(played(sea(), 0), played(sea(), 2)) == []
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["of the environment", "FromPixels"])
+def test_clips_go_to_workers_whoever_is_killed(own: bool) -> None:
+    def dishes() -> BatchedEnv:
+        settings = {"num_envs": 6, "max_steps": 7, "device": "cpu", "seed": 1}
+        if own:
+            return DishwashingEnv(observe_as="video", clip_length=3, frame_size=(16, 16), **settings)
+        return FromPixels(DishwashingEnv(**settings), clip_length=3, frame_size=(16, 16))
+
+    alone = played(dishes(), 0, rollouts=8)
+    assert differences(alone, played(dishes(), 2, rollouts=8, at={22: 1})) == []
+    frames = alone[0][-1]["next"]["frame_at"]
+    assert frames[:, 0, 0].tolist() == list(range(6))  # rows of the whole batch
+    assert sum(int(steps["next"]["done"].sum()) for steps in alone[0]) >= 6
+
+
 def test_a_worker_that_dies_again_and_again_ends_the_run() -> None:
     pool = WorkerPool(Walk(), 1)
     pool.begin()
@@ -126,11 +141,6 @@ def test_what_cannot_be_split_or_sent_is_told_before_anything_starts() -> None:
     unsent.stride = lambda: 1.0
     with pytest.raises(ValueError, match="EnvWorkers: want a Walk whose class and arguments can be pickled"):
         WorkerPool(unsent, 2)
-    for clips in (DishwashingEnv(2, observe_as="video", device="cpu"), FromPixels(DishwashingEnv(2, device="cpu"))):
-        with pytest.raises(
-            ValueError, match=f"EnvWorkers: want an environment without clips.*; got {type(clips).__name__}"
-        ):
-            WorkerPool(clips, 2)
     with pytest.raises(ValueError, match="Countdown: want an environment that `like` makes from its constructor's"):
         WorkerPool(Countdown(2, device="cpu"), 2)
 

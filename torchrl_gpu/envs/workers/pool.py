@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 import torch
 from tensordict import NestedKey, TensorDictBase
 
+from torchrl_gpu.envs import clips
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.workers.failures import WorkerDied, WorkerFailed
 from torchrl_gpu.envs.workers.rows import SplitTensors, axes, shares
@@ -71,11 +72,6 @@ class WorkerPool:
     def __init__(self, env: BatchedEnv, num_workers: int, transport: Transport = "processes", threads: int = 1) -> None:
         self.env = env
         self._frames: int | None = None
-        if "frame_at" in env.observation_spec.keys():  # noqa: SIM118  # of a spec
-            raise ValueError(
-                f"EnvWorkers: want an environment without clips, whose frames are numbered by their place in the batch;"
-                f" got {type(env).__name__} that shows frame_at"
-            )
         self._shares = shares(env.num_envs, num_workers)
         self._recipes = [
             Recipe(type(env), env.shard_arguments(count, env.first_env + first), threads)
@@ -176,7 +172,7 @@ class WorkerPool:
     def restart(self) -> Tensors:
         """Begins the next episode everywhere; what is shown then."""
         self._ask("restart")
-        return self._made["restart"].copy(self.env.device)
+        return self._numbered(self._made["restart"].copy(self.env.device))
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         """As that of the environment."""
@@ -188,10 +184,18 @@ class WorkerPool:
         self._ask("step", tensors=self._given["step"].copy(torch.device("cpu")))
         parts = (parts.empty(recurse=True) for parts in self._shapes)
         following = dict(zip(("next", "current"), parts, strict=True))
-        for (part, *key), value in self._made["step"].copy(self.env.device).items():
+        for (part, *key), value in self._numbered(self._made["step"].copy(self.env.device)).items():
             following[part].set(tuple(key), value)
         tensordict.set("next", following["next"])
         return tensordict, self.env._step_mdp(tensordict).update(following["current"])
+
+    @staticmethod
+    def _numbered(shown: Tensors) -> Tensors:
+        """With frames of clips numbered by their rows in the whole batch, and not in that of a worker; in place."""
+        for key, value in shown.items():
+            if (key[-1] if isinstance(key, tuple) else key) == clips.ROW_KEY:
+                value[:, 0] = torch.arange(len(value), device=value.device)
+        return shown
 
     # -- workers ----------------------------------------------------------------------------------------------------
 

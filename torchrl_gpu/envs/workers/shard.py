@@ -20,7 +20,7 @@ class Recipe(NamedTuple):
 
     Attributes:
         cls: The class.
-        arguments: Of its constructor.
+        arguments: Of its constructor; a recipe among them stands for the environment that it makes.
         threads: Of torch, in the worker.
     """
 
@@ -30,7 +30,8 @@ class Recipe(NamedTuple):
 
     def make(self) -> BatchedEnv:
         """The environment."""
-        return self.cls(**self.arguments)
+        made = {name: each.make() if isinstance(each, Recipe) else each for name, each in self.arguments.items()}
+        return self.cls(**made)
 
 
 class Shard:

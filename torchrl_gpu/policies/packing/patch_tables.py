@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.kernels.afterstates import (
+    Changes,
     PatchPlan,
     Tables,
     learn_bins,
@@ -116,7 +117,15 @@ class PatchTables(nn.Module):
         return value_bins(levels, self.weight, self.plan)
 
     @torch.no_grad()
-    def learn(self, levels: Tensor, error: Tensor, counts: Tensor, rate: float) -> None:
+    def learn(
+        self,
+        levels: Tensor,
+        error: Tensor,
+        counts: Tensor,
+        rate: float,
+        part: Sequence[int] | None = None,
+        changes: Changes | None = None,
+    ) -> None:
         """Moves the values of bins by about `rate` times their errors; see `learn_bins`.
 
         Args:
@@ -124,11 +133,13 @@ class PatchTables(nn.Module):
             error: (N,) float32.
             counts: (N,) bool, whether a bin counts.
             rate: From 0 to 1.
+            part: Numbers of the tables that move; None for all.
+            changes: Told which entries have moved.
         """
         if self._scratch is None or self._scratch.device != self.weight.device:
             self._scratch = self.weight.new_zeros(len(self.weight), 2, dtype=torch.int64)
         tables = Tables(self.weight, self.drift, self.path)
-        learn_bins(levels, error, counts, tables, self.plan, rate, self._scratch)
+        learn_bins(levels, error, counts, tables, self.plan, rate, self._scratch, part=part, changes=changes)
 
     def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_scratch": None}

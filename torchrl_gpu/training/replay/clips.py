@@ -120,7 +120,7 @@ class FrameStore:
         home = place("ClipReplay", "frames", math.prod(shape), self.device, storage)
         self.staged = storage == "host" or home != self.device
         self._stage = Staging("ClipReplay", "clips", self.device)
-        self._frames = torch.empty(shape, dtype=torch.uint8, device=home)
+        self._frames = torch.zeros(shape, dtype=torch.uint8, device=home)  # saved whole: no leftovers of memory
         self._newest = torch.full((num_envs,), -1, dtype=torch.int64, device=self.device)
         self._first = torch.full_like(self._newest, _LAST)
 

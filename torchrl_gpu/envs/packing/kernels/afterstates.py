@@ -4,7 +4,7 @@ These are n-tuple networks (Szubert and Jaśkowski, "Temporal difference learnin
 CIG 2014) over heightmaps. `PatchPlan` says which patches there are; the three jobs are
 
 - `value_placements`: the value of the bin after every legal placement of boxes;
-- `value_bins`: the value of bins as they are;
+- `value_bins`: the value of bins as they are; `shape_values` are the parts that it is a sum of;
 - `learn_bins`: a step of the entries towards what bins were worth.
 
 Each is written in torch, which runs on any device and reads nothing back, and defines them; on a CPU with a compiler
@@ -104,7 +104,12 @@ class PatchPlan:
 
     def patches(self, cells: Sequence[int]) -> int:
         """How many patches a bin of (X, Y) cells has."""
-        return sum((cells[0] + 3 - each.rows) * (cells[1] + 3 - each.columns) for each in self.lying)
+        return sum(math.prod(self.sides(each, cells)) for each in self.lying)
+
+    @staticmethod
+    def sides(lying: Lying, cells: Sequence[int]) -> tuple[int, int]:
+        """How many patches of a shape a bin of (X, Y) cells has along x and along y."""
+        return cells[0] + 3 - lying.rows, cells[1] + 3 - lying.columns
 
     def check_fits(self, cells: Sequence[int]) -> None:
         """ValueError unless every shape fits a bin of (X, Y) cells with its frame."""
@@ -118,18 +123,29 @@ class PatchPlan:
     @cached_property
     def first_images(self) -> Tensor:
         """(E,) int64: of each entry the least of those that are the same turned or mirrored."""
-        first = []
-        for shape in {each.table: each for each in self.lying}.values():
-            cells, sizes = len(shape.cells), _sizes(shape, self.levels)
-            numbers = torch.arange(math.prod(sizes))
-            digits, rest = [], numbers
-            for size in reversed(sizes):
-                digits.append(rest % size)
-                rest = rest // size
-            digit = torch.stack(digits[::-1])  # (cells, entries)
-            images = [sum(digit[i] * image[i] for i in range(cells)) for image in shape.weights]
-            first.append(torch.stack([torch.as_tensor(image) for image in images]).amin(0) + shape.offset)
-        return torch.cat(first)
+        sizes = [math.prod(_sizes(shape, self.levels)) for shape in self.tables]
+        return torch.cat([self.images(table, torch.arange(size)).amin(0) for table, size in enumerate(sizes)])
+
+    @cached_property
+    def tables(self) -> tuple[Lying, ...]:
+        """Of each table the last of the shapes that share it, as it lies."""
+        return tuple({each.table: each for each in self.lying}.values())
+
+    def images(self, table: int, numbers: Tensor) -> Tensor:
+        """The entries (J, M) int64 that are the same as some of a table, turned or mirrored in J ways.
+
+        Args:
+            table: Which one.
+            numbers: (M,) int64, of entries within it.
+        """
+        shape, digits = self.tables[table], []
+        for size in reversed(_sizes(shape, self.levels)):
+            digits.append(numbers % size)
+            numbers = numbers // size
+        digits = digits[::-1]
+        zero = torch.zeros_like(numbers)
+        images = [sum((d * w for d, w in zip(digits, image, strict=True)), zero) for image in shape.weights]
+        return torch.stack(images) + shape.offset
 
 
 def _parsed(shape: str, levels: int) -> tuple[int, int, int | None]:
@@ -258,8 +274,72 @@ def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
     return out
 
 
+def shape_values(heights: Tensor, weight: Tensor, plan: PatchPlan, part: Sequence[int]) -> Tensor:
+    """What the shapes of some tables have in the values of bins, so that several processes can share the work.
+
+    In C++ the rows, added up one after another from the first, are to the last bit what `value_bins` gives.
+
+    Args:
+        heights: (N, X, Y) uint8, levels.
+        weight: (E,) float32.
+        plan: The patches.
+        part: Numbers of the tables.
+
+    Returns:
+        (L, N) float64 for the L ways that shapes lie, in the order of `plan.lying`; zeros for those of other tables.
+    """
+    heights = _heights("shape_values", heights, plan)
+    weight = _weight("shape_values", weight, plan, heights.device)
+    mine = [each.table in part for each in plan.lying]
+    out = heights.new_zeros(len(mine), len(heights), dtype=torch.float64)
+    if not native.runs_on(heights):
+        sizes = [plan.sides(each, heights.shape[1:]) for each in plan.lying]
+        split = weight[entries_of(framed(heights, plan), plan)].double().split([x * y for x, y in sizes], 1)
+        for row, yes, values in zip(out, mine, split, strict=True):
+            row.copy_(values.sum(1) * yes)
+        return out
+    found = torch.empty(sum(mine), len(heights), dtype=torch.float64)
+    held = _Patches.of(plan, heights, weight, tuple(part))
+    native.library().shape_values(byref(held), c_int64(len(heights)), _at(heights), _at(found))
+    out[torch.tensor(mine)] = found
+    return out
+
+
+class Changes(NamedTuple):
+    """Which entries have changed since they were forgotten, each by the first of those that are the same.
+
+    Attributes:
+        first: (E,) int32; of each table, from its offset on, the numbers within it.
+        num: (tables,) int64, how many of each table.
+        marked: (E,) uint8, 1 for each of them.
+    """
+
+    first: Tensor
+    num: Tensor
+    marked: Tensor
+
+    @classmethod
+    def of(cls, plan: PatchPlan) -> Changes:
+        """None so far, on the CPU."""
+        entries, kinds = plan.entries, len(plan.shapes)
+        return cls(
+            torch.zeros(entries, dtype=torch.int32),
+            torch.zeros(kinds, dtype=torch.int64),
+            torch.zeros(entries, dtype=torch.uint8),
+        )
+
+
 def learn_bins(
-    heights: Tensor, error: Tensor, counts: Tensor, tables: Tables, plan: PatchPlan, rate: float, scratch: Tensor
+    heights: Tensor,
+    error: Tensor,
+    counts: Tensor,
+    tables: Tables,
+    plan: PatchPlan,
+    rate: float,
+    scratch: Tensor,
+    *,
+    part: Sequence[int] | None = None,
+    changes: Changes | None = None,
 ) -> None:
     """Moves entries so that the values of bins move by about `rate` times their errors; in place.
 
@@ -276,6 +356,11 @@ def learn_bins(
         plan: The patches.
         rate: From 0 to 1.
         scratch: (E, 2) int64, zeros before and after.
+        part: Numbers of the tables that move; None for all. In C++ alone, as is the next one.
+        changes: Told which entries have moved.
+
+    Raises:
+        ValueError: Tensors of another type, shape or device; or a part of the tables where C++ does not run.
     """
     where = "learn_bins"
     heights = _heights(where, heights, plan)
@@ -288,9 +373,12 @@ def learn_bins(
     units = (error.double().nan_to_num(0.0).clamp(-_LARGEST, _LARGEST) * _ONE).round().long()
     rate = rate / plan.patches(heights.shape[1:])
     if not native.runs_on(heights):
+        if part is not None or changes is not None:
+            raise ValueError(f"{where}: want a CPU and a compiler for a part of the tables; got {device}")
         return _learn_bins(heights, units, counts, tables, plan, rate)
-    held = _Patches.of(plan, heights, tables.weight)
-    to = _Learnt(*(each.data_ptr() for each in (*tables, scratch, units, counts)), rate)
+    held = _Patches.of(plan, heights, tables.weight, None if part is None else tuple(part))
+    told = (None, None, None) if changes is None else [each.data_ptr() for each in changes]
+    to = _Learnt(*(each.data_ptr() for each in (*tables, scratch, units, counts)), *told, rate)
     native.library().learn_bins(byref(held), byref(to), c_int64(len(heights)), _at(heights))
     return None
 
@@ -341,7 +429,7 @@ def entries_of(bins: Tensor, plan: PatchPlan) -> Tensor:
     """(N, patches) int64, where the entry of each patch of framed bins is."""
     found = []
     for each in plan.lying:
-        size = bins.shape[1] + 1 - each.rows, bins.shape[2] + 1 - each.columns
+        size = plan.sides(each, (bins.shape[1] - 2, bins.shape[2] - 2))
         cells = [bins[:, x : x + size[0], y : y + size[1]] for x, y in each.cells]
         if each.clip is not None:
             first, *others = cells
@@ -430,8 +518,9 @@ class _Patch(Structure):
 
 
 @lru_cache
-def _described(plan: PatchPlan) -> Any:
-    return (_Patch * len(plan.lying))(*map(_Patch.of, plan.lying))
+def _described(plan: PatchPlan, part: tuple[int, ...] | None) -> Any:
+    lying = [each for each in plan.lying if part is None or each.table in part]
+    return (_Patch * len(lying))(*map(_Patch.of, lying))
 
 
 class _Patches(Structure):
@@ -444,10 +533,10 @@ class _Patches(Structure):
     )
 
     @classmethod
-    def of(cls, plan: PatchPlan, heights: Tensor, weight: Tensor) -> _Patches:
-        """What the C++ side is called with; the tensors must outlive the call."""
-        made = _described(plan)
-        sizes = len(plan.lying), len(plan.shapes), *heights.shape[1:], plan.levels, torch.get_num_threads()
+    def of(cls, plan: PatchPlan, heights: Tensor, weight: Tensor, part: tuple[int, ...] | None = None) -> _Patches:
+        """What the C++ side is called with, of all tables or of some; the tensors must outlive the call."""
+        made = _described(plan, part)
+        sizes = len(made), len(plan.shapes), *heights.shape[1:], plan.levels, torch.get_num_threads()
         described = cls(*sizes, addressof(made), weight.data_ptr())
         described.held = made, heights, weight
         return described
@@ -458,6 +547,7 @@ class _Learnt(Structure):
 
     _fields_ = (
         *((name, c_void_p) for name in ("weight", "drift", "path", "seen", "error", "counts")),
+        *((name, c_void_p) for name in ("changed", "num_changed", "marked")),
         ("rate", c_double),
     )
 
