@@ -23,7 +23,7 @@ UPDATES = {
 PACKING = {"data.num_episodes": 1, "data.num_val_episodes": 1}
 COARSE = {  # an operator takes as long as on a CPU and its wrapping as long again, so fewer cells and fewer pieces
     "packing.yaml": {"model.env.bin_size": "[6.0,6.0,6.0]", "model.env.resolution": 6, "model.env.items.max_side": 4},
-    "packing_orders.yaml": {"model.env.resolution": "[12,8]", "model.env.num_items": 3, "model.env.items.max_side": 4},
+    "packing_orders.yaml": {"model.env.resolution": "[12,8]", "model.env.num_items": 3},
     "packing_irregular.yaml": {
         "model.env.num_items": 3,
         "model.env.visible_items": 2,

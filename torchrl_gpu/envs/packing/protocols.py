@@ -57,6 +57,16 @@ def protocol_of(env: PackingEnv) -> str | None:
     return None
 
 
+def packs_orders(env: PackingEnv) -> bool:
+    """Whether an environment has the bin and the rules of the setting "orders", whatever boxes it packs, and one at a
+    time."""
+    wanted = REFERENCE_SETTINGS["orders"]
+    rules = (env.bin_size, env.bin.cells, env.grid_step, env.orientations, env.stability)
+    same = rules == tuple(wanted[name] for name in ("bin_size", "resolution", "grid_step", "orientations", "stability"))
+    alone = env.visible_items == 1 and env.order == "sequence"
+    return same and alone and env.catalogue.flat and "z_map" in env.include
+
+
 def make_protocol(name: str, num_envs: int = 64, **changes: Any) -> PackingEnv:
     """The environment of a protocol.
 
