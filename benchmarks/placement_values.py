@@ -4,8 +4,8 @@ learn [--seed S] [--minutes M]`, then `python benchmarks/placement_values.py mea
 `learn` searches the weights of `LinearPlacementValues` by CMA-ES (Hansen and Ostermeier 2001, with the settings of
 Hansen's tutorial, arXiv 1604.00772): in each generation every member packs the same new orders of `OrderBoxes`, and
 what counts is how full their pallets are at the end. It begins at a rule, low and near to the corner. Each number
-counts in units of its spread over the placements of one box. The mean of the population is looked at now and then on validation orders,
-and the best of these means is written into the package. M are minutes of one core.
+counts in units of its spread over the placements of one box. The mean of the population is looked at
+now and then on validation orders, and the best of these means is written into the package. M are minutes of one core.
 
 `measure` packs the fixed suite of 500 orders by what ships and by the rules, maximal accessible space the first ORDERS
 of them only, and says by how much the policy differs from each rule on the same orders. Articles and orders of
@@ -16,6 +16,7 @@ of BED-BPP (Kagerer et al., IJRR 2023), those are packed as well.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from pathlib import Path
@@ -47,10 +48,7 @@ FIRST = {"base": -3.0, "reach": -0.5}  # weights at first, in units of spread
 MEMBERS, ORDERS, STEP = 14, 32, 0.3  # of a generation; first standard deviation of a member's weights
 VALIDATION, SUITE = 256, 500  # orders
 RULES = ("random", "first-fit", "dbl", "hm", "lsah", "macs")
-SUITE_HASH: str | None = (
-    "2a3024ee198db5ceaa52a77ab7cb1b0284df800fb94c31438aafe415b9cda4bd"
-    """Of the suite's orders, see `sequence_hash`."""
-)
+SUITE_HASH: str | None = "2a3024ee198db5ceaa52a77ab7cb1b0284df800fb94c31438aafe415b9cda4bd"  # see `sequence_hash`
 CARD = """# A policy for orders on a pallet
 
 - Protocol: the setting `orders` (`packing_orders.yaml`): a pallet of 1200×800 mm, 1.5 m high, in cells of 10 mm, places
@@ -260,24 +258,32 @@ def written(rows: list[dict[str, Any]], seed: int, minutes: float, player: Playe
 
 
 def measure(macs: int, orders: Path | None) -> None:
-    """Packs the suite, and the orders of a file."""
+    """Packs the suite, and the orders of a file; writes the figures and the card of what ships."""
     env = suite(SUITE)
-    about = {
-        "command": "python benchmarks/placement_values.py measure --macs N --orders FILE",
-        "machine": machine.describe(env.device),
-        "sha256": sequence_hash(sequence_sizes(env, SUITE)),
-        "sections": [section("suite", env, macs)],
-    }
-    if SUITE_HASH not in (None, about["sha256"]):
-        raise ValueError(f"placement_values: want the suite {SUITE_HASH}; got {about['sha256']}")
+    found = sequence_hash(sequence_sizes(env, SUITE))
+    if SUITE_HASH not in (None, found):
+        raise ValueError(f"placement_values: want the suite {SUITE_HASH}; got {found}")
+    sections = [section("suite", env, macs)]
     if orders is not None:
         items = BoxSequences(str(orders), "mm", in_order=True)
-        longest = max(len(episode) for episode in items.episodes)
-        env = make_protocol(
-            "orders", items.num_sequences, items=items, num_items=longest, device="cpu", seed=SUITE_SEED
-        )
-        about["sections"].append(section(orders.name, env, items.num_sequences))
-    write_json(RESULTS / "placement_values.json", about)
+        number, longest = items.num_sequences, max(len(episode) for episode in items.episodes)
+        env = make_protocol("orders", number, items=items, num_items=longest, device="cpu", seed=SUITE_SEED)
+        sections.append(section(orders.name, env, number))
+    file = "" if orders is None else f" --orders {orders.name}"
+    command = f"python benchmarks/placement_values.py measure --macs {macs}{file}"
+    about = {"command": command, "machine": machine.describe(env.device), "sha256": found}
+    write_json(RESULTS / "placement_values.json", about | {"sections": sections})
+    write_card(sections[0])
+
+
+def write_card(measured: dict[str, Any]) -> None:
+    """What comes with the package, in words."""
+    trained = json.loads((RESULTS / "placement_values_training.json").read_text(encoding="utf-8"))
+    by_name = {row["policy"].strip("*"): row for row in measured["rows"]}
+    ours = by_name.pop("placement values")
+    rule, best = max(by_name.items(), key=lambda each: each[1]["share"])
+    about = {"number": len(NAMES), "rule": rule, "best": best, "last": trained["rows"][-1]}
+    (WEIGHTS / "orders.md").write_text(CARD.format(**ours, **trained, **about), encoding="utf-8")
 
 
 def suite(orders: int) -> PackingEnv:
@@ -287,7 +293,7 @@ def suite(orders: int) -> PackingEnv:
 
 def section(title: str, env: PackingEnv, macs: int) -> dict[str, Any]:
     """What each policy makes of the orders of an environment; by MACS only so many of them."""
-    ours = packed(env, PackingPolicy.from_pretrained("orders", "cpu", space=AgentSpace.of(env)))
+    ours = packed(env, PackingPolicy.from_pretrained(WEIGHTS / "orders.safetensors", "cpu", space=AgentSpace.of(env)))
     rows = [row("placement values", ours, ours)]
     for word in RULES:
         fewer = word == "macs" and macs < env.num_envs
@@ -327,8 +333,8 @@ def main() -> None:
     jobs = parser.add_subparsers(dest="job", required=True)
     learning, measuring = jobs.add_parser("learn"), jobs.add_parser("measure")
     learning.add_argument("--seed", type=int, default=0)
-    learning.add_argument("--minutes", type=float, default=14.0)
-    measuring.add_argument("--macs", type=int, default=100)
+    learning.add_argument("--minutes", type=float, default=6.0)
+    measuring.add_argument("--macs", type=int, default=50)
     measuring.add_argument("--orders", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -13,7 +13,7 @@ from benchmarks import placement_values
 from torchrl_gpu.envs.packing.items import OrderBoxes
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation.packing.episodes import evaluate
-from torchrl_gpu.policies import AgentSpace, PackingPolicy
+from torchrl_gpu.policies import PackingPolicy
 from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
 
 
@@ -80,5 +80,3 @@ def test_the_suite_is_the_one_that_was_measured() -> None:
     env = placement_values.suite(placement_values.SUITE)
     sizes = placement_values.sequence_sizes(env, placement_values.SUITE)
     assert placement_values.sequence_hash(sizes) == placement_values.SUITE_HASH
-    space = AgentSpace.of(env)
-    assert space.extras["bin"]["cells"] == [120, 80]
