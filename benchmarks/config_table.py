@@ -99,7 +99,8 @@ REACHED = {
         "orders",
         lambda it: _filled(_of(it["policies"], "DQN")),
         None,
-        "with weights of small bins; not trained on orders",
+        "with weights of small bins; what comes with the package for it fills"
+        " [more](environments/packing.md#orders-on-a-pallet)",
     ),
     "ppo_marine.yaml": Reached(
         "equal_time",

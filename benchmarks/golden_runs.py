@@ -97,6 +97,7 @@ ORDERS |= {
     "model.env.num_envs": 2,
     "model.env.num_items": 6,
     "model.env.resolution": "[30,20]",  # cells of 40 mm
+    "model.env.items": "torchrl_gpu.envs.packing.items.RandomBoxes",
     "model.env.items.min_side": 2,
     "model.env.items.max_side": 8,
     "data.sequences": "orders.json",

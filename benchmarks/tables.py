@@ -33,6 +33,7 @@ PAGES = (
     HERE.parent / "docs" / "video.md",
     HERE.parent / "docs" / "environments" / "marine.md",
     HERE.parent / "docs" / "environments" / "meshes.md",
+    HERE.parent / "docs" / "environments" / "packing.md",
     HERE.parent / "docs" / "environments" / "packing_irregular.md",
     HERE.parent / "docs" / "environments" / "physics.md",
     HERE.parent / "README.md",

@@ -64,8 +64,6 @@ SMALL = {
         "--model.env.num_envs=2",
         "--model.env.num_items=6",
         "--model.env.resolution=[30,20]",  # cells of 40 mm
-        "--model.env.items.min_side=2",
-        "--model.env.items.max_side=8",
         "--data.sequences=orders.json",
     ],
     "ppo_packing.yaml": [

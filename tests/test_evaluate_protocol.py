@@ -53,6 +53,7 @@ WRONG = [
     (["--protocol=cut3"], "argument --protocol: invalid choice: 'cut3'"),
     ([], "the following arguments are required: --protocol"),
     (["--protocol=rs", "--policy", "nobody"], "--policy must be baselines, random, first-fit, bph"),
+    (["--protocol=rs", "--policy", "orders"], "rs or the path of a checkpoint; got 'orders'"),
     (["--protocol=rs", "--cases=0"], "--cases must be at least 1; got 0"),
     (["--protocol=rs", "--policy", "rs", "--depth=5"], "--depth wants --knows stream; got none"),
     (["--protocol=rs", "--policy", "rs", "--knows", "boxes", "--beam=5"], "--beam wants --knows stream; got boxes"),

@@ -112,24 +112,26 @@ def _parser() -> argparse.ArgumentParser:
 
 def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     """Policies of checkpoints by name, and words of baselines."""
+    from torchrl_gpu.envs.packing.protocols import PROTOCOLS
     from torchrl_gpu.policies import PackingPolicy, load_policy
     from torchrl_gpu.policies.packing import BASELINES
 
     loaded: dict[str, Any] = {}
     words: list[str] = []
+    trained = [name for name in PackingPolicy.names() if name in PROTOCOLS]
     for each in args.policy:
         if each == "baselines":
             words += BASELINES
         elif each in BASELINES:
             words.append(each)
-        elif each in PackingPolicy.names():
+        elif each in trained:
             loaded[f"pretrained {each}"] = PackingPolicy.from_pretrained(each, args.device)
         elif Path(each).suffix == ".safetensors":
             loaded[each] = PackingPolicy.from_pretrained(each, args.device)
         elif Path(each).is_file():
             loaded[f"{Path(each).stem} ({each})"] = load_policy(each, args.device)
         else:
-            known = ", ".join([*BASELINES, *PackingPolicy.names()])
+            known = ", ".join([*BASELINES, *trained])
             wanted = f"baselines, {known} or the path of a checkpoint"
             raise ValueError(f"{WHERE}: --policy must be {wanted}; got {each!r}")
     return loaded, list(dict.fromkeys(words))

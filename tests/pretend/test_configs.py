@@ -28,7 +28,7 @@ COARSE = {  # an operator takes as long as on a CPU and its wrapping as long aga
         "model.env.resolution": 6,
         "model.env.items.max_side": 4,
     },
-    "packing_orders.yaml": {"model.env.resolution": "[12,8]", "model.env.num_items": 3, "model.env.items.max_side": 4},
+    "packing_orders.yaml": {"model.env.resolution": "[12,8]", "model.env.num_items": 3},
     "packing_irregular.yaml": {
         "model.env.num_items": 3,
         "model.env.visible_items": 2,

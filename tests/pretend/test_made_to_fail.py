@@ -45,7 +45,7 @@ ABSENT = {
 }
 FEW_WORLDS = {"model.env.num_envs": 2, "model.env.pool": 8, "model.env.max_steps": 10}
 FEWER_CELLS = {
-    "packing_orders.yaml": {"model.env.resolution": "[12,8]", "model.env.num_items": 3, "model.env.items.max_side": 4},
+    "packing_orders.yaml": {"model.env.resolution": "[12,8]", "model.env.num_items": 3},
     "packing_irregular.yaml": {
         "model.env.num_items": 3,
         "model.env.visible_items": 2,

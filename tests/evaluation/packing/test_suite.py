@@ -334,3 +334,10 @@ def test_a_size_that_cannot_be() -> None:
 )
 def test_published_figures_stand_beside_the_same_rules_only(settings: dict[str, Any], wanted: dict[str, float]) -> None:
     assert PackingSuite(make_protocol("cut2", 2, device="cpu", **settings), False, 2).published() == wanted
+
+
+def test_the_pallet_of_orders_shows_the_policy_that_comes_with_the_package() -> None:
+    pallet = PackingSuite(make_protocol("orders", 2, device="cpu", seed=0), pictures=False)
+    assert set(pallet.baselines()) - set(baselines(pallet.env)) == {"pretrained"}
+    cubes = PackingSuite(make_protocol("rs", 2, device="cpu", seed=0), pictures=False)
+    assert set(cubes.baselines()) == set(baselines(cubes.env))

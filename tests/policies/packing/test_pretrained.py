@@ -17,6 +17,7 @@ from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol, protoco
 from torchrl_gpu.evaluation.packing.episodes import evaluate
 from torchrl_gpu.policies import AgentSpace, InferencePolicy, PackingPolicy, PatchTables, export_policy
 from torchrl_gpu.policies.packing import pretrained
+from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
 from torchrl_gpu.policies.packing.pretrained import pretrained_for
 
 
@@ -92,6 +93,13 @@ def changed(**entries: Any) -> Callable[[dict[str, Any], dict[str, str]], None]:
 def test_files_that_are_refused(tmp_path: Path, change: Callable[..., None], message: str) -> None:
     path = tmp_path / "rs.safetensors"
     trained().save(path)
+    rewrite(path, change)
+    with pytest.raises(ValueError, match=message):
+        PackingPolicy.from_pretrained(path, "cpu")
+
+
+def rewrite(path: Path, change: Callable[..., None]) -> None:
+    """Changes the entries of a file."""
     from safetensors import safe_open
 
     with safe_open(str(path), "pt") as file:
@@ -99,8 +107,6 @@ def test_files_that_are_refused(tmp_path: Path, change: Callable[..., None], mes
     held = load_file(path)
     change(held, plain)
     save_file(held, str(path), plain)
-    with pytest.raises(ValueError, match=message):
-        PackingPolicy.from_pretrained(path, "cpu")
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
@@ -123,10 +129,10 @@ def test_what_comes_with_the_package(name: str) -> None:
     card = path.with_suffix(".md").read_text(encoding="utf-8")
     assert all(word in card for word in ("Protocol", "Command", "Licence", "Result"))
     policy = PackingPolicy.from_pretrained(name, "cpu")
-    assert json.loads(json.dumps(policy.about))["protocol"] == name
-    assert name in PROTOCOLS
+    about = json.loads(json.dumps(policy.about))
+    assert about["protocol" if name in PROTOCOLS else "setting"] == name
     env = make_protocol(name, 48, device="cpu", seed=77, include=("z_map",))
-    least = {"rs": 0.48, "cut1": 0.66, "cut2": 0.64, "discrete125": 0.74, "free125": 0.84}
+    least = {"rs": 0.48, "cut1": 0.66, "cut2": 0.64, "discrete125": 0.74, "free125": 0.84, "orders": 0.58}
     assert evaluate(env, policy).utilization.mean() > least[name]
 
 
@@ -147,6 +153,69 @@ def test_a_shipped_policy_is_found_by_the_rules(monkeypatch: pytest.MonkeyPatch,
     assert pretrained_for(make_protocol("cut2", 2, device="cpu", include=("z_map",))) == {}
     assert pretrained_for(make_protocol("rs", 2, device="cpu", include=())) == {}
     assert PackingPolicy.names() == ["rs"]
+
+
+# -- weights of placements in place of tables --
+
+
+def weighted() -> PackingPolicy:
+    space = AgentSpace.of(make_protocol("orders", 1, device="cpu", seed=0))
+    weights = torch.randn(len(NAMES), generator=torch.Generator().manual_seed(0))
+    return PackingPolicy(space, LinearPlacementValues(space, weights.tolist(), 30), {"setting": "orders"})
+
+
+def test_saved_weights_choose_as_they_did(tmp_path: Path) -> None:
+    policy, path = weighted(), tmp_path / "orders.safetensors"
+    policy.save(path)
+    again = PackingPolicy.from_pretrained(path, "cpu")
+    assert (again.about, again.space, again.tables.candidates) == (policy.about, policy.space, 30)
+    env = make_protocol("orders", 3, device="cpu", seed=1)
+    shown = env.reset()
+    for _ in range(4):
+        ours, theirs = policy(shown.clone()), again(shown.clone())
+        assert ours["action_value"].equal(theirs["action_value"])
+        shown = env.step_and_maybe_reset(ours)[1]
+        assert not shown["done"].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (changed(more=torch.zeros(1)), "want a file that PackingPolicy.save wrote"),
+        (changed(more="1"), "want a file that PackingPolicy.save wrote"),
+        (changed(weight=torch.zeros(3)), "weight must have"),
+        (changed(weight=torch.full((len(NAMES),), torch.nan)), "base must be a finite number"),
+        (changed(names='["base"]'), "want weights of base, top"),
+        (changed(candidates="0"), "candidates must be at least 1"),
+        (changed(candidates="[["), "want JSON beside the weights"),
+        (changed(about="3"), "want weights of"),
+        (changed(space='{"source": 1}'), "AgentSpace"),
+    ],
+)
+def test_files_of_weights_that_are_refused(tmp_path: Path, change: Callable[..., None], message: str) -> None:
+    path = tmp_path / "orders.safetensors"
+    weighted().save(path)
+    rewrite(path, change)
+    with pytest.raises(ValueError, match=message):
+        PackingPolicy.from_pretrained(path, "cpu")
+
+
+def test_orders_are_known_by_the_rules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pretrained, "_FOLDER", tmp_path)
+    weighted().save(tmp_path / "orders.safetensors")
+    settings: list[dict[str, Any]] = [{}, {"items": RandomBoxes(15, 30)}, {"num_items": 7}]
+    for each in settings:
+        assert list(pretrained_for(make_protocol("orders", 2, device="cpu", **each))) == ["pretrained"]
+    others: list[dict[str, Any]] = [{"visible_items": 2}, {"include": ()}, {"grid_step": 4}, {"stability": "none"}]
+    for each in others:
+        assert pretrained_for(make_protocol("orders", 2, device="cpu", **each)) == {}
+
+
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+def test_weights_are_exported(format: str, tmp_path: Path) -> None:
+    policy = weighted()
+    ours = InferencePolicy(policy, policy.space, "placement values")
+    export_policy(ours, tmp_path / f"orders.{format}", format=format)
 
 
 @pytest.mark.parametrize("format", ["onnx", "pt2"])

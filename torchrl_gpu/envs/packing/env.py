@@ -46,8 +46,8 @@ class PackingEnv(BatchedEnv):
         bin_size: Length, width and height, metres.
         resolution: Cells along x and y; one number for both.
         grid_step: Cells between neighbouring placements.
-        items: An item source, or "random", "cut", "procedural", or the path of a file of box sequences, of a mesh file
-            or of a folder of them.
+        items: An item source, or "random", "cut", "orders", "procedural", or the path of a file of box sequences, of a
+            mesh file or of a folder of them.
         num_items: Most items of an episode.
         visible_items: K, items to choose from.
         orientations: "fixed", "yaw", "axis", "cube", or a step in degrees; see `rotations.orientation_set`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torchrl_gpu.envs.packing.env import PackingEnv
-from torchrl_gpu.envs.packing.items import CutBoxes, ProceduralSolids, RandomBoxes
+from torchrl_gpu.envs.packing.items import CutBoxes, OrderBoxes, ProceduralSolids, RandomBoxes
 
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "rs": {"items": RandomBoxes(2, 5), "orientations": "fixed", "stability": "corners"},
@@ -28,6 +28,16 @@ REFERENCE_SETTINGS: dict[str, dict[str, Any]] = {
         "order": "volume",
         "include": ("z_map",),
     },
+    "orders": {
+        "bin_size": (1.2, 0.8, 1.5),
+        "resolution": (120, 80),
+        "grid_step": 5,
+        "items": OrderBoxes(),
+        "num_items": 150,
+        "orientations": "yaw",
+        "stability": "support",
+        "include": ("z_map",),
+    },
 }
 
 
@@ -47,13 +57,24 @@ def protocol_of(env: PackingEnv) -> str | None:
     return None
 
 
+def packs_orders(env: PackingEnv) -> bool:
+    """Whether an environment has the bin and the rules of the setting "orders", whatever boxes it packs, and one at a
+    time."""
+    wanted = REFERENCE_SETTINGS["orders"]
+    rules = (env.bin_size, env.bin.cells, env.grid_step, env.orientations, env.stability)
+    same = rules == tuple(wanted[name] for name in ("bin_size", "resolution", "grid_step", "orientations", "stability"))
+    alone = env.visible_items == 1 and env.order == "sequence"
+    return same and alone and env.catalogue.flat and "z_map" in env.include
+
+
 def make_protocol(name: str, num_envs: int = 64, **changes: Any) -> PackingEnv:
     """The environment of a protocol.
 
     Args:
         name: "rs", "cut1", "cut2" (Zhao et al., AAAI 2021; cut anew for every episode), "discrete125" (GOPT, RA-L
-            2024), "free125" (PCT, ICLR 2022, setting 2); or a reference setting, "bpp10" or "irregular" (Huang et al.,
-            RA-L 2023: 20 of 50 objects visible, the largest first, 24 orientations; with our own solids).
+            2024), "free125" (PCT, ICLR 2022, setting 2); or a reference setting, "bpp10", "irregular" (Huang et al.,
+            RA-L 2023: 20 of 50 objects visible, the largest first, 24 orientations; with our own solids) or "orders"
+            (that of `packing_orders.yaml`: a pallet of 1200×800 mm, 1.5 m high, boxes as they come).
         num_envs: N.
         changes: Other constructor arguments of `PackingEnv`.
 

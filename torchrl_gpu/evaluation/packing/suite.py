@@ -14,7 +14,7 @@ from torch import Tensor
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
 from torchrl_gpu.envs.packing.items.source import SameItems
-from torchrl_gpu.envs.packing.protocols import protocol_of
+from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
 from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate
@@ -22,6 +22,7 @@ from torchrl_gpu.evaluation.packing.published import PUBLISHED
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.irregular_baselines import RULE
+from torchrl_gpu.policies.packing.pretrained import pretrained_for
 from torchrl_gpu.policies.policy import Policy
 
 
@@ -38,8 +39,8 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return evaluate(env, policy, num_episodes)
 
     def baselines(self) -> Mapping[str, Policy]:
-        """The heuristics."""
-        return baselines(self.env)
+        """The heuristics; on the pallet of orders the policy that comes with the package, too."""
+        return baselines(self.env) | (pretrained_for(self.env) if packs_orders(self.env) else {})
 
     def like(self, num_envs: int) -> PackingEnv:
         """An environment that shares the items."""

@@ -16,21 +16,25 @@ from torchrl_gpu.arguments import shown, tensor, whole
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.envs.packing.kernels.afterstates import MOST_LEVELS
-from torchrl_gpu.envs.packing.protocols import protocol_of
+from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
 from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.packing.conv_values import ConvValues
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
+from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
 from torchrl_gpu.policies.size_limit import without_memory
 from torchrl_gpu.policies.spaces import AgentSpace
 
 FORMAT = "torchrl_gpu packing tables, 1"
+FORMAT_OF_WEIGHTS = "torchrl_gpu placement values, 1"
 _FOLDER = Path(__file__).parent / "weights"
 _MOST_BYTES = 2**26  # of a file
 _FIELDS = ("format", "levels", "patches", "space", "about")
 _LATER = {"pool": "1", "network": "null"}  # fields that older files lack
 _LEARNED = 1e-6  # size of the errors of entries out of a file: they are saved again, and move as freely as fresh ones
 _TABLES = ("entry", "value", "other")
+_MOST_CANDIDATES = 2**16
+_FIELDS_OF_WEIGHTS = ("format", "names", "candidates", "space", "about")
 
 
 class PackingPolicy(TensorDictModuleBase):
@@ -38,14 +42,17 @@ class PackingPolicy(TensorDictModuleBase):
 
     Args:
         space: Of the environment, or of another one with the same kind of items: the tables fit bins of any size.
-        tables: What bins are worth, by tables, or by tables and a network.
+        tables: What bins are worth, by tables, or by tables and a network; or what placements are, by weights.
         about: What made it, as plain data.
     """
 
     knows = "nothing"
 
     def __init__(
-        self, space: AgentSpace, tables: PatchTables | ConvValues, about: Mapping[str, Any] | None = None
+        self,
+        space: AgentSpace,
+        tables: PatchTables | ConvValues | LinearPlacementValues,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.space, self.tables, self.about = space, tables, dict(about or {})
@@ -59,7 +66,7 @@ class PackingPolicy(TensorDictModuleBase):
 
     @classmethod
     def names(cls) -> list[str]:
-        """The trained policies that come with the package, by the protocol that each was trained on."""
+        """The trained policies that come with the package, by the protocol or setting that each was trained on."""
         return sorted(path.stem for path in _FOLDER.glob("*.safetensors"))
 
     @classmethod
@@ -89,10 +96,16 @@ class PackingPolicy(TensorDictModuleBase):
     def save(self, path: str | Path) -> None:
         """Writes the tables as a safetensors file, in a few megabytes: half precision, and only entries that learned.
 
-        The values of bins change by less than 1e-4 of a bin's volume by that.
+        The values of bins change by less than 1e-4 of a bin's volume by that. Weights of placements stay as they are.
         """
         from safetensors.torch import save_file
 
+        whole = {"space": json.dumps(self.space.to_dict()), "about": json.dumps(self.about)}
+        if isinstance(self.tables, LinearPlacementValues):
+            of_weights = {"format": FORMAT_OF_WEIGHTS, "names": json.dumps(NAMES)}
+            of_weights |= {"candidates": str(self.tables.candidates)}
+            save_file({"weight": self.tables.weight.cpu()}, str(path), of_weights | whole)
+            return
         values: Any = self.tables.cpu() if next(self.tables.buffers()).device.type != "cpu" else self.tables
         tables, network = (values.tables, values.settings) if isinstance(values, ConvValues) else (values, None)
         if tables is None:
@@ -113,10 +126,8 @@ class PackingPolicy(TensorDictModuleBase):
             "levels": str(tables.plan.levels),
             "pool": str(tables.pool),
             "network": json.dumps(network),
-            "space": json.dumps(self.space.to_dict()),
-            "about": json.dumps(self.about),
         }
-        save_file(held, str(path), plain)
+        save_file(held, str(path), plain | whole)
 
 
 def _network_weights(values: ConvValues) -> dict[str, Tensor]:
@@ -126,6 +137,8 @@ def _network_weights(values: ConvValues) -> dict[str, Tensor]:
 def pretrained_for(env: BatchedEnv) -> dict[str, PackingPolicy]:
     """The trained policy that comes with the package for the rules of an environment, as "pretrained"; or none."""
     name = protocol_of(env) if isinstance(env, PackingEnv) and "z_map" in env.include else None
+    if name is None and isinstance(env, PackingEnv) and packs_orders(env):
+        name = "orders"
     if name is None or name not in PackingPolicy.names():
         return {}
     assert isinstance(env, PackingEnv)
@@ -144,6 +157,8 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
             held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
         raise ValueError(f"{where}: want a safetensors file; got one that cannot be read: {error}") from error
+    if plain.get("format") == FORMAT_OF_WEIGHTS:
+        return _weighted(where, plain, held, space)
     plain = _LATER | plain
     fields = {*_FIELDS, *_LATER}
     if plain.get("format") != FORMAT or set(plain) != fields or not set(_TABLES) <= set(held):
@@ -200,3 +215,21 @@ def _with_network(
     assert values.tables is not None
     values.tables.load_state_dict(tables.state_dict())
     return values
+
+
+def _weighted(
+    where: str, plain: Mapping[str, str], held: Mapping[str, torch.Tensor], space: AgentSpace | None
+) -> PackingPolicy:
+    """The policy of a file of weights of placements."""
+    if set(plain) != {*_FIELDS_OF_WEIGHTS} or set(held) != {"weight"}:
+        raise ValueError(f"{where}: want a file that PackingPolicy.save wrote; got one with {sorted(held)}")
+    try:
+        names, candidates, trained_in, about = (json.loads(plain[name]) for name in _FIELDS_OF_WEIGHTS[1:])
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: want JSON beside the weights; got {error}") from error
+    if names != list(NAMES) or not isinstance(about, dict):
+        raise ValueError(f"{where}: want weights of {', '.join(NAMES)}; got those of {shown(names)}")
+    weight = tensor(where, "weight", held["weight"], torch.float32, (len(NAMES),))
+    space = AgentSpace.from_dict(trained_in) if space is None else space
+    values = LinearPlacementValues(space, weight.tolist(), whole(where, "candidates", candidates, 1, _MOST_CANDIDATES))
+    return PackingPolicy(space, values, about)

@@ -7,11 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes, ProceduralSolids, RandomBoxes, item_source
+from torchrl_gpu.envs.packing.items import (
+    BoxSequences,
+    CutBoxes,
+    OrderBoxes,
+    ProceduralSolids,
+    RandomBoxes,
+    item_source,
+)
 
 
 @pytest.mark.parametrize(
-    ("word", "source"), [("random", RandomBoxes), ("cut", CutBoxes), ("procedural", ProceduralSolids)]
+    ("word", "source"),
+    [("random", RandomBoxes), ("cut", CutBoxes), ("orders", OrderBoxes), ("procedural", ProceduralSolids)],
 )
 def test_words_name_sources(word: str, source: type) -> None:
     assert type(item_source(word)) is source

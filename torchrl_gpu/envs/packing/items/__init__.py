@@ -8,6 +8,7 @@ from torchrl_gpu.arguments import shown
 from torchrl_gpu.envs.packing.items.boxes import CutBoxes, RandomBoxes
 from torchrl_gpu.envs.packing.items.mesh_files import MESH_SUFFIXES
 from torchrl_gpu.envs.packing.items.meshes import MeshItems
+from torchrl_gpu.envs.packing.items.orders import OrderBoxes
 from torchrl_gpu.envs.packing.items.procedural import ProceduralSolids
 from torchrl_gpu.envs.packing.items.sequences import BoxSequences
 from torchrl_gpu.envs.packing.items.source import ItemSequences, ItemSource
@@ -18,20 +19,21 @@ __all__ = [
     "ItemSequences",
     "ItemSource",
     "MeshItems",
+    "OrderBoxes",
     "ProceduralSolids",
     "RandomBoxes",
     "item_source",
 ]
 
-_WORDS = {"random": RandomBoxes, "cut": CutBoxes, "procedural": ProceduralSolids}
+_WORDS = {"random": RandomBoxes, "cut": CutBoxes, "orders": OrderBoxes, "procedural": ProceduralSolids}
 
 
 def item_source(items: str | Path | ItemSource) -> ItemSource:
     """The item source that a word or a path names.
 
     Args:
-        items: A source, or "random", "cut", "procedural", or a path: of a file of box sequences, of a mesh file, or of
-            a folder of mesh files.
+        items: A source, or "random", "cut", "orders", "procedural", or a path: of a file of box sequences, of a
+            mesh file, or of a folder of mesh files.
 
     Raises:
         FileNotFoundError: It is neither a word nor an existing file.
