@@ -79,7 +79,7 @@ def make(name: str, folder: Path, times: int = 1, **changes: Any) -> tuple[EnvRu
     if name == "conv":
         box = {"items": RandomBoxes(1, 3), "bin_size": (4.0, 4.0, 4.0), "resolution": 4, "seed": 3, "device": "cpu"}
         values, settings = partial(ConvValues, patches=(), channels=4, layers=2), {"optimizer": Sgd} | changes
-        return ConvAfterstateLearning(PackingEnv(4, **box), values, rollout_steps=4, minibatches=2, **settings), data
+        return ConvAfterstateLearning(PackingEnv(4, **box), values, rollout_steps=4, minibatches=1, **settings), data
     if name == "cloning":
         policy = BCPolicy(dishes().observation_spec["observation"].shape[-1], 2, (8,))
         settings = ONE_UPDATE | {"batch_size": 8 * times, "optimizer": Sgd} | changes
