@@ -1,18 +1,19 @@
 """Trained packing policies that come with the package: `python benchmarks/packing_policies.py PROTOCOL
-[--ckpt_path FILE ... --rows ROWS ... [--patches small|large] [--with_shipped]] [--visible K ...]
-[--expecting CASES [--candidates M]] [--knowledge CASES [--candidates M --depth D --beam W]] [--foretell STEPS]
-[--bins X Y ...]`.
+[--ckpt_path FILE ... --rows ROWS ... [--patches small|large] [--with_shipped]] [--seeds S ... --rows ROWS ...]
+[--visible K ...] [--expecting CASES [--candidates M]] [--knowledge CASES [--candidates M --depth D --beam W]]
+[--foretell STEPS] [--bins X Y ...]`.
 
 With `--ckpt_path` a policy is put into the package, with its card: saved as it ships and read back. Of several runs
 with different seeds the mean ships: values are sums of entries, so that the mean of the tables is the mean of the
 values, at the cost of one; `--with_shipped` adds runs to those that ship already. What is measured is what ships, on
 the 2,000 sequences of the protocol's fixed suite, which nothing trained on: packed in a batch, and a few alone for the
 time of one decision. ROWS are the `rows.json` of the `benchmarks/equal_time.py` runs, in the same order: the curve of
-the first, and where each ended. `--visible` packs the same sequences where K boxes are there to choose from, and
-`--expecting` the first CASES once more one item ahead. `--knowledge` packs the first CASES by the same values with four
-degrees of knowledge of the boxes to come. `--foretell` fits a network to what comes next where boxes are cut, and puts
-it into the package. `--bins` packs bins of other floors, X × Y cells, of which nothing was trained, and has two rules
-pack the same. Each call replaces the rows of what it measured.
+the first, and where each ended. `--seeds` adds the curves of other runs, which do not ship, with the seeds that they
+had. `--visible` packs the same sequences where K boxes are there to choose from, and `--expecting` the first CASES once
+more one item ahead. `--knowledge` packs the first CASES by the same values with four degrees of knowledge of the boxes
+to come. `--foretell` fits a network to what comes next where boxes are cut, and puts it into the package. `--bins`
+packs bins of other floors, X × Y cells, of which nothing was trained, and has two rules pack the same. Each call
+replaces the rows of what it measured.
 """
 
 from __future__ import annotations
@@ -122,6 +123,7 @@ def main() -> None:
     parser.add_argument("protocol", choices=OPTIONS)
     parser.add_argument("--ckpt_path", type=Path, nargs="+")
     parser.add_argument("--rows", type=Path, nargs="+")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[])
     parser.add_argument("--with_shipped", action="store_true")
     parser.add_argument("--patches", choices=("small", "large"), default="large")
     parser.add_argument("--foretell", type=int, default=0, metavar="STEPS")
@@ -137,6 +139,10 @@ def main() -> None:
     torch.set_num_threads(1)
     if args.ckpt_path:
         ship(args.protocol, args.ckpt_path, args.rows, args.patches, args.cases, args.with_shipped)
+    for seed, rows in zip(args.seeds, args.rows if args.seeds else [], strict=True):
+        curve = json.loads(rows.read_text(encoding="utf-8"))
+        options = _options(args.protocol, args.patches)
+        write_json(RESULTS, _with_curve(f"{args.protocol}, {args.patches}, seed {seed}", options, curve, args.cases))
     if args.foretell:
         _write("foretold", foretold(args.protocol, args.foretell), FORETOLD)
     for visible in args.visible:
@@ -158,7 +164,7 @@ def ship(name: str, paths: list[Path], rows: list[Path], patches: str, cases: in
     curves = [json.loads(each.read_text(encoding="utf-8")) for each in rows]
     curve, ends = curves[0], [f"{100 * each[-1]['value']:.1f}" for each in curves]
     ends = [*([before["each"] or "–"] if before else []), *ends]
-    options = " ".join(filter(None, [OPTIONS[name], LARGE if patches == "large" else ""]))
+    options = _options(name, patches)
     marks = " ".join(f"{each['minutes']:g}" for each in curve)
     command = f"python benchmarks/equal_time.py {name} --config packing.yaml --table curves --episodes 2000"
     command += f" --minutes {marks} -- --seed_everything SEED {options}".rstrip()
@@ -212,6 +218,10 @@ def mean_of(tables: list[PatchTables]) -> PatchTables:
     tables[0].weight.copy_(torch.where(number > 0, mean, weight[0]))
     tables[0].path.copy_(torch.stack([each.path for each in tables]).sum(0))
     return tables[0]
+
+
+def _options(name: str, patches: str) -> str:
+    return " ".join(filter(None, [OPTIONS[name], LARGE if patches == "large" else ""]))
 
 
 def _tables_of(policy: torch.nn.Module) -> PatchTables:
