@@ -145,6 +145,27 @@ _BC = "training/test_behaviour_cloning.py"
 _TABLES = "training/test_afterstates.py"
 _REPLAY = "training/replay/test_buffer.py"
 RUNS: list[Mutant] = [
+    mutant(
+        "what_is_exchanged_is_told_once",
+        "changes.num.zero_()",
+        "pass",
+        "training/test_shared_tables.py",
+        k="bits_of_one",
+    ),
+    mutant(
+        "others_take_all_images_over",
+        "tables.weight[plan.images(table, first)] = weight",
+        "tables.weight[at] = weight",
+        "training/test_shared_tables.py",
+        k="bits_of_one",
+    ),
+    mutant(
+        "clips_of_workers_are_numbered_by_the_run",
+        "value[:, 0] = torch.arange(len(value), device=value.device)",
+        "pass",
+        "envs/workers/test_pool.py",
+        k="clips",
+    ),
     mutant("max_steps_is_met_exactly", "return min(most, left) if", "return most if", _RUNS, k="max_steps"),
     mutant(
         "replay_keeps_its_returns",

@@ -155,6 +155,7 @@ def test_shared_learning_has_the_bits_of_one_process(processes: int, monkeypatch
             if number != 1:  # a sweep may be exchanged later, with the next one
                 shared.exchange()
         assert not shared._changes.marked.any()
+        assert not shared._changes.num.any()  # which would grow beyond its table
 
     as_processes(processes, learn)
     for each in own:

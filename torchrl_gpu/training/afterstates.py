@@ -145,7 +145,12 @@ class AfterstateLearning(EnvRun):
         """As in `EnvRun`; of several processes each keeps its own tables, which are the same."""
         super().make_env(device, rank)
         trainer = self._trainer
-        if trainer is not None and trainer.state.fn == "fit" and trainer.world_size > 1:
+        if (
+            trainer is not None
+            and trainer.state.fn == "fit"
+            and trainer.world_size > 1
+            and not hasattr(self, "_unsaved")
+        ):
             self.add_module("_unsaved", _Unsaved())
             self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]  # of DDP, to copy
 
