@@ -128,7 +128,7 @@ def values_floor(values: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("network", "weights", "message"),
     [
-        (None, {}, "settings of a network and its weights; got None and"),
+        (None, {}, "want a file that PackingPolicy.save wrote"),
         ({"channels": 6}, {}, "settings of a network and its weights"),
         ({"channels": 10**9}, {}, "channels must be"),
         ({"channels": 7}, {}, r"network.context.bias must have shape \(7,\)"),

@@ -160,8 +160,8 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
     if plain.get("format") == FORMAT_OF_WEIGHTS:
         return _weighted(where, plain, held, space)
     plain = _LATER | plain
-    fields = {*_FIELDS, *_LATER}
-    if plain.get("format") != FORMAT or set(plain) != fields or not set(_TABLES) <= set(held):
+    known = set(held) == set(_TABLES) if plain["network"] == "null" else set(_TABLES) < set(held)
+    if plain.get("format") != FORMAT or set(plain) != {*_FIELDS, *_LATER} or not known:
         raise ValueError(f"{where}: want a file that PackingPolicy.save wrote; got one with {sorted(held)}")
     try:
         levels, patches, trained_in, about, pool, network = (
@@ -187,7 +187,7 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
     tables.weight.copy_(weight[first])
     tables.drift[entry] = tables.path[entry] = _LEARNED
     weights = {name: each for name, each in held.items() if name not in _TABLES}
-    if network is None and not weights:
+    if network is None:
         return PackingPolicy(space, tables, about)
     return PackingPolicy(space, _with_network(where, space, tables, network, weights), about)
 
