@@ -18,6 +18,7 @@ _DISHES = "envs/dishes/test_dynamics.py"
 _ENDS = "envs/marine/test_reward.py"
 _SIGHT = "envs/marine/test_sensors.py"
 _PATCHES = "policies/packing/test_patch_tables.py"
+_NEXT, _CONV = "policies/packing/test_next_items.py", "policies/packing/test_conv_values.py"
 KERNELS: list[Mutant] = [
     mutant(
         "worn_sponges_are_replaced",
@@ -79,17 +80,54 @@ KERNELS: list[Mutant] = [
     ),
     mutant(
         "next_items_follow_the_visible_one",
-        "return self._shares[_fill(came), item]",
-        "return self._shares[_fill(came), item.flip(0)]",
+        "return self._shares[fill_of(known[:, 0] + self.afterstates.gain(item)), item]",
+        "return self._shares[fill_of(known[:, 0] + self.afterstates.gain(item)), item.flip(0)]",
         _PATCHES,
         k="expect",
     ),
     mutant(
         "next_items_are_those_after_as_much",
-        "came = packed[:, 0] + self.catalogue.volume[item] / self.bin.volume",
-        "came = packed[:, 0]",
+        "fill_of(known[:, 0] + self.afterstates.gain(item))",
+        "fill_of(known[:, 0])",
+        _PATCHES,
+        k="come",
+    ),
+    mutant(
+        "the_network_foretells_each_item",
+        "return self.next_items(known, item).softmax(1)",
+        "return self.next_items(known, item).softmax(1).roll(1, 1)",
         _PATCHES,
         k="expect",
+    ),
+    mutant("latest_items_come_first", "at = number - 1 - age", "at = number - 2 - age", _NEXT, k="plain_loop"),
+    mutant(
+        "the_next_item_is_the_one_behind",
+        "((number - 1) * draws).long().clamp_max(number - 2)",
+        "((number - 2) * draws).long()",
+        _NEXT,
+        k="drawn",
+    ),
+    mutant("what_was_packed_alone", "< s.num_packed[:, None]", "<= s.num_packed[:, None]", _NEXT, k="packed"),
+    mutant("others_are_behind_candidates", "(by_tables - 1).scatter", "(by_tables + 1).scatter", _CONV, k="best"),
+    mutant("the_network_adds", "found = best + self.network(", "found = best - self.network(", _CONV, k="leaves"),
+    mutant(
+        "history_ends_before_the_last",
+        "torch.arange(packed.shape[1], device=packed.device) < last",
+        "torch.arange(packed.shape[1], device=packed.device) <= last",
+        _CONV,
+        k="leaves",
+    ),
+    mutant(
+        "lines_that_end_are_worth_what_they_fill",
+        "stops = torch.where(legal.any(2), NEVER, lines.gain)",
+        "stops = torch.where(legal.any(2), lines.gain, NEVER)",
+        "policies/packing/test_stream_search.py",
+    ),
+    mutant(
+        "both_axes_are_wedged",
+        "wedged = (legal & _edge(level, 3) & _edge(level, 4)).flatten(1)",
+        "wedged = (legal & _edge(level, 3)).flatten(1)",
+        "policies/packing/test_placement_values.py",
     ),
     mutant(
         "pyramids_are_of_all_cells",

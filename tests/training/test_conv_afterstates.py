@@ -73,6 +73,19 @@ def test_returns_are_those_of_a_plain_loop(lam: float) -> None:
             assert found[n, t].item() == pytest.approx(wanted, abs=1e-5)
 
 
+def test_the_last_bin_of_what_goes_on_does_not_count(tmp_path: Path) -> None:
+    made = alone()
+    fit(made, tmp_path, 1)
+    steps = made.play(made.policy, 6)
+    done = steps["next", "done"][..., 0]
+    rows = made._targets(steps)
+    counts = rows["counts"].view(done.shape)
+    assert bool(counts[:, :-1].all())
+    assert torch.equal(counts[:, -1], done[:, -1])
+    assert not bool(done[:, -1].all())
+    assert not rows["target"].view(done.shape)[done].any()  # nothing comes after an end
+
+
 def test_bins_are_mirrored_each_by_itself() -> None:
     torch.manual_seed(0)
     bins = torch.arange(12, dtype=torch.uint8).view(1, 3, 4).expand(400, -1, -1)

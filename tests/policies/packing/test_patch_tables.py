@@ -151,6 +151,8 @@ def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
     elif network is not None:
         torch.nn.init.normal_(network.layers[-1].weight)  # some items are likely
         wanted = network(shown["packed_items"], shown["item_id"][:, 0]).detach().softmax(1)
+        shares = policy._shares_after(shown["item_id"][:, 0], shown["packed_items"])
+        torch.testing.assert_close(shares, wanted)
     elif isinstance(items, CutBoxes):
         counts = counted(env, 300)
         wanted = torch.stack([following(counts, each) for each in shown.unbind(0)])
@@ -175,6 +177,18 @@ def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
         assert scores[chosen[row].item()] > max(scores.values()) - 1e-4  # some are worth the same but for rounding
         changed += chosen[row].item() != values[row].argmax().item()
     assert changed > 0
+
+
+def test_the_visible_item_is_part_of_what_has_come() -> None:
+    env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map",))
+    policy = ExpectedPlacement(env, tables_of(env), sequences=300)
+    large, small = env.catalogue.volume.argmax(), env.catalogue.volume.argmin()  # 27 and 1 of 125 cells
+    shares = policy._shares_after(torch.stack([large, small, large]), torch.tensor([[0.0], [0.0], [0.5]]))
+    counted = policy._shares
+    assert counted is not None
+    wanted = [counted[12 * 27 // 125, large], counted[0, small], counted[int(12 * (0.5 + 27 / 125)), large]]
+    assert torch.equal(shares, torch.stack(wanted))
+    assert not torch.equal(counted[0, large], wanted[0])
 
 
 def counted(env: PackingEnv, sequences: int) -> Tensor:
