@@ -18,6 +18,7 @@ from torchrl_gpu.policies.packing.patch_tables import NEVER, PatchTables
 from torchrl_gpu.policies.spaces import AgentSpace
 
 _MOST_CHANNELS, _MOST_LAYERS, _HIDDEN = 1024, 32, 64
+_SAME = 1e-5  # bin volumes: values closer than this are about equal
 _MANY = 32  # items that count as 1
 
 
@@ -109,15 +110,15 @@ class ConvValues(nn.Module):  # not final: jsonargparse reads a final class as o
         """
         batch = item_size.shape[:-3]
         heightmap = box_heightmap.reshape(-1, *self.bin.cells)
-        sizes, z_map, legal = (
-            each.reshape(len(heightmap), *each.shape[len(batch) :]) for each in (item_size, z_map, legal_mask)
-        )
+        sizes, z_map, legal = (each.reshape(-1, *each.shape[len(batch) :]) for each in (item_size, z_map, legal_mask))
         by_tables = self._by_tables(heightmap, sizes, z_map, legal)  # (N, A)
         count = by_tables.shape[1] if self.candidates is None else min(self.candidates, by_tables.shape[1])
-        best, action = by_tables.topk(count, 1)  # (N, M)
+        rank = (by_tables / _SAME).round()  # equal ones come in the order of actions, whatever adds them up
+        action = rank.sort(dim=1, descending=True, stable=True).indices[:, :count]  # (N, M)
+        best = by_tables.gather(1, action)
         context = (num_packed.reshape(-1, 1) + 1) / _MANY
         if packed_items is not None and item_id is not None:
-            likely = self._likely(packed_items.reshape(len(context), -1), item_id.reshape(-1))
+            likely = self._likely(packed_items.reshape(-1, packed_items.shape[-1]), item_id.reshape(-1))
             context = torch.cat([context, likely], 1)
         context = context[:, None].expand(-1, count, -1)
         after = self._after(heightmap, sizes, z_map, action)
@@ -168,7 +169,7 @@ class ConvValues(nn.Module):  # not final: jsonargparse reads a final class as o
         levels = level_heights(heightmap, self.bin.size[2], self.levels)
         context = after.get("num_packed").reshape(-1, 1) / _MANY
         if self.num_items:
-            packed = after.get("packed_items").reshape(len(levels), -1)
+            packed = after.get("packed_items").flatten(0, -2)
             last = (packed >= 0).sum(1, keepdim=True) - 1
             item = packed.gather(1, last.clamp_min(0))[:, 0]
             before = torch.arange(packed.shape[1], device=packed.device) < last
