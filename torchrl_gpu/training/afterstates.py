@@ -10,14 +10,13 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from torchrl_gpu import arguments, native
-from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
-from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.sections import in_section, section
+from torchrl_gpu.training.afterstate_run import AfterstateRun
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
+from torchrl_gpu.training.run import EnvFactory, check_counts
 from torchrl_gpu.training.shared_tables import SharedTables
 
 TablesFactory = Callable[[AgentSpace], PatchTables]
@@ -53,7 +52,7 @@ class _Unsaved(nn.Module):
 
 
 @final
-class AfterstateLearning(EnvRun):
+class AfterstateLearning(AfterstateRun):
     """Learns the value of the bin that a placement leaves, by temporal differences over rollouts of the greedy policy.
 
     What comes after a placement depends on the bin that it leaves alone, if items are independent of each other: the
@@ -106,38 +105,17 @@ class AfterstateLearning(EnvRun):
         Raises:
             ValueError: The environment is no `PackingEnv` of boxes whose reward is the utilization.
         """
-        env, where = self.env, type(self).__name__
-        if not isinstance(env, PackingEnv) or not env.catalogue.flat or env.reward != "utilization":
-            came = f"{type(env).__name__} with reward {getattr(env, 'reward', 'of its own')!r}"
-            raise ValueError(f"{where}: want a PackingEnv of boxes with reward 'utilization'; got {came}")
-        if "z_map" not in env.include:
-            raise ValueError(f"{where}: want an env that includes z_map; got include={list(env.include)}")
+        env = self.packing_env("z_map")
         self.space = AgentSpace.of(env)
         self.tables = self.make_tables(self.space)
 
-    # -- what is told of the run --
-
     @property
-    def learner_name(self) -> str:
-        """What the tables are of."""
-        return "afterstate values"
-
-    @property
-    def has_values(self) -> bool:
-        """Every placement has one."""
-        return True
-
-    def policy_for(self, env: BatchedEnv) -> Policy:
-        """The placement of the largest value."""
-        return PackingPolicy(self.space, self.tables)
+    def placement_values(self) -> PatchTables:
+        """The tables."""
+        return self.tables
 
     def configure_optimizers(self) -> None:
         """None: tables are no weights of a gradient."""
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what the tables observe, so that the policy can be rebuilt without an environment."""
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["agent_space"] = self.space.to_dict()
 
     # -- fit --
 
@@ -157,8 +135,7 @@ class AfterstateLearning(EnvRun):
     def on_fit_start(self) -> None:
         """Starts rollouts."""
         super().on_fit_start()
-        env = self.env
-        assert isinstance(env, PackingEnv)
+        env = self.packing_env()
         self.__dict__["policy"] = PackingPolicy(self.space, self.tables)  # no submodule: tables are saved once
         self.rollout = Rollout(env, ["box_heightmap"], n_steps=1, gamma=1.0)
         alone = self.any_process(self.trainer.world_size == 1 or not native.runs_on(self.tables.weight))

@@ -12,17 +12,17 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu import arguments
-from torchrl_gpu.envs import BatchedEnv, PackingEnv
+from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.loading import load_policy
 from torchrl_gpu.policies.packing.conv_values import ConvValues
 from torchrl_gpu.policies.packing.next_items import pretrained_next_items
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
-from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.sections import in_section, section
+from torchrl_gpu.training.afterstate_run import AfterstateRun
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
+from torchrl_gpu.training.run import EnvFactory, check_counts
 from torchrl_gpu.training.updates.capturable import keep_capturable
 
 ValuesFactory = Callable[[AgentSpace], ConvValues]
@@ -30,7 +30,7 @@ ValuesFactory = Callable[[AgentSpace], ConvValues]
 
 
 @final
-class ConvAfterstateLearning(EnvRun):
+class ConvAfterstateLearning(AfterstateRun):
     """Learns by TD(λ) what a convolutional network adds to what tables say that a bin is worth after a placement.
 
     A training step plays `rollout_steps` steps in every environment, finds the λ-returns of the bins by the values of
@@ -83,33 +83,18 @@ class ConvAfterstateLearning(EnvRun):
             ValueError: The environment is no `PackingEnv` of boxes whose reward is the utilization, leaves out what the
                 values are of, or minibatches would not be of the same size.
         """
-        env, where = self.env, type(self).__name__
-        if not isinstance(env, PackingEnv) or not env.catalogue.flat or env.reward != "utilization":
-            came = f"{type(env).__name__} with reward {getattr(env, 'reward', 'of its own')!r}"
-            raise ValueError(f"{where}: want a PackingEnv of boxes with reward 'utilization'; got {came}")
+        env = self.packing_env("z_map")
         self.space = AgentSpace.of(env)
         self.values = self.make_values(self.space)
-        for name in {"z_map", *self.values.state_keys} - {"box_heightmap", "num_packed"}:
-            if name not in env.include:
-                raise ValueError(f"{where}: want an env that includes {name}; got include={list(env.include)}")
+        self.packing_env(*self.values.included)
         if (rows := env.num_envs * self.rollout_steps) % self.minibatches:
+            where = type(self).__name__
             raise ValueError(f"{where}: minibatches must divide the {rows} steps of a rollout; got {self.minibatches}")
 
-    # -- what is told of the run --
-
     @property
-    def learner_name(self) -> str:
-        """What the network is of."""
-        return "afterstate values"
-
-    @property
-    def has_values(self) -> bool:
-        """Every placement has one."""
-        return True
-
-    def policy_for(self, env: BatchedEnv) -> Policy:
-        """The placement of the largest value."""
-        return PackingPolicy(self.space, self.values)
+    def placement_values(self) -> ConvValues:
+        """Network and tables."""
+        return self.values
 
     def configure_optimizers(self) -> Any:
         """Of the network's weights."""
@@ -117,18 +102,12 @@ class ConvAfterstateLearning(EnvRun):
         keep_capturable(optimizer)
         return optimizer if self.make_scheduler is None else ([optimizer], [self.make_scheduler(optimizer)])
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what the values observe, so that the policy can be rebuilt without an environment."""
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["agent_space"] = self.space.to_dict()
-
     # -- fit --
 
     def on_fit_start(self) -> None:
         """Takes tables and what foretells, and starts rollouts."""
         super().on_fit_start()
-        env = self.env
-        assert isinstance(env, PackingEnv)
+        env = self.packing_env()
         if self.trainer.ckpt_path is None:
             self._take_tables()
             self._take_next_items(env)

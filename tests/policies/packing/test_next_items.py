@@ -143,10 +143,13 @@ def _weights(path: Path, **changes: Tensor | None) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda path: path.write_bytes(path.read_bytes()[:100]), "it cannot be read"),
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:100]),
+            "want a safetensors file; got one that cannot be read",
+        ),
         (lambda path: _metadata(path, format="another"), "want a file that NextItems.save wrote; got one with"),
         (lambda path: _metadata(path, settings="[]"), "want a file that NextItems.save wrote"),
-        (lambda path: _metadata(path, settings="{"), "it cannot be read"),
+        (lambda path: _metadata(path, settings="{"), "want JSON beside the weights"),
         (lambda path: _metadata(path, settings='{"num_items": 27, "ages": 4}'), "width"),
         (lambda path: _metadata(path, settings='{"num_items": 1e9, "ages": 4, "width": 16}'), "num_items"),
         (lambda path: _metadata(path, settings='{"num_items": 1000000, "ages": 256, "width": 4096}'), "bytes"),

@@ -79,6 +79,11 @@ class ConvValues(nn.Module):  # not final: jsonargparse reads a final class as o
         self.in_keys += ["packed_items", "item_id"] if foretold else []
 
     @property
+    def included(self) -> list[str]:
+        """Observations that an environment gives only where its `include` names them."""
+        return ["z_map", *(["packed_items"] if self.num_items else [])]
+
+    @property
     def state_keys(self) -> list[str]:
         """What a bin after a placement is known by, of the observations that follow it."""
         return ["box_heightmap", "num_packed", *(["packed_items"] if self.num_items else [])]

@@ -15,6 +15,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.envs.packing.protocols import protocol_of
 from torchrl_gpu.policies.size_limit import without_memory
+from torchrl_gpu.policies.tensor_files import read_tensors
 
 FORMAT = "torchrl_gpu next items, 1"
 FOLDER = Path(__file__).parent / "weights" / "next_items"
@@ -108,19 +109,13 @@ class NextItems(nn.Module):
         Raises:
             ValueError: The file is something else, is cut off, or its weights do not fit.
         """
-        from safetensors import SafetensorError, safe_open
-
         path = Path(path)
         where = f"next items {path}"
-        if path.stat().st_size > _MOST_BYTES:
-            raise ValueError(f"{where}: want at most {_MOST_BYTES >> 20} MiB; got {path.stat().st_size:,} bytes")
+        plain, held = read_tensors(path, where, _MOST_BYTES)
         try:
-            with safe_open(str(path), "pt") as file:
-                plain = file.metadata() or {}
-                held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             settings = json.loads(plain.get("settings", "null"))
-        except (SafetensorError, OSError, ValueError, RecursionError) as error:
-            raise ValueError(f"{where}: want a file that NextItems.save wrote; it cannot be read: {error}") from error
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{where}: want JSON beside the weights; got {error}") from error
         if plain.get("format") != FORMAT or not isinstance(settings, dict):
             raise ValueError(f"{where}: want a file that NextItems.save wrote; got one with {sorted(held)}")
         sizes = [arguments.whole(where, name, settings.get(name), 1) for name in ("num_items", "ages", "width")]

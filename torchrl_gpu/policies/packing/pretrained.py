@@ -24,6 +24,7 @@ from torchrl_gpu.policies.packing.patch_tables import PatchTables
 from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
 from torchrl_gpu.policies.size_limit import without_memory
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.tensor_files import read_tensors
 
 FORMAT = "torchrl_gpu packing tables, 1"
 FORMAT_OF_WEIGHTS = "torchrl_gpu placement values, 1"
@@ -147,16 +148,7 @@ def pretrained_for(env: BatchedEnv) -> dict[str, PackingPolicy]:
 
 def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
     where = f"policy {path}"
-    if path.stat().st_size > _MOST_BYTES:
-        raise ValueError(f"{where}: want a file of at most {_MOST_BYTES >> 20} MiB; got {path.stat().st_size:,} bytes")
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(path), "pt") as file:
-            plain = file.metadata() or {}
-            held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise ValueError(f"{where}: want a safetensors file; got one that cannot be read: {error}") from error
+    plain, held = read_tensors(path, where, _MOST_BYTES)
     if plain.get("format") == FORMAT_OF_WEIGHTS:
         return _weighted(where, plain, held, space)
     plain = _LATER | plain
