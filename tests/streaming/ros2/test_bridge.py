@@ -351,7 +351,8 @@ def test_policies_are_swapped_without_a_gap() -> None:
         robot.feel(0, 0, 0)
         robot.wait(lambda action: action["action_0"] == pytest.approx(0.9))
         assert made.metrics()["swaps"] == 1
-    assert [action["safe"] for action in robot.actions[1:-1]] == [0.0] * (len(robot.actions) - 2)
+    safe = [action["safe"] for action in robot.actions[:-1]]  # the last one is that of closing
+    assert set(safe[safe.index(0.0) :]) == {0.0}  # before, nothing had been felt yet
 
 
 @pytest.mark.parametrize(
