@@ -751,7 +751,8 @@ def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> N
         ({"order": "weight"}, "PackingEnv: order must be one of sequence, volume, box; got 'weight'"),
         (
             {"include": ("action_mask",)},
-            "PackingEnv: include must be one of item_top, item_bottom, z_map, future_items, packed_items; got 'action_mask'",
+            "PackingEnv: include must be one of item_top, item_bottom, z_map, future_items, packed_items;"
+            " got 'action_mask'",
         ),
         (
             {"backend": "fortran"},
