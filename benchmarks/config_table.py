@@ -93,6 +93,9 @@ REACHED = {
     "navigation_ac_iqn.yaml": Reached("navigation_ac_iqn", _crosses("ACIQN"), "navigation_ac_iqn_training"),
     "navigation_iqn.yaml": Reached("navigation_iqn", _crosses("IQN"), "navigation_iqn_training"),
     "packing.yaml": Reached("fit", lambda it: _filled(_of(it["policies"], "afterstate values")), "fit"),
+    "packing_conv.yaml": Reached(
+        "packing_conv", lambda it: _filled(_of(it["policies"], "afterstate values")), "packing_conv_training"
+    ),
     "packing_dqn.yaml": Reached("equal_time", _after_five_minutes, None, "not run to its end"),
     "packing_irregular.yaml": Reached("packer_easy", _packs_irregular, "packer_training"),
     "packing_orders.yaml": Reached(
