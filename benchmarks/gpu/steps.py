@@ -37,8 +37,10 @@ def environment(config: str) -> PackingEnv:
 def _made(given: Any) -> Any:
     """The objects that a config names by `class_path`."""
     if isinstance(given, dict):
-        arguments = {key: _made(value) for key, value in given.get("init_args", given).items()}
-        if "class_path" not in given:
+        named = "class_path" in given
+        settings = given.get("init_args", {}) if named else given
+        arguments = {key: _made(value) for key, value in settings.items()}
+        if not named:
             return arguments
         module, _, name = given["class_path"].rpartition(".")
         return getattr(importlib.import_module(module), name)(**arguments)
