@@ -129,3 +129,18 @@ def test_the_command_line_makes_the_scene_first(
     said = capsys.readouterr().out
     assert "Device: cpu\nWatch at http://127.0.0.1:" in said
     assert "2 steps, " in said
+
+
+def test_the_stream_is_there_when_the_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    declare = simulator.StreamServer.declare
+
+    def declared(server: Any, stream: str, title: str | None = None) -> None:
+        done.append(stream)
+        declare(server, stream, title)
+
+    monkeypatch.setattr(simulator.StreamServer, "declare", declared)
+    monkeypatch.setattr("builtins.print", lambda *said, **_: done.append(str(said[0])))
+    monkeypatch.setattr(sys, "argv", ["example.py", "--device", "cpu", "--steps", "1", "--port", "0"])
+    simulator.main(lambda device: Point(), "A point.", fps=1000.0)
+    assert done.index("camera") < next(at for at, said in enumerate(done) if said.startswith("Watch at"))

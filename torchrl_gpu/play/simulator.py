@@ -110,6 +110,7 @@ def main(make: Callable[[str], Simulator], description: str | None, fps: float =
     policy = None if args.policy is None else load_policy(args.policy, args.device)
     print(f"Device: {pipeline.device}")
     with pipeline, StreamServer(port=args.port, port_tries=20, fps=fps, pipeline=pipeline) as server:
+        server.declare(STREAM)  # whoever reads the address may ask for it at once
         print(f"Watch at {server.url}", flush=True)
         driven = drive(simulator, server, policy, steps=args.steps, period_s=1 / fps)
     decided = "nobody decided" if driven.inference_ms is None else f"a decision took {driven.inference_ms:.2f} ms"
