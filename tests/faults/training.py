@@ -161,6 +161,31 @@ RUNS: list[Mutant] = [
         k="bits_of_one",
     ),
     mutant(
+        "tables_that_would_not_come_back_stay_whole",
+        "return small if same else None",
+        "return small",
+        "policies/packing/test_packed_tables.py",
+    ),
+    mutant(
+        "packed_tables_name_no_entry_twice",
+        "(learned.diff() > 0).all()",
+        "(learned.diff() >= 0).all()",
+        "policies/packing/test_packed_tables.py",
+    ),
+    mutant(
+        "packed_tables_name_entries_that_are_there",
+        "& (learned[-1] < most)",
+        "& (learned[-1] <= most)",
+        "policies/packing/test_packed_tables.py",
+    ),
+    mutant(
+        "averages_are_made_whole",
+        '_STATES = {"state_dict", "current_model_state"}',
+        '_STATES = {"state_dict"}',
+        "training/test_afterstates.py",
+        k="average",
+    ),
+    mutant(
         "clips_of_workers_are_numbered_by_the_run",
         "value[:, 0] = torch.arange(len(value), device=value.device)",
         "pass",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,20 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
 from tensordict import TensorDict
 
 from tests.no_host_reads import NoHostReads
 from tests.training.resuming import differences, without_replay
 from torchrl_gpu import native
+from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids, RandomBoxes
 from torchrl_gpu.evaluation.packing.episodes import evaluate
 from torchrl_gpu.policies import PatchTables, load_policy
+from torchrl_gpu.policies.packing.packed_tables import unpack_tables
 from torchrl_gpu.training import AfterstateLearning
+from torchrl_gpu.training.averaging import RunAveraging
 from torchrl_gpu.training.loaders import StepLoader
 
 pytestmark = [
@@ -42,7 +46,9 @@ def module(**changes: Any) -> AfterstateLearning:
     return AfterstateLearning(environment(), partial(PatchTables, patches=["2x2", "1x3"]), **settings)
 
 
-def fit(made: AfterstateLearning, folder: Path, steps: int, ckpt_path: str | None = None) -> Trainer:
+def fit(
+    made: AfterstateLearning, folder: Path, steps: int, ckpt_path: str | None = None, callbacks: Sequence[Any] = ()
+) -> Trainer:
     torch.manual_seed(0)
     trainer = Trainer(
         default_root_dir=folder,
@@ -51,7 +57,7 @@ def fit(made: AfterstateLearning, folder: Path, steps: int, ckpt_path: str | Non
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[ModelCheckpoint(folder, filename="{step}", every_n_train_steps=1, save_top_k=-1)],
+        callbacks=[*callbacks, ModelCheckpoint(folder, filename="{step}", every_n_train_steps=1, save_top_k=-1)],
     )
     trainer.fit(made, StepLoader(steps), ckpt_path=ckpt_path, weights_only=True)
     return trainer
@@ -107,6 +113,45 @@ def test_a_run_that_is_stopped_and_resumed(tmp_path: Path) -> None:
     assert straight["state_dict"]["tables.path"].any()
 
 
+def test_a_checkpoint_holds_what_has_learned(tmp_path: Path) -> None:
+    made = module()
+    fit(made, tmp_path, 4)
+    path = tmp_path / "step=4.ckpt"
+    state = torch.load(path, weights_only=True)["state_dict"]
+    learned = int((made.tables.path > 0).sum())
+    assert 0 < learned == len(state["tables.learned"]) == len(state["tables.weight"]) < made.tables.plan.entries / 4
+    whole = unpack_tables("file", made, state)
+    assert all(torch.equal(whole[f"tables.{name}"], each) for name, each in made.tables.state_dict().items())
+
+
+def test_a_checkpoint_with_whole_tables_goes_on(tmp_path: Path) -> None:
+    """As they were saved at first."""
+    fit(module(), tmp_path / "straight", 8)
+    made = module()
+    fit(made, tmp_path / "parts", 4)
+    path = tmp_path / "parts" / "step=4.ckpt"
+    content = torch.load(path, weights_only=True)
+    content["state_dict"] = unpack_tables("file", made, content["state_dict"])
+    torch.save(content, path)
+    fit(module(), tmp_path / "parts", 8, ckpt_path=str(path))
+    straight, parts = (without_replay(tmp_path / name / "step=8.ckpt") for name in ("straight", "parts"))
+    assert differences(straight, parts) == []
+
+
+def test_an_average_of_tables_goes_on(tmp_path: Path) -> None:
+    def averaging() -> RunAveraging:
+        return RunAveraging(EMAWeightAveraging(decay=0.8))
+
+    fit(module(), tmp_path / "straight", 8, callbacks=[averaging()])
+    fit(module(), tmp_path / "parts", 4, callbacks=[averaging()])
+    fit(module(), tmp_path / "parts", 8, str(tmp_path / "parts" / "step=4.ckpt"), callbacks=[averaging()])
+    straight, parts = (without_replay(tmp_path / name / "step=8.ckpt") for name in ("straight", "parts"))
+    assert differences(straight, parts) == []
+    average, current = straight["state_dict"], straight["current_model_state"]
+    assert {len(each["tables.weight"]) for each in (average, current)} == {len(current["tables.learned"])}
+    assert not torch.equal(average["tables.weight"], current["tables.weight"])
+
+
 @pytest.mark.parametrize("max_steps", [3, 4])
 def test_max_steps_counts_sweeps_and_is_met_exactly(tmp_path: Path, max_steps: int) -> None:
     made = module()
@@ -114,25 +159,44 @@ def test_max_steps_counts_sweeps_and_is_met_exactly(tmp_path: Path, max_steps: i
     assert made.frames == 2 * 8 * 6
 
 
-def test_a_checkpoint_is_a_policy_by_itself(tmp_path: Path) -> None:
+def policy_file(folder: Path) -> tuple[Path, AfterstateLearning, dict[str, Any]]:
+    """A checkpoint that names its tables, the module that wrote it and its content."""
     made = module()
-    made.run_config = {
-        "model": {
-            "init_args": {
-                "tables": {"class_path": "torchrl_gpu.policies.PatchTables", "init_args": {"patches": ["2x2", "1x3"]}}
-            }
-        }
-    }
-    fit(made, tmp_path, 4)
-    from torchrl_gpu.archives import ENTRY
-
-    path = tmp_path / "step=4.ckpt"
+    settings = {"patches": ["2x2", "1x3"]}
+    tables = {"class_path": "torchrl_gpu.policies.PatchTables", "init_args": settings}
+    made.run_config = {"model": {"init_args": {"tables": tables}}}
+    fit(made, folder, 4)
+    path = folder / "step=4.ckpt"
     content = torch.load(path, weights_only=True)
     content[ENTRY] = {"config": made.run_config}
     torch.save(content, path)
+    return path, made, content
+
+
+def test_a_checkpoint_is_a_policy_by_itself(tmp_path: Path) -> None:
+    path, made, _ = policy_file(tmp_path)
     policy = load_policy(path, "cpu")
     shown = environment().reset()
     assert torch.equal(policy(shown.clone())["action"], made.policy_for(made.env)(shown.clone())["action"])
+
+
+def test_a_stranger_names_entries_that_are_not_there(tmp_path: Path) -> None:
+    path, _, content = policy_file(tmp_path)
+    content["state_dict"]["tables.learned"][-1] = 2**31 - 1
+    torch.save(content, path)
+    with pytest.raises(ValueError, match=r"^policy .*: weights: want learned to rise, .*; got "):
+        load_policy(path, "cpu")
+
+
+def test_a_small_file_names_large_tables(tmp_path: Path) -> None:
+    """No memory is taken for what it says."""
+    path, made, content = policy_file(tmp_path)
+    large = {"patches": ["2x4"], "levels": 9}  # 100 million entries, 1.2 GB
+    made.run_config["model"]["init_args"]["tables"]["init_args"] = large
+    content[ENTRY] = {"config": made.run_config}
+    torch.save(content, path)
+    with pytest.raises(ValueError, match=r"networks of at most [\d,]+ bytes"):
+        load_policy(path, "cpu")
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[Package
     saved = None
     if cli.checkpoint is not None:
         saved = read_archive(Path(cli.checkpoint), "checkpoint")
-        module.load_state_dict(saved["state_dict"])
         module.on_load_checkpoint(saved)
+        module.load_state_dict(saved["state_dict"])
         cli.trainer.ckpt_path = cli.checkpoint
     module.to(cli.trainer.strategy.root_device).eval()
     return cli, saved

@@ -19,6 +19,7 @@ from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.networks.perceptron import Perceptron, widths_of
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
+from torchrl_gpu.policies.packing.packed_tables import unpack_tables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.recorded import (
     agent_of,
@@ -138,7 +139,9 @@ def _behind(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 def _built(make: Callable[[], Module], weights: Mapping[str, Any], most_bytes: int) -> Module:
     """What a function makes, with weights from outside; no memory is taken before they are known to fit it."""
-    check_weights("weights", weights, without_memory(make, "settings", most_bytes))
+    shapes = without_memory(make, "settings", most_bytes)
+    weights = unpack_tables("weights", shapes, weights)
+    check_weights("weights", weights, shapes)
     with torch.random.fork_rng(devices=[]):  # fresh weights are drawn, and thrown away
         module = make()
     module.load_state_dict(weights)

@@ -7,11 +7,14 @@ from typing import Any
 
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.policies.packing.conv_values import ConvValues
+from torchrl_gpu.policies.packing.packed_tables import pack_tables, unpack_tables
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.training.run import EnvRun
+
+_STATES = {"state_dict", "current_model_state"}  # the second where the first is an average of `WeightAveraging`
 
 
 class AfterstateRun(EnvRun):
@@ -57,6 +60,14 @@ class AfterstateRun(EnvRun):
         return PackingPolicy(self.space, self.placement_values)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what the values observe, so that the policy can be rebuilt without an environment."""
+        """Adds what the values observe, for a policy without an environment; of tables it saves what has learned."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["agent_space"] = self.space.to_dict()
+        for name in _STATES & set(checkpoint):
+            checkpoint[name] = pack_tables(self, checkpoint[name])
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Makes tables whole, before anybody takes them."""
+        super().on_load_checkpoint(checkpoint)
+        for name in _STATES & set(checkpoint):
+            checkpoint[name] = unpack_tables("checkpoint", self, checkpoint[name])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchrl_gpu.archives import read_archive
+from torchrl_gpu.policies.packing.packed_tables import unpack_tables
 
 if TYPE_CHECKING:
     from torch import nn
@@ -27,7 +28,7 @@ def check_checkpoint(path: str | Path, module: nn.Module | None = None) -> None:
     if not isinstance(state, Mapping):
         raise ValueError(f"checkpoint {path}: want a checkpoint of a training run; got no state_dict in it")
     if module is not None:
-        _compare(path, state, module)
+        _compare(path, unpack_tables(f"checkpoint {path}", module, state), module)
 
 
 def _compare(path: str | Path, state: Mapping[str, Any], module: nn.Module) -> None:
