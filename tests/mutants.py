@@ -107,6 +107,7 @@ def _become_pytest(tree: Path, arguments: list[str], output: int) -> NoReturn:
             os.dup2(output, stream)
         os.environ["PYTHONPATH"] = str(tree)
         sys.path[0] = str(tree)
+        vars(sys.modules["__main__"]).pop("__file__", None)  # which processes that tests start would run
         spec = importlib.util.find_spec("torchrl_gpu")
         assert spec is not None
         assert spec.origin == str(tree / "torchrl_gpu" / "__init__.py"), spec.origin

@@ -589,7 +589,8 @@ class Asks(Callback):
 
 @pytest.fixture
 def default_interrupts() -> Iterator[None]:
-    """Lightning ignores further interrupts after the first."""
+    """Lightning ignores further interrupts after the first, and a shell's background jobs ignore all."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -641,6 +642,7 @@ def test_the_second_interrupt_ends_a_run_at_once(tmp_path: Path, capfd: pytest.C
     assert "interrupt: ending after this step; once more to end at once" in capfd.readouterr().err
 
 
+@pytest.mark.usefixtures("default_interrupts")
 def test_interrupts_are_given_back(tmp_path: Path) -> None:
     fit(module(), tmp_path, 2, saver())
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
