@@ -75,7 +75,7 @@ def _packed(plan: PatchPlan, numbers: list[Any]) -> dict[str, Tensor] | None:
     untouched = torch.ones_like(weight, dtype=torch.uint8)
     for each in images:
         untouched[each] = 0
-    other = weight[untouched.argmax()].reshape(1)
+    other = weight[untouched.argmax()[None]]  # not a view, with which a file would hold all of them
     found = weight[learned]
     same = torch.equal(_weights(plan, images, found, other).view(torch.int32), weight.view(torch.int32))
     small = {"learned": learned.int(), "other": other, "weight": found, "drift": drift[learned], "path": path[learned]}
