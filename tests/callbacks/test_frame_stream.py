@@ -22,6 +22,7 @@ from PIL import Image
 
 from tests.callbacks.fake_server import FakeServer
 from tests.standins import EnvModule
+from tests.training.resuming import differences
 from tests.training.tiny import fit, module, packing_env
 from torchrl_gpu import cli
 from torchrl_gpu.callbacks import FrameStream, frame_stream
@@ -392,3 +393,33 @@ def test_a_visitor_sees_the_run(tmp_path: Path, watches: str, capsys: pytest.Cap
     found = re.search(r"watch at http://127\.0\.0\.1:(\d+)/", capsys.readouterr().out)
     assert found
     assert port < int(found[1]) < port + 50  # the next one that was free
+
+
+class BreaksTheServer(Callback):
+    """Ends the server's thread with an error after the second update."""
+
+    def __init__(self, stream: FrameStream) -> None:
+        self.stream = stream
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        if trainer.global_step != 2:
+            return
+        assert self.stream.server is not None
+        self.stream.server._service.hub.tick = lambda: 1 / 0  # type: ignore[union-attr,method-assign,assignment]
+        for thread in threading.enumerate():
+            if thread.name == "torchrl_gpu stream server":
+                thread.join(20)
+                assert not thread.is_alive()
+
+
+def test_a_server_that_dies_costs_one_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    pytest.importorskip("aiohttp")
+    pytest.importorskip("av")
+    alone, stream = module(), small(port=0)
+    fit(alone, tmp_path / "alone", 8, enable_checkpointing=False)
+    made = module()
+    recwarn.clear()
+    fit(made, tmp_path / "watched", 8, stream, BreaksTheServer(stream), enable_checkpointing=False)
+    assert differences(made.state_dict(), alone.state_dict()) == []
+    said = [str(each.message) for each in recwarn if "StreamServer" in str(each.message)]
+    assert said == ["StreamServer: it failed while it ran: ZeroDivisionError: division by zero"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -96,6 +97,19 @@ def test_a_run_ends_with_a_line_where_its_end_cannot_be_saved(
     said = capsys.readouterr().err.splitlines()
     assert said[-1].startswith("error: ")
     assert said[-1].endswith("last.ckpt: the run is over, and its last checkpoint could not be written")
+
+
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a filesystem in which nobody makes folders")
+def test_a_folder_that_cannot_be_written_is_named_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.test_end_to_end import small
+
+    monkeypatch.chdir(tmp_path)
+    args = [*small("packing_dqn.yaml", 4), "--trainer.default_root_dir=/sys/runs"]
+    assert cli.main(["fit", *args], "lightning") == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert re.match(r"error: /sys/runs\S*: want a place .* --trainer.default_root_dir; got (Operation|Read|Perm)", said)
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ _MENDABLE = (
     argparse.ArgumentError,
 )
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
+_NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 _NO_MEMORY = re.compile(
     r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory): you tried to allocate (\d+)"
 )
@@ -68,6 +69,11 @@ def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
         return f"device memory: want a run that fits, for example with fewer environments; {text}"
     if module == "torch" and function == "load_state_dict":
         return f"checkpoint: want the weights of this model; got {_shorten(text)}"
+    if isinstance(root, OSError) and root.errno in _NOT_ALLOWED and root.filename:
+        return (
+            f"{root.filename}: want a place that this user may read or write, for what a run leaves with"
+            f" --trainer.default_root_dir; got {_flat(str(root.strerror))}"
+        )
     if isinstance(root, OSError) and root.strerror and (root.filename or root.errno in _OF_THE_DISK):
         return f"{root.filename or 'disk'}: {root.strerror}"
     return text
