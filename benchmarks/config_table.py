@@ -86,6 +86,9 @@ REACHED = {
     "navigation_ac_iqn.yaml": Reached("navigation_ac_iqn", _crosses("ACIQN"), "navigation_ac_iqn_training"),
     "navigation_iqn.yaml": Reached("navigation_iqn", _crosses("IQN"), "navigation_iqn_training"),
     "packing.yaml": Reached("fit", lambda it: _filled(_of(it["policies"], "afterstate values")), "fit"),
+    "packing_bc_to_rl.yaml": Reached(
+        "packing_bc_to_rl", lambda it: _filled(_of(it["policies"], "DQN")), "packing_bc_to_rl_training"
+    ),
     "packing_conv.yaml": Reached(
         "packing_conv", lambda it: _filled(_of(it["policies"], "afterstate values")), "packing_conv_training"
     ),
