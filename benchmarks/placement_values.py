@@ -223,6 +223,7 @@ class Player:
 
 def learn(seed: int, minutes: float) -> None:
     """Learns, and writes what ships."""
+    commit = machine.commit()  # before weights are written that it does not hold
     player, validation, begun = Player(1000 + seed), Player(SUITE_SEED + 1), time.process_time()
     orders = validation.begin(VALIDATION)
     first = torch.tensor([FIRST.get(name, 0.0) for name in NAMES])
@@ -239,7 +240,7 @@ def learn(seed: int, minutes: float) -> None:
             row |= {"utilization": ended.mean().item(), "error": (ended.std() / len(ended) ** 0.5).item()}
             rows.append(row | {"weights": [round(each, 6) for each in weights.tolist()]})
             print(", ".join(f"{name} {value:.4g}" for name, value in row.items()), flush=True)
-            written(rows, seed, minutes, player)
+            written(rows, seed, minutes, player, commit)
         if spent >= minutes:
             return
         bins = player.begin(ORDERS).rows(torch.arange(ORDERS).repeat(MEMBERS))
@@ -247,11 +248,11 @@ def learn(seed: int, minutes: float) -> None:
         population.learn(player.finish(bins, weights).view(MEMBERS, ORDERS).mean(1).double().numpy())
 
 
-def written(rows: list[dict[str, Any]], seed: int, minutes: float, player: Player) -> None:
+def written(rows: list[dict[str, Any]], seed: int, minutes: float, player: Player, commit: str | None) -> None:
     """Writes the best weights so far into the package, and the curve."""
     best = max(rows, key=lambda row: row["utilization"])
     command = f"python benchmarks/placement_values.py learn --seed {seed} --minutes {minutes:g}"
-    about = {"setting": "orders", "command": command, "commit": machine.describe(torch.device("cpu"))["commit"]}
+    about = {"setting": "orders", "command": command, "commit": commit}
     policy = PackingPolicy(player.space, LinearPlacementValues(player.space, best["weights"]), about)
     policy.save(WEIGHTS / "orders.safetensors")
     write_json(RESULTS / "placement_values_training.json", about | {"names": NAMES, "rows": rows})
