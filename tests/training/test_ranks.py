@@ -17,6 +17,7 @@ import torch
 from tests.conftest import ROOT
 from tests.training import rank_cases as cases
 from tests.training.resuming import LIGHTNINGS_OWN, differences, last
+from torchrl_gpu.policies.packing.packed_tables import unpack_tables
 from torchrl_gpu.training.checkpoint_files import parts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory", "ignore:`LightningModule.configure_optimizers`")
@@ -157,10 +158,10 @@ def test_cloning_learns_from_the_rows_of_one_process_with_the_double_batch(folde
 
 def test_tables_are_to_the_last_bit_those_of_one_process_with_all_environments(folder: Path, tmp_path: Path) -> None:
     one = cases.fit("afterstates", cases.make("afterstates", folder, times=2), tmp_path)
-    two = torch.load(last(folder / "two" / "afterstates"), weights_only=True)["state_dict"]
-    assert differences(dict(one.state_dict()), dict(two)) == []
-    alone = torch.load(last(folder / "one" / "afterstates"), weights_only=True)["state_dict"]
-    assert differences(dict(two), dict(alone)) != []
+    saved = [torch.load(last(folder / run / "afterstates"), weights_only=True) for run in ("two", "one")]
+    two, alone = (unpack_tables("checkpoint", one, each["state_dict"]) for each in saved)
+    assert differences(dict(one.state_dict()), two) == []
+    assert differences(two, alone) != []
 
 
 def test_the_first_process_alone_streams(told: list[dict[str, Any]]) -> None:
