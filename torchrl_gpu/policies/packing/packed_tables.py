@@ -71,13 +71,13 @@ def _packed(plan: PatchPlan, numbers: list[Any]) -> dict[str, Tensor] | None:
     learned = (drift.view(torch.int32) | path.view(torch.int32)).nonzero()[:, 0]
     if 4 * len(learned) > plan.entries:
         return None
-    images = _images(plan, learned)
+    images = images_of(plan, learned)
     untouched = torch.ones_like(weight, dtype=torch.uint8)
     for each in images:
         untouched[each] = 0
     other = weight[untouched.argmax()[None]]  # not a view, with which a file would hold all of them
     found = weight[learned]
-    same = torch.equal(_weights(plan, images, found, other).view(torch.int32), weight.view(torch.int32))
+    same = torch.equal(spread(plan, images, found, other).view(torch.int32), weight.view(torch.int32))
     small = {"learned": learned.int(), "other": other, "weight": found, "drift": drift[learned], "path": path[learned]}
     return small if same else None
 
@@ -86,28 +86,30 @@ def _unpacked(where: str, plan: PatchPlan, held: Mapping[str, Any]) -> list[Tens
     """Weight, drift and path (E,) of tables in the form of a file."""
     learned = arguments.tensor(where, "learned", held["learned"], torch.int32, (None,))
     count, most = len(learned), plan.entries
-    if count and not (count <= most and bool((learned.diff() > 0).all() & (learned[0] >= 0) & (learned[-1] < most))):
+    if 4 * count > most:  # as images are found, each takes many times its room in the file
+        raise ValueError(f"{where}: want learned to name at most a quarter of {most:,} entries; got {count:,}")
+    if count and not bool((learned.diff() > 0).all() & (learned[0] >= 0) & (learned[-1] < most)):
         raise ValueError(f"{where}: want learned to rise, from 0 or more to below {most:,}; got {shown(learned)}")
     learned = learned.long()
     other = arguments.tensor(where, "other", held["other"], torch.float32, (1,))
     weight, drift, path = (arguments.tensor(where, name, held[name], torch.float32, (count,)) for name in _NUMBERS)
-    made = [_weights(plan, _images(plan, learned), weight, other)]
+    made = [spread(plan, images_of(plan, learned), weight, other)]
     for each in (drift, path):
         made.append(each.new_zeros(plan.entries))
         made[-1][learned] = each
     return made
 
 
-def _weights(plan: PatchPlan, images: list[Tensor], weight: Tensor, other: Tensor) -> Tensor:
-    """Weights (E,) of all entries: `weight` of the learned ones, by table, in all their images, else `other`."""
+def spread(plan: PatchPlan, images: list[Tensor], weight: Tensor, other: Tensor) -> Tensor:
+    """Weights of all entries (E,): `weight` (M,) of those with these images (`images_of`), `other` (1,) elsewhere."""
     made = other.expand(plan.entries).clone()
     for each, part in zip(images, weight.split([each.shape[1] for each in images]), strict=True):
         made[each] = part
     return made
 
 
-def _images(plan: PatchPlan, entries: Tensor) -> list[Tensor]:
-    """The images (J, M) of rising entries, table by table."""
+def images_of(plan: PatchPlan, entries: Tensor) -> list[Tensor]:
+    """Of each table what is the same as some entries of it, turned or mirrored, (J, M); `entries` int64 rise."""
     offsets = [each.offset for each in plan.tables]
     bounds = torch.searchsorted(entries, torch.tensor([*offsets, plan.entries], device=entries.device)).tolist()
     parts = zip(offsets, bounds, bounds[1:], strict=False)

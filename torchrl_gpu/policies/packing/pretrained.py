@@ -20,6 +20,7 @@ from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
 from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.packing.conv_values import ConvValues
+from torchrl_gpu.policies.packing.packed_tables import images_of, spread
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
 from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
 from torchrl_gpu.policies.size_limit import without_memory
@@ -111,13 +112,16 @@ class PackingPolicy(TensorDictModuleBase):
         tables, network = (values.tables, values.settings) if isinstance(values, ConvValues) else (values, None)
         if tables is None:
             raise ValueError("PackingPolicy.save: want values by tables; got a network alone, which checkpoints hold")
-        first = tables.plan.first_images
-        learned = ((first == torch.arange(len(first))) & (tables.path > 0)).nonzero()[:, 0]
-        others = tables.weight[(tables.path == 0) & (first == torch.arange(len(first)))]
+        moved, untouched = (tables.path > 0).nonzero()[:, 0], torch.ones_like(tables.path, dtype=torch.bool)
+        images = images_of(tables.plan, moved)
+        for each in images:
+            untouched[each] = False
+        learned = moved[torch.cat([each.amin(0) for each in images]) == moved]  # one of those that are the same
+        others = tables.weight[untouched.nonzero()[:1, 0]]
         held = {
             "entry": learned.int(),
             "value": tables.weight[learned].half(),
-            "other": others[:1].clone() if len(others) else torch.zeros(1),
+            "other": others if len(others) else torch.zeros(1),
         }
         if network is not None:
             held |= {name: each.half().contiguous() for name, each in _network_weights(values).items()}
@@ -173,10 +177,8 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
     inside = bool(((entry >= 0) & (entry < tables.plan.entries)).all())
     if not inside or not bool(value.isfinite().all() and other.isfinite().all()):
         raise ValueError(f"{where}: want finite values of entries that the tables have; got others")
-    first = tables.plan.first_images
-    weight = other.expand(tables.plan.entries).clone()
-    weight[entry] = value
-    tables.weight.copy_(weight[first])
+    entry, order = entry.sort()
+    tables.weight.copy_(spread(tables.plan, images_of(tables.plan, entry), value[order], other))
     tables.drift[entry] = tables.path[entry] = _LEARNED
     weights = {name: each for name, each in held.items() if name not in _TABLES}
     if network is None:
