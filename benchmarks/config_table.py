@@ -37,8 +37,12 @@ def _of(policies: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return found
 
 
-def _filled(policy: dict[str, Any]) -> str:
-    return f"fills {policy['utilization']:.1%} ± {policy['utilization_error']:.1%} of the bin"
+def _fills(name: str) -> Callable[[Any], str]:
+    def score(result: Any) -> str:
+        policy = _of(result["policies"], name)
+        return f"fills {policy['utilization']:.1%} ± {policy['utilization_error']:.1%} of the bin"
+
+    return score
 
 
 def _profit(name: str) -> Callable[[Any], str]:
@@ -85,18 +89,14 @@ REACHED = {
     "dishwashing_video.yaml": Reached("dishwashing", _profit("SAC, video"), "dishwashing_video_training"),
     "navigation_ac_iqn.yaml": Reached("navigation_ac_iqn", _crosses("ACIQN"), "navigation_ac_iqn_training"),
     "navigation_iqn.yaml": Reached("navigation_iqn", _crosses("IQN"), "navigation_iqn_training"),
-    "packing.yaml": Reached("fit", lambda it: _filled(_of(it["policies"], "afterstate values")), "fit"),
-    "packing_bc_to_rl.yaml": Reached(
-        "packing_bc_to_rl", lambda it: _filled(_of(it["policies"], "DQN")), "packing_bc_to_rl_training"
-    ),
-    "packing_conv.yaml": Reached(
-        "packing_conv", lambda it: _filled(_of(it["policies"], "afterstate values")), "packing_conv_training"
-    ),
-    "packing_dqn.yaml": Reached("packing_dqn", lambda it: _filled(_of(it["policies"], "DQN")), "packing_dqn_training"),
+    "packing.yaml": Reached("fit", _fills("afterstate values"), "fit"),
+    "packing_bc_to_rl.yaml": Reached("packing_bc_to_rl", _fills("DQN"), "packing_bc_to_rl_training"),
+    "packing_conv.yaml": Reached("packing_conv", _fills("afterstate values"), "packing_conv_training"),
+    "packing_dqn.yaml": Reached("packing_dqn", _fills("DQN"), "packing_dqn_training"),
     "packing_irregular.yaml": Reached("packer_easy", _packs_irregular, "packer_training"),
     "packing_orders.yaml": Reached(
         "orders",
-        lambda it: _filled(_of(it["policies"], "DQN")),
+        _fills("DQN"),
         None,
         "with weights of small bins; what comes with the package for it fills"
         " [more](environments/packing.md#orders-on-a-pallet)",

@@ -14,12 +14,14 @@ import argparse
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from tensordict import TensorDictBase
+from torch import Tensor
 from torch.profiler import profile
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # made-up transitions lie among the tests
@@ -40,29 +42,32 @@ PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 OF_BFLOAT16 = 0.05  # share by which a loss, or the norm of its gradient, may differ
 
 
+class Flag(NamedTuple):
+    """What a run is told; by what share losses may differ, None where they may by rounding alone."""
+
+    mixed: bool = False
+    compiled: bool = False
+    deterministic: bool = False
+    share: float | None = None
+
+
+FLAGS = {
+    PLAIN: Flag(),
+    "bf16-mixed": Flag(mixed=True, share=OF_BFLOAT16),
+    "compile_losses": Flag(compiled=True),
+    "both": Flag(mixed=True, compiled=True, share=OF_BFLOAT16),
+    "deterministic": Flag(deterministic=True),
+}
+
+
 @contextmanager
-def deterministic() -> Iterator[None]:
+def determinism(asked: bool) -> Iterator[None]:
     """As `trainer.deterministic`."""
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(asked)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-def flags(device: torch.device) -> dict[str, tuple[Callable[[], AbstractContextManager[Any]], bool, float | None]]:
-    """By name: what surrounds an update, whether its losses are compiled, by what share they may differ."""
-
-    def mixed() -> AbstractContextManager[Any]:
-        return torch.autocast(device.type, torch.bfloat16)
-
-    return {
-        PLAIN: (nullcontext, False, None),
-        "bf16-mixed": (mixed, False, OF_BFLOAT16),
-        "compile_losses": (nullcontext, True, None),
-        "both": (mixed, True, OF_BFLOAT16),
-        "deterministic": (deterministic, False, None),
-    }
 
 
 def difference(plain: list[float], other: list[float], share: float | None) -> str:
@@ -79,25 +84,24 @@ def rows_of(name: str, size: int, device: torch.device, parity: list[dict[str, s
     """An agent's update under each flag; `parity` is told what loses otherwise."""
     batch, plain = updates.batch_for(name, size, device), list[float]()
     threads = str(torch.get_num_threads()) if device.type == "cpu" else str(device)
-    for flag, (around, compiled, share) in flags(device).items():
-        update = updates.ours(name, batch.clone(), compiled)
-        loss = update.loss
+    for name_of_flag, flag in FLAGS.items():
+        update = updates.ours(name, batch.clone(), flag.compiled)
 
-        def surrounded(rows: Any, loss: Any = loss, around: Any = around) -> torch.Tensor:
-            with around():
-                found: torch.Tensor = loss(rows)
-                return found.float()
+        def loss(rows: TensorDictBase, of: updates.Loss = update.loss, mixed: bool = flag.mixed) -> Tensor:
+            with torch.autocast(device.type, torch.bfloat16, enabled=mixed):
+                return of(rows).float()
 
-        update.loss = surrounded
-        found = update.measures()
-        plain = plain or found
-        parity.append({"setting": f"{name}, {flag}", "difference": difference(plain, found, share)})
-
-        def play(calls: int, update: Any = update, around: Any = around) -> None:
-            with around() if around is deterministic else nullcontext():  # in which backward passes are, too
+        def play(calls: int, update: updates.Update = update, asked: bool = flag.deterministic) -> None:
+            with determinism(asked):
                 update.play(calls)
 
-        yield TimedRow(f"{name}, {flag}", play, 1, threads, name, extra={"agent": name, "flag": flag})
+        update.loss = loss
+        with determinism(flag.deterministic):
+            found = update.measures()
+        plain = plain or found
+        parity.append({"setting": f"{name}, {name_of_flag}", "difference": difference(plain, found, flag.share)})
+        extra: dict[str, object] = {"agent": name, "flag": name_of_flag}
+        yield TimedRow(f"{name}, {name_of_flag}", play, 1, threads, name, extra=extra)
 
 
 def operations(name: str, size: int, device: torch.device) -> int:
