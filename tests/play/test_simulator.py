@@ -81,6 +81,13 @@ def test_without_a_policy_nobody_decides() -> None:
     assert driven == (3, 0, None)
 
 
+def test_of_no_steps_nothing_is_done_and_fewer_are_refused() -> None:
+    assert simulator.drive(Point(), Server(set()), steps=0) == (0, 0, None)  # type: ignore[arg-type]
+    for wrong in ({"steps": -1}, {"steps": 1.5}, {"period_s": -0.1}, {"period_s": float("nan")}):
+        with pytest.raises(ValueError, match="drive: "):
+            simulator.drive(Point(), Server(set()), **wrong)  # type: ignore[arg-type]
+
+
 def test_steps_keep_their_period(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that takes longer delays the next ones, and does not make them hurry."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies import InferencePolicy, load_policy
 from torchrl_gpu.streaming import GpuFramePipeline, PolicyView, StreamServer
 
@@ -68,9 +69,12 @@ def drive(
         steps: After which it returns; None goes on.
         period_s: From one step to the next; a step that takes longer delays those behind it.
     """
+    steps = None if steps is None else arguments.whole("drive", "steps", steps, 0)
+    period_s = arguments.number("drive", "period_s", period_s, 0)
     server.declare(STREAM)
     took: list[float] = []
     pictures = 0
+    step = -1
     due = time.perf_counter()
     for step in itertools.count() if steps is None else range(steps):
         action = None

@@ -21,7 +21,18 @@ def test_facts_are_what_was_given_and_no_more() -> None:
     assert PolicyView(stale=np.True_, action={"turn": 2}).facts() == {"stale": True, "action/turn": 2.0}
 
 
-@pytest.mark.parametrize("action", [3, np.int64(3), torch.tensor(3), [3], torch.tensor([[3.0]])])
+@pytest.mark.parametrize(
+    "action",
+    [
+        3,
+        np.int64(3),
+        torch.tensor(3),
+        [3],
+        torch.tensor([[3.0]]),
+        torch.tensor([3.0]).bfloat16(),
+        torch.ones(1).mul(3).requires_grad_(),
+    ],
+)
 def test_actions_of_any_shape(action: Any) -> None:
     assert PolicyView(action=action).facts() == {"action/0": 3.0}
 

@@ -48,6 +48,14 @@ def test_the_first_is_never_too_early_and_a_late_one_begins_anew() -> None:
     assert taken(schedule, [-7.0, 100.0, 100.4, 100.5]) == [-7.0, 100.0, 100.5]
 
 
+def test_a_fast_viewer_does_not_wait_for_the_slots_of_a_slow_one() -> None:
+    schedule = FrameSchedule(10.0)
+    assert taken(schedule, [100.0, 105.0]) == [100.0, 105.0]  # half a slot early, so that the grid is at 110
+    schedule.interval = 0.1
+    moments = [105.05, 105.1, 105.2, 105.3, 105.4]
+    assert taken(schedule, moments) == moments[1:]
+
+
 def test_a_token_bucket_by_hand() -> None:
     bucket = TokenBucket(rate=2.0, burst=3.0)
     assert [bucket.take(10.0) for _ in range(4)] == [True, True, True, False]

@@ -57,6 +57,22 @@ def test_the_usual_framing_tells_length_and_header() -> None:
         run(inner(stream_server))
 
 
+def test_a_picture_that_is_sent_again_is_not_counted_again() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        async with session() as client, client.get(address(stream_server, "stream.mjpg")) as answer:
+            head = b"--frame\r\nContent-Type: image/jpeg\r\n\r\n"
+            await answer.content.readuntil(head)
+            await until(stream_server.wanted)
+            stream_server.publish(scene())
+            parts = [await answer.content.readuntil(head) for _ in range(3)]
+            assert len(set(parts)) == 1
+            assert counted(hub_of(stream_server), "frames_sent_total", codec="jpeg", transport="mjpeg") == 1
+
+    with server(heartbeat_s=0.05) as stream_server:
+        run(inner(stream_server))
+
+
 async def json_object(content: Any) -> Any:
     while (line := await content.readline()) != b"\r\n":
         name, _, value = line.decode().strip().partition(": ")

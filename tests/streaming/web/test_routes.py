@@ -47,6 +47,11 @@ async def post(
         return answer.status, dict(answer.headers), await answer.read()
 
 
+def session_cookie(stream_server: StreamServer) -> str:
+    """Name of the cookie of a browser that asks the server itself."""
+    return f"torchrl_gpu_{stream_server.port}_{stream_server.port}"
+
+
 def test_the_page_runs_nothing_but_its_own_script() -> None:
     async def inner(stream_server: StreamServer) -> None:
         status, headers, body = await get(stream_server, "")
@@ -83,8 +88,8 @@ def test_without_a_token_there_is_only_the_page() -> None:
 def test_a_token_in_the_address_becomes_a_session(token: str, role: str) -> None:
     async def inner(stream_server: StreamServer) -> None:
         status, headers, _ = await get(stream_server, f"?token={token}&stream=best")
-        assert (status, headers["Location"]) == (303, "/?stream=best")
-        cookie = SimpleCookie(headers["Set-Cookie"])[f"torchrl_gpu_{stream_server.port}"]
+        assert (status, headers["Location"]) == (303, "./?stream=best")
+        cookie = SimpleCookie(headers["Set-Cookie"])[session_cookie(stream_server)]
         assert cookie["httponly"]
         assert cookie["samesite"] == "Strict"
         assert not cookie["secure"]
@@ -181,7 +186,7 @@ Carrier = Callable[[StreamServer, str], Coroutine[Any, Any, int]]
 
 
 async def by_cookie(stream_server: StreamServer, guess: str) -> int:
-    return (await get(stream_server, "streams", Cookie=f"torchrl_gpu_{stream_server.port}={guess}"))[0]
+    return (await get(stream_server, "streams", Cookie=f"{session_cookie(stream_server)}={guess}"))[0]
 
 
 async def by_bearer(stream_server: StreamServer, guess: str) -> int:
@@ -242,11 +247,9 @@ def test_a_page_that_was_left_open_shuts_nobody_out() -> None:
     """The session ended with the server; the page tries again until its reader gives it the token."""
 
     async def inner(before: StreamServer, stream_server: StreamServer) -> None:
-        name = f"torchrl_gpu_{stream_server.port}"
-        async with session() as client:
-            host = {"Host": f"127.0.0.1:{stream_server.port}"}
-            async with client.get(address(before, "?token=4711"), headers=host, allow_redirects=False) as answer:
-                cookie = SimpleCookie(answer.headers["Set-Cookie"])[name].value
+        name = session_cookie(stream_server)
+        _, headers, _ = await get(before, "?token=4711")
+        cookie = SimpleCookie(headers["Set-Cookie"])[session_cookie(before)].value
         for _ in range(20):
             status, headers, _ = await get(stream_server, "streams", Cookie=f"{name}={cookie}")
             assert status == 401
@@ -257,15 +260,67 @@ def test_a_page_that_was_left_open_shuts_nobody_out() -> None:
         run(inner(before, stream_server))
 
 
-def test_cookies_of_two_tunnels_have_names_of_their_own() -> None:
-    async def inner(stream_server: StreamServer) -> None:
-        for host, name in (("localhost:9090", "torchrl_gpu_9090"), ("localhost", "torchrl_gpu_80")):
-            _, headers, _ = await get(stream_server, "?token=4711", Host=host)
-            cookie = SimpleCookie(headers["Set-Cookie"])[name].value
-            assert (await get(stream_server, "streams", Host=host, Cookie=f"{name}={cookie}"))[0] == 200
+def test_servers_behind_one_host_have_sessions_of_their_own() -> None:
+    """Through tunnels to several ports of localhost as behind one name: cookies know neither ports nor servers."""
 
-    with server(token="4711") as stream_server:
+    async def inner(*servers: StreamServer) -> None:
+        jar: dict[str, str] = {}
+        places = [(server, host) for server in servers for host in ("localhost:9090", "localhost")]
+        for stream_server, host in places:
+            _, headers, _ = await get(stream_server, "?token=4711", Host=host)
+            assert "path" not in headers["Set-Cookie"].lower(), "it would hold for what else a proxy has at this host"
+            jar |= {name: morsel.value for name, morsel in SimpleCookie(headers["Set-Cookie"]).items()}
+        cookies = "; ".join(f"{name}={value}" for name, value in jar.items())
+        for stream_server, host in places:
+            status, headers, _ = await get(stream_server, "streams", Host=host, Cookie=cookies)
+            assert (status, headers.get("Set-Cookie")) == (200, None)
+
+    with server(token="4711") as one, server(token="4711") as other:
+        run(inner(one, other))
+
+
+def test_pages_of_allowed_origins_may_ask_before_they_send_a_token() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        async with session() as client:
+            for path in ("streams", "login", "curves"):
+                for origin, status in (("https://lab.example", 204), ("https://evil.example", 403)):
+                    there = address(stream_server, path)
+                    async with client.options(there, headers={**asks, "Origin": origin}) as answer:
+                        assert answer.status == status
+                        allowed = answer.headers.get("Access-Control-Allow-Headers", "")
+                        assert ("Authorization" in allowed) == (status == 204)
+            async with client.options(address(stream_server, "streams"), headers=asks) as answer:
+                assert answer.status == 401, "no page asks"
+
+    with server(token="4711", allowed_origins=["https://lab.example"]) as stream_server:
         run(inner(stream_server))
+
+
+def test_a_connection_that_was_to_become_a_socket_still_takes_requests() -> None:
+    """More than a viewer may send: its limits began with the handshake that was none."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
+        writer.write(b"GET /ws HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await reader.readuntil(b"\r\n\r\n")).split(b" ", 2)[1] == b"400"
+        size, piece = 600_000, bytes(60_000)
+        writer.write(f"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n".encode())
+        for _ in range(size // len(piece)):
+            writer.write(piece)
+            await writer.drain()
+        said = await reader.readuntil(b"want JSON")
+        assert b" 400 " in said.rpartition(b"HTTP/1.1")[2]
+        writer.close()
+
+    from torchrl_gpu.streaming.web.service import Service
+    from torchrl_gpu.streaming.web.settings import ServerSettings
+
+    service = Service(ServerSettings(port=0), max_body_bytes=1 << 20)
+    try:
+        run(inner(service))  # type: ignore[arg-type]
+    finally:
+        assert service.stop() is None
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1"])
@@ -558,7 +613,7 @@ def test_tls(tmp_path: Path) -> None:
         async with session(connector=aiohttp.TCPConnector(ssl=trusting)) as client:
             async with client.get(address(stream_server, "?token=drive"), allow_redirects=False) as answer:
                 assert answer.status == 303
-                assert SimpleCookie(answer.headers["Set-Cookie"])[f"torchrl_gpu_{stream_server.port}"]["secure"]
+                assert SimpleCookie(answer.headers["Set-Cookie"])[session_cookie(stream_server)]["secure"]
             async with client.ws_connect(address(stream_server, "ws?token=drive")) as connection:
                 assert (await connection.receive_json())["role"] == "control"
         with socket.create_connection(("127.0.0.1", stream_server.port)) as plain:

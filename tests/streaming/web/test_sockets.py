@@ -186,6 +186,41 @@ def test_a_still_source_shows_its_last_frame_to_whoever_joins() -> None:
         run(inner(stream_server))
 
 
+def test_a_clock_that_is_set_back_takes_nothing_from_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = time.time
+
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        async with viewer(stream_server) as guest:
+            await guest.watch()
+            live = [await shown(stream_server, guest, step) for step in range(2)]
+            monkeypatch.setattr(time, "time", lambda: right() - 60)
+            live += [await shown(stream_server, guest, step) for step in range(2, 4)]
+            times = [header["captured"] for header in live]
+            assert times == sorted(times)
+            await guest.say("replay")
+            assert [(await guest.picture())[0]["meta"]["step"] for _ in range(4)] == [0, 1, 2, 3]
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_a_viewer_that_has_paused_is_sent_no_replay() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        stream_server.declare("main")
+        async with viewer(stream_server) as guest:
+            await guest.watch()
+            await shown(stream_server, guest, 0)
+            await guest.say("pause", on=True)
+            await guest.say("replay")
+            assert "no pause" in (await guest.text("error"))["message"]
+            await guest.quiet()
+            assert counted(hub_of(stream_server), "frames_sent_total", codec="jpeg", transport="websocket") == 1
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
 def test_replay_at_the_viewers_own_rate() -> None:
     async def inner(stream_server: StreamServer) -> None:
         stream_server.declare("main")

@@ -37,7 +37,7 @@ class CapturedFrame:
     Args:
         pixels: (H, W, 3) uint8: a NumPy array, or a CUDA tensor.
         bgr: Whether the channels are blue, green, red.
-        captured: When it was published, seconds since 1970.
+        captured: When it was published, seconds by `clock.stream_time`.
         seq: Number of the frame, unique on the server, rising within a stream.
         meta: JSON scalars that travel with the picture.
         copied: CUDA event behind the copy of the pixels; None for those on the host.

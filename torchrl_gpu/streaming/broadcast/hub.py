@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from torchrl_gpu.streaming.broadcast import protocol
+from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.curves import Curves
 from torchrl_gpu.streaming.broadcast.families import Families, split_name
 from torchrl_gpu.streaming.broadcast.frames import (
@@ -158,7 +159,7 @@ class Hub:
         if isinstance(depth, tuple):
             clean, depth = clean | depth_meta(depth), None
         on_its_way = None if depth is None else depth.to("cpu", non_blocking=True)  # to be read behind the event
-        captured = CapturedFrame(pixels, bgr, time.time(), self.next_seq(), clean, record_event(pixels), on_its_way)
+        captured = CapturedFrame(pixels, bgr, stream_time(), self.next_seq(), clean, record_event(pixels), on_its_way)
         if stream.mailbox.put(captured):
             self.metrics.frames_overwritten.labels(stream.label).inc()
         self.pending.add(stream)
@@ -167,7 +168,7 @@ class Hub:
         """Marks what instant replay shows."""
         stream, clean = self.find(name), clean_meta(meta)
         if stream is not None and stream.subscriptions:
-            self.call_in_loop(stream.replay.mark, time.time(), clean)
+            self.call_in_loop(stream.replay.mark, stream_time(), clean)
 
     def set_state(self, values: Mapping[str, Any]) -> None:
         """Joins values to the state, and tells the viewers."""

@@ -34,7 +34,7 @@ class InstantReplay:
 
     @property
     def newest(self) -> float:
-        """When the newest picture was captured, seconds since 1970; −inf where there is none."""
+        """When the newest picture was captured, seconds by `clock.stream_time`; −inf where there is none."""
         return self._ring[-1].captured if self._ring else -math.inf
 
     def add(self, encoded: EncodedPicture) -> None:
@@ -55,7 +55,7 @@ class InstantReplay:
         """Marks the end of an episode: what is kept up to it is what `clip` gives until the next mark.
 
         Args:
-            captured: Seconds since 1970.
+            captured: Seconds by `clock.stream_time`.
             meta: Joins the metadata of the last picture.
         """
         self._mark, self._meta = captured, meta

@@ -61,7 +61,10 @@ class PolicyView(NamedTuple):
             return []
         if isinstance(self.action, Mapping):
             return list(self.action.items())[:MAX_ACTIONS]
-        return [(str(i), value) for i, value in enumerate(np.ravel(np.asarray(self.action))[:MAX_ACTIONS])]
+        action: Any = self.action
+        if hasattr(action, "is_floating_point"):  # a tensor; NumPy knows not every dtype of theirs
+            action = to_array(action.double() if action.is_floating_point() else action)
+        return [(str(i), value) for i, value in enumerate(np.ravel(np.asarray(action))[:MAX_ACTIONS])]
 
 
 def observation_picture(observation: np.ndarray | torch.Tensor) -> np.ndarray:

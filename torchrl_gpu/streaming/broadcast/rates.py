@@ -22,12 +22,13 @@ class FrameSchedule:
     @property
     def next_at(self) -> float:
         """From when on the next slot may be taken."""
-        return self._slot + self.interval / 2
+        # The second holds where the interval has become shorter: the grid of the longer one may reach far ahead.
+        return min(self._slot + self.interval / 2, self.taken_at + self.interval)
 
     def advance(self, now: float) -> None:
-        """Takes the slot of this moment; whoever is late by more than half an interval begins a new grid."""
+        """Takes the slot of this moment; more than half an interval beside the grid, a new one begins."""
         due = self._slot + self.interval
-        self._slot = due if now - due <= self.interval / 2 else now
+        self._slot = due if abs(now - due) <= self.interval / 2 else now
         self.taken_at = now
 
 

@@ -19,6 +19,11 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+_PREFLIGHT = {
+    hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST",
+    hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "Authorization, Content-Type",
+    hdrs.ACCESS_CONTROL_MAX_AGE: "600",
+}
 _EVERYONE = "same-site"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -31,6 +36,8 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     state.connections.start_timer(transport)
     try:
         check_host_and_origin(request)
+        if _is_preflight(request):
+            return web.Response(status=204, headers=_PREFLIGHT)
         if _path(request) not in _PUBLIC:
             role_of(request)
         return await handler(request)
@@ -48,6 +55,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
     response.headers["Cross-Origin-Resource-Policy"] = "cross-origin" if _is_listed(request) else _EVERYONE
     if origin is not None and request.app[STATE].rules.lists_origin(origin):
         response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
+        response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = "X-Frame, Retry-After"
         response.headers.add(hdrs.VARY, hdrs.ORIGIN)
 
 
@@ -80,7 +88,7 @@ def role_of(request: web.Request) -> Role:
     if cookie and token is None:
         _note_failure(request, cookie)
         unauthorized = _unauthorized("want a token: this session has ended")
-        unauthorized.del_cookie(name, httponly=True, samesite="Strict")
+        unauthorized.del_cookie(name, path="", httponly=True, samesite="Strict")
         raise unauthorized
     return role_of_token(request, token)
 
@@ -133,6 +141,12 @@ def _is_of_other_site(request: web.Request) -> bool:
     return is_cross_site and destination != "document" and _path(request) != "/"
 
 
+def _is_preflight(request: web.Request) -> bool:
+    """Whether a browser asks, without any token, what a page of an allowed origin may send."""
+    asks = request.method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
+    return asks and request.app[STATE].rules.lists_origin(request.headers.get(hdrs.ORIGIN))
+
+
 def _is_listed(request: web.Request) -> bool:
     """Whether the page that asks is one of an allowed origin. A picture's request names it as its referrer only."""
     page = request.headers.get(hdrs.ORIGIN) or request.headers.get(hdrs.REFERER)
@@ -144,13 +158,18 @@ def set_session(request: web.Request, response: web.StreamResponse, role: Role) 
     rules = request.app[STATE].rules
     if not rules.is_open:
         cookie = rules.sessions.open(role)
-        response.set_cookie(cookie_name(request), cookie, httponly=True, samesite="Strict", secure=request.secure)
+        # Without a path of its own it holds for the folder of this address: behind a proxy, that of this server alone.
+        response.set_cookie(
+            cookie_name(request), cookie, path="", httponly=True, samesite="Strict", secure=request.secure
+        )
 
 
 def cookie_name(request: web.Request) -> str:
-    """Name of the session's cookie; with the port as the browser knows it, which keeps one jar for a host's ports."""
+    """Name of the session's cookie: with the port as the browser knows it, which keeps one jar for a host's ports, and
+    the server's own, for several servers behind one port of a proxy."""
     port = request.headers.get(hdrs.HOST, "").rpartition(":")[2]
-    return f"torchrl_gpu_{port if port.isdecimal() else ('443' if request.secure else '80')}"
+    known = port if port.isdecimal() else ("443" if request.secure else "80")
+    return f"torchrl_gpu_{known}_{request.app[STATE].port}"
 
 
 def _token(request: web.Request) -> str | None:

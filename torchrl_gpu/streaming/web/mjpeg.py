@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import time
 from collections.abc import Iterator
 
 from aiohttp import hdrs, web
 
+from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, picture_header, read_fps
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
@@ -58,6 +58,7 @@ async def _stream(request: web.Request, subscription: Subscription) -> web.Strea
     compat = "compat" in request.query
     chunk = b"" if compat else _BOUNDARY + _PART
     encoded: EncodedPicture | None = None
+    counted: EncodedPicture | None = None
     with contextlib.suppress(TimeoutError, SubscriptionClosed, ConnectionError):
         while True:
             if chunk:
@@ -68,7 +69,9 @@ async def _stream(request: web.Request, subscription: Subscription) -> web.Strea
                 async with asyncio.timeout(heartbeat):
                     encoded = await subscription.get()
             chunk = b"" if encoded is None else _part(encoded, compat)
-            state.metrics.count_sent("jpeg", "mjpeg", len(chunk))
+            if encoded is not counted:
+                counted = encoded
+                state.metrics.count_sent("jpeg", "mjpeg", len(chunk))
     if request.transport is not None:
         request.transport.abort()
     return response
@@ -82,7 +85,7 @@ def _part(encoded: EncodedPicture, compat: bool) -> bytes:
     """
     if not compat:
         return encoded.data + b"\r\n" + _BOUNDARY + _PART
-    about = f"Content-Length: {len(encoded.data)}\r\nX-Frame: {picture_header(encoded, time.time())}\r\n".encode()
+    about = f"Content-Length: {len(encoded.data)}\r\nX-Frame: {picture_header(encoded, stream_time())}\r\n".encode()
     return _BOUNDARY + about + _PART + encoded.data + b"\r\n"
 
 

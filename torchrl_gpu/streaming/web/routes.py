@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
 from typing import Any
 
 from aiohttp import hdrs, web
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from torchrl_gpu.streaming.broadcast import protocol
+from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.protocol import ProtocolError
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
@@ -62,7 +62,9 @@ async def page(request: web.Request) -> web.StreamResponse:
     if "token" in request.query:
         role = role_of_token(request, request.query["token"])
         rest = {name: value for name, value in request.query.items() if name != "token"}
-        response = web.Response(status=303, headers={hdrs.LOCATION: str(request.rel_url.with_query(rest))})
+        # Relative, as only the browser knows the path that a proxy puts before ours.
+        location = f".{request.rel_url.with_query(rest)}"
+        response = web.Response(status=303, headers={hdrs.LOCATION: location})
         set_session(request, response, role)
         return response
     policy = content_security_policy(state.page, request.headers[hdrs.HOST], state.rules.allowed_origins)
@@ -88,13 +90,13 @@ async def snapshot(request: web.Request) -> web.StreamResponse:
         release()
         raise web.HTTPNotFound(**error_body(str(error))) from None
     try:
-        encoded = await _newest(subscription, time.time() - _FRESH)
+        encoded = await _newest(subscription, stream_time() - _FRESH)
     finally:
         subscription.close()
         release()
     if encoded is None:
         raise web.HTTPServiceUnavailable(**error_body("no frame yet"), headers={hdrs.RETRY_AFTER: "1"})
-    about = {"X-Frame": protocol.picture_header(encoded, time.time())}
+    about = {"X-Frame": protocol.picture_header(encoded, stream_time())}
     return web.Response(body=encoded.data, content_type="image/jpeg", headers=about)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from torchrl_gpu.streaming.broadcast import protocol
+from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.protocol import (
     Ack,
@@ -50,8 +51,10 @@ async def serve(request: web.Request) -> web.StreamResponse:
         autoping=False,  # pings count as messages, so that they are answered here
     )
     try:
-        viewer = Viewer(state, socket, role_of(request), request.transport)
+        role = role_of(request)
         await socket.prepare(request)
+        # A viewer's limits only from here on: a request that is no handshake leaves its connection to the next one.
+        viewer = Viewer(state, socket, role, request.transport)
         state.sockets.add(socket)
         await viewer.run()
     finally:
@@ -128,7 +131,7 @@ class Viewer:
             role=self._role,
             streams=self._hub.describe_streams(),
             transports=["h264", "jpeg"],
-            now=time.time(),
+            now=stream_time(),
             state=self._hub.state,
         )
 
@@ -182,7 +185,7 @@ class Viewer:
             case Replay():
                 self._send_clip()
             case Ping(t):
-                self._queue_text(protocol.text_message("pong", t=t, now=time.time()))
+                self._queue_text(protocol.text_message("pong", t=t, now=stream_time()))
             case Command():
                 self._take_command(message)
 
@@ -264,11 +267,12 @@ class Viewer:
             raise ProtocolError("replay: want a stream to be watched")
         stream = self._hub.streams.get(self._watch.stream)  # none that a paused viewer has left for too long
         clip = [] if stream is None else stream.replay.clip()
-        if clip:
+        if clip and not self._paused:
             self._send_nothing()
             self._send(self._clip(clip, self._watch))
         else:
-            self._queue_text(protocol.text_message("error", message="replay: nothing has been kept yet"))
+            why = "want no pause" if clip else "nothing has been kept yet"
+            self._queue_text(protocol.text_message("error", message=f"replay: {why}"))
 
     def _send(self, pictures: Coroutine[Any, Any, None]) -> None:
         self._sending = asyncio.create_task(pictures)
@@ -348,6 +352,6 @@ class Viewer:
         await self._send_picture(encoded, dropped)
 
     async def _send_picture(self, encoded: EncodedPicture, dropped: int) -> None:
-        message = protocol.picture_message(encoded, time.time(), dropped)
+        message = protocol.picture_message(encoded, stream_time(), dropped)
         self._state.metrics.count_sent(encoded.codec, "websocket", len(message))
         await self._socket.send_bytes(message)

@@ -20,8 +20,9 @@ from aiortc import RTCConfiguration, RTCDataChannel, RTCPeerConnection, RTCSessi
 from aiortc.rtcrtpsender import RTCRtpSender
 
 from torchrl_gpu.streaming.broadcast import protocol
+from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
-from torchrl_gpu.streaming.broadcast.protocol import Pause, Ping, ProtocolError, Watch
+from torchrl_gpu.streaming.broadcast.protocol import Pause, Ping, ProtocolError, UnknownStream, Watch
 from torchrl_gpu.streaming.web.access import error_body
 from torchrl_gpu.streaming.web.app_state import AppState
 from torchrl_gpu.streaming.web.packet_track import PacketTrack
@@ -233,6 +234,8 @@ class Peer:
             if not isinstance(message, str) or not self._bucket.take(time.monotonic()):
                 raise ProtocolError("want text, and less of it")
             self._handle(channel, protocol.parse(message))
+        except UnknownStream as error:  # it may yet come, or has just gone
+            self._send_text(channel, protocol.text_message("error", message=str(error)))
         except ProtocolError as error:
             self._state.metrics.bad_messages.inc()
             self._mistakes += 1
@@ -247,6 +250,6 @@ class Peer:
             case Pause(on):
                 self._track.pause(on)
             case Ping(t):
-                self._send_text(channel, protocol.text_message("pong", t=t, now=time.time()))
+                self._send_text(channel, protocol.text_message("pong", t=t, now=stream_time()))
             case _:
                 raise ProtocolError("want watch, pause or ping here")
