@@ -334,6 +334,26 @@ def test_a_second_data_channel_ends_the_connection(server: StreamServer, monkeyp
     on_a_loop(play)
 
 
+def test_a_stream_that_does_not_exist_is_no_mistake_of_a_viewer() -> None:
+    """A page asks for the one of its address, which may yet come, as on a WebSocket."""
+
+    async def play() -> None:
+        peer = webrtc.Peer(state(), "main", Seat())
+        said: list[str] = []
+        channel: Any = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)
+        for _ in range(4):
+            peer._on_message(channel, json.dumps({"type": "watch", "stream": "unknown"}))
+        assert ["want one of the streams main" in text for text in said] == [True] * 4
+        for _ in range(2):
+            peer._on_message(channel, "{}")
+        assert peer._closing is None
+        peer._on_message(channel, "{}")
+        assert peer._closing is not None
+        await peer._closing
+
+    on_a_loop(play)
+
+
 def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:
     async def play() -> None:
         peer = webrtc.Peer(state(), "main", Seat())

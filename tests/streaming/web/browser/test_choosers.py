@@ -64,6 +64,25 @@ def test_any_environment_can_be_watched_by_its_number(page: Page, studio: Studio
     assert watched(page) == "env1023:mask"
 
 
+def test_each_of_several_families_can_be_watched(page: Page, studio: Studios) -> None:
+    server = studio().server
+    server.declare_family("env", 8)
+    server.declare_family("robot", 4, "Robot")
+    server.declare_family("robot:mask", 4)
+    page.open(server.url + "?stream=main")
+    page.wait_for_picture("red")
+    assert page.run(TABS) == ["Environment 0", "Robot 0", "Main stream", "Other stream"]
+    page.click('[data-name="robot0"]')
+    page.wait(lambda: server.watchers("robot0") == 1, "a viewer of the second family")
+    assert (page.text("of"), page.run(OVERLAYS)) == ("of 4", ["None", "Mask"])
+    page.run(SET.format(9))
+    page.wait(lambda: server.watchers("robot3") == 1, "a viewer of its last")
+    page.click('[data-name="env0"]')
+    page.wait(lambda: server.watchers("env0") == 1, "a viewer of the first")
+    assert page.run(TABS)[:2] == ["Environment 0", "Robot 3"]
+    assert (page.text("of"), page.run(OVERLAYS)) == ("of 8", [])
+
+
 def test_overlays_are_offered_where_there_are_any(page: Page, studio: Studios) -> None:
     there = studio(more=("main:mask", "main:q", "main:action"))
     page.open(there.server.url)

@@ -180,6 +180,93 @@ def test_webrtc_shows_the_picture_and_its_age(page: Page, studio: Studios) -> No
     page.wait(lambda: server.watchers("other") == 0, "nobody watching while paused")
 
 
+OWN_SOCKETS = """
+window.sockets = [];
+window.WebSocket = class extends WebSocket { constructor(...all) { super(...all); window.sockets.push(this); } };
+"""
+
+
+def test_commands_come_back_under_webrtc_when_the_socket_was_lost(page: Page, studio: Studios) -> None:
+    pytest.importorskip("aiortc", reason="needs the extra webrtc")
+    if only_loopback():
+        pytest.skip("needs a network: ICE has no candidate for 127.0.0.1")
+    server = studio().server
+    server.state(commands=["reset"])
+    page.before_scripts(OWN_SOCKETS)
+    page.open(server.url + "?transport=webrtc")
+    page.wait_for_picture("red")
+    ready = "return document.querySelector('#commands button')?.disabled === false"
+    page.wait(lambda: page.run(ready), "a command")
+    page.run("sockets.at(-1).close()")
+    page.wait(lambda: not page.run(ready), "no command without a socket")
+    page.wait(lambda: page.run(f"{ready} && sockets.length === 2"), "another socket")
+    page.click("#commands button")
+    assert page.wait(server.commands, "the command")[0].name == "reset"
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("?transport=toString", "transport: want one of auto, h264"),
+        ("?fps=0.05", "fps: want 0.1 to 1000"),
+        ("?fps=-1", "fps: want"),
+        ("?fps=Infinity", "fps: want"),
+        ("?transport=auto&fps=", ""),
+    ],
+)
+def test_an_option_of_the_address_that_means_nothing_is_told(
+    page: Page, studio: Studios, query: str, said: str
+) -> None:
+    page.open(studio().server.url + query)
+    assert page.text("said").startswith(said)
+    page.wait_for_picture()
+
+
+def test_why_an_offer_is_refused_is_told_in_words(page: Page, studio: Studios) -> None:
+    refuse = """new Response('{"message": "want another offer"}', {status: 400})"""
+    asks = f"String(there).includes('offer') ? Promise.resolve({refuse}) : plain(there, ...rest)"
+    page.before_scripts(f"const plain = window.fetch; window.fetch = (there, ...rest) => {asks};")
+    page.open(studio().server.url + "?transport=webrtc")
+    page.wait(lambda: page.text("said") == "want another offer.", "the reason")
+
+
+LATER = "const real = performance.now.bind(performance); window.later = 0; performance.now = () => real() + later;"
+TICKS = "const done = arguments[0]; setTimeout(() => done(document.getElementById('heard').textContent), 350);"
+
+
+def test_a_source_that_is_slow_is_live_all_the_time(page: Page) -> None:
+    """A picture every four seconds: a reader of the screen must not hear twice a picture that it waits, and lives."""
+    from tests.streaming.pictures import scene
+    from tests.streaming.viewers import server
+
+    page.before_scripts(LATER)
+    with server() as stream_server:
+        stream_server.declare("main")
+        page.open(stream_server.url)
+        for shift, heard in enumerate(["No new pictures", "Live", "Live"]):
+            page.wait(stream_server.wanted, "a viewer")
+            stream_server.publish(scene(shift=shift))
+            page.wait(lambda: page.text("state") == "Live", "a picture")
+            page.run("later += 4000")
+            assert page.driver.execute_async_script(TICKS) == heard
+
+
+def test_pictures_without_a_step_count_no_steps(page: Page) -> None:
+    from tests.streaming.pictures import scene
+    from tests.streaming.viewers import server
+
+    page.before_scripts(LATER)
+    with server() as stream_server:
+        stream_server.declare("main")
+        page.open(stream_server.url)
+        for pictures, meta in enumerate([{}, {"step": 1_000_000}], start=1):
+            page.wait(stream_server.wanted, "a viewer")
+            stream_server.publish(scene(shift=pictures), meta=meta)
+            page.wait_for_history(pictures)
+            page.run("later += 2500")
+        page.wait(lambda: page.text("step").endswith("1 M"), "steps, and no rate of theirs")
+
+
 def test_the_picture_can_be_saved(page: Page, studio: Studios, downloads: Path) -> None:
     page.open(studio().server.url)
     page.wait_for_picture()
