@@ -28,7 +28,7 @@ from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.callbacks import checkpoint as checkpoint_callback
 from torchrl_gpu.callbacks.end_signals import Interrupts
-from torchrl_gpu.training.checkpoint_files import newest_checkpoint, parts_of
+from torchrl_gpu.training.checkpoint_files import checkpoint_entry, new_id, newest_checkpoint, parts_of, write_whole
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
 
@@ -290,15 +290,52 @@ def test_a_best_one_that_cannot_be_written_is_not_remembered(tmp_path: Path, mon
     assert state["best"] == 6.0
 
 
-def test_a_resumed_run_remembers_the_best_value(tmp_path: Path) -> None:
-    fit(module(), tmp_path, 6, saver(monitor="val/utilization"))
-    state = torch.load(last(tmp_path), weights_only=True)
-    (key,) = (key for key in state["callbacks"] if "EpisodeCheckpoint" in key)
-    state["callbacks"][key]["best"] = 1.0  # better than anything to come
+class Luck(Callback):
+    """Logs values by update."""
+
+    def __init__(self, values: dict[int, float]) -> None:
+        self.values = values
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        pl_module.log("val/luck", self.values[trainer.global_step])
+
+
+def best_step(folder: Path) -> int:
+    return int(torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)["global_step"])
+
+
+@pytest.mark.parametrize(("mode", "sign"), [("max", 1.0), ("min", -1.0)])
+def test_a_run_that_goes_on_from_an_older_checkpoint_keeps_a_better_best(
+    tmp_path: Path, mode: Any, sign: float
+) -> None:
+    def saving() -> EpisodeCheckpoint:
+        return saver(monitor="val/luck", every_n_updates=6, mode=mode)
+
+    fit(module(), tmp_path, 12, saving(), Luck({6: 0.2 * sign, 12: 0.8 * sign}))
+    last(tmp_path).unlink()  # as after a kill
+    older = tmp_path / "checkpoints" / "updates-6.ckpt"
     before = (tmp_path / "checkpoints" / "best.ckpt").read_bytes()
-    torch.save(state, last(tmp_path))
-    fit(module(), tmp_path, 12, saver(monitor="val/utilization"), ckpt_path=last(tmp_path))
+    fit(module(), tmp_path, 12, saving(), Luck({12: 0.5 * sign}), ckpt_path=older)
     assert (tmp_path / "checkpoints" / "best.ckpt").read_bytes() == before
+    fit(module(), tmp_path, 18, saving(), Luck({18: 0.9 * sign}), ckpt_path=last(tmp_path))
+    assert best_step(tmp_path) == 18
+
+
+def test_what_is_best_is_read_from_the_folder(tmp_path: Path) -> None:
+    fit(module(), tmp_path / "a", 6, saver(monitor="val/luck"), Luck({6: 0.8}))
+    fit(module(), tmp_path / "b", 12, saver(monitor="val/luck"), Luck({12: 0.5}), ckpt_path=last(tmp_path / "a"))
+    assert best_step(tmp_path / "b") == 12  # the first one there
+    best = tmp_path / "a" / "checkpoints" / "best.ckpt"
+    best.write_bytes(best.read_bytes()[:5000])
+    fit(module(), tmp_path / "a", 12, saver(monitor="val/luck"), Luck({12: 0.5}), ckpt_path=last(tmp_path / "a"))
+    assert best_step(tmp_path / "a") == 12  # as the other one was torn
+
+
+def test_the_best_by_another_measure_is_no_measure(tmp_path: Path) -> None:
+    fit(module(), tmp_path, 6, saver(monitor="val/luck"), Luck({6: 0.8}))
+    saving = saver(monitor="val/luck", mode="min")
+    fit(module(), tmp_path, 12, saving, Luck({12: 0.9}), ckpt_path=last(tmp_path))
+    assert best_step(tmp_path) == 12
 
 
 def test_what_is_no_number_is_never_the_best(tmp_path: Path) -> None:
@@ -356,16 +393,69 @@ def test_the_copy_of_a_run_leaves_the_original_alone(tmp_path: Path) -> None:
     assert len(stems(tmp_path / "copy")) == 3  # where the older ones have gone
 
 
-@pytest.mark.parametrize(
-    "name", ["/etc/passwd", "../victim.ckpt", "victim.ckpt", "episodes-1.ckpt/../victim.ckpt", "mine_ep4.ckpt", 7]
-)
-def test_a_strangers_checkpoint_removes_nothing_elsewhere(tmp_path: Path, name: Any) -> None:
+def test_a_strangers_checkpoint_names_nothing_to_remove(tmp_path: Path) -> None:
     callback = saver(1, keep=1)
-    callback.load_state_dict({"saved": [name, "episodes-3.ckpt"], "run": "../x", "best": "high"})
-    assert callback.state_dict() == {"run": None, "saved": ["episodes-3.ckpt"], "best": None}
-    named = saver(1, keep=1, name="sac")
-    named.load_state_dict({"saved": [name, "sac_ep3.ckpt", "other_ep3.ckpt"], "run": None, "best": None})
-    assert named.state_dict()["saved"] == ["sac_ep3.ckpt"]
+    callback.load_state_dict({"saved": ["../victim.ckpt", "/etc/passwd"], "run": "../x", "best": "high"})
+    assert callback.state_dict() == {"run": None, "best": None}
+
+
+def put(folder: Path, name: str, step: int, *, saved_s: float = 0.0, **entry: Any) -> None:
+    """Writes a checkpoint that holds little more than its place in the run."""
+    known = checkpoint_entry("0123456789ab", new_id(), [], 1)
+    write_whole({"global_step": step, ENTRY: {**known, "saved_s": saved_s, **entry}}, folder / f"{name}.ckpt")
+
+
+@pytest.mark.parametrize("clock", [1.0, -1.0])
+def test_within_a_run_updates_decide_and_no_clock(tmp_path: Path, clock: float) -> None:
+    for name, step in (("updates-300", 300), ("last", 16), ("updates-8", 8)):
+        put(tmp_path, name, step, saved_s=1e9 - clock * step)
+        os.utime(tmp_path / f"{name}.ckpt", (1e9 - clock * step,) * 2)
+    assert newest_checkpoint(tmp_path)[0] == tmp_path / "updates-300.ckpt"
+    for path in tmp_path.glob("*.ckpt"):  # as another callback saves them: with no entry, only the time of the file
+        torch.save({"global_step": torch.load(path, weights_only=True)["global_step"]}, path)
+        os.utime(path, (1e9 - clock * 300,) * 2)
+    assert newest_checkpoint(tmp_path)[0] == tmp_path / "updates-300.ckpt"
+
+
+def test_of_equal_updates_frames_and_then_the_name_decide(tmp_path: Path) -> None:
+    put(tmp_path, "last", 6, saved_s=1.0)
+    put(tmp_path, "updates-6", 6, saved_s=2.0)
+    assert newest_checkpoint(tmp_path)[0] == tmp_path / "last.ckpt"
+    write_whole({"global_step": 6, "frames": 48}, tmp_path / "episodes-3.ckpt")
+    assert newest_checkpoint(tmp_path)[0] == tmp_path / "episodes-3.ckpt"
+
+
+@pytest.mark.parametrize("step", ["many", -1, None, 1.5, [3], 2**63])
+def test_one_without_a_place_in_its_run_is_torn(tmp_path: Path, step: Any) -> None:
+    put(tmp_path, "updates-3", 3)
+    write_whole({"global_step": step}, tmp_path / "last.ckpt")
+    found, torn = newest_checkpoint(tmp_path)
+    assert found == tmp_path / "updates-3.ckpt"
+    assert len(torn) == 1
+    assert "last.ckpt: global_step must be " in torn[0]
+
+
+def test_what_a_run_saves_after_going_back_is_later(tmp_path: Path) -> None:
+    """Its user has left the checkpoints behind that one; they go first, and `last` never means them."""
+    fit(module(), tmp_path, 12, saver(every_n_updates=4, keep=2))
+    folder = tmp_path / "checkpoints"
+    assert stems(tmp_path) == {"last", "updates-8", "updates-12"}
+    last(tmp_path).unlink()
+    fit(module(), tmp_path, 10, saver(every_n_updates=2, keep=2), ckpt_path=folder / "updates-8.ckpt")
+    assert stems(tmp_path) == {"last", "updates-10", "updates-12"}
+    assert newest_checkpoint(folder)[0] == last(tmp_path)
+    last(tmp_path).unlink()
+    assert newest_checkpoint(folder)[0] == folder / "updates-10.ckpt"
+    fit(module(), tmp_path, 12, saver(every_n_updates=1, keep=1), ckpt_path=folder / "updates-10.ckpt")
+    assert stems(tmp_path) == {"last", "updates-12"}
+    assert newest_checkpoint(folder)[0] == last(tmp_path)
+
+
+def test_those_that_the_resumed_one_does_not_know_of_go_in_their_turn(tmp_path: Path) -> None:
+    """As after a kill: what a folder holds is read from the folder."""
+    fit(module(), tmp_path / "a", 8, saver(every_n_updates=4, keep=1))
+    fit(module(), tmp_path / "a", 12, saver(every_n_updates=3, keep=1), ckpt_path=last(tmp_path / "a"))
+    assert stems(tmp_path / "a") == {"last", "updates-12"}
 
 
 def test_two_runs_do_not_save_to_one_folder_at_a_time(tmp_path: Path) -> None:

@@ -118,11 +118,50 @@ def test_only_old_ones_of_the_run_are_removed(storage: CheckpointStorage, tmp_pa
     storage.remove_old(RUN, 2)
     left = [(remote.run, remote.stem, remote.saved_ms) for remote in storage.found()]
     assert left == [
+        ("ffffffffffff", "last", 1000),  # the run that was uploaded to last, whatever its clock says
         (RUN, "best", 4500),
         (RUN, "updates-4", 4000),
         (RUN, "updates-3", 3000),
-        ("ffffffffffff", "last", 1000),
     ]
+
+
+@pytest.mark.parametrize("clock", [1.0, -1.0, -1e6])
+def test_clocks_decide_nothing(storage: CheckpointStorage, tmp_path: Path, clock: float) -> None:
+    for number in (1, 2, 3):
+        uploaded = storage.put(*saved(tmp_path, f"updates-{number}", float(number), saved_s=clock * number))
+        storage.put(*saved(tmp_path, "best", number + 0.5, saved_s=clock * number))
+        storage.remove_old(RUN, 1, uploaded)
+    assert {(remote.stem, remote.step) for remote in storage.found()} == {("updates-3", 3), ("best", 3)}
+    fetched, _ = storage.fetch_newest(tmp_path / "there")
+    assert [path.name for path in fetched] == ["updates-3.ckpt", "best.ckpt"]
+
+
+def test_within_a_run_updates_decide_not_the_order_of_uploads(storage: CheckpointStorage, tmp_path: Path) -> None:
+    """As where a job that is ended still uploads while the next one already does."""
+    storage.put(*saved(tmp_path, "updates-300", 300.0))
+    uploaded = storage.put(*saved(tmp_path, "last", 16.0, saved_s=1e9))
+    assert [remote.step for remote in storage.found()] == [300, 16]
+    storage.remove_old(RUN, 1, uploaded)
+    assert len(storage.found()) == 2  # what was just uploaded never goes at once
+    storage.put(*saved(tmp_path, "last", 20.0, generation=1))  # the run has gone back
+    assert [remote.step for remote in storage.found()] == [20, 300, 16]
+
+
+def test_folders_of_older_versions_come_behind_those_with_a_number(storage: CheckpointStorage, tmp_path: Path) -> None:
+    files, root = storage._open()
+    for saved_ms in (1, 3, 2):
+        folder = f"{root}/{saved_ms:015d}-{RUN}-{new_id()}-last"
+        files.makedirs(folder, exist_ok=True)
+        files.pipe_file(f"{folder}/last.ckpt", b"")
+    storage.put(*saved(tmp_path, "last", 9.0))
+    assert [(remote.step, remote.saved_ms) for remote in storage.found()] == [(9, 9000), (0, 3), (0, 2), (0, 1)]
+
+
+def test_the_best_one_is_of_the_run_that_is_fetched(storage: CheckpointStorage, tmp_path: Path) -> None:
+    storage.put(*saved(tmp_path, "best", 50.0, run="ffffffffffff"))
+    storage.put(*saved(tmp_path, "last", 2.0))
+    fetched, _ = storage.fetch_newest(tmp_path / "there")
+    assert [path.name for path in fetched] == ["last.ckpt"]
 
 
 class Code:

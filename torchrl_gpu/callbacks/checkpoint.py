@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -30,6 +30,7 @@ from torchrl_gpu.training.checkpoint_files import (
     find_checkpoints,
     new_id,
     newest_checkpoint,
+    order_of,
     part_path,
     parts_of,
     publish,
@@ -135,6 +136,8 @@ class EpisodeCheckpoint(Checkpoint):
         self._passed: tuple[int, ...] | None = None  # multiples of each period so far
         self._saved: list[str] = []  # names in the folder, oldest first
         self._best: float | None = None
+        self._came_from: tuple[int, int, int] | None = None  # order of the checkpoint that is resumed
+        self._generation = 0
         self._waits = False  # for a validation
         self._trains = False  # whether training has begun
         self._run: str | None = None
@@ -166,8 +169,8 @@ class EpisodeCheckpoint(Checkpoint):
         if (problem := trainer.strategy.broadcast(problem)) is not None:
             raise ValueError(problem)
         self._run = trainer.strategy.broadcast(self._run or new_id())
-        if trainer.is_global_zero:
-            self._move_others(self.folder(trainer), trainer.ckpt_path)
+        here = self._look_at(self.folder(trainer), trainer.ckpt_path) if trainer.is_global_zero else None
+        self._saved, self._best, self._generation = trainer.strategy.broadcast(here)
         self._interrupts.begin()
 
     def folder(self, trainer: Trainer) -> Path:
@@ -229,21 +232,51 @@ class EpisodeCheckpoint(Checkpoint):
         if descriptor is not None:
             os.close(descriptor)
 
-    def _move_others(self, folder: Path, resumed: Any) -> None:
-        """Moves checkpoints of other runs out of the way; one that this run goes on from, too, is read by then."""
-        others = [
-            path
-            for path, content in find_checkpoints(folder)
-            if isinstance(content, str) or (content.get(ENTRY) or {}).get("run") != self._run
-        ]
-        if resumed is not None and Path(str(resumed)).resolve() in {path.resolve() for path in others}:
-            return  # saved without this callback: it stays where it was asked for
+    def _look_at(self, folder: Path, resumed: Any) -> tuple[list[str], float | None, int]:
+        """Moves checkpoints of other runs out of the way; one that this run goes on from, too, is read by then.
+
+        Returns:
+            Names of this run's own ones by number, oldest first; the value of its `best.ckpt`; how often the run has
+            gone back by now.
+        """
+        own, others = dict[Path, tuple[int, int, int]](), list[Path]()
+        best = None
+        for path, content in find_checkpoints(folder):
+            entry = None if isinstance(content, str) else content.get(ENTRY)
+            if isinstance(content, str) or entry is None or entry["run"] != self._run:
+                others.append(path)
+            elif path.name == BEST:
+                best = self._value_of(content)
+            else:
+                own[path] = order_of(content, f"checkpoint {path}")
+        if resumed is None or Path(str(resumed)).resolve() not in {path.resolve() for path in others}:
+            self._move(others, folder)  # else it was saved without this callback: it stays where it was asked for
+        here = (0, 0, 0) if resumed is None or self._came_from is None else self._came_from
+        later = [order[0] for order in own.values() if order > here]
+        generation = 1 + max(later) if later else here[0]
+        numbered = re.compile(rf"({'|'.join(map(re.escape, self._kinds))})\d{{1,20}}")
+        saved = [path.name for path in sorted(own, key=lambda each: own[each]) if numbered.fullmatch(path.stem)]
+        return saved, best, generation
+
+    def _move(self, others: list[Path], folder: Path) -> None:
         if others:
             aside = next(folder / f"earlier-{n}" for n in range(1, 1_000_000) if not (folder / f"earlier-{n}").exists())
             aside.mkdir()
             for path in [*others, *(part for each in others for part in parts_of(each))]:
                 path.replace(aside / path.name)
             rank_zero_info(f"EpisodeCheckpoint: {len(others)} checkpoints of another run moved to {aside}")
+
+    def _value_of(self, checkpoint: Mapping[str, Any]) -> float | None:
+        """The value of this run's `best.ckpt`; None where it is of something else than `monitor`."""
+        states = checkpoint.get("callbacks")
+        state = states.get(self.state_key) if isinstance(states, Mapping) else None
+        best = state.get("best") if isinstance(state, Mapping) else None
+        measure = checkpoint[ENTRY].get("monitor", self._measure)
+        return best if isinstance(best, float) and math.isfinite(best) and measure == self._measure else None
+
+    @property
+    def _measure(self) -> str:
+        return f"{self.mode} {self.monitor}"
 
     # -- when -------------------------------------------------------------------------------------------------------
 
@@ -359,7 +392,7 @@ class EpisodeCheckpoint(Checkpoint):
         """A copy of what `best.ckpt` would hold now, in one process."""
         begun = time.monotonic()
         self._check_finite(trainer, pl_module, self.folder(trainer) / BEST)
-        self._entry = checkpoint_entry(self._run or new_id(), new_id(), [], 1)
+        self._entry = checkpoint_entry(self._run or new_id(), new_id(), [], 1, self._generation)
         try:
             return copied_to_host(trainer._checkpoint_connector.dump_checkpoint(weights_only=False))
         finally:
@@ -445,7 +478,7 @@ class EpisodeCheckpoint(Checkpoint):
         if self._all_wrote(trainer, problem):
             ranks = range(world) if replay else range(1, world)
             parts = [part_path(path, checkpoint_id, each) for each in ranks] if hasattr(pl_module, "part_state") else []
-            self._entry = checkpoint_entry(self._run or new_id(), checkpoint_id, parts, world)
+            self._entry = checkpoint_entry(self._run or new_id(), checkpoint_id, parts, world, self._generation)
             entry = self._entry
             try:
                 size += self._write(trainer, path)
@@ -517,7 +550,12 @@ class EpisodeCheckpoint(Checkpoint):
         """Adds which files belong together, and what the run was."""
         if self._entry is not None:
             record = run_record(getattr(pl_module, "run_config", None))
-            checkpoint[ENTRY] = {**self._entry, **record, "module": _class_path(pl_module)}
+            named = {"module": _class_path(pl_module), "monitor": self._measure}
+            checkpoint[ENTRY] = {**self._entry, **record, **named}
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Notes where in its run the checkpoint stands that this one goes on from."""
+        self._came_from = order_of(checkpoint, f"checkpoint {trainer.ckpt_path}")
 
     def _drop_old(self, trainer: Trainer) -> None:
         dropped, self._saved = self._saved[: -self.keep], self._saved[-self.keep :]
@@ -526,16 +564,13 @@ class EpisodeCheckpoint(Checkpoint):
                 remove_checkpoint(self.folder(trainer) / name)
 
     def state_dict(self) -> dict[str, Any]:
-        """The run, its kept checkpoints by name, and the best value so far."""
-        return {"run": self._run, "saved": list(self._saved), "best": self._best}
+        """The run, and the value of its `best.ckpt`, which is read from there alone."""
+        return {"run": self._run, "best": self._best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on with those; names that are not of its own kind, such as files elsewhere, are passed over."""
-        run, best = state_dict.get("run"), state_dict.get("best")
+        """Goes on with the run."""
+        run = state_dict.get("run")
         self._run = run if isinstance(run, str) and _RUN.fullmatch(run) else None
-        self._best = best if isinstance(best, float) and math.isfinite(best) else None
-        own = re.compile(rf"({'|'.join(map(re.escape, self._kinds))})\d{{1,20}}\.ckpt")
-        self._saved = [name for name in state_dict.get("saved", ()) if isinstance(name, str) and own.fullmatch(name)]
 
 
 def _not_written(path: Path, size: int, problem: Exception | None) -> str:

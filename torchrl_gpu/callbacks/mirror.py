@@ -120,8 +120,8 @@ class CheckpointMirror(Callback):
                 staged = self._pending.pop(next(iter(self._pending)))
                 self._busy = True
             try:
-                self.storage.put(staged.entry, staged.checkpoint, staged.parts)
-                self.storage.remove_old(staged.entry["run"], self.keep)
+                uploaded = self.storage.put(staged.entry, staged.checkpoint, staged.parts)
+                self.storage.remove_old(staged.entry["run"], self.keep, uploaded)
                 self._warned = False
             except Exception as error:  # whatever a storage fails with must not end the run
                 self._warn(error)

@@ -19,8 +19,10 @@ import torch
 from torch.utils._pytree import tree_map
 
 from torchrl_gpu.archives import ENTRY, read_archive
+from torchrl_gpu.arguments import whole
 
 _ID = re.compile(r"[0-9a-f]{12}")
+_MOST_STEPS = 2**62
 _PART = re.compile(r"[A-Za-z0-9._-]{1,80}-[0-9a-f]{12}\.rank\d{1,5}\.pt")
 
 
@@ -34,7 +36,9 @@ def part_path(checkpoint: Path, checkpoint_id: str, rank: int) -> Path:
     return checkpoint.with_name(f"{checkpoint.stem}-{checkpoint_id}.rank{rank}.pt")
 
 
-def checkpoint_entry(run: str, checkpoint_id: str, parts: list[Path], world_size: int) -> dict[str, Any]:
+def checkpoint_entry(
+    run: str, checkpoint_id: str, parts: list[Path], world_size: int, generation: int = 0
+) -> dict[str, Any]:
     """What binds a checkpoint's files together, as plain data.
 
     Args:
@@ -43,9 +47,11 @@ def checkpoint_entry(run: str, checkpoint_id: str, parts: list[Path], world_size
         parts: Files beside the checkpoint, one for each process that has something to add; those that other machines
             keep for themselves are listed without their size.
         world_size: Processes.
+        generation: How often the run has gone on from a checkpoint although it had saved later ones.
     """
     sizes = {part.name: part.stat().st_size if part.exists() else None for part in parts}
-    return {"run": run, "id": checkpoint_id, "saved_s": time.time(), "world_size": world_size, "parts": sizes}
+    entry = {"run": run, "id": checkpoint_id, "world_size": world_size, "parts": sizes, "generation": generation}
+    return {**entry, "saved_s": time.time()}  # a label: clocks order nothing
 
 
 def read_entry(checkpoint: Mapping[str, Any], where: str) -> dict[str, Any] | None:
@@ -61,10 +67,22 @@ def read_entry(checkpoint: Mapping[str, Any], where: str) -> dict[str, Any] | No
     good = isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in wanted.items())
     if not good or entry["world_size"] < 1 or not all(_ID.fullmatch(entry[name]) for name in ("run", "id")):
         raise ValueError(f"{where}: want an entry {ENTRY} as EpisodeCheckpoint writes it; got {str(entry)[:80]}")
+    whole(where, "generation", entry.get("generation", 0), 0, _MOST_STEPS)
     for name, size in entry["parts"].items():
         if not isinstance(name, str) or not _PART.fullmatch(name) or not isinstance(size, int | None):
             raise ValueError(f"{where}: want parts beside the checkpoint; got {str(name)[:80]!r}")
     return entry
+
+
+def order_of(checkpoint: Mapping[str, Any], where: str) -> tuple[int, int, int]:
+    """Position of a checkpoint in its run: generation, updates, frames. Later ones compare larger; no clock counts.
+
+    Raises:
+        ValueError: One of them is no count.
+    """
+    generation = (read_entry(checkpoint, where) or {}).get("generation", 0)
+    steps, frames = (whole(where, name, checkpoint.get(name, 0), 0, _MOST_STEPS) for name in ("global_step", "frames"))
+    return generation, steps, frames
 
 
 def read_part(path: Path, entry: Mapping[str, Any], rank: int) -> dict[str, Any] | None:
@@ -191,6 +209,7 @@ def find_checkpoints(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | str]
         try:
             content = read_archive(path, "checkpoint")
             entry = read_entry(content, f"checkpoint {path}")
+            order_of(content, f"checkpoint {path}")
             torn = _torn_part(path, entry) if entry else None
         except (ValueError, OSError) as error:
             yield path, str(error)
@@ -199,20 +218,19 @@ def find_checkpoints(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | str]
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
-    """The whole checkpoint of a folder that was saved last, and a line for each that is torn.
+    """The whole checkpoint of a folder that is furthest in its run, and a line for each that is torn.
 
-    What was saved last counts by the clock of the machine that saved it; `best.ckpt`, which trails the run, does not.
-    Every byte of it has been held against its checksums.
+    Later is what `order_of` says; of equals `last.ckpt`. `best.ckpt`, which trails the run, does not count. Every byte
+    of the one that is found has been held against its checksums.
     """
-    whole: list[tuple[float, int, Path]] = []
+    found: list[tuple[tuple[int, int, int], bool, Path]] = []
     torn = []
     for path, content in find_checkpoints(folder):
         if isinstance(content, str):
             torn.append(content)
         elif path.name != "best.ckpt":
-            entry = content.get(ENTRY) or {}
-            whole.append((entry.get("saved_s", path.stat().st_mtime), int(content.get("global_step", 0)), path))
-    for *_, path in sorted(whole, reverse=True):
+            found.append((order_of(content, f"checkpoint {path}"), path.name == "last.ckpt", path))
+    for *_, path in sorted(found, reverse=True):
         try:
             check_bytes(path)
         except ValueError as error:

@@ -15,19 +15,35 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from torchrl_gpu.archives import read_archive
-from torchrl_gpu.training.checkpoint_files import publish, read_entry
+from torchrl_gpu.training.checkpoint_files import order_of, publish, read_entry
 
-_FOLDER = re.compile(r"(?P<saved_ms>\d{15})-(?P<run>[0-9a-f]{12})-(?P<id>[0-9a-f]{12})-(?P<stem>[A-Za-z0-9_-]{1,60})")
+_FOLDER = re.compile(
+    r"(?P<saved_ms>\d{15})-(?P<run>[0-9a-f]{12})-(?P<id>[0-9a-f]{12})-(?P<stem>[A-Za-z0-9_-]{1,60})"
+    r"(?:\.(?P<upload>\d{1,18})\.(?P<generation>\d{1,18})\.(?P<step>\d{1,18}))?"
+)
 _WHERE = "checkpoints on storage"
 
 
 class Remote(NamedTuple):
-    """A checkpoint's folder on storage: whether it is whole is not known yet."""
+    """A checkpoint's folder on storage: whether it is whole is not known yet.
+
+    Attributes:
+        path: Of the folder.
+        run: Id of its run.
+        stem: Name of the checkpoint without its suffix.
+        saved_ms: When it was saved, by a clock: a label, and the order of uploads that have no number.
+        upload: One more than that of any that was there before.
+        generation: As `checkpoint_entry` has it.
+        step: Updates of the run.
+    """
 
     path: str
-    saved_ms: int
     run: str
     stem: str
+    saved_ms: int
+    upload: int
+    generation: int
+    step: int
 
 
 class CheckpointStorage:
@@ -73,30 +89,49 @@ class CheckpointStorage:
             parts: The files that go with it.
         """
         files, root = self._open()
-        name = f"{int(1000 * entry['saved_s']):015d}-{entry['run']}-{entry['id']}-{checkpoint.stem}"
-        folder = f"{root}/{name}"
+        try:
+            content = read_archive(checkpoint, "checkpoint")
+            generation, step, _ = order_of(content, f"checkpoint {checkpoint}")
+        except ValueError:  # what is no checkpoint comes behind all others
+            generation = step = 0
+        upload = 1 + max((remote.upload for remote in self.found()), default=0)
+        saved = f"{max(0, int(1000 * entry['saved_s'])):015d}-{entry['run']}-{entry['id']}-{checkpoint.stem}"
+        folder = f"{root}/{saved}.{upload}.{generation}.{step}"
         files.makedirs(folder, exist_ok=True)
         for path in (*parts, checkpoint):
             files.put_file(str(path), f"{folder}/{path.name}")
         return folder
 
     def found(self) -> list[Remote]:
-        """Folders of checkpoints, the newest first by the clock of who saved them; other things are passed over."""
+        """Folders of checkpoints; other things are passed over.
+
+        Those of the run that was uploaded to last come first, of each run those that are furthest in it: generation and
+        updates decide, never a clock.
+        """
         files, root = self._open()
         if not files.exists(root):
             return []
         names = [path.rstrip("/").rpartition("/")[2] for path in files.ls(root, detail=False)]
-        matches = [(name, match) for name in names if (match := _FOLDER.fullmatch(name))]
-        remotes = [Remote(f"{root}/{name}", int(it["saved_ms"]), it["run"], it["stem"]) for name, it in matches]
-        return sorted(remotes, key=lambda remote: remote.saved_ms, reverse=True)
+        remotes = [_remote(root, match) for name in names if (match := _FOLDER.fullmatch(name))]
+        last = {remote.run: remote.upload for remote in sorted(remotes, key=lambda remote: remote.upload)}
+        return sorted(
+            remotes, key=lambda it: (last[it.run], it.run, it.generation, it.step, it.upload, it.path), reverse=True
+        )
 
-    def remove_old(self, run: str, keep: int) -> None:
-        """Removes checkpoints of a run but for the newest `keep`, and the newest best one."""
+    def remove_old(self, run: str, keep: int, uploaded: str = "") -> None:
+        """Removes checkpoints of a run but for the newest `keep`, the newest best one, and what was just uploaded.
+
+        Args:
+            run: Its id.
+            keep: How many stay.
+            uploaded: The folder that `put` gave.
+        """
         files, _ = self._open()
         own = [remote for remote in self.found() if remote.run == run]
-        best = [remote for remote in own if remote.stem == "best"]
-        others = [remote for remote in own if remote.stem != "best"]
+        best, others = _best_of(own), [remote for remote in own if remote.stem != "best"]
         for remote in (*others[keep:], *best[1:]):
+            if remote.path == uploaded:
+                continue
             for path in sorted(files.ls(remote.path, detail=False), key=lambda path: not path.endswith(".ckpt")):
                 files.rm_file(path)  # the .ckpt first, so that nobody takes what is being removed
             if files.exists(remote.path):  # storage of objects has no folders of its own
@@ -108,13 +143,15 @@ class CheckpointStorage:
         Returns:
             The `.ckpt` files that are there now, and a line for each on storage that is not whole.
         """
-        fetched, torn = [], []
-        for is_best in (False, True):
-            for remote in self.found():
-                if (remote.stem == "best") != is_best:
-                    continue
+        fetched, torn, run = list[Path](), list[str](), ""
+        found = self.found()
+        for remotes in ([remote for remote in found if remote.stem != "best"], _best_of(found)):
+            for remote in remotes:
+                if fetched and remote.run != run:
+                    continue  # the best one of the same run
                 try:
                     fetched.append(self._fetch(remote, folder))
+                    run = remote.run
                     break
                 except (ValueError, FileNotFoundError) as error:
                     torn.append(str(error))
@@ -141,3 +178,14 @@ class CheckpointStorage:
             return folder / checkpoint.name
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _best_of(remotes: list[Remote]) -> list[Remote]:
+    """Those that hold a best checkpoint, the better first: each was uploaded as it was better than the one before."""
+    return sorted((each for each in remotes if each.stem == "best"), key=lambda each: each.upload, reverse=True)
+
+
+def _remote(root: str, match: re.Match[str]) -> Remote:
+    saved_ms, upload = int(match["saved_ms"]), match["upload"]
+    order = (saved_ms, 0, 0) if upload is None else (int(upload), int(match["generation"]), int(match["step"]))
+    return Remote(f"{root}/{match[0]}", match["run"], match["stem"], saved_ms, *order)
