@@ -8,13 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import av
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 
 from tests.demonstrations import drawn
 from tests.demonstrations.drawn import CAMERA, FPS, LENGTHS
-from torchrl_gpu.demonstrations import ClipStore, load_demonstrations
+from torchrl_gpu.demonstrations import ClipStore, load_demonstrations, read_demonstrations
+from torchrl_gpu.demonstrations.decoding import read_header
 from torchrl_gpu.demonstrations.lerobot import entry_key
 
 
@@ -260,6 +263,103 @@ def test_episodes_that_overlap_are_refused(copy: Path) -> None:
     changed_row(1, **{"VIDEO/from_timestamp": 0.3, "VIDEO/to_timestamp": 1.0})(copy)
     with pytest.raises(ValueError, match="want episodes one behind another; got one that begins at frame 3"):
         load(copy)
+
+
+def drifting(root: Path, per_episode: float, starts: float = 0.0) -> None:
+    """Thirty episodes of four frames in one video; each time in frames is off by so many more than the one before."""
+    lengths, frames = [4] * 30, 120
+    rows, parts = [], []
+    for number, length in enumerate(lengths):
+        begin, off = 4 * number, starts + per_episode * number
+        times = {"from_timestamp": (begin + off) / FPS, "to_timestamp": (begin + length + off + per_episode) / FPS}
+        rows.append(
+            drawn.episode_row(0)
+            | {"episode_index": number, "length": length, "dataset_from_index": begin, "dataset_to_index": begin + 4}
+            | {f"videos/{CAMERA}/{name}": value for name, value in times.items()}
+        )
+        columns = {name: values[:length] for name, values in drawn.data_columns(0).items()}
+        parts.append(columns | {"episode_index": [number] * length, "index": list(range(begin, begin + length))})
+    drawn.write_episodes(root, rows)
+    drawn.write_data(root, (0, 0), {name: [row for each in parts for row in each[name]] for name in parts[0]})
+    drawn.write_info(root, total_episodes=len(lengths), total_frames=frames)
+    drawn.write_video(video_of(root), [np.full((16, 16, 3), 2 * i, np.uint8) for i in range(frames)])
+    features = drawn.info()["features"]
+    features[CAMERA]["shape"] = [16, 16, 3]
+    drawn.write_info(root, total_episodes=30, features=features)
+
+
+def video_of(root: Path) -> Path:
+    return root / f"videos/{CAMERA}/chunk-000/file-000.mp4"
+
+
+@pytest.mark.parametrize(("per_episode", "starts"), [(1 / 30, 0.0), (-1 / 30, 1.0), (0.2, 0.0), (0.0, 0.5), (0.9, 0.0)])
+def test_frames_are_counted_where_times_drift(
+    per_episode: float, starts: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Times are sums of what containers say of their length (huggingface/lerobot #3177); and a clock may begin late."""
+    drifting(tmp_path, per_episode, starts)
+    store = load(tmp_path)
+    assert (store.frames.float().mean((1, 2, 3)) - 2 * torch.arange(120)).abs().max() < 1.5
+    off = max(abs(starts), abs(starts + 29 * per_episode))
+    line = f"from_timestamp is off by up to {off / FPS:.3g} s, {off:.1f} frames at 10 a second: frames go by lengths"
+    assert [record.getMessage().partition(": from")[2] for record in caplog.records] == (
+        [line.removeprefix("from")] if off > 0.5 else []
+    )
+
+
+def test_times_that_drift_beside_frames_of_no_episode_are_refused(tmp_path: Path) -> None:
+    """Nothing says then which frame is meant."""
+    drifting(tmp_path, 1 / 30)
+    drawn.write_video(video_of(tmp_path), [np.full((16, 16, 3), 2 * i, np.uint8) for i in range(124)])
+    with pytest.raises(ValueError, match=r"episode 8: want from_timestamp at a frame, .* got 3\.22667 s, frame 32\.27"):
+        load(tmp_path)
+
+
+def test_frames_of_a_fragmented_video_are_counted(tmp_path: Path) -> None:
+    """Its header does not say how many there are."""
+    drifting(tmp_path, 0.2)
+    whole, parts = video_of(tmp_path), tmp_path / "parts.mp4"
+    with av.open(whole) as source, av.open(parts, "w", options={"movflags": "frag_keyframe+empty_moov"}) as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = stream
+                target.mux(packet)
+    parts.replace(whole)
+    assert read_header(whole, "x").frames == 120
+    assert (load(tmp_path).frames.float().mean((1, 2, 3)) - 2 * torch.arange(120)).abs().max() < 1.5
+
+
+CLOCKS = {
+    "at another rate": [i / 9.8 for i in range(6)],
+    "that begins late": [0.05 + i / 10 for i in range(6)],
+    "that lost a frame": [0.0, 0.1, 0.2, 0.4, 0.5, 0.6],
+    "of the day": [1e5 + i / 10 for i in range(6)],
+}
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+def test_frames_go_by_frame_index_whatever_the_clock(copy: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """One line says how far it is off, if that is more than half a frame."""
+    changed_data("timestamp", CLOCKS[name], pa.float64())(copy)
+    store = load(copy, size=(8, 8))
+    colors = torch.tensor([drawn.color(2, i) for i in range(6)])
+    assert (store.frames[12:18].float().mean((2, 3)) - colors).abs().max() < 5
+    off = max(abs(time * FPS - i) for i, time in enumerate(CLOCKS[name]))
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == (off > 0.5)
+    assert all(
+        f"timestamp is off by up to {off / FPS:.3g} s" in line and "frames go by frame_index" in line for line in said
+    )
+    assert read_demonstrations(copy).lengths.tolist() == list(LENGTHS)
+
+
+def test_numbers_need_a_clock_that_rises(copy: Path) -> None:
+    changed_data("frame_index", [0, 1, 3, 4, 5, 6])(copy)
+    assert read_demonstrations(copy).lengths.tolist() == list(LENGTHS), "nobody looks at their frames"
+    changed_data("timestamp", [0.0, 0.1, 0.1, 0.3, 0.4, 0.5])(copy)
+    with pytest.raises(ValueError, match=r"episode 2: want timestamp that rises; got 0\.1 s in row 2"):
+        read_demonstrations(copy)
 
 
 @pytest.mark.parametrize("begin", [0.46, 0.4999999, 0.5000001, 0.54])

@@ -35,11 +35,12 @@ Decoder = Literal["auto", "pyav", "torchcodec"]
 
 
 class VideoHeader(NamedTuple):
-    """What a file says of its video."""
+    """What a file says of its video; of one that is written in fragments, frames are counted."""
 
     height: int
     width: int
     fps: Fraction
+    frames: int = 0
 
 
 class Batch(NamedTuple):
@@ -61,7 +62,10 @@ def read_header(path: Path, name: str) -> VideoHeader:
         ValueError: It is no MP4 file, has no video, or one whose frames are too large.
     """
     with _opened(path, name) as container:
-        return _header(container, name)
+        header = _header(container, name)
+        if header.frames:
+            return header
+        return header._replace(frames=sum(packet.size > 0 for packet in container.demux(container.streams.video[0])))
 
 
 def decode(
@@ -142,7 +146,7 @@ def _header(container: Any, name: str) -> VideoHeader:
     _check_size(height, width, name)
     if stream.frames > MOST_FRAMES:
         refuse(name, f"at most {MOST_FRAMES:,} frames", f"{stream.frames:,}")
-    return VideoHeader(height, width, Fraction(rate))
+    return VideoHeader(height, width, Fraction(rate), stream.frames)
 
 
 def _check_size(height: int, width: int, name: str) -> None:

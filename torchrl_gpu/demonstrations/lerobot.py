@@ -6,7 +6,7 @@ of entries are TorchRL's (`torchrl.data.datasets.LeRobotExperienceReplay`, 0.14)
 
 from __future__ import annotations
 
-import itertools
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 from tensordict import NestedKey
 
 from torchrl_gpu.arguments import shown
+from torchrl_gpu.demonstrations.decoding import read_header
 from torchrl_gpu.demonstrations.recordings import BadVideos, Episode, Recording, Source
 from torchrl_gpu.demonstrations.untrusted import (
     MOST_FRAMES,
@@ -26,6 +27,8 @@ from torchrl_gpu.demonstrations.untrusted import (
     refuse,
 )
 
+_LOG = logging.getLogger(__name__)
+
 INFO = "meta/info.json"
 DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
@@ -33,6 +36,8 @@ EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.par
 IMAGES = "observation.images."
 INDICES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 """Columns that every dataset has, one number a row."""
+_NEAR = 1.01  # frames by which the time that an episode takes may differ from its length
+_SURE = 0.25  # of a frame, by which a time may be off where nothing but times says which frame is meant
 _KEYS: dict[str, NestedKey] = {
     "episode_index": "episode",
     "frame_index": "frame",
@@ -80,7 +85,7 @@ def read_dataset(root: Path, camera: str | None, bad: BadVideos) -> Source:
     files = _DataFiles(root, info)
     chunk, file = (table[f"videos/{camera}/{name}_index"] for name in ("chunk", "file"))
     start = table[f"videos/{camera}/from_timestamp"]
-    videos = np.stack([chunk, file], 1)
+    videos, clock = np.stack([chunk, file], 1), _Clock(info.fps)
     for place in dict.fromkeys(map(tuple, videos.tolist())):
         relative = fill_pattern(
             info.video_path, f"{root / INFO}: video_path", video_key=camera, chunk_index=place[0], file_index=place[1]
@@ -89,11 +94,19 @@ def read_dataset(root: Path, camera: str | None, bad: BadVideos) -> Source:
         with bad.guard(name):
             numbers = np.nonzero((videos == place).all(1))[0]
             numbers = numbers[np.argsort(start[numbers], kind="stable")]
-            episodes = [_episode(table, int(i), camera, info.fps, files, name) for i in numbers]
-            for before, after in itertools.pairwise(episodes):
-                if after.first_frame < before.first_frame + len(before):
-                    refuse(name, "episodes one behind another", f"one that begins at frame {after.first_frame}")
-            source.recordings.append(Recording(name, root / relative, info.fps, info.size(camera), tuple(episodes)))
+            frames = read_header(root / relative, name).frames
+            first, whole = _first_frames(table, numbers, camera, info.fps, frames, name, clock)
+            rows = [_episode_rows(table, int(i), files, name) for i in numbers]
+            for i, each in zip(numbers, rows, strict=True):
+                if (each["frame_index"] != np.arange(len(each["frame_index"]))).any():
+                    where = f"{name}: episode {table['episode_index'][i]}"
+                    refuse(where, "frame_index 0, 1, 2, …", shown(each["frame_index"].tolist()))
+                clock.note("timestamp", each["timestamp"] * info.fps - each["frame_index"])
+            episodes = tuple(Episode(at, each) for at, each in zip(first, rows, strict=True))
+            source.recordings.append(
+                Recording(name, root / relative, info.fps, info.size(camera), episodes, whole=whole)
+            )
+    clock.log(root)
     return source
 
 
@@ -110,7 +123,7 @@ def read_rows(root: Path) -> tuple[Arrays, list[int]]:
         refuse(root / "meta" / "episodes", wanted, f"{len(table['length'])}")
     if table["length"].sum() > MOST_FRAMES:
         refuse(root / "meta" / "episodes", f"at most {MOST_FRAMES:,} rows", f"{table['length'].sum():,}")
-    parts = [_episode_rows(table, i, info.fps, files, str(root)) for i in range(len(table["length"]))]
+    parts = [_episode_rows(table, i, files, str(root)) for i in range(len(table["length"]))]
     names = [each for each in parts[0] if each not in INDICES]
     for number, part in enumerate(parts):
         if other := set(part) ^ set(parts[0]):
@@ -251,34 +264,69 @@ class _DataFiles:
         return values.astype(np.float32) if values.dtype.kind == "f" else values
 
 
-def _episode(table: Arrays, i: int, camera: str, fps: float, files: _DataFiles, name: str) -> Episode:
-    """Episode i of the table, held against its rows."""
-    number, length = int(table["episode_index"][i]), int(table["length"][i])
-    where = f"{name}: episode {number}"
-    begin, end = (float(table[f"videos/{camera}/{word}_timestamp"][i]) for word in ("from", "to"))
-    if not begin < end or end * fps > MOST_FRAMES:
-        refuse(where, "to_timestamp behind from_timestamp", f"{begin:g} to {end:g} s")
-    if abs((end - begin) * fps - length) > 1.01:
-        refuse(where, f"{length} frames, {length / fps:g} s of video, within one", f"{end - begin:g} s")
-    return Episode(round(begin * fps), _episode_rows(table, i, fps, files, name))
+def _first_frames(
+    table: Arrays, numbers: np.ndarray, camera: str, fps: float, frames: int, name: str, clock: _Clock
+) -> tuple[list[int], bool]:
+    """The first frame of each episode of a video, and whether the episodes are all that is in it.
+
+    `from_timestamp` is a sum of durations, and drifts (huggingface/lerobot #3177). Where episodes follow each other
+    and have as many frames as the video, lengths say where they begin; else times do, if they are near frames.
+    """
+    length, number = table["length"][numbers], table["episode_index"][numbers]
+    times = [table[f"videos/{camera}/{word}_timestamp"][numbers] for word in ("from", "to")]
+    begin, end = (each * fps for each in times)
+    for i in np.nonzero((begin >= end) | (end > MOST_FRAMES))[0]:
+        came = f"{times[0][i]:g} to {times[1][i]:g} s"
+        refuse(f"{name}: episode {number[i]}", "to_timestamp behind from_timestamp", came)
+    for i in np.nonzero(np.abs(end - begin - length) > _NEAR)[0]:
+        wanted = f"{length[i]} frames, {length[i] / fps:g} s of video, within one"
+        refuse(f"{name}: episode {number[i]}", wanted, f"{times[1][i] - times[0][i]:g} s")
+    if length.sum() == frames and (np.abs(begin[1:] - end[:-1]) <= _NEAR).all():
+        counted = np.cumsum(length) - length
+        clock.note("from_timestamp", begin - counted)
+        return counted.tolist(), True
+    nearest = np.round(begin).astype(np.int64)
+    for i in np.nonzero(np.abs(begin - nearest) > _SURE)[0]:
+        wanted = (
+            f"from_timestamp at a frame, as {length.sum():,} frames of episodes are not the {frames:,} of the video"
+        )
+        refuse(f"{name}: episode {number[i]}", wanted, f"{times[0][i]:g} s, frame {begin[i]:.2f}")
+    for i in np.nonzero(nearest[1:] < nearest[:-1] + length[:-1])[0]:
+        refuse(name, "episodes one behind another", f"one that begins at frame {nearest[i + 1]}")
+    return nearest.tolist(), False
 
 
-def _episode_rows(table: Arrays, i: int, fps: float, files: _DataFiles, name: str) -> Arrays:
-    """Rows of episode i of the table, held against what that says of them."""
+class _Clock:
+    """How far times are from where frames are counted, in frames; what is more than half of one is logged, once."""
+
+    def __init__(self, fps: float) -> None:
+        self.fps, self.late = fps, dict[str, float]()
+
+    def note(self, column: str, frames: np.ndarray) -> None:
+        """Some differences of a column."""
+        self.late[column] = max(self.late.get(column, 0.0), float(np.abs(frames).max()))
+
+    def log(self, root: Path) -> None:
+        """One line of all columns."""
+        for column, frames in self.late.items():
+            if frames > 0.5:
+                said = "frames go by lengths" if column == "from_timestamp" else "frames go by frame_index"
+                line = "demonstrations: %s: %s is off by up to %.3g s, %.1f frames at %g a second: %s"
+                _LOG.warning(line, root, column, frames / self.fps, frames, self.fps, said)
+
+
+def _episode_rows(table: Arrays, i: int, files: _DataFiles, name: str) -> Arrays:
+    """Rows of episode i of the table, held against what that says of them; clocks need only rise."""
     number, length = int(table["episode_index"][i]), int(table["length"][i])
     where = f"{name}: episode {number}"
     rows = files.rows(int(table["data/chunk_index"][i]), int(table["data/file_index"][i]), number, name)
     span = int(table["dataset_to_index"][i] - table["dataset_from_index"][i])
     if not len(rows["frame_index"]) == length == span:
         refuse(where, f"{length} rows", f"{len(rows['frame_index'])}, and indices for {span}")
-    if (rows["frame_index"] != np.arange(length)).any():
-        refuse(where, "frame_index 0, 1, 2, …", shown(rows["frame_index"].tolist()))
-    late = np.abs(rows["timestamp"] - rows["frame_index"] / fps)
-    if (late > 0.5 / fps).any():
-        first = int(late.argmax())
-        refuse(
-            where, f"timestamps in order, at {fps:g} frames a second", f"{rows['timestamp'][first]:g} s in row {first}"
-        )
+    for column, unit in (("frame_index", ""), ("timestamp", " s")):
+        if (still := np.diff(rows[column]) <= 0).any():
+            row = int(still.argmax()) + 1
+            refuse(where, f"{column} that rises", f"{rows[column][row]:g}{unit} in row {row}")
     return rows
 
 
