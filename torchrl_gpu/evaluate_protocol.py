@@ -26,6 +26,9 @@ def main(argv: list[str]) -> None:
         given = getattr(args, name)
         if given is not None and given < least:
             raise ValueError(f"{WHERE}: --{name} must be at least {least}; got {given}")
+    for name in ("unit", "misfits"):
+        if args.sequences is None and getattr(args, name) is not None:
+            raise ValueError(f"{WHERE}: --{name} wants --sequences FILE; got {getattr(args, name)} without one")
     knows = _knowledge(args)
     from rich.console import Console
 
@@ -41,7 +44,8 @@ def main(argv: list[str]) -> None:
         args.cases,
         sequences=args.sequences,
         first=args.first,
-        unit=args.unit,
+        unit=args.unit or "cells",
+        misfits=args.misfits or "refuse",
         visible_items=args.visible,
         include=_include(loaded, knows),
         device=args.device,
@@ -84,7 +88,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--sequences", type=Path, help="file of box sequences in place of the fixed suite: .npy, .npz, .pt or .json")
     add("--first", type=int, default=0, help="number of the first sequence, from 0 on")
     add("--cases", type=int, help="sequences of each policy; 2,000 by default, of a file all")
-    add("--unit", default="cells", choices=("cells", "m", "mm"), help="of the sizes in the file")
+    add("--unit", choices=("cells", "m", "cm", "mm"), help="of the sizes in the file; cells by default")
+    add(
+        "--misfits",
+        choices=("refuse", "skip_boxes", "skip_orders"),
+        help="of boxes in the file that fit the bin in no orientation; refuse by default",
+    )
     add("--visible", type=int, default=1, help="K, boxes to choose from")
     add("--timed", type=int, default=2, metavar="CASES", help="so many are packed alone for the time of one bin")
     add("--batch", type=int, help="bins side by side; as many as fit into memory by default")

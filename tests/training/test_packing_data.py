@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import LightningModule
 
 from tests.training.tiny import data, module, packing_env, trainer
-from torchrl_gpu.envs.packing.items import CutBoxes
+from torchrl_gpu.envs.packing.items import CutBoxes, OrderBoxes
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.training import PackingEpisodes
 
@@ -88,6 +88,20 @@ def test_sizes_in_millimetres(tmp_path: Path) -> None:
     (tmp_path / "orders.json").write_text("[[[1000, 2000, 1500]]]")
     env = only(connected(data(sequences=str(tmp_path / "orders.json"), unit="mm")).test_dataloader()).env
     assert env._sizes[0, 0].tolist() == pytest.approx([1.0, 2.0, 2.0, 3.0])  # sides rounded up to cells, not the volume
+
+
+def test_the_unit_is_that_of_the_boxes_that_the_run_packs(tmp_path: Path) -> None:
+    (tmp_path / "orders.json").write_text("[[[300, 200, 250]]]")
+    pallet = {"bin_size": (1.2, 0.8, 1.5), "resolution": (120, 80), "items": OrderBoxes()}
+    env = only(connected(data(sequences=str(tmp_path / "orders.json")), env=pallet).test_dataloader()).env
+    assert env._sizes[0, 0].tolist() == pytest.approx([0.3, 0.2, 0.25, 0.015])
+
+
+@pytest.mark.parametrize("option", [{"unit": "mm"}, {"misfits": "skip_boxes"}])
+def test_options_of_a_file_want_a_file(option: dict[str, str]) -> None:
+    ((name, value),) = option.items()
+    with pytest.raises(ValueError, match=f"PackingEpisodes: {name} wants sequences, .*; got {value} without one"):
+        PackingEpisodes(**option)
 
 
 def test_a_file_that_is_missing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,18 @@ def print_whole(shown: Table) -> None:
     console = Console()
     width = console.measure(shown, options=console.options.update(max_width=1000)).maximum
     Console(width=max(console.width, width)).print(shown)
+
+
+def without_noise(content: Any) -> Any:
+    """Plain data with floats of six digits, which float32 surely holds, and whole numbers where they are."""
+    if isinstance(content, dict):
+        return {key: without_noise(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [without_noise(value) for value in content]
+    if not isinstance(content, float) or not math.isfinite(content):
+        return content
+    short = float(f"{content:.6g}")
+    return int(short) if short.is_integer() else short
 
 
 def write_json(path: Path, content: Any) -> None:

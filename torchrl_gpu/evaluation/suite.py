@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
-from torchrl_gpu.evaluation.reports import print_whole, write_json
+from torchrl_gpu.evaluation.reports import print_whole, without_noise, write_json
 from torchrl_gpu.evaluation.results import Results
 from torchrl_gpu.evaluation.side_by_side import episode_bytes, num_side_by_side
 from torchrl_gpu.policies.policy import Policy
@@ -181,7 +181,7 @@ class Suite(ABC, Generic[E, R]):
 
     def plan(self, policy: Policy, folder: Path) -> list[dict[str, Any]]:
         """Plays every episode and writes what was done in each into `folder`."""
-        plans = self.plans(self.play(policy))
+        plans = without_noise(self.plans(self.play(policy)))
         self.say("")
         write_json(folder / self.plans_name, plans)
         Console().print(f"Written: {folder / self.plans_name}, {len(plans)} {self.unit}", soft_wrap=True)

@@ -44,6 +44,24 @@ def near(found: np.ndarray, wanted: np.ndarray, tolerance: float = 3) -> bool:
     return bool(np.abs(found - np.asarray(wanted, float)).max() <= tolerance)
 
 
+@pytest.mark.parametrize(
+    ("unit", "said"),
+    [
+        (("m", (1.0,) * 3), ["2 x 1 x 3 m", "rests at 1 m", "height of the pile, m", "5"]),
+        (("cells", (0.5, 0.5, 0.5)), ["4 x 2 x 6 cells", "rests at 2 cells", "height of the pile, cells", "10"]),
+    ],
+)
+def test_lengths_are_in_the_unit_of_the_boxes(
+    unit: tuple[str, tuple[float, float, float]], said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Legend, "text", lambda self, text, **_: told.append(text))
+    monkeypatch.setattr(Legend, "bar", lambda self, colors, low, high: told.append(high))
+    bin_ = pile()
+    draw_action(Pile(bin_.heightmap, bin_.bin_size, 1, 0.25, *unit), PLACING, *SIZE)
+    assert set(said) <= set(told)
+
+
 def test_x_runs_to_the_right_and_y_upwards() -> None:
     picture = draw_action(pile(), None, *SIZE)
     assert (picture.shape, picture.dtype) == ((480, 640, 3), np.uint8)

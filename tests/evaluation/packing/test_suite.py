@@ -21,6 +21,7 @@ from torchrl_gpu.evaluation import side_by_side
 from torchrl_gpu.evaluation import suite as suite_module
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.suite import PackingSuite, packing_table
+from torchrl_gpu.evaluation.packing.suite import _file_name as suite_file_name
 from torchrl_gpu.evaluation.side_by_side import episode_bytes
 from torchrl_gpu.policies import EpsilonGreedy, PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft, baselines
@@ -222,8 +223,8 @@ def voxels_of(plan: dict[str, Any], cells: tuple[int, int, int], cell: tuple[flo
     """How many items are in each voxel of the bin; fails where an item is not wholly inside."""
     filled = np.zeros(cells, dtype=int)
     for placement in plan["placements"]:
-        low = np.round(np.array(placement["corner_m"]) / np.array(cell), 4)
-        high = np.round(low + np.array(placement["size_m"]) / np.array(cell), 4)
+        low = np.round(np.array(placement["corner"]) / np.array(cell), 4)
+        high = np.round(low + np.array(placement["size"]) / np.array(cell), 4)
         assert (low >= 0).all()
         assert (high <= cells).all()
         (x0, y0, z0), (x1, y1, z1) = low.astype(int), high.astype(int)
@@ -242,7 +243,8 @@ def test_plans_can_be_packed(tmp_path: Path, cell: tuple[float, float, float]) -
     assert plans == returned
     assert [plan["episode"] for plan in plans] == [str(i) for i in range(8)]
     for plan in plans:
-        filled = voxels_of(plan, (6, 6, 6), cell)
+        assert plan["unit"] == "cells"
+        filled = voxels_of(plan, (6, 6, 6), (1.0, 1.0, 1.0))
         assert filled.max() == 1  # no two items in one place
         assert plan["utilization"] == pytest.approx(filled.sum() / 216, rel=1e-4)
         assert len(plan["placements"]) > 2
@@ -256,7 +258,39 @@ def test_plans_are_named_by_their_orders(tmp_path: Path) -> None:
     env = packing_env(2, items=items, orientations="fixed")
     plans = PackingSuite(env).plan(DeepestBottomLeft(env), tmp_path)
     assert [plan["episode"] for plan in plans] == list(orders)
-    assert [p["size_m"] for p in plans[0]["placements"]] == [pytest.approx([1, 2, 1])] * 2
+    assert [p["size"] for p in plans[0]["placements"]] == [[1000, 2000, 1000]] * 2
+    assert [(p["row"], p["place"]) for p in plans[0]["placements"]] == [(0, "1"), (1, "2")]
+
+
+def test_plans_have_the_rows_names_and_units_of_the_file(tmp_path: Path) -> None:
+    sides = ("length/mm", "width/mm", "height/mm")
+    boxes = [(395, 200, 71), (9000, 10, 10), (100, 100, 71), (395, 200, 71)]
+    order = {str(n): dict(zip(sides, box, strict=True)) | {"article": f"a{n}"} for n, box in enumerate(boxes, 1)}
+    (tmp_path / "orders.json").write_text(json.dumps({"up/../7": {"item_sequence": order}}))
+    items = BoxSequences(str(tmp_path / "orders.json"), in_order=True, misfits="skip_boxes")
+    env = PackingEnv(1, bin_size=(0.71, 0.71, 0.71), resolution=71, items=items, orientations="fixed", device="cpu")
+    suite = PackingSuite(env)
+    (plan,) = suite.plan(DeepestBottomLeft(env), tmp_path)
+    assert (plan["episode"], plan["unit"]) == ("up/../7", "mm")
+    told = [{key: p[key] for key in ("row", "place", "article", "sides")} for p in plan["placements"]]
+    assert told == [
+        {"row": row, "place": str(row + 1), "article": f"a{row + 1}", "sides": list(boxes[row])} for row in (0, 2, 3)
+    ]
+    assert [p["size"] for p in plan["placements"]] == [[400, 200, 80], [100, 100, 80], [400, 200, 80]]
+    assert all(isinstance(side, int) for p in plan["placements"] for side in p["corner"])
+    assert suite_file_name("up/../7", 3) == "order-up_.._7-3"  # the name of an order is not a path
+    assert suite_file_name("00100406", 3) == "order-00100406"
+    assert suite.describe()["left_out"] == {"boxes": 1, "orders": 0}
+
+
+def test_rows_of_a_plan_follow_what_was_chosen_among_several_boxes(tmp_path: Path) -> None:
+    boxes = [[1, 1, 1], [2, 2, 2], [1, 1, 1], [3, 1, 1], [2, 2, 2]]
+    (tmp_path / "a.json").write_text(json.dumps([boxes]))
+    items = BoxSequences(str(tmp_path / "a.json"), in_order=True)
+    env = packing_env(1, items=items, visible_items=3, order="volume", orientations="fixed")
+    (plan,) = PackingSuite(env).plan(DeepestBottomLeft(env), tmp_path)
+    assert sorted(p["row"] for p in plan["placements"]) == [0, 1, 2, 3, 4]
+    assert all(p["sides"] == boxes[p["row"]] == p["size"] for p in plan["placements"])
 
 
 # -- batches --

@@ -13,6 +13,7 @@ from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.catalogue_check import check_catalogue
 
 STABILITY_RULES = ("none", "corners", "support", "com")
+UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3}  # in metres
 LEAST_SIDE, MOST_SIDE = 1e-4, 1e6  # of a bin, metres: products of its sides stay far inside float32
 MOST_CELLS = 4096  # of any bin, along a side
 _MOST_CELLS = 2047  # of a bin with the rule "com": products of offsets in sixteenths of a cell then fit int32
@@ -51,6 +52,10 @@ class Bin:
     def cell(self) -> tuple[float, float]:
         """Metres per cell along x and y."""
         return self.size[0] / self.cells[0], self.size[1] / self.cells[1]
+
+    def per_unit(self, unit: str) -> tuple[float, float, float]:
+        """Metres in one of a unit along x, y and z: "cells", as high as they are long, or one of `UNITS`."""
+        return (*self.cell, self.cell[0]) if unit == "cells" else (UNITS[unit],) * 3
 
     @property
     def grid(self) -> tuple[int, int]:

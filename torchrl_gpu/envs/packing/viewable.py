@@ -106,7 +106,9 @@ class ViewablePacking:
         """uint8 (H, W, 3); reads the device."""
         s, env = self.env.state, self.env
         heightmap, volume = s.heightmap[index].cpu().numpy(), float(s.volume[index])
-        pile = Pile(heightmap, env.bin.size, env.grid_step, volume / env.bin.volume)
+        unit = env.items.unit
+        lengths = unit, env.bin.per_unit(unit)
+        pile = Pile(heightmap, env.bin.size, env.grid_step, volume / env.bin.volume, *lengths)
         legal = s.legal[index].cpu()  # (K, O, Gx, Gy)
         if name == "mask":
             shown = int((s.item_id[index] >= 0).sum())

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
+from torchrl_gpu.envs.packing.items.sequences import MISFITS
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.published import PUBLISHED
@@ -43,7 +44,7 @@ class ProtocolSuite(PackingSuite):
         num_episodes: How many; None stands for 2,000, or for all from `first` on of a file.
         sequences: File of box sequences, played by the protocol's rules; None stands for the fixed suite.
         first: Number of the first sequence.
-        unit: Of the sizes in the file, as in `BoxSequences`.
+        unit, misfits: Of the file, as in `BoxSequences`; numbers of sequences count those that are played.
         visible_items: K.
         include, device: As in `PackingEnv`.
         batch_size: As in `Suite`.
@@ -60,6 +61,7 @@ class ProtocolSuite(PackingSuite):
         sequences: Path | str | None = None,
         first: int = 0,
         unit: str = "cells",
+        misfits: str = MISFITS[0],
         visible_items: int = 1,
         include: Sequence[str] = ("z_map",),
         device: str | torch.device = "auto",
@@ -69,12 +71,7 @@ class ProtocolSuite(PackingSuite):
             raise ValueError(f"ProtocolSuite: protocol must be one of {', '.join(PROTOCOLS)}; got {protocol!r}")
         changes: dict[str, Any] = {}
         if sequences is not None:
-            items = BoxSequences(str(sequences), unit, in_order=True)
-            left = items.num_sequences - first
-            if left < (num_episodes or 1):
-                wanted = f"{num_episodes or 1} sequences from number {first} on"
-                raise ValueError(f"ProtocolSuite: {sequences} must have {wanted}; got {items.num_sequences} in all")
-            num_episodes, changes["items"] = num_episodes or left, items
+            changes["items"] = BoxSequences(str(sequences), unit, True, misfits)
         env = make_protocol(
             protocol,
             1,
@@ -85,6 +82,12 @@ class ProtocolSuite(PackingSuite):
             device=device,
             **changes,
         )
+        if sequences is not None:
+            number = env.item_sequences.num_keys or 0
+            if number - first < (num_episodes or 1):
+                wanted = f"{num_episodes or 1} sequences from number {first} on"
+                raise ValueError(f"ProtocolSuite: {sequences} must have {wanted}; got {number} in all")
+            num_episodes = num_episodes or number - first
         super().__init__(env, False, num_episodes or SUITE_EPISODES, batch_size)
         self.protocol, self.file, self.first = protocol, None if sequences is None else Path(sequences).name, first
 

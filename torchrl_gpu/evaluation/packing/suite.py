@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,14 @@ from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
+from torchrl_gpu.envs.packing.items.sequences import PlayedBoxes
 from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
 from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate
 from torchrl_gpu.evaluation.packing.published import PUBLISHED
+from torchrl_gpu.evaluation.reports import without_noise
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.irregular_baselines import RULE
@@ -74,6 +79,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
             "cells": list(env.bin.cells),
             "grid_step": env.grid_step,
             "items": env.items.path.name if isinstance(env.items, BoxSequences) else type(env.items).__name__,
+            **({} if self.played is None else {"unit": env.items.unit, "left_out": self.played.left_out}),
             "num_items": env.num_items,
             "orientations": env.orientations,
             "stability": env.stability,
@@ -82,10 +88,17 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
             "device": str(env.device),
         }
 
+    @cached_property
+    def played(self) -> PlayedBoxes | None:
+        """The boxes of a file; None where there is no file."""
+        items = self.env.items
+        return items.played(self.env.bin, self.env.orientations) if isinstance(items, BoxSequences) else None
+
     def names(self) -> list[str]:
         """A name for each episode: the order's, where a file gives one."""
-        items = self.env.items
-        return items.names if isinstance(items, BoxSequences) else [str(i) for i in range(self.num_episodes)]
+        if self.played is None:
+            return [str(i) for i in range(self.num_episodes)]
+        return [self.env.items.names[i] for i in self.played.episodes]  # type: ignore[attr-defined]
 
     def pictures(self, num: int, width: int) -> Tensor:
         """The first bins."""
@@ -102,7 +115,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         assert self.last is not None
         utilization, bins = self.last.utilization, PackedBins(self.env, self.last)
         if isinstance(self.env.items, BoxSequences):
-            chosen = {f"order-{name}": i for i, name in enumerate(self.names()[:16])}
+            chosen = {_file_name(name, i): i for i, name in enumerate(self.names()[: min(16, self.num_episodes)])}
         else:
             chosen = {"packing": int(utilization.argsort()[len(utilization) // 2])}
         for name, index in chosen.items():
@@ -112,12 +125,30 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
             viewer.save_gif(film, folder / f"{name}.gif")
 
     def plans(self, results: PackingResults) -> list[dict[str, Any]]:
-        """Where each item goes."""
-        bins, names = PackedBins(self.env, results), self.names()[: self.num_episodes]
+        """Where each item goes, in the unit that the user gave sizes in, see `placements`."""
+        bins, names, unit = PackedBins(self.env, results), self.names()[: self.num_episodes], self.env.items.unit
         return [
-            {"episode": name, "utilization": results.utilization[i].item(), "placements": placements(bins, i)}
+            {
+                "episode": name,
+                "unit": unit,
+                "utilization": results.utilization[i].item(),
+                "placements": placements(bins, i, self._labels(i)),
+            }
             for i, name in enumerate(names)
         ]
+
+    def _labels(self, index: int) -> Callable[[int], dict[str, Any]]:
+        """What a plan calls the next item of a row of the catalogue that is placed.
+
+        Boxes of a file that are alike stand for each other: the first of them that is placed is the first in the file.
+        """
+        items, bin_ = self.env.items, self.env.bin
+        if self.played is None or not isinstance(items, BoxSequences):
+            return lambda item: items.label(item, bin_)
+        episode, waiting = self.played.episodes[index], defaultdict[int, deque[int]](deque)
+        for place, row in zip(self.played.places[index], self.played.rows[index], strict=True):
+            waiting[row].append(place)
+        return lambda item: items.box_label(episode, waiting[item].popleft())
 
     def tables(self, run: Any, options: Any) -> Iterator[dict[str, Any]]:
         """For irregular objects those of Huang et al., RA-L 2023."""
@@ -142,17 +173,41 @@ def _packing_suite(
     return PackingSuite(unseen, pictures, num_episodes, batch_size)
 
 
-def placements(env: PackingEnv | PackedBins, index: int) -> list[dict[str, Any]]:
-    """Where the items of one bin are, in order: corner and extent of the item's bounding box, metres."""
+def placements(
+    env: PackingEnv | PackedBins, index: int, label: Callable[[int], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Where the items of one bin are, in order: what each is called, and the corner and size of what it takes there.
+
+    Args:
+        env: With the bin.
+        index: Of the bin.
+        label: What to call the next item of a row of the catalogue.
+
+    Returns:
+        `corner` and `size` are of the bounding box as it is turned, in whole cells along x and y, in `env.items.unit`.
+    """
     number = int(env.num_packed[index])
     rows, heights = env.placements[index, :number].tolist(), env.placement_z[index, :number].tolist()
-    out = []
+    per_unit, out = env.bin.per_unit(env.items.unit), []
+
+    def told(x: int, y: int, z: float) -> list[float]:
+        cells = z / env.cell[0]
+        if env.catalogue.flat:  # heights of boxes are whole cells, but for the rounding of float32
+            cells = round(cells)
+        metres = (x * env.cell[0], y * env.cell[1], cells * env.cell[0])
+        return [without_noise(side / per) for side, per in zip(metres, per_unit, strict=True)]
+
     for (item, orientation, x, y), z in zip(rows, heights, strict=True):
-        p, q = env.catalogue.extent[item, orientation].tolist()
-        size = [p * env.cell[0], q * env.cell[1], env.catalogue.height[item, orientation].item()]
-        corner = [x * env.cell[0], y * env.cell[1], z]
-        out.append({"item": item, "orientation": orientation, "corner_m": corner, "size_m": size})
+        size = (*env.catalogue.extent[item, orientation].tolist(), env.catalogue.height[item, orientation].item())
+        where = {"orientation": orientation, "corner": told(x, y, z), "size": told(*size)}
+        out.append(label(item) | where)
     return out
+
+
+def _file_name(order: str, number: int) -> str:
+    """Of the pictures of an order; with its number where its name cannot be that of a file."""
+    plain = re.sub(r"[^\w.-]", "_", order)[:64]
+    return f"order-{plain}" if plain == order else f"order-{plain}-{number}"
 
 
 def packing_table(rows: list[Score], title: str, published: Mapping[str, float] | None = None) -> Table:

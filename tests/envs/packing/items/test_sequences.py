@@ -6,13 +6,14 @@ import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.items import BoxSequences, sequences
+from torchrl_gpu.envs.packing.items import BoxSequences, OrderBoxes, sequences
 from torchrl_gpu.envs.packing.types import Bin
 
 Write = Callable[[Path], object]
@@ -325,7 +326,7 @@ BAD: dict[str, tuple[str, Write, str]] = {
     "word in list": ("a.json", text([[[1, 2, "tall"]]]), "episode 0: " + THREE),
     "no list": ("a.json", text([]), "want at least one episode; got none"),
     "no orders": ("a.json", text({}), "want at least one episode; got none"),
-    "empty order": ("a.json", text({"A": {"item_sequence": {}}}), "episode A: want at least one box; got none"),
+    "empty order": ("a.json", text({"A": {"item_sequence": {}}}), "order A: want at least one box; got none"),
     "order without items": ("a.json", text({"A": {}}), ORDER + "what fails with KeyError: 'item_sequence'"),
     "order of a list": ("a.json", text({"A": [1]}), ORDER),
     "order without height": ("a.json", text(side(length=1, width=2)), ORDER + "what fails with KeyError: 'height/mm'"),
@@ -334,9 +335,9 @@ BAD: dict[str, tuple[str, Write, str]] = {
     "negative in order": (
         "a.json",
         text(side(length=1, width=2, height=-3)),
-        "episode A: sizes must not be negative; got",
+        "order A: sizes must not be negative; got [1.0, 2.0, -3.0], its box 0",
     ),
-    "null in order": ("a.json", text(side(length=1, width=2, height=None)), "episode A: sizes must be finite; got"),
+    "null in order": ("a.json", text(side(length=1, width=2, height=None)), "order A: sizes must be finite; got"),
     "unknown suffix": ("a.csv", raw(b"1,2,3"), "want a .npy, .npz, .json or .pt file; got '.csv'"),
     "no suffix": ("boxes", raw(b"1,2,3"), "want a .npy, .npz, .json or .pt file; got 'no suffix'"),
 }
@@ -363,7 +364,7 @@ def test_a_file_that_would_unpack_to_more_than_memory(tmp_path: Path, monkeypatc
 
 
 def test_an_unknown_unit_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^BoxSequences: unit must be one of cells, m, mm; got 'inch'$"):
+    with pytest.raises(ValueError, match=r"^BoxSequences: unit must be one of cells, m, cm, mm; got 'inch'$"):
         BoxSequences(saved(tmp_path / "a.npy", array(TWO_EPISODES)), unit="inch")
 
 
@@ -371,12 +372,118 @@ def test_cells_are_whole(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.npy", array([[[1, 2.5, 3]]]))
     with pytest.raises(ValueError) as error:
         BoxSequences(path).build(Bin((10.0, 10.0, 10.0), (10, 10)), "fixed", 10, 1)
-    assert str(error.value) == f"BoxSequences: {path}: sizes in cells must be whole numbers; got 2.5"
+    assert (
+        str(error.value)
+        == f"BoxSequences: {path}: sizes in cells must be whole numbers; got 1 × 2.5 × 3 in episode 0, box 0"
+    )
 
 
 def test_boxes_too_large_for_the_bin_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.npy", array([[[1, 2, 11]]]))
-    with pytest.raises(
-        ValueError, match=r"every box must fit the bin of \[10.0, 10.0, 10.0\] cells .*\[1.0, 2.0, 11.0\]"
-    ):
+    with pytest.raises(ValueError) as error:
         PackingEnv(1, items=path, device="cpu")
+    assert str(error.value) == (
+        f"BoxSequences: {path}: want boxes that fit the bin of 10 × 10 × 10 cells in some orientation; got episode 0,"
+        " box 0: 1 × 2 × 11 cells, the first of 1 such box in 1 of 1 episodes (unit says what sizes are in; misfits"
+        " skip_boxes or skip_orders leaves them out)"
+    )
+
+
+PALLET = Bin((1.2, 0.8, 1.5), (120, 80))  # cells of 10 mm
+
+
+def orders(*sizes: list[tuple[float, float, float]]) -> dict[str, Any]:
+    """Orders A, B, … of boxes, millimetres, the places of which are counted from 1 and the articles named by size."""
+    sides = ("length/mm", "width/mm", "height/mm")
+    return {
+        chr(ord("A") + i): {
+            "item_sequence": {
+                str(n + 1): dict(zip(sides, box, strict=True)) | {"article": f"art-{box[0]}"}
+                for n, box in enumerate(boxes)
+            }
+        }
+        for i, boxes in enumerate(sizes)
+    }
+
+
+MIXED = orders(
+    [(300, 200, 100), (200, 200, 100)],
+    [(100, 100, 100), (1300, 200, 100), (200, 100, 100)],
+    [(2000, 2000, 2000)],
+    [(300, 200, 100)],
+)
+
+
+def test_a_box_that_does_not_fit_is_named_as_the_file_has_it(tmp_path: Path) -> None:
+    path = saved(tmp_path / "orders.json", text(MIXED))
+    with pytest.raises(ValueError) as error:
+        BoxSequences(path).build(PALLET, "yaw", 100, 1)
+    line = str(error.value)
+    assert line.startswith(
+        f"BoxSequences: {path}: want boxes that fit the bin of 1200 × 800 × 1500 mm in some orientation; got order B,"
+        " box 2: 1300 × 200 × 100 mm (130 × 20 × 10 cells), the first of 2 such boxes in 2 of 4 orders ("
+    )
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("misfits", "episodes", "places", "left_out"),
+    [
+        ("skip_boxes", [0, 1, 3], [[0, 1], [0, 2], [0]], {"boxes": 2, "orders": 1}),  # C has no other box
+        ("skip_orders", [0, 3], [[0, 1], [0]], {"boxes": 4, "orders": 2}),
+    ],
+)
+def test_what_does_not_fit_is_left_out_and_counted(
+    misfits: str,
+    episodes: list[int],
+    places: list[list[int]],
+    left_out: dict[str, int],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source = BoxSequences(saved(tmp_path / "orders.json", text(MIXED)), in_order=True, misfits=misfits)
+    env = PackingEnv(1, bin_size=PALLET.size, resolution=PALLET.cells, items=source, device="cpu")
+    played = source.played(env.bin, "yaw")
+    assert (played.episodes, played.places, played.left_out) == (episodes, places, left_out)
+    assert env.item_sequences.num_keys == len(episodes)
+    assert env.catalogue.num_items == len(played.sizes)
+    (said,) = caplog.messages  # once, though it is looked at twice
+    assert "order B, box 2: 1300 × 200 × 100 mm (130 × 20 × 10 cells), the first of 2 such boxes in 2 of 4" in said
+
+
+def test_a_file_of_which_nothing_fits(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.json", text([[[11, 1, 1], [1, 1, 1]], [[12, 1, 1]]]))
+    with pytest.raises(ValueError, match="want a box that fits the bin of 10 × 10 × 10 cells; got none"):
+        BoxSequences(path, misfits="skip_orders").build(Bin((10.0, 10.0, 10.0), (10, 10)), "fixed", 10, 1)
+
+
+MM = [[[200, 300, 400], [100, 100, 100]]]
+
+
+@pytest.mark.parametrize("unit", ["mm", "cm", "m"])
+def test_boxes_far_smaller_than_cells_are_refused_with_numbers(unit: str, tmp_path: Path) -> None:
+    factor = {"mm": 1, "cm": 10, "m": 1000}[unit]
+    path = saved(tmp_path / "a.json", text((np.array(MM) / factor).tolist()))
+    with pytest.raises(ValueError) as error:  # 0.024 + 0.001 m³ become two metre cubes
+        PackingEnv(1, items=BoxSequences(path, unit), device="cpu")
+    line = str(error.value)
+    assert line.startswith(f"BoxSequences: {path}: want boxes no smaller than cells; got boxes such as ")
+    side, cell = f"{100 / factor:g}", f"{1000 / factor:g}"
+    wanted = f"{side} × {side} × {side} {unit} in cells of {cell} × {cell} × {cell} {unit}, which rounded up to whole"
+    assert f"{wanted} cells take 80 times their volume" in line
+
+
+def test_rounding_by_more_than_a_tenth_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    source = BoxSequences(saved(tmp_path / "a.json", text([[[395, 200, 110]]])), "mm")
+    for resolution, expected in (((120, 80), 0), ((24, 16), 1), ((24, 16), 1)):  # 1.28%, and 38% twice
+        source.build(Bin((1.2, 0.8, 1.5), resolution), "yaw", 10, 1)
+        assert len(caplog.messages) == expected
+    assert "395 × 200 × 110 mm in cells of 50 × 50 × 50 mm" in caplog.messages[0]
+    assert "take 1.38 times their volume" in caplog.messages[0]
+
+
+def test_orders_drawn_at_random_are_no_smaller_than_cells_either() -> None:
+    with pytest.raises(ValueError, match=r"OrderBoxes: want boxes no smaller than cells; got .* mm in cells of 1000"):
+        PackingEnv(1, items="orders", device="cpu")
+    with pytest.raises(ValueError, match=r"OrderBoxes: want articles that fit the bin of 1200 × 800 × 1500 mm .*mm$"):
+        OrderBoxes(length=(1500, 2000)).build(PALLET, "yaw", 10, 1)

@@ -50,12 +50,16 @@ class Pile:
         bin_size: Metres.
         step: Cells between neighbours on the placement grid.
         utilization: Share of the volume that is packed.
+        unit: In which lengths are written.
+        per_unit: Metres in one of it, along x, y and z.
     """
 
     heightmap: np.ndarray
     bin_size: tuple[float, float, float]
     step: int
     utilization: float
+    unit: str = "m"
+    per_unit: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
     @property
     def cells(self) -> np.ndarray:
@@ -189,17 +193,19 @@ class _Sheet:
         legend, (x, y) = self.legend, placing.corner
         fill, edge = (ITEM, ITEM_EDGE) if filled else ("#ffffff", "#000000")
         legend.swatch(fill, f"item {placing.item}", edge)
-        p, q = (cells * side / of for cells, side, of in self._sides(placing))
-        legend.text(f"{p:.3g} x {q:.3g} x {placing.height:.3g} m", fill=FAINT)
+        size = *(cells * side / of for cells, side, of in self._sides(placing)), placing.height
+        shown = (f"{s / per:.4g}" for s, per in zip(size, self.pile.per_unit, strict=True))
+        legend.text(f"{' x '.join(shown)} {self.pile.unit}", fill=FAINT)
         legend.text(f"turn {placing.orientation}, cell ({x}, {y})", fill=FAINT)
-        legend.text(f"rests at {placing.z:.3g} m", fill=FAINT)
+        legend.text(f"rests at {placing.z / self.pile.per_unit[2]:.4g} {self.pile.unit}", fill=FAINT)
 
     def finish(self) -> np.ndarray:
         """The picture, with what every one of them says."""
         legend = self.legend
         legend.gap()
-        legend.text("height of the pile, m", scale=0.9)
-        legend.bar(LOW + (HIGH - LOW) * np.linspace(0, 1, 32)[:, None], "0", f"{self.pile.bin_size[2]:.3g}")
+        legend.text(f"height of the pile, {self.pile.unit}", scale=0.9)
+        highest = f"{self.pile.bin_size[2] / self.pile.per_unit[2]:.4g}"
+        legend.bar(LOW + (HIGH - LOW) * np.linspace(0, 1, 32)[:, None], "0", highest)
         legend.text(f"{self.pile.utilization:.1%} packed")
         return np.asarray(self.image)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,10 @@ from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 MOST_SIDE = 2**20  # cells
+MOST_ROUNDING = (
+    1.1,
+    10.0,
+)  # volume of whole cells over that of the boxes: above the first a warning, the second an error
 MOST_SIZES = 1_000_000  # rows of a catalogue of boxes
 MOST_PIECES = 10_000_000  # of all episodes of a pool that are cut
 
@@ -33,20 +38,75 @@ def box_catalogue(sizes: np.ndarray, volume: np.ndarray, bin_: Bin, orientations
     Raises:
         ValueError: A box fits the bin in no orientation, or boxes are to be turned on cells that are not square.
     """
-    rotations = np.abs(orientation_set(orientations, boxes=True)).round(9)
-    if not math.isclose(*bin_.cell, rel_tol=1e-6) and len(rotations) > 1:
-        raise ValueError(f"box_catalogue: cells must be square for boxes to be turned; got {bin_.cell} m")
-    turned = np.einsum("oij,mj->moi", rotations, sizes.astype(np.float64))  # (M, O, 3)
-    turned = np.ceil(turned - 1e-6)
-    cells = np.array([*bin_.cells, bin_.size[2] / bin_.cell[0]])
-    fits = (turned <= cells + 1e-6).all(-1).any(-1)
-    if not fits.all():
+    turned = _turned(sizes, bin_, orientations)
+    inside = _inside(turned, bin_)
+    if not inside.all():
+        cells = np.array([*bin_.cells, bin_.size[2] / bin_.cell[0]])
         raise ValueError(
             f"box_catalogue: every box must fit the bin of {cells.round(3).tolist()} cells in some orientation;"
-            f" got a box of {sizes[~fits][0].tolist()} cells"
+            f" got a box of {sizes[~inside][0].tolist()} cells"
         )
     turned[..., 2] *= bin_.cell[0]
     return Catalogue.of_boxes(torch.from_numpy(turned), torch.from_numpy(np.asarray(volume, dtype=np.float64)))
+
+
+def fits(sizes: np.ndarray, bin_: Bin, orientations: str | float) -> np.ndarray:
+    """Whether boxes (M, 3) of whole cells fit a bin in some orientation, (M,) bool."""
+    return _inside(_turned(sizes, bin_, orientations), bin_)
+
+
+def _turned(sizes: np.ndarray, bin_: Bin, orientations: str | float) -> np.ndarray:
+    """Cells of boxes (M, 3) in every orientation, (M, O, 3)."""
+    rotations = np.abs(orientation_set(orientations, boxes=True)).round(9)
+    if not math.isclose(*bin_.cell, rel_tol=1e-6) and len(rotations) > 1:
+        raise ValueError(f"box_catalogue: cells must be square for boxes to be turned; got {bin_.cell} m")
+    return np.ceil(np.einsum("oij,mj->moi", rotations, sizes.astype(np.float64)) - 1e-6)
+
+
+def _inside(turned: np.ndarray, bin_: Bin) -> np.ndarray:
+    cells = np.array([*bin_.cells, bin_.size[2] / bin_.cell[0]])
+    return (turned <= cells + 1e-6).all(-1).any(-1)
+
+
+def whole_cells(sizes: np.ndarray, unit: str, bin_: Bin) -> np.ndarray:
+    """Boxes (M, 3) of sizes in a unit, rounded up to whole cells."""
+    return np.ceil(sizes * (np.array(bin_.per_unit(unit)) / bin_.per_unit("cells")) - 1e-6)
+
+
+def check_rounding(where: str, sizes: np.ndarray, number: np.ndarray, unit: str, bin_: Bin) -> str:
+    """A warning where `whole_cells` makes boxes more than a tenth larger; empty where it does not.
+
+    Args:
+        where: The first part of messages.
+        sizes: (M, 3), in `unit`.
+        number: (M,), boxes of each size.
+        unit: "cells" or one of `UNITS`.
+        bin_: The bin.
+
+    Raises:
+        ValueError: The cells hold more than ten times the volume of the boxes.
+    """
+    cell = np.array(bin_.per_unit("cells")) / bin_.per_unit(unit)
+    true, taken = sizes.prod(1), (whole_cells(sizes, unit, bin_) * cell).prod(1)
+    factor = float((taken * number).sum() / (true * number).sum())
+    if factor <= MOST_ROUNDING[0]:
+        return ""
+    worst = " × ".join(f"{side:g}" for side in sizes[int(((taken - true) * number).argmax())])
+    came = (
+        f"boxes such as {worst} {unit} in cells of {written(bin_.per_unit('cells'), unit, bin_)}, which rounded up to"
+        f" whole cells take {factor:.3g} times their volume"
+    )
+    if factor > MOST_ROUNDING[1]:
+        raise ValueError(
+            f"{where}: want boxes no smaller than cells; got {came}: give bin_size in metres and a resolution of cells"
+            " smaller than the boxes, as packing_orders.yaml does"
+        )
+    return f"{where}: {came}: smaller cells (a higher resolution) would cost less room"
+
+
+def written(size: Iterable[float], unit: str, bin_: Bin) -> str:
+    """Lengths along x, y and z in metres as a user reads them in a unit."""
+    return " × ".join(f"{s / per:g}" for s, per in zip(size, bin_.per_unit(unit), strict=True)) + f" {unit}"
 
 
 def cell_volume(sizes: np.ndarray, bin_: Bin) -> np.ndarray:
@@ -72,6 +132,8 @@ class RandomBoxes(ItemSource):
         max_side: Largest side, cells.
         step: Sides are `min_side`, `min_side + step`, … up to `max_side`, cells; crates come in such modules.
     """
+
+    unit = "cells"
 
     def __init__(self, min_side: int = 2, max_side: int = 5, step: int = 1) -> None:
         self.min_side, self.max_side = _sides("RandomBoxes", min_side, max_side)
@@ -105,6 +167,8 @@ class CutBoxes(ItemSource):
         pool: Sequences cut at construction; episodes draw from them. None cuts each episode its own, on the device.
         seed: Decides the pool; without one the environment's seed decides all.
     """
+
+    unit = "cells"
 
     def __init__(
         self, min_side: int = 2, max_side: int = 5, order: str = "layers", pool: int | None = 4096, seed: int = 0

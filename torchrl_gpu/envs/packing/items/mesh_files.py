@@ -11,9 +11,9 @@ import numpy as np
 
 from torchrl_gpu.envs.packing.items.rasterise import Mesh
 from torchrl_gpu.envs.packing.items.urdf import URDF, referred_meshes, urdf_groups
+from torchrl_gpu.envs.packing.types import UNITS
 
 MESH_SUFFIXES = (".obj", ".stl", ".ply", ".glb", URDF)
-UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3}
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     ".obj": {"split_objects": True, "split_groups": True, "group_material": False, "skip_materials": True}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,13 +14,13 @@ from torch import Tensor
 from torchrl_gpu import arguments
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs.packing.items.mesh_cache import MeshCache, cache_key
-from torchrl_gpu.envs.packing.items.mesh_files import UNITS, find_meshes, read_groups
+from torchrl_gpu.envs.packing.items.mesh_files import find_meshes, read_groups
 from torchrl_gpu.envs.packing.items.procedural import scale_of
 from torchrl_gpu.envs.packing.items.rasterise import Heightmaps, Mesh, padded, rasterise, turned_centres
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences, ItemSource
 from torchrl_gpu.envs.packing.rotations import orientation_set
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.packing.types import UNITS, Bin, Catalogue
 
 if TYPE_CHECKING:
     from torchrl_gpu.envs.packing.items.mesh_shapes import MeshShape
@@ -118,9 +118,17 @@ class MeshItems(ItemSource):
 
     def solid(self, item: int, bin_: Bin) -> Solid:
         """The object of a row, in its file's frame but for its unit and scale."""
-        row = self._rows[bin_][item] if bin_ in self._rows else item
-        shape, scale = self.items[row]
+        shape, scale = self._item(item, bin_)
         return shape.solid(scale)
+
+    def label(self, item: int, bin_: Bin) -> dict[str, Any]:
+        """File and scale of a row."""
+        shape, scale = self._item(item, bin_)
+        return {"item": item, "name": shape.name, "scale": scale}
+
+    def _item(self, item: int, bin_: Bin) -> MeshItem:
+        """The object of a row of the catalogue for a bin."""
+        return self.items[self._rows[bin_][item] if bin_ in self._rows else item]
 
     # -- reading ----------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,11 @@ from torch import Tensor
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers
-from torchrl_gpu.envs.packing.items.boxes import MOST_SIZES, box_catalogue
+from torchrl_gpu.envs.packing.items.boxes import MOST_SIZES, box_catalogue, check_rounding, fits, whole_cells, written
 from torchrl_gpu.envs.packing.items.source import NUM_BITS, ItemSequences, ItemSource, episode_key
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
+_LOG = logging.getLogger(__name__)
 MOST_MILLIMETRES = 10_000  # along a side
 _MOST_ARTICLES = 2**16  # of an order
 
@@ -81,8 +83,11 @@ class OrderBoxes(ItemSource):
         seed: Decides the articles; the environment's seed decides the orders.
 
     Raises:
-        ValueError: A range is none, or a number is out of range.
+        ValueError: A range is none, or a number is out of range; and, from `build`, an article fits the bin in no
+            orientation, or cells are far larger than the articles.
     """
+
+    unit = "mm"
 
     def __init__(
         self,
@@ -118,9 +123,16 @@ class OrderBoxes(ItemSource):
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemSequences]:
         """One catalogue row for each article."""
-        metres = self.articles() * 1e-3
-        cells = np.ceil(metres / np.array([*bin_.cell, bin_.cell[0]]) - 1e-6)
-        catalogue = box_catalogue(cells, metres.prod(1), bin_, orientations)
+        articles = self.articles()
+        cells = whole_cells(articles, self.unit, bin_)
+        if not (inside := fits(cells, bin_, orientations)).all():
+            raise ValueError(
+                f"OrderBoxes: want articles that fit the bin of {written(bin_.size, self.unit, bin_)} in some"
+                f" orientation; got one of {written(articles[~inside][0] * 1e-3, self.unit, bin_)}"
+            )
+        if warning := check_rounding("OrderBoxes", articles, np.ones(len(articles)), self.unit, bin_):
+            _LOG.warning(warning)
+        catalogue = box_catalogue(cells, (articles * 1e-3).prod(1), bin_, orientations)
         return catalogue, OrderSequences(self.num_articles, self.most_articles, self.repeat, num_items)
 
 

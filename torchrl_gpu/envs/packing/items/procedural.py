@@ -146,9 +146,15 @@ class ProceduralSolids(ItemSource):
             self._made = cell, self.solids(cell), {}
         _, voxels, done = self._made
         if item not in done:
-            shape = self._shapes[item % len(self._shapes)].__name__
-            done[item] = solid_of(f"{shape}-{item}", voxels[item], cell)
+            done[item] = solid_of(self._name(item), voxels[item], cell)
         return done[item]
+
+    def label(self, item: int, bin_: Bin) -> dict[str, Any]:
+        """Kind and number of an object."""
+        return {"item": item, "name": self._name(item)}
+
+    def _name(self, item: int) -> str:
+        return f"{self._shapes[item % len(self._shapes)].__name__}-{item}"
 
     def solids(self, cell: float) -> list[Occupancy]:
         """The objects as voxels of `cell` metres."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import pickle
 import re
@@ -11,17 +12,28 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import torch
 
 from torchrl_gpu import arguments
-from torchrl_gpu.envs.packing.items.boxes import box_catalogue, cell_volume, pad_sequences
+from torchrl_gpu.envs.packing.items.boxes import (
+    box_catalogue,
+    cell_volume,
+    check_rounding,
+    fits,
+    pad_sequences,
+    whole_cells,
+    written,
+)
 from torchrl_gpu.envs.packing.items.source import ItemSequences, ItemSource, PooledSequences
-from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.envs.packing.types import UNITS, Bin, Catalogue
 
-UNITS = ("cells", "m", "mm")
+_LOG = logging.getLogger(__name__)
+SEQUENCE_UNITS = ("cells", *UNITS)
+NAMES = ("id", "name", "sku", "article")  # of a box in an order, which plans tell
+MISFITS = ("refuse", "skip_boxes", "skip_orders")
 MOST_BYTES = 2**30  # of a file, unpacked
 MOST_NUMBERS = 2**27  # of all episodes
 MOST_SIZE = 1e9  # of a side, in any unit
@@ -52,8 +64,10 @@ class BoxSequences(ItemSource):
             3), short episodes padded with zeros; `.json` or `.pt`: nested lists (or tuples) of that shape, in which
             episodes may differ in length; or `.json` of orders, {order: {"item_sequence": {place: {"length/mm",
             "width/mm", "height/mm"}}}}, always in millimetres. A `.pt` file is read with `weights_only`.
-        unit: "cells", "m" or "mm". Sides are rounded up to whole cells; volumes stay those of the true sizes.
+        unit: "cells", "m", "cm" or "mm". Sides are rounded up to whole cells; volumes stay those of the true sizes.
         in_order: Environment i plays episode i, then i + num_envs, …; else each episode draws one.
+        misfits: Of boxes that fit the bin in no orientation: "refuse" (an error names the first of them), "skip_boxes"
+            or "skip_orders" (whole episodes). One logged line counts what is left out.
 
     Boxes that fill the whole bin, as the published sequences of Zhao et al. (AAAI 2021) have one at each end, mark the
     end of an episode and are not packed: those behind the last smaller box of an episode that has one.
@@ -61,16 +75,18 @@ class BoxSequences(ItemSource):
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: It holds no box sequences: wrong rank, negative or non-finite sizes, a zero before the padding, a
-            pickle.
+            pickle; and, from `build`, a box does not fit the bin, or cells are far larger than the boxes.
     """
 
-    def __init__(self, path: str, unit: str = "cells", in_order: bool = False) -> None:
-        arguments.choice("BoxSequences", "unit", unit, UNITS)
+    def __init__(self, path: str, unit: str = "cells", in_order: bool = False, misfits: str = "refuse") -> None:
+        arguments.choice("BoxSequences", "unit", unit, SEQUENCE_UNITS)
+        self.misfits = arguments.choice("BoxSequences", "misfits", misfits, MISFITS)
         if not isinstance(path, (str, Path)):
             arguments.refuse("BoxSequences", "path", "that of a file", path)
         self.path = Path(path).expanduser()
         self.in_order = arguments.flag("BoxSequences", "in_order", in_order)
-        self.names, self.episodes, self.unit = _read(self.path, unit)
+        self.names, self.episodes, self.labels, self.unit = _read(self.path, unit)
+        self._said: set[str] = set()
 
     @property
     def num_sequences(self) -> int:
@@ -81,26 +97,107 @@ class BoxSequences(ItemSource):
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemSequences]:
         """One catalogue row for each size that occurs."""
-        metres = {"m": 1.0, "mm": 1e-3}.get(self.unit)
-        cell = np.ones(3) if metres is None else np.array([*bin_.cell, bin_.cell[0]]) / metres
-        whole = np.array(bin_.size) / np.array([*bin_.cell, bin_.cell[0]]) * cell  # the bin in the unit of the file
-        episodes = [_without_marks(episode, whole) for episode in self.episodes]
-        sizes = np.unique(np.concatenate(episodes), axis=0)
-        row = {tuple(size): i for i, size in enumerate(sizes.tolist())}
-        if metres is None:
-            if (sizes != sizes.round()).any():
-                raise ValueError(f"{self._where}: sizes in cells must be whole numbers; got {sizes[sizes % 1 != 0][0]}")
-            cells, volume = sizes, cell_volume(sizes, bin_)
-        else:
-            cells = np.ceil(sizes * metres / np.array([*bin_.cell, bin_.cell[0]]) - 1e-6)
-            volume = (sizes * metres).prod(-1)
-        catalogue = box_catalogue(cells, volume, bin_, orientations)
-        rows = [[row[tuple(size)] for size in episode[:num_items].tolist()] for episode in episodes]
+        played = self.played(bin_, orientations)
+        sizes, number = played.sizes, np.bincount(np.concatenate(played.rows))
+        self._say(check_rounding(self._where, sizes, number, self.unit, bin_))
+        volume = cell_volume(sizes, bin_) if self.unit == "cells" else (sizes * UNITS[self.unit]).prod(-1)
+        catalogue = box_catalogue(whole_cells(sizes, self.unit, bin_), volume, bin_, orientations)
+        rows = [each[:num_items] for each in played.rows]
         return catalogue, PooledSequences(pad_sequences(rows), self.in_order, num_envs)
+
+    def played(self, bin_: Bin, orientations: str | float) -> PlayedBoxes:
+        """What of the file is packed into a bin: neither marks, nor what is left out because it does not fit.
+
+        Raises:
+            ValueError: A box does not fit, see `misfits`, or all are left out; or sizes in cells are not whole numbers.
+        """
+        whole = np.array(bin_.size) / bin_.per_unit(self.unit)  # in the unit of the file
+        episodes = [_without_marks(episode, whole) for episode in self.episodes]
+        sizes, row = np.unique(np.concatenate(episodes), axis=0, return_inverse=True)
+        rows = np.split(row.reshape(-1), np.cumsum([len(each) for each in episodes])[:-1])
+        if self.unit == "cells" and (sizes % 1 != 0).any():
+            first = next(i for i, each in enumerate(episodes) if (each % 1 != 0).any())
+            at = int(np.flatnonzero((episodes[first] % 1 != 0).any(1))[0])
+            came = f"{_shown(episodes[first][at])} in episode {first}, box {at}"
+            raise ValueError(f"{self._where}: sizes in cells must be whole numbers; got {came}")
+        inside = fits(whole_cells(sizes, self.unit, bin_), bin_, orientations)
+        places = [np.flatnonzero(inside[each]) for each in rows]
+        misfits = [i for i, each in enumerate(places) if len(each) < len(rows[i])]
+        if misfits:
+            self._say_misfits(misfits, [np.flatnonzero(~inside[rows[i]]) for i in misfits], bin_)
+        left_out = misfits if self.misfits == "skip_orders" else [i for i in misfits if not len(places[i])]
+        kept = sorted(set(range(len(rows))) - set(left_out))
+        if not kept:
+            raise ValueError(
+                f"{self._where}: want a box that fits the bin of {written(bin_.size, self.unit, bin_)}; got none"
+            )
+        used, row = np.unique(np.concatenate([rows[i][places[i]] for i in kept]), return_inverse=True)
+        parts = np.split(row.reshape(-1), np.cumsum([len(places[i]) for i in kept])[:-1])
+        number = sum(map(len, rows)) - sum(map(len, parts))
+        return PlayedBoxes(
+            kept,
+            [places[i].tolist() for i in kept],
+            [each.tolist() for each in parts],
+            sizes[used],
+            {"boxes": number, "orders": len(left_out)},
+        )
+
+    def box_label(self, episode: int, place: int) -> dict[str, Any]:
+        """What plans call a box of the file: its row in the episode, the names that it has there, and its sides."""
+        sides = [int(side) if side.is_integer() else side for side in self.episodes[episode][place].tolist()]
+        return {"row": place, **(self.labels[episode][place] if self.labels else {}), "sides": sides}
+
+    def _say_misfits(self, episodes: list[int], places: list[np.ndarray], bin_: Bin) -> None:
+        """Counts the boxes at `places` of some episodes, which fit in no orientation: as an error or as a warning."""
+        first, at = episodes[0], int(places[0][0])
+        box = self.episodes[first][at]
+        kind, name = ("order", self.labels[first][at].get("place", at)) if self.labels else ("episode", at)
+        told = f"{kind} {self.names[first]}, box {name}: {_shown(box)} {self.unit}"
+        if self.unit != "cells":
+            told += f" ({_shown(whole_cells(box, self.unit, bin_))} cells)"
+        room = written(bin_.size, self.unit, bin_)
+        number = sum(len(each) for each in places)
+        such = "such box" if number == 1 else "such boxes"
+        count = f"{number:,} {such} in {len(episodes):,} of {len(self.episodes):,} {kind}s"
+        if self.misfits == "refuse":
+            raise ValueError(
+                f"{self._where}: want boxes that fit the bin of {room} in some orientation; got {told}, the first of"
+                f" {count} (unit says what sizes are in; misfits skip_boxes or skip_orders leaves them out)"
+            )
+        what = "boxes" if self.misfits == "skip_boxes" else "orders"
+        self._say(f"{self._where}: left out the {what} that do not fit the bin of {room}: {told}, the first of {count}")
+
+    def _say(self, warning: str) -> None:
+        """Logs a warning once."""
+        if warning and warning not in self._said:
+            self._said.add(warning)
+            _LOG.warning(warning)
 
     @property
     def _where(self) -> str:
         return f"BoxSequences: {self.path}"
+
+
+class PlayedBoxes(NamedTuple):
+    """The boxes of a file that are packed into a bin.
+
+    Attributes:
+        episodes: Number of each episode in the file.
+        places: Of each of its boxes there.
+        rows: Of each of its boxes in `sizes`.
+        sizes: (M, 3), in the unit of the file.
+        left_out: How many "boxes" and whole "orders", because they do not fit.
+    """
+
+    episodes: list[int]
+    places: list[list[int]]
+    rows: list[list[int]]
+    sizes: np.ndarray
+    left_out: dict[str, int]
+
+
+def _shown(size: np.ndarray) -> str:
+    return " × ".join(f"{side:g}" for side in size)
 
 
 def _without_marks(episode: np.ndarray, whole: np.ndarray) -> np.ndarray:
@@ -109,21 +206,23 @@ def _without_marks(episode: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return episode[: int(np.nonzero(smaller)[0][-1]) + 1] if smaller.any() else episode
 
 
-def _read(path: Path, unit: str) -> tuple[list[str], list[np.ndarray], str]:
-    """Names, sizes (items, 3) float64 and unit of every episode of a file."""
+def _read(path: Path, unit: str) -> tuple[list[str], list[np.ndarray], list[list[dict[str, Any]]], str]:
+    """Names and sizes (items, 3) float64 of every episode of a file; of orders the names of boxes; and its unit."""
     where = f"BoxSequences: {path}"
     if not path.is_file():
         raise FileNotFoundError(f"{where}: want a file of box sequences; there is none")
     raw = _load(path, where)
+    labels: list[list[dict[str, Any]]] = []
     if isinstance(raw, dict):
-        episodes = {str(name): _order(order, f"{where}: order {name}") for name, order in raw.items()}
-        names, sizes, unit = list(episodes), list(episodes.values()), "mm"
+        orders = [_order(order, f"{where}: order {name}") for name, order in raw.items()]
+        names, sizes, labels, unit = list(raw), [each[0] for each in orders], [each[1] for each in orders], "mm"
     else:
         sizes = _episodes(raw, where)
         names = [str(i) for i in range(len(sizes))]
     if not sizes:
         raise ValueError(f"{where}: want at least one episode; got none")
-    return names, [_checked(s, f"{where}: episode {n}") for n, s in zip(names, sizes, strict=True)], unit
+    kind = "order" if labels else "episode"
+    return names, [_checked(s, f"{where}: {kind} {n}") for n, s in zip(names, sizes, strict=True)], labels, unit
 
 
 def _load(path: Path, where: str) -> Any:
@@ -195,13 +294,19 @@ _READERS: dict[str, Callable[[BinaryIO], Any]] = {
 }
 
 
-def _order(order: Any, where: str) -> np.ndarray:
+def _order(order: Any, where: str) -> tuple[np.ndarray, list[dict[str, Any]]]:
+    """Sizes (items, 3) of an order, and the names of its boxes: their place, and what they are called there."""
     try:
         items = order["item_sequence"]
+        places = [{"place": place} for place in items] if isinstance(items, dict) else [{} for _ in items]
         items = list(items.values()) if isinstance(items, dict) else items
         sizes = [[item[f"{side}/mm"] for side in ("length", "width", "height")] for item in items]
-        return np.array(sizes, dtype=np.float64).reshape(len(sizes), 3)
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        labels = [
+            place | {name: item[name] for name in NAMES if isinstance(item.get(name), (str, int))}
+            for place, item in zip(places, items, strict=True)
+        ]
+        return np.array(sizes, dtype=np.float64).reshape(len(sizes), 3), labels
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(
             f'{where}: want "item_sequence" of items with "length/mm", "width/mm" and "height/mm"; got what fails with'
             f" {type(error).__name__}: {str(error)[:120]}"
@@ -241,18 +346,20 @@ def _listed(episode: Any, where: str) -> np.ndarray:
 
 def _checked(sizes: np.ndarray, where: str) -> np.ndarray:
     """Sizes without their padding."""
-    if not np.isfinite(sizes).all():
-        raise ValueError(f"{where}: sizes must be finite; got {sizes[~np.isfinite(sizes).all(1)][0].tolist()}")
-    if (sizes > MOST_SIZE).any():
-        bad = sizes[(sizes > MOST_SIZE).any(1)][0].tolist()
-        raise ValueError(f"{where}: sizes must be at most {MOST_SIZE:g}; got {bad}")
-    if (sizes < 0).any():
-        raise ValueError(f"{where}: sizes must not be negative; got {sizes[(sizes < 0).any(1)][0].tolist()}")
+    for broken, wanted in (
+        (~np.isfinite(sizes), "sizes must be finite"),
+        (sizes > MOST_SIZE, f"sizes must be at most {MOST_SIZE:g}"),
+        (sizes < 0, "sizes must not be negative"),
+    ):
+        if broken.any():
+            at = int(np.flatnonzero(broken.any(1))[0])
+            raise ValueError(f"{where}: {wanted}; got {sizes[at].tolist()}, its box {at}")
     used = np.atleast_1d((sizes > 0).any(1))
     length = len(sizes) - int(np.argmax(used[::-1])) if used.any() else 0
     if length == 0:
         raise ValueError(f"{where}: want at least one box; got {'zeros only' if len(sizes) else 'none'}")
     if (sizes[:length] == 0).any():
-        bad = sizes[:length][(sizes[:length] == 0).any(1)][0]
-        raise ValueError(f"{where}: zeros may only pad the end of an episode; got {bad.tolist()} before it")
+        at = int(np.flatnonzero((sizes[:length] == 0).any(1))[0])
+        came = f"{sizes[at].tolist()}, its box {at}, before it"
+        raise ValueError(f"{where}: zeros may only pad the end of an episode; got {came}")
     return sizes[:length]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from copy import copy
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
@@ -153,6 +153,8 @@ class ItemSource(ABC):
 
     boxes: bool = True
     """Whether every item is a box."""
+    unit: str = "m"
+    """Of the sizes that the user gave: "cells", "m", "cm" or "mm". Plans and pictures are in it."""
 
     def reseeded(self, seed: int) -> ItemSource:
         """A source of the same kind of items whose episodes are others; sources without a pool of their own stay."""
@@ -175,6 +177,10 @@ class ItemSource(ABC):
         """The shape of a row of the catalogue that `build` makes for a bin; a source of boxes needs none."""
         raise NotImplementedError(f"{type(self).__name__} gives no solids")
 
+    def label(self, item: int, bin_: Bin) -> dict[str, Any]:
+        """What plans call a row of the catalogue that `build` makes for a bin."""
+        return {"item": item}
+
 
 class WithItems(Protocol):
     """What of a `PackingEnv` says which items it has."""
@@ -196,7 +202,8 @@ class SameItems(ItemSource):
     """
 
     def __init__(self, env: WithItems) -> None:
-        self.source, self.boxes, self.orientations = env.items, env.items.boxes, env.orientations
+        self.source, self.orientations = env.items, env.orientations
+        self.boxes, self.unit = env.items.boxes, env.items.unit
         # The environment that asks sorts by itself.
         given = env.item_sequences
         self._made = env.catalogue, given.episodes if isinstance(given, SortedSequences) else given
@@ -218,6 +225,10 @@ class SameItems(ItemSource):
     def solid(self, item: int, bin_: Bin) -> Solid:
         """The source's."""
         return self.source.solid(item, bin_)
+
+    def label(self, item: int, bin_: Bin) -> dict[str, Any]:
+        """The source's."""
+        return self.source.label(item, bin_)
 
 
 def sorted_by_volume(sequences: Tensor, volume: Tensor) -> Tensor:
