@@ -157,7 +157,7 @@ class BoxBin {
             if (!open) continue;
             const Floats level = L::load(z + c) - p.gap;
             Counts count = {};
-            for (int64_t i = 0; p.rule != 3 && i < v.x.extent; i++) {
+            for (int64_t i = 0; p.rule != Rule::com && i < v.x.extent; i++) {
                 const float* cell = line + i * heights_pitch_ + c;
                 for (int64_t j = 0; j < v.y.extent; j++) count -= L::load(cell + j) >= level;
             }
@@ -169,9 +169,10 @@ class BoxBin {
             const Counts diagonal = (held[0] & held[1]) | (held[2] & held[3]);  // the centre is on it
             for (int64_t lane = 0; lane < end; lane++) {
                 if (!legal[c + lane] || z[c + lane] <= p.tolerance) continue;
-                if (p.rule == 1)
+                static_assert(NUM_RULES == 4, "a row of boxes is judged by corners, com and support");
+                if (p.rule == Rule::corners)
                     legal[c + lane] = shares.enough(count[lane], corners[lane]);
-                else if (p.rule == 3)
+                else if (p.rule == Rule::com)
                     legal[c + lane] = diagonal[lane] || stands(contact(p, v, line + c + lane, z[c + lane]), shares);
                 else
                     legal[c + lane] = count[lane] > shares.half ||

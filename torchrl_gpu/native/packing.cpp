@@ -116,7 +116,7 @@ void drop_solid(const Problem& p, int64_t env, const Variant& v, SolidBin<T>& bi
                 z[gx * p.grid_y + gy] = 0.0f - w;
         }
     judge(p, env, v, region, z, legal);
-    if (p.rule != 3) return;
+    if (p.rule != Rule::com) return;
     if (std::max(v.x.extent, v.y.extent) <= MOST_CELLS_IN_FLOATS)
         Judge<T, float>(p, v, bin, columns.cells, columns.material, out, pitch, legal).all(region);
     else
@@ -143,7 +143,7 @@ void drop_box(const Problem& p, int64_t env, const Variant& v, uint64_t call, fl
     const float limit = p.ceiling + p.tolerance;
     for (int64_t i = 0; i < p.plane(); i++) z[i] = rest[i] < INFINITY ? rest[i] : p.ceiling;
     for (int64_t i = 0; i < p.plane(); i++) legal[i] = rest[i] + v.height <= limit;
-    if (p.rule) bin.judge(p, v, rest, legal);
+    if (p.rule != Rule::none) bin.judge(p, v, rest, legal);
 }
 
 // Placements of one axis whose windows reach into the cells [from, to).
@@ -238,6 +238,13 @@ int64_t picked(const uint8_t* row, int64_t length, double draw) {
 
 #pragma GCC visibility push(default)
 extern "C" {
+
+// The number of a stability rule, -1 for none of that name.
+int64_t stability_rule(const char* name) {
+    for (int64_t rule = 0; rule < NUM_RULES; rule++)
+        if (std::strcmp(name, RULES[rule]) == 0) return rule;
+    return -1;
+}
 
 void drop_map(const Problem* problem, const Maps* maps) {
     const Problem& p = *problem;

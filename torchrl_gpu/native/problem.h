@@ -8,6 +8,12 @@
 #include <cmath>
 #include <cstdint>
 
+// The stability rules of reference.py. Python asks for their numbers by name, see `stability_rule`.
+enum class Rule : int64_t { none, corners, support, com };
+constexpr const char* RULES[] = {"none", "corners", "support", "com"};
+constexpr int64_t NUM_RULES = sizeof RULES / sizeof *RULES;
+static_assert(NUM_RULES == int64_t(Rule::com) + 1, "every rule has a name, in their order");
+
 struct Problem {
     int64_t envs, slots, orientations;        // N, K, O
     int64_t items;                            // M
@@ -21,14 +27,14 @@ struct Problem {
     const float* top;                         // (M, O, P, Q); null for boxes
     const float* bottom;                      // (M, O, P, Q); null for boxes
     const int32_t* plumb;                     // (M, O, 2), centres of mass in sixteenths of a cell; null for the middle
-    const uint8_t* steady;                    // (M, O), which stand on the floor by rule 3; null where it is not known
+    const uint8_t* steady;                    // (M, O), which stand on the floor by `com`; null where it is not known
     const void* counted;                      // (M, O, Q, P), bottoms in units; null where heights are not counted
     const int16_t* material;                  // (M, O, Q, 2), first and last + 1 cell of each column; null likewise
     int64_t count_bytes;                      // of one counted cell: 1 or 2
     float unit;                               // metres of one count
     int64_t counted_gap;                      // units of a gap that still carries, under the bin's rule
     float ceiling, tolerance, gap;            // height of the bin; heights closer than this are the same; as before, metres
-    int64_t rule;                             // 0 none, 1 corners, 2 support, 3 com
+    Rule rule;
     int64_t threads;
 
     bool flat() const { return bottom == nullptr; }

@@ -93,10 +93,11 @@ struct Shares {
     }
 };
 
+static_assert(NUM_RULES == 4, "`stands` and `judge` know none, corners, support and com");
 inline bool stands(const Contact& c, const Shares& shares) {
-    if (c.p.rule == 3) return centre_in_square(c) || centre_in_hull(c);
+    if (c.p.rule == Rule::com) return centre_in_square(c) || centre_in_hull(c);
     const int64_t count = c.count();
-    if (c.p.rule == 2) return count > shares.half || (count >= 2 && centre_in_hull(c));
+    if (c.p.rule == Rule::support) return count > shares.half || (count >= 2 && centre_in_hull(c));
     if (count <= shares.half) return false;
     const int64_t i = c.v.x.extent - 1, j = c.v.y.extent - 1;
     return shares.enough(count, c.at(0, 0) + c.at(0, j) + c.at(i, 0) + c.at(i, j));
@@ -111,12 +112,12 @@ inline int64_t material_cells(const Problem& p, const Variant& v) {
     return std::max<int64_t>(count, 1);
 }
 
-// Fills `legal` of the placements of `region` of an irregular item from their rest heights, but for rule 3; planes are
+// Fills `legal` of the placements of `region` of an irregular item from their rest heights, but for `com`; planes are
 // (Gx, Gy).
 inline void judge(const Problem& p, int64_t env, const Variant& v, Region region, const float* z, uint8_t* legal) {
     const float limit = p.ceiling + p.tolerance;
     const float* heights = p.heightmap + env * p.area();
-    const bool judged = p.rule == 1 || p.rule == 2;
+    const bool judged = p.rule == Rule::corners || p.rule == Rule::support;
     const Shares shares(judged ? material_cells(p, v) : 1);
     for (int64_t gx = region.x0; gx < region.x1; gx++) {
         const float* z_row = z + gx * p.grid_y;

@@ -91,7 +91,7 @@ def test_the_largest_bounding_box_goes_first() -> None:
 
 def test_an_unknown_order() -> None:
     env = solids_env()
-    with pytest.raises(ValueError, match="VolumeSorted: by must be volume or box; got 'weight'"):
+    with pytest.raises(ValueError, match="VolumeSorted: by must be one of volume, box; got 'weight'"):
         VolumeSorted(env, DeepestBottomLeft(env), by="weight")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from typing import Any
@@ -25,12 +25,16 @@ from torchrl_gpu.envs.packing.items.source import SameItems, SortedSequences
 from torchrl_gpu.envs.packing.kernels import Setting, balanced, get_kernels, judge_placements, proven_in
 from torchrl_gpu.envs.packing.kernels.transition import passed_over
 from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
-from torchrl_gpu.envs.packing.reward import REWARDS, STABILITY_JUDGES, WEIGHTS, objective
+from torchrl_gpu.envs.packing.reward import REWARDS, WEIGHTS, Weights
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
 INCLUDED_KEYS = (*LARGE_KEYS, "future_items", "packed_items")
-ITEM_ORDERS = ("sequence", "volume", "box")
+SORT_KEYS: dict[str, Callable[[Catalogue, Bin], Tensor]] = {  # by which an order has its largest item first, (M,)
+    "volume": lambda catalogue, bin_: catalogue.volume,
+    "box": Catalogue.box_volume,
+}
+ITEM_ORDERS = ("sequence", *SORT_KEYS)
 MOST_ITEMS = 2**31 - 1  # of an episode, and visible: numbers are drawn by a counter of 32 bits
 _SIMULATES = "PackingEnv with stability_judge='physics' reads the device back and simulates on the host"
 
@@ -95,7 +99,7 @@ class PackingEnv(BatchedEnv):
         stability: str = "none",
         reward: str = "utilization",
         stability_judge: str = "rule",
-        objective_weights: tuple[float, float, float] = WEIGHTS,
+        objective_weights: Weights = WEIGHTS,
         skip_unplaceable: bool = False,
         order: str = "sequence",
         include: Sequence[str] = LARGE_KEYS,
@@ -139,7 +143,7 @@ class PackingEnv(BatchedEnv):
         self._make_specs()
 
     def _check_words(self, where: str, **words: Any) -> None:
-        known = {"reward": REWARDS, "stability_judge": STABILITY_JUDGES, "order": ITEM_ORDERS}
+        known = {"reward": REWARDS, "stability_judge": _JUDGES, "order": ITEM_ORDERS}
         for name, word in words.items():
             arguments.choice(where, name, word, known[name])
 
@@ -149,9 +153,7 @@ class PackingEnv(BatchedEnv):
         catalogue, sequences = self.items.build(self.bin, self.orientations, self.num_items, self.num_envs)
         check_built(f"{type(self.items).__name__}.build", catalogue, sequences)
         if self.order != "sequence":
-            sequences = SortedSequences(
-                sequences, catalogue.volume if self.order == "volume" else catalogue.box_volume(self.bin)
-            )
+            sequences = SortedSequences(sequences, SORT_KEYS[self.order](catalogue, self.bin))
         catalogue = catalogue.to(self.device)
         if "com" in (self.stability, self.stability_judge):
             catalogue = balanced(catalogue, self.bin)
@@ -374,7 +376,7 @@ class PackingEnv(BatchedEnv):
         if stuck is not None:
             moved = passed_over(moved, stuck, following)
         stored = StoredMaps(s.z_map, s.legal, moved.slot, moved.changed) if self._keeps_maps else None
-        stable = self._judged(s, moved) if self.stability_judge == "com" else moved.state.stable
+        stable = _JUDGES[self.stability_judge](self, s, moved)
         after = moved.state
         z_map, legal = self.kernels.drop_map(after.heightmap, after.item_id, self.catalogue, self.bin, stored)
         return replace(after, stable=stable, z_map=z_map, legal=legal), moved.legal
@@ -396,14 +398,8 @@ class PackingEnv(BatchedEnv):
         return torch.where(legal, self._physics(self, legal), before.stable)
 
     def _gain(self, before: PackingState, legal: Tensor) -> Tensor:
-        if self.reward == "utilization":
-            gain = (self.state.volume - before.volume) / self.bin.volume
-        else:
-            weights: Any = self.objective_weights
-            after, former = (
-                objective(s.heightmap, s.volume, s.stable, self.bin, weights) for s in (self.state, before)
-            )
-            gain = after - former
+        _, gained = REWARDS[self.reward]
+        gain = gained(self.state, before, self.bin, self.objective_weights)
         return torch.where(legal, gain, 0.0).unsqueeze(-1)
 
     # -- observations and resets ------------------------------------------------------------------------------------
@@ -496,12 +492,21 @@ class PackingEnv(BatchedEnv):
         return None
 
 
-def _weights(given: Any) -> tuple[float, ...]:
+def _legal_is_stable(env: PackingEnv, before: PackingState, moved: Moved) -> Tensor:
+    return moved.state.stable
+
+
+# name: whether the last placement stands, (N,) bool; `physics` is asked when the step is done
+_JUDGES = {"rule": _legal_is_stable, "com": PackingEnv._judged, "physics": _legal_is_stable}
+
+
+def _weights(given: Any) -> Weights:
     wanted = "three finite numbers from 0 on"
     weights = arguments.listed("PackingEnv", "objective_weights", wanted, given)
     if len(weights) != 3:
         arguments.refuse("PackingEnv", "objective_weights", wanted, given)
     try:
-        return tuple(arguments.number("PackingEnv", "objective_weights", weight, 0) for weight in weights)
+        alpha, beta, gamma = (arguments.number("PackingEnv", "objective_weights", weight, 0) for weight in weights)
     except ValueError:
         arguments.refuse("PackingEnv", "objective_weights", wanted, given)
+    return alpha, beta, gamma

@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.types import Bin
+from torchrl_gpu.envs.packing.types import Bin, PackingState
 
-REWARDS = ("utilization", "objective")
-# Of whether a placement stands: that it was legal, the rule `com` whatever the bin's is, or a simulation on the host.
-STABILITY_JUDGES = ("rule", "com", "physics")
+Weights = tuple[float, float, float]
 WEIGHTS = ALPHA, BETA, GAMMA = 0.75, 0.25, 0.25
 
 
@@ -33,7 +31,7 @@ def pyramidality(heightmap: Tensor, volume: Tensor, bin_: Bin) -> Tensor:
 
 
 def objective(
-    heightmap: Tensor, volume: Tensor, stable: Tensor, bin_: Bin, weights: tuple[float, float, float] = WEIGHTS
+    heightmap: Tensor, volume: Tensor, stable: Tensor, bin_: Bin, weights: Weights = WEIGHTS
 ) -> Tensor:
     """J = αC + βP + γS with S = 1 where the last placement stands.
 
@@ -54,3 +52,23 @@ def objective(
 
 def _ratio(volume: Tensor, room: Tensor) -> Tensor:
     return torch.where(room > 0, volume / room.clamp_min(1e-12), 0.0)
+
+
+def _packed(state: PackingState, bin_: Bin, weights: Weights) -> Tensor:
+    return state.volume / bin_.volume
+
+
+def _packed_more(after: PackingState, before: PackingState, bin_: Bin, weights: Weights) -> Tensor:
+    return (after.volume - before.volume) / bin_.volume
+
+
+def _worth(state: PackingState, bin_: Bin, weights: Weights) -> Tensor:
+    return objective(state.heightmap, state.volume, state.stable, bin_, weights)
+
+
+def _worth_more(after: PackingState, before: PackingState, bin_: Bin, weights: Weights) -> Tensor:
+    return _worth(after, bin_, weights) - _worth(before, bin_, weights)
+
+
+# name: the sum of an episode's rewards so far, (N,), and the reward of a step that was legal, (N,)
+REWARDS = {"utilization": (_packed, _packed_more), "objective": (_worth, _worth_more)}

@@ -9,7 +9,6 @@ import numpy as np
 
 from torchrl_gpu import arguments
 
-ORIENTATION_SETS = ("fixed", "yaw", "axis", "cube")
 LEAST_STEP = 15  # degrees; below, the distinct rotations are tens of thousands and take minutes to find
 
 
@@ -29,11 +28,11 @@ def orientation_set(orientations: str | float, *, boxes: bool) -> np.ndarray:
         ValueError: The word is unknown, or the step is too small or does not divide 360.
     """
     if isinstance(orientations, str):
-        if orientations not in ORIENTATION_SETS:
+        if orientations not in _SETS:
             raise ValueError(
-                f"orientation_set: want one of {', '.join(ORIENTATION_SETS)} or a step in degrees; got {orientations!r}"
+                f"orientation_set: want one of {', '.join(_SETS)} or a step in degrees; got {orientations!r}"
             )
-        return _named_set(orientations, boxes)
+        return _SETS[orientations](boxes)
     try:
         step = arguments.number("orientation_set", "the step", orientations)
     except ValueError:
@@ -43,16 +42,24 @@ def orientation_set(orientations: str | float, *, boxes: bool) -> np.ndarray:
     return _euler_set(step, boxes)
 
 
-def _named_set(name: str, boxes: bool) -> np.ndarray:
-    if name == "fixed":
-        return np.eye(3)[None]
-    if name == "yaw":
-        return np.stack([turn(0, 0, 90 * k) for k in range(2 if boxes else 4)])
-    cube = _distinct([turn(90 * r, 90 * p, 90 * y) for r, p, y in itertools.product(range(4), repeat=3)])
-    if name == "cube":
-        return cube
+def _fixed(boxes: bool) -> np.ndarray:
+    return np.eye(3)[None]
+
+
+def _yaw(boxes: bool) -> np.ndarray:
+    return np.stack([turn(0, 0, 90 * k) for k in range(2 if boxes else 4)])
+
+
+def _axis(boxes: bool) -> np.ndarray:
     key = np.abs if boxes else (lambda rotation: rotation[2])  # boxes: which side lies where; solids: which face is up
-    return _distinct_by(cube, key)
+    return _distinct_by(_cube(boxes), key)
+
+
+def _cube(boxes: bool) -> np.ndarray:
+    return _distinct([turn(90 * r, 90 * p, 90 * y) for r, p, y in itertools.product(range(4), repeat=3)])
+
+
+_SETS = {"fixed": _fixed, "yaw": _yaw, "axis": _axis, "cube": _cube}
 
 
 def _euler_set(step: float, boxes: bool) -> np.ndarray:

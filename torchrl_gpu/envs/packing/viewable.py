@@ -18,7 +18,7 @@ from torchrl_gpu.envs.packing.drawing.top_view import Pile, Placing, draw_action
 from torchrl_gpu.envs.packing.env import PackingEnv
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.plan import plan_of
-from torchrl_gpu.envs.packing.reward import objective
+from torchrl_gpu.envs.packing.reward import REWARDS
 from torchrl_gpu.envs.viewable import Decision, Overlay, Shape
 
 _MOST_SKETCHES = 16  # kept, so that only what has come since must be drawn; 6 MB each at 640×480
@@ -59,14 +59,11 @@ class ViewablePacking:
         """
         env, s = self.env, self.env.state
         utilization = s.volume / env.bin.volume
-        reached = utilization
-        if env.reward == "objective":
-            weights = env.objective_weights
-            reached = objective(s.heightmap, s.volume, s.stable, env.bin, weights)  # type: ignore[arg-type]
+        reached, _ = REWARDS[env.reward]
         return {
             "step": s.step_count,
             "episode": s.episode,
-            "return": reached,
+            "return": reached(s, env.bin, env.objective_weights),
             "utilization": utilization,
             "num_packed": s.num_packed,
         }

@@ -9,7 +9,9 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.env import SORT_KEYS
 from torchrl_gpu.policies.packing.placements import Form, checked_entries
 
 _PER_ITEM = ("item_id", "legal_mask", "z_map", "item_top", "item_bottom")
@@ -30,9 +32,8 @@ class VolumeSorted(TensorDictModuleBase):
 
     def __init__(self, env: PackingEnv, inner: TensorDictModuleBase, by: str = "volume") -> None:
         super().__init__()
-        if by not in ("volume", "box"):
-            raise ValueError(f"VolumeSorted: by must be volume or box; got {by!r}")
-        self.volume = env.catalogue.box_volume(env.bin) if by == "box" else env.catalogue.volume
+        key = SORT_KEYS[arguments.choice("VolumeSorted", "by", by, SORT_KEYS)]
+        self.volume = key(env.catalogue, env.bin)
         self._maps, self.inner = env.action_shape, inner
         self.in_keys = list(dict.fromkeys(["legal_mask", "item_id", *inner.in_keys]))
         self.out_keys = ["action"]

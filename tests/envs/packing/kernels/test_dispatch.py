@@ -14,7 +14,9 @@ from tests.native.compilers import need_compiler
 from torchrl_gpu import native
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing import kernels
+from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.envs.packing.kernels import BACKENDS, Kernels, available_backends, get_kernels
+from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin
 
 NO_COMPILER = "no C++ compiler: none of c++, g++, clang++ is on the PATH"
 
@@ -108,3 +110,29 @@ def test_an_unknown_backend_is_named() -> None:
     with pytest.raises(ValueError) as error:
         get_kernels("cobol")
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("boxes", [True, False])
+@pytest.mark.parametrize("backend", ["reference", "eager", "compiled"])
+def test_a_stability_rule_that_is_named_but_not_implemented_is_refused(backend: str, boxes: bool) -> None:
+    if problem := available_backends()[backend]:
+        pytest.skip(problem)
+    items = "random" if boxes else ProceduralSolids(3, seed=0)
+    bin_ = {} if boxes else {"bin_size": (0.4, 0.4, 0.3)}
+    env = PackingEnv(2, items=items, stability="support", backend=backend, device="cpu", seed=0, **bin_)
+    env.reset()
+    object.__setattr__(env.bin, "stability", "tilt")
+    s = env.state
+    with pytest.raises(ValueError, match=f"^{backend}: stability must be .*; got 'tilt'$"):
+        env.kernels.drop_map(s.heightmap, s.item_id, env.catalogue, env.bin)
+    with pytest.raises(ValueError, match="stability must be .*; got 'tilt'$"):
+        env.kernels.restart(s, s.stable, s.key, s.item_id, env.catalogue, env.bin)
+
+
+def test_triton_takes_the_rules_that_it_has_kernels_for() -> None:
+    triton_stability = pytest.importorskip("torchrl_gpu.envs.packing.kernels.triton_stability", exc_type=ImportError)
+    bin_ = Bin((1.0, 1.0, 1.0), (10, 10))
+    assert triton_stability.RULES == STABILITY_RULES
+    object.__setattr__(bin_, "stability", "tilt")
+    with pytest.raises(ValueError, match="triton: stability must be one of none, corners, support, com; got 'tilt'"):
+        triton_stability.rule_of(bin_)

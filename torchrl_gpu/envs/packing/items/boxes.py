@@ -24,6 +24,7 @@ MOST_ROUNDING = (
 )  # volume of whole cells over that of the boxes: above the first a warning, the second an error
 MOST_SIZES = 1_000_000  # rows of a catalogue of boxes
 MOST_PIECES = 10_000_000  # of all episodes of a pool that are cut
+_BY_LAYERS = {"layers": True, "stack": False}  # orders of `CutBoxes`
 
 
 def box_catalogue(sizes: np.ndarray, volume: np.ndarray, bin_: Bin, orientations: str | float) -> Catalogue:
@@ -176,7 +177,7 @@ class CutBoxes(ItemSource):
         self.min_side, self.max_side = _sides("CutBoxes", min_side, max_side)
         if max_side < 2 * min_side - 1:
             raise ValueError(f"CutBoxes: max_side must be at least 2·min_side − 1 = {2 * min_side - 1}; got {max_side}")
-        self.order = arguments.choice("CutBoxes", "order", order, ("layers", "stack"))
+        self.order = arguments.choice("CutBoxes", "order", order, _BY_LAYERS)
         self.pool = None if pool is None else arguments.whole("CutBoxes", "pool", pool, 1, MOST_PIECES)
         self.seed = arguments.seed("CutBoxes", "seed", seed, low=0)
 
@@ -210,7 +211,7 @@ class CutBoxes(ItemSource):
                 f"CutBoxes: bin, max_side and pool must come to at most {MOST_PIECES:,} boxes; got at least {least:,}"
             )
         rng = np.random.default_rng(self.seed)
-        if self.order == "layers":
+        if _BY_LAYERS[self.order]:
             return [self._layers(whole, rng) for _ in range(self.pool)]
         return [_by_stack(self._pieces(whole, rng), rng) for _ in range(self.pool)]
 
@@ -219,7 +220,7 @@ class CutBoxes(ItemSource):
         whole = self._whole(bin_)
         if math.prod(len(range(self.min_side, min(side, self.max_side) + 1)) for side in whole) > MOST_SIZES:
             raise ValueError(f"CutBoxes: min_side and max_side must give at most {MOST_SIZES:,} sizes")
-        fresh = CutSequences(whole, self.min_side, self.max_side, self.order == "layers", num_items)
+        fresh = CutSequences(whole, self.min_side, self.max_side, _BY_LAYERS[self.order], num_items)
         if fresh.most_pieces > MOST_FRESH_PIECES:
             raise ValueError(
                 f"CutBoxes: without a pool a bin must fall into at most {MOST_FRESH_PIECES:,} boxes; got one that may"

@@ -10,10 +10,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.geometry import inside
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 
 SIXTEENTHS = 16  # of a cell; a cell's centre is at 8 of them
+_HOLDING_FLOOR = ("none", "corners", "support")  # rules by which everything stands on the floor
 
 
 def balanced(catalogue: Catalogue, bin_: Bin) -> Catalogue:
@@ -51,7 +53,7 @@ def steady(catalogue: Catalogue, bin_: Bin) -> Tensor:
 
 def standing_height(catalogue: Catalogue, bin_: Bin) -> Tensor:
     """Height of items on the bare floor: (M, O) float32, metres; +inf where by the bin's rule they do not stand."""
-    if bin_.stability != "com":
+    if arguments.choice("restart", "stability", bin_.stability, (*_HOLDING_FLOOR, "com")) in _HOLDING_FLOOR:
         return catalogue.height
     return torch.where(steady(catalogue, bin_), catalogue.height, torch.inf)
 

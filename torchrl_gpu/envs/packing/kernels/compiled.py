@@ -8,9 +8,9 @@ of two. The code is in `torchrl_gpu/native`; see `docs/decisions/008-compiled-ke
 from __future__ import annotations
 
 from collections.abc import Callable
-from ctypes import Structure, byref, c_double, c_float, c_int64, c_void_p
+from ctypes import Structure, byref, c_char_p, c_double, c_float, c_int64, c_void_p
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels import eager
 from torchrl_gpu.envs.packing.kernels.balance import plumb, standing_height
-from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
 
 DEVICES = ("cpu",)
 Job = TypeVar("Job", bound=Callable[..., Any])
@@ -154,11 +154,22 @@ def _described(
         bin_.size[2],
         bin_.tolerance,
         bin_.contact_tolerance,
-        STABILITY_RULES.index(bin_.stability),
+        _rule(bin_.stability),
         torch.get_num_threads(),
     )
     described.tensors = held  # must outlive the call
     return described
+
+
+@cache
+def _rule(name: str) -> int:
+    """The number that C++ knows a stability rule by."""
+    number_of = native.library().stability_rule
+    number_of.restype, number_of.argtypes = c_int64, (c_char_p,)
+    number: int = number_of(name.encode())
+    if number < 0:
+        raise ValueError(f"compiled: stability must be a rule that the C++ kernels have; got {name!r}")
+    return number
 
 
 def _pointers(counted: _Counted) -> tuple[int, int, int]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.kernels import transition
 from torchrl_gpu.envs.packing.kernels.balance import plumb
@@ -84,17 +87,41 @@ def stands(
             code released with the two decides otherwise, from 21 cells on and on edges of the hull:
             `docs/environments/packing.md`.
         centre: (2,) integers, centre of mass in sixteenths of a cell; None for the middle. Counts for "com" only.
+
+    Raises:
+        ValueError: There is no such rule.
     """
-    if rule == "com":
-        return holds(contact, centre)
-    if rule == "none" or on_floor:
-        return True
+    judge = _RULES[arguments.choice("reference", "stability", rule, _RULES)]
+    return judge(contact, material, on_floor, centre)
+
+
+def _anything(contact: np.ndarray, material: np.ndarray, on_floor: bool, centre: np.ndarray | None) -> bool:
+    return True
+
+
+def _corners(contact: np.ndarray, material: np.ndarray, on_floor: bool, centre: np.ndarray | None) -> bool:
     share = contact.sum() / max(material.sum(), 1)
-    if rule == "corners":
-        p, q = contact.shape
-        corners = sum(int(contact[i, j]) for i in (0, p - 1) for j in (0, q - 1))
-        return bool(share > 0.95 or (corners == 3 and share > 0.85) or (corners == 4 and share > 0.50))
-    return bool(share > 0.50 or (contact.sum() >= 2 and _centre_in_hull(contact)))
+    p, q = contact.shape
+    corners = sum(int(contact[i, j]) for i in (0, p - 1) for j in (0, q - 1))
+    enough = share > 0.95 or (corners == 3 and share > 0.85) or (corners == 4 and share > 0.50)
+    return bool(on_floor or enough)
+
+
+def _support(contact: np.ndarray, material: np.ndarray, on_floor: bool, centre: np.ndarray | None) -> bool:
+    share = contact.sum() / max(material.sum(), 1)
+    return bool(on_floor or share > 0.50 or (contact.sum() >= 2 and _centre_in_hull(contact)))
+
+
+def _com(contact: np.ndarray, material: np.ndarray, on_floor: bool, centre: np.ndarray | None) -> bool:
+    return holds(contact, centre)
+
+
+_RULES: dict[str, Callable[[np.ndarray, np.ndarray, bool, np.ndarray | None], bool]] = {
+    "none": _anything,
+    "corners": _corners,
+    "support": _support,
+    "com": _com,
+}
 
 
 def _centre_in_hull(contact: np.ndarray) -> bool:

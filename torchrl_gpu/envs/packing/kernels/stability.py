@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import threshold
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.kernels.balance import SIXTEENTHS, cells_from, plumb
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
@@ -26,12 +27,15 @@ def stands(
 
     Returns:
         (N, J, Gx, Gy) bool.
+
+    Raises:
+        ValueError: The bin's rule is none of the three.
     """
+    rule = arguments.choice("eager", "stability", bin_.stability, ("none", *_OFF_FLOOR, "com"))
     contacts = _Contacts(windows, z - bin_.contact_tolerance, item, orientation, catalogue)
-    if bin_.stability == "com":
+    if rule == "com":
         return _com(contacts, plumb(catalogue, bin_)[item, orientation])
-    supported = _corners(contacts) if bin_.stability == "corners" else _support(contacts)
-    return supported | (z <= bin_.tolerance)
+    return _OFF_FLOOR[rule](contacts) | (z <= bin_.tolerance)
 
 
 class _Contacts:
@@ -108,6 +112,9 @@ def _support(contacts: _Contacts) -> Tensor:
         for side, furthest in zip(sides, reach, strict=True):
             side.add_row(furthest, i - centre[:, :, 0])
     return (count / contacts.area > 0.50) | ((count >= 2) & sides[0].meet() & sides[1].meet())
+
+
+_OFF_FLOOR = {"corners": _corners, "support": _support}  # the floor holds everything
 
 
 class _Slopes:

@@ -21,7 +21,7 @@ import triton.language as tl
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels.triton_placements import present
-from torchrl_gpu.envs.packing.kernels.triton_stability import balances, stands
+from torchrl_gpu.envs.packing.kernels.triton_stability import balances, rule_of, stands
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 MOST_CELLS_X = 16  # rows that a lane keeps in registers
@@ -50,7 +50,7 @@ def drop_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: B
         Y=bin_.cells[1],
         STEP=bin_.step,
         LEVELS=min(catalogue.footprint[0], bin_.cells[0]).bit_length() - 1,
-        RULE=bin_.stability,
+        RULE=rule_of(bin_),
         T=_LANES,
         enable_fp_fusion=False,
         num_warps=_LANES // 32,

@@ -23,7 +23,7 @@ from torchrl_gpu.envs.packing.kernels.triton_boxes import heights_of
 from torchrl_gpu.envs.packing.kernels.triton_contact import counted, first_contact
 from torchrl_gpu.envs.packing.kernels.triton_placements import num_fitting, present, sharers, touched, variants, work
 from torchrl_gpu.envs.packing.kernels.triton_split import sortable, split
-from torchrl_gpu.envs.packing.kernels.triton_stability import balances, stands
+from torchrl_gpu.envs.packing.kernels.triton_stability import balances, rule_of, stands
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, StoredMaps
 
 # Results per thread, by stability rule: the more, the more often what is read is used, until the registers of the
@@ -55,7 +55,8 @@ def blocks(catalogue: Catalogue, bin_: Bin) -> Blocks:
     alike = Counter(zip(catalogue.bounds, catalogue.least, strict=True)).values()
     variants = next(v for v in (4, 2, 1) if all(count % v == 0 for count in alike))
     variants = variants if sortable(catalogue) else 1
-    per_thread = min(MOST_LANES_PER_THREAD[bin_.stability], RESULTS_PER_THREAD[bin_.stability] // variants)
+    rule = rule_of(bin_)
+    per_thread = min(MOST_LANES_PER_THREAD[rule], RESULTS_PER_THREAD[rule] // variants)
     wanted = triton.next_power_of_2(bin_.grid[0] * bin_.grid[1])
     return Blocks(variants, max(32, min(32 * per_thread, wanted)))
 
@@ -102,7 +103,7 @@ def drop_solids(
         num_tiles,
         read.exact.shape[-1],
         STEP=bin_.step,
-        RULE=bin_.stability,
+        RULE=rule_of(bin_),
         V=cut.variants,
         T=cut.lanes,
         EXACT_PADDED=triton.next_power_of_2(read.exact.shape[-1]),

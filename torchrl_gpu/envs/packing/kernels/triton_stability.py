@@ -13,10 +13,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.kernels.triton_split import cell_at
+from torchrl_gpu.envs.packing.types import Bin
 
+RULES = ("none", "corners", "support", "com")  # of `stands` and `balances`, and none
 _NONE = tl.constexpr(-1e4)  # slope where there is no contact
 _SURE = tl.constexpr(1e6)  # slope of a contact of the centre's row that settles the matter
+
+
+def rule_of(bin_: Bin) -> str:
+    """The bin's stability rule, for kernels to be compiled by; a ValueError where they do not have it."""
+    return arguments.choice("triton", "stability", bin_.stability, RULES)
 
 
 @triton.jit
@@ -90,6 +98,7 @@ def stands(
         meet = (right_before + right_after >= 0) & (left_before + left_after >= 0)
         held = (count * 2 > whole) | ((count >= 2) & meet)
     else:
+        tl.static_assert(RULE == "corners", "a stability rule without a kernel")
         corners = tl.zeros(z.shape, tl.int32)
         for corner in tl.static_range(4):  # a corner of a thin item counts twice
             far_i, far_j = corner // 2 * (p - 1), corner % 2 * (q - 1)

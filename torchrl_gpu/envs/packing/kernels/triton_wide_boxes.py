@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.kernels.triton_boxes import fits_along, heights_of, lines, write_legality
+from torchrl_gpu.envs.packing.kernels.triton_stability import rule_of
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 _LANES = 128  # per program
@@ -61,7 +62,7 @@ def drop_wide_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bi
         cells_y,
         STEP=bin_.step,
         LEVELS=num_levels,
-        RULE=bin_.stability,
+        RULE=rule_of(bin_),
         T=_LANES,
         enable_fp_fusion=False,
         num_warps=_LANES // 32,
