@@ -11,6 +11,7 @@ import torch
 from tests.policies import checkpoints
 from torchrl_gpu import cli
 from torchrl_gpu.envs.packing.protocols import make_protocol
+from torchrl_gpu.evaluation.packing.protocols import SUITE_SEED, sequence_sizes
 from torchrl_gpu.policies.packing import BASELINES
 
 QUICK = ["evaluate", "bpp10", "--device=cpu", "--cases=3", "--timed=1"]
@@ -47,6 +48,32 @@ def test_a_user_s_file_and_named_policies(tmp_path: Path, capsys: pytest.Capture
     assert "cut2: 2 sequences from 0 of mine.pt" in shown
     assert shown.count("2 visible") == 3  # of both rules, and of the published policy
     assert "random legal" not in shown
+
+
+@pytest.mark.parametrize("protocol", ["cut2", "rs"])
+def test_a_file_of_the_protocol_s_boxes_is_played_one_item_ahead_as_the_suite_is(tmp_path: Path, protocol: str) -> None:
+    suite = make_protocol(protocol, 1, device="cpu", seed=SUITE_SEED)
+    torch.save([[*each.tolist(), [10, 10, 10]] for each in sequence_sizes(suite, 2)], tmp_path / "same.pt")
+    words = ["evaluate", "bpp10", "--device=cpu", f"--protocol={protocol}", "--policy", protocol, "--timed=0"]
+    words += ["--candidates=2", "--knows", "distribution", "boxes"]
+    played = []
+    for number, which in enumerate((["--cases=2"], ["--sequences", str(tmp_path / "same.pt")])):
+        path = tmp_path / f"{number}.json"
+        assert cli.main([*words, *which, f"--output={path}"], "torchrl-gpu") is None
+        played.append(json.loads(path.read_text()))
+    by_suite, by_file = ({row["policy"]: row["utilizations"] for row in each["policies"]} for each in played)
+    assert by_file == by_suite
+    assert len(by_file) == 3
+    assert played[0]["sequences"]["sha256"] == played[1]["sequences"]["sha256"]
+
+
+def test_a_file_of_other_boxes_is_not_played_by_what_comes_next(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    torch.save([[[2, 2, 2], [6, 2, 2]]], tmp_path / "mine.pt")
+    words = ["evaluate", "bpp10", "--device=cpu", "--protocol=cut2", "--policy", "cut2", "--candidates=2"]
+    assert cli.main([*words, "--sequences", str(tmp_path / "mine.pt")], "torchrl-gpu") == 2
+    assert "want a file whose boxes are those of cut2; got one of 6 × 2 × 2 cells" in capfd.readouterr().err
 
 
 WRONG = [

@@ -58,6 +58,9 @@ def main(argv: list[str]) -> None:
         status.start() if words else status.stop()
 
     suite.say = say
+    if "distribution" in knows and suite.foreign:
+        wanted = f"a file whose boxes are those of {args.protocol}"
+        raise ValueError(f"{WHERE}: --candidates and --knows distribution want {wanted}; got one of {suite.foreign}")
     if knows:
         loaded |= _planners(suite.env, loaded, knows, args)
     try:

@@ -45,10 +45,11 @@ def protocol_of(env: PackingEnv) -> str | None:
     """The published protocol whose bin, boxes and rules an environment has, whatever sequences it plays; or None."""
     if env.order != "sequence" or (env.bin_size, env.bin.cells, env.grid_step) != ((10.0,) * 3, (10, 10), 1):
         return None
+    drawn = env.items.drawn_as
     for name, settings in PROTOCOLS.items():
         items: Any = settings["items"]
-        same = type(env.items) is type(items) and all(
-            getattr(env.items, side, None) == getattr(items, side, None)
+        same = type(drawn) is type(items) and all(
+            getattr(drawn, side, None) == getattr(items, side, None)
             for side in ("min_side", "max_side", "step", "order")
         )
         rules = (env.orientations, env.stability) == (settings["orientations"], settings["stability"])

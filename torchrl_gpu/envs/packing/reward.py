@@ -30,9 +30,7 @@ def pyramidality(heightmap: Tensor, volume: Tensor, bin_: Bin) -> Tensor:
     return _ratio(volume, heightmap.sum((1, 2)) * bin_.cell_area)
 
 
-def objective(
-    heightmap: Tensor, volume: Tensor, stable: Tensor, bin_: Bin, weights: Weights = WEIGHTS
-) -> Tensor:
+def objective(heightmap: Tensor, volume: Tensor, stable: Tensor, bin_: Bin, weights: Weights = WEIGHTS) -> Tensor:
     """J = αC + βP + γS with S = 1 where the last placement stands.
 
     Args:

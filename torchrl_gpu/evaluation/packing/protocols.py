@@ -17,8 +17,10 @@ from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
+from torchrl_gpu.envs.packing.items.alike import AlikeSequences
 from torchrl_gpu.envs.packing.items.sequences import MISFITS
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol
+from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.published import PUBLISHED
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
@@ -26,6 +28,7 @@ from torchrl_gpu.policies.policy import Policy, known
 
 SUITE_SEED = 2_000_003  # decides the sequences of every suite; training never plays them
 SUITE_EPISODES = 2000
+_BIN = Bin((10.0, 10.0, 10.0), (10, 10))  # of every protocol
 SUITE_HASHES = {
     "rs": "1f7f5ad59cd1a283bc871d09da2667cb502c68ce1c4715d5347e01408774322c",
     "cut1": "10cb4b8ca602d82b17cdd3d0ead8ee3aa16d035e45af2d8b5a1d90fae2f31df6",
@@ -42,7 +45,8 @@ class ProtocolSuite(PackingSuite):
     Args:
         protocol: One of `PROTOCOLS`.
         num_episodes: How many; None stands for 2,000, or for all from `first` on of a file.
-        sequences: File of box sequences, played by the protocol's rules; None stands for the fixed suite.
+        sequences: File of box sequences, played by the protocol's rules, and in its catalogue where all boxes are in
+            it; None stands for the fixed suite.
         first: Number of the first sequence.
         unit, misfits: Of the file, as in `BoxSequences`; numbers of sequences count those that are played.
         visible_items: K.
@@ -70,8 +74,13 @@ class ProtocolSuite(PackingSuite):
         if protocol not in PROTOCOLS:
             raise ValueError(f"ProtocolSuite: protocol must be one of {', '.join(PROTOCOLS)}; got {protocol!r}")
         changes: dict[str, Any] = {}
+        self.foreign = ""
+        """A box of the file that the protocol has not, in words; "" for none."""
         if sequences is not None:
-            changes["items"] = BoxSequences(str(sequences), unit, True, misfits)
+            items, rules = BoxSequences(str(sequences), unit, True, misfits), PROTOCOLS[protocol]
+            alike = AlikeSequences(items, rules["items"])
+            self.foreign = alike.foreign(_BIN, rules["orientations"])
+            changes["items"] = items if self.foreign else alike
         env = make_protocol(
             protocol,
             1,

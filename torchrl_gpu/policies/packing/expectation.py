@@ -10,9 +10,8 @@ from torch import Tensor
 from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
-from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.policies.packing.afterstates import Afterstates
-from torchrl_gpu.policies.packing.next_items import NextItems
+from torchrl_gpu.policies.packing.next_items import NextItems, cut_as
 from torchrl_gpu.policies.packing.patch_tables import NEVER, PatchTables
 
 _MOST_VALUES = 2**24  # of placements at a time
@@ -73,7 +72,7 @@ class ExpectedPlacement(TensorDictModuleBase):
             self.in_keys.append("packed_items")
         elif knows == "the boxes but not their order":
             self.in_keys.append("future_items")
-        elif isinstance(env.item_sequences, CutSequences):
+        elif cut_as(env) is not None:
             self._shares = shares_of_next(env, sequences)
             self.in_keys.append("utilization")
 
@@ -130,7 +129,7 @@ def _check_known(where: str, env: PackingEnv, knows: str, next_items: NextItems 
     came = f"{type(env.items).__name__}, {env.visible_items} visible, order {env.order!r}, include {env.include}"
     one = env.visible_items == 1 and env.order == "sequence"
     if knows == "the distribution":
-        drawn = isinstance(env.item_sequences, CutSequences) or isinstance(env.items, RandomBoxes)
+        drawn = isinstance(env.items.drawn_as, RandomBoxes) or cut_as(env) is not None
         wanted = "RandomBoxes or, without a pool, CutBoxes, one visible, in sequence"
     else:
         drawn, wanted = "future_items" in env.include, "one visible item, in sequence, that includes future_items"
@@ -173,8 +172,8 @@ def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
     Returns:
         (12, I, I) float32: twelfth of the volume that has come, item that came last, next item. Rows sum to 1.
     """
-    cut = env.item_sequences
-    assert isinstance(cut, CutSequences)
+    cut = cut_as(env)
+    assert cut is not None
     number, device = env.catalogue.num_items, env.catalogue.volume.device
     counts = torch.zeros(_FILLS * number * number, dtype=torch.float64, device=device)
     for first in range(0, sequences, _AT_ONCE):

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import CutBoxes
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
 from torchrl_gpu.envs.packing.protocols import protocol_of
 from torchrl_gpu.policies.size_limit import without_memory
@@ -66,7 +67,7 @@ class NextItems(nn.Module):
         Raises:
             ValueError: They are not `CutBoxes` without a pool, or a number is out of range.
         """
-        if not isinstance(env.item_sequences, CutSequences):
+        if cut_as(env) is None:
             came = type(env.items).__name__
             raise ValueError(f"NextItems: want an environment of CutBoxes without a pool; got one of {came}")
         made = cls(env.catalogue.num_items, ages, width)
@@ -145,6 +146,14 @@ def _sums_of(env: PackingEnv) -> Tensor:
     return torch.stack([torch.full_like(volume, 1 / 16), volume, base, height], 1).float()
 
 
+def cut_as(env: PackingEnv) -> CutSequences | None:
+    """The sequences that the items of an environment are drawn as; None where they are not cut afresh."""
+    made, source = env.item_sequences, env.items.drawn_as
+    if isinstance(made, CutSequences):
+        return made
+    return source.fresh(env.bin, env.num_items) if isinstance(source, CutBoxes) and source.pool is None else None
+
+
 def sequences_cut(env: PackingEnv, seed: int, first: int, number: int) -> Tensor:
     """Item ids (number, T) int64 of sequences that are cut as in an environment, −1 behind the last item of each.
 
@@ -154,8 +163,8 @@ def sequences_cut(env: PackingEnv, seed: int, first: int, number: int) -> Tensor
         first: Number of the first sequence.
         number: Of sequences.
     """
-    cut = env.item_sequences
-    assert isinstance(cut, CutSequences)
+    cut = cut_as(env)
+    assert cut is not None
     which = torch.arange(first, first + number, device=env.device)
     return cut.rows(cut.begin(seed, which, torch.zeros_like(which)))[:, : cut.length]
 

@@ -125,7 +125,7 @@ def test_a_stability_rule_that_is_named_but_not_implemented_is_refused(backend: 
     s = env.state
     with pytest.raises(ValueError, match=f"^{backend}: stability must be .*; got 'tilt'$"):
         env.kernels.drop_map(s.heightmap, s.item_id, env.catalogue, env.bin)
-    with pytest.raises(ValueError, match="stability must be .*; got 'tilt'$"):
+    with pytest.raises(ValueError, match=r"stability must be .*; got 'tilt'$"):
         env.kernels.restart(s, s.stable, s.key, s.item_id, env.catalogue, env.bin)
 
 

@@ -160,6 +160,11 @@ class ItemSource(ABC):
         """A source of the same kind of items whose episodes are others; sources without a pool of their own stay."""
         return self
 
+    @property
+    def drawn_as(self) -> ItemSource:
+        """The source that tells how its items are drawn: itself, or of a file another one with the same items."""
+        return self
+
     @abstractmethod
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
