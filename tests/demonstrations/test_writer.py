@@ -87,6 +87,53 @@ def test_it_says_what_lerobot_asks_for(written: Path) -> None:
     assert json.loads(tasks.schema.metadata[b"pandas"])["index_columns"] == ["task"]
 
 
+WORDS = ("min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99")
+"""Of LeRobot's `compute_stats.py`, of each feature and of each column that every dataset has."""
+
+
+def test_episodes_have_the_columns_that_lerobot_appends_to(written: Path) -> None:
+    """lerobot 0.4.4 appended to such a dataset and read it again; `datasets` wants the same columns in every file."""
+    table = pq.read_table(written / "meta/episodes/chunk-000/file-000.parquet")
+    features = json.loads((written / "meta/info.json").read_text())["features"]
+    place = {"chunk_index", "file_index"}
+    columns = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index"}
+    columns |= {f"{of}/{name}" for of in ("data", "meta/episodes") for name in place}
+    columns |= {f"videos/observation.images.main/{n}" for n in (*place, "from_timestamp", "to_timestamp")}
+    assert set(table.column_names) == columns | {f"stats/{name}/{word}" for name in features for word in WORDS}
+    kinds = {
+        name: str(table.schema.field(f"stats/{name}").type).replace("item", "element")
+        for name in ("action/min", "next.done/max", "choice/min", "choice/mean", "action/count", "timestamp/q50")
+    }
+    assert kinds == {
+        "action/min": "list<element: double>", "next.done/max": "list<element: bool>",
+        "choice/min": "list<element: int64>", "choice/mean": "list<element: double>",
+        "action/count": "list<element: int64>", "timestamp/q50": "list<element: double>",
+    }  # fmt: skip
+    second = table.to_pylist()[1]
+    actions = drawn.actions(1, 9)[:4]
+    for word, wanted in (
+        ("mean", actions.mean(0)),
+        ("std", actions.std(0)),
+        ("q10", np.quantile(actions, 0.1, axis=0)),
+    ):
+        np.testing.assert_allclose(second[f"stats/action/{word}"], wanted, atol=1e-6)
+    assert second["stats/index/max"] == [6]
+    assert second["stats/observation.state/min"] == [1.0] * 3, "of the last axis, as LeRobot's are"
+    assert np.shape(second["stats/observation.images.main/q99"]) == (3, 1, 1)
+    assert second["stats/observation.images.main/count"] == [4]
+
+
+def test_statistics_of_a_dataset_are_lerobots_of_its_episodes(written: Path) -> None:
+    """Ends, mean and deviation are those of all rows; quantiles are means over episodes, as in `aggregate_stats`."""
+    found = json.loads((written / "meta/stats.json").read_text())
+    choices = np.array([7 * i for length in LENGTHS for i in range(length)])
+    assert [found["choice"][word] for word in ("min", "max", "count")] == [[0], [28], [12]]
+    np.testing.assert_allclose([found["choice"]["mean"][0], found["choice"]["std"][0]], [choices.mean(), choices.std()])
+    halves = [np.quantile(7 * np.arange(length), 0.5) for length in LENGTHS]
+    np.testing.assert_allclose(found["choice"]["q50"], [np.average(halves, weights=LENGTHS)])
+    assert found["index"]["max"] == [11]
+
+
 def test_an_episode_that_is_not_ended_is_left_out(tmp_path: Path) -> None:
     features = {"action": ("float32", (2,))}
     with LeRobotWriter(tmp_path / "a", 10, features, (32, 48), frames_per_file=2) as writer:
@@ -97,6 +144,8 @@ def test_an_episode_that_is_not_ended_is_left_out(tmp_path: Path) -> None:
     store = load_demonstrations(tmp_path / "a", device="cpu")
     assert store.lengths == [2, 2]
     assert len(list((tmp_path / "a").rglob("*.mp4"))) == 2
+    assert store.stats["action"]["max"].tolist() == [0, 3], "nor do statistics count it"
+    assert store.stats["observation.images.main"]["count"].tolist() == [4]
 
 
 def written_until_an_error(folder: Path) -> None:

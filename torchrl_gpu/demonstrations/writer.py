@@ -28,7 +28,11 @@ _TASKS_INDEX = {  # LeRobot reads tasks with pandas, and looks for them in the i
         for name, kind, numpy in (("task_index", "int64", "int64"), ("task", "unicode", "object"))
     ],
 }
+_QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 _WHERE = "LeRobotWriter"
+
+Stats = dict[str, dict[str, np.ndarray]]
+"""Statistics by feature and by name."""
 
 
 class LeRobotWriter:
@@ -76,9 +80,10 @@ class LeRobotWriter:
         self._file = 0  # number of the files that are being written
         self._rows: list[dict[str, Any]] = []  # of the file
         self._running: list[dict[str, Any]] = []  # of the episode
+        self._pixels: list[np.ndarray] = []  # of the episode: some of each picture, (n, 3) uint8
         self._episodes: list[dict[str, Any]] = []
         self._total, self._container, self._stream = 0, None, None  # type: int, Any, Any
-        self._moments = {name: _Moments() for name in (*self.features, camera)}
+        self._stats: Stats = {}
 
     def add(self, picture: np.ndarray, row: Mapping[str, Any]) -> None:
         """A frame (H, W, 3) uint8 RGB, and what belongs to it by the names of the features."""
@@ -91,8 +96,7 @@ class LeRobotWriter:
             if value.shape != shape:
                 arguments.refuse(_WHERE, name, f"of shape {shape}", value)
             values[name] = value
-            self._moments[name].add(value[None])
-        self._moments[self.camera].add(picture.reshape(-1, 3)[:: max(1, picture.size // 3000)] / 255.0)
+        self._pixels.append(picture.reshape(-1, 3)[:: max(1, picture.size // 3000)].copy())
         if self._container is None:
             self._open()
         frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
@@ -106,8 +110,13 @@ class LeRobotWriter:
             raise ValueError(f"{_WHERE}: want a frame or more in every episode; got none")
         number = len(self._episodes)
         for i, values in enumerate(self._running):
-            indices = (i / self.fps, i, number, self._total + i, 0)
+            indices = (np.float32(i / self.fps), i, number, self._total + i, 0)
             self._rows.append(values | dict(zip(INDICES, indices, strict=True)))
+        columns = (*self.features, *INDICES)
+        stats = {name: episode_stats(np.stack([row[name] for row in self._rows[begin:]])) for name in columns}
+        pixels = episode_stats(np.stack(self._pixels) / 255.0)
+        stats[self.camera] = {w: value if w == "count" else value.reshape(3, 1, 1) for w, value in pixels.items()}
+        self._stats = joined_stats(self._stats, stats)
         place = {"chunk_index": self._file // _CHUNKS_SIZE, "file_index": self._file % _CHUNKS_SIZE}
         self._episodes.append(
             {"episode_index": number, "tasks": [self.task], "length": length}
@@ -116,17 +125,16 @@ class LeRobotWriter:
             | {f"videos/{self.camera}/{name}": value for name, value in place.items()}
             | {f"videos/{self.camera}/from_timestamp": begin / self.fps}
             | {f"videos/{self.camera}/to_timestamp": (begin + length) / self.fps}
+            | {f"stats/{name}/{word}": value.tolist() for name, each in stats.items() for word, value in each.items()}
             | {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
         )
         self._total += length
-        self._running = []
+        self._running, self._pixels = [], []
         if len(self._rows) >= self.frames_per_file:
             self._finish_file()
 
     def close(self) -> None:
         """Writes what is left, and gives the folder its name; an episode that was not ended is left out."""
-        if self._running:  # its frames are in the video, behind those of the last episode, where nobody looks
-            self._running = []
         if not self._episodes:
             self._discard()
             raise ValueError(f"{_WHERE}: want an episode or more; got none")
@@ -139,7 +147,7 @@ class LeRobotWriter:
         tasks = pa.table({"task_index": pa.array([0], pa.int64()), "task": [self.task]})
         tasks = tasks.replace_schema_metadata({"pandas": json.dumps(_TASKS_INDEX)})
         pq.write_table(tasks, self._part / "meta" / "tasks.parquet")
-        stats = {name: moments.stats(picture=name == self.camera) for name, moments in self._moments.items()}
+        stats = {name: {word: v.tolist() for word, v in each.items()} for name, each in self._stats.items()}
         _write_json(self._part / "meta" / "stats.json", stats)
         _write_json(self._part / INFO, self._info())
         os.replace(self._part, self.folder)
@@ -230,26 +238,36 @@ class LeRobotWriter:
         }
 
 
-class _Moments:
-    """Least, largest, mean and deviation of what is added, row by row."""
+def episode_stats(rows: np.ndarray) -> dict[str, np.ndarray]:
+    """Statistics of a feature over the rows (L, …) of an episode, by LeRobot's names (`compute_stats.py`).
 
-    def __init__(self) -> None:
-        self.count, self.sum, self.squares = 0, 0.0, 0.0  # type: int, Any, Any
-        self.least, self.most = np.inf, -np.inf  # type: Any, Any
+    As there, one for each place of the last axis; the axes between count as rows.
+    """
+    length = len(rows)
+    rows = rows[:, None] if rows.ndim == 1 else rows.reshape(-1, rows.shape[-1])
+    real = rows.astype(np.float64)
+    found = {"min": rows.min(0), "max": rows.max(0), "mean": real.mean(0), "std": real.std(0)}
+    found["count"] = np.array([length])
+    return found | dict(zip(_QUANTILES, np.quantile(real, list(_QUANTILES.values()), axis=0), strict=True))
 
-    def add(self, rows: np.ndarray) -> None:
-        rows = rows.astype(np.float64)
-        self.count += len(rows)
-        self.sum, self.squares = self.sum + rows.sum(0), self.squares + (rows**2).sum(0)
-        self.least, self.most = np.minimum(self.least, rows.min(0)), np.maximum(self.most, rows.max(0))
 
-    def stats(self, picture: bool) -> dict[str, Any]:
-        """By LeRobot's names; those of pictures are of the shape (3, 1, 1), in shares of 255."""
-        mean = self.sum / self.count
-        deviation = np.sqrt(np.maximum(self.squares / self.count - mean**2, 0))
-        found = {"min": self.least, "max": self.most, "mean": mean, "std": deviation}
-        listed = {name: (value.reshape(3, 1, 1) if picture else value).tolist() for name, value in found.items()}
-        return listed | {"count": [self.count]}
+def joined_stats(before: Stats, new: Stats) -> Stats:
+    """Statistics of all episodes, out of those of the earlier ones and of the last, as LeRobot's `aggregate_stats`.
+
+    Least, largest, mean and deviation are exact; quantiles are means of the episodes' quantiles.
+    """
+    if not before:
+        return new
+    out: Stats = {}
+    for name, b in new.items():
+        a = before[name]
+        count = a["count"] + b["count"]
+        share = b["count"][0] / count[0]
+        mixed = {word: a[word] * (1 - share) + b[word] * share for word in ("mean", *_QUANTILES)}
+        variance = sum(w * (s["std"] ** 2 + (s["mean"] - mixed["mean"]) ** 2) for w, s in ((1 - share, a), (share, b)))
+        ends = {"min": np.minimum(a["min"], b["min"]), "max": np.maximum(a["max"], b["max"])}
+        out[name] = ends | mixed | {"std": np.sqrt(variance), "count": count}
+    return out
 
 
 def _write_json(path: Path, value: Any) -> None:
