@@ -54,6 +54,15 @@ def test_every_format_holds_the_same(name: str, tmp_path: Path) -> None:
     assert shape.mesh[0].max(0) == pytest.approx([0.3, 0.1, 0.3], abs=1e-7)
 
 
+@pytest.mark.parametrize("name", ["a.stl", "a.ply", "a.glb", "a.obj"])
+def test_boxes_stacked_exactly_hold_their_sum_in_every_format(name: str, tmp_path: Path) -> None:
+    stack = trimesh.util.concatenate([box((1, 1, 1)), box((1, 1, 1), (0, 0, 1))])
+    stack.merge_vertices()  # also where a format would keep the parts apart
+    stack.export(tmp_path / name)
+    shape = MeshShape.of(name, read_groups(tmp_path / name, "m"))
+    assert (len(shape.parts), shape.volume) == (2, pytest.approx(2))
+
+
 def test_text_stl(tmp_path: Path) -> None:
     (tmp_path / "a.stl").write_text(box((1, 1, 1)).export(file_type="stl_ascii"))
     ((_, faces),) = read_groups(tmp_path / "a.stl", "m")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy.spatial import ConvexHull
@@ -88,6 +90,92 @@ def test_a_hollow_is_left_out() -> None:
 def test_a_part_inside_out_beside_others_is_no_hollow() -> None:
     shape = shape_of(arrays(box((3, 3, 3))), flipped(arrays(box((1, 1, 1), (5, 0, 0)))))
     assert shape.volume == pytest.approx(28, rel=1e-3)
+
+
+# -- parts that touch -------------------------------------------------------------------------------------------------
+
+
+def together(*meshes: Trimesh | Mesh) -> Mesh:
+    """As an STL has them: one group, each face with three vertices of its own."""
+    parts = [exploded(mesh) if isinstance(mesh, Trimesh) else mesh for mesh in meshes]
+    starts = np.cumsum([0] + [len(vertices) for vertices, _ in parts])
+    faces = [faces + start for (_, faces), start in zip(parts, starts, strict=False)]
+    return np.concatenate([vertices for vertices, _ in parts]), np.concatenate(faces)
+
+
+def mirrored(made: Trimesh) -> Mesh:
+    """The same box with the other diagonals."""
+    vertices, faces = exploded(made)
+    vertices = vertices * [-1, 1, 1] + [vertices[:, 0].min() + vertices[:, 0].max(), 0, 0]
+    return vertices, faces[:, ::-1]
+
+
+def cubes(*places: tuple[int, int, int]) -> list[Trimesh]:
+    return [box((1, 1, 1), place) for place in places]
+
+
+def raised(made: Trimesh, by: float) -> Trimesh:
+    return made.copy().apply_translation([0, 0, by])
+
+
+CAN = creation.cylinder(1, 1, sections=32)
+TOUCHING: dict[str, tuple[Mesh, int, float]] = {
+    "faces across x": (together(*cubes((0, 0, 0), (1, 0, 0))), 2, 2),
+    "faces across y": (together(*cubes((0, 0, 0), (0, 1, 0))), 2, 2),
+    "faces across z": (together(*cubes((0, 0, 0), (0, 0, 1))), 2, 2),
+    "faces of other diagonals": (together(box((1, 1, 1)), mirrored(box((1, 1, 1), (0, 0, 1)))), 2, 2),
+    "faces of other boxes": (together(box((1, 1, 1)), box((1, 1, 2), (0, 0, 1)), box((1, 1, 3), (0, 0, 3))), 3, 6),
+    "an edge": (together(*cubes((0, 0, 0), (1, 1, 0))), 2, 2),
+    "a vertex": (together(*cubes((0, 0, 0), (1, 1, 1))), 2, 2),
+    "cans": (together(CAN, raised(CAN, 1)), 2, 2 * CAN.volume),
+    "a column": (together(*cubes(*((0, 0, z) for z in range(40)))), 40, 40),
+    "a block": (together(*cubes(*itertools.product(range(3), repeat=3))), 27, 27),
+    "every other cube of a block": (
+        together(*cubes(*(place for place in itertools.product(range(3), repeat=3) if sum(place) % 2 == 0))),
+        14,
+        14,
+    ),
+    "a part within a part": (together(box((3, 3, 3)), box((1, 1, 1), (1, 1, 1))), 2, 27),
+    "a hollow that is filled": (
+        together(box((3, 3, 3)), flipped(exploded(box((1, 1, 1), (1, 1, 1)))), box((1, 1, 1), (1, 1, 1))),
+        3,
+        27,
+    ),
+    "a part in a hollow": (
+        together(box((5, 5, 5)), flipped(exploded(box((3, 3, 3), (1, 1, 1)))), box((1, 1, 1), (2, 2, 2))),
+        3,
+        99,
+    ),
+    "parts through each other with an edge in common": (together(box((2, 2, 1)), box((1, 1, 1))), 2, 4),
+    "one part twice": (together(*cubes((0, 0, 0), (0, 0, 0))), 2, 1),
+    "both sides of every face": (together(box((1, 1, 1)), flipped(exploded(box((1, 1, 1))))), 2, 1),
+    "one of them inside out, with vertices of its own": (
+        together(arrays(box((1, 1, 1))), flipped(arrays(box((1, 1, 1), (0, 0, 1))))),
+        2,
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TOUCHING)
+def test_closed_parts_may_touch(kind: str) -> None:
+    mesh, number, volume = TOUCHING[kind]
+    shape = shape_of(mesh)
+    assert len(shape.parts) == number
+    assert shape.volume == pytest.approx(volume, rel=1e-5)
+    assert all(Trimesh(*part, process=False).is_watertight for part in shape.parts)
+
+
+def test_parts_that_lie_apart_are_summed_exactly() -> None:
+    shape = shape_of(together(*cubes(*((2 * k, 0, 0) for k in range(500)))))
+    assert shape.volume == pytest.approx(500, rel=1e-12)
+    assert shape.centre == pytest.approx([499.5, 0.5, 0.5])
+
+
+def test_an_open_part_that_touches_a_closed_one_is_open() -> None:
+    vertices, faces = exploded(box((1, 1, 1), (0, 0, 1)))
+    with pytest.raises(ValueError, match="want a closed surface, or closed parts; got 3 open edges"):
+        shape_of(together(box((1, 1, 1)), (vertices, faces[:-1])))
 
 
 # -- pieces -----------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def _turned(sizes: np.ndarray, bin_: Bin, orientations: str | float) -> np.ndarr
 
 def _inside(turned: np.ndarray, bin_: Bin) -> np.ndarray:
     cells = np.array([*bin_.cells, bin_.size[2] / bin_.cell[0]])
-    return (turned <= cells + 1e-6).all(-1).any(-1)
+    return np.asarray((turned <= cells + 1e-6).all(-1).any(-1))
 
 
 def whole_cells(sizes: np.ndarray, unit: str, bin_: Bin) -> np.ndarray:

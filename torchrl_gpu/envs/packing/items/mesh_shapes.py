@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 from scipy.sparse import coo_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components
+from scipy.sparse.csgraph import connected_components
 from scipy.spatial import ConvexHull, QhullError
 
 from torchrl_gpu.envs.packing.items.columns import union, voxelised
@@ -18,6 +18,8 @@ from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.items.voxels import boxes_of, corners_of
 
 _MERGE = 1e-6  # of the longest side: vertices closer than this are one
+_SAME_ANGLE = 1e-4  # radians between faces that lie on each other
+_MOST_PAIRS = 20_000_000  # of parts that are compared
 _VOXELS = 32, 96  # along the longest side of what is cut into boxes, fewest and most
 _CONVEX = 0.97  # a part that fills so much of its convex hull is taken for it
 
@@ -48,6 +50,10 @@ class MeshShape:
         parts = _oriented(_closed_parts(groups))
         if len(parts) == 1:
             volume, centre = _moments(parts[0])
+        elif _lie_apart(parts):
+            moments = [_moments(part) for part in parts]
+            volume = sum(each for each, _ in moments)
+            centre = sum(each * at for each, at in moments) / volume if volume else moments[0][1]
         else:
             volume, centre = union(np.concatenate([vertices[faces] for vertices, faces in parts]))
         size = np.ptp(np.concatenate([vertices for vertices, _ in parts]), 0)
@@ -100,17 +106,22 @@ def _closed_parts(groups: Sequence[Mesh]) -> list[Mesh]:
     for vertices, faces in groups:
         _check_numbers(vertices, faces)
     longest = np.ptp(np.concatenate([vertices[faces].reshape(-1, 3) for vertices, faces in groups]), 0).max()
-    parts = [part for group in groups for part in _split(_merged(group, longest))]
-    if len(groups) > 1 and any(_open_edges(faces) for _, faces in parts):
+    parts, still_open = _split_all(groups, longest)
+    if len(groups) > 1 and still_open:
         starts = np.cumsum([0] + [len(vertices) for vertices, _ in groups])
         whole = np.concatenate([f + start for (_, f), start in zip(groups, starts, strict=False)])
-        parts = _split(_merged((np.concatenate([v for v, _ in groups]), whole), longest))
+        parts, still_open = _split_all([(np.concatenate([v for v, _ in groups]), whole)], longest)
     if not parts:
         raise ValueError("want triangles with area; got none")
-    still_open = sum(_open_edges(faces) for _, faces in parts)
     if still_open:
         raise ValueError(f"want a closed surface, or closed parts; got {still_open} open edges")
     return parts
+
+
+def _split_all(groups: Sequence[Mesh], longest: float) -> tuple[list[Mesh], int]:
+    """Parts of each group, and their open edges."""
+    found = [_split(group, longest) for group in groups]
+    return [part for parts, _ in found for part in parts], sum(number for _, number in found)
 
 
 def _check_numbers(vertices: np.ndarray, faces: np.ndarray) -> None:
@@ -127,26 +138,64 @@ def _merged(mesh: Mesh, longest: float) -> Mesh:
     used, faces = np.unique(faces, return_inverse=True)
     vertices = vertices[used]
     rounded = np.round((vertices - vertices.min(0)) / (_MERGE * max(longest, 1e-300)))
-    _, first, index = np.unique(rounded, axis=0, return_index=True, return_inverse=True)
-    faces = index.reshape(-1)[faces.reshape(-1, 3)]
+    order = np.lexsort(rounded.T[::-1])
+    fresh = np.r_[True, (np.diff(rounded[order], axis=0) != 0).any(1)]
+    first, index = order[fresh], np.empty(len(order), dtype=np.int64)
+    index[order] = np.cumsum(fresh) - 1
+    faces = index[faces.reshape(-1, 3)]
     a, b, c = faces.T
     return vertices[first], faces[(a != b) & (b != c) & (c != a)]
 
 
-def _split(mesh: Mesh) -> list[Mesh]:
-    """Parts that hang together by edges of two faces, their faces turned to agree."""
-    vertices, faces = mesh
+def _split(mesh: Mesh, longest: float) -> tuple[list[Mesh], int]:
+    """Parts that hang together by edges of two faces, their faces turned to agree, and how many edges are open.
+
+    Where some are, parts may touch along edges or faces. Then they are what hangs together by vertices that the file
+    itself has made one, or else their faces are told apart by their winding.
+    """
+    vertices, faces = _merged(mesh, longest)
     if not len(faces):
-        return []
+        return [], 0
+    pairs, label, turned = _patches(faces)
+    if not _open_edges(_turn(faces, turned), label):
+        return _parts(vertices, _turn(faces, turned), label), 0
+    _, own, own_turned = _patches(mesh[1])
+    apart = _turn(mesh[1], own_turned)
+    if not _open_edges(apart, own):
+        return _parts(mesh[0], apart, own), 0
+    # Whatever most faces of a part had before they were turned is taken for its winding.
+    mostly = np.bincount(label, turned) > 0.5 * np.bincount(label)
+    faces = _turn(faces, turned ^ mostly[label])
+    label = _components(len(faces), np.concatenate([pairs, _touching(vertices, faces)]))
+    return _parts(vertices, faces, label), _open_edges(faces, label)
+
+
+def _patches(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs (E, 2) of faces that alone share an edge, what hangs together by them, and which faces of it to turn."""
     pairs, disagree = _neighbours(faces)
-    graph = coo_array((np.ones(len(pairs)), pairs.T), (len(faces), len(faces))).tocsr()
-    count, label = connected_components(graph, directed=False)
-    faces = np.where(_turned(graph, label, pairs, disagree)[:, None], faces[:, ::-1], faces)
-    parts = []
-    for part in range(count):
-        used, own = np.unique(faces[label == part], return_inverse=True)
-        parts.append((vertices[used], own.reshape(-1, 3)))
-    return parts
+    label = _components(len(faces), pairs)
+    return pairs, label, _turned(label, pairs, disagree)
+
+
+def _turn(faces: np.ndarray, turned: np.ndarray) -> np.ndarray:
+    return np.where(turned[:, None], faces[:, ::-1], faces)
+
+
+def _components(number: int, pairs: np.ndarray) -> np.ndarray:
+    """Labels (F,) of what hangs together by pairs (E, 2)."""
+    graph = coo_array((np.ones(len(pairs)), pairs.T), (number, number))
+    return connected_components(graph, directed=False)[1]
+
+
+def _parts(vertices: np.ndarray, faces: np.ndarray, label: np.ndarray) -> list[Mesh]:
+    """A mesh for each label of faces (F,), with the vertices that it uses."""
+    order = np.argsort(label, kind="stable")
+    used, index = np.unique(label[order, None] * len(vertices) + faces[order], return_inverse=True)
+    starts = np.searchsorted(used, np.arange(label.max() + 2) * len(vertices))  # of vertices of each part
+    ends = np.cumsum(np.bincount(label))
+    own = index.reshape(-1, 3) - starts[label[order], None]
+    pairs = zip(np.split(vertices[used % len(vertices)], starts[1:-1]), np.split(own, ends[:-1]), strict=True)
+    return list(pairs)
 
 
 def _directed(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -155,35 +204,102 @@ def _directed(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.sort(edges, 1), edges[:, 0] < edges[:, 1]
 
 
-def _neighbours(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs (E, 2) of faces that alone share an edge, and whether one must be turned for the two to agree."""
+def _by_edge(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Sides of faces, those along the same edge beside each other.
+
+    Returns:
+        Edges (3F, 2), whether each runs upward, its number 3 · face + side, and where each edge begins and the end.
+    """
     edges, upward = _directed(faces)
     order = np.lexsort(edges.T)
-    edges, upward, face = edges[order], upward[order], order // 3
-    starts = np.flatnonzero(np.r_[True, (edges[1:] != edges[:-1]).any(1)])
-    twice = starts[np.diff(np.r_[starts, len(edges)]) == 2]
-    return np.stack([face[twice], face[twice + 1]], 1), upward[twice] == upward[twice + 1]
+    edges = edges[order]
+    starts = np.flatnonzero(np.r_[True, (edges[1:] != edges[:-1]).any(1), True])
+    return edges, upward[order], order, starts
 
 
-def _turned(graph: coo_array, label: np.ndarray, pairs: np.ndarray, disagree: np.ndarray) -> np.ndarray:
+def _neighbours(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs (E, 2) of faces that alone share an edge, and whether one must be turned for the two to agree."""
+    _, upward, side, starts = _by_edge(faces)
+    twice = starts[:-1][np.diff(starts) == 2]
+    return np.stack([side[twice] // 3, side[twice + 1] // 3], 1), upward[twice] == upward[twice + 1]
+
+
+def _turned(label: np.ndarray, pairs: np.ndarray, disagree: np.ndarray) -> np.ndarray:
     """Which faces to turn, (F,) bool, so that all of a part agree with its first face."""
-    turned = np.zeros(len(label), dtype=bool)
     if not disagree.any():
-        return turned
-    differ = {(int(a), int(b)): bool(d) for (a, b), d in zip(pairs, disagree, strict=True)}
-    for root in np.unique(label, return_index=True)[1]:
-        order, before = breadth_first_order(graph, root, directed=False)
-        for face in order[1:]:
-            pair = (int(before[face]), int(face))
-            turned[face] = turned[pair[0]] ^ differ.get(pair, differ.get(pair[::-1], False))
-    return turned
+        return np.zeros(len(label), dtype=bool)
+    # Each face twice, as it is and turned: pairs that agree hang together alike, the others crosswise.
+    number, (a, b) = len(label), pairs.T
+    crossed = number * disagree
+    twice = _components(
+        2 * number, np.concatenate([np.stack([a, b + crossed], 1), np.stack([a + number, b + number - crossed], 1)])
+    )
+    first = np.unique(label, return_index=True)[1][label]
+    return (twice[:number] != twice[first]) & (twice[:number] == twice[first + number])
 
 
-def _open_edges(faces: np.ndarray) -> int:
-    """Edges that faces pass in one direction more often than in the other."""
+def _touching(vertices: np.ndarray, faces: np.ndarray) -> np.ndarray:
+    """Pairs (E, 2) of faces with material between them, along edges of more than two faces.
+
+    Going about such an edge, one enters the material through a face and leaves it through another. Where one leaves and
+    enters at once, as between boxes that are stacked, one leaves first. Edges that are passed in one direction more
+    often than in the other have none.
+    """
+    edges, leaves, side, starts = _by_edge(faces)  # a face that runs upward along its edge has its inside behind it
+    number = np.diff(starts)
+    balance = np.add.reduceat(np.where(leaves, 1, -1), starts[:-1])
+    chosen = np.repeat((number > 2) & (balance == 0), number)
+    if not chosen.any():
+        return np.zeros((0, 2), dtype=np.int64)
+    edge = np.repeat(np.arange(len(number)), number)[chosen]
+    edges, leaves, side = edges[chosen], leaves[chosen], side[chosen]
+    angle = _angles(vertices, faces, edges, side, edge)
+    order = np.lexsort((angle, edge))
+    apart = np.diff(edge[order]) | (np.diff(angle[order]) > _SAME_ANGLE)
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.cumsum(np.r_[0, apart.astype(bool)])
+    face = side // 3
+    order = np.lexsort((np.where(leaves, -face, face), ~leaves, place))  # of copies the last one is left first
+    edge, leaves, face = edge[order], leaves[order], face[order]
+    within = np.cumsum(np.where(leaves, -1, 1))
+    depth = np.where(leaves, within + 1, within)  # which sums to nothing over an edge
+    order = np.lexsort((depth, edge))  # at one depth one enters and leaves in turn
+    edge, leaves, face, depth = edge[order], leaves[order], face[order], depth[order]
+    starts = np.flatnonzero(np.r_[True, (np.diff(edge) != 0) | (np.diff(depth) != 0)])
+    after = np.arange(1, len(face) + 1)
+    after[np.r_[starts[1:], len(face)] - 1] = starts
+    return np.stack([face[~leaves], face[after[~leaves]]], 1)
+
+
+def _angles(
+    vertices: np.ndarray, faces: np.ndarray, edges: np.ndarray, side: np.ndarray, edge: np.ndarray
+) -> np.ndarray:
+    """Angles of faces about an edge from the first face of that edge, from 0 to 2π.
+
+    Args:
+        vertices, faces: Of the mesh.
+        edges: (S, 2), vertices.
+        side: (S,), 3 · face + side, of those along the same edge beside each other.
+        edge: (S,), number of the edge.
+    """
+    low, third = vertices[edges[:, 0]], vertices[faces[side // 3, (side + 2) % 3]]
+    along = vertices[edges[:, 1]] - low
+    along /= np.linalg.norm(along, axis=1)[:, None]
+    out = third - low
+    out -= (out * along).sum(1)[:, None] * along
+    first = out[np.unique(edge, return_index=True)[1]].repeat(np.unique(edge, return_counts=True)[1], 0)
+    angle = np.arctan2((np.cross(first, out) * along).sum(1), (first * out).sum(1)) % (2 * np.pi)
+    return np.where(angle > 2 * np.pi - _SAME_ANGLE, 0.0, angle)
+
+
+def _open_edges(faces: np.ndarray, label: np.ndarray) -> int:
+    """Edges that faces of a label (F,) pass in one direction more often than in the other."""
     edges, upward = _directed(faces)
-    _, index = np.unique(edges, axis=0, return_inverse=True)
-    return int((np.bincount(index.reshape(-1), np.where(upward, 1, -1)) != 0).sum())
+    part = np.repeat(label, 3)
+    order = np.lexsort((*edges.T, part))
+    key = np.c_[part, edges][order]
+    starts = np.flatnonzero(np.r_[True, (key[1:] != key[:-1]).any(1)])
+    return int((np.add.reduceat(np.where(upward[order], 1, -1), starts) != 0).sum())
 
 
 def _oriented(parts: list[Mesh]) -> list[Mesh]:
@@ -191,13 +307,36 @@ def _oriented(parts: list[Mesh]) -> list[Mesh]:
     volumes = [_moments(part)[0] for part in parts]
     if sum(volumes) < 0:
         parts, volumes = [_flipped(part) for part in parts], [-volume for volume in volumes]
-    bounds = [(vertices.min(0), vertices.max(0)) for vertices, _ in parts]
-    outer = [bound for bound, volume in zip(bounds, volumes, strict=True) if volume > 0]
+    low, high = _bounds(parts)
+    outer = np.array(volumes) > 0
     found = []
-    for part, volume, (low, high) in zip(parts, volumes, bounds, strict=True):
-        hollow = any((a < low).all() and (high < b).all() for a, b in outer)
+    for i, (part, volume) in enumerate(zip(parts, volumes, strict=True)):
+        hollow = volume < 0 and bool(((low[outer] < low[i]) & (high[i] < high[outer])).all(1).any())
         found.append(_flipped(part) if volume < 0 and not hollow else part)
     return found
+
+
+def _bounds(parts: Sequence[Mesh]) -> tuple[np.ndarray, np.ndarray]:
+    """Least and largest coordinates of parts, (M, 3) each."""
+    return np.array([vertices.min(0) for vertices, _ in parts]), np.array([vertices.max(0) for vertices, _ in parts])
+
+
+def _lie_apart(parts: Sequence[Mesh]) -> bool:
+    """Whether no two parts have bounds that overlap; false where there are too many to look."""
+    low, high = _bounds(parts)
+    room = _MERGE * (high.max(0) - low.min(0)).max()
+    axes = []
+    for axis in range(3):
+        order = np.argsort(low[:, axis], kind="stable")
+        last = np.searchsorted(low[order, axis], high[order, axis] - room)  # those behind begin where a part has ended
+        axes.append((np.maximum(last - np.arange(len(order)) - 1, 0), order))
+    number, order = min(axes, key=lambda each: each[0].sum())
+    if number.sum() > _MOST_PAIRS:
+        return False
+    one = np.repeat(np.arange(len(order)), number)
+    other = np.arange(len(one)) - np.repeat(np.cumsum(number) - number, number) + one + 1
+    one, other = order[one], order[other]
+    return not ((low[one] < high[other] - room) & (low[other] < high[one] - room)).all(1).any()
 
 
 def _flipped(part: Mesh) -> Mesh:
