@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -137,30 +140,305 @@ def test_steps_and_restarts_read_nothing_back() -> None:
             _, shown = env.step_and_maybe_reset(shown.set("action", torch.ones(4, dtype=torch.int64)))
 
 
+class Glider(Walk):
+    """Actions are strides."""
+
+    def __init__(self, num_envs: int = 4) -> None:
+        EpisodicEnv.__init__(
+            self,
+            num_envs,
+            observations={"place": Unbounded(())},
+            action=Bounded(-1.0, 1.0, (2,)),
+            device="cpu",
+            seed=1,
+        )
+
+    def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
+        place = state["place"] + action.sum(-1)
+        return Advanced({"place": place}, place, place > 1)
+
+
 def test_continuous_actions() -> None:
-    class Glide(Walk):
-        """Actions are strides."""
-
-        def __init__(self, num_envs: int = 4) -> None:
-            EpisodicEnv.__init__(
-                self,
-                num_envs,
-                observations={"place": Unbounded(())},
-                action=Bounded(-1.0, 1.0, (2,)),
-                device="cpu",
-                seed=1,
-            )
-
-        def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
-            place = state["place"] + action.sum(-1)
-            return Advanced({"place": place}, place, place > 1)
-
-    env = Glide()
+    env = Glider()
     check_env_specs(env)
-    with pytest.raises(ValueError, match=r"Glide.step: action must be real numbers of shape \(4, 2\)"):
+    with pytest.raises(ValueError, match=r"Glider.step: action must be real numbers of shape \(4, 2\)"):
         env.step(TensorDict({"action": torch.zeros(4, 3)}, [4]))
 
 
 def test_what_cannot_be_a_limit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Walk: max_steps must be .*; got 0"):
         Walk(max_steps=0)
+
+
+# -- what a subclass gives, held against what it declared --------------------------------------------------------------
+
+
+class PointEnv(EpisodicEnv):
+    """Gives what the test puts in the place of what is right; `speed` is kept beside the observed place."""
+
+    begun: Any = ...
+    instead: Mapping[str, Any] = {}
+
+    def __init__(self, num_envs: int = 64) -> None:
+        super().__init__(
+            num_envs,
+            observations={"place": Unbounded((2,))},
+            action=Categorical(4),
+            outcomes={"arrived": Binary(1, (1,), dtype=torch.bool), "far": Unbounded(())},
+            device="cpu",
+            seed=0,
+        )
+        self.start = torch.zeros(num_envs, 2)  # `begin` may use what the constructor makes after the base class's
+
+    def begin(self) -> dict[str, Tensor]:
+        state = {"place": self.start, "speed": self.start[:, 0]}
+        return state if self.begun is ... else self.begun
+
+    def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
+        n = self.num_envs
+        outcomes = {"arrived": torch.zeros(n, dtype=torch.bool), "far": torch.zeros(n)}
+        right = {"state": state, "reward": torch.zeros(n), "terminated": outcomes["arrived"], "outcomes": outcomes}
+        changed = {name: right[name] | each if isinstance(each, dict) else each for name, each in self.instead.items()}
+        return Advanced(**right | changed)  # type: ignore[arg-type]
+
+
+def only(**entries: Any) -> Mapping[str, Any]:
+    """A mapping that stands for itself: none of what is right is added."""
+    return MappingProxyType(entries)
+
+
+PLACE, SPEED, FLAG = torch.zeros(64, 2), torch.zeros(64), torch.zeros(64, dtype=torch.bool)
+ADVANCED: list[tuple[dict[str, Any], str]] = [
+    ({"reward": torch.zeros(64, 3)}, "want reward (64,); got (64, 3)"),
+    ({"reward": torch.zeros(())}, "want reward (64,); got ()"),
+    ({"reward": torch.zeros(63)}, "want reward (64,); got (63,)"),
+    ({"reward": torch.zeros(64, 64)}, "want reward (64,); got (64, 64)"),
+    ({"reward": torch.zeros(64, 1, 1)}, "want reward (64,); got (64, 1, 1)"),
+    ({"reward": torch.zeros(64, dtype=torch.int64)}, "want reward float32; got int64"),
+    ({"reward": torch.zeros(64, 1, dtype=torch.float64)}, "want reward float32; got float64"),
+    ({"reward": FLAG}, "want reward float32; got bool"),
+    ({"reward": torch.zeros(64, device="meta")}, "want reward on cpu; got meta"),
+    ({"reward": 1.0}, "want reward as a tensor (64,); got 1.0"),
+    ({"reward": [0.0] * 2}, "want reward as a tensor (64,); got [0.0, 0.0]"),
+    ({"reward": None}, "want reward as a tensor (64,); got none"),
+    ({"terminated": SPEED}, "want terminated bool; got float32"),
+    ({"terminated": torch.zeros(64, dtype=torch.uint8)}, "want terminated bool; got uint8"),
+    ({"terminated": torch.zeros(64, 2, dtype=torch.bool)}, "want terminated (64,); got (64, 2)"),
+    ({"terminated": False}, "want terminated as a tensor (64,); got False"),
+    ({"terminated": None}, "want terminated as a tensor (64,); got none"),
+    ({"state": only(plac=PLACE, speed=SPEED)}, "want state place, speed; got plac, speed"),
+    ({"state": only(place=PLACE)}, "want state place, speed; got place"),
+    ({"state": {"more": SPEED}}, "want state place, speed; got place, speed, more"),
+    ({"state": only()}, "want state place, speed; got none"),
+    ({"state": None}, "want state place, speed; got None"),
+    ({"state": [1]}, "want state place, speed; got [1]"),
+    ({"state": {"place": torch.zeros(64, 3)}}, "want place (64, 2); got (64, 3)"),
+    ({"state": {"place": torch.zeros(63, 2)}}, "want place (64, 2); got (63, 2)"),
+    ({"state": {"place": PLACE.double()}}, "want place float32; got float64"),
+    ({"state": {"speed": torch.zeros(64, 1)}}, "want speed (64,); got (64, 1)"),
+    ({"state": {"speed": SPEED.long()}}, "want speed float32; got int64"),
+    ({"state": {"speed": 0.5}}, "want speed as a tensor (64,); got 0.5"),
+    ({"outcomes": only(arived=FLAG, far=SPEED)}, "want outcomes arrived, far; got arived, far"),
+    ({"outcomes": only(arrived=FLAG)}, "want outcomes arrived, far; got arrived"),
+    ({"outcomes": {"near": FLAG}}, "want outcomes arrived, far; got arrived, far, near"),
+    ({"outcomes": None}, "want outcomes arrived, far; got None"),
+    ({"outcomes": {"arrived": SPEED}}, "want arrived bool; got float32"),
+    ({"outcomes": {"arrived": torch.zeros(64, 2, dtype=torch.bool)}}, "want arrived (64,); got (64, 2)"),
+    ({"outcomes": {"far": FLAG}}, "want far float32; got bool"),
+    ({"outcomes": {"far": 3}}, "want far as a tensor (64,); got 3"),
+]
+
+
+@pytest.mark.parametrize(("instead", "message"), ADVANCED, ids=[message for _, message in ADVANCED])
+def test_a_mistake_of_advance_is_told_in_one_line(
+    instead: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = PointEnv()
+    env.reset()
+    acted(env, [0] * 64)
+    monkeypatch.setattr(PointEnv, "instead", instead)  # also where the first steps were right
+    with pytest.raises(ValueError, match=rf"^PointEnv\.advance: {re.escape(message)}$"):
+        acted(env, [0] * 64)
+
+
+def test_advance_may_give_columns_but_nothing_other_than_an_advanced(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = PointEnv(3)
+    env.reset()
+    reward, flag = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[True], [False], [False]])
+    outcomes = {"arrived": flag, "far": reward}
+    monkeypatch.setattr(PointEnv, "instead", {"reward": reward, "terminated": flag, "outcomes": outcomes})
+    after = acted(env, [0, 0, 0])
+    for name, value in {"reward": reward, "terminated": flag, "done": flag, **outcomes}.items():
+        assert torch.equal(after[name], value)
+    assert env.metrics()["return"].tolist() == [1.0, 2.0, 3.0]
+    monkeypatch.setattr(PointEnv, "advance", lambda self, state, action: None)
+    with pytest.raises(ValueError, match=r"^PointEnv\.advance: want an Advanced; got None$"):
+        acted(env, [0, 0, 0])
+
+
+BEGUN: list[tuple[Any, str]] = [
+    ({"plac": PLACE}, "want place among the state, to be observed; got plac"),
+    ({}, "want place among the state, to be observed; got none"),
+    (None, "want a dict of tensors by name; got None"),
+    (PLACE, "want a dict of tensors by name; got Tensor of torch.float32 (64, 2)"),
+    ({"place": torch.zeros(64, 3)}, "want place (64, 2); got (64, 3)"),
+    ({"place": torch.zeros(1, 2)}, "want place (64, 2); got (1, 2)"),
+    ({"place": PLACE.double()}, "want place float32; got float64"),
+    ({"place": PLACE.to("meta")}, "want place on cpu; got meta"),
+    ({"place": 0.0}, "want place as a tensor (64, 2); got 0.0"),
+    ({"place": PLACE, "speed": torch.zeros(63)}, "want speed (64,); got (63,)"),
+    ({"place": PLACE, "speed": torch.zeros(())}, "want speed (64,); got ()"),
+    ({"place": PLACE, "speed": 1}, "want speed as a tensor (64,); got 1"),
+    ({"place": PLACE, "speed": None}, "want speed as a tensor (64,); got none"),
+    *(
+        ({"place": PLACE, name: SPEED}, f"want another name in the state; {name} is the environment's own")
+        for name in ("step_count", "episode", "score", "seed")
+    ),
+]
+
+
+@pytest.mark.parametrize(("begun", "message"), BEGUN, ids=[message for _, message in BEGUN])
+def test_a_mistake_of_begin_is_told_when_the_environment_is_made(
+    begun: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PointEnv, "begun", begun)
+    with pytest.raises(ValueError, match=rf"^PointEnv\.begin: {re.escape(message)}$"):
+        PointEnv()
+
+
+@pytest.mark.parametrize(
+    ("begun", "message"),
+    [
+        ({"place": PLACE}, "want state place, speed; got place"),
+        ({"place": PLACE, "speed": SPEED.double()}, "want speed float32; got float64"),
+    ],
+)
+def test_episodes_begin_as_the_first_did(begun: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = PointEnv()
+    monkeypatch.setattr(PointEnv, "begun", begun)
+    with pytest.raises(ValueError, match=rf"^PointEnv\.begin: {re.escape(message)}$"):
+        env.reset()
+
+
+@pytest.mark.parametrize(
+    ("seen", "message"),
+    [
+        ({"plac": PLACE}, "want observations place; got plac"),
+        ({"place": PLACE, "speed": SPEED}, "want observations place; got place, speed"),
+        ({"place": SPEED}, "want place (64, 2); got (64,)"),
+        ({"place": PLACE.long()}, "want place float32; got int64"),
+        (None, "want observations place; got None"),
+    ],
+)
+def test_a_mistake_of_observe_is_told(seen: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PointEnv, "observe", lambda self, state: seen)
+    with pytest.raises(ValueError, match=rf"^PointEnv\.observe: {re.escape(message)}$"):
+        PointEnv()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"observations": None}, "observations must be specs by name, .*; got None"),
+        ({"observations": {"place": (2,)}}, r"observations must be specs by name, .*; got \{'place': \(2,\)\}"),
+        ({"observations": {"reward": Unbounded(())}}, "want other names .*; got reward"),
+        ({"observations": {"arrived": Unbounded(())}}, "want other names .*; got arrived"),
+        ({"outcomes": {"done": Unbounded(())}}, "want other names .*; got done"),
+        ({"outcomes": {"arrived": Unbounded((2,))}}, r"want outcome arrived of shape \(1,\); got \(2,\)"),
+        ({"outcomes": ["arrived"]}, r"outcomes must be specs by name, .*; got \['arrived'\]"),
+        ({"action": 4}, "action must be a Categorical or Bounded of TorchRL; got 4"),
+        ({"action": Unbounded((2,))}, "action must be a Categorical or Bounded of TorchRL; got Unbounded.*"),
+    ],
+)
+def test_what_cannot_be_declared(changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    init = EpisodicEnv.__init__
+    monkeypatch.setattr(
+        EpisodicEnv, "__init__", lambda self, num_envs, **given: init(self, num_envs, **given | changes)
+    )
+    with pytest.raises(ValueError, match=rf"^Walk: {message}$"):
+        Walk()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "state",
+        "entries",
+        "stored_keys",
+        "outcome_names",
+        "space_extras",
+        "shape",
+        "action_keys",
+        "step",
+        "reset",
+        "rollout",
+        "observe",
+        "uniform",
+        "metrics",
+        "begin",
+        "advance",
+        "like",
+        "restore",
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_names_that_are_taken(name: str, first: bool) -> None:
+    class Named(PointEnv):
+        """Keeps an attribute under a name of the base class, before its constructor or after it."""
+
+        def __init__(self) -> None:
+            if first:
+                setattr(self, name, torch.zeros(3))
+            super().__init__()
+            setattr(self, name, torch.zeros(3))
+
+    message = rf"^Named: want another name for this attribute; {name} is the environment's own$"
+    with pytest.raises(ValueError, match=message):
+        Named()
+    with pytest.raises(ValueError, match=message.replace("Named", "PointEnv")):
+        setattr(PointEnv(), name, torch.zeros(3))
+
+
+def test_a_seed_of_none_that_is_kept_over_the_one_drawn_is_told() -> None:
+    class Kept(PointEnv):
+        """Keeps the argument as it came."""
+
+        def __init__(self, seed: int | None = None) -> None:
+            super().__init__()
+            self.seed = seed  # type: ignore[assignment]
+
+    with pytest.raises(ValueError, match=r"^Kept: seed must be a whole number.*; got None$"):
+        Kept()
+    assert Kept(4).seed == 4
+
+
+def test_a_method_may_be_put_in_the_place_of_one() -> None:
+    class Wrapped(Walk):
+        """As one that compiles its own step does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.advance = self.counted  # type: ignore[method-assign]
+
+        def counted(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
+            return Walk.advance(self, state, 2 * action)
+
+    check_env_specs(Wrapped())
+
+
+def test_actions_of_another_precision_are_those_of_the_spec() -> None:
+    env = Glider()
+    env.reset()
+    env.step(TensorDict({"action": torch.zeros(4, 2, dtype=torch.float64)}, [4]))
+
+
+def test_its_state_is_read_and_assigned_as_a_dict() -> None:
+    env, other = Walk(noise=0.1), Walk(noise=0.1)
+    env.reset()
+    acted(env, [1, 0, 1, 0])
+    assert set(env.state) == {"place", "step_count", "episode", "score"}
+    other.state = env.state
+    assert all(torch.equal(value, other.state[name]) for name, value in env.state.items())
+    assert torch.equal(acted(env, [0] * 4)["place"], acted(other, [0] * 4)["place"])
+    with pytest.raises(ValueError, match=r"^Walk\.state: want the entries \[.*'place'.*\]; got \['seed', 'spot'\]$"):
+        env.state = {"spot": torch.zeros(4)}

@@ -6,7 +6,8 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, NamedTuple, Self
+from types import FunctionType
+from typing import Any, ClassVar, NamedTuple, NoReturn, Self
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -31,7 +32,16 @@ class Conflict(NamedTuple):
     came: str
 
 
-class BatchedEnv(EnvBase):
+class _Completed(type(EnvBase)):  # type: ignore[misc]  # a metaclass that TorchRL gives no public name
+    """Calls `_complete` on an environment whose constructor, with those of all its subclasses, has returned."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        env = super().__call__(*args, **kwargs)
+        (env if isinstance(env, BatchedEnv) else env.base_env)._complete()  # TorchRL wraps one asked to reset itself
+        return env
+
+
+class BatchedEnv(EnvBase, metaclass=_Completed):
     """`EnvBase` over `num_envs` rows whose `step_and_maybe_reset` never reads the device back.
 
     TorchRL's own path asks the host whether any row is done, two to four times a step. Here every step computes what a
@@ -54,8 +64,10 @@ class BatchedEnv(EnvBase):
     not_passed_on: ClassVar[Collection[str]] = ()
     """Constructor arguments that a subclass always gives itself, so that `like` leaves them to it."""
 
-    _state: Any
-    """The state: a dataclass whose fields are tensors."""
+    _state: Any = None
+    """The state: a dataclass whose fields are tensors; None where a subclass gives `_env_state` itself."""
+
+    _completed = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> BatchedEnv:
         # EnvBase makes __new__ a class method, which hides the constructor's arguments from jsonargparse.
@@ -71,6 +83,23 @@ class BatchedEnv(EnvBase):
         self.num_envs = num_envs
         self.renumber(arguments.whole(where, "first_env", first_env, 0, 2**62))
         self.seed = int(torch.randint(2**31 - 1, ()).item()) if seed is None else seed
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = getattr(type(self), name, None)
+        hidden = isinstance(own, FunctionType) and not callable(value)
+        if hidden or (isinstance(own, property) and own.fset is None):
+            self._refuse_name(name)
+        super().__setattr__(name, value)
+
+    def _refuse_name(self, name: str) -> NoReturn:
+        raise ValueError(
+            f"{type(self).__name__}: want another name for this attribute; {name} is the environment's own"
+        )
+
+    def _complete(self) -> None:
+        """Runs once, when all constructors have returned."""
+        self._completed = True
+        arguments.seed(type(self).__name__, "seed", self.seed)  # a subclass may have kept its argument None over it
 
     @abstractmethod
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
@@ -107,12 +136,14 @@ class BatchedEnv(EnvBase):
 
         A state that is assigned is taken as `load_state_dict` takes one: checked whole, then copied.
         """
-        return self._state
+        return self._env_state() if self._state is None else self._state
 
     @state.setter
     def state(self, state: Any) -> None:
-        given = {name: getattr(state, name, None) for name in self._env_state()}
-        self._take_state(f"{type(self).__name__}.state", given | {"seed": torch.tensor(self.seed)}, strict=True)
+        if not self._completed or isinstance(state, Tensor):  # a subclass means an attribute of its own
+            self._refuse_name("state")
+        given = state if isinstance(state, Mapping) else {n: getattr(state, n, None) for n in self._env_state()}
+        self._take_state(f"{type(self).__name__}.state", {"seed": torch.tensor(self.seed), **given}, strict=True)
 
     def _env_state(self) -> dict[str, Tensor]:
         """Every tensor that decides how the run goes on."""

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
-from torchrl.data import Binary, Categorical, Composite, TensorSpec, Unbounded
+from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, where_rows
 from torchrl_gpu.envs.counter_rng import draw_bits
 
 _COUNTS = ("step_count", "episode", "score")
+_OF_STEPS = ("action", "reward", "next", "_reset", *DONE_KEYS)  # entries that TorchRL has itself
 
 
 class Advanced(NamedTuple):
     """What an action leads to, in all environments.
 
     Attributes:
-        state: The entries of the state, (N, …) each.
-        reward: (N,) float32.
-        terminated: (N,) bool; episodes are also cut off after `max_steps`.
-        outcomes: Entries (N,) of `next` besides, such as those that the environment names in `outcomes`.
+        state: All entries that `begin` gave, of the same shapes and dtypes.
+        reward: (N,) or (N, 1) float32.
+        terminated: (N,) or (N, 1) bool; episodes are also cut off after `max_steps`.
+        outcomes: (N,) or (N, 1) each: those that the environment names in `outcomes`.
     """
 
     state: dict[str, Tensor]
@@ -39,7 +40,9 @@ class EpisodicEnv(BatchedEnv):
 
     Specs, restarts, limits, counts and the state to resume from are made here. A subclass passes on `num_envs`,
     `max_steps`, `device`, `seed` and `first_env`; other arguments of its own it keeps under their names. With
-    `pictures(index, width, height)`, see `envs.viewable.Viewable`, it can be watched.
+    `pictures(index, width, height)`, see `envs.viewable.Viewable`, it can be watched. Names, shapes, dtypes and devices
+    of what the two methods give are checked, which reads nothing back; `begin` is first called when the constructor
+    has returned.
 
     Args:
         num_envs: N.
@@ -66,21 +69,40 @@ class EpisodicEnv(BatchedEnv):
         seed: int | None = None,
         first_env: int = 0,
     ) -> None:
+        where = type(self).__name__
         super().__init__(num_envs, device, seed, first_env)
-        self.max_steps = arguments.whole(type(self).__name__, "max_steps", max_steps, 1)
-        self._observed = list(observations)
+        self.max_steps = arguments.whole(where, "max_steps", max_steps, 1)
+        observed = _declared(where, "observations", observations)
+        told = {name: _column(where, name, spec) for name, spec in _declared(where, "outcomes", outcomes or {}).items()}
+        if taken := observed.keys() & {*_OF_STEPS, *told} or told.keys() & {*_OF_STEPS}:
+            raise ValueError(f"{where}: want other names than those of outcomes and TorchRL's own; got {min(taken)}")
+        if not isinstance(action, Categorical | Bounded):
+            arguments.refuse(where, "action", "a Categorical or Bounded of TorchRL", action)
         self._discrete = isinstance(action, Categorical)
-        seen = {**observations, **{name: _column(spec) for name, spec in (outcomes or {}).items()}}
+        seen = {**observed, **told}
         self.observation_spec = Composite({key: self._spec(spec) for key, spec in seen.items()}, shape=(num_envs,))
         self.action_spec = self._spec(action)
-        self.reward_spec = self._spec(Unbounded((1,)))
+        self.reward_spec = self._spec(Unbounded((1,), dtype=torch.float32))
         done = self._spec(Binary(1, (1,), dtype=torch.bool))
         self.done_spec = Composite({key: done.clone() for key in DONE_KEYS}, shape=(num_envs,))
-        self.outcomes = tuple(outcomes or {})
+        self.outcomes = tuple(told)
+        self._observed = {name: _Form.of(self.observation_spec[name]) for name in observed}
+        self._told = {name: _Form.of(self.observation_spec[name]) for name in told}
         count = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
-        self._rows = {"step_count": count, "episode": count.clone(), "score": torch.zeros(num_envs, device=self.device)}
+        score = torch.zeros(num_envs, dtype=torch.float32, device=self.device)
+        self._rows = {"step_count": count, "episode": count.clone(), "score": score}
+        self._reward, self._flag = (_Form((num_envs, 1), dtype) for dtype in (torch.float32, torch.bool))
+        self._kept: dict[str, _Form] = {}
         self._drawn = 0
-        self._rows |= self._begun()
+
+    def _complete(self) -> None:
+        arguments.seed(type(self).__name__, "seed", self.seed)  # may have been kept as it came, None
+        self._drawn = 0
+        state = self.begin()
+        self._kept = self._forms_of(state)
+        self._rows |= self._checked("begin", "state", state, self._kept)
+        self._seen()
+        super()._complete()
 
     @abstractmethod
     def begin(self) -> dict[str, Tensor]:
@@ -130,34 +152,90 @@ class EpisodicEnv(BatchedEnv):
 
     def _begun(self) -> dict[str, Tensor]:
         self._drawn = 0
-        return self.begin()
+        return self._checked("begin", "state", self.begin(), self._kept)
+
+    # -- what a subclass gives, held against what it declared ---------------------------------------------------------
+
+    def _forms_of(self, state: Any) -> dict[str, _Form]:
+        """Shapes and dtypes of the state that the first `begin` gave; they stay the same from then on."""
+        where = f"{type(self).__name__}.begin"
+        if not isinstance(state, Mapping):
+            raise ValueError(f"{where}: want a dict of tensors by name; got {arguments.shown(state)}")
+        seen = self._observed if type(self).observe is EpisodicEnv.observe else {}
+        if seen.keys() - state.keys():
+            raise ValueError(f"{where}: want {_names(seen)} among the state, to be observed; got {_names(state)}")
+        if taken := state.keys() & {*_COUNTS, "seed"}:
+            raise ValueError(f"{where}: want another name in the state; {min(taken)} is the environment's own")
+        forms = {}
+        for name, value in state.items():
+            shape, dtype = (value.shape[1:], value.dtype) if isinstance(value, Tensor) else ((), torch.float32)
+            forms[name] = seen.get(name, _Form((self.num_envs, *shape), dtype))
+        return forms
+
+    def _checked(
+        self, method: str, what: str, given: Any, wanted: Mapping[str, _Form], columns: bool = False
+    ) -> dict[str, Tensor]:
+        """The tensors by name that a method of the subclass gave, if they are those that are wanted; reads nothing."""
+        if not isinstance(given, Mapping) or given.keys() != wanted.keys():
+            came = _names(given) if isinstance(given, Mapping) else arguments.shown(given)
+            raise ValueError(f"{type(self).__name__}.{method}: want {what} {_names(wanted)}; got {came}")
+        return {name: self._fitting(method, name, given[name], form, columns) for name, form in wanted.items()}
+
+    def _fitting(self, method: str, name: str, given: Any, form: _Form, column: bool = False) -> Tensor:
+        """A tensor of this form; as a column (N, 1) also where (N,) was given."""
+        value = given[:, None] if column and isinstance(given, Tensor) and given.ndim == 1 else given
+        fits = isinstance(value, Tensor) and value.shape == form.shape and value.dtype is form.dtype
+        if fits and value.device == self.device:
+            return value
+        shape = form.shape[:1] if column else form.shape
+        if not isinstance(given, Tensor):
+            wanted, came = f"as a tensor {shape}", "none" if given is None else arguments.shown(given)
+        elif value.shape != form.shape:
+            wanted, came = str(shape), str(tuple(given.shape))
+        elif value.dtype is not form.dtype:
+            wanted, came = (str(dtype).removeprefix("torch.") for dtype in (form.dtype, value.dtype))
+        else:
+            wanted, came = f"on {self.device}", str(value.device)
+        raise ValueError(f"{type(self).__name__}.{method}: want {name} {wanted}; got {came}")
+
+    # -- steps --------------------------------------------------------------------------------------------------------
 
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
         before, self._rows = self._rows, {**self._rows, "step_count": self._rows["step_count"] * ~mask}
         fresh = self._begun()
         self._rows |= {name: where_rows(mask, value, before[name]) for name, value in fresh.items()}
         self._rows |= {"episode": before["episode"] + mask, "score": before["score"] * ~mask}
-        return self._seen()
+        return self._seen_first()
 
-    def _seen(self, outcomes: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-        empty = {name: self.observation_spec[name].zero() for name in self.outcomes}
-        return self.observe(self.entries) | empty | {name: value[:, None] for name, value in (outcomes or {}).items()}
+    def _seen(self) -> dict[str, Tensor]:
+        method = "begin" if type(self).observe is EpisodicEnv.observe else "observe"
+        return self._checked(method, "observations", self.observe(self.entries), self._observed)
+
+    def _seen_first(self) -> dict[str, Tensor]:
+        """What is seen before a step, when outcomes are not known."""
+        return self._seen() | {name: self.observation_spec[name].zero() for name in self.outcomes}
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         shape = tuple(self.action_spec.shape)
-        action = self._given_action(tensordict, "action", shape, whole=self._discrete)
+        action = self._given_action(tensordict, "action", shape, whole=self._discrete).to(self.action_spec.dtype)
         self._rows = {**self._rows, "step_count": self._rows["step_count"] + 1}
         self._drawn = 0
-        state, reward, terminated, outcomes = self.advance(self.entries, action)
-        cut = (self._rows["step_count"] >= self.max_steps) & ~terminated
-        self._rows |= {**state, "score": self._rows["score"] + reward}
+        came = self.advance(self.entries, action)
+        if not isinstance(came, Advanced):
+            raise ValueError(f"{type(self).__name__}.advance: want an Advanced; got {arguments.shown(came)}")
+        state = self._checked("advance", "state", came.state, self._kept)
+        reward = self._fitting("advance", "reward", came.reward, self._reward, column=True)
+        terminated = self._fitting("advance", "terminated", came.terminated, self._flag, column=True)
+        outcomes = self._checked("advance", "outcomes", came.outcomes, self._told, columns=True)
+        cut = (self._rows["step_count"] >= self.max_steps)[:, None] & ~terminated
+        self._rows |= {**state, "score": self._rows["score"] + reward[:, 0]}
         ends = {"terminated": terminated, "truncated": cut, "done": terminated | cut}
-        out = self._seen(outcomes) | {name: value[:, None] for name, value in {"reward": reward, **ends}.items()}
+        out = self._seen() | {**outcomes, "reward": reward, **ends}
         return TensorDict(out, batch_size=self.batch_size, device=self.device)
 
     def observation(self, index: int) -> TensorDictBase:
         """What is seen of one environment as it stands, batch size (1,)."""
-        return TensorDict(self._seen(), batch_size=self.batch_size, device=self.device)[index : index + 1]
+        return TensorDict(self._seen_first(), batch_size=self.batch_size, device=self.device)[index : index + 1]
 
     def _restart_episodes(self) -> None:
         self._rows = {**self._rows, "episode": torch.zeros_like(self._rows["episode"])}
@@ -169,5 +247,33 @@ class EpisodicEnv(BatchedEnv):
         self._rows = dict(state)
 
 
-def _column(spec: TensorSpec) -> TensorSpec:
+class _Form(NamedTuple):
+    """What a tensor must be."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, spec: TensorSpec) -> _Form:
+        return cls(tuple(spec.shape), spec.dtype)
+
+
+def _names(names: Iterable[Any]) -> str:
+    return ", ".join(map(str, names)) or "none"
+
+
+def _declared(where: str, argument: str, given: Any) -> dict[str, TensorSpec]:
+    """Specs by name."""
+    specs = dict(given.items()) if isinstance(given, Mapping | Composite) else {"": None}
+    if not all(
+        isinstance(n, str) and isinstance(s, TensorSpec) and not isinstance(s, Composite) for n, s in specs.items()
+    ):
+        arguments.refuse(where, argument, "specs by name, such as {'place': Bounded(-1.0, 1.0, (2,))}", given)
+    return specs
+
+
+def _column(where: str, name: str, spec: TensorSpec) -> TensorSpec:
+    """Of an outcome: a number or flag for each environment."""
+    if tuple(spec.shape) not in ((), (1,)):
+        raise ValueError(f"{where}: want outcome {name} of shape (1,); got {tuple(spec.shape)}")
     return spec if spec.shape else spec.expand(1)
