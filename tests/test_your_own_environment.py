@@ -50,6 +50,35 @@ def test_the_class_has_thirty_lines_and_true_specs(folder: Path, monkeypatch: py
     assert env.pictures([0, 2], 64, 48).shape == (2, 48, 64, 3)
 
 
+def test_arriving_pays_more_than_hovering(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rule that solves the task always earns clearly more than one that goes close and then back and forth."""
+    monkeypatch.syspath_prepend(folder)
+    from point import PointEnv
+
+    env = PointEnv(256, device="cpu", seed=1)
+    nearer = 2 * torch.tensor([0, 1]) + torch.tensor([[1], [0]])  # of a side of the square and an axis, the action
+
+    def earned(nearest: float) -> tuple[torch.Tensor, torch.Tensor]:
+        current = env.set_seed(1) and env.reset()
+        playing, total, arrived = torch.ones(256, dtype=torch.bool), torch.zeros(256), torch.zeros(256)
+        for step in range(30):
+            place = current["place"]
+            axis = place.abs().argmax(1)
+            action = nearer[(place.gather(1, axis[:, None])[:, 0] < 0).long(), axis]
+            hover = place.norm(dim=1) < nearest
+            current.set("action", torch.where(hover, step % 2, action))
+            after, current = env.step_and_maybe_reset(current)
+            total += playing * after["next", "reward"][:, 0]
+            arrived += playing * after["next", "arrived"][:, 0]
+            playing &= ~after["next", "done"][:, 0]
+        return total, arrived
+
+    (total, arrived), (hovering, _) = earned(0.0), earned(0.25)
+    assert arrived.all()
+    assert (total >= hovering).all()
+    assert (total - hovering).mean() > 1
+
+
 def test_it_trains_streams_resumes_and_is_evaluated(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     pytest.importorskip("aiohttp")
     pytest.importorskip("cv2")
