@@ -65,13 +65,12 @@ def test_a_compressed_image(kind: str) -> None:
     assert np.abs(found.pixels.astype(int) - smooth).mean() < (1 if kind == ".png" else 12)
 
 
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize(("width", "height"), [(20_000, 100), (8000, 8000), (60_000, 60_000), (10_000, 10_000)])
 def test_a_compressed_image_is_no_bomb(width: int, height: int) -> None:
     png = bytearray(cv2.imencode(".png", PICTURE)[1].tobytes())
     png[16:24] = width.to_bytes(4, "big") + height.to_bytes(4, "big")
     png[29:33] = zlib.crc32(png[12:29]).to_bytes(4, "big")
-    with pytest.raises(BadMessage, match=rf"{width}×{height}|something else"):
+    with pytest.raises(BadMessage, match=rf"got {width}×{height}"):
         MESSAGES.image(MESSAGES.jpeg(bytes(png), STAMP), COMPRESSED)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -10,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.ros2.images import MAX_PIXELS, MAX_SIDE, BadMessage, RosImage, view_pixels
+from torchrl_gpu.streaming.ros2.images import BadMessage, RosImage, view_pixels
+from torchrl_gpu.streaming.ros2.picture_files import checked_picture
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 JOINTS = "sensor_msgs/msg/JointState"
@@ -152,17 +152,14 @@ def _stamp(message: Any) -> int:
 
 
 def _decompressed(data: np.ndarray) -> np.ndarray:
-    """(H, W, 3) uint8, blue first; the sizes in the file's header are looked at before memory is taken for them."""
-    cv2, image = load("cv2", "ros2", "RosBridge"), load("PIL.Image", "ros2", "RosBridge")
+    """(H, W, 3) uint8, blue first; what the file says of itself is looked at before memory is taken for it."""
+    cv2 = load("cv2", "ros2", "RosBridge")
     try:
-        with image.open(io.BytesIO(data.tobytes()), formats=("JPEG", "PNG")) as header:
-            width, height = header.size
-    except Exception:  # of a stranger's file
-        raise BadMessage(f"{COMPRESSED}: want a JPEG or PNG file; got {len(data)} bytes of something else") from None
-    if max(width, height) > MAX_SIDE or width * height > MAX_PIXELS:
-        raise BadMessage(f"{COMPRESSED}: want sides up to {MAX_SIDE} and {MAX_PIXELS} pixels; got {width}×{height}")
+        file = np.frombuffer(checked_picture(data.tobytes()), np.uint8)
+    except BadMessage as error:
+        raise BadMessage(f"{COMPRESSED}: {error}") from None
     try:
-        pixels: np.ndarray | None = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+        pixels: np.ndarray | None = cv2.imdecode(file, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error:
         pixels = None
     if pixels is None:
