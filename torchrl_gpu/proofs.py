@@ -141,7 +141,7 @@ def usable(device: str) -> torch.device:
 
     there = torch.device(device)
     try:
-        right = int((torch.ones(2, device=there) + 1).sum()) == 4
+        right = int((torch.ones(2, device=there, dtype=torch.float32) + 1).sum()) == 4
     except Exception as error:  # held by another process alone, out of memory, of another machine
         raise Unavailable(f"{device} cannot be used there: {reason(error)}") from error
     if not right:

@@ -16,9 +16,12 @@ def ceilings(device: torch.device) -> list[TimedRow]:
     in the caches: a subtraction and a maximum of float32, in two calls, as the eager kernel makes them.
     """
     size = (1 << 28) if device.type == "cuda" else (1 << 25)
-    source, target = torch.ones(size, device=device), torch.empty(size, device=device)
+    source, target = (
+        torch.ones(size, device=device, dtype=torch.float32),
+        torch.empty(size, device=device, dtype=torch.float32),
+    )
     small = (1 << 20) if device.type == "cuda" else (1 << 16) * torch.get_num_threads()
-    best, cells, scratch = (torch.zeros(small, device=device) for _ in range(3))
+    best, cells, scratch = (torch.zeros(small, device=device, dtype=torch.float32) for _ in range(3))
     rounds = 1000
 
     def copy(calls: int) -> None:

@@ -114,7 +114,11 @@ def difference(changes: dict[str, Any], device: torch.device, steps: int) -> str
     generator = torch.Generator().manual_seed(0)
     here, there = ours.reset(), reference.reset()
     for step in range(steps):
-        weights = there["action_mask"].float() + (torch.rand(2, 1, generator=generator) < 0.05) + 1e-9
+        weights = (
+            there["action_mask"].float()
+            + (torch.rand(2, 1, generator=generator, dtype=torch.float32, device="cpu") < 0.05)
+            + 1e-9
+        )
         action = weights.multinomial(1, generator=generator).squeeze(1)
         here["action"], there["action"] = action.to(device), action
         (gave, here), (expected, there) = ours.step_and_maybe_reset(here), reference.step_and_maybe_reset(there)

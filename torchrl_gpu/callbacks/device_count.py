@@ -23,7 +23,7 @@ class DeviceCount:
         if not isinstance(count, Tensor) or count.device.type != "cuda":
             return int(count)
         if self._host is None:
-            self._known, self._host = int(count), torch.zeros((), dtype=torch.int64).pin_memory()
+            self._known, self._host = int(count), torch.zeros((), dtype=torch.int64, device="cpu").pin_memory()
         elif not self._copied.query():
             return self._known  # the copy on its way must not be overwritten
         else:

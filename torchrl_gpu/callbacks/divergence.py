@@ -105,7 +105,7 @@ class Divergence(Callback):
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
         if loss is not None and self._agreed(trainer, ~loss.detach().isfinite().all()):
             found = not_finite(pl_module)
-            if self._agreed(trainer, torch.tensor(found is not None)):
+            if self._agreed(trainer, torch.tensor(found is not None, dtype=torch.bool, device="cpu")):
                 raise self._diverged(trainer, found or "NaN or infinity in another process")
 
     def _agreed(self, trainer: Trainer, broken: Tensor) -> bool:

@@ -79,7 +79,7 @@ class GpuStats(Callback):
         if self._sampler is None or not getattr(pl_module, "logs_now", connector.should_update_logs):
             return
         for name, value in self._sampler.means().items():  # as tensors of the host, which nobody waits for
-            pl_module.log(f"machine/{name}", torch.tensor(value))
+            pl_module.log(f"machine/{name}", torch.tensor(value, dtype=torch.float32, device="cpu"))
         self._look_for_idling(self._sampler.take_busy())
 
     def _look_for_idling(self, busy: list[float]) -> None:

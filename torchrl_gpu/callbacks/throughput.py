@@ -45,7 +45,11 @@ class Throughput(Callback):
         self._last = now
         rates = {"env_steps_per_s": frames, "updates_per_s": updates, "episodes_per_h": 3600 * episodes}
         for name, count in rates.items():  # as tensors of the host: Lightning would copy a float to the device
-            pl_module.log(f"throughput/{name}", torch.tensor(count / seconds), prog_bar=name != "updates_per_s")
+            pl_module.log(
+                f"throughput/{name}",
+                torch.tensor(count / seconds, dtype=torch.float32, device="cpu"),
+                prog_bar=name != "updates_per_s",
+            )
 
     @staticmethod
     def _read(trainer: Trainer, pl_module: Any) -> tuple[float, float, float, float]:

@@ -74,7 +74,7 @@ class TrainingFilm(Callback):
         for name, film in self._films.items():
             view: Any = self._view
             picture = view.pictures([0], *size)[0] if name == "environment 0" else view.overlay("seen", 0, *size, None)
-            film.append(torch.as_tensor(picture))
+            film.append(torch.as_tensor(picture, device="cpu"))
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self.every_s

@@ -26,10 +26,10 @@ def cuda_graph(device: str) -> str:
         proofs.Unavailable: The device cannot be used from this process.
     """
     there = proofs.usable(device)
-    x = torch.zeros(4, device=there)
+    x = torch.zeros(4, device=there, dtype=torch.float32)
 
     def body() -> TensorDictBase:
-        return TensorDict({"sum": x.add_(1) + 2, "draw": torch.rand(4, device=there)})
+        return TensorDict({"sum": x.add_(1) + 2, "draw": torch.rand(4, device=there, dtype=torch.float32)})
 
     graph = capture_cuda(body, there)
     x.zero_()
@@ -53,6 +53,6 @@ def torch_compile(device: str) -> str:
     def function(x: Tensor) -> Tensor:
         return torch.where(x > 0, x.sin(), x * 2).sum(1)
 
-    x = torch.linspace(-1, 1, 4096, device=there).view(64, 64)
+    x = torch.linspace(-1, 1, 4096, device=there, dtype=torch.float32).view(64, 64)
     came = torch.compile(function, fullgraph=True, dynamic=False)(x)
     return "" if torch.allclose(came, function(x), rtol=1e-4, atol=1e-4) else "it gives wrong numbers"

@@ -275,5 +275,7 @@ def _rows(episodes: list[Episode]) -> TensorDict:
             lerobot.entry_key(name),
             torch.from_numpy(values.astype(np.float32) if values.dtype == np.float64 else values),
         )
-    numbers = torch.arange(len(episodes)).repeat_interleave(torch.tensor([len(each) for each in episodes]))
+    numbers = torch.arange(len(episodes), dtype=torch.int64, device="cpu").repeat_interleave(
+        torch.tensor([len(each) for each in episodes], dtype=torch.int64, device="cpu")
+    )
     return out.set("episode", numbers)

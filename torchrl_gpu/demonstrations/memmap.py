@@ -104,7 +104,13 @@ def open_saved(folder: str | os.PathLike[str]) -> Demonstrations:
     }
     dtypes = {name: getattr(torch, dtype) for name, (stored, _, dtype) in kinds.items() if dtype != stored}
     rest = {key: value for key, value in about.items() if key not in ("format", "lengths", "entries")}
-    return Demonstrations(TensorDict(rows, batch_size=[total]), torch.tensor(lengths), dtypes, rest, str(folder))
+    return Demonstrations(
+        TensorDict(rows, batch_size=[total]),
+        torch.tensor(lengths, dtype=torch.int64, device="cpu"),
+        dtypes,
+        rest,
+        str(folder),
+    )
 
 
 def _checked_entry(where: str, name: str, entry: Any) -> tuple[str, tuple[int, ...], str]:

@@ -62,7 +62,7 @@ class Demonstrations:
         """Numbers of all rows of some episodes, in their order, int64 on the host."""
         lengths = self.lengths[episodes]
         start = (self.first[episodes] - (lengths.cumsum(0) - lengths)).repeat_interleave(lengths)
-        return start + torch.arange(len(start))
+        return start + torch.arange(len(start), dtype=torch.int64, device="cpu")
 
     def batch(self, index: Tensor) -> TensorDict:
         """Rows by their numbers (B,), decoded; nothing is read back from the device."""
@@ -77,19 +77,25 @@ class Demonstrations:
         learned from proves nothing.
         """
         generator = torch.Generator().manual_seed(0)
-        digest = torch.zeros(len(self), dtype=torch.int64)
+        digest = torch.zeros(len(self), dtype=torch.int64, device="cpu")
         for _, value in sorted(self.rows.items()):
             weight: Tensor | None = None
             for begin in range(0, len(self), _CHUNK):
                 part = value[begin : begin + _CHUNK].reshape(-1, value[0].numel()).cpu().contiguous()
                 whole = part.view(torch.uint8).long()
                 if weight is None:
-                    weight = torch.randint(1, 2**40, whole.shape[1:], generator=generator)
+                    weight = torch.randint(
+                        1, 2**40, whole.shape[1:], generator=generator, dtype=torch.int64, device="cpu"
+                    )
                 digest[begin : begin + _CHUNK] = digest[begin : begin + _CHUNK] * 1_000_003 + (whole * weight).sum(1)
-        step = torch.arange(len(self)) - self.first.repeat_interleave(self.lengths)
-        weights = torch.randint(1, 2**62, (int(self.lengths.max()),), generator=generator)
-        number = torch.arange(self.num_episodes).repeat_interleave(self.lengths)
-        sums = torch.zeros(self.num_episodes, dtype=torch.int64).index_add_(0, number, digest * (2 * weights[step] + 1))
+        step = torch.arange(len(self), dtype=torch.int64, device="cpu") - self.first.repeat_interleave(self.lengths)
+        weights = torch.randint(
+            1, 2**62, (int(self.lengths.max()),), generator=generator, dtype=torch.int64, device="cpu"
+        )
+        number = torch.arange(self.num_episodes, dtype=torch.int64, device="cpu").repeat_interleave(self.lengths)
+        sums = torch.zeros(self.num_episodes, dtype=torch.int64, device="cpu").index_add_(
+            0, number, digest * (2 * weights[step] + 1)
+        )
         return sums.unique(return_inverse=True)[1]
 
     def split(self, share: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -102,8 +108,8 @@ class Demonstrations:
         """
         alike = self.same_episodes()
         num = int(alike.max()) + 1
-        order = torch.randperm(num, generator=torch.Generator().manual_seed(seed))
-        rank = torch.empty_like(order).scatter_(0, order, torch.arange(num))
+        order = torch.randperm(num, generator=torch.Generator().manual_seed(seed), dtype=torch.int64, device="cpu")
+        rank = torch.empty_like(order).scatter_(0, order, torch.arange(num, dtype=torch.int64, device="cpu"))
         held = rank[alike] < max(1, round(share * num))
         if held.all():
             wanted = f"different episodes enough to hold {share:.0%} of them back for validation"
@@ -146,4 +152,9 @@ def from_arrays(
         elif key == "action" and values.shape == (total, 1):
             values = values[:, 0]
         whole[key] = torch.from_numpy(values)
-    return Demonstrations(TensorDict(whole, batch_size=[total]), torch.tensor(lengths), about=about, name=name)
+    return Demonstrations(
+        TensorDict(whole, batch_size=[total]),
+        torch.tensor(lengths, dtype=torch.int64, device="cpu"),
+        about=about,
+        name=name,
+    )

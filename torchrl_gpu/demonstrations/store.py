@@ -83,11 +83,13 @@ class ClipStore:
             for feature, each in (stats or {}).items()
         }
         self.rows = rows.to(self.device)
-        length = torch.tensor(self.lengths)
+        length = torch.tensor(self.lengths, dtype=torch.int64, device="cpu")
         begin = length.cumsum(0) - length
         self.first = begin.repeat_interleave(length).to(self.device)
-        self.episode = torch.arange(len(length)).repeat_interleave(length).to(self.device)
-        self.frame = torch.arange(len(frames), device=self.device) - self.first
+        self.episode = (
+            torch.arange(len(length), dtype=torch.int64, device="cpu").repeat_interleave(length).to(self.device)
+        )
+        self.frame = torch.arange(len(frames), device=self.device, dtype=torch.int64) - self.first
 
     def __len__(self) -> int:
         return len(self.frames)
@@ -120,7 +122,7 @@ class ClipStore:
             (B, T, 3, H, W) uint8.
         """
         index = index.to(self.device).clamp(0, len(self) - 1)
-        back = torch.arange(1 - length, 1, device=self.device)
+        back = torch.arange(1 - length, 1, device=self.device, dtype=torch.int64)
         at = torch.maximum(index[:, None] + back, self.first[index][:, None])  # (B, T)
         shape = (len(index), length, *self.frames.shape[1:])
         if self.frames.device == self.device:  # not frames[at], which copies byte by byte on a CPU
@@ -134,4 +136,4 @@ class ClipStore:
 
 
 def _as_tensor(values: Any) -> Tensor:
-    return torch.as_tensor(values, dtype=torch.float64).float()
+    return torch.as_tensor(values, dtype=torch.float64, device="cpu").float()

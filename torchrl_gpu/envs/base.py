@@ -82,7 +82,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         super().__init__(device=get_device(device), batch_size=torch.Size([num_envs]))
         self.num_envs = num_envs
         self.renumber(arguments.whole(where, "first_env", first_env, 0, 2**62))
-        self.seed = int(torch.randint(2**31 - 1, ()).item()) if seed is None else seed
+        self.seed = int(torch.randint(2**31 - 1, (), dtype=torch.int64, device="cpu").item()) if seed is None else seed
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = getattr(type(self), name, None)
@@ -126,7 +126,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
     def renumber(self, first_env: int) -> None:
         """Makes these the environments from number `first_env` on; `set_seed` and `reset` then begin their episodes."""
         self.first_env = first_env
-        self._env_index = torch.arange(self.num_envs, device=self.device) + first_env  # (N,)
+        self._env_index = torch.arange(self.num_envs, device=self.device, dtype=torch.int64) + first_env  # (N,)
 
     # -- state ------------------------------------------------------------------------------------------------------
 
@@ -143,7 +143,11 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         if not self._completed or isinstance(state, Tensor):  # a subclass means an attribute of its own
             self._refuse_name("state")
         given = state if isinstance(state, Mapping) else {n: getattr(state, n, None) for n in self._env_state()}
-        self._take_state(f"{type(self).__name__}.state", {"seed": torch.tensor(self.seed), **given}, strict=True)
+        self._take_state(
+            f"{type(self).__name__}.state",
+            {"seed": torch.tensor(self.seed, dtype=torch.int64, device="cpu"), **given},
+            strict=True,
+        )
 
     def _env_state(self) -> dict[str, Tensor]:
         """Every tensor that decides how the run goes on."""
@@ -231,7 +235,10 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """The whole state as tensors, seed and episode counters included."""
-        return {"seed": torch.tensor(self.seed), **{name: value.clone() for name, value in self._env_state().items()}}
+        return {
+            "seed": torch.tensor(self.seed, dtype=torch.int64, device="cpu"),
+            **{name: value.clone() for name, value in self._env_state().items()},
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True, **kwargs: Any) -> None:
         """Goes on from `state_dict`; the next step is the one that the saved environment would have made.
@@ -248,7 +255,7 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
 
     def _take_state(self, where: str, given: Any, strict: bool) -> None:
         """Checks a state from outside, all of it, and only then goes on from a copy of it. Reads the device."""
-        present = {"seed": torch.tensor(self.seed), **self._env_state()}
+        present = {"seed": torch.tensor(self.seed, dtype=torch.int64, device="cpu"), **self._env_state()}
         bounds = self._state_bounds()
         wanted: dict[NestedKey, Entry] = {
             name: Entry(value.dtype, tuple(value.shape), bounds.get(name, Bounds())) for name, value in present.items()

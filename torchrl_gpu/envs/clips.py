@@ -63,7 +63,7 @@ def seen(clip: Tensor, shown: Tensor, step_count: Tensor) -> dict[str, Tensor]:
         step_count: Steps of the episode, (N,) int64.
     """
     earlier = step_count.clamp_max(clip.shape[1] - 1)
-    row = torch.arange(len(clip), device=clip.device)
+    row = torch.arange(len(clip), device=clip.device, dtype=torch.int64)
     return {"clip": clip, "frame": clip[:, -1], "frame_at": torch.stack([row, shown, earlier], 1)}
 
 

@@ -124,7 +124,7 @@ class EpisodicEnv(BatchedEnv):
         key = draw_bits(draw_bits(torch.full_like(self._env_index, self.seed), self._env_index), self._rows["episode"])
         key = draw_bits(key, self._rows["step_count"])
         size = torch.Size(shape).numel()
-        number = torch.arange(self._drawn, self._drawn + size, device=self.device)
+        number = torch.arange(self._drawn, self._drawn + size, device=self.device, dtype=torch.int64)
         self._drawn += size
         bits = draw_bits(key[:, None], number) >> 8  # as many as a float32 holds
         return (bits.float() * 2.0**-24).reshape(self.num_envs, *shape)

@@ -71,7 +71,7 @@ class FromPixels(BatchedEnv):
         self._clip = clips.first_clip(nothing, self.clip_length)
         self._age = torch.zeros_like(self._env_index)
         self._shown = self._age
-        self._rows = torch.arange(self.num_envs, device=self.device)
+        self._rows = torch.arange(self.num_envs, device=self.device, dtype=torch.int64)
 
     @property
     def env(self) -> BatchedEnv:

@@ -65,7 +65,7 @@ def _play_batch(env: BatchedEnv, policy: Policy, number: int, names: Iterable[st
     """Rows of the first episode of so many environments, and how many each episode has; on the host."""
     group = _group(env)
     keys = {name: unravel_key((*group, name)) for name in names}
-    running = torch.arange(env.num_envs, device=env.device) < number  # (N,)
+    running = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) < number  # (N,)
     steps, acted = list[TensorDict](), list[Tensor]()
     with evaluation(env, policy) as current:
         while len(steps) < _MOST_STEPS and bool(running.any()):

@@ -102,7 +102,8 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
     def table(self, results: dict[str, EpisodeResults], name: str) -> tuple[Table, dict[str, Any]]:
         """Means and standard errors."""
         columns = {
-            policy: each.per_episode() | {"ms": torch.tensor([each.decision_ms])} for policy, each in results.items()
+            policy: each.per_episode() | {"ms": torch.tensor([each.decision_ms], dtype=torch.float32, device="cpu")}
+            for policy, each in results.items()
         }
         rows = [
             {
@@ -206,7 +207,7 @@ def play_first(
         choose: Gives what the policy makes of what is shown, and is told which rows are over, (N,) bool.
         watch: Is told the number of each step, its rewards (N,), and which rows it ended (N,); before the first, too.
     """
-    over = torch.arange(env.num_envs, device=env.device) >= num_episodes
+    over = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) >= num_episodes
     length, returned = torch.zeros_like(over, dtype=torch.int64), torch.zeros_like(over, dtype=torch.float64)
     outcomes: dict[str, Tensor] = {}
     step = 0
@@ -250,7 +251,7 @@ def has_pictures(env: Any) -> bool:
 
 
 def _picture(env: Any, row: int, width: int) -> Tensor:
-    return torch.as_tensor(viewable(env).pictures([row], width, width * 3 // 4)[0]).cpu()
+    return torch.as_tensor(viewable(env).pictures([row], width, width * 3 // 4)[0], device="cpu").cpu()
 
 
 # -- the suite of an environment -------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ def evaluation(env: BatchedEnv, policy: Policy) -> Iterator[TensorDictBase]:
     What a policy draws is the same every time: by `policies.draws.uniform`, whatever other episodes are played beside;
     else from torch's generators, which are seeded for these episodes and then put back. A module acts in eval mode.
     """
-    number = torch.arange(env.num_envs, device=env.device) + env.first_env
+    number = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) + env.first_env
     episode = draw_bits(draw_bits(torch.full_like(number, env.seed), number), torch.zeros_like(number))
     keys = draw_bits(episode, torch.full_like(number, 2**31))  # not those that items are drawn by
     greedy = set_exploration_type(ExplorationType.DETERMINISTIC)

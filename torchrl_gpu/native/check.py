@@ -18,13 +18,16 @@ _KEYS = (0, 1, -1, 12345, 2**31, 2**32 + 7, -(2**40), 987654321)
 
 def problem() -> str:
     """Which operator gives wrong numbers; "" for none."""
-    key, counter = torch.tensor(_KEYS), torch.arange(5)
+    key, counter = (
+        torch.tensor(_KEYS, dtype=torch.int64, device="cpu"),
+        torch.arange(5, dtype=torch.int64, device="cpu"),
+    )
     drawn = operators.draw_bits(key[:, None], counter)
     if drawn.tolist() != [[_bits(each, at) for at in range(5)] for each in _KEYS]:
         return "draw_bits gives wrong numbers"
-    mask = (drawn[:, :, None] >> torch.arange(32) & 1).bool().flatten(1)  # (8, 160)
+    mask = (drawn[:, :, None] >> torch.arange(32, dtype=torch.int64, device="cpu") & 1).bool().flatten(1)  # (8, 160)
     mask[0] = False
-    draw = torch.linspace(0, 0.999, len(mask), dtype=torch.float64)
+    draw = torch.linspace(0, 0.999, len(mask), dtype=torch.float64, device="cpu")
     rows = zip(mask.tolist(), draw.tolist(), strict=True)
     if operators.pick_true(mask, draw).tolist() != [_pick(*row) for row in rows]:
         return "pick_true gives wrong numbers"
@@ -34,11 +37,14 @@ def problem() -> str:
 
 
 def _cut_problem(cuts: tuple[int, ...], wanted: tuple[tuple[int, ...], ...]) -> str:
-    key, cut = torch.tensor([1, 2]), torch.tensor(wanted)
+    key, cut = (
+        torch.tensor([1, 2], dtype=torch.int64, device="cpu"),
+        torch.tensor(wanted, dtype=torch.int64, device="cpu"),
+    )
     if not operators.cut_boxes(key, cuts)[1].equal(cut):
         return "cut_boxes gives wrong numbers"
     kept = key.new_full((2, 2), -1), torch.zeros_like(key), key.new_zeros(2, 2, 8)
-    position = torch.arange(8).expand(2, 8)
+    position = torch.arange(8, dtype=torch.int64, device="cpu").expand(2, 8)
     if not all(operators.cut_items(key, position, cuts, *kept).equal(cut) for _ in range(2)):
         return "cut_items gives wrong numbers"
     return ""

@@ -22,6 +22,11 @@ def runs_on(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not problem()
 
 
+def output(*shape: int, dtype: torch.dtype) -> Tensor:
+    """A tensor for C++ to write into: whatever torch's defaults are, contiguous, on the CPU, and of this dtype."""
+    return torch.empty(shape, dtype=dtype, device=_CPU)
+
+
 def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
     """As `counter_rng.draw_bits`.
 
@@ -37,7 +42,7 @@ def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
             shapes = f"{tuple(key.shape)} and {tuple(counter.shape)}"
             raise ValueError(f"draw_bits: want a key and a counter that broadcast; got {shapes}") from None
     key, counter = key.contiguous(), counter.contiguous()
-    out = torch.empty_like(key)
+    out = output(*key.shape, dtype=torch.int64)
     library().draw_bits(_at(key), _at(counter), c_int64(key.numel()), _at(out))
     return out
 
@@ -58,7 +63,7 @@ def pick_true(mask: Tensor, draw: Tensor) -> Tensor:
     mask = tensor("pick_true", "mask", mask, torch.bool, _shape(mask) or (0,), _CPU, cast=True)
     draw = tensor("pick_true", "draw", draw, torch.float64, _shape(mask)[:-1], _CPU, cast=True)
     mask, draw = mask.contiguous(), draw.contiguous()
-    out = torch.empty_like(draw, dtype=torch.int64)
+    out = output(*draw.shape, dtype=torch.int64)
     sizes = draw.numel(), mask.shape[-1], torch.get_num_threads()
     library().pick_true(_at(mask), _at(draw), *map(c_int64, sizes), _at(out))
     return out
@@ -77,7 +82,7 @@ def any_true(values: Tensor) -> Tensor:
         ValueError: It is of another type, has no rows, or is not on a CPU.
     """
     values = tensor("any_true", "values", values, torch.bool, _shape(values) or (0,), _CPU, cast=True).contiguous()
-    out = torch.empty(values.shape[0], dtype=torch.bool)
+    out = output(values.shape[0], dtype=torch.bool)
     library().any_true(_at(values), c_int64(values.shape[0]), c_int64(prod(values.shape[1:])), _at(out))
     return out
 
@@ -95,7 +100,7 @@ def cut_boxes(key: Tensor, cuts: Sequence[int]) -> tuple[Tensor, Tensor]:
     """
     key = tensor("cut_boxes", "key", key, torch.int64, _shape(key)[:1], _CPU).contiguous()
     most = cuts[-2]
-    corner, rows = key.new_empty(len(key), most, 3), key.new_empty(len(key), most)
+    corner, rows = output(len(key), most, 3, dtype=torch.int64), output(len(key), most, dtype=torch.int64)
     threads = c_int64(torch.get_num_threads())
     library().cut_boxes(_numbers(cuts), _at(key), c_int64(len(key)), threads, _at(corner), _at(rows))
     return corner, rows
@@ -126,7 +131,7 @@ def cut_items(
         tensor("cut_items", name, value, torch.int64, shape, _CPU).contiguous()
         for name, (value, shape) in forms.items()
     )
-    out = torch.empty_like(position)
+    out = output(*position.shape, dtype=torch.int64)
     sizes = c_int64(rows), c_int64(position.shape[1])
     library().cut_items(_numbers(cuts), _at(key), _at(position), *sizes, *map(_at, kept_before), _at(out))
     return out

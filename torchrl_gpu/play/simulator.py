@@ -92,7 +92,9 @@ def drive(
             pictures += 1
         due = max(due + period_s, time.perf_counter())
         time.sleep(max(0.0, due - time.perf_counter()))
-    return Driven(step + 1, pictures, torch.tensor(took).median().item() if took else None)
+    return Driven(
+        step + 1, pictures, torch.tensor(took, dtype=torch.float32, device="cpu").median().item() if took else None
+    )
 
 
 def main(make: Callable[[str], Simulator], description: str | None, fps: float = 30.0) -> None:

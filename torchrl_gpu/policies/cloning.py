@@ -85,8 +85,12 @@ class BCPolicy(nn.Module):
         self.action_mean: Tensor
         self.action_std: Tensor
         for name, size in (("observation", self.obs_dim), ("action", self.action_dim)):
-            self.register_buffer(f"{name}_mean", torch.zeros(size))
-            self.register_buffer(f"{name}_std", torch.ones(size))
+            self.register_buffer(
+                f"{name}_mean", torch.zeros(size, dtype=torch.float32, device=torch.get_default_device())
+            )
+            self.register_buffer(
+                f"{name}_std", torch.ones(size, dtype=torch.float32, device=torch.get_default_device())
+            )
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class _RowStreams:
     def uniform(self, shape: Sequence[int]) -> Tensor:
         """(N, …) float64 in [0, 1), of 53 random bits each."""
         number = torch.Size(shape[1:]).numel()
-        counter = 2 * torch.arange(self.drawn, self.drawn + number, device=self.key.device)
+        counter = 2 * torch.arange(self.drawn, self.drawn + number, device=self.key.device, dtype=torch.int64)
         self.drawn += number
         high, low = (draw_bits(self.key[:, None], counter + half) for half in (0, 1))
         return (((high << 21) | (low >> 11)).double() * 2.0**-53).reshape(shape)

@@ -71,7 +71,9 @@ class EpsilonGreedyModule(TensorDictModuleBase):
         self.epsilon: Tensor
         self.low: Tensor
         self.high: Tensor
-        self.register_buffer("epsilon", torch.tensor(float(settings.start)))
+        self.register_buffer(
+            "epsilon", torch.tensor(float(settings.start), dtype=torch.float32, device=torch.get_default_device())
+        )
         if space.num_actions is None:
             for name, bound in zip(("low", "high"), space.bounds, strict=True):
                 self.register_buffer(name, bound)
@@ -86,7 +88,7 @@ class EpsilonGreedyModule(TensorDictModuleBase):
             return tensordict
         action = tensordict.get("action")
         rows = action[..., :1] if self.num_actions is None else action
-        explore = torch.rand(rows.shape, device=action.device) < self.epsilon
+        explore = torch.rand(rows.shape, device=action.device, dtype=torch.float32) < self.epsilon
         return tensordict.set("action", torch.where(explore, self._random_action(tensordict, action), action))
 
     def _random_action(self, tensordict: TensorDictBase, action: Tensor) -> Tensor:

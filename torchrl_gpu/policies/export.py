@@ -229,7 +229,7 @@ def made_up(policy: InferencePolicy, rows: int) -> list[Tensor]:
     found: dict[str, Tensor] = {}
     for name in policy.in_keys:
         shape, dtype = policy.space.observations[name]
-        drawn = torch.rand((rows, *shape), generator=generator)
+        drawn = torch.rand((rows, *shape), generator=generator, dtype=torch.float32, device="cpu")
         kind = getattr(torch, dtype)
         scale = 255 if kind is torch.uint8 else 2 if kind is torch.bool or not kind.is_floating_point else 3
         found[name] = (drawn < 0.5) if kind is torch.bool else (scale * drawn).to(kind)

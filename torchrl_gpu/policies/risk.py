@@ -36,7 +36,12 @@ class RiskLevel(nn.Module):
         self.in_keys = ["clearance"] if self.adaptive else []
         self.cvar, self.distance = cvar, distance
         self.level: Tensor
-        self.register_buffer("level", torch.tensor(1.0 if cvar == "adaptive" else float(cvar)))
+        self.register_buffer(
+            "level",
+            torch.tensor(
+                1.0 if cvar == "adaptive" else float(cvar), dtype=torch.float32, device=torch.get_default_device()
+            ),
+        )
 
     def forward(self, tensordict: TensorDictBase) -> Tensor:
         """Level of each row, (…, 1), or one for all, ()."""
@@ -55,4 +60,4 @@ class RiskLevel(nn.Module):
 
 def midpoints(number: int) -> Tensor:
     """The middles of `number` equal shares of [0, 1], (U,) float32."""
-    return (torch.arange(number) + 0.5) / number
+    return (torch.arange(number, dtype=torch.float32, device=torch.get_default_device()) + 0.5) / number

@@ -120,7 +120,7 @@ class AgentSpace:
     def zeros(self, name: str, rows: int) -> Tensor:
         """An observation of that many rows, (rows, …), all zeros."""
         shape, dtype = self.observations[name]
-        return torch.zeros(rows, *shape, dtype=getattr(torch, dtype))
+        return torch.zeros(rows, *shape, dtype=getattr(torch, dtype), device="cpu")
 
     @property
     def masked(self) -> bool:
@@ -139,7 +139,9 @@ class AgentSpace:
         """Smallest and largest action, (D,) float32; ValueError where the action is discrete."""
         if self.low is None or self.high is None:
             raise ValueError(f"AgentSpace: want a continuous action; that of {self.source} is discrete")
-        return torch.tensor(self.low), torch.tensor(self.high)
+        return torch.tensor(self.low, dtype=torch.float32, device="cpu"), torch.tensor(
+            self.high, dtype=torch.float32, device="cpu"
+        )
 
     @property
     def action_shape(self) -> tuple[int]:

@@ -42,7 +42,7 @@ class _Unsaved(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(()))
+        self.weight = nn.Parameter(torch.zeros((), dtype=torch.float32, device="cpu"))
 
     def _save_to_state_dict(self, *args: Any) -> None:
         """Nothing."""

@@ -176,7 +176,7 @@ class BehaviourCloning(EnvRun):
                 )
             _check_entry(found, key, entry)
         first = 0
-        for index in torch.arange(len(found), device=found.rows["action"].device).split(_CHUNK):
+        for index in torch.arange(len(found), device=found.rows["action"].device, dtype=torch.int64).split(_CHUNK):
             batch = self._batch(index)
             if self.space.masked:
                 legal = batch["action_mask"].gather(1, batch["action"][:, None])
@@ -222,7 +222,10 @@ class BehaviourCloning(EnvRun):
         if self._pass is None or self._pass[0] != number:
             device = self._rows.device
             generator = torch.Generator(device).manual_seed((self.seed * 1_000_003 + number) % 2**63)
-            self._pass = number, self._rows[torch.randperm(len(self._rows), generator=generator, device=device)]
+            self._pass = (
+                number,
+                self._rows[torch.randperm(len(self._rows), generator=generator, device=device, dtype=torch.int64)],
+            )
         together = self.batch_size * self.trainer.world_size
         return self._pass[1][place * together : (place + 1) * together][self.global_rank :: self.trainer.world_size]
 
@@ -267,7 +270,12 @@ class BehaviourCloning(EnvRun):
     def _score(self, held: HeldOut, stage: str, shows: bool) -> None:
         means = self.held_out_scores(held)
         for name, value in means.items():
-            self.log(f"{stage}/{name}", torch.tensor(value), prog_bar=name != "loss", batch_size=1)
+            self.log(
+                f"{stage}/{name}",
+                torch.tensor(value, dtype=torch.float32, device="cpu"),
+                prog_bar=name != "loss",
+                batch_size=1,
+            )
         if shows:
             listed = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
             Console().print(f"{self.policy_name} on {len(held.index):,} rows held back: {listed}", soft_wrap=True)

@@ -177,7 +177,7 @@ class ConvAfterstateLearning(AfterstateRun):
         return states.update({"target": goals.flatten() - by_tables, "counts": counts.flatten()})
 
     def _batches(self, rows: TensorDictBase) -> Iterator[TensorDictBase]:
-        order = torch.rand(len(rows), device=self.env.device).argsort()
+        order = torch.rand(len(rows), device=self.env.device, dtype=torch.float32).argsort()
         yield from rows[order].split(len(rows) // self.minibatches)
 
     def _learn(self, rows: TensorDictBase) -> Tensor:
@@ -215,6 +215,6 @@ def lambda_returns(value: Tensor, reward: Tensor, done: Tensor, lam: float) -> T
 def mirrored(levels: Tensor) -> Tensor:
     """Bins (B, X, Y), each mirrored along x and along y with even chances."""
     for axis in (1, 2):
-        turned = torch.rand(len(levels), 1, 1, device=levels.device) < 0.5
+        turned = torch.rand(len(levels), 1, 1, device=levels.device, dtype=torch.float32) < 0.5
         levels = torch.where(turned, levels.flip(axis), levels)
     return levels

@@ -66,7 +66,7 @@ class DemonstrationEpisodes(Episodes):
         self.path, self.held_out, self.split_seed = demonstrations, held_out, split_seed
         self.asked_steps, self.plays = steps_per_epoch, num_val_episodes > 0
         self.demonstrations: Demonstrations | None = None
-        self.train_rows = self.held_rows = torch.empty(0, dtype=torch.int64)
+        self.train_rows = self.held_rows = torch.empty(0, dtype=torch.int64, device="cpu")
 
     def setup(self, stage: str) -> None:
         """Reads and splits the demonstrations, where the stage has a use for them.

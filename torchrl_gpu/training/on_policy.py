@@ -163,6 +163,6 @@ class OnPolicy(AgentRun):
         """Every row once in each epoch; those that do not count are spread evenly over the batches."""
         idle: Tensor | float = 1.0 - sample["priority_weight"] if "priority_weight" in sample.keys() else 0.0  # noqa: SIM118
         for _ in range(self.epochs):
-            order = (torch.rand(len(sample), device=self.env.device) + idle).argsort()
+            order = (torch.rand(len(sample), device=self.env.device, dtype=torch.float32) + idle).argsort()
             spread = order.view(-1, self.minibatches).t().flatten()
             yield from sample[spread].split(len(order) // self.minibatches)

@@ -276,7 +276,7 @@ class EnvRun(LightningModule):
             on_cpu = together.cpu()
         read = dict(zip(tensors, on_cpu, strict=True))
         for name, value in values.items():
-            on_host = read[name] if name in read else torch.tensor(float(value))
+            on_host = read[name] if name in read else torch.tensor(float(value), dtype=torch.float32, device="cpu")
             self.log(f"train/{name}", on_host, prog_bar=name == "loss")
 
     def note_batch(self, batch: TensorDictBase) -> None:
@@ -448,13 +448,24 @@ class EnvRun(LightningModule):
         if self.trainer.state.fn == "validate":
             suite.show(self.policy_name, scores)
         for name, score in scores.items():  # as tensors of the host: Lightning would copy a float to the device
-            self.log(f"val/{name}", torch.tensor(score), prog_bar=name == suite.headline, batch_size=1)
+            self.log(
+                f"val/{name}",
+                torch.tensor(score, dtype=torch.float32, device="cpu"),
+                prog_bar=name == suite.headline,
+                batch_size=1,
+            )
 
     def test_step(self, suite: Any, batch_idx: int) -> None:
         """Plays policy and baselines on the same episodes; the suite prints and writes the table, in one process."""
         if self.trainer.is_global_zero:
             scores = self.compare(suite)
-            self.log_dict({f"test/{name}": torch.tensor(score) for name, score in scores.items()}, batch_size=1)
+            self.log_dict(
+                {
+                    f"test/{name}": torch.tensor(score, dtype=torch.float32, device="cpu")
+                    for name, score in scores.items()
+                },
+                batch_size=1,
+            )
 
     def compare(self, suite: Any) -> dict[str, float]:
         """The suite's table of the policy and what it is compared with; the policy's scores by name."""

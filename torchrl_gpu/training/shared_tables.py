@@ -71,7 +71,7 @@ class SharedTables:
     def exchange(self) -> None:
         """Takes over what the other processes have learned since the last time."""
         tables, changes, processes = self.tables, self._changes, len(self.shares)
-        num = torch.zeros(processes, len(changes.num), dtype=torch.float64)
+        num = torch.zeros(processes, len(changes.num), dtype=torch.float64, device="cpu")
         num[self.rank] = changes.num
         self._sum(num)
         counts = num.long().tolist()
@@ -81,7 +81,7 @@ class SharedTables:
             for offset, count in zip(self._offsets, counts[self.rank], strict=True)
         ]
         at = torch.cat([first + offset for first, offset in zip(mine, self._offsets, strict=True)]).long()
-        sent = torch.zeros(4, most, dtype=torch.int32)
+        sent = torch.zeros(4, most, dtype=torch.int32, device="cpu")
         sent[0, : len(at)] = torch.cat(mine)
         for row, values in zip(sent[1:], (tables.weight, tables.drift, tables.path), strict=True):
             row[: len(at)] = values[at].view(torch.int32)

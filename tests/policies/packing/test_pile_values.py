@@ -198,3 +198,15 @@ def test_an_environment_without_z_maps() -> None:
 def test_weights_that_are_none(weights: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PileValues(weights)
+
+
+@pytest.mark.parametrize("size", [(1, 6), (6, 1), (1, 1)])
+def test_a_grid_of_one_row_or_column_has_no_steps_across_it(size: tuple[int, int]) -> None:
+    heights = torch.rand(3, *size, dtype=torch.float32, device="cpu")
+    flat = torch.full((3, *size), 0.5)
+    zeros = torch.zeros(3)
+    values = PileValues()
+    assert values(heights, zeros, zeros).isfinite().all()
+    numbers = values.numbers(flat, zeros, zeros)
+    steps_and_deviation = numbers[:, len(WINDOWS) * 2 :][:, :2]
+    assert torch.equal(steps_and_deviation, torch.zeros(3, 2))

@@ -57,7 +57,7 @@ class RslRlVecEnv:
         self.device = env.device
         self.cfg: dict[str, Any] = {"environment": type(env).__name__, "num_envs": env.num_envs}
         self.episode_length_buf = torch.zeros(self.num_envs, dtype=torch.int64, device=env.device)
-        self._recent = {name: torch.zeros((), device=env.device) for name in env.outcome_names}
+        self._recent = {name: torch.zeros((), device=env.device, dtype=torch.float32) for name in env.outcome_names}
         self._current = env.reset()
         self._names = self._vectors() if observations is None else list(observations)
         shown = self._rows.entries(self._current)

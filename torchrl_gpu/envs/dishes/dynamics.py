@@ -83,6 +83,6 @@ def work(
 
 def poisson(mean: Tensor, chance: Tensor) -> Tensor:
     """Whole numbers (N,) float32 of at most `MOST_BROKEN`: how many sums of the Poisson law do not exceed `chance`."""
-    count = torch.arange(MOST_BROKEN, device=mean.device)
+    count = torch.arange(MOST_BROKEN, device=mean.device, dtype=torch.int64)
     factors = torch.cat([(-mean).exp()[:, None], mean[:, None] / (count[1:])], 1)
     return (chance[:, None] >= factors.cumprod(1).cumsum(1)).sum(1).float()

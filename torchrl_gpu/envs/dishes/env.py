@@ -181,7 +181,7 @@ class DishwashingEnv(EpisodicEnv):
 
     def pictures(self, index: Sequence[int] | Tensor, width: int, height: int) -> Tensor:
         """Some of the shifts as they stand, uint8 (B, H, W, 3) RGB."""
-        rows = index if isinstance(index, Tensor) else torch.tensor(list(index), device=self.device)
+        rows = index if isinstance(index, Tensor) else torch.tensor(list(index), device=self.device, dtype=torch.int64)
         camera = Camera(height, width, self.economics.stack_limit, self.device)
         seen = {name: self.entries[name][rows] for name in VISIBLE}
         return camera.draw(seen, self._clock[rows]).permute(0, 2, 3, 1).contiguous()

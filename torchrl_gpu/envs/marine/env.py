@@ -186,7 +186,7 @@ class MarineNavEnv(BatchedEnv):
             numbers = []
         if len(numbers) != self.num_envs:
             arguments.refuse(where, "levels", wanted, levels)
-        self.state.next_level.copy_(torch.tensor(numbers))
+        self.state.next_level.copy_(torch.tensor(numbers, dtype=torch.int64, device="cpu"))
 
     def _build(self) -> None:
         """All that stays the same for the life of the environment."""
@@ -194,8 +194,10 @@ class MarineNavEnv(BatchedEnv):
         lagged = "lagged_velocity" in self.quirks
         self.model = Unicycle(like, lagged) if self.version == "v2" else Vessel(like, lagged)
         self._radius_factors = radius_factors(self.dtype, self.device)
-        self._robot_index = torch.arange(self.num_robots, device=self.device)[:, None, None]
-        self._idle = (torch.arange(self.num_actions, device=self.device) == self.craft.idle).to(self.dtype)
+        self._robot_index = torch.arange(self.num_robots, device=self.device, dtype=torch.int64)[:, None, None]
+        self._idle = (torch.arange(self.num_actions, device=self.device, dtype=torch.int64) == self.craft.idle).to(
+            self.dtype
+        )
         self._make_pool()
         shape = {"discrete": bool(self.num_actions), "flat": self.flat, "dtype": self.dtype, "device": self.device}
         specs = make_specs(self.craft, self.num_envs, self.num_robots, **cast(Any, shape))
@@ -205,11 +207,11 @@ class MarineNavEnv(BatchedEnv):
         """Draws the worlds of `self.seed`."""
         worlds = generate(self.craft, self.levels, self.pool, self.seed, self.quirks)
         like = torch.empty(0, dtype=self.dtype, device=self.device)
-        stream = torch.full((len(worlds),), self.seed, device=self.device)
+        stream = torch.full((len(worlds),), self.seed, device=self.device, dtype=torch.int64)
         self._pool_seed = self.seed
 
         def look(motion: Tensor, scene: Scene, there: Tensor) -> Sight:
-            number = torch.arange(len(worlds), device=self.device)
+            number = torch.arange(len(worlds), device=self.device, dtype=torch.int64)
             return self._look(motion, scene, there, draw_bits(stream, number), torch.zeros_like(number))
 
         self._pool = Pool(worlds, self.model, look, like, "still_start" in self.quirks)

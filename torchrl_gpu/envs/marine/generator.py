@@ -71,7 +71,7 @@ def generate(craft: Craft, levels: tuple[Level, ...], pool: int, seed: int, quir
     Raises:
         ValueError: A level has no room for what it asks for.
     """
-    number = torch.arange(len(levels) * pool)
+    number = torch.arange(len(levels) * pool, dtype=torch.int64, device="cpu")
     level = number // pool
     key = draw_bits(draw_bits(torch.full_like(number, seed), level), number % pool)
     worlds = _draw(craft, levels, level, key, quirks)
@@ -81,7 +81,7 @@ def generate(craft: Craft, levels: tuple[Level, ...], pool: int, seed: int, quir
         short = _short(worlds, levels, level)
         if not len(short):
             return worlds
-        again = draw_bits(key[short], torch.tensor(_ROUNDS + attempt))
+        again = draw_bits(key[short], torch.tensor(_ROUNDS + attempt, dtype=torch.int64, device="cpu"))
         fresh = _draw(craft, levels, level[short], again, quirks)
         for field in fields(Worlds):
             getattr(worlds, field.name)[short] = getattr(fresh, field.name)
@@ -102,19 +102,19 @@ def _short(worlds: Worlds, levels: tuple[Level, ...], level: Tensor) -> Tensor:
 
 
 def _wanted(levels: tuple[Level, ...]) -> Tensor:
-    return torch.tensor([tuple(level[1:4]) for level in levels])
+    return torch.tensor([tuple(level[1:4]) for level in levels], dtype=torch.int64, device="cpu")
 
 
 def _draw(craft: Craft, levels: tuple[Level, ...], level: Tensor, key: Tensor, quirks: frozenset[str]) -> Worlds:
     """One world for each key (P,), of the level (P,)."""
     sizes, wanted = Sizes.of(levels), _wanted(levels)[level]
-    least = torch.tensor([each.min_distance for each in levels], dtype=torch.float64)[level]
+    least = torch.tensor([each.min_distance for each in levels], dtype=torch.float64, device="cpu")[level]
     start, goal, robots = _place_robots(craft, key, wanted[:, 0], least, sizes.robots)
     core, circulation, cores = _place_cores(craft, key, wanted[:, 1], sizes.cores, start, goal, quirks)
     obstacle, obstacles = _place_obstacles(craft, key, wanted[:, 2], sizes.obstacles, start, goal, core)
     heading = _uniform(key, _HEADINGS, sizes.robots) * (2 * math.pi)
     speed = _uniform(key, _SPEEDS, sizes.robots) * MAX_START_SPEED
-    there = torch.arange(sizes.robots) < robots[:, None]
+    there = torch.arange(sizes.robots, dtype=torch.int64, device="cpu") < robots[:, None]
     return Worlds(start, goal, heading, speed * there, core, circulation, obstacle, robots, cores, obstacles)
 
 
@@ -136,7 +136,7 @@ def _place_cores(
     craft: Craft, key: Tensor, wanted: Tensor, most: int, start: Tensor, goal: Tensor, quirks: frozenset[str]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Places (P, C, 2) and circulations (P, C), and how many cores found a place (P,)."""
-    core, circulation = _nowhere(key, most), torch.zeros(len(key), most, dtype=torch.float64)
+    core, circulation = _nowhere(key, most), torch.zeros(len(key), most, dtype=torch.float64, device="cpu")
     slow, fast = craft.edge_speed
 
     def candidate(world: Tensor, attempt: int) -> tuple[Tensor, ...]:
@@ -227,9 +227,11 @@ def _distance(a: Tensor, b: Tensor) -> Tensor:
 
 def _nowhere(key: Tensor, most: int) -> Tensor:
     """Places for `most` objects in each world, all of them far away."""
-    return torch.full((len(key), most, 2), FAR, dtype=torch.float64)
+    return torch.full((len(key), most, 2), FAR, dtype=torch.float64, device="cpu")
 
 
 def _uniform(key: Tensor, place: int, count: int) -> Tensor:
     """Numbers in [0, 1) from `place` on of the keys `key` (W,): float64 (W, count)."""
-    return draw_bits(key[:, None], torch.arange(place, place + count)).double() * 2.0**-32
+    return (
+        draw_bits(key[:, None], torch.arange(place, place + count, dtype=torch.int64, device="cpu")).double() * 2.0**-32
+    )

@@ -29,7 +29,7 @@ def draw_noise(key: Tensor, step: Tensor, objects: int, table: Tensor) -> Tensor
         (5, R, J, N): what is added to x, y (metres), vx and vy (m/s), along the axes of the map, and what the radius is
         multiplied by.
     """
-    place = torch.arange(3 * objects, device=key.device).view(3, 1, objects, 1)
+    place = torch.arange(3 * objects, device=key.device, dtype=torch.int64).view(3, 1, objects, 1)
     bits = draw_bits(key, place + step * (3 * objects))  # (3, R, J, N)
     normal = _normal_pairs(bits[:2], table.dtype) * ERROR
     return torch.cat((*normal, _looked_up(bits[2:], table)))

@@ -112,7 +112,9 @@ class _Sheet:
         self.image, self.top = Image.new("RGB", (width, height), SAND), (height - side) // 2
         self.map = Image.fromarray(draw(world, trail, width=side, height=side))
         self.pen = ImageDraw.Draw(self.map)  # rings end at its edge
-        rgb = (item_colors(torch.arange(len(world.place))) * 190).round().to(torch.uint8)  # as the viewer's
+        rgb = (
+            (item_colors(torch.arange(len(world.place), dtype=torch.int64, device="cpu")) * 190).round().to(torch.uint8)
+        )  # as the viewer's
         self.colors = ["#{:02x}{:02x}{:02x}".format(*row) for row in rgb.tolist()]
         size = max(7, round(min(height / 26, width / 40)))
         self.legend = Legend(self.image, side + size // 2, size, width - size // 2, size)

@@ -49,7 +49,7 @@ class Pool:
         scene = _scene(worlds, like)
         start = _last(worlds.start, (2, 1, 0), like), _last(worlds.heading, (1, 0), like)
         motion = model.start(*start, _last(worlds.speed, (1, 0), like), scene, still_start)
-        numbers = torch.arange(motion.shape[1], device=like.device)
+        numbers = torch.arange(motion.shape[1], device=like.device, dtype=torch.int64)
         exists = numbers[:, None] < worlds.num_robots.to(like.device)
         there = exists.to(like.dtype)
         sight = look(motion, scene, there)

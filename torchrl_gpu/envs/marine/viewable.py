@@ -63,7 +63,7 @@ class ViewableMarine:
         found = [Shape("outline", (world.side / 2, world.side / 2, 0.0), (world.side, world.side, 0.0), _FRAME)]
         for x, y, radius in world.obstacle.tolist():
             found.append(Shape("cylinder", (x, y, 0.5), (2 * radius, 2 * radius, 1.0), _OBSTACLE))
-        colors = item_colors(torch.arange(len(world.place))).tolist()
+        colors = item_colors(torch.arange(len(world.place), dtype=torch.int64, device="cpu")).tolist()
         for i in np.flatnonzero(world.exists).tolist():
             around = 2 * GOAL_RADIUS
             found.append(Shape("cylinder", (*world.goal[i].tolist(), 0.0), (around, around, 0.05), (*colors[i], 0.5)))

@@ -262,7 +262,9 @@ def _disc(
 
 
 def _colors(count: int) -> list[str]:
-    rgb = (item_colors(torch.arange(count)) * 190).round().to(torch.uint8)  # darker than items: the sea is bright
+    rgb = (
+        (item_colors(torch.arange(count, dtype=torch.int64, device="cpu")) * 190).round().to(torch.uint8)
+    )  # darker than items: the sea is bright
     return ["#{:02x}{:02x}{:02x}".format(*row) for row in rgb.tolist()]
 
 

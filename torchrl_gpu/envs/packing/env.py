@@ -133,7 +133,7 @@ class PackingEnv(BatchedEnv):
         self.kernels = get_kernels(backend, self.device)
         self.catalogue, self.item_sequences = self._build_items()
         check_fits(num_envs, self._least_bytes(), self.device, measure=lambda: self.bytes_per_env)
-        self._slots = torch.arange(visible_items, device=self.device)
+        self._slots = torch.arange(visible_items, device=self.device, dtype=torch.int64)
         self._sizes = self._item_sizes()
         # A box costs too little for it, and with one slot the only item shown is always a new one.
         self._keeps_maps = self.incremental and visible_items > 1 and not self.catalogue.flat
@@ -166,7 +166,7 @@ class PackingEnv(BatchedEnv):
 
     def _item_sizes(self) -> Tensor:
         """(M + 1, O, 4) float32: sides of each item's bounding box and its volume, metres; the last row is no item."""
-        cell = torch.tensor(self.bin.cell, device=self.device)
+        cell = torch.tensor(self.bin.cell, device=self.device, dtype=torch.float32)
         volume = self.catalogue.volume[:, None].expand_as(self.catalogue.height)
         sizes = torch.cat(
             [self.catalogue.extent * cell, self.catalogue.height[..., None], volume[..., None]], -1
@@ -255,18 +255,18 @@ class PackingEnv(BatchedEnv):
         longest = self.longest_episode
         shape = (n, *self.action_shape)
         return PackingState(
-            heightmap=torch.zeros(n, *self.bin.cells, device=device),
+            heightmap=torch.zeros(n, *self.bin.cells, device=device, dtype=torch.float32),
             item_id=torch.full((n, self.visible_items), -1, dtype=torch.int64, device=device),
             position=count,
             key=count.clone(),
             episode=count.clone(),
-            volume=torch.zeros(n, device=device),
+            volume=torch.zeros(n, device=device, dtype=torch.float32),
             stable=torch.zeros(n, dtype=torch.bool, device=device),
             num_packed=count.clone(),
             step_count=count.clone(),
             placements=torch.zeros(n, longest, 4, dtype=torch.int32, device=device),
-            placement_z=torch.zeros(n, longest, device=device),
-            z_map=torch.full(shape, self.bin.size[2], device=device),
+            placement_z=torch.zeros(n, longest, device=device, dtype=torch.float32),
+            z_map=torch.full(shape, self.bin.size[2], device=device, dtype=torch.float32),
             legal=torch.zeros(shape, dtype=torch.bool, device=device),
         )
 
@@ -384,7 +384,10 @@ class PackingEnv(BatchedEnv):
     def _judged(self, before: PackingState, moved: Moved) -> Tensor:
         """Whether the last placement stands by the rule `com`, (N,) bool; as before where none was made."""
         made = moved.state.placements
-        at = torch.arange(self.num_envs, device=self.device), before.num_packed.clamp(0, made.shape[1] - 1)
+        at = (
+            torch.arange(self.num_envs, device=self.device, dtype=torch.int64),
+            before.num_packed.clamp(0, made.shape[1] - 1),
+        )
         item, orientation, x, y = made[at].long().unbind(1)
         item = torch.where(moved.legal, item, -1)
         placement = Placement(item, orientation, x, y, moved.state.placement_z[at])
@@ -428,14 +431,14 @@ class PackingEnv(BatchedEnv):
         if "z_map" in self.include:
             out["z_map"] = s.z_map
         if "packed_items" in self.include:
-            made = torch.arange(s.placements.shape[1], device=self.device) < s.num_packed[:, None]
+            made = torch.arange(s.placements.shape[1], device=self.device, dtype=torch.int64) < s.num_packed[:, None]
             out["packed_items"] = torch.where(made, s.placements[..., 0].long(), -1)
         if "item_top" in self.include or "item_bottom" in self.include:
-            orientation = torch.arange(self.num_orientations, device=self.device)
+            orientation = torch.arange(self.num_orientations, device=self.device, dtype=torch.int64)
             maps = self.catalogue.maps(s.item_id[..., None], orientation)
             out |= {k: v for k, v in zip(LARGE_KEYS, maps, strict=False) if k in self.include}
         if "future_items" in self.include:
-            behind = torch.arange(self.longest_episode, device=self.device)
+            behind = torch.arange(self.longest_episode, device=self.device, dtype=torch.int64)
             out["future_items"] = self.item_sequences.items(s.key, s.position[:, None] + behind)
         return out
 
@@ -459,7 +462,7 @@ class PackingEnv(BatchedEnv):
             "volume": Bounds(0, self.bin.volume * (1 + 1e-3)),
             "num_packed": Bounds(0, self.state.placements.shape[1]),
             "step_count": count,
-            "placements": Bounds(0, torch.tensor(last, device=self.device)),
+            "placements": Bounds(0, torch.tensor(last, device=self.device, dtype=torch.int64)),
             "placement_z": Bounds(0, ceiling),
             "z_map": Bounds(0, ceiling),
         }
@@ -485,7 +488,10 @@ class PackingEnv(BatchedEnv):
                 "legal", "false wherever the item does not fit below the bin's height", "one that is higher"
             )
         item, orientation, x, y = state["placements"].long().unbind(-1)  # (N, T)
-        extent, made = self.catalogue.extent[item, orientation], torch.arange(item.shape[1], device=self.device)
+        extent, made = (
+            self.catalogue.extent[item, orientation],
+            torch.arange(item.shape[1], device=self.device, dtype=torch.int64),
+        )
         beyond = (x + extent[..., 0] > self.bin.cells[0]) | (y + extent[..., 1] > self.bin.cells[1])
         if bool((beyond & (made < state["num_packed"][:, None])).any()):
             return Conflict("placements", "inside the bin", "one that reaches beyond the walls")

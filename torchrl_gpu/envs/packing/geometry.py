@@ -24,7 +24,7 @@ def grid_positions(extent: Tensor, cells: int, step: int) -> tuple[Tensor, Tenso
         bool (…, G).
     """
     last = (cells - extent).unsqueeze(-1)  # (…, 1)
-    wanted = torch.arange(-(-cells // step), device=extent.device) * step  # (G,)
+    wanted = torch.arange(-(-cells // step), device=extent.device, dtype=torch.int64) * step  # (G,)
     fits = (wanted - last < step) & (last >= 0)
     return torch.minimum(wanted, last).clamp_min(0), fits
 
@@ -66,8 +66,8 @@ def walls(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
     extent = catalogue.extent if shared else catalogue.extent[row]  # (M or N·K, O, 2)
     _, fits_x = grid_positions(extent[..., 0], bin_.cells[0], bin_.step)
     _, fits_y = grid_positions(extent[..., 1], bin_.cells[1], bin_.step)
-    wall = torch.where(fits_x[..., :, None] & fits_y[..., None, :], 0.0, torch.inf)
+    wall = torch.where(fits_x[..., :, None] & fits_y[..., None, :], 0.0, torch.inf).float()
     if shared:
         wall = wall.flatten(1).index_select(0, row)
-    absent = torch.where(item_id != present, torch.inf, 0.0)[..., None, None, None]
+    absent = torch.where(item_id != present, torch.inf, 0.0).float()[..., None, None, None]
     return wall.view(*item_id.shape, -1, *bin_.grid) + absent

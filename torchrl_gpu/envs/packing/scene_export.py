@@ -74,7 +74,7 @@ def scene_of(plan: PackingPlan) -> Any:
     trimesh = _trimesh()
     scene = trimesh.Scene(base_frame="world")
     scene.graph.update("bin", "world", matrix=Y_UP)
-    colors = decode_srgb(item_colors(torch.arange(len(plan.poses)))).tolist()
+    colors = decode_srgb(item_colors(torch.arange(len(plan.poses), dtype=torch.int64, device="cpu"))).tolist()
     for i, (solid, pose, color) in enumerate(zip(plan.solids, plan.poses, colors, strict=True)):
         surface = trimesh.Trimesh(solid.vertices, solid.faces, process=False)
         surface.visual = _paint(trimesh, (*color, 1.0))

@@ -263,7 +263,7 @@ class Catalogue:
         if self.top is None or self.bottom is None:
             material = _inside(self.extent[row, orientation], self.footprint) & ~absent
             top = torch.where(material, self.height[row, orientation][..., None, None], 0.0)
-            return top, torch.where(material, 0.0, math.inf)
+            return top, torch.where(material, 0.0, math.inf).float()
         top, bottom = self.top[row, orientation], self.bottom[row, orientation]
         return torch.where(absent, 0.0, top), torch.where(absent, math.inf, bottom)
 
@@ -316,8 +316,8 @@ def _pairs(extent: Tensor) -> tuple[tuple[int, int], ...]:
 
 
 def _inside(extent: Tensor, footprint: tuple[int, int]) -> Tensor:
-    rows = torch.arange(footprint[0], device=extent.device)
-    columns = torch.arange(footprint[1], device=extent.device)
+    rows = torch.arange(footprint[0], device=extent.device, dtype=torch.int64)
+    columns = torch.arange(footprint[1], device=extent.device, dtype=torch.int64)
     inside_rows = rows < extent[..., 0:1]  # (…, P)
     inside_columns = columns < extent[..., 1:2]  # (…, Q)
     return inside_rows[..., :, None] & inside_columns[..., None, :]

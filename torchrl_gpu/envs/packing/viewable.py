@@ -81,7 +81,7 @@ class ViewablePacking:
         """The bin's edges, then the items in order of placement: of solids the cuboids around them; reads back."""
         plan = plan_of(self.env, index)
         found = [Shape("outline", [side / 2 for side in plan.bin_size], plan.bin_size, _WALL)]
-        colors = item_colors(torch.arange(len(plan.poses))).tolist()
+        colors = item_colors(torch.arange(len(plan.poses), dtype=torch.int64, device="cpu")).tolist()
         for solid, pose, color in zip(plan.solids, plan.poses, colors, strict=True):
             low, high = solid.vertices.min(0), solid.vertices.max(0)
             center = pose.rotation @ ((low + high) / 2) + pose.position
@@ -145,8 +145,14 @@ class ViewablePacking:
         number = int(env.num_packed[index])
         place = env.placements[index, :number].long()
         item, orientation = place[:, 0], place[:, 1]
-        corner = torch.cat([place[:, 2:] * torch.tensor(env.cell), env.placement_z[index, :number, None]], 1)
-        extent = env.catalogue.extent[item, orientation] * torch.tensor(env.cell)
+        corner = torch.cat(
+            [
+                place[:, 2:] * torch.tensor(env.cell, dtype=torch.float32, device="cpu"),
+                env.placement_z[index, :number, None],
+            ],
+            1,
+        )
+        extent = env.catalogue.extent[item, orientation] * torch.tensor(env.cell, dtype=torch.float32, device="cpu")
         size = torch.cat([extent, env.catalogue.height[item, orientation][:, None]], 1)
         return corner.double().numpy(), (corner + size).double().numpy()
 

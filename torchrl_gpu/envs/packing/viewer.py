@@ -228,7 +228,7 @@ def _draw_env(env: PackingView, index: slice | Sequence[int], camera: Camera, up
     longest = env.placements.shape[1]
     last = longest if upto is None else min(max(upto, 0), longest)
     place, z, count = (_rows(t, index) for t in (env.placements[:, :last], env.placement_z[:, :last], env.num_packed))
-    slot = torch.arange(last, device=place.device)
+    slot = torch.arange(last, device=place.device, dtype=torch.int64)
     present = slot < count[:, None]  # (B, M)
     colors = item_colors(slot).expand(len(place), -1, -1)
     item, orientation = place[..., 0].to(torch.int64).clamp_min(0), place[..., 1].to(torch.int64)

@@ -194,7 +194,7 @@ class WorkerPool:
         """With frames of clips numbered by their rows in the whole batch, and not in that of a worker; in place."""
         for key, value in shown.items():
             if (key[-1] if isinstance(key, tuple) else key) == clips.ROW_KEY:
-                value[:, 0] = torch.arange(len(value), device=value.device)
+                value[:, 0] = torch.arange(len(value), device=value.device, dtype=torch.int64)
         return shown
 
     # -- workers ----------------------------------------------------------------------------------------------------

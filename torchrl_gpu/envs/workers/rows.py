@@ -53,7 +53,9 @@ class SplitTensors:
     def __init__(
         self, like: Tensors, axes: dict[NestedKey, int], parts: Sequence[tuple[int, int]], shared: bool
     ) -> None:
-        self.whole: Tensors = {key: torch.empty(value.shape, dtype=value.dtype) for key, value in like.items()}
+        self.whole: Tensors = {
+            key: torch.empty(value.shape, dtype=value.dtype, device="cpu") for key, value in like.items()
+        }
         if shared:
             for value in self.whole.values():
                 value.share_memory_()

@@ -100,7 +100,7 @@ def _acted(env: BatchedEnv, current: TensorDictBase) -> TensorDictBase:
         if mask is None:
             drawn = env.full_action_spec[key].rand()
         else:
-            drawn = (torch.rand(mask.shape, device=mask.device) * mask).argmax(-1)
+            drawn = (torch.rand(mask.shape, device=mask.device, dtype=torch.float32) * mask).argmax(-1)
         current.set(key, drawn)
     return current
 

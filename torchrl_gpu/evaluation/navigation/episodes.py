@@ -142,7 +142,7 @@ def evaluate(
     action_key, reward_key = (_key(env, name) for name in ("action", "reward"))
     with evaluation(env, policy) as seen:
         recorder = TrajectoryRecorder(env, record)
-        over = torch.arange(env.num_envs, device=env.device) >= number
+        over = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) >= number
         _stop(env, over)
         start = env.state.motion[PLACE].permute(2, 1, 0)
         steps = torch.zeros_like(env.state.active, dtype=torch.int64)  # (R, N)

@@ -100,7 +100,7 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
         num_episodes: Only so many of the first are packed and returned; None stands for all.
     """
     number, clock = env.num_envs if num_episodes is None else num_episodes, DecisionClock(env.device)
-    done = torch.arange(env.num_envs, device=env.device) >= number
+    done = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) >= number
     stands: list[Tensor] = []
     with evaluation(env, policy) as observation:
         while not done.all():
@@ -112,7 +112,9 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
             done |= stepped["next", "done"].squeeze(-1)
             observation = step_mdp(stepped)
     state = env.state
-    made = torch.arange(state.placements.shape[1], device=env.device) < state.num_packed[:, None]  # (N, T)
+    made = (
+        torch.arange(state.placements.shape[1], device=env.device, dtype=torch.int64) < state.num_packed[:, None]
+    )  # (N, T)
     found = {
         "utilization": state.volume / env.bin.volume,
         "num_packed": state.num_packed.float(),

@@ -151,7 +151,7 @@ def latencies(
             say(f"{name}, timed alone")
             results = evaluate(one, policy)
             taken[name].append(1e3 * results.seconds / max(1.0, results.num_packed.item()))
-    return {name: torch.tensor(values[1:]) for name, values in taken.items()}
+    return {name: torch.tensor(values[1:], dtype=torch.float32, device="cpu") for name, values in taken.items()}
 
 
 @dataclass
@@ -186,7 +186,7 @@ def drop(env: PackingEnv, results: PackingResults, number: int) -> tuple[Tensor,
     settled = settle_cases([plan_of(bins, index) for index in range(number)])
     for stands, each in zip(results.stands, settled, strict=False):
         agreement.count(stands[stands >= 0] > 0, torch.from_numpy(each.stable))  # a step may pass an item over
-    return torch.tensor([each.share for each in settled]), agreement
+    return torch.tensor([each.share for each in settled], dtype=torch.float32, device="cpu"), agreement
 
 
 def agreement_table(agreements: list[dict[str, Any]]) -> Table:

@@ -138,10 +138,12 @@ class ProtocolSuite(PackingSuite):
 
 def sequence_sizes(env: PackingEnv, number: int) -> list[Tensor]:
     """Sides of the boxes of the first episode of so many environments from `env.first_env` on: (T, 3) int64, cells."""
-    row = torch.arange(number, device=env.device)
+    row = torch.arange(number, device=env.device, dtype=torch.int64)
     made = env.item_sequences
     key = made.begin(env.seed, row + env.first_env, torch.zeros_like(row))
-    items = made.items(key, torch.arange(min(made.length, env.num_items), device=env.device).expand(number, -1)).cpu()
+    items = made.items(
+        key, torch.arange(min(made.length, env.num_items), device=env.device, dtype=torch.int64).expand(number, -1)
+    ).cpu()
     height = (env.catalogue.height[:, 0].cpu().double() / env.bin.cell[0]).round().long()
     sizes = torch.cat([env.catalogue.extent[:, 0].cpu(), height[:, None]], 1)
     return [sizes[each[each >= 0]] for each in items]

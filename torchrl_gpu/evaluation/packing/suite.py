@@ -58,7 +58,8 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         if RULE not in results:
             return packing_table(rows, title, self.published()), report
         methods = {
-            policy: each.columns() | {"ms/decision": torch.tensor([each.decision_ms])}
+            policy: each.columns()
+            | {"ms/decision": torch.tensor([each.decision_ms], dtype=torch.float32, device="cpu")}
             for policy, each in results.items()
         }
         return comparison_table(methods, title, RULE), report | {"comparison": comparison_data(methods, RULE)}

@@ -114,7 +114,7 @@ class ACIQN(Agent):
         return discounted(batch, values, self.gamma)
 
     def _drawn(self, batch: TensorDictBase) -> Tensor:
-        return torch.rand(len(batch), self.num_taus, device=self.risk.level.device)
+        return torch.rand(len(batch), self.num_taus, device=self.risk.level.device, dtype=torch.float32)
 
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
         return weight_pairs((self.actor, self.target_actor), (self.critic, self.target_critic))

@@ -105,7 +105,7 @@ class IQN(Agent):
         return TensorDictSequential(scores, greedy_module(self.space))
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
-        taus = torch.rand(len(batch), self.num_taus, device=batch["action"].device)
+        taus = torch.rand(len(batch), self.num_taus, device=batch["action"].device, dtype=torch.float32)
         values = _of_action(self.scores.network(*observed(self.target, batch), taus), batch["action"])
         td_target = discounted(batch, self._next_values(batch["next"]), self.gamma)
         loss = quantile_huber(values, taus, td_target, self.kappa)
@@ -115,7 +115,7 @@ class IQN(Agent):
     def _next_values(self, after: TensorDictBase) -> Tensor:
         """Quantiles (B, U) at random τ of the states that follow, by the target network."""
         observations = observed(self.target, after)
-        taus = torch.rand(len(after), self.num_taus, device=observations[0].device)
+        taus = torch.rand(len(after), self.num_taus, device=observations[0].device, dtype=torch.float32)
         values = self.target(*observations, taus)
         chooser = self.scores.network if self._double else self.target
         scores = _mean(chooser, observations, self.scores.risk(after) * self.even, len(after))

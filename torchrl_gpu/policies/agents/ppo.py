@@ -73,7 +73,9 @@ class PPO(Agent):
             self.policy = CategoricalActor(self._checked(actor(space), gives=[space.values_shape]), space.masked)
         self.critic = self._checked(critic(space), gives=[(1,)])
         for name in ("entropy", "kl", "clip_fraction"):
-            self.register_buffer(name, torch.zeros(()), persistent=False)
+            self.register_buffer(
+                name, torch.zeros((), dtype=torch.float32, device=torch.get_default_device()), persistent=False
+            )
 
     @property
     def observations(self) -> list[str]:

@@ -73,7 +73,9 @@ class Rainbow(Agent):
                 f" {type(net).__name__} has {'none' if atoms is None else repr(atoms)}"
             )
         self._checked(net, gives=[(*space.values_shape, atoms)])
-        expected = ExpectedScores(net, torch.linspace(v_min, v_max, atoms))
+        expected = ExpectedScores(
+            net, torch.linspace(v_min, v_max, atoms, dtype=torch.float32, device=torch.get_default_device())
+        )
         self.policy = TensorDictSequential(Entry("action_value", expected), greedy_module(space))
         self.target, self._double = target_of(expected), double
 

@@ -68,7 +68,7 @@ class SAC(Agent):
         self.policy = GaussianActor(act, Squash(*space.bounds, squash))
         self.target_entropy = target_entropy
         self.log_alpha: Tensor
-        log_alpha = torch.tensor(math.log(alpha))
+        log_alpha = torch.tensor(math.log(alpha), dtype=torch.float32, device=torch.get_default_device())
         if target_entropy is None:
             self.register_buffer("log_alpha", log_alpha)
         else:

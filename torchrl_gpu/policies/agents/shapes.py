@@ -29,7 +29,9 @@ def check_network(
         takes: Shapes behind the rows of what it takes after the observations, float32.
     """
     name, keys = type(network).__name__, checked_in_keys(agent, space, network)
-    inputs = [space.zeros(key, _ROWS) for key in keys] + [torch.zeros(_ROWS, *shape) for shape in takes]
+    inputs = [space.zeros(key, _ROWS) for key in keys] + [
+        torch.zeros(_ROWS, *shape, dtype=torch.float32, device="cpu") for shape in takes
+    ]
     wanted = " and ".join(map(_shown, gives))
     given = ", ".join([f"{key} {_shown(space.observations[key][0])}" for key in keys] + list(map(_shown, takes)))
     wanted = f"{agent}: want {name} to give {wanted} for {given}"

@@ -85,4 +85,8 @@ def encoder_of(space: AgentSpace, normalised: bool = True) -> Encoder:
 
 
 def _sizes(sizes: list[float], normalised: bool) -> Tensor:
-    return torch.tensor(sizes) if normalised else torch.ones(len(sizes))
+    return (
+        torch.tensor(sizes, dtype=torch.float32, device=torch.get_default_device())
+        if normalised
+        else torch.ones(len(sizes), dtype=torch.float32, device=torch.get_default_device())
+    )

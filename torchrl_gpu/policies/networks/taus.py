@@ -29,7 +29,11 @@ class TauEmbedding(nn.Module):
         super().__init__()
         self.layer = nn.Linear(num_cosines, num_features)
         self.frequency: Tensor
-        self.register_buffer("frequency", math.pi * torch.arange(num_cosines), persistent=False)
+        self.register_buffer(
+            "frequency",
+            math.pi * torch.arange(num_cosines, dtype=torch.float32, device=torch.get_default_device()),
+            persistent=False,
+        )
 
     def forward(self, taus: Tensor) -> Tensor:
         """Features (…, U, F) of shares (…, U)."""

@@ -31,7 +31,9 @@ class ContactGrowth(nn.Module):
         super().__init__()
         self.bin = bin_
         number, self.footprint = catalogue.num_items, catalogue.footprint
-        item = torch.arange(-1, number, device=catalogue.extent.device).roll(-1)  # a last row of no item
+        item = torch.arange(-1, number, device=catalogue.extent.device, dtype=torch.int64).roll(
+            -1
+        )  # a last row of no item
         top, bottom = catalogue.maps(item, torch.zeros_like(item))
         outline = bottom.isfinite()
         extent = catalogue.extent[:, 0]
@@ -66,7 +68,7 @@ class ContactGrowth(nn.Module):
         """Sum (B, J, Gx, Gy) of the pile under outlines (B, J, P, Q) at the corners (B, J, Gx) and (B, J, Gy)."""
         (cells_x, cells_y), (p, q), step = self.bin.cells, self.footprint, self.bin.step
         (gx, gy), device = self.bin.grid, heightmap.device
-        x, y = (torch.arange(grid, device=device) * step for grid in (gx, gy))
+        x, y = (torch.arange(grid, device=device, dtype=torch.int64) * step for grid in (gx, gy))
         near = _windows(x, p, cells_x), _windows(y, q, cells_y)
         under = self._summed(heightmap, outline, *near)
         if step == 1:
@@ -106,7 +108,7 @@ class ContactGrowth(nn.Module):
 
 def _windows(first: Tensor, length: int, cells: int) -> Tensor:
     """Cells (length, G) that windows with these first cells (G,) see; beyond the bin its nearest cell, seen by none."""
-    return (torch.arange(length, device=first.device)[:, None] + first).clamp(0, cells - 1)
+    return (torch.arange(length, device=first.device, dtype=torch.int64)[:, None] + first).clamp(0, cells - 1)
 
 
 def _at_far_end(outline: Tensor, extent: Tensor, dim: int) -> Tensor:
@@ -114,5 +116,5 @@ def _at_far_end(outline: Tensor, extent: Tensor, dim: int) -> Tensor:
     length = outline.shape[dim]
     shape = [1, 1, 1, 1]
     shape[dim] = length
-    at = (torch.arange(length, device=outline.device).view(shape) + extent) % length
+    at = (torch.arange(length, device=outline.device, dtype=torch.int64).view(shape) + extent) % length
     return outline.gather(dim, at.expand_as(outline))

@@ -73,7 +73,11 @@ class ConvValues(nn.Module):  # not final: jsonargparse reads a final class as o
         self.next_items = NextItems(foretold, 24).requires_grad_(False) if foretold else None
         self.network = _BinNetwork(self.levels, channels, layers, 1 + foretold)
         self.cell: Tensor
-        self.register_buffer("cell", torch.tensor(self.bin.cell), persistent=False)
+        self.register_buffer(
+            "cell",
+            torch.tensor(self.bin.cell, dtype=torch.float32, device=torch.get_default_device()),
+            persistent=False,
+        )
         self.settings = {"channels": channels, "layers": layers, "candidates": candidates, "foretold": foretold}
         self.in_keys = ["box_heightmap", "item_size", "z_map", "legal_mask", "num_packed"]
         self.in_keys += ["packed_items", "item_id"] if foretold else []
@@ -121,7 +125,7 @@ class ConvValues(nn.Module):  # not final: jsonargparse reads a final class as o
         rank = (by_tables / _SAME).round()  # equal ones come in the order of actions, whatever adds them up
         action = rank.sort(dim=1, descending=True, stable=True).indices[:, :count]  # (N, M)
         best = by_tables.gather(1, action)
-        context = (num_packed.reshape(-1, 1) + 1) / _MANY
+        context = (num_packed.reshape(-1, 1) + 1).float() / _MANY
         if packed_items is not None and item_id is not None:
             likely = self._likely(packed_items.reshape(-1, packed_items.shape[-1]), item_id.reshape(-1))
             context = torch.cat([context, likely], 1)
@@ -149,7 +153,7 @@ class ConvValues(nn.Module):  # not final: jsonargparse reads a final class as o
             extent = (size[..., axis] / self.cell[axis]).round().long()
             first, _ = grid_positions(extent, self.bin.cells[axis], self.bin.step)  # (N, M, G)
             first = first.gather(2, at[..., None])
-            cells = torch.arange(self.bin.cells[axis], device=first.device)
+            cells = torch.arange(self.bin.cells[axis], device=first.device, dtype=torch.int64)
             inside.append((cells >= first) & (cells < first + extent[..., None]))  # (N, M, cells)
         under = inside[0][..., :, None] & inside[1][..., None, :]
         before = level_heights(heightmap, self.bin.size[2], self.levels)[:, None]
@@ -172,12 +176,12 @@ class ConvValues(nn.Module):  # not final: jsonargparse reads a final class as o
         """
         heightmap = after.get("box_heightmap").flatten(0, -3)
         levels = level_heights(heightmap, self.bin.size[2], self.levels)
-        context = after.get("num_packed").reshape(-1, 1) / _MANY
+        context = after.get("num_packed").reshape(-1, 1).float() / _MANY
         if self.num_items:
             packed = after.get("packed_items").flatten(0, -2)
             last = (packed >= 0).sum(1, keepdim=True) - 1
             item = packed.gather(1, last.clamp_min(0))[:, 0]
-            before = torch.arange(packed.shape[1], device=packed.device) < last
+            before = torch.arange(packed.shape[1], device=packed.device, dtype=torch.int64) < last
             context = torch.cat([context, self._likely(torch.where(before, packed, -1), item)], 1)
         return TensorDict({"levels": levels, "context": context}, [len(levels)])
 

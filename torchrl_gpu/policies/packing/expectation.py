@@ -109,7 +109,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         """
         number = self.num_items
         if known is None:
-            return torch.full((1, number), 1 / number, device=item.device)
+            return torch.full((1, number), 1 / number, device=item.device, dtype=torch.float32)
         if self.next_items is not None:
             return self.next_items(known, item).softmax(1)
         if self._shares is None:
@@ -119,7 +119,7 @@ class ExpectedPlacement(TensorDictModuleBase):
 
     def _worth(self, heightmap: Tensor, shares: Tensor) -> Tensor:
         """What the best placement of each next item with a share (N, M, I) is worth, likewise, in bins (N·M, X, Y)."""
-        item = torch.arange(self.num_items, device=heightmap.device)
+        item = torch.arange(self.num_items, device=heightmap.device, dtype=torch.int64)
         item = torch.where(shares > 0, item, -1).flatten(0, 1)
         best = self.afterstates.values(heightmap, item)[0].amax(2).view(shares.shape)
         return torch.where(best > NEVER / 2, best, 0.0)
@@ -177,7 +177,7 @@ def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
     number, device = env.catalogue.num_items, env.catalogue.volume.device
     counts = torch.zeros(_FILLS * number * number, dtype=torch.float64, device=device)
     for first in range(0, sequences, _AT_ONCE):
-        which = torch.arange(first, min(first + _AT_ONCE, sequences), device=device)
+        which = torch.arange(first, min(first + _AT_ONCE, sequences), device=device, dtype=torch.int64)
         row = cut.rows(cut.begin(_SEED, which, torch.zeros_like(which)))[:, : cut.length]
         volume = torch.where(row >= 0, env.catalogue.volume[row.clamp_min(0)], 0.0).cumsum(1) / env.bin.volume
         last, after = row[:, :-1].clamp_min(0), row[:, 1:].clamp_min(0)

@@ -45,8 +45,16 @@ class PlacementFeatures(nn.Module):
         self.bin = bin_of(space)
         self.cell: Tensor
         self.whole: Tensor
-        self.register_buffer("cell", torch.tensor(self.bin.cell), persistent=False)
-        self.register_buffer("whole", torch.tensor([*self.bin.size, self.bin.volume]), persistent=False)
+        self.register_buffer(
+            "cell",
+            torch.tensor(self.bin.cell, dtype=torch.float32, device=torch.get_default_device()),
+            persistent=False,
+        )
+        self.register_buffer(
+            "whole",
+            torch.tensor([*self.bin.size, self.bin.volume], dtype=torch.float32, device=torch.get_default_device()),
+            persistent=False,
+        )
 
     def forward(self, heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal: Tensor) -> Tensor:
         """Planes of every visible item in every orientation.

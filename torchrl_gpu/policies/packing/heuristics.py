@@ -103,7 +103,7 @@ class LeastSurfaceArea(PlacementHeuristic):
 def _joint_extent(occupied: Tensor, first: Tensor, extent: Tensor) -> Tensor:
     """Cells from the first to the last that is occupied (N, X) or under a footprint `first` (N, K, O, …); float64."""
     cells = occupied.shape[1]
-    at = torch.arange(cells, device=occupied.device)
+    at = torch.arange(cells, device=occupied.device, dtype=torch.int64)
     low = torch.where(occupied, at, cells).amin(1)[:, None, None, None, None]
     high = torch.where(occupied, at + 1, 0).amax(1)[:, None, None, None, None]
     return (torch.maximum(high, first + extent) - torch.minimum(low, first)).double()

@@ -88,9 +88,13 @@ class PackerNetworks(nn.Module):
         nn.init.zeros_(self.linear.weight)
         self.manager = ViewResNet(ItemViews.num_views)
         self.value = StateValue()
-        self.slope = nn.Parameter(torch.tensor(float(slope)))
-        self.box_slope = nn.Parameter(torch.tensor(float(box_slope)))
-        self.waste_slope = nn.Parameter(torch.tensor(float(waste_slope)))
+        self.slope = nn.Parameter(torch.tensor(float(slope), dtype=torch.float32, device=torch.get_default_device()))
+        self.box_slope = nn.Parameter(
+            torch.tensor(float(box_slope), dtype=torch.float32, device=torch.get_default_device())
+        )
+        self.waste_slope = nn.Parameter(
+            torch.tensor(float(waste_slope), dtype=torch.float32, device=torch.get_default_device())
+        )
 
     def deep(self) -> list[nn.Parameter]:
         """Weights of U-Net and ResNet; the others are few."""
@@ -175,8 +179,12 @@ class HierarchicalPacker(TensorDictModuleBase):
         self.item_epsilon: Tensor
         self.box: Tensor
         self.volume: Tensor
-        self.register_buffer("epsilon", torch.zeros(()), persistent=False)
-        self.register_buffer("item_epsilon", torch.zeros(()), persistent=False)
+        self.register_buffer(
+            "epsilon", torch.zeros((), dtype=torch.float32, device=torch.get_default_device()), persistent=False
+        )
+        self.register_buffer(
+            "item_epsilon", torch.zeros((), dtype=torch.float32, device=torch.get_default_device()), persistent=False
+        )
         box = env.catalogue.box_volume(env.bin) / env.bin.volume
         self.register_buffer("box", torch.cat([box, box.new_zeros(1)]).float(), persistent=False)
         volume = env.catalogue.volume / env.bin.volume
@@ -209,7 +217,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         given = checked_entries("HierarchicalPacker", tensordict, self._forms, self.box.device)
         heightmap, item_id, item_mask, z_map, legal = (each.reshape(-1, *each.shape[len(shape) :]) for each in given)
         picked = self.pick(heightmap, item_id, item_mask, (z_map, legal))
-        row, slot = torch.arange(len(item_id), device=item_id.device), picked.slot
+        row, slot = torch.arange(len(item_id), device=item_id.device, dtype=torch.int64), picked.slot
         chosen = self.put(heightmap, item_id[row, slot], slot, z_map[row, slot], legal[row, slot])
         written = chosen._asdict() | picked._asdict()
         return tensordict.update({name: value.view((*shape, *value.shape[1:])) for name, value in written.items()})
@@ -229,7 +237,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         z_map, legal, slot = (
             out.get(key).reshape(-1, *out.get(key).shape[len(shape) - 1 :]) for key in ("z_map", "legal_mask", "slot")
         )
-        row = torch.arange(len(slot), device=slot.device)
+        row = torch.arange(len(slot), device=slot.device, dtype=torch.int64)
         item = out.get("item_id").reshape(len(slot), -1)[row, slot]
         heightmap = out.get("box_heightmap").reshape(len(slot), *out.get("box_heightmap").shape[-2:])
         looked_at, _, allowed, growth, scores = self._scored(heightmap, item, z_map[row, slot], legal[row, slot])
@@ -291,7 +299,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         """Features (B, 10) float32 for `StateValue`: of piles (B, X, Y), items (B, K), what is packed (B, 1)."""
         row, pile = self._row(item_id), heightmap.flatten(1) / self.height
         box, volume = self.box[row], self.volume[row]
-        features = [pile.mean(1), pile.amax(1), pile.std(1), utilization[:, 0], num_packed[:, 0] / 50]
+        features = [pile.mean(1), pile.amax(1), pile.std(1), utilization[:, 0], num_packed[:, 0].float() / 50]
         features += [(item_id >= 0).float().mean(1), box.sum(1), volume.sum(1), 10 * volume.amax(1), 10 * volume[:, -1]]
         return torch.stack(features, 1)
 
@@ -327,7 +335,7 @@ class HierarchicalPacker(TensorDictModuleBase):
     def _looked_at(self, growth: Tensor, legal: Tensor) -> Tensor:
         """The orientations (B, J) int64 that come into question, those with the least growth, in their own order."""
         rows = growth.shape[0]  # `len` would make a number of it, which no exported graph may have
-        every = torch.arange(self.num_orientations, device=growth.device).expand(rows, -1)
+        every = torch.arange(self.num_orientations, device=growth.device, dtype=torch.int64).expand(rows, -1)
         if self.shortlist is None or self.shortlist >= self.num_orientations:
             return every
         least = torch.where(legal, growth, torch.inf).amin((2, 3))
@@ -352,7 +360,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         return targets.score_places(planes, growth).flatten(1).gather(1, best)[:, 0] + targets.slope * least
 
     def _variants(self, item: Tensor) -> Tensor:
-        orientation = torch.arange(self.num_orientations, device=item.device)
+        orientation = torch.arange(self.num_orientations, device=item.device, dtype=torch.int64)
         row = self._row(item)[..., None]
         return torch.where(row == len(self.box) - 1, -1, row * self.num_orientations + orientation)
 
@@ -373,7 +381,7 @@ class HierarchicalPacker(TensorDictModuleBase):
     def _explored(self, best: Tensor, allowed: Tensor, epsilon: Tensor) -> Tensor:
         if exploration_type() is not ExplorationType.RANDOM:
             return best
-        explore = torch.rand(best.shape, device=best.device) < epsilon
+        explore = torch.rand(best.shape, device=best.device, dtype=torch.float32) < epsilon
         return torch.where(explore, random_legal(allowed), best)
 
 

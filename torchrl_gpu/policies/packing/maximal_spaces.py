@@ -35,7 +35,10 @@ def maximal_spaces(heights: Tensor, ceiling: float) -> Spaces:
         heights: (N, X, Y) of a pile, ≥ 0, equal where they count as equal.
         ceiling: Height of the bin, in the same unit.
     """
-    cells = torch.arange(heights.shape[1], device=heights.device), torch.arange(heights.shape[2], device=heights.device)
+    cells = (
+        torch.arange(heights.shape[1], device=heights.device, dtype=torch.int64),
+        torch.arange(heights.shape[2], device=heights.device, dtype=torch.int64),
+    )
     level = heights[:, None].expand(-1, heights.shape[1], -1, -1)  # (N, x0, x, Y)
     level = torch.where((cells[0] >= cells[0][:, None])[..., None], level, -1.0).cummax(2).values  # (N, x0, x1, Y)
     level = level[..., None, :].expand(*level.shape[:3], heights.shape[2], -1)  # (N, x0, x1, y0, y)
@@ -91,7 +94,7 @@ class _Corners(PlacementHeuristic):
         """Least worth of the spaces that begin at each cell and hold the item, (N, K, O, X, Y); `NONE` for none."""
         spaces = maximal_spaces(self.levels(heightmap), self.ceiling)
         worth = torch.where(spaces.maximal, self.worth(spaces), NONE)
-        x, y = (torch.arange(cells, device=heightmap.device) for cells in self.bin.cells)
+        x, y = (torch.arange(cells, device=heightmap.device, dtype=torch.int64) for cells in self.bin.cells)
         length, breadth = x - x[:, None] + 1, y - y[:, None] + 1  # (x0, x1), (y0, y1)
         found = []
         for k in range(height.shape[1]):
@@ -113,7 +116,7 @@ class OnlineBinPacking(_Corners):
 
     def worth(self, spaces: Spaces) -> Tensor:
         """Base, y and x of its corner, as the digits of a number."""
-        x, y = (torch.arange(cells, device=spaces.level.device) for cells in self.bin.cells)
+        x, y = (torch.arange(cells, device=spaces.level.device, dtype=torch.int64) for cells in self.bin.cells)
         return (spaces.level * len(y) + y[:, None]) * len(x) + x[:, None, None, None]
 
 
@@ -129,7 +132,7 @@ class BoundaryRule(_Corners):
         super().__init__(env)
         extent, height = self.catalogue.extent[:, 0], self.levels(self.catalogue.height[:, 0])
         self.steps = height.unique()  # (U,), the heights that there are
-        x, y = (torch.arange(cells + 1, device=extent.device) for cells in self.bin.cells)
+        x, y = (torch.arange(cells + 1, device=extent.device, dtype=torch.int64) for cells in self.bin.cells)
         fits = [
             (extent[:, 0] <= x[:, None])[:, None, None, :],
             (extent[:, 1] <= y[:, None])[:, None, :],
@@ -139,7 +142,7 @@ class BoundaryRule(_Corners):
 
     def worth(self, spaces: Spaces) -> Tensor:
         """By how much it misses the best score."""
-        x, y = (torch.arange(cells, device=spaces.level.device) for cells in self.bin.cells)
+        x, y = (torch.arange(cells, device=spaces.level.device, dtype=torch.int64) for cells in self.bin.cells)
         length = (x - x[:, None] + 1).clamp_min(0)[..., None, None]
         breadth = (y - y[:, None] + 1).clamp_min(0)
         room = self.ceiling - spaces.level

@@ -48,7 +48,9 @@ class NextItems(nn.Module):
         self.ages = arguments.whole(where, "ages", ages, 1, _MOST_AGES)
         self.width = arguments.whole(where, "width", width, 1, _MOST_WIDTH)
         self.item_sums: Tensor
-        self.register_buffer("item_sums", torch.zeros(self.num_items + 1, _SUMS))  # the first row is no item
+        self.register_buffer(
+            "item_sums", torch.zeros(self.num_items + 1, _SUMS, dtype=torch.float32, device=torch.get_default_device())
+        )  # the first row is no item
         self.recent = nn.EmbeddingBag(self.ages * (self.num_items + 1), self.width, mode="sum")
         self.sums = nn.Linear(_SUMS, self.width, bias=False)
         self.layers = nn.Sequential(
@@ -86,11 +88,13 @@ class NextItems(nn.Module):
         """
         came = (packed_items + 1).clamp(0, self.num_items)  # (B, T), 0 for none
         number = (came > 0).sum(1, keepdim=True)
-        age = torch.arange(self.ages - 1, device=came.device)
+        age = torch.arange(self.ages - 1, device=came.device, dtype=torch.int64)
         at = number - 1 - age  # (B, ages − 1): places of the last items, the latest first
         last = torch.where(at >= 0, came.gather(1, at.clamp(0, came.shape[1] - 1)), 0)
         here = (item_id + 1).clamp(0, self.num_items)[:, None]
-        recent = torch.cat([here, last], 1) + torch.arange(self.ages, device=came.device) * (self.num_items + 1)
+        recent = torch.cat([here, last], 1) + torch.arange(self.ages, device=came.device, dtype=torch.int64) * (
+            self.num_items + 1
+        )
         sums = self.item_sums[came].sum(1) + self.item_sums[here[:, 0]]  # (B, 4)
         scores: Tensor = self.layers(self.recent(recent) + self.sums(sums))
         return scores
@@ -127,7 +131,8 @@ class NextItems(nn.Module):
             arguments.tensor(where, name, each, torch.float16, tuple(wanted[name].shape))
             if not bool(each.isfinite().all()):
                 raise ValueError(f"{where}: want finite weights; got others in {name}")
-        made = cls(*sizes)
+        with torch.device("cpu"):
+            made = cls(*sizes).float()  # whatever torch's defaults are
         made.load_state_dict({name: each.float() for name, each in held.items()})
         return made.eval()
 
@@ -141,7 +146,7 @@ def pretrained_next_items(env: PackingEnv) -> NextItems | None:
 def _sums_of(env: PackingEnv) -> Tensor:
     """What each item adds to the four sums, (I, 4); they are about 1 in a full bin."""
     catalogue, bin_ = env.catalogue, env.bin
-    base = catalogue.extent[:, 0].prod(1) / (2 * bin_.cells[0] * bin_.cells[1])
+    base = catalogue.extent[:, 0].prod(1).float() / (2 * bin_.cells[0] * bin_.cells[1])
     volume, height = catalogue.volume / bin_.volume, catalogue.height[:, 0] / (8 * bin_.size[2])
     return torch.stack([torch.full_like(volume, 1 / 16), volume, base, height], 1).float()
 
@@ -165,7 +170,7 @@ def sequences_cut(env: PackingEnv, seed: int, first: int, number: int) -> Tensor
     """
     cut = cut_as(env)
     assert cut is not None
-    which = torch.arange(first, first + number, device=env.device)
+    which = torch.arange(first, first + number, device=env.device, dtype=torch.int64)
     return cut.rows(cut.begin(seed, which, torch.zeros_like(which)))[:, : cut.length]
 
 
@@ -179,7 +184,7 @@ def next_item_loss(network: NextItems, rows: Tensor, draws: Tensor) -> Tensor:
     """
     number = (rows >= 0).sum(1)
     last = ((number - 1) * draws).long().clamp_max(number - 2)  # place of the item at hand; the next is foretold
-    before = torch.arange(rows.shape[1], device=rows.device) < last[:, None]
+    before = torch.arange(rows.shape[1], device=rows.device, dtype=torch.int64) < last[:, None]
     item, following = (rows.gather(1, at[:, None])[:, 0] for at in (last, last + 1))
     return functional.cross_entropy(network(torch.where(before, rows, -1), item), following)
 
@@ -208,7 +213,9 @@ def learn_next_items(
     losses, told = [], []
     for step in range(steps):
         rows = sequences_cut(env, seed, step * batch, batch)
-        loss = next_item_loss(network, rows, torch.rand(batch, generator=generator, device=env.device))
+        loss = next_item_loss(
+            network, rows, torch.rand(batch, generator=generator, device=env.device, dtype=torch.float32)
+        )
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -111,6 +111,8 @@ def spread(plan: PatchPlan, images: list[Tensor], weight: Tensor, other: Tensor)
 def images_of(plan: PatchPlan, entries: Tensor) -> list[Tensor]:
     """Of each table what is the same as some entries of it, turned or mirrored, (J, M); `entries` int64 rise."""
     offsets = [each.offset for each in plan.tables]
-    bounds = torch.searchsorted(entries, torch.tensor([*offsets, plan.entries], device=entries.device)).tolist()
+    bounds = torch.searchsorted(
+        entries, torch.tensor([*offsets, plan.entries], device=entries.device, dtype=torch.int64)
+    ).tolist()
     parts = zip(offsets, bounds, bounds[1:], strict=False)
     return [plan.images(table, entries[begin:end] - at) for table, (at, begin, end) in enumerate(parts)]

@@ -54,7 +54,7 @@ def played_states(env: PackingEnv, packer: HierarchicalPacker) -> list[Tensor]:
         for _ in range(max(1, env.num_items // _LOOKS) if look else 0):
             _, state = env.step_and_maybe_reset(rule(state))
         looks.append([state[name] for name in packer.in_keys])
-    order = torch.randperm(NUM_STATES, generator=torch.Generator().manual_seed(0))
+    order = torch.randperm(NUM_STATES, generator=torch.Generator().manual_seed(0), dtype=torch.int64, device="cpu")
     return [torch.cat(list(each))[order] for each in zip(*looks, strict=True)]
 
 

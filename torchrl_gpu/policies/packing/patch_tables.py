@@ -70,10 +70,20 @@ class PatchTables(nn.Module):
         self.weight: Tensor
         self.drift: Tensor
         self.path: Tensor
-        self.register_buffer("cell", torch.tensor(self.bin.cell), persistent=False)
-        self.register_buffer("weight", torch.full((self.plan.entries,), initial))
-        self.register_buffer("drift", torch.zeros(self.plan.entries))
-        self.register_buffer("path", torch.zeros(self.plan.entries))
+        self.register_buffer(
+            "cell",
+            torch.tensor(self.bin.cell, dtype=torch.float32, device=torch.get_default_device()),
+            persistent=False,
+        )
+        self.register_buffer(
+            "weight", torch.full((self.plan.entries,), initial, dtype=torch.float32, device=torch.get_default_device())
+        )
+        self.register_buffer(
+            "drift", torch.zeros(self.plan.entries, dtype=torch.float32, device=torch.get_default_device())
+        )
+        self.register_buffer(
+            "path", torch.zeros(self.plan.entries, dtype=torch.float32, device=torch.get_default_device())
+        )
         self._scratch: Tensor | None = None
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:

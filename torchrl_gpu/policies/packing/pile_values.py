@@ -64,7 +64,7 @@ class PileValues(nn.Module):
             raise ValueError(f"PileValues: want {len(NAMES)} weights; got {len(weights)}")
         each = [arguments.number("PileValues", name, weight) for name, weight in zip(NAMES, weights, strict=True)]
         self.weight: Tensor
-        self.register_buffer("weight", torch.tensor(each))
+        self.register_buffer("weight", torch.tensor(each, dtype=torch.float32, device=torch.get_default_device()))
 
     def forward(self, heights: Tensor, growth: Tensor, base: Tensor) -> Tensor:
         """Values (B,) float32 of piles; they tell placements of one item on one pile apart, and nothing else.
@@ -91,8 +91,11 @@ class PileValues(nn.Module):
             outside = pad(high, (y - 1, y - 1, x - 1, x - 1), value=torch.inf)  # beyond the walls no cube may stand
             rest.append(high.mean((1, 2)))
             pits.append((-_highest(-outside, x, y) - heights).mean((1, 2)))
-        steps = [heights.diff(dim=axis).abs().mean((1, 2)) for axis in (1, 2)]
-        shape = [steps[0] + steps[1], heights.flatten(1).std(1), heights.pow(3).mean((1, 2))]
+        flat, none = heights.flatten(1), torch.zeros_like(heights[:, 0, 0])
+        # Of one place along an axis there are no steps, and one place alone does not deviate.
+        steps = [none if heights.shape[axis] == 1 else heights.diff(dim=axis).abs().mean((1, 2)) for axis in (1, 2)]
+        deviation = none if flat.shape[1] == 1 else flat.std(1)
+        shape = [steps[0] + steps[1], deviation, heights.pow(3).mean((1, 2))]
         return torch.stack([*rest, *pits, *shape, growth, base], 1)
 
 
@@ -166,7 +169,7 @@ class PileValuePacker(TensorDictModuleBase):
 
     def look(self, heightmap: Tensor, item: Tensor, z_map: Tensor, legal: Tensor) -> Looked:
         """Placements of items (B, J) that come into question, given their maps (B, J, O, Gx, Gy)."""
-        turns = torch.arange(z_map.shape[2], device=item.device)
+        turns = torch.arange(z_map.shape[2], device=item.device, dtype=torch.int64)
         variants = (item[:, :, None] * len(turns) + turns).flatten(1)  # (B, J·O)
         growth = self.planes.growth(heightmap, variants, z_map.flatten(1, 2)).view_as(z_map)
         least, place = torch.where(legal, growth, torch.inf).flatten(3).min(3)  # (B, J, O)

@@ -88,8 +88,12 @@ class LinearPlacementValues(nn.Module):
         self.near = [max(1, round(share * max(self.bin.cells))) for share in NEAR]  # cells
         self.cell: Tensor
         self.weight: Tensor
-        self.register_buffer("cell", torch.tensor(self.bin.cell), persistent=False)
-        self.register_buffer("weight", torch.tensor(each))
+        self.register_buffer(
+            "cell",
+            torch.tensor(self.bin.cell, dtype=torch.float32, device=torch.get_default_device()),
+            persistent=False,
+        )
+        self.register_buffer("weight", torch.tensor(each, dtype=torch.float32, device=torch.get_default_device()))
 
     def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
         """Values of all placements.
@@ -117,10 +121,12 @@ class LinearPlacementValues(nn.Module):
         (cells_x, cells_y), step, (grid_x, grid_y) = self.bin.cells, self.bin.step, z_map.shape[3:]
         level = torch.where(legal, (z_map / self.bin.tolerance).round(), torch.inf)
         wedged = (legal & _edge(level, 3) & _edge(level, 4)).flatten(1)
-        place = torch.arange(grid_x * grid_y, device=z_map.device)
+        place = torch.arange(grid_x * grid_y, device=z_map.device, dtype=torch.int64)
         reach = (place // grid_y + place % grid_y).expand(*z_map.shape[1:3], -1).flatten()
         rank = torch.where(wedged, level.flatten(1), 0.0).long() * (grid_x + grid_y) + reach
-        rank = rank * wedged.shape[1] + torch.arange(wedged.shape[1], device=z_map.device)  # no two are equal
+        rank = rank * wedged.shape[1] + torch.arange(
+            wedged.shape[1], device=z_map.device, dtype=torch.int64
+        )  # no two are equal
         rank = torch.where(wedged, rank, torch.iinfo(torch.int64).max)
         action = rank.topk(min(self.candidates, rank.shape[1]), 1, largest=False).indices
         there = wedged.gather(1, action)
@@ -153,7 +159,7 @@ class LinearPlacementValues(nn.Module):
         """
         (cells_x, cells_y), f = self.bin.cells, found
         base, top = f.base, f.base + f.height
-        length, width = f.extent_x / cells_x, f.extent_y / cells_y
+        length, width = f.extent_x.float() / cells_x, f.extent_y.float() / cells_y
         along = torch.stack([width, width, length, length], 2)  # (B, M, 4), of the sides −x, +x, −y, +y
         ring = self._around(heights, f, 1)  # (B, M, 4, S)
         low, high, tall = (each[..., None, None] for each in (base, top, f.height))
@@ -169,7 +175,7 @@ class LinearPlacementValues(nn.Module):
             top,
             top * top,
             20 * self._hollow(heights, f),
-            (f.x + f.y) / (cells_x + cells_y),
+            (f.x + f.y).float() / (cells_x + cells_y),
             (wall * along).sum(2),
             side[..., :2].amax(2),
             side[..., 2:].amax(2),
@@ -181,15 +187,15 @@ class LinearPlacementValues(nn.Module):
             (base < SAME).float(),
             (top - heights.amax((1, 2))[:, None]).clamp_min(0),
             (torch.where(inside, (ring - high).abs(), 0.0).mean(3) * along).sum(2),
-            torch.minimum(f.x, cells_x - f.x - f.extent_x) / cells_x,
-            torch.minimum(f.y, cells_y - f.y - f.extent_y) / cells_y,
+            torch.minimum(f.x, cells_x - f.x - f.extent_x).float() / cells_x,
+            torch.minimum(f.y, cells_y - f.y - f.extent_y).float() / cells_y,
             torch.minimum(*best),
         ]
         return torch.stack(numbers, 2)
 
     def _along(self, found: Candidates) -> tuple[Tensor, Tensor]:
         """The cells (B, M, S) along x and along y at which the sides of boxes are looked at."""
-        share = (torch.arange(SAMPLES, device=found.x.device) + 0.5) / SAMPLES
+        share = (torch.arange(SAMPLES, device=found.x.device, dtype=torch.float32) + 0.5) / SAMPLES
         x = found.x[..., None] + (found.extent_x[..., None] * share).long()
         return x, found.y[..., None] + (found.extent_y[..., None] * share).long()
 

@@ -93,7 +93,9 @@ class PackingPolicy(TensorDictModuleBase):
             raise FileNotFoundError(
                 f"PackingPolicy: want one of {', '.join(cls.names())} or the path of a file; got {str(name)!r}"
             )
-        return _read(path, space).to(get_device(device)).eval()
+        with torch.device("cpu"):  # whatever torch's default is
+            policy = _read(path, space)
+        return policy.to(get_device(device)).eval()
 
     def save(self, path: str | Path) -> None:
         """Writes the tables as a safetensors file, in a few megabytes: half precision, and only entries that learned.
@@ -121,7 +123,7 @@ class PackingPolicy(TensorDictModuleBase):
         held = {
             "entry": learned.int(),
             "value": tables.weight[learned].half(),
-            "other": others if len(others) else torch.zeros(1),
+            "other": others if len(others) else torch.zeros(1, dtype=torch.float32, device="cpu"),
         }
         if network is not None:
             held |= {name: each.half().contiguous() for name, each in _network_weights(values).items()}
@@ -204,7 +206,7 @@ def _with_network(
         tensor(where, name, each, torch.float16, tuple(shapes[name].shape))
         if not bool(each.isfinite().all()):
             raise ValueError(f"{where}: want finite weights; got others in {name}")
-    values = make()
+    values = make().float()
     values.load_state_dict({name: each.float() for name, each in weights.items()}, strict=False)
     assert values.tables is not None
     values.tables.load_state_dict(tables.state_dict())

@@ -65,7 +65,7 @@ class MaximalAccessibleSpace(PlacementHeuristic):
         """The legal placements by z, then x + y, then action; behind them, by action, those that are not legal."""
         num_orientations, grid_x, grid_y = p.legal.shape[2:]
         num_actions = p.legal[0].numel()
-        number = torch.arange(num_actions, device=p.legal.device)
+        number = torch.arange(num_actions, device=p.legal.device, dtype=torch.int64)
         rank = (p.z.long() * sum(self.bin.cells) + p.reach).flatten(1) * num_actions + number
         rank = torch.where(p.legal.flatten(1), rank, torch.iinfo(torch.int64).max - num_actions + number)
         action = rank.topk(min(self.num_candidates, num_actions), largest=False, sorted=True).indices
@@ -95,8 +95,8 @@ class MaximalAccessibleSpace(PlacementHeuristic):
         shape = (*c.action.shape, *coarse.shape[1:])
         top, bottom = self.catalogue.maps(c.item, c.orientation)  # (N, C, P, Q)
         raised = torch.where(bottom.isfinite(), c.z[..., None, None] + top, 0.0).flatten(2)
-        i = torch.arange(top.shape[2], device=top.device)
-        j = torch.arange(top.shape[3], device=top.device)
+        i = torch.arange(top.shape[2], device=top.device, dtype=torch.int64)
+        j = torch.arange(top.shape[3], device=top.device, dtype=torch.int64)
         u = ((c.x[..., None] + i) // self.block[0]).clamp_max(shape[2] - 1)  # (N, C, P)
         v = ((c.y[..., None] + j) // self.block[1]).clamp_max(shape[3] - 1)  # (N, C, Q)
         at = (u[..., :, None] * shape[3] + v[..., None, :]).flatten(2)

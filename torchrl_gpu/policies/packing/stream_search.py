@@ -105,7 +105,7 @@ class StreamSearch(TensorDictModuleBase):
         ended = (at >= width * number) | (best < NEVER / 2)
         line, action = torch.where(ended, at - width * number, at // number).clamp_min(0), at % number
         placed = torch.where(ended, -1, item[:, None])
-        own = (torch.arange(rows, device=at.device)[:, None] * width + line).flatten()
+        own = (torch.arange(rows, device=at.device, dtype=torch.int64)[:, None] * width + line).flatten()
         after = self.afterstates.after(
             lines.heightmap.flatten(0, 1)[own],
             placed.flatten(),
@@ -117,7 +117,7 @@ class StreamSearch(TensorDictModuleBase):
         gains = lines.gain.gather(1, line) + self.afterstates.gain(placed)
         grown = Lines(after, torch.where(best < NEVER / 2, NEVER, gains), ended, first)
         keep = self._different(grown).to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, : self.beam]
-        kept = (each[torch.arange(rows, device=at.device)[:, None], keep] for each in grown)
+        kept = (each[torch.arange(rows, device=at.device, dtype=torch.int64)[:, None], keep] for each in grown)
         return Lines(*kept)
 
     def _different(self, lines: Lines) -> Tensor:
@@ -137,7 +137,9 @@ def _hash_numbers(env: PackingEnv) -> Tensor:
     """
     cells, levels = env.bin.cells, round(env.bin.size[2] / env.bin.tolerance)
     most = 2**52 // (levels * cells[0] * cells[1])
-    numbers = torch.randint(1, most, cells, generator=torch.Generator().manual_seed(0)).double()
+    numbers = torch.randint(
+        1, most, cells, generator=torch.Generator().manual_seed(0), dtype=torch.int64, device="cpu"
+    ).double()
     images = [numbers]
     if env.grid_step == 1 and env.catalogue.flat:  # else placements have no mirror images
         images += [numbers.flip(0), numbers.flip(1), numbers.flip(0, 1)]

@@ -100,7 +100,7 @@ def _known(row: Tensor, last: int) -> Tensor:
 def _shapes(catalogue: Catalogue, env: PackingEnv) -> tuple[Tensor, list[float]]:
     """(M + 1, 2, U, V): top, and bottom upside down, at the resolution of the grid, as far as items reach; a last row
     of none. And what each of the two is beyond."""
-    item = torch.arange(-1, catalogue.num_items, device=env.device).roll(-1)
+    item = torch.arange(-1, catalogue.num_items, device=env.device, dtype=torch.int64).roll(-1)
     top, bottom = catalogue.maps(item, torch.zeros_like(item))
     bottom = torch.where(bottom.isinf(), env.bin.size[2], bottom)
     planes = [plane / env.bin.size[2] for plane in (top, -bottom)]
@@ -119,14 +119,16 @@ def _on_grid(plane: Tensor, outside: float, env: PackingEnv) -> Tensor:
 
 def _windows(cells: int, pixels: int) -> Tensor:
     """Cells (V, W) int64 of each pixel along a side, those of `adaptive_max_pool2d`; short ones repeat their last."""
-    first = torch.arange(pixels) * cells // pixels
-    end = -(-torch.arange(1, pixels + 1) * cells // pixels)
-    return torch.minimum(first[:, None] + torch.arange(int((end - first).max())), end[:, None] - 1)
+    first = torch.arange(pixels, dtype=torch.int64, device="cpu") * cells // pixels
+    end = -(-torch.arange(1, pixels + 1, dtype=torch.int64, device="cpu") * cells // pixels)
+    return torch.minimum(
+        first[:, None] + torch.arange(int((end - first).max()), dtype=torch.int64, device="cpu"), end[:, None] - 1
+    )
 
 
 def _sizes(catalogue: Catalogue, env: PackingEnv) -> Tensor:
     """(M + 1, 4) float32: sides and volume, metres; a last row of zeros."""
-    cell = torch.tensor(env.bin.cell, device=env.device)
+    cell = torch.tensor(env.bin.cell, device=env.device, dtype=torch.float32)
     extent = catalogue.extent[:, 0] * cell
     sizes = torch.cat([extent, catalogue.height, catalogue.volume[:, None]], 1).float()
     return torch.cat([sizes, torch.zeros_like(sizes[:1])])
@@ -139,8 +141,8 @@ def _principal_views(env: PackingEnv, cells: int) -> Tensor:
         catalogue, _ = env.items.build(env.bin, "axis", 1, 1)
         catalogue = catalogue.to(env.device)
         faces = [view % catalogue.num_orientations for view in range(6)]
-    item = torch.arange(catalogue.num_items, device=env.device)[:, None]
-    top, _ = catalogue.maps(item, torch.tensor(faces, device=env.device))  # (M, 6, P, Q)
+    item = torch.arange(catalogue.num_items, device=env.device, dtype=torch.int64)[:, None]
+    top, _ = catalogue.maps(item, torch.tensor(faces, device=env.device, dtype=torch.int64))  # (M, 6, P, Q)
     p, q = (min(a, b) for a, b in zip(top.shape[-2:], env.bin.cells, strict=True))
     whole = pad(top[..., :p, :q], (0, env.bin.cells[1] - q, 0, env.bin.cells[0] - p))
     views = adaptive_max_pool2d(whole / env.bin.size[2], cells)

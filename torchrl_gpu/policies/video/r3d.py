@@ -66,7 +66,11 @@ class R3D18(VideoEncoder):
         self.mean: Tensor
         self.std: Tensor
         for name, colours in (("mean", _KINETICS_MEAN), ("std", _KINETICS_STD)):
-            self.register_buffer(name, 255 * torch.tensor(colours), persistent=False)
+            self.register_buffer(
+                name,
+                255 * torch.tensor(colours, dtype=torch.float32, device=torch.get_default_device()),
+                persistent=False,
+            )
 
     def encode(self, clips: Tensor) -> Tensor:
         return self.projection(self.pooled(clips))

@@ -21,9 +21,9 @@ def random_shift(clips: Tensor, most: int) -> Tensor:
     device, wide = clips.device, width + 2 * most
     padded = clips.new_empty(*clips.shape[:-1], wide)
     padded[..., most:-most], padded[..., :most], padded[..., -most:] = clips, clips[..., :1], clips[..., -1:]
-    down, right = torch.randint(-most, most + 1, (2, num, 1, 1), device=device)
-    row = (torch.arange(height, device=device) + down).clamp(0, height - 1)  # (B, 1, H)
-    picture = torch.arange(num * channels, device=device).view(num, channels, 1)
+    down, right = torch.randint(-most, most + 1, (2, num, 1, 1), device=device, dtype=torch.int64)
+    row = (torch.arange(height, device=device, dtype=torch.int64) + down).clamp(0, height - 1)  # (B, 1, H)
+    picture = torch.arange(num * channels, device=device, dtype=torch.int64).view(num, channels, 1)
     begin = (picture * height + row) * wide + most + right  # of each row of the result, in all pixels
     rows = padded.flatten().unfold(0, width, 1)
     return rows.index_select(0, begin.flatten()).view(clips.shape)  # rows as a whole: ten times as fast as by pixels

@@ -69,9 +69,11 @@ class TimeSformer(VideoEncoder):
             arguments.refuse("TimeSformer", f"sides of frames {tuple(sides)}", "multiples of the patch", self.patch)
         num_patches = sides[0] // self.patch * (sides[1] // self.patch)
         self.embedding = nn.Conv2d(3, width, self.patch, self.patch)
-        self.class_token = nn.Parameter(torch.empty(width))
-        self.space = nn.Parameter(torch.empty(1 + num_patches, width))  # the class token's first
-        self.time = nn.Parameter(torch.empty(frames, width))
+        self.class_token = nn.Parameter(torch.empty(width, dtype=torch.float32, device=torch.get_default_device()))
+        self.space = nn.Parameter(
+            torch.empty(1 + num_patches, width, dtype=torch.float32, device=torch.get_default_device())
+        )  # the class token's first
+        self.time = nn.Parameter(torch.empty(frames, width, dtype=torch.float32, device=torch.get_default_device()))
         self.blocks = nn.ModuleList(Block(frames, width, num_heads) for _ in range(depth))
         self.norm = nn.LayerNorm(width, _EPS)
         for tokens in (self.class_token, self.space, self.time):

@@ -140,7 +140,7 @@ def fetched(tensor: Tensor) -> np.ndarray:
     """
     torch = sys.modules["torch"]
     try:
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
     except RuntimeError:  # no memory can be pinned here
         return tensor.cpu().numpy()
     host.copy_(tensor, non_blocking=True)

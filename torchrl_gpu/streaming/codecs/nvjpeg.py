@@ -140,7 +140,7 @@ def planar(frames: Tensor | Sequence[Tensor], device: torch.device, *, bgr: bool
 def _to_host(files: list[Tensor]) -> list[bytes]:
     """Files on the host, fetched in one copy."""
     data = to_array(torch.cat(files)).tobytes()
-    ends = torch.tensor([len(file) for file in files]).cumsum(0).tolist()
+    ends = torch.tensor([len(file) for file in files], dtype=torch.int64, device="cpu").cumsum(0).tolist()
     return [data[end - len(file) : end] for end, file in zip(ends, files, strict=True)]
 
 

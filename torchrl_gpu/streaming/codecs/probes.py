@@ -24,7 +24,7 @@ def cuda_problem(device: torch.device) -> str:
     if device.type != "cuda":
         return cuda_missing() or f"the device is {device}"
     try:
-        right = int(torch.ones(2, device=device).sum()) == 2
+        right = int(torch.ones(2, device=device, dtype=torch.float32).sum()) == 2
     except RuntimeError as error:
         return _first_line(error)
     return "" if right else f"{device} adds one and one to something else"

@@ -136,13 +136,15 @@ class Decider:
         Raises:
             ValueError: What it gives is no action, or not finite.
         """
-        observations = {name: torch.ones(width, dtype=self._dtypes[name]) for name, width in self.vectors.items()}
+        observations = {
+            name: torch.ones(width, dtype=self._dtypes[name], device="cpu") for name, width in self.vectors.items()
+        }
         for name, value in observations.items():
             if self._dtypes[name] is not torch.bool:
                 observations[name] = torch.zeros_like(value)
         if self.image is not None:
             shape, dtype = self.space.observations[self.image.name]
-            observations[self.image.name] = torch.zeros(shape, dtype=getattr(torch, dtype))
+            observations[self.image.name] = torch.zeros(shape, dtype=getattr(torch, dtype), device="cpu")
         for _ in range(_WARM_UPS):
             self._run({name: value[None].to(self.device) for name, value in observations.items()})
 

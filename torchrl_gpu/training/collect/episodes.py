@@ -23,7 +23,7 @@ class EpisodeMeter:
     def __init__(self, device: torch.device, names: Sequence[str] = ("utilization",), memory: float = 0.9) -> None:
         self.memory = memory
         self.finished = torch.zeros((), dtype=torch.int64, device=device)
-        self.recent = {name: torch.zeros((), device=device) for name in names}
+        self.recent = {name: torch.zeros((), device=device, dtype=torch.float32) for name in names}
 
     def count(self, steps: Mapping[str, Tensor] | TensorDictBase) -> None:
         """Takes steps (…,) with `done` (…, 1) and each of the names (…, 1), which at the end of an episode is its."""

@@ -244,12 +244,12 @@ def n_step(steps: TensorDictBase, n: int, gamma: float) -> TensorDictBase:
         total = total + alive * gamma**k * reward[:, k : k + length]
         count = count + alive
         alive = alive & ~done[:, k : k + length]
-    last = torch.arange(length, device=reward.device) + count[..., 0] - 1  # (N, T)
+    last = torch.arange(length, device=reward.device, dtype=torch.int64) + count[..., 0] - 1  # (N, T)
     out = steps[:, :length].exclude("next")
     out["next"] = _at(steps["next"], last).set("reward", total)
     return out.set("steps_to_next_obs", count)
 
 
 def _at(steps: TensorDictBase, time: Tensor) -> TensorDictBase:
-    env = torch.arange(steps.shape[0], device=time.device)[:, None].expand_as(time)
+    env = torch.arange(steps.shape[0], device=time.device, dtype=torch.int64)[:, None].expand_as(time)
     return steps.apply(lambda value: value[env, time], batch_size=time.shape)

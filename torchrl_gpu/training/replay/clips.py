@@ -145,12 +145,15 @@ class FrameStore:
 
     def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
         """What packed steps hold, given what is shown."""
-        most = torch.tensor([len(self._frames) - 1, _LAST, self.capacity - 1])
+        most = torch.tensor([len(self._frames) - 1, _LAST, self.capacity - 1], dtype=torch.int64, device="cpu")
         kept = {key: entry for key, entry in shown.items() if key not in ("frame", "clip")}
         return kept | {"frame_at": Entry(torch.int64, (3,), Bounds(torch.zeros_like(most), most))}
 
     def _write(self, frames: Tensor, number: Tensor) -> None:
-        row, at = torch.arange(len(frames), device=number.device)[:, None], number.remainder(self.capacity)
+        row, at = (
+            torch.arange(len(frames), device=number.device, dtype=torch.int64)[:, None],
+            number.remainder(self.capacity),
+        )
         if self.staged:
             row, at, frames = row.cpu(), at.cpu(), frames.cpu()
         self._frames[row, at] = frames
@@ -166,7 +169,7 @@ class FrameStore:
     def clips(self, frame_at: Tensor, length: int) -> Tensor:
         """As `ClipReplay.clips`; a row that there is not stands for the nearest, as a bad index would end CUDA."""
         row, number, earlier = frame_at.unbind(1)
-        back = torch.arange(length - 1, -1, -1, device=frame_at.device)
+        back = torch.arange(length - 1, -1, -1, device=frame_at.device, dtype=torch.int64)
         at = (number[:, None] - torch.minimum(back, earlier[:, None])).remainder(self.capacity)
         at = (row.clamp(0, len(self._frames) - 1)[:, None] * self.capacity + at).flatten().to(self._frames.device)
         pictures = self._frames.flatten(2).flatten(0, 1)  # one as a whole: five times as fast as by index

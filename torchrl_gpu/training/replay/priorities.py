@@ -52,7 +52,7 @@ class DevicePrioritySampler(Sampler):
         ends = self._sums.cumsum(0)
         total = ends[-1]
         share = torch.rand(batch_size, device=total.device, dtype=total.dtype)
-        spot = (torch.arange(batch_size, device=total.device) + share) / batch_size * total
+        spot = (torch.arange(batch_size, device=total.device, dtype=torch.int64) + share) / batch_size * total
         spot = _below(spot, total)  # rounded up to the total, it would lie behind it
         block = torch.searchsorted(ends, spot, right=True).clamp_max(len(ends) - 1)
         inner = self._blocks[block].cumsum(1)  # (B, priorities of a block)

@@ -86,7 +86,7 @@ class Graphed(ABC):
         )
         on_cuda = self.device.type == "cuda"
         self._capture = partial(capture_cuda, wanted=wanted) if capture is None and on_cuda else capture
-        rates = torch.zeros(updates, len(optimizer.param_groups), device=self.device)
+        rates = torch.zeros(updates, len(optimizer.param_groups), device=self.device, dtype=torch.float32)
         self._rates = [list(row.unbind()) for row in rates.unbind()]  # of each update, of each group
         self._data: TensorDictBase = TensorDict()
         self._graph: Graph | None = None

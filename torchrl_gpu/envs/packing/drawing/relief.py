@@ -168,8 +168,8 @@ def _edges(label: np.ndarray) -> np.ndarray:
 @lru_cache(maxsize=1)
 def _paints() -> np.ndarray:
     """Colours by item, step of light, and whether there is an edge; uint8 (items · steps · 2, 3)."""
-    color = decode_srgb(item_colors(torch.arange(_COLORS)))[:, None, None]
-    light = torch.linspace(0, 1, _LIGHTS)[:, None, None]
-    ink = torch.tensor([1.0, INK])[:, None]
+    color = decode_srgb(item_colors(torch.arange(_COLORS, dtype=torch.int64, device="cpu")))[:, None, None]
+    light = torch.linspace(0, 1, _LIGHTS, dtype=torch.float32, device="cpu")[:, None, None]
+    ink = torch.tensor([1.0, INK], dtype=torch.float32, device="cpu")[:, None]
     shades = encode_srgb((color * light * ink).clamp(0, 1)) * 255.0
     return shades.round().to(torch.uint8).numpy().reshape(-1, 3)

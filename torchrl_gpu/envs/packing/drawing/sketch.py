@@ -149,7 +149,10 @@ def projection(camera: Camera) -> tuple[np.ndarray, np.ndarray]:
 @lru_cache(maxsize=1)
 def _paints() -> tuple[list[list[tuple[int, ...]]], list[list[tuple[int, ...]]]]:
     """Colours of the three faces of each item, and of their edges."""
-    light = decode_srgb(item_colors(torch.arange(_COLORS)))[:, None] * torch.tensor(LAMPS)[:, None]  # (M, 3, 3)
+    light = (
+        decode_srgb(item_colors(torch.arange(_COLORS, dtype=torch.int64, device="cpu")))[:, None]
+        * torch.tensor(LAMPS, dtype=torch.float32, device="cpu")[:, None]
+    )  # (M, 3, 3)
     filled, drawn = ((encode_srgb(part) * 255.0).round().int().tolist() for part in (light, light * INK))
     return [[tuple(face) for face in each] for each in filled], [[tuple(face) for face in each] for each in drawn]
 
@@ -158,9 +161,9 @@ def _paints() -> tuple[list[list[tuple[int, ...]]], list[list[tuple[int, ...]]]]
 def empty_bin(camera: Camera) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The viewer's own picture of the empty bin, pixels of its front wireframe, and its strength there."""
     fine = Camera(camera.bin_size, camera.width, camera.height, camera.azimuth_deg, camera.elevation_deg, 2)
-    corner = torch.zeros(1, 1, 3)
-    nothing = trace_boxes(corner, corner, torch.zeros(1, 1, dtype=torch.bool), fine)
-    picture = compose(nothing, item_colors(torch.zeros(1, 1)), fine)[0].numpy()
+    corner = torch.zeros(1, 1, 3, dtype=torch.float32, device="cpu")
+    nothing = trace_boxes(corner, corner, torch.zeros(1, 1, dtype=torch.bool, device="cpu"), fine)
+    picture = compose(nothing, item_colors(torch.zeros(1, 1, dtype=torch.float32, device="cpu")), fine)[0].numpy()
     wire = build_stage(fine, torch.device("cpu")).wire.numpy()
     row, col = np.nonzero(wire > 0.01)
     at = (row + fine.viewport.row0 // 2) * camera.width + col + fine.viewport.col0 // 2

@@ -89,8 +89,8 @@ def _grid_coverage(point: list[Tensor], axis: int, camera: Camera) -> Tensor:
 def _wireframe(camera: Camera, device: torch.device) -> Tensor:
     """Coverage by the bin's edges; those that the items can hide, at the back, are left to the grid."""
     viewport, s = camera.viewport, camera.supersample
-    rows = torch.arange(viewport.row0 // s, viewport.row1 // s, device=device) + 0.5
-    cols = torch.arange(viewport.col0 // s, viewport.col1 // s, device=device) + 0.5
+    rows = torch.arange(viewport.row0 // s, viewport.row1 // s, device=device, dtype=torch.int64) + 0.5
+    cols = torch.arange(viewport.col0 // s, viewport.col1 // s, device=device, dtype=torch.int64) + 0.5
     coverage = rows.new_zeros(len(rows), len(cols))
     width = max(1.0, camera.height / 420.0)
     for start, end, alpha in _edges(camera):
@@ -124,7 +124,9 @@ def _edges(camera: Camera) -> list[tuple[Vector, Vector, float]]:
 
 def _color(hex_color: str, device: torch.device) -> Tensor:
     # Filled channel by channel: a tensor made from a list would be copied from the host.
-    return torch.stack([torch.full((1, 1), c, device=device) for c in linear_rgb(hex_color)])  # (3, 1, 1)
+    return torch.stack(
+        [torch.full((1, 1), c, device=device, dtype=torch.float32) for c in linear_rgb(hex_color)]
+    )  # (3, 1, 1)
 
 
 def _blend(base: Tensor, over: Tensor, alpha: Tensor) -> Tensor:

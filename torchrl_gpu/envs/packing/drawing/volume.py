@@ -84,7 +84,7 @@ def _columns(
     index = []
     for axis in range(2):
         first = torch.round(origin[:, axis] / cell[axis]).to(torch.int64)
-        steps = torch.arange(shape[axis], device=origin.device)
+        steps = torch.arange(shape[axis], device=origin.device, dtype=torch.int64)
         index.append(((first[:, None] + steps) // pool).clamp(0, counts[axis] - 1))  # (B, P)
     return (index[0].unsqueeze(2) * counts[1] + index[1].unsqueeze(1)).flatten(1)
 

@@ -50,7 +50,7 @@ class AlikeSequences(BoxSequences):
             came = _boxes(of_file, bin_)[rows.index(None)]
             raise ValueError(f"BoxSequences: {self.path}: want no boxes but {wanted}; got one of {came}")
         assert isinstance(sequences, PooledSequences)
-        place = torch.tensor([*rows, -1], dtype=torch.int64)  # the last place is also number −1, no box
+        place = torch.tensor([*rows, -1], dtype=torch.int64, device="cpu")  # the last place is also number −1, no box
         return catalogue, PooledSequences(place[sequences.sequences], sequences.in_order, sequences.stride)
 
 

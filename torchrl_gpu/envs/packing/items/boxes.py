@@ -307,5 +307,5 @@ def _carries(pieces: np.ndarray) -> np.ndarray:
 
 def pad_sequences(sequences: list[list[int]]) -> Tensor:
     """Sequences of different lengths as one int64 tensor (R, T), −1 behind the end of each."""
-    padded = [torch.tensor(sequence, dtype=torch.int64) for sequence in sequences]
+    padded = [torch.tensor(sequence, dtype=torch.int64, device="cpu") for sequence in sequences]
     return torch.nn.utils.rnn.pad_sequence(padded, batch_first=True, padding_value=-1)

@@ -148,9 +148,9 @@ class CutSequences(ItemSequences):
             kept = None
         if kept is None or len(kept[0]) != len(key):
             kept = (
-                torch.full((len(key), 2), -1, dtype=torch.int64),
-                torch.zeros(len(key), dtype=torch.int64),
-                torch.zeros(len(key), 2, self.most_pieces, dtype=torch.int64),
+                torch.full((len(key), 2), -1, dtype=torch.int64, device="cpu"),
+                torch.zeros(len(key), dtype=torch.int64, device="cpu"),
+                torch.zeros(len(key), 2, self.most_pieces, dtype=torch.int64, device="cpu"),
             )
         found = native.cut_items(key, position, self._numbers, *kept)
         self._kept[:] = [kept]
@@ -166,11 +166,11 @@ class CutSequences(ItemSequences):
         is_whole = max(self.whole) <= self.max_side  # is a piece as it is
         for axis, side in enumerate(self.whole):
             boxes[:, places if is_whole else 1, 3 + axis] = side
-        following = torch.arange(1, places + 1, device=device).repeat(rows, 1)
+        following = torch.arange(1, places + 1, device=device, dtype=torch.int64).repeat(rows, 1)
         before = torch.zeros(rows, 1, dtype=torch.int64, device=device)  # the place before the box at hand
         end = before + (1 if is_whole else 2)  # of the list
         finished, cuts = before + int(is_whole), before
-        counter = torch.arange(2 * self.steps, device=device)
+        counter = torch.arange(2 * self.steps, device=device, dtype=torch.int64)
         drawn = draw_bits(key, counter[:, None]).view(self.steps, 2, rows, 1).unbind()
         for step, (axis_draw, length_draw) in enumerate(drawn):
             here = following.gather(1, before)
@@ -192,7 +192,7 @@ class CutSequences(ItemSequences):
             before = torch.where(is_cut, after, here)
             before = torch.where(following.gather(1, before) < end, before, 0)
         made = boxes[:, places : places + most]
-        number = torch.arange(most, device=device)
+        number = torch.arange(most, device=device, dtype=torch.int64)
         base = torch.where(number < finished, made[..., 2], max(self.whole))
         order = base.argsort(dim=1, stable=True)
         made = made.gather(1, order[..., None].expand(-1, -1, 6))
@@ -225,7 +225,7 @@ class CutSequences(ItemSequences):
         count = torch.ones_like(key)
         for turn in range(self.rounds):
             corner, size, count = self._halved(key, turn, corner, size, count)
-        number = torch.arange(size.shape[2], device=device)
+        number = torch.arange(size.shape[2], device=device, dtype=torch.int64)
         drawn = draw_bits(key[:, None], number + 2 * self.rounds * most)
         uniform = (drawn.double() + 0.5) / NUM_BITS  # (B, T)
         early = torch.where(number < count[:, None], self._earliness(corner, size, uniform), -1.0)
@@ -239,7 +239,7 @@ class CutSequences(ItemSequences):
         """Cuts every box once that has a long side; the second half goes behind the others, (3, B, W) to (3, B, W')."""
         width = size.shape[2]
         wider = min(2 * width, self.most_pieces)
-        counter = 2 * (turn * self.most_pieces + torch.arange(width, device=key.device))
+        counter = 2 * (turn * self.most_pieces + torch.arange(width, device=key.device, dtype=torch.int64))
         long = size > self.max_side
         number = long.sum(0)  # (B, W)
         which = draw_bits(key[:, None], counter) * number >> 32

@@ -111,7 +111,7 @@ class MeshItems(ItemSource):
         centres = turned_centres(
             [item.shape.centre * item.scale for item in items], [_vertices(item) for item in items], rotations
         )
-        exact = torch.tensor([item.shape.volume * item.scale**3 for item in items], dtype=torch.float64)
+        exact = torch.tensor([item.shape.volume * item.scale**3 for item in items], dtype=torch.float64, device="cpu")
         volume = torch.minimum(exact, _column_volume(top, bottom, bin_).cpu())
         catalogue = Catalogue.of_maps(top, bottom, extent, volume, centre=centres)
         return catalogue.to(self.device), EndlessSequences(catalogue.num_items, num_items)
@@ -218,7 +218,7 @@ def _misfit(maps: Heightmaps | None, item: MeshItem, bin_: Bin) -> str:
     """Why an item cannot be packed; empty if it can. Without heightmaps it is too large."""
     if maps is not None:
         height = maps.top.amax((1, 2))  # (O,)
-        cells = torch.tensor(bin_.cells, device=height.device)
+        cells = torch.tensor(bin_.cells, device=height.device, dtype=torch.int64)
         if not maps.bottom.isfinite().flatten(1).any(1).all():
             return f"want an item as thick as a ten-thousandth of a cell; got one at scale {item.scale:.3g} that is not"
         inside = (maps.extent <= cells).all(-1) & (height <= bin_.size[2] + bin_.tolerance)

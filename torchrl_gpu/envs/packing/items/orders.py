@@ -53,7 +53,7 @@ class OrderSequences(ItemSequences):
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
         """Drawn by counter."""
-        place = torch.arange(self.length, device=key.device)  # (T,)
+        place = torch.arange(self.length, device=key.device, dtype=torch.int64)  # (T,)
         number = 1 + draw_integers(_salted(key, 0), torch.zeros_like(key), self.most_articles)  # (N,)
         repeat = draw_bits(_salted(key, 1), torch.zeros_like(key)).double() * (self.repeat / NUM_BITS)
         again = draw_bits(_salted(key, 2)[:, None], place) < (repeat * NUM_BITS).long()[:, None]  # (N, T)

@@ -157,7 +157,7 @@ def _runs(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     end = count.cumsum(0)
     total = int(end[-1]) if len(end) else 0
     owner = torch.repeat_interleave(count, output_size=total)
-    number = torch.arange(total, device=first.device) + _of(first - end + count, owner)
+    number = torch.arange(total, device=first.device, dtype=torch.int64) + _of(first - end + count, owner)
     return owner, number
 
 

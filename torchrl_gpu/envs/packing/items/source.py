@@ -136,7 +136,7 @@ class SortedSequences(ItemSequences):
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
         """Sorted, then read."""
-        whole = torch.arange(self.length, device=key.device).expand(len(key), -1)
+        whole = torch.arange(self.length, device=key.device, dtype=torch.int64).expand(len(key), -1)
         ordered = sorted_by_volume(self.episodes.items(key, whole), self.volume)
         return torch.where(position < self.length, ordered.gather(1, position.clamp_max(self.length - 1)), -1)
 

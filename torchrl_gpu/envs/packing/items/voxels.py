@@ -75,9 +75,11 @@ def solid_of(name: str, voxels: np.ndarray, cell: float) -> Solid:
 def _of_quarter_turns(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) -> Catalogue:
     cell = bin_.cell[0]
     maps = [[_seen(_turned(solid, rotation)) for rotation in rotations] for solid in solids]
-    extent = torch.tensor([[view[0].shape for view in views] for views in maps])  # (M, O, 2)
+    extent = torch.tensor(
+        [[view[0].shape for view in views] for views in maps], dtype=torch.int64, device="cpu"
+    )  # (M, O, 2)
     p, q = extent.amax((0, 1)).tolist()
-    top = torch.zeros(*extent.shape[:2], p, q)
+    top = torch.zeros(*extent.shape[:2], p, q, dtype=torch.float32, device="cpu")
     bottom = torch.full_like(top, torch.inf)
     for m, views in enumerate(maps):
         for o, (high, low, _) in enumerate(views):
@@ -98,11 +100,13 @@ def _of_any_turns(solids: list[np.ndarray], rotations: np.ndarray, bin_: Bin) ->
 
 
 def _volumes(solids: list[np.ndarray], bin_: Bin) -> torch.Tensor:
-    return torch.tensor([int(solid.sum()) * bin_.cell_area * bin_.cell[0] for solid in solids])
+    return torch.tensor(
+        [int(solid.sum()) * bin_.cell_area * bin_.cell[0] for solid in solids], dtype=torch.float32, device="cpu"
+    )
 
 
 def _check_fit(catalogue: Catalogue, bin_: Bin) -> None:
-    inside = (catalogue.extent <= torch.tensor(bin_.cells)).all(-1) & (
+    inside = (catalogue.extent <= torch.tensor(bin_.cells, dtype=torch.int64, device="cpu")).all(-1) & (
         catalogue.height <= bin_.size[2] + bin_.tolerance
     )
     lost = (~inside.any(1)).nonzero()

@@ -124,7 +124,12 @@ class PatchPlan:
     def first_images(self) -> Tensor:
         """(E,) int64: of each entry the least of those that are the same turned or mirrored."""
         sizes = [math.prod(_sizes(shape, self.levels)) for shape in self.tables]
-        return torch.cat([self.images(table, torch.arange(size)).amin(0) for table, size in enumerate(sizes)])
+        return torch.cat(
+            [
+                self.images(table, torch.arange(size, dtype=torch.int64, device="cpu")).amin(0)
+                for table, size in enumerate(sizes)
+            ]
+        )
 
     @cached_property
     def tables(self) -> tuple[Lying, ...]:
@@ -255,7 +260,7 @@ def value_placements(
     if not native.runs_on(heights):
         values = by_torch if _triton_problem(heights.device) else _triton().value_placements
         return values(heights, extent, top, legal, weight, plan, step, pool)
-    out = torch.empty(legal.shape)
+    out = native.output(*legal.shape, dtype=torch.float32)
     held = _Patches.of(plan, heights, weight)
     given = (c_int64(rows), *map(_at, (heights, extent, top, legal)), c_int64(variants), c_int64(step), c_int64(pool))
     native.library().value_placements(byref(held), *given, *map(c_int64, grid), _at(out))
@@ -268,7 +273,7 @@ def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
     weight = _weight("value_bins", weight, plan, heights.device)
     if not native.runs_on(heights):
         return _value_bins(framed(heights, plan), weight, plan)
-    out = torch.empty(len(heights))
+    out = native.output(len(heights), dtype=torch.float32)
     held = _Patches.of(plan, heights, weight)
     native.library().value_bins(byref(held), c_int64(len(heights)), _at(heights), _at(out))
     return out
@@ -298,10 +303,10 @@ def shape_values(heights: Tensor, weight: Tensor, plan: PatchPlan, part: Sequenc
         for row, yes, values in zip(out, mine, split, strict=True):
             row.copy_(values.sum(1) * yes)
         return out
-    found = torch.empty(sum(mine), len(heights), dtype=torch.float64)
+    found = native.output(sum(mine), len(heights), dtype=torch.float64)
     held = _Patches.of(plan, heights, weight, tuple(part))
     native.library().shape_values(byref(held), c_int64(len(heights)), _at(heights), _at(found))
-    out[torch.tensor(mine)] = found
+    out[torch.tensor(mine, dtype=torch.bool, device="cpu")] = found
     return out
 
 
@@ -323,9 +328,9 @@ class Changes(NamedTuple):
         """None so far, on the CPU."""
         entries, kinds = plan.entries, len(plan.shapes)
         return cls(
-            torch.zeros(entries, dtype=torch.int32),
-            torch.zeros(kinds, dtype=torch.int64),
-            torch.zeros(entries, dtype=torch.uint8),
+            torch.zeros(entries, dtype=torch.int32, device="cpu"),
+            torch.zeros(kinds, dtype=torch.int64, device="cpu"),
+            torch.zeros(entries, dtype=torch.uint8, device="cpu"),
         )
 
 
@@ -461,9 +466,11 @@ def by_torch(
     inside, there = [], legal
     for axis, cells in enumerate(heights.shape[1:]):
         size = extent[..., axis, None]  # (N, V, 1)
-        first = torch.minimum(torch.arange(top.shape[2 + axis], device=device) * step, cells * pool - size)  # (N, V, G)
+        first = torch.minimum(
+            torch.arange(top.shape[2 + axis], device=device, dtype=torch.int64) * step, cells * pool - size
+        )  # (N, V, G)
         begin, end = first.div(pool, rounding_mode="floor"), (first + size - 1).div(pool, rounding_mode="floor")
-        at = torch.arange(-1, cells + 1, device=device)
+        at = torch.arange(-1, cells + 1, device=device, dtype=torch.int64)
         inside.append((at >= begin[..., None]) & (at <= end[..., None]))  # (N, V, G, cells + 2)
         fits = (size > 0) & (first >= 0)
         there = there & (fits[..., :, None] if axis == 0 else fits[..., None, :])

@@ -81,7 +81,7 @@ def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalog
 def _windows(heightmap: Tensor, x: Tensor, y: Tensor, footprint: torch.Size) -> Tensor:
     """Heights (N, P, Q) of the cells from (x, y) on, (N,) int64; cells behind the wall repeat the last."""
     num_envs, cells_x, cells_y = heightmap.shape
-    rows, columns = (torch.arange(size, device=x.device) for size in footprint)
+    rows, columns = (torch.arange(size, device=x.device, dtype=torch.int64) for size in footprint)
     at_x = (x[:, None] + rows).clamp_max(cells_x - 1)
     at_y = (y[:, None] + columns).clamp_max(cells_y - 1)
     cell = at_x[:, :, None] * cells_y + at_y[:, None, :]
@@ -112,7 +112,9 @@ def holds(contact: Tensor, centre: Tensor) -> Tensor:
 
 def cells_from(centre: Tensor, cells: int) -> Tensor:
     """Where the centres of a line of cells are, seen from `centre` (…): (…, cells)."""
-    return SIXTEENTHS * torch.arange(cells, device=centre.device) + SIXTEENTHS // 2 - centre[..., None]
+    return (
+        SIXTEENTHS * torch.arange(cells, device=centre.device, dtype=torch.int64) + SIXTEENTHS // 2 - centre[..., None]
+    )
 
 
 def _hull_reaches(furthest: Tensor, ahead: Tensor, centre: Tensor) -> Tensor:

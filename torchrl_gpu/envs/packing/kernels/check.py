@@ -99,18 +99,26 @@ def _bin(cells: tuple[int, int], step: int, rule: str) -> Bin:
 
 def _boxes() -> Catalogue:
     """Four boxes in two orientations; one of them is too large for a small bin."""
-    sides = torch.tensor([[1, 1, 2], [3, 2, 1], [4, 5, 2], [10, 3, 1]], dtype=torch.float64)
+    sides = torch.tensor([[1, 1, 2], [3, 2, 1], [4, 5, 2], [10, 3, 1]], dtype=torch.float64, device="cpu")
     sizes = torch.stack([sides, sides[:, [1, 0, 2]]], 1)
-    return Catalogue.of_boxes(sizes * torch.tensor([1, 1, _CELL]), sides.prod(1) * _CELL**3)
+    return Catalogue.of_boxes(
+        sizes * torch.tensor([1, 1, _CELL], dtype=torch.float32, device="cpu"), sides.prod(1) * _CELL**3
+    )
 
 
 def _solids(unit: float | None) -> Catalogue:
     """Three solids with overhangs in four quarter turns: a table, a step, and one with a hole."""
-    table = torch.tensor([[0, 2, 2, 0], [2, 2, 2, 2], [0, 2, 2, 0]])
-    step = torch.tensor([[0, 0], [1, 1], [2, 2], [2, 0], [1, 0]])
-    frame = torch.tensor([[0, 0, 0], [0, 9, 0], [0, 0, 0]])  # 9 stands for no material
-    top, bottom = torch.zeros(3, 4, 5, 5), torch.full((3, 4, 5, 5), torch.inf)
-    extent, centre = torch.zeros(3, 4, 2, dtype=torch.int64), torch.zeros(3, 4, 2)
+    table = torch.tensor([[0, 2, 2, 0], [2, 2, 2, 2], [0, 2, 2, 0]], dtype=torch.int64, device="cpu")
+    step = torch.tensor([[0, 0], [1, 1], [2, 2], [2, 0], [1, 0]], dtype=torch.int64, device="cpu")
+    frame = torch.tensor([[0, 0, 0], [0, 9, 0], [0, 0, 0]], dtype=torch.int64, device="cpu")  # 9 stands for no material
+    top, bottom = (
+        torch.zeros(3, 4, 5, 5, dtype=torch.float32, device="cpu"),
+        torch.full((3, 4, 5, 5), torch.inf, dtype=torch.float32, device="cpu"),
+    )
+    extent, centre = (
+        torch.zeros(3, 4, 2, dtype=torch.int64, device="cpu"),
+        torch.zeros(3, 4, 2, dtype=torch.float32, device="cpu"),
+    )
     for item, low in enumerate((table, step, frame)):
         for turn in range(4):
             view = torch.rot90(low, turn)
@@ -118,9 +126,11 @@ def _solids(unit: float | None) -> Catalogue:
             there = view < 9
             bottom[item, turn, :rows, :columns] = torch.where(there, view * _CELL, torch.inf)
             top[item, turn, :rows, :columns] = torch.where(there, (3 + item) * _CELL, 0.0)
-            extent[item, turn] = torch.tensor(view.shape)
+            extent[item, turn] = torch.tensor(view.shape, dtype=torch.int64, device="cpu")
             centre[item, turn] = extent[item, turn] * (_CELL / 2)
-    return Catalogue.of_maps(top, bottom, extent, torch.tensor([0.04, 0.03, 0.02]), unit, centre)
+    return Catalogue.of_maps(
+        top, bottom, extent, torch.tensor([0.04, 0.03, 0.02], dtype=torch.float32, device="cpu"), unit, centre
+    )
 
 
 _TENSORS = ("extent", "height", "volume", "top", "bottom", "centre", "plumb", "steady")
@@ -129,7 +139,9 @@ _TENSORS = ("extent", "height", "volume", "top", "bottom", "centre", "plumb", "s
 def save(setting: Setting, path: str) -> None:
     """Writes a setting, tensors and plain data, with some of its items: a catalogue may take most of the memory."""
     c, b = setting.catalogue, setting.bin
-    rows = torch.linspace(0, c.num_items - 1, min(c.num_items, _MOST_ITEMS), device=c.extent.device).long()
+    rows = torch.linspace(
+        0, c.num_items - 1, min(c.num_items, _MOST_ITEMS), device=c.extent.device, dtype=torch.float32
+    ).long()
     tensors = {name: None if (value := getattr(c, name)) is None else value[rows].cpu() for name in _TENSORS}
     plain = {"bounds": c.bounds, "least": c.least, "unit": c.unit}
     told = {"name": setting.name, "visible_items": setting.visible_items, "num_envs": setting.num_envs}
@@ -158,8 +170,8 @@ def disagreement(jobs: dict[str, Callable[..., Any]], setting: Setting, steps: i
     bin_, catalogue, n, k = setting.bin, setting.catalogue, setting.num_envs, setting.visible_items
     tried = _Comparison(jobs, setting)
     device = catalogue.extent.device
-    row = torch.arange(n, device=device)
-    item_id = (row[:, None] + torch.arange(k, device=device)) % catalogue.num_items
+    row = torch.arange(n, device=device, dtype=torch.int64)
+    item_id = (row[:, None] + torch.arange(k, device=device, dtype=torch.int64)) % catalogue.num_items
     item_id[0, -1] = -1 if k > 1 else item_id[0, -1]  # an empty slot
     blank = _blank(setting, steps)
     tried("restart", blank, row % 3 < 2, row + 7, item_id, catalogue, bin_)
@@ -195,8 +207,10 @@ def run_once(jobs: dict[str, Callable[..., Any]], setting: Setting) -> None:
     """
     bin_, catalogue = setting.bin, setting.catalogue
     state = _blank(setting, 1)
-    row = torch.arange(setting.num_envs, device=state.key.device)
-    item_id = (row[:, None] + torch.arange(setting.visible_items, device=row.device)) % catalogue.num_items
+    row = torch.arange(setting.num_envs, device=state.key.device, dtype=torch.int64)
+    item_id = (
+        row[:, None] + torch.arange(setting.visible_items, device=row.device, dtype=torch.int64)
+    ) % catalogue.num_items
     state = jobs["restart"](state, row >= 0, row, item_id, catalogue, bin_)
     moved = jobs["advance"](state, torch.zeros_like(row), row % catalogue.num_items, catalogue, bin_)
     z_map, legal = jobs["drop_map"](moved.state.heightmap, moved.state.item_id, catalogue, bin_)
@@ -214,16 +228,16 @@ def _blank(setting: Setting, longest: int) -> PackingState:
     bin_, catalogue, n, k = setting.bin, setting.catalogue, setting.num_envs, setting.visible_items
     device = catalogue.extent.device
     count = torch.zeros(n, dtype=torch.int64, device=device)
-    maps = torch.zeros(n, k, catalogue.num_orientations, *bin_.grid, device=device)
+    maps = torch.zeros(n, k, catalogue.num_orientations, *bin_.grid, device=device, dtype=torch.float32)
     counts = {name: count.clone() for name in ("position", "key", "episode", "num_packed", "step_count")}
     return PackingState(
-        heightmap=torch.zeros(n, *bin_.cells, device=device),
+        heightmap=torch.zeros(n, *bin_.cells, device=device, dtype=torch.float32),
         item_id=torch.full((n, k), -1, dtype=torch.int64, device=device),
         **counts,
-        volume=torch.zeros(n, device=device),
+        volume=torch.zeros(n, device=device, dtype=torch.float32),
         stable=count > 0,
         placements=torch.zeros(n, longest, 4, dtype=torch.int32, device=device),
-        placement_z=torch.zeros(n, longest, device=device),
+        placement_z=torch.zeros(n, longest, device=device, dtype=torch.float32),
         z_map=maps,
         legal=maps > 0,
     )
@@ -232,7 +246,7 @@ def _blank(setting: Setting, longest: int) -> PackingState:
 def _action(state: PackingState, number: int) -> Tensor:
     """(N,) int64: of each bin the legal action of some rank, another in each; the last bin's is not legal."""
     legal = state.legal.flatten(1)
-    row = torch.arange(len(legal), device=legal.device)
+    row = torch.arange(len(legal), device=legal.device, dtype=torch.int64)
     rank = (row * 3 + number) % legal.sum(1).clamp_min(1)
     action = ((legal.cumsum(1) == rank[:, None] + 1) & legal).int().argmax(1)
     return torch.where(row == len(legal) - 1, (~legal).int().argmax(1), action) if len(legal) > 1 else action

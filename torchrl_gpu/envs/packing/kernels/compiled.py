@@ -122,7 +122,9 @@ def _counted(catalogue: Catalogue, levels: float) -> _Counted | None:
 def _count(bottom: Tensor, extent: Tensor, unit: float, dtype: torch.dtype) -> _Counted:
     most = torch.iinfo(dtype).max  # a bottom that high touches nothing inside the bin
     cells = (bottom.mT / unit).round().clamp_max(most).int()  # (M, O, Q, P)
-    there = (cells < most) & (torch.arange(bottom.shape[-2]) < extent[..., :1])[..., None, :]
+    there = (cells < most) & (torch.arange(bottom.shape[-2], dtype=torch.int64, device="cpu") < extent[..., :1])[
+        ..., None, :
+    ]
     first = there.byte().argmax(-1)
     end = there.shape[-1] - there.flip(-1).byte().argmax(-1)
     some = there.any(-1)
@@ -182,8 +184,8 @@ def drop_map(
 ) -> tuple[Tensor, Tensor]:
     """As `reference.drop_map`."""
     described = _described(heightmap, item_id, catalogue, bin_)
-    z_map = heightmap.new_empty(*item_id.shape, catalogue.num_orientations, *bin_.grid)
-    legal = torch.empty_like(z_map, dtype=torch.bool)
+    shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
+    z_map, legal = native.output(*shape, dtype=torch.float32), native.output(*shape, dtype=torch.bool)
     before = [] if stored is None else [each.contiguous() for each in stored]
     maps = _Maps(z_map.data_ptr(), legal.data_ptr(), *(each.data_ptr() for each in before))
     native.library().drop_map(byref(described), byref(maps))
@@ -194,7 +196,7 @@ def drop_map(
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
     """As `reference.place`."""
     described = _described(heightmap, None, catalogue, bin_)
-    out = torch.empty_like(heightmap, memory_format=torch.contiguous_format)
+    out = native.output(*heightmap.shape, dtype=torch.float32)
     fields = [field.contiguous() for field in placement]
     native.library().place(byref(described), *(c_void_p(f.data_ptr()) for f in fields), c_void_p(out.data_ptr()))
     return out
@@ -205,7 +207,7 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
     """As `reference.pile_growth`."""
     described = _described(heightmap, item_id, catalogue, bin_)
     z_map = z_map.contiguous()
-    growth = torch.empty_like(z_map)
+    growth = native.output(*z_map.shape, dtype=torch.float32)
     native.library().pile_growth(byref(described), c_void_p(z_map.data_ptr()), c_void_p(growth.data_ptr()))
     return growth
 
@@ -220,8 +222,9 @@ def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: C
     given += [state.stable, following, catalogue.volume, state.placements, state.placement_z]
     given = [each.contiguous() for each in given]
     after = replace(state, **_like(state, ("heightmap", "item_id", *_COUNTS, "volume", "stable")))
-    legal, slot = torch.empty_like(state.stable), torch.empty_like(after.item_id)
-    changed = slot.new_empty(len(slot), 4)
+    rows = len(state.item_id)
+    legal, slot = native.output(rows, dtype=torch.bool), native.output(*state.item_id.shape, dtype=torch.int64)
+    changed = native.output(rows, 4, dtype=torch.int64)
     made = [after.heightmap, after.item_id, after.position, after.num_packed, after.step_count, after.volume]
     made += [after.stable, legal, slot, changed]
     longest = state.placements.shape[1]
@@ -247,7 +250,8 @@ def restart(
 
 def _like(state: PackingState, names: tuple[str, ...]) -> dict[str, Tensor]:
     """New tensors, not filled, of the shapes that some fields have."""
-    return {name: torch.empty_like(getattr(state, name), memory_format=torch.contiguous_format) for name in names}
+    fields = {name: getattr(state, name) for name in names}
+    return {name: native.output(*each.shape, dtype=each.dtype) for name, each in fields.items()}
 
 
 @_traced_as(eager.any_legal)

@@ -51,7 +51,7 @@ def variants(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Variants:
     n, k = item_id.shape
     o = catalogue.num_orientations
     item = catalogue_rows(item_id, catalogue)[..., None].expand(n, k, o).reshape(n, k * o)
-    orientation = torch.arange(o, device=item_id.device).expand(n, k, o).reshape(n, k * o)
+    orientation = torch.arange(o, device=item_id.device, dtype=torch.int64).expand(n, k, o).reshape(n, k * o)
     extent = catalogue.extent[item, orientation]
     x, _ = grid_positions(extent[..., 0], bin_.cells[0], bin_.step)
     y, _ = grid_positions(extent[..., 1], bin_.cells[1], bin_.step)
@@ -87,13 +87,13 @@ def _rest_boxes(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin)
     p = v.extent[..., 0].clamp_max(cells_x).flatten()  # too large a box fits nowhere anyway
     q = v.extent[..., 1].clamp_max(cells_y).flatten()
     largest = min(catalogue.footprint[0], cells_x), min(catalogue.footprint[1], cells_y)
-    bin_of = torch.arange(num_envs, device=heightmap.device).repeat_interleave(num_variants)
+    bin_of = torch.arange(num_envs, device=heightmap.device, dtype=torch.int64).repeat_interleave(num_variants)
     along_x = _window_max(heightmap.flatten(1), bin_of, p, cells_y, largest[0])  # (N·J, X·Y)
     if bin_.step > 1:
-        first = torch.arange(len(along_x), device=p.device)[:, None] * cells_x
+        first = torch.arange(len(along_x), device=p.device, dtype=torch.int64)[:, None] * cells_x
         rows = (first + v.x.flatten(0, 1)).flatten()
         along_x = along_x.view(-1, cells_y).index_select(0, rows).view(len(along_x), -1)  # (N·J, Gx·Y)
-    itself = torch.arange(len(along_x), device=p.device)
+    itself = torch.arange(len(along_x), device=p.device, dtype=torch.int64)
     highest = _window_max(along_x, itself, q, 1, largest[1]).view(num_envs, num_variants, -1, cells_y)
     if bin_.step > 1:
         highest = highest.gather(-1, v.y[:, :, None].expand(-1, -1, v.x.shape[-1], -1))
@@ -151,7 +151,9 @@ def _rest_solids(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin
     z_x = _first_contact(heightmap, v, catalogue, step, (1, grid_y), turned=(True, False))
     z_y = _first_contact(heightmap, v, catalogue, step, (grid_x, 1), turned=(False, True))
     z_xy = _first_contact(heightmap, v, catalogue, step, (1, 1), turned=(True, True))
-    on_x, on_y = (torch.arange(each.shape[-1], device=each.device) * step == each for each in (v.x, v.y))
+    on_x, on_y = (
+        torch.arange(each.shape[-1], device=each.device, dtype=torch.int64) * step == each for each in (v.x, v.y)
+    )
     on_x, on_y = on_x[..., :, None], on_y[..., None, :]
     return torch.where(on_x, torch.where(on_y, z, z_y), torch.where(on_y, z_x, z_xy))
 
@@ -204,7 +206,7 @@ def _bottom_from(
     bottom = catalogue.bottom[v.item[part], v.orientation[part]][..., : footprint[0], : footprint[1]]
     for axis in (0, 1):
         if turned[axis]:
-            cell = torch.arange(footprint[axis], device=bottom.device)
+            cell = torch.arange(footprint[axis], device=bottom.device, dtype=torch.int64)
             mirrored = v.extent[part][..., axis, None] - 1 - cell
             cell = torch.where(mirrored >= 0, mirrored, cell)  # (n, j, P): behind the extent there is no material
             index = cell[..., :, None] if axis == 0 else cell[..., None, :]
@@ -242,8 +244,8 @@ def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: B
     top, bottom = catalogue.maps(placement.item_id, placement.orientation)  # (N, P, Q)
     rows, columns = top.shape[1:]
     num_envs, cells_x, cells_y = heightmap.shape
-    x = (placement.x[:, None] + torch.arange(rows, device=top.device)).clamp_max(cells_x - 1)
-    y = (placement.y[:, None] + torch.arange(columns, device=top.device)).clamp_max(cells_y - 1)
+    x = (placement.x[:, None] + torch.arange(rows, device=top.device, dtype=torch.int64)).clamp_max(cells_x - 1)
+    y = (placement.y[:, None] + torch.arange(columns, device=top.device, dtype=torch.int64)).clamp_max(cells_y - 1)
     cell = (x[:, :, None] * cells_y + y[:, None, :]).flatten(1)  # (N, P·Q)
     material = bottom.isfinite() & present[:, None, None]
     raised = torch.where(material, placement.z[:, None, None] + top, -torch.inf).flatten(1)
@@ -257,7 +259,7 @@ def _place_boxes(heightmap: Tensor, placement: Placement, present: Tensor, catal
     raised = placement.z + catalogue.height[row]
     sides = []
     for corner, size, cells in zip((placement.x, placement.y), extent.unbind(-1), heightmap.shape[1:], strict=True):
-        offset = torch.arange(cells, device=corner.device) - corner[:, None]
+        offset = torch.arange(cells, device=corner.device, dtype=torch.int64) - corner[:, None]
         covered = (offset >= 0) & (offset < size[:, None]) & present[:, None]
         sides.append(torch.where(covered, raised[:, None], -torch.inf))
     top = torch.minimum(sides[0][:, :, None], sides[1][:, None, :])  # (N, X, Y)

@@ -104,7 +104,7 @@ _LAUNCHED: dict[tuple[str, str, str], str] = {}
 def _refuse_lost_device(backend: str, module: str, setting: Setting, problem: str) -> None:
     device = setting.catalogue.extent.device
     try:
-        lost = int(torch.ones(2, device=device).sum()) != 2
+        lost = int(torch.ones(2, device=device, dtype=torch.float32).sum()) != 2
     except Exception:  # an illegal access leaves a process no way back to the device
         lost = True
     if not lost:

@@ -241,14 +241,17 @@ def judge_item(
 
 def item_maps(catalogue: Catalogue, item: int, orientation: int) -> tuple[np.ndarray, np.ndarray]:
     """Top and bottom of one item over its own extent (P, Q), metres."""
-    top, bottom = catalogue.maps(torch.tensor(item, device=catalogue.extent.device), torch.tensor(orientation))
+    top, bottom = catalogue.maps(
+        torch.tensor(item, device=catalogue.extent.device, dtype=torch.int64),
+        torch.tensor(orientation, dtype=torch.int64, device="cpu"),
+    )
     p, q = catalogue.extent[item, orientation].tolist()
     return top[:p, :q].cpu().numpy(), bottom[:p, :q].cpu().numpy()
 
 
 def placements(extent: int, cells: int, bin_: Bin) -> list[tuple[int, int]]:
     """(grid index, first cell) of every placement of a footprint that fits along one axis."""
-    position, fits = grid_positions(torch.tensor(extent), cells, bin_.step)
+    position, fits = grid_positions(torch.tensor(extent, dtype=torch.int64, device="cpu"), cells, bin_.step)
     return [(g, int(position[g])) for g in range(len(fits)) if fits[g]]
 
 

@@ -53,7 +53,9 @@ class _Contacts:
             area = self.bottom.isfinite().sum((-1, -2)).clamp_min(1)
         self.area = area[..., None, None]  # (N, J, 1, 1)
         self._rows, self._columns = (
-            (torch.arange(size, device=level.device) < self.extent[..., axis, None]).to(torch.int8)[..., None, None]
+            (torch.arange(size, device=level.device, dtype=torch.int64) < self.extent[..., axis, None]).to(torch.int8)[
+                ..., None, None
+            ]
             for axis, size in enumerate(windows.footprint)
         )  # (N, J, P, 1, 1), (N, J, Q, 1, 1): 1 within the item's own extent
         self._scratch = torch.empty_like(level)
@@ -83,7 +85,7 @@ def _corners(contacts: _Contacts) -> Tensor:
         count += contact
         on_edge = [int(at == 0) + (last[..., axis] == at).to(torch.int8) for axis, at in enumerate((i, j))]
         corners += contact * (on_edge[0] * on_edge[1])[..., None, None]  # a corner of a thin item counts twice
-    share = count / contacts.area
+    share = count.float() / contacts.area
     return (share > 0.95) | ((corners == 3) & (share > 0.85)) | ((corners == 4) & (share > 0.50))
 
 
@@ -98,7 +100,7 @@ def _support(contacts: _Contacts) -> Tensor:
     least 0.
     """
     rows, columns = contacts.windows.footprint
-    centre = ((contacts.extent - 1) / 2)[..., None, None]  # (N, J, 2, 1, 1)
+    centre = ((contacts.extent - 1).float() / 2)[..., None, None]  # (N, J, 2, 1, 1)
     count = contacts.zeros(rows * columns)
     sides = [_Slopes(contacts.level, centre[:, :, 1]), _Slopes(contacts.level, columns - 1 - centre[:, :, 1])]
     for i in range(rows):
@@ -111,7 +113,7 @@ def _support(contacts: _Contacts) -> Tensor:
             torch.maximum(reach[1], wide * (columns - j), out=reach[1])
         for side, furthest in zip(sides, reach, strict=True):
             side.add_row(furthest, i - centre[:, :, 0])
-    return (count / contacts.area > 0.50) | ((count >= 2) & sides[0].meet() & sides[1].meet())
+    return (count.float() / contacts.area > 0.50) | ((count >= 2) & sides[0].meet() & sides[1].meet())
 
 
 _OFF_FLOOR = {"corners": _corners, "support": _support}  # the floor holds everything
@@ -134,7 +136,7 @@ class _Slopes:
         at = threshold(furthest.to(self.before.dtype), 0.0, -torch.inf)
         # Offsets are multiples of 1/2: a quarter more makes 0, which is enough in the centre's row, positive.
         slope = torch.where(ahead == 0, _SURE, 1 / ahead.abs())
-        offset = torch.where(ahead == 0, 0.25, 0.0) - 1 - self.centre
+        offset = torch.where(ahead == 0, 0.25, 0.0).float() - 1 - self.centre
         rise = at * slope
         for best, here in ((self.before, ahead <= 0), (self.after, ahead > 0)):
             start = torch.where(here, offset * slope, -torch.inf)

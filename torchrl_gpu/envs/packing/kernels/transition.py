@@ -35,7 +35,7 @@ def advance(
     """
     placement, slot, legal = _decode(state, action, catalogue, bin_)
     _record(state, placement)
-    slots = torch.arange(state.item_id.shape[1], device=action.device)
+    slots = torch.arange(state.item_id.shape[1], device=action.device, dtype=torch.int64)
     before = slots + (legal[:, None] & (slots >= slot[:, None]))  # K stands for the item newly shown
     extent = catalogue.extent[placement.item_id.clamp_min(0), placement.orientation]
     corner = torch.stack([placement.x, placement.y], 1)
@@ -95,7 +95,7 @@ def _decode(state: PackingState, action: Tensor, catalogue: Catalogue, bin_: Bin
 def _record(state: PackingState, placement: Placement) -> None:
     """Writes the placement behind the others; one that is not legal leaves no trace."""
     legal = placement.item_id >= 0
-    rows = torch.arange(len(legal), device=legal.device)
+    rows = torch.arange(len(legal), device=legal.device, dtype=torch.int64)
     at = rows, state.num_packed.clamp(0, state.placements.shape[1] - 1)
     row = torch.stack([field.int() for field in placement[:4]], -1)  # (N, 4)
     state.placements[at] = torch.where(legal[:, None], row, state.placements[at])

@@ -155,7 +155,7 @@ def _described(plan: PatchPlan, cells: tuple[int, int], device: torch.device) ->
         x, y = zip(*each.cells, strict=True)
         rows.append([*fixed, *x, *padding, *y, *padding, *each.weights[0], *padding])
         patch += (cells[0] + 3 - each.rows) * (cells[1] + 3 - each.columns)
-    return torch.tensor(rows, dtype=torch.int32).to(device)
+    return torch.tensor(rows, dtype=torch.int32, device="cpu").to(device)
 
 
 def check(device: str) -> str:
@@ -181,9 +181,9 @@ def some_placements(
     g = torch.Generator().manual_seed(seed)
     grid = (rows, 2, *(-(-side * pool // step) for side in cells))
     return (
-        torch.randint(0, plan.levels + 2, (rows, *cells), generator=g).to(torch.uint8),
-        torch.randint(0, min(cells) * pool + 2, (rows, 2, 2), generator=g),
-        torch.randint(0, plan.levels + 3, grid, generator=g).to(torch.uint8),
-        torch.rand(grid, generator=g) < 0.7,
-        torch.randn(plan.entries, generator=g)[plan.first_images],
+        torch.randint(0, plan.levels + 2, (rows, *cells), generator=g, dtype=torch.int64, device="cpu").to(torch.uint8),
+        torch.randint(0, min(cells) * pool + 2, (rows, 2, 2), generator=g, dtype=torch.int64, device="cpu"),
+        torch.randint(0, plan.levels + 3, grid, generator=g, dtype=torch.int64, device="cpu").to(torch.uint8),
+        torch.rand(grid, generator=g, dtype=torch.float32, device="cpu") < 0.7,
+        torch.randn(plan.entries, generator=g, dtype=torch.float32, device="cpu")[plan.first_images],
     )

@@ -51,7 +51,7 @@ class GridWindows:
         """Rows of the heightmap under row i of the footprints, (N, J, Gx, Y); kept while i stays."""
         if self._row is None or self._row[0] != i:
             num_envs, cells_x, cells_y = self.heightmap.shape
-            base = torch.arange(num_envs, device=self.x.device)[:, None, None] * cells_x
+            base = torch.arange(num_envs, device=self.x.device, dtype=torch.int64)[:, None, None] * cells_x
             at = base + (self.x + i).clamp_max(cells_x - 1)
             rows = self.heightmap.reshape(-1, cells_y).index_select(0, at.flatten())
             self._row = i, rows.view(*self.x.shape, cells_y)
