@@ -10,8 +10,8 @@ import torch
 
 from tests.policies import checkpoints
 from torchrl_gpu import cli
-from torchrl_gpu.envs.packing.protocols import make_protocol
-from torchrl_gpu.evaluation.packing.protocols import SUITE_SEED, sequence_sizes
+from torchrl_gpu.envs.packing.protocols import SUITE_SEED, make_protocol
+from torchrl_gpu.evaluation.packing.protocols import sequence_sizes
 from torchrl_gpu.policies.packing import BASELINES
 
 QUICK = ["evaluate", "bpp10", "--device=cpu", "--cases=3", "--timed=1"]

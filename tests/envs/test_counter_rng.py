@@ -8,8 +8,8 @@ from torch import Tensor
 
 from tests.native.compilers import need_compiler
 from torchrl_gpu import native
-from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, mix
-from torchrl_gpu.envs.packing.items.source import EndlessSequences, episode_key
+from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, episode_key, mix, seed_bits
+from torchrl_gpu.envs.packing.items.source import EndlessSequences
 
 
 def assert_uniform(drawn: Tensor, high: int) -> None:
@@ -127,3 +127,13 @@ def test_items_of_an_endless_stream_are_uniform_and_end_at_its_length() -> None:
     items = stream.items(stream.begin(0, env, torch.zeros_like(env)), torch.arange(100).expand(2000, -1))
     assert_uniform(items[:, :90], 64)
     assert (items[:, 90:] == -1).all()
+
+
+@pytest.mark.parametrize("seed", [7, 2**32 - 1, 0])
+def test_a_seed_of_32_bits_stands_for_itself_and_others_of_64_for_others(seed: int) -> None:
+    env = torch.arange(5)
+    assert seed_bits(seed) == seed
+    others = [seed + 2**32, seed + 2**63 - 2**32, seed - 2**32, seed - 2**63]
+    keys = {tuple(episode_key(each, env, torch.zeros_like(env)).tolist()) for each in (seed, *others)}
+    assert len(keys) == 5
+    assert all(0 <= seed_bits(each) < 2**32 for each in others)

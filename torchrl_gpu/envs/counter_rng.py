@@ -1,17 +1,21 @@
 """Random numbers by counter: what environment i draws depends on the seed and its own history, on nothing else."""
 
+from typing import TypeVar
+
+import torch
 from torch import Tensor
 
 from torchrl_gpu import native
 
 _MASK = 0xFFFFFFFF
+Bits = TypeVar("Bits", Tensor, int)
 
 
-def mix(x: Tensor) -> Tensor:
+def mix(x: Bits) -> Bits:
     """32 well-mixed bits of each element.
 
     Args:
-        x: Any int64 tensor; its low 32 bits count.
+        x: Any int64 tensor, or a whole number; its low 32 bits count.
 
     Returns:
         int64 in [0, 2**32), same shape. Two rounds of xor-shift and multiply; constants found by exhaustive bias search
@@ -36,6 +40,17 @@ def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
     if native.runs_on(key):
         return native.draw_bits(key, counter)
     return mix(mix(key) ^ mix(counter + 0x9E3779B9))
+
+
+def seed_bits(seed: int) -> int:
+    """32 bits of a seed of 64; a seed from 0 to 2**32 stands for itself."""
+    low, high = seed & _MASK, seed >> 32 & _MASK
+    return mix(mix(low) ^ high) if high else low
+
+
+def episode_key(seed: int, env: Tensor, episode: Tensor) -> Tensor:
+    """32 bits drawn for each (seed, environment, episode); int64 (N,)."""
+    return draw_bits(draw_bits(torch.full_like(env, seed_bits(seed)), env), episode)
 
 
 def draw_integers(key: Tensor, counter: Tensor, high: int) -> Tensor:

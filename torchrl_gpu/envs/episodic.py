@@ -13,7 +13,7 @@ from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Un
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, where_rows
-from torchrl_gpu.envs.counter_rng import draw_bits
+from torchrl_gpu.envs.counter_rng import draw_bits, episode_key
 
 _COUNTS = ("step_count", "episode", "score")
 _OF_STEPS = ("action", "reward", "next", "_reset", *DONE_KEYS)  # entries that TorchRL has itself
@@ -121,7 +121,7 @@ class EpisodicEnv(BatchedEnv):
 
         They depend on seed, environment and episode alone, so that the same episodes are played in batches of any size.
         """
-        key = draw_bits(draw_bits(torch.full_like(self._env_index, self.seed), self._env_index), self._rows["episode"])
+        key = episode_key(self.seed, self._env_index, self._rows["episode"])
         key = draw_bits(key, self._rows["step_count"])
         size = torch.Size(shape).numel()
         number = torch.arange(self._drawn, self._drawn + size, device=self.device, dtype=torch.int64)

@@ -16,7 +16,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from torchrl_gpu.device import now
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.envs.counter_rng import draw_bits
+from torchrl_gpu.envs.counter_rng import draw_bits, episode_key
 from torchrl_gpu.evaluation.player import eval_mode
 from torchrl_gpu.policies.draws import keyed_draws
 from torchrl_gpu.policies.generators import seeded
@@ -101,7 +101,7 @@ def evaluation(env: BatchedEnv, policy: Policy) -> Iterator[TensorDictBase]:
     else from torch's generators, which are seeded for these episodes and then put back. A module acts in eval mode.
     """
     number = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) + env.first_env
-    episode = draw_bits(draw_bits(torch.full_like(number, env.seed), number), torch.zeros_like(number))
+    episode = episode_key(env.seed, number, torch.zeros_like(number))
     keys = draw_bits(episode, torch.full_like(number, 2**31))  # not those that items are drawn by
     greedy = set_exploration_type(ExplorationType.DETERMINISTIC)
     with torch.no_grad(), seeded(env.seed + env.first_env, env.device), keyed_draws(keys), eval_mode(policy), greedy:

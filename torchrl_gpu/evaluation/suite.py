@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -19,6 +19,7 @@ from torchrl_gpu.evaluation.side_by_side import episode_bytes, num_side_by_side
 from torchrl_gpu.policies.policy import Policy
 
 UNSEEN_SEED = 1_000_003  # decides episodes that training never plays
+_APART = 2**29  # between the seeds of test and of validation
 
 E = TypeVar("E", bound=BatchedEnv)
 R = TypeVar("R", bound=Results)
@@ -206,3 +207,18 @@ class Suite(ABC, Generic[E, R]):
         self.say("")
         print_whole(shown)
         yield {"title": shown.title, self.unit: self.describe()} | report
+
+
+def unseen_seed(seed: int, trained: Collection[int], *, validation: bool = False) -> int:
+    """The seed of episodes that a run never trains on, those of its validation being others than those of its test.
+
+    Args:
+        seed: That was asked for.
+        trained: Seeds of what is trained on; one of them is passed over.
+        validation: Whether it is for validation.
+    """
+    step = _APART if seed < 2**62 else -_APART
+    found = seed + step * validation
+    while found in trained:
+        found += 2 * step
+    return found

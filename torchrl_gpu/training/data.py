@@ -9,7 +9,7 @@ from lightning.pytorch import LightningDataModule
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.episodes import suite_for
-from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite, unseen_seed
 from torchrl_gpu.training.loaders import StepLoader, single_batch
 
 
@@ -20,7 +20,7 @@ class Episodes(LightningDataModule):
         steps_per_epoch: Training steps of an epoch.
         num_episodes: Episodes of `test` and `predict`.
         num_val_episodes: Episodes of `validate` and of validation in between.
-        seed: Decides the episodes; training has other ones, unless this is its own seed.
+        seed: Decides the episodes; training has other ones whatever its seed, and validation others than `test`.
         pictures: Whether `test` writes pictures.
         batch_size: Episodes that are evaluated side by side; None takes as many as there is memory for.
     """
@@ -69,7 +69,13 @@ class Episodes(LightningDataModule):
             num_episodes: Only so many of them; None stands for all.
         """
         number = num_episodes or (self.num_val_episodes if stage == "validate" else self.num_episodes)
-        return suite_for(self.env, number, seed=self.seed, pictures=self.pictures, batch_size=self.batch_size)
+        seed = self.seed_of(stage)
+        return suite_for(self.env, number, seed=seed, pictures=self.pictures, batch_size=self.batch_size)
+
+    def seed_of(self, stage: str) -> int:
+        """What decides the episodes of a stage."""
+        trained = {self.env.seed, getattr(getattr(self.env, "items", None), "seed", None)}  # of a pool of items, too
+        return unseen_seed(self.seed, trained, validation=stage == "validate")
 
     def train_dataloader(self) -> StepLoader:
         """The steps of an epoch."""

@@ -55,6 +55,8 @@ class NavigationWorlds(Episodes):
     ) -> None:
         super().__init__(steps_per_epoch, seed=seed, pictures=pictures, batch_size=batch_size)
         self.check(worlds_per_level=worlds_per_level, val_worlds_per_level=val_worlds_per_level, max_steps=max_steps)
+        if seed == val_seed:  # as the same rows may be asked for
+            raise ValueError(f"NavigationWorlds: val_seed must be another one than seed; got {val_seed} twice")
         self.val_seed, self.changes = val_seed, {} if max_steps is None else {"max_steps": max_steps}
         self.worlds = {"test": (worlds_per_level, test_levels), "validate": (val_worlds_per_level, val_levels)}
 

@@ -17,7 +17,7 @@ class PackingEpisodes(Episodes):
         steps_per_epoch: Training steps of an epoch.
         num_episodes: Episodes of `test` and `predict`.
         num_val_episodes: Episodes of `validate` and of validation in between.
-        seed: Decides the episodes; training has other ones whatever its seed.
+        seed: Decides the episodes; training has other ones whatever its seed, and validation others than `test`.
         sequences: File of box sequences to evaluate on instead, every sequence once; see `BoxSequences`.
         unit: Of the sizes in `sequences`: "cells", "m", "cm" or "mm"; None takes that of the environment's own items.
         misfits: Of boxes in `sequences` that fit the bin in no orientation: "refuse" (the default), "skip_boxes" or

@@ -191,3 +191,13 @@ def test_what_ships_foretells_the_suite(name: str) -> None:
 
 def test_nothing_ships_for_items_that_are_independent() -> None:
     assert pretrained_next_items(make_protocol("rs", 4, device="cpu", seed=0)) is None
+
+
+def test_what_is_learned_from_holds_no_sequence_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    env = environment()
+    cut: Any = env.item_sequences
+    monkeypatch.setattr(next_items, "SUITE_SEED", 77)
+    monkeypatch.setattr(next_items, "SUITE_EPISODES", 3)
+    monkeypatch.setattr(type(cut), "begin", lambda self, seed, which, _: which + 5 * (seed == 77))
+    assert torch.equal(sequences_cut(env, 77, 0, 3), cut.rows(torch.tensor([5, 6, 7])))  # the suite itself
+    assert torch.equal(sequences_cut(env, 1, 4, 5), cut.rows(torch.tensor([4, 8, 8, 8, 8])))

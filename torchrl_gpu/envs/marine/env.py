@@ -13,7 +13,7 @@ from torch import Tensor
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, Conflict
-from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers
+from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, episode_key, seed_bits
 from torchrl_gpu.envs.entries import Bounds
 from torchrl_gpu.envs.marine.colregs import starboard_turn
 from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
@@ -207,7 +207,7 @@ class MarineNavEnv(BatchedEnv):
         """Draws the worlds of `self.seed`."""
         worlds = generate(self.craft, self.levels, self.pool, self.seed, self.quirks)
         like = torch.empty(0, dtype=self.dtype, device=self.device)
-        stream = torch.full((len(worlds),), self.seed, device=self.device, dtype=torch.int64)
+        stream = torch.full((len(worlds),), seed_bits(self.seed), device=self.device, dtype=torch.int64)
         self._pool_seed = self.seed
 
         def look(motion: Tensor, scene: Scene, there: Tensor) -> Sight:
@@ -370,7 +370,7 @@ class MarineNavEnv(BatchedEnv):
 
     def _observe_reset(self, mask: Tensor) -> dict[str, Any]:
         s = self.state
-        key = draw_bits(draw_bits(torch.full_like(s.episode, self.seed), self._env_index), s.episode)
+        key = episode_key(self.seed, self._env_index, s.episode)
         begun = self._pool.begin(self._world(key) * mask)  # rows that go on all look up the same world: it costs less
         share, kept, exists = mask.to(self.dtype), ~mask, begun.exists & mask
         by_env = share.view(-1, 1, 1)

@@ -14,7 +14,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.counter_rng import draw_bits
+from torchrl_gpu.envs.counter_rng import draw_bits, episode_key
 from torchrl_gpu.envs.marine.levels import Level, Sizes
 from torchrl_gpu.envs.marine.types import CORE_RADIUS, FAR, OBSTACLE_RADIUS, Craft
 
@@ -73,7 +73,7 @@ def generate(craft: Craft, levels: tuple[Level, ...], pool: int, seed: int, quir
     """
     number = torch.arange(len(levels) * pool, dtype=torch.int64, device="cpu")
     level = number // pool
-    key = draw_bits(draw_bits(torch.full_like(number, seed), level), number % pool)
+    key = episode_key(seed, level, number % pool)
     worlds = _draw(craft, levels, level, key, quirks)
     if "fewer_objects" in quirks:
         return worlds

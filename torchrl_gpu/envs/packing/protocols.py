@@ -7,6 +7,9 @@ from typing import Any
 from torchrl_gpu.envs.packing.env import PackingEnv
 from torchrl_gpu.envs.packing.items import CutBoxes, OrderBoxes, ProceduralSolids, RandomBoxes
 
+SUITE_SEED = 2_000_003  # decides the sequences of every protocol's suite
+SUITE_EPISODES = 2000
+
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "rs": {"items": RandomBoxes(2, 5), "orientations": "fixed", "stability": "corners"},
     "cut1": {"items": CutBoxes(2, 5, order="layers", pool=None), "orientations": "fixed", "stability": "corners"},

@@ -19,15 +19,13 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences
 from torchrl_gpu.envs.packing.items.alike import AlikeSequences
 from torchrl_gpu.envs.packing.items.sequences import MISFITS
-from torchrl_gpu.envs.packing.protocols import PROTOCOLS, make_protocol
+from torchrl_gpu.envs.packing.protocols import PROTOCOLS, SUITE_EPISODES, SUITE_SEED, make_protocol
 from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.published import PUBLISHED
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.policies.policy import Policy, known
 
-SUITE_SEED = 2_000_003  # decides the sequences of every suite; training never plays them
-SUITE_EPISODES = 2000
 _BIN = Bin((10.0, 10.0, 10.0), (10, 10))  # of every protocol
 SUITE_HASHES = {
     "rs": "1f7f5ad59cd1a283bc871d09da2667cb502c68ce1c4715d5347e01408774322c",

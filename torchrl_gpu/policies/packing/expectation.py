@@ -11,7 +11,7 @@ from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.policies.packing.afterstates import Afterstates
-from torchrl_gpu.policies.packing.next_items import NextItems, cut_as
+from torchrl_gpu.policies.packing.next_items import NextItems, cut_as, sequences_cut
 from torchrl_gpu.policies.packing.patch_tables import NEVER, PatchTables
 
 _MOST_VALUES = 2**24  # of placements at a time
@@ -172,13 +172,10 @@ def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
     Returns:
         (12, I, I) float32: twelfth of the volume that has come, item that came last, next item. Rows sum to 1.
     """
-    cut = cut_as(env)
-    assert cut is not None
     number, device = env.catalogue.num_items, env.catalogue.volume.device
     counts = torch.zeros(_FILLS * number * number, dtype=torch.float64, device=device)
     for first in range(0, sequences, _AT_ONCE):
-        which = torch.arange(first, min(first + _AT_ONCE, sequences), device=device, dtype=torch.int64)
-        row = cut.rows(cut.begin(_SEED, which, torch.zeros_like(which)))[:, : cut.length]
+        row = sequences_cut(env, _SEED, first, min(_AT_ONCE, sequences - first))
         volume = torch.where(row >= 0, env.catalogue.volume[row.clamp_min(0)], 0.0).cumsum(1) / env.bin.volume
         last, after = row[:, :-1].clamp_min(0), row[:, 1:].clamp_min(0)
         pairs = (fill_of(volume[:, :-1]) * number + last) * number + after

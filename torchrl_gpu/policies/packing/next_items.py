@@ -14,7 +14,8 @@ from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import CutBoxes
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
-from torchrl_gpu.envs.packing.protocols import protocol_of
+from torchrl_gpu.envs.packing.items.source import NUM_BITS
+from torchrl_gpu.envs.packing.protocols import SUITE_EPISODES, SUITE_SEED, protocol_of
 from torchrl_gpu.policies.size_limit import without_memory
 from torchrl_gpu.policies.tensor_files import read_tensors
 
@@ -162,6 +163,8 @@ def cut_as(env: PackingEnv) -> CutSequences | None:
 def sequences_cut(env: PackingEnv, seed: int, first: int, number: int) -> Tensor:
     """Item ids (number, T) int64 of sequences that are cut as in an environment, −1 behind the last item of each.
 
+    None is of a protocol's suite, unless it is the suite's seed: where a key is one of theirs, the next one is taken.
+
     Args:
         env: Of `CutBoxes` without a pool.
         seed: Of the sequences; those of the environment have its own.
@@ -171,7 +174,13 @@ def sequences_cut(env: PackingEnv, seed: int, first: int, number: int) -> Tensor
     cut = cut_as(env)
     assert cut is not None
     which = torch.arange(first, first + number, device=env.device, dtype=torch.int64)
-    return cut.rows(cut.begin(seed, which, torch.zeros_like(which)))[:, : cut.length]
+    key = cut.begin(seed, which, torch.zeros_like(which))
+    if seed != SUITE_SEED:
+        number = torch.arange(SUITE_EPISODES, dtype=torch.int64, device=env.device)
+        played = cut.begin(SUITE_SEED, number, torch.zeros_like(number))
+        while bool((again := torch.isin(key, played)).any()):
+            key = (key + again) % NUM_BITS
+    return cut.rows(key)[:, : cut.length]
 
 
 def next_item_loss(network: NextItems, rows: Tensor, draws: Tensor) -> Tensor:
@@ -192,7 +201,7 @@ def next_item_loss(network: NextItems, rows: Tensor, draws: Tensor) -> Tensor:
 def learn_next_items(
     network: NextItems, env: PackingEnv, steps: int, *, batch: int = 4096, lr: float = 1e-3, seed: int = 0x0DD_17E15
 ) -> list[float]:
-    """Fits a network to what comes next in freshly cut sequences, of which none is seen twice.
+    """Fits a network to what comes next in freshly cut sequences, of which none is one of a protocol's suite.
 
     Args:
         network: Written to.

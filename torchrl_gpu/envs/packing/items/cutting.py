@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu import native
-from torchrl_gpu.envs.counter_rng import draw_bits
-from torchrl_gpu.envs.packing.items.source import NUM_BITS, ItemSequences, episode_key
+from torchrl_gpu.envs.counter_rng import draw_bits, episode_key
+from torchrl_gpu.envs.packing.items.source import NUM_BITS, ItemSequences
 
 Cells = tuple[int, int, int]
 MOST_FRESH_PIECES = 1024  # that a bin may fall into: which stands on which is looked up for every pair

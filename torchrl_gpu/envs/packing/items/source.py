@@ -10,7 +10,7 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers
+from torchrl_gpu.envs.counter_rng import draw_integers, episode_key
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
@@ -39,11 +39,6 @@ class ItemSequences(ABC):
     def to(self, device: torch.device) -> ItemSequences:
         """The same on `device`."""
         return self
-
-
-def episode_key(seed: int, env: Tensor, episode: Tensor) -> Tensor:
-    """A key that differs for each (seed, environment, episode); int64 (N,)."""
-    return draw_bits(draw_bits(torch.full_like(env, seed), env), episode)
 
 
 @dataclass(frozen=True)
