@@ -36,7 +36,7 @@ def read_archive(path: Path, what: str, *, every_byte: bool = False) -> dict[str
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
-        raise ValueError(f"{where}: want tensors and plain values only; got {_refused(error)}") from error
+        raise ValueError(f"{where}: want tensors and plain values only; got {refused(error)}") from error
     except Exception as error:  # whatever the reader of a broken file stumbles over
         raise ValueError(f"{where}: want a complete archive; got {_first_line(error)}") from error
     if not isinstance(content, dict):
@@ -72,13 +72,16 @@ def _kind(path: Path) -> str:
     return "a folder" if path.is_dir() else "no regular file"
 
 
-def _refused(error: Exception) -> str:
-    """What `weights_only` refused, from the middle of torch's long advice."""
-    match = re.search(r"GLOBAL ([\w.]+)", str(error)) or re.search(r"global ([\w.]+)", str(error))
-    return f"a pickle that calls {match[1]}" if match else f"a pickle that is refused: {_first_line(error)}"
+def refused(error: Exception) -> str:
+    """The reason why `weights_only` refused a file, out of torch's advice to read it without."""
+    text = str(error)
+    if (called := re.search(r"GLOBAL ([\w.]+)", text) or re.search(r"global ([\w.]+)", text)) is not None:
+        return f"a pickle that calls {called[1]}"
+    reason = re.search(r"WeightsUnpickler error:\s*(\S.*)", text)
+    return f"a pickle that is refused ({'it holds something else' if reason is None else _first_line(reason[1])})"
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: Exception | str) -> str:
     """An error's first line, without what a terminal might take for more than text."""
     lines = str(error).strip().splitlines()
     text = "".join(each if each.isprintable() else "?" for each in lines[0]) if lines else type(error).__name__

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torchrl_gpu.allocator import keep_freed_memory
+from torchrl_gpu.cli.options import CLASSES_HELP, import_classes
 from torchrl_gpu.cli.subcommands import OneLineParser
 
 WHERE = "torchrl-gpu evaluate bpp10"
@@ -88,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         help="baselines (random, first-fit, bph, br, dbl, hm, lsah, macs; `baselines` for all), trained ones by"
         " their protocol, and paths of checkpoints",
     )
+    add("--classes", help=CLASSES_HELP)
     add("--sequences", type=Path, help="file of box sequences in place of the fixed suite: .npy, .npz, .pt or .json")
     add("--first", type=int, default=0, help="number of the first sequence, from 0 on")
     add("--cases", type=int, help="sequences of each policy; 2,000 by default, of a file all")
@@ -130,6 +132,7 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
 
     loaded: dict[str, Any] = {}
     words: list[str] = []
+    classes = import_classes(WHERE, args.classes)
     trained = [name for name in PackingPolicy.names() if name in PROTOCOLS]
     for each in args.policy:
         if each == "baselines":
@@ -141,7 +144,7 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
         elif Path(each).suffix == ".safetensors":
             loaded[each] = PackingPolicy.from_pretrained(each, args.device)
         elif Path(each).is_file():
-            loaded[f"{Path(each).stem} ({each})"] = load_policy(each, args.device)
+            loaded[f"{Path(each).stem} ({each})"] = load_policy(each, args.device, classes=classes)
         else:
             known = ", ".join([*BASELINES, *trained])
             wanted = f"baselines, {known} or the path of a checkpoint"

@@ -9,7 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchrl_gpu.cli.options import check_arguments, check_checkpoint_path, resolve_configs
+from torchrl_gpu.cli.options import (
+    CLASSES_HELP,
+    check_arguments,
+    check_checkpoint_path,
+    import_classes,
+    resolve_configs,
+)
 from torchrl_gpu.cli.subcommands import OneLineParser
 
 if TYPE_CHECKING:
@@ -25,11 +31,12 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--format", choices=("onnx", "pt2"), default="onnx", help="onnx needs the extra `export`")
     parser.add_argument("--output", type=Path, help="the checkpoint's name with another suffix by default")
     parser.add_argument("--config", help="of the hierarchical packer's run: a path, or one that the package ships")
+    parser.add_argument("--classes", help=CLASSES_HELP)
     args, rest = parser.parse_known_args(argv)
     if args.config is None:
         args = parser.parse_args(argv)  # complains of what is left
     check_checkpoint_path(args.checkpoint)
-    env = None
+    classes, env = import_classes(WHERE, args.classes), None
     if args.config is not None:
         rest = resolve_configs(["--config", args.config, *rest])
         check_arguments(rest, (action.dest for action in parser._actions))
@@ -37,7 +44,7 @@ def main(argv: list[str]) -> None:
     from torchrl_gpu.policies import export_policy
 
     out = args.output or Path(args.checkpoint).with_suffix(f".{args.format}")
-    written = export_policy(args.checkpoint, out, args.format, env=env)
+    written = export_policy(args.checkpoint, out, args.format, env=env, classes=classes)
     print(f"Written: {written}, and what it means in {written.with_suffix('.json')}")
 
 

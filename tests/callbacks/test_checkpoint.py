@@ -278,10 +278,10 @@ def test_what_is_held_is_as_it_was_and_written_where_a_run_fails(tmp_path: Path)
 def test_a_best_one_that_cannot_be_written_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = EpisodeCheckpoint._write
 
-    def full(self: EpisodeCheckpoint, trainer: Trainer, path: Path, content: Any = None) -> int:
-        if content is not None:
+    def full(self: EpisodeCheckpoint, trainer: Trainer, path: Path, content: Any) -> None:
+        if path.name == "best.ckpt" and trainer.global_step > 6:
             raise OSError(28, "no space left", str(path))
-        return write(self, trainer, path)
+        write(self, trainer, path, content)
 
     monkeypatch.setattr(EpisodeCheckpoint, "_write", full)
     fit(module(), tmp_path, 24, Better(), EpisodeCheckpoint(monitor="val/luck", most_share=1e-9))
@@ -641,8 +641,13 @@ def test_what_the_run_was(tmp_path: Path) -> None:
 
 
 def test_what_another_callback_saves_goes_on_without_its_replay(tmp_path: Path) -> None:
-    made = fit(module(), tmp_path, 4)
-    made.trainer.save_checkpoint(tmp_path / "plain.ckpt")
+    made = module()
+    made.run_config = {"model": {"init_args": {"agent": "x"}}}
+    fit(made, tmp_path, 4)
+    for name, weights_only in (("weights", True), ("plain", False)):  # as Lightning's `ModelCheckpoint` does
+        made.trainer.save_checkpoint(tmp_path / f"{name}.ckpt", weights_only)
+        content = torch.load(tmp_path / f"{name}.ckpt", weights_only=True)
+        assert content[ENTRY]["config"] == made.run_config  # by which `load_policy` goes
     resumed = fit(module(), tmp_path, 6, data_module=data(), ckpt_path=tmp_path / "plain.ckpt")
     assert resumed.trainer.global_step == 6
 
@@ -702,6 +707,51 @@ def test_a_run_that_is_asked_to_end_goes_on_as_if_it_never_had(
     fit(module(), tmp_path / "rest", 12, saver(), ckpt_path=last(tmp_path))
     fit(module(), tmp_path / "straight", 12, saver())
     assert differences(everything(last(tmp_path / "rest")), everything(last(tmp_path / "straight"))) == []
+
+
+@pytest.mark.usefixtures("default_interrupts")
+@pytest.mark.parametrize("moment", ["write_whole", "publish"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_asked_to_end_while_it_saves_saves_to_the_end(
+    number: signal.Signals, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, asked = getattr(checkpoint_callback, moment), []
+
+    def asking(*args: Any) -> None:
+        if not asked:
+            os.kill(os.getpid(), number)
+        asked.append(args)
+        write(*args)
+
+    monkeypatch.setattr(checkpoint_callback, moment, asking)
+    with pytest.raises((SIGTERMException, SystemExit)):
+        fit(module(), tmp_path, 12, saver(every_n_updates=4, keep=9))
+    found, torn = newest_checkpoint(tmp_path / "checkpoints")
+    assert found is not None
+    assert torn == []
+    monkeypatch.setattr(checkpoint_callback, moment, write)
+    fit(module(), tmp_path / "rest", 12, saver(), ckpt_path=found)
+    fit(module(), tmp_path / "straight", 12, saver())
+    assert differences(everything(last(tmp_path / "rest")), everything(last(tmp_path / "straight"))) == []
+
+
+def test_a_folder_that_nothing_can_be_written_to_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**options: Any) -> None:
+        raise PermissionError(13, "Permission denied", str(options["dir"]))
+
+    monkeypatch.setattr(checkpoint_callback.tempfile, "TemporaryFile", refused)
+    with pytest.raises(PermissionError, match=r"Permission denied: .*checkpoints'"):
+        fit(module(), tmp_path, 4, saver())
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "said"),
+    [(1, "0.001"), (16_000, "0.016"), (2**19, "0.5"), (3 * 2**20, "3.0"), (5000 * 2**20, "5,000.0")],
+)
+def test_sizes_of_small_files_are_not_none(num_bytes: int, said: str) -> None:
+    assert checkpoint_callback._mib(num_bytes) == said
 
 
 @pytest.mark.usefixtures("default_interrupts")

@@ -13,6 +13,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
+from tests.callbacks.test_checkpoint import Better, best_step
 from tests.test_end_to_end import small
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import fit, module
@@ -105,6 +106,19 @@ def test_training_never_waits_and_what_is_late_is_left_out(tmp_path: Path) -> No
 
     fit(module(), tmp_path, 24, Leave(), saver(keep=1), mirror)
     assert slow.puts == [("updates-4", 4), ("last", 24)]  # kept, although the run has removed its own updates-4
+
+
+@pytest.mark.parametrize("first", ["saver", "mirror"])
+def test_a_best_one_that_is_held_is_uploaded_where_a_run_fails(url: str, tmp_path: Path, first: str) -> None:
+    """Whatever the order of the two: the saver writes it, and then the mirror ends."""
+    callbacks = [saver(monitor="val/luck", most_share=1e-9), CheckpointMirror(url)]
+    with pytest.raises(RuntimeError, match="failed"):
+        fit(module(), tmp_path, 24, Better(fails_at=14), *(callbacks if first == "saver" else callbacks[::-1]))
+    folder = tmp_path / "checkpoints"
+    assert best_step(tmp_path) == 12
+    fetch(CheckpointStorage(url), tmp_path / "there")
+    assert (tmp_path / "there" / "best.ckpt").read_bytes() == (folder / "best.ckpt").read_bytes()
+    assert not (folder / ".mirror").exists()
 
 
 class Dead(CheckpointStorage):

@@ -4,20 +4,27 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import pytest
 import torch
 from tensordict import TensorDict
+from tensordict.nn import TensorDictSequential
 
 from tests.policies import checkpoints
 from tests.policies.hostile_files import NUMBER
 from tests.policies.packing.packer_scenes import NARROW, narrow, solids_env
+from torchrl_gpu import cli, evaluate_protocol
 from torchrl_gpu.archives import ENTRY
-from torchrl_gpu.policies import AgentSpace, InferencePolicy, PolicyWrapper, load_policy
+from torchrl_gpu.cli.options import import_classes
+from torchrl_gpu.policies import Agent, AgentSpace, BCPolicy, InferencePolicy, PolicyWrapper, VectorScores, load_policy
+from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.cloning import Cloned
+from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.packing import HierarchicalPacker
+from torchrl_gpu.serving import command, ros
 
 
 @pytest.mark.parametrize("kind", checkpoints.EVERY)
@@ -129,6 +136,118 @@ def test_a_plain_file_is_linear_layers(tmp_path: Path) -> None:
     plain(tmp_path / "relu.pt", activation="relu")
     wanted = net[3](net[0](seen).relu())
     assert torch.equal(load_policy(tmp_path / "relu.pt", "cpu")(seen), wanted)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"hidden": (8,)}, {"hidden": ()}, {"loss": "nll"}, {"layer_norm": True, "loss": "nll", "hidden": (5, 7, 9)}],
+)
+def test_the_weights_of_a_clone_say_what_it_is(tmp_path: Path, settings: dict[str, Any]) -> None:
+    made = BCPolicy(48, 12, **settings)
+    made.set_statistics(3 * torch.randn(50, 48) + 1, torch.rand(50, 12))
+    content = {"model_state_dict": made.state_dict(), "obs_dim": 48, "action_dim": 12}
+    torch.save(content, tmp_path / "net.pt")
+    seen = torch.randn(4, 48)
+    assert torch.equal(load_policy(tmp_path / "net.pt", "cpu")(seen), made(seen))
+    torch.save(content | {"obs_dim": 40}, tmp_path / "net.pt")
+    with pytest.raises(ValueError, match=r"want observation_mean as torch.float32 \(40,\); got torch.float32 \(48,\)"):
+        load_policy(tmp_path / "net.pt", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "form"),
+    [
+        ("DQN packs", "action_mask", [[50], "float32"]),
+        ("DQN packs", "z_map", [[1, 2, 5, 6], "float32"]),
+        ("SAC navigates", "active", [[1], "float32"]),
+        ("SAC navigates", "active", [[0], "bool"]),
+        ("SAC navigates", "observation", [[10**5, 10**5], "float32"]),
+        ("SAC watches", "clip", [[4, 3, 16, 16], "float32"]),
+    ],
+)
+def test_a_space_that_contradicts_itself_is_refused_when_it_is_loaded(
+    tmp_path: Path, kind: str, name: str, form: Any
+) -> None:
+    agent, init_args = checkpoints.EVERY[kind]()
+    content = checkpoints.content_of(agent, init_args)
+    content["agent_space"]["observations"][name] = form
+    torch.save(content, tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match=r"want .*; got"):
+        load_policy(tmp_path / "last.ckpt", "cpu")
+
+
+@final
+class OwnScores(VectorScores):
+    """A network of one's own, with an argument that is a network."""
+
+    def __init__(self, space: AgentSpace, inner: Any = None, width: int = 8) -> None:
+        super().__init__(space, hidden=(width,))
+        self.inner = None if inner is None else inner(space)
+
+
+@final
+class OwnAgent(Agent):
+    """A stranger's agent: regression of rewards."""
+
+    discrete = True
+
+    def __init__(self, space: AgentSpace, *, net: Any, hope: float = 0.5) -> None:
+        super().__init__(space, gamma=0.9, n_steps=1, exploration=None, targets=None)
+        self.net, self.hope = net(space), hope
+        self.policy = TensorDictSequential(Entry("action_value", self.net), greedy_module(space))
+
+    def _losses(self, batch: Any) -> Any:
+        raise NotImplementedError
+
+    def _target_pairs(self) -> list[Any]:
+        return []
+
+    @property
+    def parameter_groups(self) -> dict[str, list[torch.Tensor]]:
+        """The network's."""
+        return {"value": list(self.net.parameters())}
+
+
+def own(folder: Path) -> tuple[Path, OwnAgent]:
+    """A checkpoint of a run with that agent, and the agent."""
+    space = AgentSpace("Shop", (), {"observation": ((6,), "float32")}, num_actions=5)
+    inner = {"class_path": f"{__name__}.OwnScores", "init_args": {"width": 3}}
+    named = {"class_path": f"{__name__}.OwnScores", "init_args": {"inner": inner, "width": 9}}
+    made = OwnAgent(space, net=partial(OwnScores, inner=partial(OwnScores, width=3), width=9))
+    settings = {"agent": {"class_path": f"{__name__}.OwnAgent", "init_args": {"net": named, "hope": 0.25}}}
+    torch.save(checkpoints.content_of(made, settings), folder / "own.ckpt")
+    return folder / "own.ckpt", made
+
+
+def test_classes_of_ones_own_are_let_in_by_name(tmp_path: Path) -> None:
+    path, agent = own(tmp_path)
+    with pytest.raises(
+        ValueError, match=r"agent: want one of your own .*--classes\), or one of ACIQN, .*; got .*OwnAgent"
+    ):
+        load_policy(path, "cpu")
+    with pytest.raises(ValueError, match=r"net: want one of .*; got .*OwnScores"):
+        load_policy(path, "cpu", classes=[OwnAgent])
+    loaded = load_policy(path, "cpu", classes=[OwnAgent, OwnScores])
+    seen = torch.randn(7, 6)
+    wanted = PolicyWrapper(agent).eval()(TensorDict({"observation": seen}, [7]))["action"]
+    assert torch.equal(loaded(seen), wanted)
+
+
+def test_the_command_line_imports_classes_of_ones_own() -> None:
+    assert import_classes("x", f"{__name__}.OwnAgent,{__name__}.OwnScores") == [OwnAgent, OwnScores]
+    assert import_classes("x", None) == []
+    for wrong in ("OwnAgent", "no.such.Thing", f"{__name__}.own", f"{__name__}.Nothing", "."):
+        with pytest.raises(ValueError, match=r"x: --classes must be module\.Class; got"):
+            import_classes("x", wrong)
+
+
+def test_every_command_that_loads_a_policy_takes_classes(tmp_path: Path) -> None:
+    path, _ = own(tmp_path)
+    words = [str(path), "--classes", f"{__name__}.OwnAgent,{__name__}.OwnScores"]
+    assert cli.main(["export", *words, "--format", "pt2", "--output", str(tmp_path / "own.pt2")], "torchrl-gpu") is None
+    assert (tmp_path / "own.pt2").exists()
+    for parser in (command._parser(), ros._parser(), evaluate_protocol._parser()):
+        assert "--classes" in parser.format_help()
 
 
 @pytest.mark.parametrize(

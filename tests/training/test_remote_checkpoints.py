@@ -164,6 +164,37 @@ def test_the_best_one_is_of_the_run_that_is_fetched(storage: CheckpointStorage, 
     assert [path.name for path in fetched] == ["last.ckpt"]
 
 
+def test_an_upload_that_fails_leaves_nothing_and_counts_for_nothing(
+    storage: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage.put(*saved(tmp_path, "last", 1.0))
+    files, root = storage._open()
+    put_file = files.put_file
+
+    def failing(source: str, target: str, **options: Any) -> None:
+        put_file(source, target, **options)
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr(files, "put_file", failing)
+    with pytest.raises(ConnectionError):
+        storage.put(*saved(tmp_path, "last", 2.0))
+    monkeypatch.setattr(files, "put_file", put_file)
+    assert [remote.step for remote in storage.found()] == [1]
+    assert len(files.ls(root, detail=False)) == 1
+
+
+def test_two_that_remove_at_the_same_time(
+    storage: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at_s in (1.0, 2.0, 3.0):
+        storage.put(*saved(tmp_path, f"updates-{at_s:.0f}", at_s))
+    listed = storage.found()
+    storage.remove_old(RUN, 1)
+    monkeypatch.setattr(storage, "found", lambda: listed)  # as it was before the other one removed
+    storage.remove_old(RUN, 1)
+    assert storage.fetch_newest(tmp_path / "there")[0]
+
+
 class Code:
     """Would write a file where it is unpickled."""
 

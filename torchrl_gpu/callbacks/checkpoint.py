@@ -8,6 +8,7 @@ import math
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -147,7 +148,9 @@ class EpisodeCheckpoint(Checkpoint):
         self._owed_until = self._begun = 0.0
         self._episodes = DeviceCount()
         self._interrupts = Interrupts()
-        self.committed: Callable[[dict[str, Any], Path, list[Path]], None] | None = None  # told of each: see the mirror
+        # Who is told of each checkpoint, and who is waited for at the end of a run: see the mirror.
+        self.committed: Callable[[dict[str, Any], Path, list[Path]], None] | None = None
+        self.ended: Callable[[], None] | None = None
         self._signals = EndSignals()
 
     # -- the run that these checkpoints belong to -------------------------------------------------------------------
@@ -210,8 +213,17 @@ class EpisodeCheckpoint(Checkpoint):
             return None
 
     def _claim(self, folder: Path) -> str | None:
-        """Holds a lock on the folder until training ends; what is wrong, if another process has it."""
+        """Holds a lock on the folder until training ends; what is wrong, if another process has it.
+
+        Raises:
+            OSError: Nothing can be written there, so that all that is learned would be lost at the end.
+        """
         folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(folder)) from error
         with contextlib.suppress(ImportError):  # where files cannot be locked, nobody is refused
             import fcntl
 
@@ -243,7 +255,7 @@ class EpisodeCheckpoint(Checkpoint):
         best = None
         for path, content in find_checkpoints(folder):
             entry = None if isinstance(content, str) else content.get(ENTRY)
-            if isinstance(content, str) or entry is None or entry["run"] != self._run:
+            if isinstance(content, str) or entry is None or entry.get("run") != self._run:
                 others.append(path)
             elif path.name == BEST:
                 best = self._value_of(content)
@@ -444,13 +456,16 @@ class EpisodeCheckpoint(Checkpoint):
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Gives the folder free."""
-        self._interrupts.end()
-        self._signals.end()
-        self._release()
+        self._end()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Writes the best checkpoint if it is still held, and gives the folder free."""
         self._write_held(trainer)
+        self._end()
+
+    def _end(self) -> None:
+        if self.ended is not None:
+            self.ended()
         self._interrupts.end()
         self._signals.end()
         self._release()
@@ -481,7 +496,9 @@ class EpisodeCheckpoint(Checkpoint):
             self._entry = checkpoint_entry(self._run or new_id(), checkpoint_id, parts, world, self._generation)
             entry = self._entry
             try:
-                size += self._write(trainer, path)
+                content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+                size += bytes_of(content)
+                self._write(trainer, path, content)
             except Exception as error:  # the same
                 problem = error
             finally:
@@ -527,15 +544,13 @@ class EpisodeCheckpoint(Checkpoint):
             )
         return not failed
 
-    def _write(self, trainer: Trainer, path: Path, content: dict[str, Any] | None = None) -> int:
-        """Writes what Lightning's own `save_checkpoint` would, or what is given, and gives its bytes.
+    def _write(self, trainer: Trainer, path: Path, content: dict[str, Any]) -> None:
+        """Writes a checkpoint's content as Lightning's own `save_checkpoint` would.
 
         Raises:
             OSError: It cannot be written; nothing is left of it then.
         """
         fresh = path.with_suffix(".ckpt-new")
-        if content is None:
-            content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         try:
             trainer.strategy.save_checkpoint(content, fresh)
             if trainer.is_global_zero:
@@ -544,14 +559,12 @@ class EpisodeCheckpoint(Checkpoint):
             if trainer.is_global_zero:
                 fresh.unlink(missing_ok=True)
             raise OSError(error.errno or errno.EIO, f"{error.strerror or error}", str(path)) from error
-        return bytes_of(content)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Adds which files belong together, and what the run was."""
         if self._entry is not None:
-            record = run_record(getattr(pl_module, "run_config", None))
-            named = {"module": _class_path(pl_module), "monitor": self._measure}
-            checkpoint[ENTRY] = {**self._entry, **record, **named}
+            record = run_record(getattr(pl_module, "run_config", None), pl_module)
+            checkpoint[ENTRY] = {**self._entry, **record, "monitor": self._measure}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Notes where in its run the checkpoint stands that this one goes on from."""
@@ -578,10 +591,15 @@ def _not_written(path: Path, size: int, problem: Exception | None) -> str:
     free = shutil.disk_usage(path.parent).free
     why = "another process could not write" if problem is None else getattr(problem, "strerror", None) or problem
     return (
-        f"EpisodeCheckpoint: want {size / 2**20:,.1f} MiB for {path}; got {free / 2**20:,.1f} MiB free on that disk"
+        f"EpisodeCheckpoint: want {_mib(size)} MiB for {path}; got {_mib(free)} MiB free on that disk"
         f" ({'no space left' if free < size else why}). It is not saved, what was saved before stays, and the run goes"
         " on: make room, or keep less there (--trainer.callbacks.keep 1, save_replay false, another dirpath)"
     )
+
+
+def _mib(num_bytes: int) -> str:
+    """Bytes as MiB, with digits enough that a few are not none."""
+    return f"{num_bytes / 2**20:,.1f}" if num_bytes >= 2**20 else f"{math.ceil(num_bytes / 2**20 * 1000) / 1000:g}"
 
 
 def _stands_at(path: Path, step: int) -> bool:
@@ -598,7 +616,3 @@ def _validates_next(trainer: Trainer) -> bool:
     """Whether validation follows the training step that has just been made."""
     fetcher = trainer.fit_loop._data_fetcher
     return fetcher is not None and trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
-
-
-def _class_path(thing: object) -> str:
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"

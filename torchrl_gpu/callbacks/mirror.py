@@ -90,7 +90,7 @@ class CheckpointMirror(Callback):
             self._folder = savers[0].folder(trainer) / _STAGED
             shutil.rmtree(self._folder, ignore_errors=True)  # of a run that was killed
             self._ended = False
-            savers[0].committed = self._stage
+            savers[0].committed, savers[0].ended = self._stage, self._end
             self._thread = threading.Thread(target=self._upload_all, name="CheckpointMirror", daemon=True)
             self._thread.start()
 
@@ -141,6 +141,7 @@ class CheckpointMirror(Callback):
             _log.warning("%s: want storage that takes checkpoints; got %s; training goes on", where, said)
 
     def _end(self) -> None:
+        """Waits for what is not yet uploaded; called once the saver has written its last checkpoint."""
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -152,14 +153,6 @@ class CheckpointMirror(Callback):
             shutil.rmtree(self._folder, ignore_errors=True)
         if not done:
             self._warn(TimeoutError(f"nothing within {self.wait_s:g} s, so that the last checkpoint is only here"))
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Waits for what is not yet uploaded."""
-        self._end()
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """The same."""
-        self._end()
 
 
 def fetch(storage: CheckpointStorage, folder: Path) -> list[Path]:

@@ -117,11 +117,11 @@ class PackageCLI(LightningCLI):
         self._found = self._find_checkpoint()
         if make_env := getattr(self.model, "make_env", None):  # so that networks are there to be checked
             make_env(self.trainer.strategy.root_device, self.trainer.global_rank if self.name == "fit" else 0)
-        if not is_overridden("configure_model", self.model):  # which makes layers only inside the run
-            self._check_checkpoint(self.model)
         model: Any = self.model
         if hasattr(model, "run_config"):
             model.run_config = self._plain_config()
+        if not is_overridden("configure_model", self.model):  # which makes layers only inside the run
+            self._check_checkpoint(self.model)
 
     _found: str | None = None
 
@@ -212,7 +212,11 @@ class PackageCLI(LightningCLI):
             if isinstance(each, Divergence):
                 each.times = self.gone_back
         config["callbacks"] = given
-        return super()._instantiate_trainer(config, [])
+        from torchrl_gpu.training.checkpoint import CheckedRestore
+
+        trainer = super()._instantiate_trainer(config, [])
+        trainer._checkpoint_connector = CheckedRestore(trainer)
+        return trainer
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self.runs:

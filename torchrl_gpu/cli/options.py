@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,6 +32,28 @@ def resolve_configs(args: list[str]) -> list[str]:
         else:
             resolved.append(arg)
     return resolved
+
+
+def import_classes(where: str, names: str | None) -> list[type]:
+    """Agents and networks of one's own that `--classes` names, for `load_policy`: module.Class,module.Class.
+
+    Raises:
+        ValueError: One of them is no class that can be imported.
+    """
+    found = []
+    for name in filter(None, (names or "").split(",")):
+        module, _, attribute = name.strip().rpartition(".")
+        try:
+            each = getattr(importlib.import_module(module), attribute, None)
+        except (ImportError, ValueError, TypeError) as error:
+            raise ValueError(f"{where}: --classes must be module.Class; got {name!r}: {error}") from error
+        if not isinstance(each, type):
+            raise ValueError(f"{where}: --classes must be module.Class; got {name!r}, which is none")
+        found.append(each)
+    return found
+
+
+CLASSES_HELP = "agents and networks of your own that the file's run names: module.Class,module.Class"
 
 
 def _config_path(name: str) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu import arguments
+from torchrl_gpu.cli.options import CLASSES_HELP, import_classes
 from torchrl_gpu.policies import InferencePolicy, load_policy
 from torchrl_gpu.streaming import GpuFramePipeline, PolicyView, StreamServer
 
@@ -107,13 +108,15 @@ def main(make: Callable[[str], Simulator], description: str | None, fps: float =
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", help="a file that load_policy reads; without one nobody decides")
+    parser.add_argument("--classes", help=CLASSES_HELP)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8080, help="or the next that is free (default: %(default)s)")
     parser.add_argument("--steps", type=int, help="after which it ends; runs on without")
     args = parser.parse_args()
     simulator = make(args.device)
     pipeline = GpuFramePipeline(args.device, fps=fps)
-    policy = None if args.policy is None else load_policy(args.policy, args.device)
+    classes = import_classes("--classes", args.classes)
+    policy = None if args.policy is None else load_policy(args.policy, args.device, classes=classes)
     print(f"Device: {pipeline.device}")
     with pipeline, StreamServer(port=args.port, port_tries=20, fps=fps, pipeline=pipeline) as server:
         server.declare(STREAM)  # whoever reads the address may ask for it at once

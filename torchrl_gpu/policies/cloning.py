@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, final
 
@@ -132,6 +132,21 @@ class BCPolicy(nn.Module):
     def policy(self) -> TensorDictModuleBase:
         """Writes `action`."""
         return Entry("action", self)
+
+
+def settings_of(state: Mapping[str, Any], action_dim: int) -> dict[str, Any]:
+    """Arguments of the `BCPolicy` whose `state_dict` it is, as far as its weights tell: `hidden`, `loss`, `layer_norm`.
+
+    Raises:
+        ValueError: It has no linear layers.
+    """
+    weights = [each for name, each in state.items() if str(name).startswith("net.") and isinstance(each, Tensor)]
+    widths = [len(each) for each in weights if each.ndim == 2]
+    if not widths:
+        raise ValueError("want the weights of a BCPolicy, linear layers net.0.weight, …; got none")
+    normed = sum(each.ndim == 1 for each in weights) > len(widths)  # more than a bias of each
+    loss = "mse" if widths[-1] == action_dim else "nll"
+    return {"hidden": widths[:-1], "loss": loss, "layer_norm": normed}
 
 
 @final

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -47,6 +47,7 @@ def export_policy(
     format: Literal["onnx", "pt2"] = "onnx",
     *,
     env: PackingEnv | None = None,
+    classes: Sequence[type] = (),
 ) -> Path:
     """Writes a policy as one graph, masks and normalisation inside, for batches of any size, and what it means.
 
@@ -63,6 +64,7 @@ def export_policy(
         out: The file; its suffix is the format's.
         format: "onnx", which needs the extra `export`, or "pt2", a program that `torch.export.load` reads.
         env: The environment of the hierarchical packer, on any device; only that takes one.
+        classes: As in `load_policy`, where a file is given.
 
     Returns:
         The file.
@@ -82,7 +84,7 @@ def export_policy(
     if format == "onnx":
         for module in ("onnx", "onnxscript", "onnxruntime"):
             load(module, "export", "export_policy")
-    ours, env = _on_cpu(policy, env)
+    ours, env = _on_cpu(policy, env, classes)
     graph, observations, difference = _traced(ours) if env is None else _traced_packer(ours, env)
     fresh = out.with_name(f".{out.name}.new")
     try:
@@ -100,11 +102,13 @@ def export_policy(
     return out
 
 
-def _on_cpu(policy: InferencePolicy | str | Path, env: PackingEnv | None) -> tuple[InferencePolicy, PackingEnv | None]:
+def _on_cpu(
+    policy: InferencePolicy | str | Path, env: PackingEnv | None, classes: Sequence[type]
+) -> tuple[InferencePolicy, PackingEnv | None]:
     """A copy of the policy on the CPU, with the environment's settings of the packer, and the environment there."""
     env = None if env is None else env_on_cpu(env)
     if not isinstance(policy, InferencePolicy):
-        ours = load_policy(policy, "cpu", env=env)
+        ours = load_policy(policy, "cpu", env=env, classes=classes)
     elif isinstance(policy.policy, HierarchicalPacker):
         if env is None:
             raise ValueError(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from tensordict import TensorDict
 from torch import nn
 
 from torchrl_gpu import arguments
 from torchrl_gpu.archives import ENTRY, read_archive
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.policies.cloning import Cloned
+from torchrl_gpu.policies.cloning import Cloned, settings_of
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.networks.perceptron import Perceptron, widths_of
@@ -37,7 +39,7 @@ from torchrl_gpu.policies.wrapper import PolicyWrapper
 
 Module = TypeVar("Module", bound=nn.Module)
 
-_LONGEST = 400  # characters of an error
+_LONGEST = 600  # characters of an error
 _FREE_BYTES, _BYTES_PER_BYTE = 2**28, 8  # that networks may take, and how many more for each byte of the file
 _OF_A_RUN = "a checkpoint that `lightning fit --config …` wrote"
 _NO_ENV = "want no env, which only the hierarchical packer takes; got one"
@@ -45,19 +47,25 @@ _PLAIN = "a dict of model_state_dict, obs_dim and action_dim"
 
 
 def load_policy(
-    path: str | Path, device: str | torch.device = "auto", *, env: PackingEnv | None = None
+    path: str | Path,
+    device: str | torch.device = "auto",
+    *,
+    env: PackingEnv | None = None,
+    classes: Sequence[type] = (),
 ) -> InferencePolicy:
     """The greedy policy that a file holds, ready to decide.
 
     A file is a checkpoint of one of this package's runs, which needs no config beside it, or a dict
     `{"model_state_dict", "obs_dim", "action_dim"}` that `torch.save` wrote: the weights of linear layers one after the
     other, from observations (…, obs_dim) to actions (…, action_dim); `activation` beside them says what stands between
-    them, "relu" without it. With the `settings` of a `BCPolicy` beside them as `bc_policy` they are its weights.
+    them, "relu" without it. The weights of a `BCPolicy` may stand there too; those of several observations want its
+    `settings` beside them as `bc_policy`.
 
     Args:
         path: The file. It is read with `weights_only`; classes are those of this package, whatever it names.
         device: As in `get_device`; on whatever device it was saved.
         env: Gives the hierarchical packer the items that it knows; only that takes one.
+        classes: Agents and networks of one's own that the run's configuration names by their class paths.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -68,7 +76,9 @@ def load_policy(
     content = read_archive(Path(path), "policy", every_byte=True)
     most_bytes = _FREE_BYTES + _BYTES_PER_BYTE * Path(path).stat().st_size
     try:
-        policy = _policy(content, env, most_bytes)
+        policy = _policy(content, env, most_bytes, classes)
+        if env is None:
+            _try_out(policy, most_bytes)
     except Exception as error:  # of settings that are a stranger's: constructors raise what they like
         raise ValueError(f"{where}: {_said(error)}") from error
     return policy.to(chosen)
@@ -81,7 +91,30 @@ def _said(error: Exception) -> str:
     return words if len(words) <= _LONGEST else words[: _LONGEST - 1] + "…"
 
 
-def _policy(content: Mapping[str, Any], env: PackingEnv | None, most_bytes: int) -> InferencePolicy:
+@torch.no_grad()
+def _try_out(policy: InferencePolicy, most_bytes: int) -> None:
+    """Lets a policy decide once on made-up observations, as what is recorded of it may contradict itself."""
+    space = policy.space
+    names = [*policy.in_keys, *(["active"] if "active" in space.observations else [])]
+    forms = {name: space.observations[name] for name in names}
+    sizes = [math.prod(shape) * getattr(torch, dtype).itemsize for shape, dtype in forms.values()]
+    if sum(sizes) > most_bytes:
+        raise ValueError(f"want observations of at most {most_bytes:,} bytes; got {sum(sizes):,}")
+    seen = {name: space.zeros(name, 1) for name in forms}
+    seen = {name: torch.ones_like(value) if value.dtype == torch.bool else value for name, value in seen.items()}
+    try:
+        action = policy(TensorDict(seen, [1])).get("action")
+    except Exception as error:  # of networks in a space that they were not made for: many kinds
+        words = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"want an agent_space that its networks act in; got one where they fail: {words}") from error
+    wanted = (1,) if space.num_actions is not None else (1, *space.action_shape)
+    if tuple(action.shape) != wanted:
+        raise ValueError(f"want actions of shape {wanted}, as agent_space says; got {tuple(action.shape)}")
+
+
+def _policy(
+    content: Mapping[str, Any], env: PackingEnv | None, most_bytes: int, classes: Sequence[type]
+) -> InferencePolicy:
     if "bc_policy" in content or "model_state_dict" in content:
         if env is not None:
             raise ValueError(_NO_ENV)
@@ -104,9 +137,9 @@ def _policy(content: Mapping[str, Any], env: PackingEnv | None, most_bytes: int)
         values = _built(lambda: conv_values_of(space, settings), _behind(state, "values."), most_bytes)
         return InferencePolicy(PackingPolicy(space, values), space, "afterstate values", about)
     if "agent" not in settings:
-        choice = _built(lambda: choice_of(space, settings), _behind(state, "learner."), most_bytes)
+        choice = _built(lambda: choice_of(space, settings, classes), _behind(state, "learner."), most_bytes)
         return InferencePolicy(PolicyWrapper(Cloned(space, choice.policy), flat=True), space, "BC", about)
-    agent = _built(lambda: agent_of(space, settings), _behind(state, "agent."), most_bytes)
+    agent = _built(lambda: agent_of(space, settings, classes), _behind(state, "agent."), most_bytes)
     return InferencePolicy(PolicyWrapper(agent, flat=True), space, agent.name, about)
 
 
@@ -196,6 +229,9 @@ def _plain(content: Mapping[str, Any], most_bytes: int) -> InferencePolicy:
     state = content["model_state_dict"]
     if not isinstance(state, Mapping):
         raise ValueError(f"want {_PLAIN}; got a model_state_dict that is a {type(state).__name__}")
+    if "observation_mean" in state:
+        settings = {"obs_dim": inputs, "action_dim": outputs, **settings_of(state, outputs)}
+        return _vectors({**content, "bc_policy": settings}, most_bytes)
     names, widths = widths_of(state)
     if (widths[0], widths[-1]) != (inputs, outputs):
         raise ValueError(f"want weights from {inputs} numbers to {outputs}, as the file says; got some of {widths}")

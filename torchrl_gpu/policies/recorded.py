@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,16 +35,20 @@ _RECORDED = {*inspect.signature(BCPolicy).parameters, "widths"}
 _MOST_VALUES = 10_000  # of all settings together
 
 
-def agent_of(space: AgentSpace, settings: Mapping[str, Any]) -> Agent:
+Classes = Sequence[type]
+"""Agents and networks of one's own, beside those of this package."""
+
+
+def agent_of(space: AgentSpace, settings: Mapping[str, Any], classes: Classes = ()) -> Agent:
     """The agent of a space that a run's `model.init_args` describe, with fresh weights.
 
     Nothing is imported, read or fetched that the settings name: class paths are looked up among this package's agents
-    and networks.
+    and networks, and the `classes` that are given.
 
     Raises:
         ValueError: They describe something else.
     """
-    make = _factory(settings.get("agent"), AGENTS, "agent")
+    make = _factory(settings.get("agent"), AGENTS, "agent", classes)
     if settings.get("encoder") is None:
         agent: Agent = make(space)
         return agent
@@ -52,13 +56,13 @@ def agent_of(space: AgentSpace, settings: Mapping[str, Any]) -> Agent:
     return FromClips(space, encoder=_encoder(settings["encoder"]).make, agent=make, **given)
 
 
-def choice_of(space: AgentSpace, settings: Mapping[str, Any]) -> ClonedChoice:
+def choice_of(space: AgentSpace, settings: Mapping[str, Any], classes: Classes = ()) -> ClonedChoice:
     """The cloned choice among a space's actions that a run's `model.init_args` describe, with fresh weights.
 
     Raises:
         ValueError: They describe something else.
     """
-    network = _factory(settings.get("network"), NETWORKS, "network")
+    network = _factory(settings.get("network"), NETWORKS, "network", classes)
     given = {name: settings[name] for name in ("temperature",) if name in settings}
     return ClonedChoice(space, network(space), **given)
 
@@ -130,22 +134,24 @@ def conv_values_of(space: AgentSpace, settings: Mapping[str, Any]) -> ConvValues
     return values
 
 
-def _factory(given: Any, known: tuple[type, ...], name: str) -> Any:
-    """A class of these with the arguments that belong to it, to be called with what is left."""
+def _factory(given: Any, known: Classes, name: str, classes: Classes = ()) -> Any:
+    """A class of these, or of one's own, with the arguments that belong to it, to be called with what is left."""
     if not isinstance(given, Mapping) or not isinstance(given.get("class_path"), str):
         raise ValueError(f"{name}: want a class_path and its init_args; got {shown(given)}")
     path, arguments = given["class_path"], given.get("init_args") or {}
-    found = next((each for each in known if _is_path_of(path, each)), None)
+    found = next((each for each in classes if path == f"{each.__module__}.{each.__qualname__}"), None)
+    found = found or next((each for each in known if _is_path_of(path, each)), None)
     if found is None:
-        raise ValueError(
-            f"{name}: want one of {', '.join(each.__name__ for each in known)} of torchrl_gpu; got {path!r}"
-        )
+        own = "one of your own that is let in (load_policy(…, classes=…), --classes)"
+        listed = ", ".join(each.__name__ for each in known)
+        raise ValueError(f"{name}: want {own}, or one of {listed} of torchrl_gpu; got {path!r}")
     if not isinstance(arguments, Mapping):
         raise ValueError(f"{name}: want init_args by name; got {shown(arguments)}")
     taken = inspect.signature(found).parameters
     if strange := [each for each in arguments if each not in taken]:
         raise ValueError(f"{name}: want arguments of {found.__name__}; got {shown(strange[0])}")
-    return partial(found, **{each: _argument(each, value) for each, value in arguments.items()})
+    is_own = found in classes
+    return partial(found, **{each: _argument(each, value, classes, is_own) for each, value in arguments.items()})
 
 
 def _is_path_of(path: str, cls: type) -> bool:
@@ -154,13 +160,14 @@ def _is_path_of(path: str, cls: type) -> bool:
     return name == cls.__name__ and module != "torchrl_gpu" and f"{cls.__module__}.".startswith(f"{module}.")
 
 
-def _argument(name: str, value: Any) -> Any:
-    if name in ("network", "actor", "critic"):
-        return _factory(value, NETWORKS, name)
+def _argument(name: str, value: Any, classes: Classes, is_own: bool) -> Any:
+    """An argument of a class out of plain data; of one's own class any may be a network."""
     if name == "targets":
-        return _targets(value)
+        return None if value is None else _targets(value)
     if name == "exploration":
         return None if value is None else EpsilonGreedy(**_settings(value, EpsilonGreedy))
+    if name in ("network", "actor", "critic") or (is_own and isinstance(value, Mapping) and "class_path" in value):
+        return _factory(value, NETWORKS, name, classes)
     return value
 
 

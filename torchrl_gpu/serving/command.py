@@ -6,7 +6,7 @@ import argparse
 import gc
 
 from torchrl_gpu import arguments
-from torchrl_gpu.cli.options import check_checkpoint_path
+from torchrl_gpu.cli.options import CLASSES_HELP, check_checkpoint_path, import_classes
 from torchrl_gpu.cli.subcommands import OneLineParser
 from torchrl_gpu.play.command import TOKEN_VARIABLES, add_address, until_told_to_end
 
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
 
         if threads is not None:
             torch.set_num_threads(threads)
-        policy = load_policy(args.checkpoint, args.device)
+        policy = load_policy(args.checkpoint, args.device, classes=import_classes(WHERE, args.classes))
         names = ("max_rows", "wait_ms", "max_body_mib", "page", "host", "port", "token", "max_clients")
         options = {name: getattr(args, name) for name in names}
         server = policy_server(policy, **options, tls=tuple(args.tls) if args.tls else None)
@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog=WHERE, description=__doc__, epilog=more, allow_abbrev=False)
     add = parser.add_argument
     add("checkpoint", help="of a run, or a file of model_state_dict, obs_dim and action_dim")
+    add("--classes", help=CLASSES_HELP)
     add("--device", default="auto", help="where it decides")
     add("--max_rows", type=int, default=256, help="observations of a message, and of a forward pass")
     add("--wait_ms", type=float, default=0.0, help="that a request may wait for others to be decided with")

@@ -61,8 +61,8 @@ def read_entry(checkpoint: Mapping[str, Any], where: str) -> dict[str, Any] | No
         ValueError: It is something else; part names are names of files beside the checkpoint and nothing more.
     """
     entry = checkpoint.get(ENTRY)
-    if entry is None:
-        return None
+    if entry is None or (isinstance(entry, dict) and "id" not in entry and "versions" in entry):
+        return None  # saved by another callback: it tells what the run was, and no more
     wanted = {"run": str, "id": str, "saved_s": float, "world_size": int, "parts": dict}
     good = isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in wanted.items())
     if not good or entry["world_size"] < 1 or not all(_ID.fullmatch(entry[name]) for name in ("run", "id")):

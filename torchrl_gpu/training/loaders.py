@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, DistributedSampler
 
+from torchrl_gpu.arguments import whole
+
 
 class StepLoader:
     """Numbers the training steps of an epoch, which has `length` of them. Resumes in the middle of an epoch.
@@ -34,7 +36,7 @@ class StepLoader:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Goes on in the middle of an epoch."""
-        self.done = state["done"]
+        self.done = whole("checkpoint", "done", state.get("done"), 0, self.length)
 
 
 def single_batch(*suites: object) -> Any:

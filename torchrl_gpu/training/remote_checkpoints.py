@@ -6,6 +6,7 @@ who fetches takes a folder only if that file is a whole archive and every part t
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import tempfile
@@ -98,8 +99,13 @@ class CheckpointStorage:
         saved = f"{max(0, int(1000 * entry['saved_s'])):015d}-{entry['run']}-{entry['id']}-{checkpoint.stem}"
         folder = f"{root}/{saved}.{upload}.{generation}.{step}"
         files.makedirs(folder, exist_ok=True)
-        for path in (*parts, checkpoint):
-            files.put_file(str(path), f"{folder}/{path.name}")
+        try:
+            for path in (*parts, checkpoint):
+                files.put_file(str(path), f"{folder}/{path.name}")
+        except Exception:
+            with contextlib.suppress(Exception):  # half of it would count among those that are kept
+                files.rm(folder, recursive=True)
+            raise
         return folder
 
     def found(self) -> list[Remote]:
@@ -132,10 +138,11 @@ class CheckpointStorage:
         for remote in (*others[keep:], *best[1:]):
             if remote.path == uploaded:
                 continue
-            for path in sorted(files.ls(remote.path, detail=False), key=lambda path: not path.endswith(".ckpt")):
-                files.rm_file(path)  # the .ckpt first, so that nobody takes what is being removed
-            if files.exists(remote.path):  # storage of objects has no folders of its own
-                files.rmdir(remote.path)
+            with contextlib.suppress(FileNotFoundError):  # removed by another process meanwhile
+                for path in sorted(files.ls(remote.path, detail=False), key=lambda path: not path.endswith(".ckpt")):
+                    files.rm_file(path)  # the .ckpt first, so that nobody takes what is being removed
+                if files.exists(remote.path):  # storage of objects has no folders of its own
+                    files.rmdir(remote.path)
 
     def fetch_newest(self, folder: Path) -> tuple[list[Path], list[str]]:
         """Fetches the newest whole checkpoint, and the newest whole best one, into a local folder.

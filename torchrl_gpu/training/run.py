@@ -18,7 +18,7 @@ from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs import EnvBase
 
-from torchrl_gpu.archives import read_archive
+from torchrl_gpu.archives import ENTRY, read_archive
 from torchrl_gpu.arguments import shown, whole
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.generators import random_state, set_random_state
@@ -33,6 +33,7 @@ from torchrl_gpu.training.lightning_callbacks import adapt_callbacks, adapt_resu
 from torchrl_gpu.training.loaders import StepLoader, single_batch
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 from torchrl_gpu.training.resumed_options import changed_options, check_replay_options, news
+from torchrl_gpu.training.run_record import run_record
 from torchrl_gpu.training.updates.clipping import clip_gradients
 
 _LOG = logging.getLogger(__name__)
@@ -351,8 +352,12 @@ class EnvRun(LightningModule):
         return self.rank_state() if rank else None
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what the first process needs to go on; see `part_state` for the others."""
+        """Adds what the first process needs to go on, see `part_state` for the others, and what the run was.
+
+        `EpisodeCheckpoint` has added the latter by then, with what binds its files together.
+        """
         checkpoint["frames"] = self.frames
+        checkpoint.setdefault(ENTRY, run_record(self.run_config, self))
         if hasattr(self, "rollout"):
             checkpoint |= self.rank_state()
 
@@ -377,7 +382,7 @@ class EnvRun(LightningModule):
         entry = read_entry(checkpoint, f"checkpoint {path}")
         if entry is not None:
             self._say_processes(entry["world_size"], self.trainer.world_size)
-        self._changed = changed_options((entry or {}).get("config"), self.run_config)
+        self._changed = changed_options((checkpoint.get(ENTRY) or {}).get("config"), self.run_config)
         for line in news(self._changed):
             rank_zero_info(f"{type(self).__name__}: {path} {line}")
         if "rollout" not in checkpoint:

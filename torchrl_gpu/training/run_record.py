@@ -14,14 +14,16 @@ _PACKAGES = ("torchrl_gpu", "torch", "torchrl", "tensordict", "lightning", "nump
 _SECRET = re.compile(r"(.*_)?(token|password|secret|api_key)", re.IGNORECASE)
 
 
-def run_record(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What made a checkpoint: numbers, text, lists and dicts only, so that it is read without running code.
+def run_record(config: Mapping[str, Any] | None, module: object = None) -> dict[str, Any]:
+    """Record of a run for its checkpoints: numbers, text, lists and dicts only, which are read without running code.
 
     Args:
         config: The resolved configuration, as the command line gave it; None where there was none. Tokens and
             passwords in it are left out.
+        module: What is trained, whose class is named; None where nothing is.
     """
-    return {"config": None if config is None else without_secrets(config), **_made_by()}
+    named = {} if module is None else {"module": f"{type(module).__module__}.{type(module).__qualname__}"}
+    return {"config": None if config is None else without_secrets(config), **_made_by(), **named}
 
 
 @cache

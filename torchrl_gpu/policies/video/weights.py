@@ -13,6 +13,8 @@ from urllib.parse import urlparse
 import torch
 from torch import Tensor
 
+from torchrl_gpu.archives import refused
+
 
 def read_weights(path: Path) -> dict[str, Any]:
     """The dict that `torch.save` wrote, on the CPU.
@@ -27,7 +29,7 @@ def read_weights(path: Path) -> dict[str, Any]:
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise ValueError(f"{where}: want tensors only; got a file that is refused, {_reason(error)}") from error
+        raise ValueError(f"{where}: want tensors only; got {refused(error)}") from error
     except (RuntimeError, EOFError, KeyError, ValueError, OSError, zipfile.BadZipFile) as error:
         raise ValueError(f"{where}: want a whole file as torch.save writes it; got {_reason(error)}") from error
     if not isinstance(found, Mapping):

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from torchrl_gpu import arguments
+from torchrl_gpu.archives import refused
 from torchrl_gpu.envs.packing.items.boxes import (
     box_catalogue,
     cell_volume,
@@ -252,7 +253,10 @@ def _check_size(path: Path) -> None:
 
 
 def _read_tensor(file: BinaryIO) -> Any:
-    loaded = torch.load(file, weights_only=True, map_location="cpu")
+    try:
+        loaded = torch.load(file, weights_only=True, map_location="cpu")
+    except pickle.UnpicklingError as error:
+        raise ValueError(refused(error)) from error
     if isinstance(loaded, (list, tuple)):
         return list(loaded)
     if not isinstance(loaded, torch.Tensor):

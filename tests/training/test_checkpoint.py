@@ -1,0 +1,132 @@
+"""Checkpoints of strangers: what is wrong with one is told in a line, before or while it is restored."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.resuming import last
+from tests.training.tiny import data, fit, module, trainer
+from torchrl_gpu.archives import ENTRY
+from torchrl_gpu.callbacks import EpisodeCheckpoint
+from torchrl_gpu.training.checkpoint import CheckedRestore, check_checkpoint
+
+pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Of a checkpoint after four updates."""
+    folder = tmp_path_factory.mktemp("run")
+    fit(module(), folder, 4, EpisodeCheckpoint())
+    found: dict[str, Any] = torch.load(last(folder), weights_only=True)
+    return found
+
+
+def restored(path: Path, folder: Path) -> None:
+    """Checks a checkpoint and goes on from it for an update, as the command line does."""
+    made, runner = module(), trainer(folder, 6, EpisodeCheckpoint())
+    runner._checkpoint_connector = CheckedRestore(runner)
+    check_checkpoint(path, made)
+    runner.fit(made, datamodule=data(), ckpt_path=path, weights_only=True)
+
+
+_WEIGHT = ("optimizer_states", 0, "state", 0)
+_LOOP = ("loops", "fit_loop")
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf"])
+def test_weights_that_are_no_numbers_are_refused(content: dict[str, Any], tmp_path: Path, bad: str) -> None:
+    state = {name: value.clone() for name, value in content["state_dict"].items()}
+    name = next(name for name, value in state.items() if value.is_floating_point() and value.ndim)
+    state[name][-1] = float(bad)
+    torch.save({**content, "state_dict": state}, tmp_path / "x.ckpt")
+    with pytest.raises(ValueError, match=f"want finite weights; got NaN or infinity in {name}"):
+        check_checkpoint(tmp_path / "x.ckpt", module())
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("loops",), 7),
+        (("loops",), {}),
+        (_LOOP, [7]),
+        ((*_LOOP, "epoch_progress"), None),
+        ((*_LOOP, "epoch_progress", "current", "ready"), "x"),
+        ((*_LOOP, "epoch_progress", "current", "completed"), -3),
+        ((*_LOOP, "epoch_progress", "current"), {"ready": 1}),
+        ((*_LOOP, "epoch_loop.batch_progress", "is_last_batch"), 3),
+        ((*_LOOP, "epoch_loop.batch_progress", "current", "reset"), 3),
+        ((*_LOOP, "state_dict", "combined_loader"), 3),
+        ((*_LOOP, "state_dict", "combined_loader"), [{"done": "x"}]),
+        ((*_LOOP, "state_dict", "combined_loader"), [{}]),
+        (("pytorch-lightning_version",), "0.0.1"),
+        (("pytorch-lightning_version",), "newest"),
+        (("pytorch-lightning_version",), None),
+        (("global_step",), "x"),
+        (("callbacks",), 7),
+        (("callbacks", "EpisodeCheckpoint"), 7),
+        (("optimizer_states",), None),
+        (("optimizer_states", 0, "param_groups", 0, "lr"), "fast"),
+        (("optimizer_states", 0, "param_groups", 0, "weight_decay"), None),
+        ((*_WEIGHT, "exp_avg"), None),
+        ((*_WEIGHT, "exp_avg"), torch.zeros(3)),
+        ((*_WEIGHT, "step"), torch.tensor(-3.0)),
+        (("lr_schedulers",), 7),
+        (("lr_schedulers",), None),
+    ],
+)
+def test_any_malformed_part_is_one_line(content: dict[str, Any], tmp_path: Path, place: Any, value: Any) -> None:
+    changed = copy.deepcopy(content)
+    node = changed
+    for name in place[:-1]:
+        node = node[name]
+    node[place[-1]] = value
+    torch.save(changed, tmp_path / "x.ckpt")
+    with pytest.raises(ValueError, match="; got ") as error:
+        restored(tmp_path / "x.ckpt", tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_part_is_one_line(content: dict[str, Any], tmp_path: Path) -> None:
+    for name in ("pytorch-lightning_version", "optimizer_states", "lr_schedulers"):
+        torch.save({key: value for key, value in content.items() if key != name}, tmp_path / "x.ckpt")
+        with pytest.raises(ValueError, match=r"x\.ckpt: want one that Lightning can go on from; got what fails with"):
+            restored(tmp_path / "x.ckpt", tmp_path)
+
+
+def config(learner: str, env: str = "PackingEnv", **options: Any) -> dict[str, Any]:
+    """Of a run, as its checkpoints record it."""
+    path = "torchrl_gpu.training.OffPolicy"
+    parts = {"agent": {"class_path": f"torchrl_gpu.policies.{learner}"}, "env": {"class_path": f"a.b.{env}"}}
+    return {"model": {"class_path": path, "init_args": {**parts, **options}}}
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (config("SAC", "MarineNavEnv"), "like this, OffPolicy of SAC in MarineNavEnv; got one of OffPolicy of DQN in"),
+        (config("DQN", batch_size=7), r"these options, OffPolicy of DQN in PackingEnv; got .*model.batch_size 3 → 7"),
+        (config("DQN", batch_size=3), "want the weights of this OffPolicy; got none for strange"),
+        (None, "like this, OffPolicy; got one of OffPolicy of DQN in PackingEnv"),
+    ],
+)
+def test_a_checkpoint_of_another_run_says_of_which(
+    content: dict[str, Any], tmp_path: Path, now: Any, said: str
+) -> None:
+    made = module()
+    made.run_config, made.strange = now, torch.nn.Parameter(torch.zeros(3))
+    record = {**content[ENTRY], "config": config("DQN", batch_size=3)}
+    torch.save({**content, ENTRY: record}, tmp_path / "x.ckpt")
+    with pytest.raises(ValueError, match=said):
+        check_checkpoint(tmp_path / "x.ckpt", made)
+
+
+def test_weights_alone_are_no_checkpoint(tmp_path: Path) -> None:
+    torch.save({"model_state_dict": {}, "obs_dim": 3}, tmp_path / "x.pt")
+    with pytest.raises(ValueError, match="want a checkpoint of a training run; got weights alone"):
+        check_checkpoint(tmp_path / "x.pt")
