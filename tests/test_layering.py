@@ -16,7 +16,18 @@ PACKAGE = Path(__file__).parent.parent / "torchrl_gpu"
 # Lower layers know nothing of higher ones. What is not named here (the CLI and what belongs to it) stands on top.
 LAYERS = {
     name: 0
-    for name in ("allocator", "archives", "arguments", "cache", "console", "device", "machine", "sections", "staging")
+    for name in (
+        "allocator",
+        "archives",
+        "arguments",
+        "cache",
+        "console",
+        "device",
+        "machine",
+        "sections",
+        "staging",
+        "policy_validation",
+    )
 }
 LAYERS |= {
     "proofs": 1,

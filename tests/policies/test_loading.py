@@ -19,7 +19,16 @@ from tests.policies.packing.packer_scenes import NARROW, narrow, solids_env
 from torchrl_gpu import cli, evaluate_protocol
 from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.cli.options import import_classes
-from torchrl_gpu.policies import Agent, AgentSpace, BCPolicy, InferencePolicy, PolicyWrapper, VectorScores, load_policy
+from torchrl_gpu.policies import (
+    Agent,
+    AgentSpace,
+    BCPolicy,
+    InferencePolicy,
+    PolicyWrapper,
+    VectorScores,
+    export_policy,
+    load_policy,
+)
 from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.cloning import Cloned
 from torchrl_gpu.policies.entry import Entry
@@ -331,3 +340,22 @@ def test_the_space_of_a_stranger_is_checked(tmp_path: Path) -> None:
     torch.save(content, tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"policy .*last.ckpt: weights: want .* as torch.float32 \(64, 7\); got"):
         load_policy(tmp_path / "last.ckpt", "cpu")
+
+
+@pytest.mark.parametrize("kind", ["DDPG navigates", "SAC navigates", "ACIQN navigates"])
+def test_what_a_policy_reads_is_in_its_keys(tmp_path: Path, kind: str) -> None:
+    """Actions of robots that take no part were 0 here, and up to 0.066 in a graph, which knew nothing of `active`."""
+    path, agent = checkpoints.saved(tmp_path, kind)
+    policy, seen = load_policy(path, "cpu"), checkpoints.observations(agent, 8)
+    assert 0 < seen["active"].sum() < 8
+    whole = policy(TensorDict(dict(seen), [8]))["action"]
+    assert torch.equal(policy(TensorDict({name: seen[name] for name in policy.in_keys}, [8]))["action"], whole)
+    written = export_policy(policy, tmp_path / "policy.pt2", "pt2")
+    got = torch.export.load(str(written)).module()(*(seen[name] for name in policy.in_keys))
+    torch.testing.assert_close(got, whole)
+    assert not whole[~seen["active"][:, 0]].any()
+    present = policy(TensorDict({name: each for name, each in seen.items() if name != "active"}, [8]))["action"]
+    assert torch.equal(
+        present, policy(TensorDict(seen | {"active": torch.ones(8, 1, dtype=torch.bool)}, [8]))["action"]
+    )
+    assert present[~seen["active"][:, 0]].any(), "who says nothing of it takes part"

@@ -12,6 +12,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 from torchrl_gpu.policies import AgentSpace, InferencePolicy
+from torchrl_gpu.policy_validation import BadAction
 from torchrl_gpu.serving.batching import Batching, Busy
 
 SPACE = AgentSpace("test", (), {"x": ((1,), "float32")}, low=(-1e9,), high=(1e9,))
@@ -118,6 +119,51 @@ def test_an_error_reaches_those_that_it_concerns_and_the_next_are_decided() -> N
             assert (await passes.act(rows(3))).tolist() == [[6]]
 
     ran(work())
+
+
+def test_a_poison_request_costs_the_others_in_its_pass_nothing() -> None:
+    """Whether the policy raises over it, or makes of it what is not finite."""
+
+    async def work() -> None:
+        policy, passes = batching()
+        async with passes.running():
+            policy.go.clear()
+            first = asyncio.create_task(passes.act(rows(0)))
+            while passes.passes == 0:
+                await asyncio.sleep(0)
+            good, failing, huge, last = (asyncio.create_task(passes.act(each)) for each in poisoned)
+            await asyncio.sleep(0)
+            policy.go.set()
+            await first
+            assert (await good).tolist() == [[2], [4]]
+            with pytest.raises(RuntimeError, match="below 0"):
+                await failing
+            with pytest.raises(BadAction, match=r"row 1: want 1 finite numbers; got \[inf\]"):
+                await huge
+            assert (await last).tolist() == [[10]]
+            passes.watch = lambda observations, *_: watched.append(observations["x"].tolist())
+            with pytest.raises(BadAction):
+                await passes.act(rows(3e38))
+            await passes.act(rows(6))
+            await asyncio.sleep(0)
+        assert watched == [[[6]]], "what was not decided is not shown"
+
+    watched: list[list[list[float]]] = []
+    poisoned = rows(1, 2), rows(3, -1), rows(4, 3e38), rows(5)
+    ran(work())
+
+
+def test_actions_are_held_to_their_bounds() -> None:
+    policy, _ = batching()
+    space = AgentSpace("test", (), {"x": ((1,), "float32")}, low=(-1.5,), high=(1.5,))
+    passes = Batching(InferencePolicy(policy, space, "test"), 8, 0.0, 64)
+
+    async def work() -> np.ndarray:
+        async with passes.running():
+            return await passes.act(rows(0.5, 7))
+
+    found = ran(work())
+    assert (found.dtype, found.tolist()) == (np.float32, [[1], [1.5]])
 
 
 def test_who_leaves_is_not_decided_and_too_many_are_sent_away() -> None:

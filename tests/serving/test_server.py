@@ -4,8 +4,10 @@ import asyncio
 import http.client
 import json
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load, save
-from tensordict import TensorDict
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModuleBase
 
 from tests.policies import checkpoints
-from torchrl_gpu.policies import InferencePolicy, load_policy
-from torchrl_gpu.serving.server import policy_server
+from torchrl_gpu.policies import AgentSpace, InferencePolicy, load_policy
+from torchrl_gpu.serving.server import _LARGE, policy_server
 from torchrl_gpu.streaming import StreamServer
+from torchrl_gpu.streaming.web import app_state
 
 TOKEN = "a-long-enough-token"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "deploy.md"
@@ -148,3 +152,129 @@ def test_the_client_in_the_document_works(server: StreamServer, policy: Inferenc
 def test_a_server_that_should_not_be_is_not_made(policy: InferencePolicy, changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must be|want a token"):
         policy_server(policy, **changes)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_are_not_finite_are_refused_in_every_form(
+    server: StreamServer, policy: InferencePolicy, bad: float
+) -> None:
+    """Five agents answered 200 and NaN to an infinite observation."""
+    poison = given(policy, 2)
+    poison["observation"] = poison["observation"].copy()
+    poison["observation"][1, 0] = bad
+    text = json.dumps({name: value.tolist() for name, value in poison.items()})
+    said = f"want observation without NaN or infinity; got {bad}"
+    for body, kind in ((save(poison), "application/octet-stream"), (text.encode(), "application/json")):
+        status, answer = ask(server, body, kind)
+        assert (status, json.loads(answer)) == (400, {"message": said})
+
+    async def talk() -> None:
+        async with talking(server) as socket:
+            await socket.send_str(text)
+            assert (await socket.receive_json()) == {"message": said}
+            await socket.send_bytes(save(poison))
+            assert (await socket.receive_json()) == {"message": said}
+            await socket.send_bytes(save(given(policy, 2)))
+            assert load(await socket.receive_bytes())["action"].tolist() == wanted(policy, 2)
+
+    asyncio.run(asyncio.wait_for(talk(), 60))
+
+
+def test_large_json_is_read_beside_the_loop(server: StreamServer, policy: InferencePolicy) -> None:
+    text = json.dumps({name: value.tolist() for name, value in given(policy, 16).items()}).replace(", ", ",    ")
+    assert len(text) > _LARGE
+    status, answer = ask(server, text.encode(), "application/json")
+    assert (status, json.loads(answer)) == (200, {"action": wanted(policy, 16)})
+    status, answer = ask(server, text.replace("false", "maybe").encode(), "application/json")
+    assert status == 400
+
+
+@asynccontextmanager
+async def talking(server: StreamServer, **options: Any) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    address = f"http://127.0.0.1:{server.port}/act/ws"
+    async with aiohttp.ClientSession(headers=headers) as session, session.ws_connect(address, **options) as socket:
+        yield socket
+
+
+async def sent_away(socket: aiohttp.ClientWebSocketResponse) -> tuple[int, int | None, str]:
+    """How many messages came before the socket was closed, and why it was."""
+    number = 0
+    while (message := await socket.receive()).type not in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED):
+        number += 1
+    return number, message.data, str(message.extra)
+
+
+@pytest.mark.parametrize("bad", [b"", b"\x80\x04", "", "{}", "[" * 2000])
+def test_the_third_mistake_in_a_row_closes_a_socket(server: StreamServer, bad: bytes | str) -> None:
+    """A client that sent nothing else held all others up for 1.7 s."""
+
+    async def talk() -> None:
+        async with talking(server) as socket:
+            for _ in range(10):
+                await (socket.send_str(bad) if isinstance(bad, str) else socket.send_bytes(bad))
+            assert await sent_away(socket) == (3, 1008, "too many mistakes")
+
+    asyncio.run(asyncio.wait_for(talk(), 60))
+
+
+def test_pings_are_answered_and_a_flood_of_them_is_not(server: StreamServer) -> None:
+    async def talk() -> None:
+        async with talking(server, autoping=False) as socket:
+            await socket.ping(b"there")
+            answer = await socket.receive()
+            assert (answer.type, bytes(answer.data)) == (aiohttp.WSMsgType.PONG, b"there")
+            for _ in range(3000):
+                await socket.ping()
+            number, code, why = await sent_away(socket)
+            assert (number < 2000, code, why) == (True, 1008, "too many messages")
+
+    asyncio.run(asyncio.wait_for(talk(), 60))
+
+
+class Waits(TensorDictModuleBase):
+    """Takes its time, or fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_keys, self.out_keys, self.seconds = ["x"], ["action"], 0.0
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        if not self.seconds:
+            raise RuntimeError("no time")
+        time.sleep(self.seconds)
+        return tensordict.set("action", tensordict["x"])
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Waits, StreamServer]]:
+    monkeypatch.setattr(app_state, "_IDLE_TIMEOUT", 0.1)
+    module = Waits()
+    space = AgentSpace("test", (), {"x": ((1,), "float32")}, low=(-9.0,), high=(9.0,))
+    with policy_server(InferencePolicy(module, space, "Waits"), port=0, heartbeat_s=0.1) as running:
+        yield module, running
+
+
+def test_a_pass_that_outlasts_the_limit_of_idle_connections_is_answered(slow: tuple[Waits, StreamServer]) -> None:
+    module, running = slow
+    module.seconds = 0.5
+    body = save({"x": np.ones((1, 1), np.float32)})
+    status, answer = ask(running, body)
+    assert (status, load(answer)["action"].tolist()) == (200, [[1.0]])
+
+    async def talk() -> None:
+        async with talking(running) as socket:
+            await socket.send_bytes(body)
+            assert load(await socket.receive_bytes())["action"].tolist() == [[1.0]]
+
+    asyncio.run(asyncio.wait_for(talk(), 60))
+
+
+def test_a_policy_that_fails_is_told_as_json(
+    slow: tuple[Waits, StreamServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    _, running = slow
+    body = save({"x": np.ones((1, 1), np.float32)})
+    status, answer = ask(running, body)
+    assert (status, json.loads(answer)) == (500, {"message": "the policy failed: RuntimeError"})
+    assert "no time" in caplog.text

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torchrl_gpu import arguments
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policy_validation import ACTIVE
 
 
 @final
@@ -35,6 +36,9 @@ class InferencePolicy(TensorDictModuleBase):
         super().__init__()
         self.policy, self.space, self.name, self.about = policy, space, name, dict(about or {})
         self.in_keys, self.out_keys = [str(key) for key in policy.in_keys], ["action"]
+        is_told = space.observations.get(ACTIVE, ((), ""))[1] == "bool"
+        if space.num_actions is None and is_told and ACTIVE not in self.in_keys:
+            self.in_keys.append(ACTIVE)  # where it is false a continuous action is 0
         self.requires_grad_(False).eval()
 
     @property
@@ -48,13 +52,13 @@ class InferencePolicy(TensorDictModuleBase):
         Args:
             observations: A TensorDict with the entries `in_keys`, at the root or in the group of robots that the
                 environment had, which gets `action` beside them; or, where there is one entry, that alone, (…, F). They
-                are moved to `device`, actions back.
+                are moved to `device`, actions back. Where `active` is missing, all robots take part.
 
         Raises:
             ValueError: An entry is missing, or of another dtype or shape.
         """
         if isinstance(observations, Tensor):
-            if len(self.in_keys) > 1:
+            if len(set(self.in_keys) - {ACTIVE}) > 1:
                 raise ValueError(f"{self.name}: want a TensorDict with {', '.join(self.in_keys)}; got one tensor alone")
             shape, _ = self.space.observations[self.in_keys[0]]
             batch = observations.shape[: max(0, observations.ndim - len(shape))]
@@ -67,11 +71,12 @@ class InferencePolicy(TensorDictModuleBase):
 
     @torch.no_grad()
     def _decided(self, rows: TensorDictBase) -> Tensor:
-        entries = {name: self._checked(name, rows) for name in self.in_keys}
-        if (active := rows.get("active", None)) is not None:
-            entries["active"] = active.to(self.device)
+        there = set(rows.keys())
+        entries = {name: self._checked(name, rows) for name in self.in_keys if name != ACTIVE or name in there}
         first = entries[self.in_keys[0]]
         batch = first.shape[: first.ndim - len(self.space.observations[self.in_keys[0]][0])]
+        if ACTIVE in self.in_keys and ACTIVE not in entries:
+            entries[ACTIVE] = first.new_ones((*batch, *self.space.observations[ACTIVE][0]), dtype=torch.bool)
         action: Tensor = self.policy(TensorDict(entries, batch)).get("action")
         return action
 

@@ -74,6 +74,7 @@ _MEANINGS: Mapping[str, Mapping[str, Meaning]] = {
             _ROBOT,
         ),
         "object_mask": Meaning("the slot of the observation holds an object"),
+        "active": Meaning("the robot takes part; where it does not, a continuous action is 0"),
         "clearance": Meaning("from the hull to the nearest object in sight; the range where there is none", "m"),
         "action_mask": Meaning("the action may be taken"),
         "action": Meaning(

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from tensordict import TensorDict
 
 from torchrl_gpu.policies.inference import InferencePolicy
+from torchrl_gpu.policy_validation import BadAction, answers
 from torchrl_gpu.serving.messages import Observations
 
 _TURNS = 3  # of the loop, until what lies in a socket is a request that waits
@@ -53,7 +53,7 @@ class Batching:
         max_waiting: Rows that may wait.
 
     Attributes:
-        watch: Is called on the loop after each pass, for the last of its requests, once all are answered.
+        watch: Is called on the loop after each pass, for the last request that has its actions, once all are answered.
     """
 
     def __init__(self, policy: InferencePolicy, max_rows: int, wait_s: float, max_waiting: int) -> None:
@@ -70,6 +70,7 @@ class Batching:
 
         Raises:
             Busy: Too much waits already.
+            BadAction: The policy gives one of the rows no usable action.
         """
         rows = len(next(iter(observations.values())))
         if self._rows + rows > self._max_waiting:
@@ -108,26 +109,23 @@ class Batching:
                 continue
             self.passes, self.requests = self.passes + 1, self.requests + len(batch)
             began = time.perf_counter()
-            try:
-                if took <= _SHORT_S:
-                    actions = self._decided(batch)
-                else:
-                    actions = await loop.run_in_executor(thread, self._decided, batch)
-            except Exception as error:  # of the policy: each that waits for it is told
-                for request in batch:
+            if took <= _SHORT_S:
+                decided = self._decided(batch)
+            else:
+                decided = await loop.run_in_executor(thread, self._decided, batch)
+            took = time.perf_counter() - began
+            watched = None
+            for request, action in zip(batch, decided, strict=True):
+                if isinstance(action, Exception):
                     if not request.decided.done():
-                        request.decided.set_exception(error)
-                continue
-            finally:
-                took = time.perf_counter() - began
-            start = 0
-            for request in batch:
+                        request.decided.set_exception(action)
+                    continue
                 if not request.decided.done():  # whoever has left is waited for by nobody
-                    request.decided.set_result(actions[start : start + request.rows])
-                start += request.rows
-            if self.watch is not None:
-                last = actions[start - request.rows : start]
-                loop.call_soon(self.watch, request.observations, last, 1000 * took, began - request.came)
+                    request.decided.set_result(action)
+                watched = request, action
+            if self.watch is not None and watched is not None:
+                request, action = watched
+                loop.call_soon(self.watch, request.observations, action, 1000 * took, began - request.came)
 
     async def _gather(self) -> None:
         """Lets what has come be read, and waits for as many requests as there were last time, within bounds."""
@@ -152,13 +150,35 @@ class Batching:
                 left -= request.rows
         return batch
 
+    def _decided(self, batch: list[_Request]) -> list[np.ndarray | Exception]:
+        """Actions of each request, or what is wrong with it: one that makes the policy fail costs the others nothing
+        but another pass."""
+        try:
+            return self._together(batch)
+        except Exception as error:  # of the policy
+            if len(batch) == 1:
+                return [error]
+            return [self._decided([request])[0] for request in batch]
+
     @torch.inference_mode()
-    def _decided(self, batch: list[_Request]) -> np.ndarray:
+    def _together(self, batch: list[_Request]) -> list[np.ndarray | Exception]:
         names = self._policy.in_keys
         if len(batch) == 1:
             whole = batch[0].observations
         else:
             whole = {name: np.concatenate([each.observations[name] for each in batch]) for name in names}
         device = self._policy.device
-        rows = TensorDict({name: torch.from_numpy(whole[name]).to(device) for name in names}, [len(whole[names[0]])])
-        return self._policy.policy(rows).get("action").cpu().numpy()
+        found = answers(self._policy, {name: torch.from_numpy(whole[name]).to(device) for name in names})
+        actions = found.actions if self._policy.space.num_actions is not None else found.actions.astype(np.float32)
+        decided: list[np.ndarray | Exception] = []
+        start = 0
+        for request in batch:
+            end = start + request.rows
+            try:
+                found.check(start, end)
+            except BadAction as error:
+                decided.append(error)
+            else:
+                decided.append(actions[start:end])
+            start = end
+        return decided

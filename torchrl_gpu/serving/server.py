@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from aiohttp import WSMsgType, hdrs, web
+from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
 from torchrl_gpu import arguments
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.sidecar import sidecar
+from torchrl_gpu.policy_validation import BadAction, BadMessage
 from torchrl_gpu.serving.batching import Batching, Busy
-from torchrl_gpu.serving.messages import BadMessage, Messages
+from torchrl_gpu.serving.messages import Messages
 from torchrl_gpu.serving.page import PolicyPage
 from torchrl_gpu.streaming import StreamServer
+from torchrl_gpu.streaming.broadcast.rates import TokenBucket
 from torchrl_gpu.streaming.web.access import STATE, admit_viewer, error_body, role_of
 from torchrl_gpu.streaming.web.routes import read_body
+from torchrl_gpu.streaming.web.sockets import CLOSE_TIMEOUT, abort_if_unclosed, message_limit
 
+_LOG = logging.getLogger(__name__)
 _MANY = 16  # passes that may wait
+_LARGE = 16_384  # bytes of JSON from which on a thread reads it
+_MISTAKES, _MISTAKE_S = 2, 10.0  # that are let pass on a WebSocket, and seconds after which one is forgotten
 
 
 def policy_server(
@@ -36,9 +46,11 @@ def policy_server(
     `POST /act` takes one message and gives one; `GET /act/ws` is a WebSocket that takes them one after the other;
     `GET /info` says what they mean, see `sidecar`. A message is safetensors or, where the request says
     `application/json` and on the WebSocket where it is text, JSON: the entries of `policy.in_keys`, (rows, …) each. The
-    answer is of the same kind: `action`. Errors are JSON, `{"message": …}`: 400 for a message that is none, 401 without
-    the token, 403 where that only lets watch, 413 for one that is too large, 503 where too much waits. All else is as
-    in `StreamServer`: its page, `/healthz` and `/metrics`.
+    answer is of the same kind: `action`. Errors are JSON, `{"message": …}`: 400 for a message that is none, or for
+    which the policy has no finite action, 401 without the token, 403 where that only lets watch, 413 for one that is
+    too large, 500 where the policy fails, 503 where too much waits. A WebSocket is closed at the third mistake in ten
+    seconds, and after more pings than a viewer may send. All else is as in `StreamServer`: its page, `/healthz` and
+    `/metrics`.
 
     Args:
         policy: Decides, on its device.
@@ -83,8 +95,9 @@ class PolicyRoutes:
         app.cleanup_ctx.append(self._running)
 
     async def _running(self, app: web.Application) -> AsyncIterator[None]:
-        async with self.batching.running():
-            yield
+        with ThreadPoolExecutor(1, "torchrl_gpu messages") as self._reader:
+            async with self.batching.running():
+                yield
 
     async def info(self, request: web.Request) -> web.StreamResponse:
         """What the policy takes and gives."""
@@ -94,12 +107,14 @@ class PolicyRoutes:
         """Actions for the observations of one request."""
         _check_role(request)
         is_json = request.content_type == "application/json"
+        body = await read_body(request)
+        request.app[STATE].connections.stop_timer(request.transport)  # a pass may take as long as it takes
         try:
-            answer = await self._answer(await read_body(request), is_json)
-        except BadMessage as error:
-            raise web.HTTPBadRequest(**error_body(str(error))) from None
-        except Busy:
-            raise web.HTTPServiceUnavailable(**error_body("too much waits"), headers={hdrs.RETRY_AFTER: "1"}) from None
+            answer = await self._answer(body, is_json)
+        except Exception as error:
+            status, message = _told(error)
+            headers = {hdrs.RETRY_AFTER: "1"} if isinstance(error, Busy) else None
+            return web.Response(status=status, headers=headers, **error_body(message))
         return web.Response(body=answer, content_type="application/json" if is_json else "application/octet-stream")
 
     async def talk(self, request: web.Request) -> web.StreamResponse:
@@ -108,7 +123,11 @@ class PolicyRoutes:
         state = request.app[STATE]
         release = admit_viewer(request, "policy")
         socket = web.WebSocketResponse(
-            heartbeat=state.settings.heartbeat_s, max_msg_size=self._max_body, compress=False
+            heartbeat=state.settings.heartbeat_s,
+            timeout=CLOSE_TIMEOUT,
+            max_msg_size=self._max_body,
+            compress=False,
+            autoping=False,  # pings are counted, so that they are answered here
         )
         try:
             await socket.prepare(request)
@@ -118,27 +137,70 @@ class PolicyRoutes:
         finally:
             state.sockets.discard(socket)
             release()
+            abort_if_unclosed(request, socket)
         return socket
 
     async def _talk(self, request: web.Request, socket: web.WebSocketResponse) -> None:
-        connections = request.app[STATE].connections
+        connections, patience = request.app[STATE].connections, _Patience()
         connections.stop_timer(request.transport)
         async for message in socket:
             connections.start_timer(request.transport)  # the bytes of each message are counted anew
             connections.stop_timer(request.transport)
-            if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
-                continue
-            is_json = message.type is WSMsgType.TEXT
-            try:
-                answer = await self._answer(message.data, is_json)
-            except (BadMessage, Busy) as error:
-                await socket.send_json({"message": str(error) or "too much waits"})
-            else:
-                await (socket.send_str(answer.decode()) if is_json else socket.send_bytes(answer))
+            is_mistake = False
+            if message.type is WSMsgType.PING:
+                await socket.pong(message.data)
+            elif message.type in (WSMsgType.TEXT, WSMsgType.BINARY):
+                status = await self._reply(socket, message.data, message.type is WSMsgType.TEXT)
+                if status == 200:
+                    continue
+                is_mistake = status != 503
+            if (why := patience.end(is_mistake)) is not None:
+                connections.stop_reading(request.transport)
+                await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=why)
+            await connections.give_way(request.transport)
+
+    async def _reply(self, socket: web.WebSocketResponse, body: bytes | str, is_json: bool) -> int:
+        """Answers a message of a WebSocket; the status that a request would have got."""
+        try:
+            answer = await self._answer(body, is_json)
+        except Exception as error:
+            status, said = _told(error)
+            await socket.send_json({"message": said})
+            return status
+        await (socket.send_str(answer.decode()) if is_json else socket.send_bytes(answer))
+        return 200
 
     async def _answer(self, body: bytes | str, is_json: bool) -> bytes:
-        action = await self.batching.act(self._messages.parse(body, is_json))
-        return self._messages.pack(action, is_json)
+        if is_json and len(body) > _LARGE:
+            loop = asyncio.get_running_loop()
+            observations = await loop.run_in_executor(self._reader, self._messages.parse, body, is_json)
+        else:
+            observations = self._messages.parse(body, is_json)
+        return self._messages.pack(await self.batching.act(observations), is_json)
+
+
+class _Patience:
+    """Limits of what a peer sends that brings no action, and that nothing else slows down."""
+
+    def __init__(self) -> None:
+        self._messages, self._mistakes = message_limit(), TokenBucket(1 / _MISTAKE_S, _MISTAKES)
+
+    def end(self, is_mistake: bool) -> bytes | None:
+        """Counts a message; why the peer is sent away, if it is."""
+        now = time.monotonic()
+        if is_mistake and not self._mistakes.take(now):
+            return b"too many mistakes"
+        return None if self._messages.take(now) else b"too many messages"
+
+
+def _told(error: Exception) -> tuple[int, str]:
+    """Status and message of an error that a request meets."""
+    if isinstance(error, BadMessage | BadAction):
+        return 400, str(error)
+    if isinstance(error, Busy):
+        return 503, "too much waits"
+    _LOG.error("the policy failed", exc_info=error)
+    return 500, f"the policy failed: {type(error).__name__}"
 
 
 def _check_role(request: web.Request) -> None:

@@ -458,6 +458,64 @@ def test_metrics_are_plain() -> None:
     assert all(isinstance(value, int | float | str | list | None) for value in found.values())
 
 
+class Unplugged(InProcess):
+    """Has no room for another subscription."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = False
+
+    def subscribe(self, topic: str, type_name: str, callback: Any) -> None:
+        if topic in (VECTOR, CAMERA):
+            raise RuntimeError("no more readers")
+        super().subscribe(topic, type_name, callback)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("observations", [VECTORS, CLIPS])
+def test_a_start_that_fails_leaves_nothing_running(observations: Any) -> None:
+    """The actions went on being published after the `with` had failed."""
+    transport = Unplugged()
+    robot = Robot(transport)
+    with server() as page:
+        made = bridge(Told(observations=observations), robot, server=page, camera_topic="/view")
+        with pytest.raises(RuntimeError, match="no more readers"):
+            made.start()
+        assert transport.closed
+        assert not threads()
+        assert [is_safe(action) for action in robot.actions] == [True], "the safe action, once"
+        with pytest.raises(RuntimeError, match="one that was closed"):
+            made.start()
+
+
+def test_a_bridge_that_cannot_be_made_closes_what_it_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = Unplugged()
+    monkeypatch.setattr("torchrl_gpu.streaming.ros2.bridge.open_transport", lambda *_: transport)
+    monkeypatch.setattr("torchrl_gpu.streaming.ros2.bridge.Messages", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        bridge(Told(), Robot(), transport="cyclonedds")
+    assert transport.closed
+
+
+def test_the_camera_of_a_policy_with_many_inputs_is_shown() -> None:
+    """Three facts of each of 20 inputs were more than the state of a page took at once, and no picture came."""
+    names = [f"vector_{i}" for i in range(20)]
+    robot, policy = Robot(), Told(observations={name: ((1,), "float32") for name in names})
+    topics = {name: f"/{name}" for name in names}
+    with (
+        server() as page,
+        bridge(policy, robot, server=page, observation_topic=topics, image_topic=CAMERA, camera_rate=1000.0) as made,
+    ):
+        assert page._service is not None
+        hub = page._service.hub
+        robot.see(40)
+        until(lambda: hub.streams["camera"].published > 0)
+        assert made.metrics()["camera_errors"] == 0
+        assert {f"{name}_received" for name in names} <= set(hub.state)
+
+
 def test_closing_is_clean_and_final() -> None:
     robot = Robot()
     made = bridge(Told(), robot)

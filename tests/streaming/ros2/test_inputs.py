@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from torchrl_gpu.streaming.ros2.images import BadMessage
+from torchrl_gpu.policy_validation import BadMessage
 from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages, Pace
 
 

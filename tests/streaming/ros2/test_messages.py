@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchrl_gpu.streaming.ros2.images import BadMessage
+from torchrl_gpu.policy_validation import BadMessage
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, DOUBLES, FLOATS, IMAGE, JOINTS, Messages
 
 MESSAGES = Messages()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import sys
@@ -210,6 +211,19 @@ def clean_meta(meta: Mapping[str, Any] | None) -> dict[str, Scalar]:
     if len(meta) > MAX_META:
         raise ValueError(f"StreamServer: want at most {MAX_META} values of metadata; got {len(meta)}")
     return {name: _scalar(name, value) for name, value in meta.items()}
+
+
+def with_facts(meta: Mapping[str, Any] | None, facts: Mapping[str, Scalar]) -> dict[str, Any]:
+    """Metadata of a program, and as many of the facts that are told besides as there is room for."""
+    return dict(itertools.islice({**(meta or {}), **facts}.items(), max(len(meta or {}), MAX_META)))
+
+
+def check_title(where: str, title: object) -> str | None:
+    """What viewers read; ValueError unless it is None or text."""
+    if title is None or (isinstance(title, str) and len(title) <= MAX_TEXT):
+        return title
+    got = f"{len(title)} characters" if isinstance(title, str) else type(title).__name__
+    raise ValueError(f"{where}: want a title of at most {MAX_TEXT} characters; got {got}")
 
 
 def check_state(values: Mapping[str, Any]) -> dict[str, Any]:

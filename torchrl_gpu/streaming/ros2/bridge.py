@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchrl_gpu import arguments
+from torchrl_gpu.policy_validation import Policy
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.codecs.jpeg import check_quality
 from torchrl_gpu.streaming.ros2.camera import CAMERA, SEEN, CameraOut
 from torchrl_gpu.streaming.ros2.control import Action, Control
-from torchrl_gpu.streaming.ros2.decider import WHERE, Decider, Policy, checked_action
+from torchrl_gpu.streaming.ros2.decider import WHERE, Decider, checked_action
 from torchrl_gpu.streaming.ros2.inputs import NewestMessages
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGES, JOINTS, VECTORS, Messages
 from torchrl_gpu.streaming.ros2.statistics import Statistics
@@ -126,43 +128,50 @@ class RosBridge:
             decider.warm_up()
         elif self._image is None and self._camera_topic is None:
             raise ValueError(f"{WHERE}: want a policy, or a camera to show; got neither")
-        self._server, self._pipeline, self._own_pipeline = server, pipeline, False
-        if self._camera_topic is not None and pipeline is None:
-            from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
-
-            self._pipeline, self._own_pipeline = GpuFramePipeline(decider.device if decider else "auto"), True
-        self._transport = open_transport(transport, domain, "torchrl_gpu") if isinstance(transport, str) else transport
-        self._messages = Messages(self._transport.ros1)
-        self._control: Control | None = None
-        if decider is not None:
-            self._control = Control(
-                decider,
-                self._inputs,
-                read=self._read,
-                send=self._send_action,
-                safe_action=safe,
-                max_age=self.max_age,
-                rate=self.rate,
-                same_clock=self.same_clock,
-                statistics=self._statistics,
-            )
+        self._server, self._pipeline = server, pipeline
         self._camera: CameraOut | None = None
-        if self._camera_topic is not None or server is not None:
-            self._camera = CameraOut(
-                read=self._read_image,
-                send=None if self._camera_topic is None else self._send_picture,
-                messages=self._messages,
-                pipeline=self._pipeline,
-                server=server,
-                facts=self._facts,
-                rate=camera_rate,
-                quality=jpeg_quality,
-                statistics=self._statistics,
-            )
+        self._control: Control | None = None
+        with ExitStack() as ending:
+            if self._camera_topic is not None and pipeline is None:
+                from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
+
+                self._pipeline = ending.enter_context(GpuFramePipeline(decider.device if decider else "auto"))
+            if isinstance(transport, str):
+                transport = open_transport(transport, domain, "torchrl_gpu")
+            self._transport = transport
+            ending.callback(transport.close)
+            self._messages = Messages(self._transport.ros1)
+            if self._camera_topic is not None or server is not None:
+                self._camera = CameraOut(
+                    read=self._read_image,
+                    send=None if self._camera_topic is None else self._send_picture,
+                    messages=self._messages,
+                    pipeline=self._pipeline,
+                    server=server,
+                    facts=self._facts,
+                    rate=camera_rate,
+                    quality=jpeg_quality,
+                    statistics=self._statistics,
+                )
+                ending.callback(self._camera.close)
+            if decider is not None:
+                self._control = Control(
+                    decider,
+                    self._inputs,
+                    read=self._read,
+                    send=self._send_action,
+                    safe_action=safe,
+                    max_age=self.max_age,
+                    rate=self.rate,
+                    same_clock=self.same_clock,
+                    statistics=self._statistics,
+                )
+                ending.callback(self._control.close)
+            self._ending = ending.pop_all()  # the newest first: the safe action is sent while there is a transport
         self._state = "made"
 
     def start(self) -> RosBridge:
-        """Subscribes and decides; does nothing where it does already.
+        """Subscribes and decides; does nothing where it does already. Where that fails, the bridge is closed.
 
         Raises:
             RuntimeError: It was closed.
@@ -171,17 +180,23 @@ class RosBridge:
             raise RuntimeError("RosBridge: want an open bridge; got one that was closed")
         if self._state == "made":
             self._state = "started"
-            if self._camera is not None:
-                self._camera.start()
-                if self._server is not None and self._control is not None and self._control.decider.image is not None:
-                    self._server.declare(SEEN)
-            if self._control is not None:
-                self._control.start()
-            for name, (topic, type_name) in self._vectors.items():
-                self._transport.subscribe(topic, type_name, self._putting(name))
-            if self._image is not None:
-                self._transport.subscribe(*self._image, self._put_image)
+            with ExitStack() as failing:
+                failing.callback(self.close)
+                self._start()
+                failing.pop_all()
         return self
+
+    def _start(self) -> None:
+        for name, (topic, type_name) in self._vectors.items():
+            self._transport.subscribe(topic, type_name, self._putting(name))
+        if self._image is not None:
+            self._transport.subscribe(*self._image, self._put_image)
+        if self._camera is not None:
+            self._camera.start()
+            if self._server is not None and self._control is not None and self._control.decider.image is not None:
+                self._server.declare(SEEN)
+        if self._control is not None:
+            self._control.start()
 
     def close(self) -> None:
         """Sends the safe action, and ends every thread and subscription. Closing again does nothing.
@@ -192,15 +207,7 @@ class RosBridge:
         if self._state == "closed":
             return
         self._state = "closed"
-        try:
-            if self._control is not None:
-                self._control.close()
-        finally:
-            if self._camera is not None:
-                self._camera.close()
-            self._transport.close()
-            if self._own_pipeline and self._pipeline is not None:
-                self._pipeline.close()
+        self._ending.close()
 
     def __enter__(self) -> RosBridge:
         return self.start()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torchrl_gpu.streaming.broadcast import policy_view
+from torchrl_gpu.streaming.broadcast.frames import MAX_META
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
 from torchrl_gpu.streaming.ros2.inputs import NewestMessages, Pace
@@ -79,7 +80,8 @@ class CameraOut:
         """Shows a frame to whoever watches, and sends it."""
         if self._server is not None:
             view, state = self._facts()
-            self._server.state(**state)
+            for first in range(0, len(state), MAX_META):  # many inputs have more than one call may bring
+                self._server.state(**dict(list(state.items())[first : first + MAX_META]))
             self._server.show_policy(view._replace(frame=frame, seen=None), CAMERA, bgr=bgr)
             if view.seen is not None:  # whose blue comes last, whatever the camera's
                 self._server.show_policy(view, CAMERA)

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from torchrl_gpu.policy_validation import BadMessage
 from torchrl_gpu.streaming.ros2.decider import Decider
-from torchrl_gpu.streaming.ros2.images import BadMessage
 from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages, Pace
 from torchrl_gpu.streaming.ros2.statistics import Statistics
 

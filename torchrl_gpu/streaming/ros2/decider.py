@@ -2,64 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu import arguments
+from torchrl_gpu.policy_validation import ACTIVE, Policy, Space, answers
 from torchrl_gpu.streaming.ros2.images import RosImage
 
 WHERE = "RosBridge"
 _WARM_UPS = 2  # the first call allocates, the second is like all others
 _MAX_WIDTH = 1 << 20
-
-
-class Space(Protocol):
-    """What a policy observes and does: `AgentSpace`, or what has the same attributes."""
-
-    @property
-    def observations(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        """Shape, without batch, and dtype of each entry."""
-
-    @property
-    def num_actions(self) -> int | None:
-        """Number of discrete actions."""
-
-    @property
-    def low(self) -> tuple[float, ...] | None:
-        """Smallest continuous action."""
-
-    @property
-    def high(self) -> tuple[float, ...] | None:
-        """Largest one."""
-
-
-class Policy(Protocol):
-    """What decides: an `InferencePolicy`, or what has the same attributes."""
-
-    in_keys: list[str]
-
-    @property
-    def space(self) -> Space:
-        """What it observes and does."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where it decides."""
-
-    @property
-    def policy(self) -> Callable[[TensorDictBase], TensorDictBase]:
-        """Writes `action` for rows, and `confidence` or, of discrete actions, `action_log_prob` where it knows them."""
-
-
-class BadAction(ValueError):
-    """What is wrong with an action that a policy gave."""
 
 
 class Decision(NamedTuple):
@@ -118,7 +75,7 @@ class Decider:
         self._dtypes: dict[str, torch.dtype] = {}
         self.seen: Tensor | None = None
         self._clip: Tensor | None = None
-        for name in policy.in_keys:
+        for name in (each for each in policy.in_keys if each != ACTIVE):
             shape, dtype = self.space.observations[name]
             entry = _image_entry(name, tuple(shape), dtype)
             if entry is not None and self.image is None:
@@ -181,33 +138,14 @@ class Decider:
 
     @torch.no_grad()
     def _run(self, observations: dict[str, Tensor]) -> Decision:
+        if ACTIVE in self.policy.in_keys:  # this robot is
+            shape, _ = self.space.observations[ACTIVE]
+            observations[ACTIVE] = torch.ones((1, *shape), dtype=torch.bool, device=self.device)
         begun = time.perf_counter()
-        written: Any = self.policy.policy(TensorDict(observations, [1]))
-        action = written.get("action").reshape(-1).double().cpu().numpy()
+        found = answers(self.policy, observations)
         seconds = time.perf_counter() - begun
-        if action.shape != (self.width,) or not np.isfinite(action).all():
-            raise BadAction(f"policy: want {self.width} finite numbers; got {arguments.shown(action.tolist())}")
-        return Decision(self._within_bounds(action), self._confidence(written), seconds)
-
-    def _within_bounds(self, action: np.ndarray) -> np.ndarray:
-        if (number := self.space.num_actions) is None:
-            clipped: np.ndarray = np.clip(action, self.space.low, self.space.high)
-            return clipped
-        if not 0 <= action[0] < number:
-            raise BadAction(f"policy: want an action from 0 to {number - 1}; got {action[0]:g}")
-        return action
-
-    def _confidence(self, written: TensorDictBase) -> float:
-        value = written.get("confidence", None)
-        if value is None and self.space.num_actions is not None:
-            value = written.get("action_log_prob", None)
-            value = None if value is None else value.exp()
-        if value is None:
-            return math.nan
-        found = float(value.reshape(-1)[0])
-        if not -1e-4 <= found <= 1 + 1e-4:
-            raise BadAction(f"policy: want a confidence from 0 to 1; got {found:g}")
-        return min(max(found, 0.0), 1.0)
+        found.check()
+        return Decision(found.actions.reshape(-1).astype(np.float64), float(found.confidence[0]), seconds)
 
 
 def checked_action(space: Space, name: str, value: Any) -> np.ndarray:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from torchrl_gpu.policy_validation import BadMessage
 from torchrl_gpu.streaming.codecs.extras import load
 
 MAX_SIDE, MAX_PIXELS = 16_384, 1 << 25
@@ -23,10 +24,6 @@ ENCODINGS = {
     "32FC1": ("f4", 1),
 }
 """Type of a number and channels of each encoding; those of two or four bytes are depth (REP 118)."""
-
-
-class BadMessage(ValueError):
-    """What is wrong with a message."""
 
 
 class RosImage(NamedTuple):

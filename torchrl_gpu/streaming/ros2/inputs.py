@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torchrl_gpu.streaming.ros2.images import BadMessage
+from torchrl_gpu.policy_validation import BadMessage
 
 
 class Arrival(NamedTuple):

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from torchrl_gpu.policy_validation import BadMessage, check_finite
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.ros2.images import BadMessage, RosImage, view_pixels
+from torchrl_gpu.streaming.ros2.images import RosImage, view_pixels
 from torchrl_gpu.streaming.ros2.picture_files import checked_picture
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
@@ -74,8 +75,7 @@ class Messages:
             raise BadMessage(f"{type_name}: want {width} numbers; got {len(values)}")
         with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and refused
             values = values.astype(np.float32)
-        if not np.isfinite(values).all():
-            raise BadMessage(f"{type_name}: want finite numbers; got {values[~np.isfinite(values)][0]}")
+        check_finite(f"{type_name}: want finite numbers", values)
         return RosVector(values, stamp_ns)
 
     def joints(self, names: Sequence[str], values: Sequence[float], stamp_ns: int) -> bytes:

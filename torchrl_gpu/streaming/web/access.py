@@ -86,10 +86,12 @@ def role_of(request: web.Request) -> Role:
     if role is not None:
         return role
     if cookie and token is None:
-        _note_failure(request, cookie)
-        unauthorized = _unauthorized("want a token: this session has ended")
-        unauthorized.del_cookie(name, path="", httponly=True, samesite="Strict")
-        raise unauthorized
+        refused: web.HTTPException | None = _too_many(request)
+        if refused is None:
+            _note_failure(request, cookie)
+            refused = _unauthorized("want a token: this session has ended")
+        refused.del_cookie(name, path="", httponly=True, samesite="Strict")  # without it the page asks for a token
+        raise refused
     return role_of_token(request, token)
 
 
@@ -104,19 +106,26 @@ def role_of_token(request: web.Request, token: str | None) -> Role:
         return "control"
     if token is None:
         raise _unauthorized("want a token")
-    address = request.remote or "?"
     role = state.rules.role_of_token(token)
     if role is not None and state.rules.is_out_of_reach(role):
         return role
-    if (wait := state.failures.wait(address)) > 0:
-        state.metrics.refused.labels("failures").inc()
-        raise web.HTTPTooManyRequests(
-            **error_body("too many wrong tokens; wait"), headers={hdrs.RETRY_AFTER: str(math.ceil(wait))}
-        )
+    if (refused := _too_many(request)) is not None:
+        raise refused
     if role is None:
         _note_failure(request, token)
         raise _unauthorized("want another token")
     return role
+
+
+def _too_many(request: web.Request) -> web.HTTPTooManyRequests | None:
+    """The refusal of an address that has tried too many wrong tokens or cookies; None for all others."""
+    state = request.app[STATE]
+    if (wait := state.failures.wait(request.remote or "?")) <= 0:
+        return None
+    state.metrics.refused.labels("failures").inc()
+    return web.HTTPTooManyRequests(
+        **error_body("too many wrong tokens; wait"), headers={hdrs.RETRY_AFTER: str(math.ceil(wait))}
+    )
 
 
 def _note_failure(request: web.Request, guess: str) -> None:

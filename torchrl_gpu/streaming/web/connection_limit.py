@@ -138,6 +138,19 @@ class ConnectionLimit:
         if guarded := _guarded(transport):
             guarded.stop_reading()
 
+    async def give_way(self, transport: asyncio.BaseTransport | None) -> None:
+        """Lets all others have their turn before a connection is read on: so many messages may lie in it already that
+        nobody else would have one."""
+        guarded = _guarded(transport)
+        if guarded is None or guarded.transport is None or not guarded.transport.is_reading():
+            await asyncio.sleep(0)
+            return
+        guarded.transport.pause_reading()
+        try:
+            await asyncio.sleep(0)
+        finally:
+            guarded.transport.resume_reading()
+
     def forget(self, guarded: GuardedConnection) -> None:
         """Forgets a connection."""
         self._connections.pop(guarded, None)

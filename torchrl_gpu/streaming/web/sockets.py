@@ -36,7 +36,18 @@ _MAX_MISTAKES = 3  # the socket is closed at the third
 _MESSAGES_PER_SECOND, _BURST = 300.0, 600.0  # pings and pongs included
 _OUTBOX = 32
 _BESIDE_FPS = 10.0
-_CLOSE_TIMEOUT = 1.0  # seconds that a viewer who is sent away has to read what is still to be error_body
+CLOSE_TIMEOUT = 1.0  # seconds that a viewer who is sent away has to read what is still to be said
+
+
+def message_limit() -> TokenBucket:
+    """Limit of the messages that one peer may send."""
+    return TokenBucket(_MESSAGES_PER_SECOND, _BURST)
+
+
+def abort_if_unclosed(request: web.Request, socket: web.WebSocketResponse) -> None:
+    """Ends the connection of a peer that reads nothing, which would keep what lies in its buffers."""
+    if socket.close_code == WSCloseCode.ABNORMAL_CLOSURE and request.transport is not None:
+        request.transport.abort()
 
 
 async def serve(request: web.Request) -> web.StreamResponse:
@@ -45,7 +56,7 @@ async def serve(request: web.Request) -> web.StreamResponse:
     release = admit_viewer(request, "websocket")
     socket = web.WebSocketResponse(
         heartbeat=state.settings.heartbeat_s,
-        timeout=_CLOSE_TIMEOUT,
+        timeout=CLOSE_TIMEOUT,
         max_msg_size=protocol.MAX_MESSAGE_BYTES,
         compress=False,
         autoping=False,  # pings count as messages, so that they are answered here
@@ -60,8 +71,7 @@ async def serve(request: web.Request) -> web.StreamResponse:
     finally:
         state.sockets.discard(socket)
         release()
-        if socket.close_code == WSCloseCode.ABNORMAL_CLOSURE and request.transport is not None:
-            request.transport.abort()  # a peer that reads nothing would keep what lies in its buffers
+        abort_if_unclosed(request, socket)
     return socket
 
 
@@ -93,7 +103,7 @@ class Viewer:
         self._outbox: deque[str] = deque(maxlen=_OUTBOX)
         self._has_text = asyncio.Event()
         self._point_sent = 0  # number of the newest point of a curve
-        self._bucket = TokenBucket(_MESSAGES_PER_SECOND, _BURST)
+        self._bucket = message_limit()
         self._mistakes = 0
         self._watch: Watch | None = None
         self._awaited: Watch | None = None
@@ -170,7 +180,7 @@ class Viewer:
         self._state.connections.stop_reading(self._transport)
         self._send_nothing()
         with contextlib.suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._send_outbox()
         await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=why)
 
