@@ -7,9 +7,12 @@ import json
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
@@ -141,3 +144,11 @@ def test_long_names_are_cut_and_too_many_warned_of(tmp_path: Path, monkeypatch: 
     assert len([each for each in warned if "is not among them" in str(each.message)]) == 1
     assert len(curves()) == 3
     assert max(map(len, curves())) <= run_curves.LONGEST_NAME
+
+
+def test_scalars_of_every_kind_are_passed_on() -> None:
+    trainer: Any = SimpleNamespace(loggers=[None], global_step=3)
+    logger = run_curves.CurveLogger(trainer, server := FakeServer((), {}))
+    scalars = {"true": True, "numpy": np.bool_(False), "half": np.float16(0.5), "whole": np.int64(2)}
+    logger.log_metrics(scalars | {"tensor": torch.tensor(0.25), "text": "x", "two": np.zeros(2), "none": None})
+    assert server.logged == [(3, {"true": 1, "numpy": 0, "half": 0.5, "whole": 2, "tensor": 0.25})]

@@ -12,7 +12,8 @@ from safetensors.numpy import save
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
-from torchrl_gpu.policies import AgentSpace, InferencePolicy
+from tests.policies import checkpoints
+from torchrl_gpu.policies import AgentSpace, InferencePolicy, PolicyWrapper
 from torchrl_gpu.serving import page
 from torchrl_gpu.serving.page import STREAM, PolicyPage
 from torchrl_gpu.serving.server import policy_server
@@ -77,6 +78,64 @@ def test_numbers_alone_where_there_is_no_picture() -> None:
         assert view.frame is None
         assert view.seen is None
         assert view.facts()["action/0"] == 7
+
+
+def packing(rows: int = 1) -> tuple[InferencePolicy, dict[str, np.ndarray]]:
+    agent, _ = checkpoints.EVERY["DQN packs"]()
+    seen = checkpoints.observations(agent, rows)
+    found = InferencePolicy(PolicyWrapper(agent, flat=True), agent.space, agent.name)
+    return found, {name: seen[name].numpy() for name in found.in_keys}
+
+
+def test_of_a_packing_the_pile_is_the_picture_and_the_placement_is_on_it() -> None:
+    """It was `item_size`, 4×1 pixels."""
+    packer, seen = packing()
+    seen["box_heightmap"][0, 3:, 3:] = 4.0  # of 5
+    action = int(seen["action_mask"][0].argmax())
+    pictures = []
+    for chosen in (action, int(seen["action_mask"][0].argmin())):
+        server = Notes()
+        PolicyPage(server, packer).show(seen, np.array([chosen]), 1.5, 0.0)
+        ((stream, view),) = server.shown
+        assert (stream, view.frame.shape, view.seen) == (STREAM, (320, 480, 3), None)
+        pictures.append(view.frame.astype(int))
+    orange = [((picture[..., 0] > 200) & (picture[..., 2] < 120)).sum() for picture in pictures]
+    assert orange[0] > 500 > orange[1], "where the item goes; an illegal placement is not drawn"
+    dark = pictures[1].max(2) < 140
+    assert dark[: dark.shape[0] // 2, : dark.shape[1] * 2 // 3].sum() > 2000, "the high corner: x to the right, y up"
+    assert dark[dark.shape[0] // 2 :, : dark.shape[1] // 4].sum() < 500
+
+
+def test_numbers_are_bars() -> None:
+    server = Notes()
+    space = AgentSpace("DishwashingEnv", (), {"observation": ((6,), "float32")}, low=(0.0, 0.0), high=(1.0, 1.0))
+    shown = PolicyPage(server, InferencePolicy(Idles("observation"), space, "Idles"))
+    shown.show({"observation": np.array([[0, 0.5, 1, -1, 0, 0]], np.float32)}, np.array([[0.25, 1.0]]), 1.5, 0.0)
+    ((_, view),) = server.shown
+    orange = (abs(view.frame.astype(int) - (240, 138, 36)).max(2) < 40).sum(1)
+    assert orange[3 * 14 : 6 + 4 * 14].max() > 1.5 * orange[14 : 2 * 14].max() > 10
+    assert view.facts() == {
+        "policy": "Idles",
+        "inference_ms": 1.5,
+        "message_age_ms": 0.0,
+        "action/speed": 0.25,
+        "action/care": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "height"),
+    [
+        ((16, 24, 3), "uint8", 16),
+        ((16, 24), "float32", 16),
+        ((1, 16, 24), "float32", 16),
+        ((2, 1, 16, 24), "uint8", 16),
+    ],
+)
+def test_pictures_of_every_form(shape: tuple[int, ...], dtype: str, height: int) -> None:
+    server = Notes()
+    PolicyPage(server, policy(x=(shape, dtype))).show({"x": np.ones((1, *shape), dtype)}, np.zeros((1, 2)), 1.0, 0.0)
+    assert server.shown[0][1].frame.shape[:2] == (height, 24)
 
 
 def test_bytes_before_numbers() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from torchrl_gpu.streaming.broadcast.frames import with_facts
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 
 if TYPE_CHECKING:
@@ -201,8 +202,8 @@ class EnvStreams:
         index = self._index(base, metrics)
         meta = {"env": index} | _row(metrics, index) | extra
         _store(self._shown, name, (index, meta))
-        meta = meta | self._told_of_policy(index, decisions)
-        self.sink.publish(self._picture(index, overlay, decisions), name, meta)
+        told = self._told_of_policy(index, decisions)
+        self.sink.publish(self._picture(index, overlay, decisions), name, with_facts(meta, told))
 
     def _index(self, base: str, metrics: dict[str, np.ndarray]) -> int:
         """The environment that a stream shows, and its overlays with it."""

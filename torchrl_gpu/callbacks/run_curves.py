@@ -46,8 +46,9 @@ class CurveLogger(Logger):
         """Leaves them out."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Passes on the scalars."""
-        scalars = {self._curve(name): value for name, value in metrics.items() if isinstance(value, int | float)}
+        """Passes on the scalars, true as 1."""
+        numbers = {name: _number(value) for name, value in metrics.items()}
+        scalars = {self._curve(name): value for name, value in numbers.items() if value is not None}
         scalars.pop("", None)
         if scalars:
             self._server.log(self._trainer.global_step, **scalars)
@@ -67,6 +68,12 @@ class CurveLogger(Logger):
         if not self._has_warned:
             self._has_warned = True
             rank_zero_warn(f"FrameStream: the page shows {MOST_CURVES} curves; {name!r} is not among them")
+
+
+def _number(value: Any) -> float | None:
+    """A number of Python, NumPy or torch, or a truth, as a number of Python; None for all else."""
+    plain = value.item() if getattr(value, "shape", None) == () else value
+    return int(plain) if isinstance(plain, bool) else plain if isinstance(plain, int | float) else None
 
 
 def follow(trainer: Trainer, server: Any) -> CurveLogger | None:

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
+from torchrl_gpu.envs.packing.drawing.stage import BACKGROUND
+from torchrl_gpu.envs.packing.drawing.top_view import ITEM, Pile, Placing, draw_action
 from torchrl_gpu.policies.inference import InferencePolicy
+from torchrl_gpu.policies.sidecar import elements_of
+from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.serving.messages import Observations
 from torchrl_gpu.streaming import PolicyView, StreamServer, observation_picture
 
 STREAM = "policy"
 _PERIOD_S = 0.1  # between views: looks at a few of many requests
+_LEAST_SIDE = 8  # pixels of a picture: what is smaller is a list of numbers
+_WIDTH, _HEIGHT = 480, 320  # of what is drawn
+_LINE, _LABEL, _MARGIN = 14, 96, 6  # pixels of a number
+
+
+class _Draws(Protocol):
+    """Draws a row of observations and its action."""
+
+    has_seen: bool  # whether there is another picture of what the policy was given
+
+    def __call__(self, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray:
+        """The frame of a `PolicyView`; where `has_seen`, what it has as `seen`, whose last picture is the frame."""
 
 
 class PolicyPage:
     """Shows one of the newest requests on the page of a server: what the policy saw of it and did.
 
-    The picture is that of an observation which is an image or a clip, and of a clip its newest frame; where there is
-    none, the numbers stand alone.
+    The picture is that of an observation which is an image or a clip, and of a clip its newest frame; of a packing
+    it is the bin from above with the placement that was chosen, and where there is none, a bar for each number.
 
     Args:
         server: Has the page.
@@ -26,10 +46,9 @@ class PolicyPage:
     """
 
     def __init__(self, server: StreamServer, policy: InferencePolicy) -> None:
-        self._server, self._policy = server, policy.name
-        shapes = {name: policy.space.observations[name] for name in policy.in_keys}
-        images = {name: dtype for name, (shape, dtype) in shapes.items() if _is_image(tuple(shape), dtype)}
-        self._image = min(images, key=lambda name: images[name] != "uint8", default=None)
+        self._server, self._policy, self._draw = server, policy.name, _drawing(policy)
+        self._is_choice = policy.space.num_actions is not None
+        self._names = elements_of(policy, "action")
         self._next_at = 0.0
 
     def show(self, observations: Observations, action: np.ndarray, inference_ms: float, age_s: float) -> None:
@@ -45,14 +64,138 @@ class PolicyPage:
         if now < self._next_at:
             return
         self._next_at = now + _PERIOD_S
-        view = PolicyView(action=action[-1], inference_ms=inference_ms, message_age_s=age_s, policy=self._policy)
-        if self._image is None:
+        view = PolicyView(
+            action=self._told(action[-1]), inference_ms=inference_ms, message_age_s=age_s, policy=self._policy
+        )
+        draw = self._draw
+        if self._server.wanted(STREAM) or (draw.has_seen and self._server.wanted(f"{STREAM}:seen")):
+            picture = draw({name: value[-1] for name, value in observations.items()}, action[-1])
+            frame = picture if picture.ndim == 3 else picture[-1]
+            self._server.show_policy(view._replace(frame=frame, seen=picture if draw.has_seen else None), STREAM)
+        elif not draw.has_seen:
             self._server.show_policy(view)
-        elif self._server.wanted(STREAM) or self._server.wanted(f"{STREAM}:seen"):
-            seen = observation_picture(observations[self._image][-1])
-            self._server.show_policy(view._replace(frame=seen if seen.ndim == 3 else seen[-1], seen=seen), STREAM)
+
+    def _told(self, action: np.ndarray) -> Any:
+        if self._is_choice:
+            return action
+        values = np.ravel(action).astype(np.float64)
+        named = self._names is not None and len(self._names) == len(values)
+        return dict(zip(self._names or (), values.tolist(), strict=True)) if named else values
 
 
-def _is_image(shape: tuple[int, ...], dtype: str) -> bool:
-    """Whether an observation is C×H×W or a clip of them."""
-    return len(shape) in (3, 4) and shape[-3] in (1, 3) and min(shape) > 0 and dtype in ("uint8", "float32", "float16")
+def _drawing(policy: InferencePolicy) -> _Draws:
+    """How a policy's requests are drawn."""
+    space = policy.space
+    if {"bin", "action_shape"} <= set(space.extras) and "box_heightmap" in policy.in_keys:
+        return _Packing(space)
+    forms = {name: space.observations[name] for name in policy.in_keys}
+    images = [name for name, (shape, dtype) in forms.items() if _channels_axis(tuple(shape), dtype) is not None]
+    maps = [name for name, (shape, dtype) in forms.items() if len(shape) == 2 and _is_plane(shape, dtype)]
+    found = sorted(images, key=lambda name: forms[name][1] != "uint8") or maps
+    if not found:
+        return _Numbers(policy)
+    shape, dtype = forms[found[0]]
+    return _Image(found[0], _channels_axis(tuple(shape), dtype))
+
+
+def _channels_axis(shape: tuple[int, ...], dtype: str) -> int | None:
+    """Axis of the channels of a C×H×W or H×W×C picture, or of a clip of the first; None for what is no picture."""
+    if len(shape) in (3, 4) and shape[-3] in (1, 3) and shape[0] > 0 and _is_plane(shape[-2:], dtype):
+        return -3
+    if len(shape) == 3 and shape[2] == 3 and dtype == "uint8" and _is_plane(shape[:2], dtype):
+        return -1
+    return None
+
+
+def _is_plane(shape: tuple[int, ...], dtype: str) -> bool:
+    return min(shape) >= _LEAST_SIDE and dtype in ("uint8", "float32", "float16")
+
+
+class _Image:
+    """Draws an image or a clip.
+
+    Args:
+        name: Of the observation.
+        axis: Of its channels; None where it has none.
+    """
+
+    has_seen = True
+
+    def __init__(self, name: str, axis: int | None) -> None:
+        self._name, self._axis = name, axis
+
+    def __call__(self, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray:
+        seen = row[self._name]
+        return observation_picture(seen[None] if self._axis is None else np.moveaxis(seen, self._axis, -3))
+
+
+class _Numbers:
+    """Draws a bar from zero for each number of an observation, the largest as long as its column allows.
+
+    Args:
+        policy: Says the names of the numbers.
+    """
+
+    has_seen = False
+
+    def __init__(self, policy: InferencePolicy) -> None:
+        self._names = {name: elements_of(policy, name) for name in policy.in_keys}
+
+    def __call__(self, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray:
+        numbers = [(label, value) for name in row for label, value in self._labelled(name, np.ravel(row[name]))]
+        image = Image.new("RGB", (_WIDTH, _HEIGHT), BACKGROUND)
+        pen, font = ImageDraw.Draw(image), ImageFont.load_default(11)
+        rows = _HEIGHT // _LINE - 1
+        columns = max(1, -(-min(len(numbers), 3 * rows) // rows))
+        width = _WIDTH // columns
+        most = max((abs(value) for _, value in numbers), default=0) or 1
+        for i, (label, value) in enumerate(numbers[: columns * rows]):
+            left, top = (i // rows) * width + _MARGIN, (i % rows) * _LINE + _MARGIN
+            room = width - _LABEL - _MARGIN
+            middle = left + _LABEL + room // 2
+            end = middle + round(0.3 * room * value / most)
+            pen.text((left, top), label[:16], fill="#5a6068", font=font)
+            pen.rectangle((min(middle, end), top + 3, max(middle, end), top + 9), fill=ITEM)
+            pen.text((middle + 2 if value < 0 else end + 4, top), f"{value:.3g}", fill="#1c1e20", font=font)
+        return np.asarray(image)
+
+    def _labelled(self, name: str, values: np.ndarray) -> Iterator[tuple[str, float]]:
+        names = self._names.get(name)
+        for i, value in enumerate(values.tolist()):
+            yield (names[i] if names is not None and len(names) == len(values) else f"{name} {i}"), float(value)
+
+
+class _Packing:
+    """Draws a bin from above, and where the item goes.
+
+    Args:
+        space: Of a policy that packs.
+    """
+
+    has_seen = False
+
+    def __init__(self, space: AgentSpace) -> None:
+        about = space.extras["bin"]
+        self._size = float(about["size"][0]), float(about["size"][1]), float(about["size"][2])
+        self._cells, self._step = tuple(about["cells"]), int(about["step"])
+        self._shape = tuple(space.extras["action_shape"])
+
+    def __call__(self, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray:
+        pile = Pile(row["box_heightmap"], self._size, self._step)
+        return draw_action(pile, self._placing(row, int(action)), _WIDTH, _HEIGHT, "this placement")
+
+    def _placing(self, row: Mapping[str, np.ndarray], action: int) -> Placing | None:
+        """The chosen placement; None where it is illegal, as all are where nothing fits, or the item is not told."""
+        if "item_size" not in row or ("action_mask" in row and not row["action_mask"].flat[action]):
+            return None
+        slot, orientation, *place = (int(each) for each in np.unravel_index(action, self._shape))
+        size = row["item_size"][slot, orientation]
+        extent, corner = [], []
+        for axis in (0, 1):
+            cell = self._size[axis] / self._cells[axis]
+            extent.append(min(max(1, math.ceil(float(size[axis]) / cell - 1e-4)), self._cells[axis]))
+            corner.append(max(0, min(place[axis] * self._step, self._cells[axis] - extent[axis])))
+        (x, y), (p, q) = corner, extent
+        base = float(row["box_heightmap"][x : x + p, y : y + q].max())  # of boxes; solids may sink in
+        z = float(row["z_map"][slot, orientation, place[0], place[1]]) if "z_map" in row else base
+        return Placing(None, orientation, (x, y), (p, q), z, float(size[2]))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from torchrl_gpu.streaming.broadcast.frames import Scalar
+from torchrl_gpu.streaming.broadcast.frames import Scalar, with_facts
 from torchrl_gpu.streaming.broadcast.policy_view import SEEN, PolicyView
 from torchrl_gpu.streaming.broadcast.protocol import Command
 from torchrl_gpu.streaming.codecs.extras import load
@@ -197,7 +197,7 @@ class StreamServer:
             return
         for frame, name in ((view.frame, stream), (view.seen, f"{stream}:{SEEN}")):
             if frame is not None and self.wanted(name):
-                self.publish(frame, name, {**(meta or {}), **view.facts()}, bgr=bgr)
+                self.publish(frame, name, with_facts(meta, view.facts()), bgr=bgr)
 
     def wanted(self, stream: str = "main") -> bool:
         """Whether a frame of this stream is wanted now; ask before rendering. Takes about a microsecond.
@@ -219,7 +219,7 @@ class StreamServer:
         """Names a stream before its first frame, so that viewers can choose it.
 
         Raises:
-            ValueError: The name is not 1 to 64 characters, or there are 64 streams already.
+            ValueError: The name is not 1 to 64 characters, the title is no text, or there are 64 streams already.
         """
         if self._service is not None:
             self._service.hub.declare(stream, title)

@@ -356,3 +356,13 @@ def test_what_was_published_to_members_that_are_gone_is_still_counted() -> None:
         assert hub.describe_streams()[-1]["published"] == 100
 
     run(inner())
+
+
+@pytest.mark.parametrize("title", [7, b"Main", ["Main"], "x" * 1025])
+def test_a_title_is_text(title: Any) -> None:
+    """One that was not made a 500 of every later list of streams."""
+    hub = Hub()
+    for declare in (lambda: hub.declare("main", title), lambda: hub.declare_family("env", 3, title)):
+        with pytest.raises(ValueError, match="want a title of at most 1024 characters; got "):
+            declare()
+    assert hub.describe_streams() == []

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from torchrl_gpu.streaming import PolicyView, observation_picture
-from torchrl_gpu.streaming.broadcast.frames import clean_meta
+from torchrl_gpu.streaming.broadcast.frames import clean_meta, with_facts
 
 
 def test_facts_are_what_was_given_and_no_more() -> None:
@@ -74,3 +74,19 @@ def test_observations_as_pictures() -> None:
 def test_shapes_that_are_no_picture(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="observation_picture: want"):
         observation_picture(np.zeros(shape))
+
+
+def test_several_integers_are_choices_and_no_sizes() -> None:
+    assert PolicyView(action=torch.tensor([3, 0])).facts() == {"choices": True, "action/0": 3.0, "action/1": 0.0}
+    for action in (np.array([3.0, 0.0]), [7], torch.tensor([[2]]), {"turn": 2, "go": 1}):
+        assert "choices" not in PolicyView(action=action).facts()  # type: ignore[arg-type]
+
+
+def test_facts_of_a_policy_never_push_out_the_metadata_of_a_program() -> None:
+    facts = PolicyView(action=np.zeros(32)).facts()
+    meta = {f"m{i}": i for i in range(50)}
+    found = with_facts(meta, facts)
+    assert len(clean_meta(found)) == 64
+    assert found.items() >= meta.items()
+    with pytest.raises(ValueError, match="want at most 64 values of metadata; got 65"):
+        clean_meta(with_facts({f"m{i}": i for i in range(65)}, facts))

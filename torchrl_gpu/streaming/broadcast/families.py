@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from torchrl_gpu.streaming.broadcast.frames import check_title
+
 MAX_FAMILIES = 64
 MAX_MEMBERS = 10**9
 _NAME = re.compile(r"([A-Za-z][A-Za-z_]{0,31})(:[a-z][a-z_]{0,15})?")
@@ -59,7 +61,7 @@ class Families:
 
         Raises:
             ValueError: The name is not letters and underscores, with an overlay behind a colon or none, the number
-                is none, or there are too many families.
+                is none, the title is no text, or there are too many families.
         """
         where = "StreamServer.declare_family"
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -67,6 +69,7 @@ class Families:
                 f"{where}: want a name of at most 32 letters and underscores, or NAME:OVERLAY of which the second has"
                 f" at most 16; got {name!r}"
             )
+        check_title(where, title)
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_MEMBERS:
             raise ValueError(f"{where}: want a count of 1 to {MAX_MEMBERS:,}; got {count!r}")
         if len(self.by_name) >= MAX_FAMILIES and name not in self.by_name:

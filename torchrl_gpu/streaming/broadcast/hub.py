@@ -24,6 +24,7 @@ from torchrl_gpu.streaming.broadcast.frames import (
     EncodedPicture,
     Scalar,
     check_state,
+    check_title,
     clean_meta,
     copy_pixels,
     depth_meta,
@@ -85,8 +86,10 @@ class Hub:
         """The stream of a name, which is there from now on whether somebody watches it or not.
 
         Raises:
-            ValueError: The name is not 1 to 64 characters, or that of a family, or there are 64 streams already.
+            ValueError: The name is not 1 to 64 characters, or that of a family, the title is no text, or there are 64
+                streams already.
         """
+        check_title("StreamServer", title)
         with self._lock:
             if name not in self.streams:
                 check_name(name, sum(not stream.is_on_demand for stream in self.streams.values()))
@@ -224,6 +227,12 @@ class Hub:
             raise UnknownStream("watch: the server stops")
         stream = self.streams.get(name) or self._open(name)
         return Subscription(stream, codec, min(fps or self.fps, self.fps))
+
+    def stream_for(self, name: str | None) -> str:
+        """A stream that is asked for, or "main" where none is named; where there is none of that name, the first."""
+        if name is not None or "main" in self.streams:
+            return "main" if name is None else name
+        return next(iter(list(self.streams)), "main")
 
     def offers(self, name: str) -> bool:
         """Whether there is a stream of this name, or a family of which it would be a member."""

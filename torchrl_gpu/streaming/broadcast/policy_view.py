@@ -47,24 +47,36 @@ class PolicyView(NamedTuple):
     def facts(self) -> dict[str, Scalar]:
         """All but the frames as metadata of a picture: finite numbers, and text that is short and printable.
 
-        `policy`, `stale`, `inference_ms`, `message_age_ms`, `confidence`, and `action/NAME` for each value.
+        `policy`, `stale`, `inference_ms`, `message_age_ms`, `confidence`, and `action/NAME` for each value; `choices`
+        where these are several integers, each the number of what was chosen and no size.
         """
         age_ms = None if self.message_age_s is None else 1e3 * self.message_age_s
         numbers = {"inference_ms": self.inference_ms, "message_age_ms": age_ms, "confidence": self.confidence}
         facts: dict[str, Scalar] = {} if self.policy is None else {"policy": _line(self.policy, _MAX_POLICY)}
         facts |= {} if self.stale is None else {"stale": bool(self.stale)}
         facts |= {name: _number(value) for name, value in numbers.items() if value is not None}
+        facts |= {"choices": True} if self._are_choices() else {}
         return facts | {f"action/{_line(name, _MAX_NAME)}": _number(value) for name, value in self._actions()}
 
+    def _are_choices(self) -> bool:
+        """Whether the action is a choice for each of several robots."""
+        values = self._array()
+        return values is not None and values.size > 1 and values.dtype.kind in "iu"
+
     def _actions(self) -> list[tuple[str, Any]]:
-        if self.action is None:
-            return []
         if isinstance(self.action, Mapping):
             return list(self.action.items())[:MAX_ACTIONS]
+        values = self._array()
+        return [] if values is None else [(str(i), value) for i, value in enumerate(np.ravel(values)[:MAX_ACTIONS])]
+
+    def _array(self) -> np.ndarray | None:
+        """The action; None where there is none, or it is given by name."""
         action: Any = self.action
+        if action is None or isinstance(action, Mapping):
+            return None
         if hasattr(action, "is_floating_point"):  # a tensor; NumPy knows not every dtype of theirs
             action = to_array(action.double() if action.is_floating_point() else action)
-        return [(str(i), value) for i, value in enumerate(np.ravel(np.asarray(action))[:MAX_ACTIONS])]
+        return np.asarray(action)
 
 
 def observation_picture(observation: np.ndarray | torch.Tensor) -> np.ndarray:

@@ -26,14 +26,14 @@ class Placing:
     """Where an item goes.
 
     Attributes:
-        item: Its number in the catalogue.
+        item: Its number in the catalogue; None where it is not known.
         orientation: Which way it is turned.
         corner: Its first cell along x and y.
         extent: Cells along x and y.
         z, height: Of its base above the floor and of itself, metres.
     """
 
-    item: int
+    item: int | None
     orientation: int
     corner: tuple[int, int]
     extent: tuple[int, int]
@@ -49,7 +49,7 @@ class Pile:
         heightmap: (X, Y), metres.
         bin_size: Metres.
         step: Cells between neighbours on the placement grid.
-        utilization: Share of the volume that is packed.
+        utilization: Share of the volume that is packed; None where it is not known.
         unit: In which lengths are written.
         per_unit: Metres in one of it, along x, y and z.
     """
@@ -57,7 +57,7 @@ class Pile:
     heightmap: np.ndarray
     bin_size: tuple[float, float, float]
     step: int
-    utilization: float
+    utilization: float | None = None
     unit: str = "m"
     per_unit: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
@@ -99,9 +99,11 @@ def draw_mask(pile: Pile, ways: np.ndarray, most: int, width: int, height: int) 
     return sheet.finish()
 
 
-def draw_action(pile: Pile, placing: Placing | None, width: int, height: int) -> np.ndarray:
+def draw_action(
+    pile: Pile, placing: Placing | None, width: int, height: int, title: str = "next placement"
+) -> np.ndarray:
     """Where a policy would place an item next, (H, W, 3) uint8; None is for nowhere."""
-    sheet = _Sheet(pile, pile.cells, width, height, "next placement")
+    sheet = _Sheet(pile, pile.cells, width, height, title)
     if placing is None:
         sheet.legend.text(NO_PLACE)
     else:
@@ -192,7 +194,7 @@ class _Sheet:
         """What is placed, and where, behind a swatch like `outline`."""
         legend, (x, y) = self.legend, placing.corner
         fill, edge = (ITEM, ITEM_EDGE) if filled else ("#ffffff", "#000000")
-        legend.swatch(fill, f"item {placing.item}", edge)
+        legend.swatch(fill, "the item" if placing.item is None else f"item {placing.item}", edge)
         size = *(cells * side / of for cells, side, of in self._sides(placing)), placing.height
         shown = (f"{s / per:.4g}" for s, per in zip(size, self.pile.per_unit, strict=True))
         legend.text(f"{' x '.join(shown)} {self.pile.unit}", fill=FAINT)
@@ -206,7 +208,8 @@ class _Sheet:
         legend.text(f"height of the pile, {self.pile.unit}", scale=0.9)
         highest = f"{self.pile.bin_size[2] / self.pile.per_unit[2]:.4g}"
         legend.bar(LOW + (HIGH - LOW) * np.linspace(0, 1, 32)[:, None], "0", highest)
-        legend.text(f"{self.pile.utilization:.1%} packed")
+        if self.pile.utilization is not None:
+            legend.text(f"{self.pile.utilization:.1%} packed")
         return np.asarray(self.image)
 
     def _sides(self, placing: Placing) -> list[tuple[int, float, int]]:
