@@ -7,6 +7,7 @@ that shows such a spot. `ros2 topic echo /policy/action` on another machine of t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import time
 
@@ -79,4 +80,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # by which it is ended
+        main()

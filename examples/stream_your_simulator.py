@@ -6,6 +6,7 @@ MuJoCo renders where it is installed with an OpenGL that needs no screen; elsewh
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import os
 import time
@@ -88,4 +89,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):  # by which it is ended
+        main()

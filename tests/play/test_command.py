@@ -13,6 +13,8 @@ import urllib.request
 from collections.abc import Iterator
 from email.message import Message
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -193,3 +195,29 @@ def test_help_says_what_viewers_can_do(capsys: pytest.CaptureFixture[str]) -> No
     said = " ".join(capsys.readouterr().out.split())
     assert "pause, resume, step, reset, slower, faster" in said
     assert "TORCHRL_GPU_TOKEN" in said
+
+
+def test_no_address_is_told_before_the_name_of_a_policy_is_known(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came at once, and the error seventeen seconds later."""
+
+    def load(*_: object) -> None:
+        raise ValueError("play: want --policy to be one of random; got 'foo'")
+
+    monkeypatch.setattr(command, "_load", load)
+    assert cli.main(["play", *small("packing_dqn.yaml"), "--port", "0", "--policy", "foo"], "torchrl-gpu") == 2
+    said = capfd.readouterr()
+    assert "play: loading the policy 'foo'\n" in said.out
+    assert "http" not in said.out
+    assert "got 'foo'" in said.err
+
+
+@pytest.mark.parametrize("is_stopgap", [True, False])
+def test_that_nothing_is_trained_is_told(
+    is_stopgap: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played: Any = SimpleNamespace(name="random", is_stopgap=is_stopgap)
+    monkeypatch.setattr(command, "_load", lambda *_: (played, SimpleNamespace(run=lambda _: None)))
+    assert cli.main(["play", *small("packing_dqn.yaml"), "--port", "0"], "torchrl-gpu") is None
+    assert ("actions are drawn at random; --ckpt_path takes a checkpoint" in capfd.readouterr().out) is is_stopgap

@@ -94,7 +94,7 @@ def test_names_of_nobody(policy: str, message: str) -> None:
 
 def test_worlds_begin_with_the_hardest_and_with_a_random_navigator() -> None:
     made = load_policy(["--config", "navigation_dqn.yaml", "--data.worlds_per_level=2"], None, None, num_envs=2)
-    assert (made.name, made.version) == ("random", None)
+    assert (made.name, made.version, made.is_stopgap) == ("random", None, True)
     player = Player(made.env, made.policy)
     player.step()
     assert made.env.state.level.tolist() == [4, 3]  # type: ignore[attr-defined]

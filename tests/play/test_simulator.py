@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.play import simulator
+from torchrl_gpu.play.ending import Flag, until_told_to_end
 from torchrl_gpu.policies import load_policy
 from torchrl_gpu.streaming import PolicyView
 
@@ -151,3 +153,21 @@ def test_the_stream_is_there_when_the_address_is_told(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "argv", ["example.py", "--device", "cpu", "--steps", "1", "--port", "0"])
     simulator.main(lambda device: Point(), "A point.", fps=1000.0)
     assert done.index("camera") < next(at for at, said in enumerate(done) if said.startswith("Watch at"))
+
+
+def test_it_ends_where_it_is_told_to() -> None:
+    """Ctrl-C was a traceback out of the middle of a step."""
+    stop = Flag()
+
+    class Told(Point):
+        def step(self, action: Tensor | None) -> None:
+            super().step(action)
+            if len(self.told) == 3:
+                signal.raise_signal(signal.SIGINT)
+
+    point = Told()
+    with until_told_to_end() as ending:
+        driven = simulator.drive(point, Server(set()), period_s=0.0, stop=ending.event)  # type: ignore[arg-type]
+    assert (driven.steps, len(point.told), stop.is_set()) == (3, 3, False)
+    stop.set()
+    assert simulator.drive(point, Server(set()), period_s=0.0, stop=stop).steps == 0  # type: ignore[arg-type]

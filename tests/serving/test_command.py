@@ -21,8 +21,11 @@ from torchrl_gpu.serving import command
 def test_from_a_checkpoint_to_an_answer_and_an_end(tmp_path: Path, child_environment: dict[str, str]) -> None:
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
     words = [sys.executable, "-m", "torchrl_gpu.cli", "serve-policy", str(path), "--port", "0", "--device", "cpu"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=child_environment) as served:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=child_environment
+    ) as served:
         assert served.stdout is not None
+        assert served.stderr is not None
         line = served.stdout.readline()
         found = re.fullmatch(r"serve-policy: SAC on cpu at http://127.0.0.1:(\d+)/\n", line)
         assert found, line
@@ -32,6 +35,7 @@ def test_from_a_checkpoint_to_an_answer_and_an_end(tmp_path: Path, child_environ
         connection.close()
         served.send_signal(signal.SIGTERM)
         assert served.wait(120) == 0
+        assert served.stderr.read() == "", "Triton's bindings told of everything that had been frozen"
 
 
 @pytest.mark.parametrize("words", [[], ["--page"]])

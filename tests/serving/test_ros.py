@@ -7,13 +7,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tests.policies import checkpoints
 from tests.streaming.ros2.robots import MESSAGES, until
 from torchrl_gpu.cli import main
-from torchrl_gpu.serving.ros import _parser
+from torchrl_gpu.serving.ros import _parser, _say, _swap
 from torchrl_gpu.streaming.ros2.cyclone import CycloneDds
 from torchrl_gpu.streaming.ros2.messages import FLOATS, JOINTS
 
@@ -46,11 +48,15 @@ def test_from_a_config_to_actions_a_swap_and_an_end(tmp_path: Path, child_enviro
         assert [actions[0][name] for name in ("speed", "care", "safe")] == [0.0, 1.0, 1.0]
         sent = MESSAGES.floats([0.1] * 6)
         until(lambda: robot.publish("/sink", FLOATS, sent) or actions[-1]["safe"] == 0)
-        run.send_signal(signal.SIGHUP)
+        for _ in range(20):  # one after the other: some are taken together
+            run.send_signal(signal.SIGHUP)
         assert run.stdout.readline() == f"ros: SAC of {path} decides now\n"
         path.write_text("no checkpoint")
         run.send_signal(signal.SIGHUP)
-        assert run.stdout.readline().startswith("ros: the policy before goes on; policy ")
+        said = f"ros: SAC of {path} decides now\n"
+        while said == f"ros: SAC of {path} decides now\n":  # of those above
+            said = run.stdout.readline()
+        assert said.startswith("ros: the policy before goes on; policy ")
         at = len(actions)
         until(lambda: robot.publish("/sink", FLOATS, sent) or any(each["safe"] == 0 for each in actions[at:]))
         run.send_signal(signal.SIGTERM)
@@ -58,6 +64,53 @@ def test_from_a_config_to_actions_a_swap_and_an_end(tmp_path: Path, child_enviro
         assert run.wait(120) == 0
         until(lambda: actions[-1]["safe"] == 1)
         robot.close()
+
+
+class Bridge:
+    """Swaps, or fails."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error, self.policies = error, []  # type: ignore[var-annotated]
+
+    def swap(self, policy: Any) -> None:
+        if self.error is not None:
+            raise self.error
+        self.policies.append(policy.name)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("another width"),
+        torch.OutOfMemoryError("of\nthe device"),
+        RuntimeError("mat1 and mat2"),
+        KeyError("action"),
+        MemoryError(),
+    ],
+)
+def test_whatever_fails_at_a_swap_leaves_the_policy_that_decides(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = checkpoints.saved(tmp_path, "SAC washes")
+    bridge: Any = Bridge(error)
+    said = _swap(bridge, str(path), "cpu")
+    assert said.startswith("ros: the policy before goes on; ")
+    assert "\n" not in said
+    bridge.error = None
+    assert _swap(bridge, str(path), "cpu") == f"ros: SAC of {path} decides now"
+    assert bridge.policies == ["SAC"]
+    monkeypatch.setattr("torchrl_gpu.policies.load_policy", lambda *_, **__: (_ for _ in ()).throw(error))
+    assert _swap(bridge, str(path), "cpu").startswith("ros: the policy before goes on; ")
+
+
+def test_a_terminal_that_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is what sends the first SIGHUP of all."""
+
+    def gone(*_: Any, **__: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("builtins.print", gone)
+    _say("ros: a line")
 
 
 @pytest.mark.parametrize(

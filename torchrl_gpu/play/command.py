@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of, title
 from torchrl_gpu.cli.options import check_arguments, check_checkpoint_path, resolve_configs
 from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.play.ending import until_told_to_end
 from torchrl_gpu.play.session import COMMANDS, ViewerSession
 from torchrl_gpu.streaming import StreamServer
 
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 TOKEN_VARIABLES = {"token": "TORCHRL_GPU_TOKEN", "view_token": "TORCHRL_GPU_VIEW_TOKEN"}
 LOADING = "loading"
 FIRST = "packing.yaml"  # what is played where no config is named
-AGAIN_S = 0.1  # after which what passes over that it is broken off, as the compiler of an import does, is so again
 
 
 def run(word: str, argv: list[str], port_tries: int) -> None:
@@ -51,11 +47,16 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
         for name in names:
             server.declare(name, f"{title(name)} ({LOADING})")
         server.state(policy=LOADING)
-        print(f"{word}: {LOADING} the policy, watch at {server.url}", flush=True)
+        # A name may be none of this config's, which is known once it is loaded: the address is told after that.
+        where = f", watch at {server.url}" if args.policy is None else f" {args.policy!r}"
+        print(f"{word}: {LOADING} the policy{where}", flush=True)
         with ending.at_once():
             played, session = _load(args, rest, names, server)
         if ending.event.is_set():  # what was running may have passed over that it was told to end
             return
+        if played.is_stopgap:
+            said = "no trained policy comes with the package for this config, so that actions are drawn at random"
+            print(f"{word}: {said}; --ckpt_path takes a checkpoint of a run", flush=True)
         print(f"{word}: {played.name} at {server.url}", flush=True)
         session.run(ending.event)
 
@@ -76,7 +77,7 @@ def _load(
     decide = Decisions(lambda: played.policy, played.env.device, valued, lambda: player.generators)
     streams = EnvStreams(server, view, names, args.width, args.height, decide, played.name)
     streams.warm_up()
-    server.state(policy=played.name)
+    server.state(policy=f"{played.name}, nothing is trained" if played.is_stopgap else played.name)
     version = {} if played.version is None else {"policy_version": played.version}
     return played, ViewerSession(player, server, streams, args.speed, version)
 
@@ -129,54 +130,3 @@ def _serving(args: argparse.Namespace) -> dict[str, Any]:
 
 def _streams(num_envs: int) -> list[str]:
     return ["env0"] if num_envs == 1 else ["env0", "worst", "best", "grid"]
-
-
-class _Ended(BaseException):
-    """Raised where an interrupt or SIGTERM comes while nothing looks at the event."""
-
-
-class Ending:
-    """What an interrupt or SIGTERM does, so that the program ends as if it had come to its end.
-
-    Attributes:
-        event: Set by either.
-    """
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-        self._at_once = False
-
-    @contextmanager
-    def at_once(self) -> Iterator[None]:
-        """Within, they break off whatever runs."""
-        self._at_once = True
-        try:
-            if self.event.is_set():  # it came just before
-                raise _Ended
-            yield
-        finally:
-            self._at_once = False
-            signal.setitimer(signal.ITIMER_REAL, 0)
-
-    def __call__(self, *_: object) -> None:
-        """The handler of the signals."""
-        self.event.set()
-        if self._at_once:
-            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
-            raise _Ended
-
-
-@contextmanager
-def until_told_to_end() -> Iterator[Ending]:
-    """What an interrupt or SIGTERM does within; on any thread but the main one nothing."""
-    ending = Ending()
-    if threading.current_thread() is not threading.main_thread():  # signals go to the main thread only
-        yield ending
-        return
-    before = {each: signal.signal(each, ending) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
-    try:
-        with suppress(_Ended):
-            yield ending
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

@@ -36,6 +36,7 @@ class LoadedPolicy:
         version: Updates of its weights; None for a baseline.
         suite: The episodes that `env` is of.
         config: Of the run, as plain data.
+        is_stopgap: Whether it draws actions because nothing better was asked for or comes with the package.
     """
 
     env: BatchedEnv
@@ -44,6 +45,7 @@ class LoadedPolicy:
     version: int | None = None
     suite: Suite[Any, Any] | None = None
     config: dict[str, Any] | None = None
+    is_stopgap: bool = False
 
 
 def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[PackageCLI, dict[str, Any] | None]:
@@ -104,4 +106,5 @@ def load_policy(args: list[str], ckpt_path: str | None, wanted: str | None, num_
     if name not in policies:
         raise ValueError(f"play: want --policy to be one of {', '.join(policies)}; got {name!r}")
     version = saved.get("global_step") if saved is not None and name == module.learner_name else None
-    return LoadedPolicy(suite.play_in(num_envs), policies[name], name, version, suite, module.run_config)
+    is_stopgap = name == "random" and wanted is None
+    return LoadedPolicy(suite.play_in(num_envs), policies[name], name, version, suite, module.run_config, is_stopgap)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from torchrl_gpu.callbacks.env_streams import EnvStreams
     from torchrl_gpu.evaluation.player import Player
+    from torchrl_gpu.play.ending import Flag
 
 COMMANDS = ("pause", "resume", "step", "reset", "slower", "faster")
 SLOWEST, FASTEST = 0.1, 1000.0  # steps a second
@@ -49,7 +50,7 @@ class ViewerSession:
         server.state(curve_axis="episode")
         self._publish_state()
 
-    def run(self, stop: threading.Event) -> None:
+    def run(self, stop: threading.Event | Flag) -> None:
         """Plays until `stop` is set."""
         while not stop.is_set():
             self.turn()

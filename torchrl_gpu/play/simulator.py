@@ -13,6 +13,7 @@ from torch import Tensor
 
 from torchrl_gpu import arguments
 from torchrl_gpu.cli.options import CLASSES_HELP, import_classes
+from torchrl_gpu.play.ending import Flag, until_told_to_end
 from torchrl_gpu.policies import InferencePolicy, load_policy
 from torchrl_gpu.streaming import GpuFramePipeline, PolicyView, StreamServer
 
@@ -60,6 +61,7 @@ def drive(
     *,
     steps: int | None = None,
     period_s: float = 1 / 30,
+    stop: Flag | None = None,
 ) -> Driven:
     """Lets a policy drive a scene in real time, and publishes its camera whenever somebody wants a picture.
 
@@ -69,6 +71,7 @@ def drive(
         policy: Decides in every period by one vector; None leaves the scene to itself.
         steps: After which it returns; None goes on.
         period_s: From one step to the next; a step that takes longer delays those behind it.
+        stop: Once set, it returns after the step that runs.
     """
     steps = None if steps is None else arguments.whole("drive", "steps", steps, 0)
     period_s = arguments.number("drive", "period_s", period_s, 0)
@@ -78,6 +81,9 @@ def drive(
     step = -1
     due = time.perf_counter()
     for step in itertools.count() if steps is None else range(steps):
+        if stop is not None and stop.is_set():
+            step -= 1
+            break
         action = None
         if policy is not None:
             began = time.perf_counter()
@@ -99,7 +105,7 @@ def drive(
 
 
 def main(make: Callable[[str], Simulator], description: str | None, fps: float = 30.0) -> None:
-    """A command line around `drive`.
+    """A command line around `drive`, which an interrupt or SIGTERM ends as `--steps` does.
 
     Args:
         make: Makes the scene for a device, before anything else looks at that: simulators want to be first.
@@ -113,14 +119,21 @@ def main(make: Callable[[str], Simulator], description: str | None, fps: float =
     parser.add_argument("--port", type=int, default=8080, help="or the next that is free (default: %(default)s)")
     parser.add_argument("--steps", type=int, help="after which it ends; runs on without")
     args = parser.parse_args()
-    simulator = make(args.device)
-    pipeline = GpuFramePipeline(args.device, fps=fps)
-    classes = import_classes("--classes", args.classes)
-    policy = None if args.policy is None else load_policy(args.policy, args.device, classes=classes)
+    with until_told_to_end() as ending, ending.at_once():
+        simulator = make(args.device)
+        pipeline = GpuFramePipeline(args.device, fps=fps)
+        classes = import_classes("--classes", args.classes)
+        policy = None if args.policy is None else load_policy(args.policy, args.device, classes=classes)
+    if ending.event.is_set():
+        return
     print(f"Device: {pipeline.device}")
-    with pipeline, StreamServer(port=args.port, port_tries=20, fps=fps, pipeline=pipeline) as server:
+    with (
+        until_told_to_end() as ending,
+        pipeline,
+        StreamServer(port=args.port, port_tries=20, fps=fps, pipeline=pipeline) as server,
+    ):
         server.declare(STREAM)  # whoever reads the address may ask for it at once
         print(f"Watch at {server.url}", flush=True)
-        driven = drive(simulator, server, policy, steps=args.steps, period_s=1 / fps)
+        driven = drive(simulator, server, policy, steps=args.steps, period_s=1 / fps, stop=ending.event)
     decided = "nobody decided" if driven.inference_ms is None else f"a decision took {driven.inference_ms:.2f} ms"
     print(f"{driven.steps} steps, {driven.pictures} pictures; {decided}")

@@ -8,7 +8,8 @@ import gc
 from torchrl_gpu import arguments
 from torchrl_gpu.cli.options import CLASSES_HELP, check_checkpoint_path, import_classes
 from torchrl_gpu.cli.subcommands import OneLineParser
-from torchrl_gpu.play.command import TOKEN_VARIABLES, add_address, until_told_to_end
+from torchrl_gpu.play.command import TOKEN_VARIABLES, add_address
+from torchrl_gpu.play.ending import until_told_to_end
 
 WHERE = "torchrl-gpu serve-policy"
 
@@ -36,7 +37,10 @@ def main(argv: list[str]) -> None:
         gc.freeze()  # what is loaded stays: to look through it for garbage would take a tenth of a second now and then
         watch = "watch and ask " if args.page else ""
         print(f"serve-policy: {policy.name} on {policy.device} {watch}at {server.url}", flush=True)
-        ending.event.wait()
+        try:
+            ending.event.wait()
+        finally:
+            gc.unfreeze()  # what is frozen is not freed at the end, of which Triton's bindings complain in thirty lines
 
 
 def _parser() -> argparse.ArgumentParser:

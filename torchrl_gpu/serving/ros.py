@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from torchrl_gpu.cli.options import CLASSES_HELP, check_checkpoint_path, import_classes, resolve_configs
-from torchrl_gpu.play.command import TOKEN_VARIABLES, until_told_to_end
+from torchrl_gpu.play.command import TOKEN_VARIABLES
+from torchrl_gpu.play.ending import Flag, hangups, until_told_to_end
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming import RosBridge
 
 WHERE = "torchrl-gpu ros"
+_POLL_S = 0.1  # between looks at whether the policy is to be loaded again
 _MADE_HERE = {"policy", "transport", "server", "pipeline"}
 _OF_PROGRAMS = {"pipeline", "add_routes", "max_body_bytes"}
 
@@ -22,51 +23,57 @@ _OF_PROGRAMS = {"pipeline", "add_routes", "max_body_bytes"}
 def main(argv: list[str]) -> None:
     """Runs until an interrupt or SIGTERM; SIGHUP loads the policy's file again, and swaps."""
     args = _parser().parse_args(resolve_configs(argv)).as_dict()
-    path, device, server = args.pop("policy"), args.pop("device"), None
+    path, device = args.pop("policy"), args.pop("device")
     classes = import_classes(WHERE, args.pop("classes"))
     page, on_page = args.pop("server"), args.pop("page")
     args.pop("config")
     check_checkpoint_path(path or "")
+    with hangups() as again:
+        _run(path, {"device": device, "classes": classes}, page if on_page else None, args, again)
+
+
+def _run(
+    path: str | None, loading: dict[str, Any], page: dict[str, Any] | None, args: dict[str, Any], again: Flag
+) -> None:
+    server = None
     with until_told_to_end() as ending, ending.at_once():
         from torchrl_gpu.policies import load_policy
         from torchrl_gpu.streaming import RosBridge, StreamServer
 
-        policy = load_policy(path, device, classes=classes) if path else None
-        if on_page:
+        policy = load_policy(path, **loading) if path else None
+        if page is not None:
             page["token"] = page["token"] or os.environ.get(TOKEN_VARIABLES["token"])
             page["view_token"] = page["view_token"] or os.environ.get(TOKEN_VARIABLES["view_token"])
             server = StreamServer(**page)
         bridge = RosBridge(policy, server=server, **args)
     if ending.event.is_set():
         return
-    with until_told_to_end() as ending, server or nullcontext(), bridge, _swapping(bridge, path, device, classes):
+    with until_told_to_end() as ending, server or nullcontext(), bridge:
         runs = f"{policy.name} on {policy.device}, actions to {args['action_topic']}" if policy else "no policy"
-        print(f"ros: {runs}{f', watch at {server.url}' if server else ''}", flush=True)
-        ending.event.wait()
+        _say(f"ros: {runs}{f', watch at {server.url}' if server else ''}")
+        while not ending.event.wait(_POLL_S):
+            if again.take():
+                _say(_swap(bridge, path, **loading))
     found = bridge.metrics()
-    print(f"ros: {found['actions']} actions, {found['safe_actions']} safe ones; {found['last_error'] or 'no error'}")
+    _say(f"ros: {found['actions']} actions, {found['safe_actions']} safe ones; {found['last_error'] or 'no error'}")
 
 
-@contextmanager
-def _swapping(bridge: RosBridge, path: str | None, device: str, classes: list[type]) -> Iterator[None]:
-    """Within, SIGHUP lets the policy that the file holds by then take over."""
+def _swap(bridge: RosBridge, path: str | None, device: str, classes: Sequence[type] = ()) -> str:
+    """Lets the policy that the file holds by now take over; what came of it. Whatever fails, the one before goes on."""
+    from torchrl_gpu.policies import load_policy
 
-    def swap(*_: object) -> None:
-        from torchrl_gpu.policies import load_policy
-
-        try:
-            policy = load_policy(path or "", device, classes=classes)
-            bridge.swap(policy)
-        except (ValueError, OSError) as error:
-            print(f"ros: the policy before goes on; {' '.join(str(error).split())}", flush=True)
-        else:
-            print(f"ros: {policy.name} of {path} decides now", flush=True)
-
-    before = signal.signal(signal.SIGHUP, swap)
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before)
+        policy = load_policy(path or "", device, classes=classes)
+        bridge.swap(policy)
+    except Exception as error:  # of a file that somebody else writes, of a device without memory, of the policy itself
+        return f"ros: the policy before goes on; {' '.join(str(error).split()) or type(error).__name__}"
+    return f"ros: {policy.name} of {path} decides now"
+
+
+def _say(line: str) -> None:
+    """Prints a line, where there is still a terminal or pipe that takes it."""
+    with suppress(OSError):
+        print(line, flush=True)
 
 
 def _parser() -> Any:

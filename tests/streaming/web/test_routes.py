@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pytest
 from aiohttp import WSServerHandshakeError
 
@@ -225,6 +226,7 @@ def test_wrong_ones_are_counted_whatever_carries_them(carrier: Carrier) -> None:
         assert await carrier(stream_server, "1000") == 401, "the same again is no other guess"
         for guess in range(1001, 1005):
             assert await carrier(stream_server, str(guess)) == 401
+        assert await carrier(stream_server, "1005") == 429
         assert await by_bearer(stream_server, "1005") == 429
         assert await by_bearer(stream_server, "4711") == 429, "nor is the right one told from them"
 
@@ -680,6 +682,26 @@ def test_head_asks_for_no_stream() -> None:
                 async with client.head(address(stream_server, path)) as answer:
                     assert answer.status == status, path
         await until(lambda: stream_server.watchers() == 0)
+
+    with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_without_a_name_the_first_stream_is_meant() -> None:
+    """They were 404 where the only stream had another name than main."""
+
+    async def inner(stream_server: StreamServer) -> None:
+        assert (await get(stream_server, "snapshot.jpg"))[0] == 404, "there is none yet"
+        stream_server.publish(np.full((8, 8, 3), 200, np.uint8), "camera")
+        stream_server.declare("camera:seen")
+        status, headers, _ = await get(stream_server, "snapshot.jpg")
+        assert (status, json.loads(headers["X-Frame"])["stream"]) == (200, "camera")
+        async with session() as client, client.get(address(stream_server, "stream.mjpg")) as answer:
+            assert answer.status == 200
+        assert (await get(stream_server, "snapshot.jpg?stream=main"))[0] == 404, "one that is named is meant"
+        stream_server.publish(np.full((8, 8, 3), 200, np.uint8), "main")
+        _, headers, _ = await get(stream_server, "snapshot.jpg")
+        assert json.loads(headers["X-Frame"])["stream"] == "main"
 
     with server() as stream_server:
         run(inner(stream_server))

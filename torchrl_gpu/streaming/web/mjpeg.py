@@ -37,7 +37,8 @@ def _subscription(request: web.Request) -> Iterator[Subscription]:
     except ProtocolError as error:
         raise web.HTTPBadRequest(**error_body(str(error))) from None
     try:
-        subscription = request.app[STATE].hub.subscribe(request.query.get("stream", "main"), "jpeg", fps)
+        hub = request.app[STATE].hub
+        subscription = hub.subscribe(hub.stream_for(request.query.get("stream")), "jpeg", fps)
     except ProtocolError as error:
         raise web.HTTPNotFound(**error_body(str(error))) from None
     try:
