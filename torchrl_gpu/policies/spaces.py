@@ -122,7 +122,7 @@ class AgentSpace:
     def zeros(self, name: str, rows: int) -> Tensor:
         """An observation of that many rows, (rows, …), all zeros."""
         shape, dtype = self.observations[name]
-        return torch.zeros(rows, *shape, dtype=getattr(torch, dtype), device="cpu")
+        return torch.zeros(rows, *shape, dtype=getattr(torch, dtype), device=torch.get_default_device())
 
     @property
     def masked(self) -> bool:
