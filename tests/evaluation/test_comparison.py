@@ -16,6 +16,7 @@ from torchrl_gpu.evaluation.comparison import (
     estimate,
     paired,
 )
+from torchrl_gpu.evaluation.shares import share_error
 
 # Differences of `better` from `rule`: C 0.1, 0.2, 0.3, mean 0.2, standard error 0.1/√3 = 0.0577;
 # P −0.1, 0.1, 0.0, mean 0, standard error 0.0577; objects 1, 0, 1, mean 0.67, standard error 0.5774/√3 = 0.3333.
@@ -45,6 +46,13 @@ def rows_of(methods: dict[str, dict[str, Tensor]], reference: str = "rule") -> d
 def test_mean_and_standard_error() -> None:
     figure = estimate(torch.tensor([1.0, 2.0, 6.0]))  # squares 4, 1, 9: 14/2 = 7, over 3
     assert (figure.mean, figure.error) == (pytest.approx(3), pytest.approx((7 / 3) ** 0.5))
+
+
+def test_the_error_of_a_share_is_never_0() -> None:
+    flags = torch.tensor([True, True, True])
+    assert estimate(flags) == Estimate(1.0, share_error(1.0, 3))
+    assert (estimate(flags).error or 0) > 0
+    assert estimate(flags[:1]) == Estimate(1.0, None)
 
 
 def test_one_case_has_no_error_and_stands_out_never() -> None:

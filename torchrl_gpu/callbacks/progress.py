@@ -228,7 +228,8 @@ class RunProgress(ProgressBar):
             return
         logged: Mapping[str, float] = {} if self._logged is None else self._logged.values
         if not logged and pl_module.device.type == "cpu":
-            logged = {f"train/{name}": float(value) for name, value in recent.items()}
+            told = {name: float(value) for name, value in recent.items()}
+            logged = {f"train/{name}": value for name, value in told.items() if not math.isnan(value)}
         if not logged:
             return
         validated = [name for name in logged if name.startswith("val/")]

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from rich.table import Table
 from torch import Tensor
+
+from torchrl_gpu.evaluation.shares import share_error
 
 Columns = Mapping[str, Tensor]
 """What was measured of one method, by the name of the column: a value for each case, any number of cases."""
@@ -32,7 +35,10 @@ class Estimate:
 
 
 def estimate(values: Tensor) -> Estimate:
-    """Mean and standard error of values (E,), E ≥ 1."""
+    """Mean and standard error of values (E,), E ≥ 1; of flags that of a share, see `share_error`."""
+    if values.dtype is torch.bool and len(values) > 1:
+        share = values.double().mean().item()
+        return Estimate(share, share_error(share, len(values)))
     values = values.double()
     error = (values.std() / len(values) ** 0.5).item() if len(values) > 1 else None
     return Estimate(values.mean().item(), error)
@@ -81,8 +87,12 @@ def _cell(column: str, values: Columns, against: Mapping[str, Estimate]) -> str:
 
 def _text(figure: Estimate, column: str, sign: str = "") -> str:
     form = _FORMATS.get(column, ".3f")
-    error = "" if figure.error is None else f" ± {figure.error:{form}}"
-    return f"{figure.mean:{sign}z{form}}{error}"
+    return f"{figure.mean:{sign}z{form}}{plus_minus(figure.error, form)}"
+
+
+def plus_minus(error: float | None, form: str) -> str:
+    """A standard error as it stands behind its mean; nothing where there is none."""
+    return "" if error is None else f" ± {error:{form}}"
 
 
 def comparison_data(methods: Mapping[str, Columns], reference: str) -> list[dict[str, Any]]:

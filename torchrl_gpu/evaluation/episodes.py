@@ -34,7 +34,7 @@ class EpisodeResults(Results):
     Attributes:
         returned: (E,) float64, sums of rewards; means over the agents where there are several.
         length: (E,) int64, steps.
-        outcomes: (E,) float64 each, by name: what the environment says of an episode.
+        outcomes: (E,) float64, or bool, each, by name: what the environment says of an episode.
         actions: Those of each episode, step by step, by key; empty where they were not asked for.
     """
 
@@ -86,7 +86,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         actions: list[dict[str, list[Any]]] = [{} for _ in range(num_episodes * self._keeps_actions)]
 
         def choose(current: TensorDictBase, over: Tensor) -> TensorDictBase:
-            chosen = clock.time(int((~over).sum()), policy, current)
+            chosen = clock.time(env.num_envs, policy, current)
             if self._keeps_actions:
                 _add_actions(env, chosen, over, actions)
             return chosen
@@ -94,7 +94,8 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         ends = play_first(
             env, policy, num_episodes, self.max_steps, choose, lambda step, _, ended: watch(env, step, ended)
         )
-        outcomes = {name: values.double() for name, values in ends.outcomes.items()}
+        flags = {name: values.dtype is torch.bool for name, values in ends.outcomes.items()}
+        outcomes = {name: values if flags[name] else values.double() for name, values in ends.outcomes.items()}
         return EpisodeResults(
             returned=ends.returned, length=ends.length, outcomes=outcomes, actions=actions, **clock.times()
         )

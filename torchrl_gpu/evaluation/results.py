@@ -28,7 +28,7 @@ class Results(ABC):
     """How E episodes ended, in order; tensors are (E, …) on the CPU.
 
     Attributes:
-        decisions: How many were made, each for one episode.
+        decisions: How many were made, each for one row of a batch, of an episode that goes on or has ended.
         decision_s: Seconds that the policy alone took for them.
         seconds: From the first reset to the end of the last episode, the environment's part included.
     """
@@ -80,7 +80,7 @@ class DecisionClock:
         self.device, self.decisions, self.decision_s, self._begin = device, 0, 0.0, now(device)
 
     def time(self, number: int, decide: Callable[..., Any], *args: Any) -> Any:
-        """What `decide` gives, which decides for so many episodes."""
+        """What `decide` gives, which decides for so many rows."""
         start = now(self.device)
         made = decide(*args)
         self.decision_s += now(self.device) - start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -164,8 +165,8 @@ class EnvRun(LightningModule):
 
     @property
     def outcomes(self) -> Mapping[str, Tensor]:
-        """What recent episodes of training came to, by name, on the device."""
-        return self.meter.recent if hasattr(self, "meter") else {}
+        """What recent episodes of training came to, by name, on the device; NaN before one has ended."""
+        return self.meter.outcomes if hasattr(self, "meter") else {}
 
     # -- playing ----------------------------------------------------------------------------------------------------
 
@@ -261,6 +262,7 @@ class EnvRun(LightningModule):
     def log_step(self, values: Mapping[str, Tensor | float]) -> None:
         """Logs values of this training step as `train/…`; tensors are means over all processes.
 
+        Of `outcomes` over those in which an episode has ended; until one has, they are left out.
         The device is waited for once, and not once for each value, as Lightning would: it is given what is on the host.
         Called where `logs_now`.
         """
@@ -271,12 +273,20 @@ class EnvRun(LightningModule):
         self._has_logged = True
         tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         together = torch.stack([value.detach() for value in tensors.values()])
+        outcomes = self.outcomes
+        told = [name in outcomes for name in tensors]
         if self.trainer.world_size > 1:
-            together = cast("Tensor", self.trainer.strategy.reduce(together, reduce_op="mean"))
+            absent = together.isnan() & torch.tensor(told, dtype=torch.bool, device=together.device)
+            both = torch.stack([torch.where(absent, 0.0, together), (~absent).to(together.dtype)])
+            total, number = cast("Tensor", self.trainer.strategy.reduce(both, reduce_op="sum"))
+            together = total / number
         with section("transfer"):
             on_cpu = together.cpu()
         read = dict(zip(tensors, on_cpu, strict=True))
+        unknown = {name for name, is_told in zip(tensors, told, strict=True) if is_told and math.isnan(read[name])}
         for name, value in values.items():
+            if name in unknown:
+                continue
             on_host = read[name] if name in read else torch.tensor(float(value), dtype=torch.float32, device="cpu")
             self.log(f"train/{name}", on_host, prog_bar=name == "loss")
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from rich.console import Console
 from tensordict import TensorDictBase
 
 from tests.training.tiny import dqn, packing_env
@@ -141,7 +142,12 @@ def packed(values: torch.Tensor, **changes: Any) -> PackingResults:
 
 def test_one_episode_has_no_error() -> None:
     one = torch.tensor([0.5])
-    assert packed(one).score("x").utilization_error == 0
+    score = packed(one).score("x")
+    assert (score.utilization_error, score.num_packed_error) == (None, None)
+    shown = Console(width=120)
+    with shown.capture() as table:
+        shown.print(packing_table([score], "one"))
+    assert "±" not in table.get()
 
 
 def rows_of(shown: Any) -> dict[str, tuple[str, ...]]:

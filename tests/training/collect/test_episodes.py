@@ -21,8 +21,10 @@ def test_by_hand() -> None:
     meter = EpisodeMeter(CPU, memory=0.75)
     meter.count(steps([0, 0], [0.5, 0.9]))  # nothing finished
     assert (meter.finished.item(), meter.recent["utilization"].item()) == (0, 0.0)
+    assert meter.outcomes["utilization"].isnan()  # nobody knows
     meter.count(steps([1, 0, 1], [0.2, 0.9, 0.6]))  # the first mean stands as it is: (0.2 + 0.6) / 2
     assert (meter.finished.item(), meter.recent["utilization"].item()) == (2, pytest.approx(0.4))
+    assert torch.equal(meter.outcomes["utilization"], meter.recent["utilization"])
     meter.count(steps([0, 1], [0.9, 0.8]))  # 0.75 · 0.4 + 0.25 · 0.8
     assert (meter.finished.item(), meter.recent["utilization"].item()) == (3, pytest.approx(0.5))
     meter.count(steps([0], [0.1]))

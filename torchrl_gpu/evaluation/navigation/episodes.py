@@ -14,6 +14,7 @@ from torchrl_gpu.envs.marine.specs import GROUP
 from torchrl_gpu.envs.marine.types import DT, PLACE, SUBSTEPS
 from torchrl_gpu.evaluation.navigation.trajectories import Trajectories, TrajectoryRecorder
 from torchrl_gpu.evaluation.results import DecisionClock, Results, evaluation
+from torchrl_gpu.evaluation.shares import share_error
 from torchrl_gpu.policies.policy import Policy
 
 GAMMA = 0.99  # discount of an action, of the papers' "discounted reward"
@@ -47,7 +48,7 @@ class NavigationMetrics:
     @property
     def error(self) -> float:
         """Standard error of the share `success`."""
-        return (self.success * (1 - self.success) / self.worlds) ** 0.5
+        return share_error(self.success, self.worlds)
 
 
 @dataclass(frozen=True, kw_only=True)

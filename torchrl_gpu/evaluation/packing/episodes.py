@@ -18,13 +18,13 @@ from torchrl_gpu.policies.policy import Policy
 
 @dataclass(frozen=True)
 class Score:
-    """How one policy packed a set of episodes; means over episodes, `_error` their standard error."""
+    """How one policy packed a set of episodes; means over episodes, `_error` their standard error, None of one."""
 
     policy: str
     utilization: float
-    utilization_error: float
+    utilization_error: float | None
     num_packed: float
-    num_packed_error: float
+    num_packed_error: float | None
     compactness: float
     pyramidality: float
     decision_ms: float
@@ -85,8 +85,8 @@ class PackingResults(Results):
         )
 
 
-def _standard_error(values: Tensor) -> float:
-    return (values.std() / len(values) ** 0.5).item() if len(values) > 1 else 0.0
+def _standard_error(values: Tensor) -> float | None:
+    return (values.std() / len(values) ** 0.5).item() if len(values) > 1 else None
 
 
 def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -> PackingResults:
@@ -104,7 +104,7 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
     stands: list[Tensor] = []
     with evaluation(env, policy) as observation:
         while not done.all():
-            chosen = clock.time(int((~done).sum()), policy, observation)
+            chosen = clock.time(env.num_envs, policy, observation)
             chosen["action"] = torch.where(done, -1, chosen["action"])
             before = env.num_packed.clone()
             stepped = env.step(chosen)

@@ -21,6 +21,7 @@ from torchrl_gpu.envs.packing.items.alike import AlikeSequences
 from torchrl_gpu.envs.packing.items.sequences import MISFITS
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS, SUITE_EPISODES, SUITE_SEED, make_protocol
 from torchrl_gpu.envs.packing.types import Bin
+from torchrl_gpu.evaluation.comparison import plus_minus
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.published import PUBLISHED
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
@@ -171,8 +172,8 @@ def protocol_table(report: Mapping[str, Any]) -> Table:
         shown.add_row(
             row["policy"],
             row["knows"],
-            f"{row['utilization']:.2%} ± {row['utilization_error']:.2%}",
-            f"{row['num_packed']:.2f} ± {row['num_packed_error']:.2f}",
+            f"{row['utilization']:.2%}{plus_minus(row['utilization_error'], '.2%')}",
+            f"{row['num_packed']:.2f}{plus_minus(row['num_packed_error'], '.2f')}",
             f"{row['decision_ms']:.4f}",
             "–" if alone is None else f"{alone:.2f}",
         )

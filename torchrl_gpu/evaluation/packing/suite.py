@@ -19,7 +19,7 @@ from torchrl_gpu.envs.packing.items import BoxSequences
 from torchrl_gpu.envs.packing.items.sequences import PlayedBoxes
 from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
-from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
+from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table, plus_minus
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate
 from torchrl_gpu.evaluation.packing.published import PUBLISHED
@@ -226,8 +226,8 @@ def packing_table(rows: list[Score], title: str, published: Mapping[str, float] 
     for row in sorted(rows, key=lambda row: row.utilization):
         shown.add_row(
             row.policy,
-            f"{row.utilization:.1%} ± {row.utilization_error:.1%}",
-            f"{row.num_packed:.2f} ± {row.num_packed_error:.2f}",
+            f"{row.utilization:.1%}{plus_minus(row.utilization_error, '.1%')}",
+            f"{row.num_packed:.2f}{plus_minus(row.num_packed_error, '.2f')}",
             f"{row.compactness:.3f}",
             f"{row.pyramidality:.3f}",
             f"{row.decision_ms:.3f}",

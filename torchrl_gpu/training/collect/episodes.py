@@ -25,6 +25,11 @@ class EpisodeMeter:
         self.finished = torch.zeros((), dtype=torch.int64, device=device)
         self.recent = {name: torch.zeros((), device=device, dtype=torch.float32) for name in names}
 
+    @property
+    def outcomes(self) -> dict[str, Tensor]:
+        """`recent`, with NaN in place of the zeros that it begins with."""
+        return {name: torch.where(self.finished > 0, value, torch.nan) for name, value in self.recent.items()}
+
     def count(self, steps: Mapping[str, Tensor] | TensorDictBase) -> None:
         """Takes steps (…,) with `done` (…, 1) and each of the names (…, 1), which at the end of an episode is its."""
         done = steps["done"]
