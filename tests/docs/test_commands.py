@@ -118,6 +118,12 @@ def test_extras_are_there() -> None:
     assert asked <= set(extras)
 
 
+def test_an_install_of_extras_keeps_the_install_that_is_there() -> None:
+    """An editable one too, which `pip install '.[stream]'` replaces by a copy."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert re.findall(r"pip install (?:-\S+ (?:\S+\.txt )?)*['\"]?\.(?:\[|'|\"|\s|$)", text.replace("-e .", "")) == []
+
+
 def test_programs_of_the_repository_are_there() -> None:
     asked = [(name, words) for name, words in others("python") if words[1] != "-m"]
     assert asked
