@@ -161,7 +161,7 @@ def test_it_says_that_it_tries(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         proofs.problem(trial("works", tmp_path))
         proofs.problem(trial("works", tmp_path))
     (record,) = caplog.records
-    assert record.getMessage().startswith("trying what works in a process of its own (once; ")
+    assert record.getMessage().startswith("torchrl_gpu tries what works, once on this machine")
 
 
 def test_a_program_that_is_replaced_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,7 @@ def problem(trial: Trial) -> str:
     """Why something does not work here, in one line; "" where it does. Tried unless a verdict is known."""
     if (known := known_problem(trial)) is not None:
         return known
-    _LOG.info("trying %s in a process of its own (once; a few seconds, or a minute where much is compiled)", trial.name)
+    _LOG.warning("torchrl_gpu tries %s, once on this machine: seconds, or a minute where much is compiled", trial.name)
     try:
         found = _tried_apart(trial)
     except Unavailable as reason:

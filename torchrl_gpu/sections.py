@@ -13,7 +13,7 @@ import torch
 
 OUTSIDE = "Lightning"  # all that is in no section: Lightning's loops, its loggers, callbacks
 LOGGING = "logging"
-WHOLE = frozenset({"validation", "saving", "viewers"})
+WHOLE = frozenset({"validation", "saving", "viewers", "workers"})
 """Sections inside which others do not count by themselves."""
 
 Arguments = ParamSpec("Arguments")

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +17,10 @@ from lightning.pytorch import LightningModule
 from tests.conftest import ROOT
 from tests.training import rank_cases as cases
 from tests.training.resuming import differences, everything, last
-from tests.training.tiny import fit, module, trainer
+from tests.training.tiny import fit, module, packing_env, trainer
 from torchrl_gpu.callbacks import EnvWorkers, EpisodeCheckpoint
 from torchrl_gpu.envs.workers.pool import WorkerPool
+from torchrl_gpu.sections import start_clock, stop_clock
 from torchrl_gpu.training import Rollout
 
 
@@ -67,6 +70,25 @@ def test_ctrl_c_leaves_no_worker_behind(tmp_path: Path) -> None:
     assert "SIGINT" in done.stderr or "KeyboardInterrupt" in done.stderr, done.stderr[-3000:]
     assert "another one goes on" not in done.stderr  # workers leave Ctrl-C to the run
     assert left_behind(tmp_path / "ended") == []
+
+
+def test_starts_and_ends_of_workers_are_not_booked_as_lightnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pool:
+        def __init__(self, *arguments: object) -> None: ...
+        def close(self) -> None: ...
+
+    monkeypatch.setattr("torchrl_gpu.callbacks.env_workers.WorkerPool", Pool)
+    monkeypatch.setattr(EnvWorkers, "_rollout", lambda self, each: each.rollout)
+    playing: Any = SimpleNamespace(rollout=SimpleNamespace(env=packing_env(), workers=None))
+    entered = []
+    clock = start_clock()
+    monkeypatch.setattr(clock, "enter", entered.append)
+    monkeypatch.setattr(clock, "leave", lambda: None)
+    workers = EnvWorkers()
+    workers.on_train_start(None, playing)  # type: ignore[arg-type]
+    workers.on_train_end(None, playing)  # type: ignore[arg-type]
+    stop_clock()
+    assert entered == ["workers", "workers"]
 
 
 def test_what_cannot_work_is_told_before_a_worker_starts(tmp_path: Path) -> None:

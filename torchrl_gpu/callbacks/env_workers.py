@@ -9,6 +9,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.workers.pool import Transport, WorkerPool
+from torchrl_gpu.sections import section
 from torchrl_gpu.training.collect.rollout import Rollout
 
 
@@ -51,7 +52,8 @@ class EnvWorkers(Callback):
                 " workers step it on the CPU, and each step is copied there and back. Without this callback the single"
                 " process steps it on the device"
             )
-        self.pool = WorkerPool(env, self.num_workers, self.transport, self.threads)  # type: ignore[arg-type]
+        with section("workers"):
+            self.pool = WorkerPool(env, self.num_workers, self.transport, self.threads)  # type: ignore[arg-type]
         rollout.workers = self.pool
 
     def _rollout(self, module: Any) -> Rollout:
@@ -80,6 +82,7 @@ class EnvWorkers(Callback):
 
     def _close(self, module: Any) -> None:
         if self.pool is not None:
-            self.pool.close()
+            with section("workers"):
+                self.pool.close()
             module.rollout.workers = None
             self.pool = None

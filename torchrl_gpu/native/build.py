@@ -115,7 +115,7 @@ def _processor() -> str:
 
 
 def _compile(command: tuple[str, ...], path: Path) -> None:
-    _LOG.info("compiling the packing kernels with %s (once; a few seconds)", " ".join(command))
+    _LOG.warning("torchrl_gpu compiles its packing kernels with %s, once on this machine: 10 to 20 s", command[0])
     extra, said = shlex.split(os.environ.get("CXXFLAGS", "")), ""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
