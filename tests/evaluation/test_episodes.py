@@ -12,7 +12,7 @@ from PIL import Image
 from tensordict import TensorDictBase
 
 from tests.evaluation.counting_env import CountingEnv
-from torchrl_gpu.evaluation.episodes import EpisodeSuite, suite_for
+from torchrl_gpu.evaluation.episodes import EpisodeSuite, score_names, suite_for
 from torchrl_gpu.evaluation.random_actions import RandomActions
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
@@ -32,7 +32,7 @@ def test_episodes_by_hand() -> None:
     assert results.length.tolist() == [-(-goal // 2) for goal in GOALS]
     assert results.outcomes["exact"].tolist() == [float(goal % 2 == 0) for goal in GOALS]
     assert results.returned.tolist() == [goal * -1 // 2 - 10.0 * (goal % 2) for goal in GOALS]
-    assert list(results.scores()) == ["exact", "return", "length"]
+    assert list(results.scores()) == ["exact", "return", "length"] == list(score_names(CountingEnv(1)) or ())
     assert results.scores()["exact"] == pytest.approx(4 / 9)
     assert results.decisions == 4 * sum(int(part.max()) for part in results.length.split(4))  # for every row of a batch
 
@@ -154,4 +154,5 @@ def test_a_family_registers_its_own() -> None:
         return OtherSuite(env, num_episodes=num_episodes)
 
     assert type(suite_for(OtherEnv(2), 3)) is OtherSuite
+    assert score_names(OtherEnv(2)) is None
     assert type(suite_for(CountingEnv(2), 3)) is EpisodeSuite

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs import SerialEnv
@@ -262,6 +263,20 @@ def test_names_for_tables(tmp_path: Path) -> None:
 def test_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"(OffPolicy|DeviceReplay): .*{message}"):
         module(**wrong)
+
+
+@pytest.mark.parametrize("callback", [EarlyStopping, ModelCheckpoint, EpisodeCheckpoint])
+def test_a_monitor_that_validation_never_logs_is_refused_before_anything_runs(tmp_path: Path, callback: Any) -> None:
+    for monitor in ("val/nothing", "val/utilisation"):
+        with pytest.raises(ValueError, match=f"^{callback.__name__}: monitor must be one of val/.*; got {monitor}$"):
+            fit(module(warmup_frames=10**9), tmp_path, 2, callback(monitor=monitor))
+
+
+def test_a_schedule_that_waits_for_a_metric_is_refused(tmp_path: Path) -> None:
+    run = module()
+    run.make_scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau
+    with pytest.raises(ValueError, match="want an lr_scheduler that is stepped at every update; got ReduceLROn"):
+        fit(run, tmp_path, 2)
 
 
 def test_nothing_of_the_environment_is_a_weight() -> None:

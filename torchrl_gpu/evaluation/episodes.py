@@ -263,6 +263,21 @@ _HOMES = {  # of suites that are registered when one is asked for
 }
 
 
+def score_names(env: BatchedEnv) -> tuple[str, ...] | None:
+    """Patterns of the names in `scores` of an environment's episodes; None where its suite is somebody else's."""
+    home = _home(env)
+    if suite_for.dispatch(type(env)).__module__ not in (__name__, home):
+        return None
+    if home is None:
+        return (*env.outcome_names, "return", "length")
+    names: tuple[str, ...] = importlib.import_module(home.removesuffix("suite") + "episodes").SCORES
+    return names
+
+
+def _home(env: BatchedEnv) -> str | None:
+    return next((_HOMES[each.__module__] for each in type(env).__mro__ if each.__module__ in _HOMES), None)
+
+
 @singledispatch
 def suite_for(
     env: BatchedEnv,
@@ -282,7 +297,7 @@ def suite_for(
         seed: Decides them; another one than that of `env`.
         pictures, batch_size: As in `Suite`.
     """
-    home = next((_HOMES[each.__module__] for each in type(env).__mro__ if each.__module__ in _HOMES), None)
+    home = _home(env)
     if home is not None:
         importlib.import_module(home)
         return suite_for(env, num_episodes, seed=seed, pictures=pictures, batch_size=batch_size)

@@ -83,9 +83,7 @@ class AgentRun(EnvRun):
         for group in optimizer.param_groups:
             group["lr"] *= self.learning_rates.get(group["name"], 1.0)
         keep_capturable(optimizer)
-        if self.make_scheduler is None:
-            return optimizer
-        return [optimizer], [self.make_scheduler(optimizer)]
+        return self.scheduled(optimizer, self.make_scheduler)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what the agent observes and does, so that its policy can be rebuilt without an environment."""

@@ -125,7 +125,7 @@ class BehaviourCloning(EnvRun):
     def configure_optimizers(self) -> Any:
         """One optimizer, and its schedule."""
         optimizer = self.make_optimizer(self.learner.parameters())
-        return optimizer if self.make_scheduler is None else ([optimizer], [self.make_scheduler(optimizer)])
+        return self.scheduled(optimizer, self.make_scheduler)
 
     # -- demonstrations ---------------------------------------------------------------------------------------------
 

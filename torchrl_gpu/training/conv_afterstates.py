@@ -100,7 +100,7 @@ class ConvAfterstateLearning(AfterstateRun):
         """Of the network's weights."""
         optimizer = self.make_optimizer(self.values.network.parameters())
         keep_capturable(optimizer)
-        return optimizer if self.make_scheduler is None else ([optimizer], [self.make_scheduler(optimizer)])
+        return self.scheduled(optimizer, self.make_scheduler)
 
     # -- fit --
 

@@ -179,7 +179,7 @@ class HierarchicalPacking(ReplayRun):
         for group, factor in zip(optimizer.param_groups, (1.0, self.deep_rate), strict=True):
             group.setdefault("initial_lr", group["lr"] * factor)
         keep_capturable(optimizer)
-        return optimizer
+        return self.scheduled(optimizer, None)
 
     # -- fit --------------------------------------------------------------------------------------------------------
 

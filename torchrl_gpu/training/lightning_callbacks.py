@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from fnmatch import fnmatchcase
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
@@ -46,6 +47,24 @@ def check_trainer(where: str, trainer: Trainer) -> None:
     """
     for wanted, came in _problems(trainer):
         raise ValueError(f"{where}: want {wanted}; got {came}")
+
+
+def check_monitors(trainer: Any, known: Collection[str] | None) -> None:
+    """Returns if what callbacks `monitor` of a validation is logged there, so that it is told before anything runs.
+
+    Args:
+        trainer: With its callbacks.
+        known: Patterns of the names that validation may log; None where they are not known before it.
+
+    Raises:
+        ValueError: One monitors another name.
+    """
+    for callback in () if known is None else trainer.callbacks:
+        monitor = getattr(callback, "monitor", None)
+        name = monitor.partition("/dataloader_idx_")[0] if isinstance(monitor, str) else ""
+        if name.startswith("val/") and not any(fnmatchcase(name, each) for each in known):
+            where = type(callback).__name__
+            raise ValueError(f"{where}: monitor must be one of {', '.join(sorted(known))}; got {monitor}")
 
 
 def adapt_callbacks(trainer: Any) -> None:

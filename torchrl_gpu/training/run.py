@@ -12,16 +12,19 @@ from typing import Any, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.cli import LRSchedulerCallable
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_info
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs import EnvBase
 
 from torchrl_gpu.archives import ENTRY, read_archive
-from torchrl_gpu.arguments import shown, whole
+from torchrl_gpu.arguments import number, shown, whole
 from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.evaluation.episodes import score_names
 from torchrl_gpu.policies.generators import random_state, set_random_state
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.sections import LOGGING, Clock, in_section, section, start_clock, stop_clock, summary
@@ -30,7 +33,7 @@ from torchrl_gpu.training.checkpoint_files import read_entry, read_part
 from torchrl_gpu.training.collect.episodes import EpisodeMeter
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.data import suite_of
-from torchrl_gpu.training.lightning_callbacks import adapt_callbacks, adapt_resumed, check_trainer
+from torchrl_gpu.training.lightning_callbacks import adapt_callbacks, adapt_resumed, check_monitors, check_trainer
 from torchrl_gpu.training.loaders import StepLoader, single_batch
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 from torchrl_gpu.training.resumed_options import changed_options, check_replay_options, news
@@ -208,6 +211,7 @@ class EnvRun(LightningModule):
     def on_fit_start(self) -> None:
         """Begins to count episodes; a subclass makes its `rollout` besides."""
         self._has_logged = False
+        check_monitors(self.trainer, self.validated_names())
         adapt_resumed(self.trainer)
         self._clock = None
         self.meter = EpisodeMeter(self.env.device, self.env.outcome_names)
@@ -299,6 +303,26 @@ class EnvRun(LightningModule):
         """Updates of this training step: so many, but never beyond `trainer.max_steps`."""
         left = self.trainer.max_steps - self.trainer.global_step
         return min(most, left) if self.trainer.max_steps > 0 else most
+
+    def scheduled(self, optimizer: torch.optim.Optimizer, make: LRSchedulerCallable | None) -> Any:
+        """An optimizer and its schedule, which is stepped at every update, as `configure_optimizers` returns them.
+
+        Raises:
+            ValueError: A learning rate is no finite number, or the schedule waits for a metric or goes on with another.
+        """
+        where = type(self).__name__
+        for group in optimizer.param_groups:
+            number(where, "learning rate", group["lr"], 0)
+        if make is None:
+            return optimizer
+        try:
+            schedule = make(optimizer)
+        except KeyError as error:  # torch looks for the rates that the schedule before has left
+            raise ValueError(f"{where}: want an lr_scheduler that begins here, last_epoch -1; got {error}") from error
+        if isinstance(schedule, ReduceLROnPlateau):
+            name = type(schedule).__name__
+            raise ValueError(f"{where}: want an lr_scheduler that is stepped at every update; got {name}")
+        return [optimizer], [schedule]
 
     def descend(self, loss: Tensor, clipped: Iterable[Iterable[Tensor]], max_grad_norm: float | None) -> None:
         """A step of the optimizer down a loss.
@@ -457,6 +481,11 @@ class EnvRun(LightningModule):
     # -- evaluation -------------------------------------------------------------------------------------------------
 
     @in_section("validation")
+    def validated_names(self) -> set[str] | None:
+        """Patterns of the names that validation may log; None where they cannot be told before it."""
+        names = score_names(self.env) if type(self).validation_step is EnvRun.validation_step else None
+        return None if names is None else {f"val/{name}" for name in names}
+
     def validation_step(self, suite: Any, batch_idx: int) -> None:
         """Plays the suite's episodes greedily and logs its scores."""
         scores = suite.play(self.policy_for(suite.env)).scores()

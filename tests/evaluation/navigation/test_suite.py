@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.levels import FINAL_TEST
 from torchrl_gpu.envs.marine.types import PLACE
 from torchrl_gpu.evaluation import side_by_side
+from torchrl_gpu.evaluation.episodes import score_names
 from torchrl_gpu.evaluation.navigation.episodes import NavigationResults
 from torchrl_gpu.evaluation.navigation.published import V2_TEST, V3_TEST, published_for
 from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
@@ -51,6 +53,8 @@ def test_every_row_has_its_worlds() -> None:
     assert played.level.tolist() == [0, 0, 0, 1, 1, 1]
     assert played.exists.sum(1).tolist() == [1, 1, 1, 3, 3, 3]
     assert suite.num_episodes == 6
+    patterns = score_names(suite.env) or ()
+    assert all(any(fnmatch(name, each) for each in patterns) for name in played.scores())
 
 
 def starts(suite: NavigationSuite) -> torch.Tensor:

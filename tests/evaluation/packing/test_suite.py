@@ -20,12 +20,20 @@ from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation import side_by_side
 from torchrl_gpu.evaluation import suite as suite_module
+from torchrl_gpu.evaluation.episodes import score_names
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.suite import PackingSuite, packing_table
 from torchrl_gpu.evaluation.packing.suite import _file_name as suite_file_name
 from torchrl_gpu.evaluation.side_by_side import episode_bytes
 from torchrl_gpu.policies import EpsilonGreedy, PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft, baselines
+
+
+@pytest.mark.parametrize("judge", ["legality", "com"])
+def test_names_of_scores_are_known_before(judge: str) -> None:
+    env = packing_env(2, stability_judge=judge) if judge == "com" else packing_env(2)
+    scores = PackingSuite(env, False).play(dqn(env).policy).scores()
+    assert set(scores) <= set(score_names(env) or ())
 
 
 def sequence_of(env: PackingEnv, index: int) -> list[int]:

@@ -51,6 +51,13 @@ class NavigationMetrics:
         return share_error(self.success, self.worlds)
 
 
+SCORES = (
+    *("success", "arrived", "collided", "collision_rate", "time", "energy", "return", "discounted_return"),
+    "success_level_*",
+)
+"""Names in `NavigationResults.scores`, as patterns."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class NavigationResults(Results):
     """How E worlds ended for their R robots: (E, R) unless said otherwise.

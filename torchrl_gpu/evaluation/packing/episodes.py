@@ -32,6 +32,10 @@ class Score:
     stability: float | None = None
 
 
+SCORES = ("utilization", "num_packed", "compactness", "pyramidality", "stability")
+"""Names in `PackingResults.scores`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PackingResults(Results):
     """Final bins of E episodes, (E,) each unless said otherwise.
@@ -60,8 +64,8 @@ class PackingResults(Results):
 
     def per_episode(self) -> dict[str, Tensor]:
         """(E,) each, by name."""
-        named = {name: getattr(self, name) for name in ("utilization", "num_packed", "compactness", "pyramidality")}
-        return named if self.stability is None else named | {"stability": self.stability}
+        named = {name: getattr(self, name) for name in SCORES}
+        return {name: values for name, values in named.items() if values is not None}
 
     def columns(self, held: Tensor | None = None) -> dict[str, Tensor]:
         """What the table of irregular packing shows; S is judged by the rule `com`, and by physics if shares `held`."""
