@@ -35,6 +35,13 @@ class OtherEnv(Env):
         self.depth = depth
 
 
+class UntypedEnv(Env):
+    """An environment of one argument without a type."""
+
+    def __init__(self, inner=None) -> None:  # type: ignore[no-untyped-def]
+        self.inner = inner
+
+
 class TinyModule(LightningModule):
     """One linear layer, an environment as a nested class, manual size."""
 

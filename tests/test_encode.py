@@ -48,7 +48,7 @@ def test_bad_videos_stand_in_the_table_with_the_reason(tmp_path: Path, capsys: p
     ("args", "says"),
     [
         (["nobody.mp4"], "error: torchrl-gpu encode: nobody.mp4: want a video or a folder; there is none"),
-        ([], "error: torchrl-gpu encode: want the options that --help lists"),
+        ([], "error: torchrl-gpu encode: want VIDEO; got none"),
         (["{tmp}", "--output", "{tmp}"], "error: torchrl-gpu encode: --output must be a folder that is not there yet"),
         (["{tmp}"], "want a folder with meta/info.json, or with MP4 files; got neither"),
         (["{tmp}", "--size", "0", "4"], "error: demonstrations: size must be"),

@@ -78,7 +78,7 @@ def test_a_file_of_other_boxes_is_not_played_by_what_comes_next(
 
 WRONG = [
     (["--protocol=cut3"], "argument --protocol: invalid choice: 'cut3'"),
-    ([], "the following arguments are required: --protocol"),
+    ([], "want --protocol; got none"),
     (["--protocol=rs", "--policy", "nobody"], "--policy must be baselines, random, first-fit, bph"),
     (["--protocol=rs", "--policy", "orders"], "rs or the path of a checkpoint; got 'orders'"),
     (["--protocol=rs", "--cases=0"], "--cases must be at least 1; got 0"),

@@ -161,7 +161,7 @@ def test_a_checkpoint_plays_itself_and_without_one_chance_does(
     [
         (
             ["--config", "packing_dqn.yaml"],
-            "want the options that --help lists; got the following arguments are required: --output",
+            "want --output; got none",
         ),
         (["--config", "packing_dqn.yaml", "--output", "{tmp}"], "--output must be a folder that is not there yet"),
         (["--config", "packing_dqn.yaml", "--output", "x", "--episodes", "0"], "--episodes must be at least 1; got 0"),

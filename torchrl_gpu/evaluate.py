@@ -67,7 +67,7 @@ def main(argv: list[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog=WHERE, description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("--config", required=True, help="of a run: a path, or one that the package ships")
+    parser.add_config()
     add(
         "--ckpt_path", help="checkpoint of a run of the config; without it the weights are those that a run begins with"
     )

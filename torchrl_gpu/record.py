@@ -69,7 +69,7 @@ def main(argv: list[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog=WHERE, description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("--config", required=True, help="of a run: a path, or one that the package ships")
+    parser.add_config()
     add("--ckpt_path", help="checkpoint of a run of the config; without it actions are drawn at random")
     add("--policy", help="who plays: a name from the table of `lightning test`, such as deepest-bottom-left")
     add("--episodes", type=int, default=10, help="how many")

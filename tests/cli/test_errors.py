@@ -23,6 +23,17 @@ WRONG = [
     (["--model.env.num_envs=0"], r"TinyEnv: num_envs must be at least 1; got 0"),
     (["--model=no.Module"], r"model \(no.Module\): No module named 'no'$"),
     (["--trainer.callbacks+=tests.standins.Noote"], r"has no attribute 'Noote'"),
+    (["--trainer.callbacks+=Noote"], r"dot import path string: Noote"),
+    (
+        ["--trainer.callbacks+=torchrl_gpu.callbacks.FrameStrea"],
+        r"callbacks.FrameStrea\): module 'torchrl_gpu.callbacks' has no attribute 'FrameStrea'; .* FrameStream$",
+    ),
+    (["--trainer.callbacks+=FrameStrea"], r"dot import path string: FrameStrea .*; want for example FrameStream$"),
+    (["--model.env=tests.cli.broken.Env"], r"name 'nothing' is not defined.* \(.*broken.py, line 5\)$"),
+    (
+        ["--model.env=tests.standins.UntypedEnv", "--model.env.inner=tests.standins.TinyEnv"],
+        r"UntypedEnv: want a type behind `inner` in its constructor, .*; got none, and tests.standins.TinyEnv$",
+    ),
     (["--trainer.accelerator=cuda"], r"accelerator"),
     (["--ckpt_path=no.ckpt"], r"checkpoint no.ckpt: want an existing file; got none there"),
     (["--config=no.yaml"], r"--config: want a file, or a shipped config \(.*\); got 'no.yaml'"),

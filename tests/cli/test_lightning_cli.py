@@ -114,6 +114,28 @@ def test_callbacks_are_appended(config: Path) -> None:
     assert Note.built == ["hello", "second"]
 
 
+def test_short_names_of_our_classes(config: Path, tmp_path: Path) -> None:
+    made = build_with(config, "--trainer.callbacks+=FinalTable", "--trainer.callbacks.num_episodes=3")
+    assert [each.num_episodes for each in made.trainer.callbacks if type(each).__name__ == "FinalTable"] == [3]
+    second = tmp_path / "second.yaml"
+    second.write_text("trainer:\n  callbacks:\n    - class_path: Throughput  # ours\n", encoding="utf-8")
+    made = build_with(config, "--config", str(second))
+    assert "Throughput" in [type(each).__name__ for each in made.trainer.callbacks]
+
+
+def test_callbacks_before_the_config_are_kept(config: Path) -> None:
+    Note.built.clear()
+    args = ["--trainer.callbacks+=tests.standins.Note", "--trainer.callbacks.text=second", "--config", str(config)]
+    assert cli.main(["fit", *args, "--trainer.fast_dev_run=1"]) is None
+    assert Note.built == ["hello", "second"]
+
+
+@pytest.mark.parametrize("monitor", ["val_loos", "train/nothing"])
+def test_a_monitor_that_nothing_logs_is_one_line(error_of: Run, monitor: str) -> None:
+    stopping = ("--trainer.callbacks+=EarlyStopping", f"--trainer.callbacks.monitor={monitor}")
+    assert f"`{monitor}` which is not available" in error_of(*stopping)
+
+
 def test_print_config_builds_nothing(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Note.built.clear()
     assert cli.main(["fit", "--config", str(config), "--model.env.num_envs=-1", "--print_config"]) == 0

@@ -26,6 +26,42 @@ def test_configs_are_found_by_name(form: list[str], monkeypatch: pytest.MonkeyPa
     assert found.removeprefix("--config=") == "run.yaml"
 
 
+@pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"], ["-c", "{}"], ["-c{}"]])
+def test_options_change_a_config_wherever_they_stand(form: list[str], tmp_path: Path) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).touch()
+    first, second = ([part.format(tmp_path / name) for part in form] for name in ("a.yaml", "b.yaml"))
+    before = ["--trainer.max_steps", "4", "--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=x"]
+    configs_ = [f"--config={tmp_path / name}" for name in ("a.yaml", "b.yaml")]
+    assert options.resolve_configs([*before, *first, "--data.seed=1", *second]) == [*configs_, *before, "--data.seed=1"]
+
+
+@pytest.mark.parametrize("args", [["--config"], ["--config="], ["--config", "--trainer.max_steps=3"], ["-c"]])
+def test_a_config_without_a_file(args: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"command line: want a file behind (--config|-c); got "):
+        options.resolve_configs(args)
+
+
+def test_other_programs_than_the_trainer_have_no_shipped_configs() -> None:
+    with pytest.raises(FileNotFoundError, match=r"--config: want an existing file; got 'packing\.yaml'"):
+        options.resolve_configs(["--config", "packing.yaml"], shipped=False)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("--model.env.num_envs=3", "--model.env=tests.standins.TinyEnv"),
+        ("--trainer.callbacks+=tests.standins.Note", "--trainer.callbacks=[]"),
+        ("--data.sequences=a.json", "--data=tests.standins.TinyData"),
+    ],
+)
+def test_what_would_be_dropped_is_refused(error_of: Run, first: str, second: str) -> None:
+    name = second.partition("=")[0]
+    assert error_of(first, second).startswith(f"command line: want {name} before {first.partition('=')[0]}")
+    options.check_arguments([second, first])
+    options.check_arguments([first, "--trainer.callbacks+=tests.standins.Note"])
+
+
 @pytest.mark.parametrize(
     "args", [["--modle.env=3"], ["--weights_only=false"], ["--ckpt_path=no.ckpt"], ["--ckpt_path", "no.ckpt"]]
 )

@@ -142,7 +142,7 @@ def _check(args: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog=WHERE, description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("--config", required=True, help="of a run: a path, or one that the package ships")
+    parser.add_config()
     add("--price", type=float, help="of the machine, per hour; without it only hours are told")
     add("--currency", default="USD", help="that the price is in; it is only printed")
     add("--throughput", type=float, metavar="UPDATES_PER_S", help="updates a second, so that nothing is measured")

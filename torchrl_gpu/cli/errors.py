@@ -8,6 +8,7 @@ import errno
 import inspect
 import re
 import sys
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,7 @@ _MENDABLE = (
     *(ValueError, FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError),
     argparse.ArgumentError,
 )
+_OF_CALLBACKS = ("torchrl_gpu.callbacks", "lightning.pytorch.callbacks")
 _OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 _NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 _NO_MEMORY = re.compile(
@@ -27,7 +29,9 @@ def is_for_user(error: BaseException) -> bool:
     """Whether an error is one that the user can mend, so that it deserves a line rather than a traceback."""
     root = root_error(error)
     module, function = _raised_by(root)
-    if module in _PARSERS or (module == "torch" and function == "load_state_dict"):
+    if module in _PARSERS or _raised_by(error)[0] in _PARSERS:
+        return True
+    if (module, function) in (("torch", "load_state_dict"), ("lightning", "_validate_condition_metric")):
         return True
     if isinstance(root, ModuleNotFoundError):
         return (root.name or "").partition(".")[0] != "torchrl_gpu"
@@ -55,8 +59,8 @@ def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
     module, function = _raised_by(root)
     if module == "yaml":
         return f"--config: want YAML; got what has {_flat(str(root))}"
-    if module in _PARSERS:
-        return _parser_line(str(error), list(options))
+    if module in _PARSERS or _raised_by(error)[0] in _PARSERS:
+        return _parser_line(str(error), list(options)) + _place(root)
     text = _flat(str(root)) or type(root).__name__
     if isinstance(root, MemoryError) or _NO_MEMORY.search(text):
         asked = _NO_MEMORY.search(text)
@@ -88,18 +92,27 @@ def root_error(error: BaseException) -> BaseException:
 
 def _raised_by(error: BaseException) -> tuple[str, str]:
     """Top-level package and function of the frame that raised an error."""
-    traceback = error.__traceback__
-    if traceback is None:
+    raised = error.__traceback__
+    if raised is None:
         return "", ""
-    while traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    frame = traceback.tb_frame
+    while raised.tb_next is not None:
+        raised = raised.tb_next
+    frame = raised.tb_frame
     return str(frame.f_globals.get("__name__", "")).partition(".")[0], frame.f_code.co_name
+
+
+def _place(root: BaseException) -> str:
+    """Where a module that a parser imported has failed, unless that was a name that it has not."""
+    frames = [frame for frame in traceback.extract_tb(root.__traceback__) if frame.name != "__getattr__"]
+    if not frames or any(word in frames[-1].filename for word in (*_PARSERS, "importlib")):
+        return ""
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})"
 
 
 def _parser_line(whole: str, options: list[str]) -> str:
     """What jsonargparse found stands in the lines that it indents most, with the value, where it has several, last;
     around it are keys and classes in quotes."""
+    whole = re.sub(r"NestedArg\(key='[^']*', val=(.*?)\)$", r"\1", whole, flags=re.MULTILINE)
     lines = [line for line in whole.splitlines() if line.strip(" -")]
     depths = [len(line) - len(line.lstrip(" -")) for line in lines]
     found = dict.fromkeys(line.strip(" -") for line, depth in zip(lines, depths, strict=True) if depth == max(depths))
@@ -113,6 +126,13 @@ def _parser_line(whole: str, options: list[str]) -> str:
     where = f"{key} ({classes[-1]})" if classes else key or "command line or config"
     known = (_parameters(classes[-1]) if classes else []) or options
     written = [name for name in re.findall(r"(?:'|--)([\w.]+)", said) if name not in known]
+    if absent := re.search(r"module '([\w.]+)' has no attribute '(\w+)'", said):
+        known, written = [*getattr(sys.modules.get(absent[1]), "__all__", ())], [absent[2]]
+    elif absent := re.search(r"Expected a dot import path string: (\w+)", said):
+        known, written = (
+            [name for path in _OF_CALLBACKS for name in getattr(sys.modules.get(path), "__all__", ())],
+            [absent[1]],
+        )
     close = [match for name in written for match in difflib.get_close_matches(name, known)]
     return f"{where}: {said}{given}" + (f"; want for example {', '.join(close)}" if close else "")
 

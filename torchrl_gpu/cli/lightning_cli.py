@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import inspect
 import logging
 import os
+import re
 import warnings
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
@@ -16,6 +20,7 @@ from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from torchrl_gpu import callbacks as own_callbacks
 from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.cli.errors import is_for_user, one_line
 
@@ -94,12 +99,14 @@ class PackageCLI(LightningCLI):
             ValueError: In one line, what is wrong with the command line or a config.
         """
         try:
+            _import_short_names(args)
             self.config = parser.parse_args(args)
         except Exception as error:
             if not is_for_user(error):
                 raise
             raise ValueError(one_line(error, self._option_names())) from error
         _plain_strings(self.config)
+        _check_types(self.config)
 
     def _option_names(self) -> list[str]:
         actions = self._subcommand_parsers[self.name]._actions
@@ -231,6 +238,44 @@ def _plain_strings(node: Any) -> None:
         for inner in value if isinstance(value, list) else [value]:
             if isinstance(inner, Namespace | dict):
                 _plain_strings(inner)
+
+
+def _import_short_names(args: list[str]) -> None:
+    """Lets classes of this package be named without their module, as Lightning's are: a parser knows those imported."""
+    paths = [Path(arg.removeprefix("--config=")) for arg in args if arg.startswith("--config=")]
+    texts = [*args, *(path.read_text(encoding="utf-8") for path in paths if path.is_file())]
+    words = {word for text in texts for word in re.findall(r"class_path\W+([A-Z]\w+)(?![\w.])", text)}
+    words |= {arg.rpartition("=")[2] for arg in args if re.fullmatch(r"(?:--.*=)?[A-Z]\w+", arg)}
+    for word in words & {*own_callbacks.__all__}:
+        getattr(own_callbacks, word)
+    for name in ("training", "policies", "envs", "envs.packing.items") if words else ():
+        importlib.import_module(f"torchrl_gpu.{name}")
+
+
+def _check_types(node: Any) -> None:
+    """ValueError where a class stands for an argument whose type its constructor does not say: it would not be made."""
+    for value in vars(node).values() if isinstance(node, Namespace) else node:
+        if isinstance(value, (Namespace, list)):
+            _check_types(value)
+    if not isinstance(node, Namespace) or not isinstance(given := getattr(node, "init_args", None), Namespace):
+        return
+    for name, parameter in inspect.signature(_named(node.class_path)).parameters.items():
+        value = getattr(given, name, None)
+        path = value.get("class_path") if isinstance(value, (Namespace, dict)) else value
+        if parameter.annotation is parameter.empty and isinstance(path, str) and inspect.isclass(_named(path)):
+            raise ValueError(
+                f"{node.class_path}: want a type behind `{name}` in its constructor, so that what a config names there"
+                f" is made (`{name}: NetworkFactory` for a network); got none, and {path}"
+            )
+
+
+def _named(path: str) -> Any:
+    """The object of a dotted path; None where there is none."""
+    module, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name, None)
+    except (ImportError, ValueError):  # the latter of an empty module
+        return None
 
 
 def run(subcommand: str, args: list[str]) -> None:

@@ -16,22 +16,33 @@ OPTIONS = (
 )
 
 
-def resolve_configs(args: list[str]) -> list[str]:
-    """The same arguments, with each `--config` given as a path.
+def resolve_configs(args: list[str], shipped: bool = True) -> list[str]:
+    """The same arguments, with each `--config` as a path and before all other options.
+
+    A parser that reads a config forgets what was given before it; here options change the configs wherever they stand.
+
+    Args:
+        args: Of a subcommand.
+        shipped: Whether the configs that come with the package are meant too, by their names.
 
     Raises:
         FileNotFoundError: A config is neither a file nor shipped with the package.
+        ValueError: No file stands behind `--config`.
     """
-    resolved: list[str] = []
-    for arg in args:
+    found, others, rest = [], [], iter(args)
+    for arg in rest:
         option, equals, value = arg.partition("=")
-        if resolved and resolved[-1] in ("--config", "-c"):
-            resolved.append(_config_path(arg))
-        elif option == "--config" and equals:
-            resolved.append(f"--config={_config_path(value)}")
+        if option in ("--config", "-c"):
+            value = value if equals else next(rest, "")
+        elif not arg.startswith("--") and option.startswith("-c"):
+            value = arg[2:]
         else:
-            resolved.append(arg)
-    return resolved
+            others.append(arg)
+            continue
+        if not value or value.startswith("-"):
+            raise ValueError(f"command line: want a file behind {option}; got {value or 'none'}")
+        found.append(f"--config={_config_path(value, shipped)}")
+    return found + others
 
 
 def import_classes(where: str, names: str | None) -> list[type]:
@@ -56,9 +67,14 @@ def import_classes(where: str, names: str | None) -> list[type]:
 CLASSES_HELP = "agents and networks of your own that the file's run names: module.Class,module.Class"
 
 
-def _config_path(name: str) -> str:
-    is_address_or_text = "://" in name or "\n" in name or name.lstrip().startswith("{")
-    return name if is_address_or_text else configs.find(name)
+def _config_path(name: str, shipped: bool) -> str:
+    if "://" in name or "\n" in name or name.lstrip().startswith("{"):  # an address, or the text itself
+        return name
+    if shipped:
+        return configs.find(name)
+    if not Path(name).is_file():
+        raise FileNotFoundError(f"--config: want an existing file; got {name!r}")
+    return name
 
 
 def check_arguments(args: list[str], others: Iterable[str] = ()) -> None:
@@ -69,9 +85,10 @@ def check_arguments(args: list[str], others: Iterable[str] = ()) -> None:
         others: Options that have been taken out of them, which a misspelt one may have meant.
 
     Raises:
-        ValueError: There is no such option.
+        ValueError: There is no such option, or one replaces what another before it has set.
         FileNotFoundError: There is no such checkpoint.
     """
+    given: list[str] = []
     for i, arg in enumerate(args):
         option, equals, value = arg.partition("=")
         name = option.removeprefix("--").removesuffix("+")
@@ -82,6 +99,10 @@ def check_arguments(args: list[str], others: Iterable[str] = ()) -> None:
             close = difflib.get_close_matches(head, sorted({*OPTIONS, *others}))
             such_as = f", such as {', '.join(close)}" if close else ""
             raise ValueError(f"command line or config: want a known option{such_as}; got {name!r}")
+        lost = next((each for each in given if each.startswith((f"{name}.", f"{name}+"))), None)
+        if lost is not None and not option.endswith("+"):
+            raise ValueError(f"command line: want --{name} before --{lost}, which it replaces; got it behind")
+        given.append(option.removeprefix("--"))
         if name == "ckpt_path":
             check_checkpoint_path(value if equals else "".join(args[i + 1 : i + 2]))
 

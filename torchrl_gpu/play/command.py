@@ -38,7 +38,7 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
     _check(word, args)
     names = args.streams or _streams(args.num_envs)
     check_names(names, args.num_envs)
-    rest = resolve_configs(rest if any(each.startswith("--config") for each in rest) else [f"--config={FIRST}", *rest])
+    rest = resolve_configs([*(f"--config={each}" for each in args.config or [FIRST]), *rest])
     check_arguments(rest, (action.dest for action in parser._actions))
     check_checkpoint_path(args.ckpt_path or "")
     keep_freed_memory()
@@ -88,6 +88,7 @@ def _parser(word: str) -> argparse.ArgumentParser:
     more += f"{' and '.join(TOKEN_VARIABLES.values())}, where no list of processes shows them."
     parser = OneLineParser(prog=f"torchrl-gpu {word}", description=does, epilog=more, allow_abbrev=False)
     add = parser.add_argument
+    add("--config", action="append", help=f"of a run: a path, or one that the package ships; {FIRST} by default")
     add(
         "--ckpt_path",
         help="checkpoint of a run of the config; without it a policy that comes with the package, or a baseline",

@@ -35,8 +35,8 @@ def main(argv: list[str]) -> None:
         return
     with until_told_to_end() as ending, server:
         gc.freeze()  # what is loaded stays: to look through it for garbage would take a tenth of a second now and then
-        watch = "watch and ask " if args.page else ""
-        print(f"serve-policy: {policy.name} on {policy.device} {watch}at {server.url}", flush=True)
+        does = ", watch and ask" if args.page else ""
+        print(f"serve-policy: {policy.name} on {policy.device}{does} at {server.url}", flush=True)
         try:
             ending.event.wait()
         finally:

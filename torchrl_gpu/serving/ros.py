@@ -22,7 +22,7 @@ _OF_PROGRAMS = {"pipeline", "add_routes", "max_body_bytes"}
 
 def main(argv: list[str]) -> None:
     """Runs until an interrupt or SIGTERM; SIGHUP loads the policy's file again, and swaps."""
-    args = _parser().parse_args(resolve_configs(argv)).as_dict()
+    args = _parser().parse_args(resolve_configs(argv, shipped=False)).as_dict()
     path, device = args.pop("policy"), args.pop("device")
     classes = import_classes(WHERE, args.pop("classes"))
     page, on_page = args.pop("server"), args.pop("page")

@@ -105,7 +105,7 @@ def test_without_network_it_says_which_file_to_place_where(monkeypatch: pytest.M
 
     monkeypatch.setattr(torch.hub, "load_state_dict_from_url", unreachable)
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
-    with pytest.raises(RuntimeError) as error:
+    with pytest.raises(ValueError) as error:
         ClipEncoder("r3d18", pretrained=True).make(SHAPES["r3d18"])
     message = str(error.value)
     assert message.startswith("R3D18: want its Kinetics weights from torch's cache or the network; got URLError:")

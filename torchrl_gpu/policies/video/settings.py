@@ -63,10 +63,9 @@ class ClipEncoder:
         """The encoder for clips (T, 3, H, W), on the CPU.
 
         Raises:
-            ValueError: Clips of this shape are too small for it or cannot be cut into its patches, or a file holds
-                other weights.
+            ValueError: Clips of this shape are too small for it or cannot be cut into its patches, a file holds other
+                weights, or published ones are neither in torch's cache nor to be had from the network.
             FileNotFoundError: There is no such file.
-            RuntimeError: Published weights are neither in torch's cache nor to be had from the network.
         """
         encoder = self._without_weights(clip_shape)
         if self.pretrained is False:

@@ -41,7 +41,7 @@ def kinetics_weights() -> dict[str, Tensor]:
     """Weights of torchvision's `r3d_18` after Kinetics-400, from torch's cache or, the first time, the network.
 
     Raises:
-        RuntimeError: They are not in the cache and cannot be fetched; it says where the file belongs.
+        ValueError: They are not in the cache and cannot be fetched; it says where the file belongs.
     """
     from torchvision.models.video import R3D_18_Weights
 
@@ -52,7 +52,7 @@ def kinetics_weights() -> dict[str, Tensor]:
         )
     except (OSError, RuntimeError) as error:  # of the first kind are all errors of urllib
         place = Path(torch.hub.get_dir()) / "checkpoints" / os.path.basename(urlparse(url).path)
-        raise RuntimeError(
+        raise ValueError(
             f"R3D18: want its Kinetics weights from torch's cache or the network; got {_reason(error)}."
             f" Fetch {url} elsewhere and place it at {place}, or name its path: pretrained: PATH"
         ) from error
