@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from torchrl_gpu.envs.packing.items.obj import read_obj
+from torchrl_gpu.envs.packing.items.ply import read_ply
 from torchrl_gpu.envs.packing.items.rasterise import Mesh
+from torchrl_gpu.envs.packing.items.stl import read_stl
 from torchrl_gpu.envs.packing.items.urdf import URDF, referred_meshes, urdf_groups
 from torchrl_gpu.envs.packing.types import UNITS
 
 MESH_SUFFIXES = (".obj", ".stl", ".ply", ".glb", URDF)
 
-_OPTIONS: dict[str, dict[str, Any]] = {
-    ".obj": {"split_objects": True, "split_groups": True, "group_material": False, "skip_materials": True}
-}
+# What trimesh reads of these is wrong, or nothing, for files that many programs write and read: see the tests.
+_READERS: dict[str, Callable[[bytes], list[Mesh]]] = {".obj": read_obj, ".stl": read_stl, ".ply": read_ply}
 
 
 def find_meshes(paths: Sequence[Path]) -> list[Path]:
@@ -67,10 +68,10 @@ def read_mesh(path: Path) -> list[Mesh]:
     if suffix not in MESH_SUFFIXES[:-1]:
         raise ValueError(f"want a {_wanted()} file; got {suffix or 'no suffix'!r}")
     try:
+        if suffix in _READERS:
+            return _READERS[suffix](path.read_bytes())
         # From memory: a file that names others, for materials or buffers, does not get them.
-        scene = trimesh.load_scene(
-            io.BytesIO(path.read_bytes()), file_type=suffix[1:], process=False, **_OPTIONS.get(suffix, {})
-        )
+        scene = trimesh.load_scene(io.BytesIO(path.read_bytes()), file_type=suffix[1:], process=False)
         meshes = [mesh for mesh in scene.dump() if isinstance(mesh, trimesh.Trimesh)]
     except Exception as error:  # each format's reader fails in its own ways
         reason = str(error).strip().split("\n")[0] or "no reason given"

@@ -1,0 +1,90 @@
+"""Polygons of mesh files as triangles."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_STARTS = 8  # corners that the fan of a polygon with dents is tried from
+_MOST_EARS = 200  # corners of a polygon that is cut ear by ear, as the time may grow by the cube
+_MOST_CUT = 1000  # of such polygons in a file
+
+
+def triangulated(vertices: np.ndarray, corners: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Triangles (F, 3) of polygons, which may have dents; those of fewer than three corners are left out.
+
+    Large polygons with dents that no corner sees all of become fans: their volume is right, their outline may not be.
+
+    Args:
+        vertices: (V, 3).
+        corners: (C,) int64, vertices of all polygons, one polygon after the other.
+        number: (P,) int64, corners of each.
+
+    Raises:
+        ValueError: A corner is no vertex.
+    """
+    if len(corners) and not 0 <= corners.min() <= corners.max() < len(vertices):
+        raise ValueError(f"faces of the {len(vertices)} vertices wanted, some are of others")
+    found = []
+    for _ in range(_STARTS):
+        faces, polygon = _fans(corners, number)
+        dented = _dented(vertices, faces, polygon, len(number)) & (number > 3)
+        found.append(faces[~dented[polygon]])
+        corners, number = _turned_on(corners[np.repeat(dented, number)], number[dented])
+        if not len(number):
+            return np.concatenate(found)
+    cut = np.flatnonzero(number <= _MOST_EARS)[:_MOST_CUT]
+    starts = np.cumsum(number) - number
+    found += [_ears(vertices, corners[starts[k] : starts[k] + number[k]]) for k in cut]
+    faces, polygon = _fans(corners, number)
+    return np.concatenate([*found, faces[~np.isin(polygon, cut)]])
+
+
+def _fans(corners: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Triangles (F, 3) from the first corner of each polygon, and of which polygon each is."""
+    sizes = np.maximum(number - 2, 0)
+    polygon = np.repeat(np.arange(len(number)), sizes)
+    first = (np.cumsum(number) - number)[polygon]
+    step = np.arange(len(polygon)) - (np.cumsum(sizes) - sizes)[polygon]
+    return np.stack([corners[first], corners[first + step + 1], corners[first + step + 2]], 1), polygon
+
+
+def _dented(vertices: np.ndarray, faces: np.ndarray, polygon: np.ndarray, number: int) -> np.ndarray:
+    """Whether a triangle of a polygon's fan faces against the others, (P,) bool."""
+    a, b, c = (vertices[faces[:, k]] for k in range(3))
+    normals = np.cross(b - a, c - a)
+    whole = np.stack([np.bincount(polygon, axis, number) for axis in normals.T], 1)[polygon]
+    against = (normals * whole).sum(1) < -1e-9 * (whole**2).sum(1)
+    return np.bincount(polygon, against, number) > 0
+
+
+def _turned_on(corners: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The polygons, each from its second corner on."""
+    starts = np.repeat(np.cumsum(number) - number, number)
+    behind = (np.arange(len(corners)) - starts + 1) % np.repeat(number, number)
+    return corners[starts + behind], number
+
+
+def _ears(vertices: np.ndarray, corners: np.ndarray) -> np.ndarray:
+    """A polygon cut into triangles, ear by ear; what is left when there is none is a fan."""
+    points = vertices[corners] - vertices[corners[0]]
+    normal = np.cross(points, np.roll(points, -1, 0)).sum(0)
+    axis = int(np.abs(normal).argmax())  # along which it is seen
+    flat = points[:, [(axis + 1) % 3, (axis + 2) % 3]] * [np.sign(normal[axis]), 1]
+    left, found = list(range(len(corners))), []
+    while len(left) > 3:
+        ear = next((k for k in range(len(left)) if _is_ear(flat[left], k)), None)
+        if ear is None:
+            break
+        found.append((left[ear - 1], left[ear], left[(ear + 1) % len(left)]))
+        del left[ear]
+    found += [(left[0], left[k], left[k + 1]) for k in range(1, len(left) - 1)]
+    return corners[np.array(found)]
+
+
+def _is_ear(flat: np.ndarray, k: int) -> bool:
+    """Whether corner k of a polygon (C, 2), which turns to the left, sticks out with no other corner in it."""
+    at = np.array([k - 1, k, k + 1]) % len(flat)
+    corner, along = flat[at], np.roll(flat[at], -1, 0) - flat[at]
+    others = np.delete(flat, at, 0)[:, None] - corner
+    inside = (along[:, 0] * others[..., 1] - along[:, 1] * others[..., 0] >= 0).all(1).any()
+    return bool(along[0, 0] * along[1, 1] - along[0, 1] * along[1, 0] > 0 and not inside)
