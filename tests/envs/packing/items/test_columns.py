@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from trimesh import Trimesh, creation
 
+from torchrl_gpu.envs.packing.items import columns
 from torchrl_gpu.envs.packing.items.columns import crossings, union, voxelised
 from torchrl_gpu.envs.packing.rotations import turn
 
@@ -31,6 +32,21 @@ def test_a_single_solid_holds_its_signed_volume(name: str) -> None:
     volume, centre = union(triangles)
     assert volume == pytest.approx(solid.volume, rel=5e-4)
     assert np.abs(centre).max() < 5e-4 * np.ptp(triangles)
+
+
+def test_columns_follow_the_number_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers: list[int] = []
+    seen = columns.crossings
+    monkeypatch.setattr(columns, "crossings", lambda t, x, y: numbers.append(x) or seen(t, x, y))
+    # A long chain of overlapping cubes: 160 columns along it would hardly meet them.
+    chain = np.concatenate([moved(CUBE, x=0.9 * k, y=0.01 * k) for k in range(400)])
+    assert union(chain, parts=400)[0] == pytest.approx(400 - 399 * 0.1 * 0.99, rel=0.02)
+    # Many cubes in one place: each column would pass all of them.
+    monkeypatch.setattr(columns, "_MOST_PASSED", 20_000)
+    assert union(np.tile(moved(CUBE), (200, 1, 1)), parts=200)[0] == pytest.approx(1, rel=0.05)
+    union(moved(CUBE))
+    assert numbers[0] > 160 > numbers[1]
+    assert numbers[2] <= 160
 
 
 def test_an_overlap_counts_once() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.envs.packing.items.mesh_writing import arrays, box, write_obj
+from torchrl_gpu.envs.packing.items import urdf
 from torchrl_gpu.envs.packing.items.mesh_files import read_mesh
 from torchrl_gpu.envs.packing.items.mesh_shapes import MeshShape
 from torchrl_gpu.envs.packing.items.rasterise import Mesh
@@ -155,3 +156,28 @@ def test_other_files_are_refused(text: str, reason: str, tmp_path: Path) -> None
     with pytest.raises(ValueError) as error:
         urdf_groups(tmp_path / "a.urdf", read_mesh)
     assert str(error.value).startswith(reason)
+
+
+def test_a_chain_of_links_is_followed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    number, read = 400, []
+    box((1, 1, 1)).export(tmp_path / "cube.stl")
+    links = "".join(link(f"l{k}", '<mesh filename="cube.stl"/>') for k in range(number))
+    joints = "".join(
+        f'<joint name="j{k}" type="fixed"><parent link="l{k}"/><child link="l{k + 1}"/><origin xyz="1 0 0"/></joint>'
+        for k in range(number - 1)
+    )
+    (tmp_path / "a.urdf").write_text(f'<robot name="x">{links}{joints}</robot>')
+    products: list[int] = []
+
+    class Counted(np.ndarray):
+        def __matmul__(self, other: np.ndarray) -> np.ndarray:
+            products.append(1)
+            return np.asarray(self) @ np.asarray(other)
+
+    origin = urdf._origin
+    monkeypatch.setattr(urdf, "_origin", lambda element: origin(element).view(Counted))
+    monkeypatch.setattr(np, "eye", lambda n, eye=np.eye: eye(n).view(Counted))
+    found = urdf_groups(tmp_path / "a.urdf", lambda path: read.append(path) or read_mesh(path))
+    assert [vertices[:, 0].min() for vertices, _ in found] == list(range(number))
+    assert len(read) == 1  # though all links have it
+    assert len(products) < 4 * number  # not a walk to the root for each

@@ -12,6 +12,7 @@ import numpy as np
 
 from torchrl_gpu.envs.packing.rotations import turn
 
+_PER_PART, _MOST_PASSED = 64, 4_000_000  # surfaces that columns pass: of each part at least, and in all at most
 _ASKEW = turn(20, 10, 35)  # faces along columns would be counted by whole columns: ten times the error
 
 
@@ -24,15 +25,21 @@ class Crossings(NamedTuple):
     enters: np.ndarray  # int64, +1 where a ray that rises comes in, −1 where it leaves
 
 
-def union(triangles: np.ndarray, columns: int = 160) -> tuple[float, np.ndarray]:
+def union(triangles: np.ndarray, columns: int = 160, parts: int = 1) -> tuple[float, np.ndarray]:
     """Volume and centre of mass of what closed surfaces enclose.
 
     Args:
         triangles: (F, 3, 3), outward by the right hand.
-        columns: Columns along x and along y.
+        columns: Columns along x and along y; more where they would hardly meet the parts, fewer where they would pass
+            surfaces too often.
+        parts: How many surfaces there are.
     """
     triangles = triangles @ _ASKEW.T
     low, high = triangles.min((0, 1)), triangles.max((0, 1))
+    (ax, ay), (bx, by) = ((triangles[:, k, :2] - triangles[:, 0, :2]).T for k in (1, 2))
+    per_column = np.abs(ax * by - ay * bx).sum() / 2 / max((high - low)[:2].prod(), 1e-300)
+    passed = np.clip(columns**2 * per_column, parts * _PER_PART, _MOST_PASSED)
+    columns = round(np.clip((passed / max(per_column, 1e-300)) ** 0.5, 8, 20 * columns))
     side = np.append((high - low)[:2] / columns, 1.0)
     found = crossings((triangles - low) / side, columns, columns)
     order = np.lexsort((found.z, found.y, found.x))

@@ -55,7 +55,7 @@ class MeshShape:
             volume = sum(each for each, _ in moments)
             centre = sum(each * at for each, at in moments) / volume if volume else moments[0][1]
         else:
-            volume, centre = union(np.concatenate([vertices[faces] for vertices, faces in parts]))
+            volume, centre = union(np.concatenate([vertices[faces] for vertices, faces in parts]), parts=len(parts))
         size = np.ptp(np.concatenate([vertices for vertices, _ in parts]), 0)
         if not volume > 1e-9 * size.max() ** 3:
             raise ValueError(f"want a solid; got one of {volume:.3g} m³ within {_written(size)} m")

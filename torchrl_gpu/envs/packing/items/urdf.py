@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ def urdf_groups(path: Path, read_mesh: Callable[[Path], list[Mesh]]) -> list[Mes
     """
     robot = _parsed(path)
     poses = _link_poses(robot)
+    read_mesh = cache(read_mesh)  # links may have the same
     groups: list[Mesh] = []
     for link in robot.findall("link"):
         for collision in link.findall("collision"):
@@ -83,14 +85,18 @@ def _link_poses(robot: ET.Element) -> Callable[[str], np.ndarray]:
         if parent is not None and child is not None:
             above[child.get("link", "")] = parent.get("link", ""), _origin(joint)
 
+    known: dict[str, np.ndarray] = {}  # so that a chain of links is not followed to its root for each of them
+
     def pose(link: str) -> np.ndarray:
-        found, passed = np.eye(4), {link}
-        while link in above:
-            link, step = above[link]
-            found = step @ found
-            if link in passed:
+        way: dict[str, np.ndarray] = {}
+        while link in above and link not in known:
+            if link in way:
                 raise ValueError(f"want a tree of links; link {link} is above itself")
-            passed.add(link)
+            way[link] = above[link][1]
+            link = above[link][0]
+        found = known.setdefault(link, np.eye(4))
+        for below, step in reversed(way.items()):
+            found = known[below] = found @ step
         return found
 
     return pose
