@@ -1,5 +1,8 @@
 """`torchrl-gpu export`: a trained policy as ONNX or as a program of torch.export, and what its inputs mean.
 
+A policy that packs takes maps of legal placements beside the heightmap and the item: whoever runs the file computes
+them, by the rules in the JSON beside it or with `PackingEnv.restore` of this package.
+
 The hierarchical packer takes the items of its environment along: --config names the config of its run, and options that
 are not listed go to that, as in `lightning test`.
 """
@@ -41,11 +44,15 @@ def main(argv: list[str]) -> None:
         rest = resolve_configs(["--config", args.config, *rest])
         check_arguments(rest, (action.dest for action in parser._actions))
         env = _env_of(rest)
-    from torchrl_gpu.policies import export_policy
+    from torchrl_gpu.policies import export_policy, load_policy
+    from torchrl_gpu.policies.sidecar import computed_inputs
 
     out = args.output or Path(args.checkpoint).with_suffix(f".{args.format}")
-    written = export_policy(args.checkpoint, out, args.format, env=env, classes=classes)
+    policy = load_policy(args.checkpoint, "cpu", env=env, classes=classes)
+    written = export_policy(policy, out, args.format, env=env)
     print(f"Written: {written}, and what it means in {written.with_suffix('.json')}")
+    if computed := computed_inputs(policy):
+        print(f"It takes {', '.join(computed)}, too: compute them by the rules there, or with PackingEnv.restore")
 
 
 def _env_of(words: list[str]) -> PackingEnv:

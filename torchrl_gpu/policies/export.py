@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from torch import Tensor, nn
@@ -36,6 +37,7 @@ SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2"}
 _BATCHES = (1, 3, 64)  # that are compared
 _TOLERANCE = 1e-4  # of actions, and of the values of actions, over their size
 _LEAPP_CONFIG = "1.3"
+_LARGE_TABLE = 1 << 16  # entries, from which on it is worth a look whether most of them are the same
 
 Run = Callable[[list[Tensor]], Tensor]
 """Gives actions of observations, in the order of a policy's `in_keys`."""
@@ -206,7 +208,9 @@ def _write_onnx(graph: nn.Module, example: list[Tensor], path: Path, names: list
             custom_translation_table={torch.ops.aten.sort.stable: _sort_stable},
         )
         assert program is not None
-        program.save(str(path))
+        model = program.model_proto
+    _pack_tables(model.graph)
+    path.write_bytes(model.SerializeToString())
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
     def run(observations: list[Tensor]) -> Tensor:
@@ -214,6 +218,33 @@ def _write_onnx(graph: nn.Module, example: list[Tensor], path: Path, names: list
         return torch.from_numpy(session.run(["action"], given)[0])
 
     return run
+
+
+def _pack_tables(graph: Any) -> None:
+    """Has the graph make its tables of the one value that most entries have and of the others; to the bit the same.
+
+    ONNX Runtime does so once, when it opens the file.
+    """
+    from onnx import TensorProto, helper, numpy_helper
+
+    made = []
+    for table in [each for each in graph.initializer if each.data_type == TensorProto.FLOAT and len(each.dims) == 1]:
+        name, values = table.name, numpy_helper.to_array(table)
+        if len(values) < _LARGE_TABLE:
+            continue
+        middle = len(values) // 2
+        most = np.partition(values, middle)[middle]  # what more than half of them are
+        others = np.flatnonzero(values.view(np.int32) != most.view(np.int32))
+        if 4 * len(others) > len(values):
+            continue
+        held = {"size": np.array(values.shape, np.int64), "entry": others.astype(np.int32), "value": values[others]}
+        graph.initializer.remove(table)
+        graph.initializer.extend(numpy_helper.from_array(each, f"{name}_{key}") for key, each in held.items())
+        filling = helper.make_tensor("value", TensorProto.FLOAT, [1], [float(most)])
+        made.append(helper.make_node("ConstantOfShape", [f"{name}_size"], [f"{name}_most"], value=filling))
+        made.append(helper.make_node("ScatterElements", [f"{name}_most", f"{name}_entry", f"{name}_value"], [name]))
+    for node in reversed(made):
+        graph.node.insert(0, node)
 
 
 def _sort_stable(values: Any, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:

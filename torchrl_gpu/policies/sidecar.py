@@ -34,6 +34,15 @@ class Meaning(NamedTuple):
     elements: tuple[str, ...] | None = None
 
 
+_COMPUTED = {
+    "z_map": "for each placement the largest, over the footprint's cells, of box_heightmap minus the item's underside"
+    " above its base, which of boxes is 0; cells of a footprint are item_size / (size_m / cells), rounded up",
+    "legal_mask": "the footprint lies in the bin, z_map and the item's height are together at most the bin's, and the"
+    " bin's rule of stability holds",
+    "action_mask": "legal_mask, flattened",
+    "item_mask": "any of the item's legal_mask",
+}
+"""Inputs of policies that pack which are no measurements, and the rule of each."""
 _BIN = "x along the bin's length, y along its width, z up from its floor; the origin is a corner of the floor"
 _ROBOT = "the robot's own: x ahead, y to port; the origin is its centre"
 _OBJECT = ("x", "y", "vx", "vy", "radius")
@@ -171,6 +180,12 @@ def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
+def computed_inputs(policy: InferencePolicy) -> dict[str, str]:
+    """Inputs of a policy that packs which follow from its heightmap and items, and by which rules."""
+    packs = policy.space.source == "PackingEnv"
+    return {name: _COMPUTED[name] for name in policy.in_keys if packs and name in _COMPUTED}
+
+
 def elements_of(policy: InferencePolicy, name: str) -> list[str] | None:
     """Names of the numbers of an entry's last axis, where they are known."""
     known = _MEANINGS.get(policy.space.source, {}).get(name)
@@ -219,6 +234,7 @@ def _packing(policy: InferencePolicy) -> dict[str, Any]:
         "placement": "gx puts the footprint's first cell at gx * grid_step while that fits; the first beyond stands for"
         " the placement flush with the far wall; the same for y",
         "orientation_table": _orientations(policy, maps[1]),
+        "computed_inputs": {"by": "PackingEnv.restore, from box_heightmap and item_id", **computed_inputs(policy)},
     }
 
 
