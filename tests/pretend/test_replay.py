@@ -10,6 +10,10 @@ import torch
 from tensordict import TensorDict
 
 from tests.pretend_cuda import waits
+from torchrl_gpu.envs import DishwashingEnv
+from torchrl_gpu.envs.memory import Placement
+from torchrl_gpu.evaluation.random_actions import RandomActions
+from torchrl_gpu.training import ClipReplay, Rollout
 from torchrl_gpu.training.replay.buffer import DeviceReplay
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 
@@ -98,3 +102,21 @@ def test_what_does_not_fit_is_staged_through_pinned_memory(
     assert torch.equal(batch["next", "obs"], batch["obs"] + 0.5)
     assert len(buffer) == 300
     assert buffer.storage[:].device == CPU
+
+
+@pytest.mark.parametrize("storage", ["device", "host"])
+@pytest.mark.parametrize("prioritized", [False, True])
+def test_clips_are_kept_and_drawn(storage: Placement, prioritized: bool) -> None:
+    env = DishwashingEnv(4, observe_as="video", device=CUDA, seed=0, clip_length=3)
+    buffer = ClipReplay(8, CUDA, capacity=24, prioritized=prioritized, storage=storage)
+    rollout = Rollout(env, env.stored_keys, 1, 0.9, store=buffer.codec_for(env))
+    for _ in range(5):
+        index = buffer.extend(rollout.collect(RandomActions(env), 2)[0])
+        batch = buffer.sample()
+        if prioritized:
+            buffer.update_priority(batch["index"], torch.ones(8, device=CUDA))
+    assert len(index) == 8
+    assert len(buffer) == 24
+    seen = env.restore(batch, buffer)["clip"]
+    assert seen.device == CUDA
+    assert seen.shape[:2] == (8, 3)

@@ -76,7 +76,7 @@ class EpsilonGreedyModule(TensorDictModuleBase):
         )
         if space.num_actions is None:
             for name, bound in zip(("low", "high"), space.bounds, strict=True):
-                self.register_buffer(name, bound)
+                self.register_buffer(name, bound, persistent=False)
 
     def anneal(self, frame: int) -> None:
         """Sets epsilon for a count of frames; written into the buffer, nothing is read."""

@@ -34,7 +34,7 @@ from torchrl_gpu.policies.recorded import (
 )
 from torchrl_gpu.policies.size_limit import without_memory
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.policies.weights import check_weights
+from torchrl_gpu.policies.weights import check_weights, without_settings
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -177,7 +177,7 @@ def _built(make: Callable[[], Module], weights: Mapping[str, Any], most_bytes: i
     check_weights("weights", weights, shapes)
     with torch.random.fork_rng(devices=[]):  # fresh weights are drawn, and thrown away
         module = make()
-    module.load_state_dict(weights)
+    module.load_state_dict(without_settings(weights, module))
     return module
 
 

@@ -41,6 +41,7 @@ class RiskLevel(nn.Module):
             torch.tensor(
                 1.0 if cvar == "adaptive" else float(cvar), dtype=torch.float32, device=torch.get_default_device()
             ),
+            persistent=False,
         )
 
     def forward(self, tensordict: TensorDictBase) -> Tensor:

@@ -37,8 +37,8 @@ class Squash(nn.Module):
         self.kind = kind
         self.low: Tensor
         self.high: Tensor
-        self.register_buffer("low", low.clone())
-        self.register_buffer("high", high.clone())
+        self.register_buffer("low", low.clone(), persistent=False)
+        self.register_buffer("high", high.clone(), persistent=False)
 
     def forward(self, z: Tensor) -> Tensor:
         """Actions (…, D) of real numbers (…, D)."""

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torchrl.objectives import LossModule
 
+from torchrl_gpu.policies.weights import settings_in
+
 Network = TypeVar("Network", bound=nn.Module)
 Tensors = tuple[Tensor, ...]
 
@@ -82,6 +84,39 @@ def loss_pairs(loss: LossModule, *networks: str) -> list[tuple[Tensor, Tensor]]:
         for key, weight in online.items(True, True)
         if weight.requires_grad
     ]
+
+
+def forget_settings(loss: LossModule, **networks: nn.Module) -> None:
+    """Keeps what is set and not learned out of the state dict of a loss of TorchRL: its discount, bounds of actors.
+
+    Args:
+        loss: Holds the parameters and all buffers of its networks, as `NAME_params`.
+        networks: These, by the names that the loss gives them.
+    """
+    estimator: Any = loss.value_estimator
+    estimator._non_persistent_buffers_set.update(estimator._buffers)
+    kinds = [kind for kind in ("", "target_") for name in networks if f"{kind}{name}_params" in loss._modules]
+    held: Any = loss
+    held.set_names = tuple(
+        f"{kind}{name}_params.{setting}"
+        for kind in dict.fromkeys(kinds)
+        for name, network in networks.items()
+        for setting in settings_in(network)
+    )
+    loss.register_state_dict_post_hook(_leave_out)
+    loss.register_load_state_dict_pre_hook(_put_back)
+
+
+def _leave_out(loss: Any, state: dict[str, Any], prefix: str, *args: Any) -> None:
+    for name in loss.set_names:
+        state.pop(prefix + name, None)
+
+
+def _put_back(loss: Any, state: dict[str, Any], prefix: str, *args: Any) -> None:
+    """Has those that the loss holds stand in a state dict that it is to load."""
+    for name in loss.set_names:
+        params, _, setting = name.partition(".")
+        state[prefix + name] = getattr(loss, params).get(tuple(setting.split("."))).detach()
 
 
 def fixed(network: nn.Module, *inputs: Any) -> Any:

@@ -11,13 +11,36 @@ from torch import Tensor, nn
 _NAMED = 3  # weights that a message names
 
 
+def settings_in(module: nn.Module) -> set[str]:
+    """Names of buffers that hold settings: they are set and not learned, so that no checkpoint has a say in them."""
+    return {
+        f"{prefix}.{name}" if prefix else name
+        for prefix, each in module.named_modules()
+        for name in (*each._non_persistent_buffers_set, *getattr(each, "set_names", ()))
+    }
+
+
+def without_settings(state: Mapping[str, Any], module: nn.Module) -> dict[str, Any]:
+    """A state dict without the settings of a module, which checkpoints of older versions hold."""
+    settings = settings_in(module)
+    return {name: value for name, value in state.items() if name not in settings}
+
+
+def drop_settings(module: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+    """As `without_settings`, as a hook of `load_state_dict`."""
+    for name in settings_in(module):
+        state_dict.pop(prefix + name, None)
+
+
 def check_weights(where: str, state: Mapping[str, Any], module: nn.Module) -> None:
     """Returns if a state dict holds all weights of the module and no others, of their shapes and types, and finite.
+
+    Settings that stand there too, as in checkpoints of older versions, are passed over.
 
     Raises:
         ValueError: It does not; the message begins with `where` and names the weights.
     """
-    wanted = module.state_dict()
+    wanted, state = module.state_dict(), without_settings(state, module)
     problems = {
         "none for": [name for name in wanted if name not in state],
         "others too": [name for name in state if name not in wanted],

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchrl.envs.utils import ExplorationType, exploration_type, set_exploration_type
 
 from torchrl_gpu.policies.risk import Risk, RiskLevel
+from torchrl_gpu.policies.weights import drop_settings
 
 if TYPE_CHECKING:
     from torchrl_gpu.policies.exploration import EpsilonGreedyModule
@@ -47,7 +48,7 @@ class PolicyWrapper(TensorDictModuleBase):
     `state_value` and so on, in `out_keys`. In training mode and under `ExplorationType.RANDOM` it explores: the policy
     draws what it draws, and the agent's exploration, where it has one, replaces actions; what described the replaced
     ones is then not written. Otherwise it is greedy. Illegal actions are never chosen; a robot that is not `active`
-    gets the continuous action 0. It shares weights, bounds and epsilon with the agent, and `state_dict` holds these
+    gets the continuous action 0. It shares weights and epsilon with the agent, and `state_dict` holds these
     alone: neither targets nor critics.
 
     Args:
@@ -74,6 +75,7 @@ class PolicyWrapper(TensorDictModuleBase):
         self._discrete = agent.space.num_actions is not None
         self._row_dims = len(agent.space.observations[next(iter(self._reads))][0])
         self.in_keys, self.out_keys = list(self._reads.values()), list(self._writes.values())
+        self.register_load_state_dict_pre_hook(drop_settings)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Writes `out_keys` behind the batch shape of the observations; `action` is (…) int64 or (…, D) float32."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torchrl_gpu.archives import ENTRY, read_archive
 from torchrl_gpu.policies.packing.packed_tables import unpack_tables
-from torchrl_gpu.policies.weights import is_dense
+from torchrl_gpu.policies.weights import is_dense, without_settings
 from torchrl_gpu.training.checkpoint_files import order_of
 from torchrl_gpu.training.resumed_options import changed_options, told
 
@@ -59,7 +59,7 @@ def _check_version(where: str, version: Any) -> None:
 
 
 def _compare(where: str, state: Mapping[str, Any], module: nn.Module, record: Any) -> None:
-    wanted = module.state_dict()
+    wanted, state = module.state_dict(), without_settings(state, module)
     strict = getattr(module, "strict_loading", True)
     missing = [key for key in wanted if key not in state]
     unexpected = [key for key in state if key not in wanted]

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
-from torchrl.modules import MLP
+from torchrl.modules import MLP, NoisyLinear
 
 from tests.no_host_reads import NoHostReads
 from torchrl_gpu.policies import (
@@ -18,9 +18,11 @@ from torchrl_gpu.policies import (
     DDPG,
     DQN,
     SAC,
+    Agent,
     AgentSpace,
     FromClips,
     PolicyWrapper,
+    Rainbow,
     VectorActor,
     VectorCritic,
     VectorGaussian,
@@ -58,9 +60,22 @@ class Quantiles(nn.Module):
         return self.net(torch.cat([known, taus[..., None]], -1))[..., 0]
 
 
+class NoisyAtoms(nn.Module):
+    in_keys: ClassVar = ["features"]
+    num_atoms = 5
+
+    def __init__(self, space: AgentSpace) -> None:
+        super().__init__()
+        self.layer = NoisyLinear(7, 3 * self.num_atoms)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return self.layer(features).unflatten(-1, (3, self.num_atoms))
+
+
 AGENTS: dict[str, Any] = {
     "SAC": (CONTINUOUS, partial(SAC, actor=VectorGaussian, critic=VectorCritic, target_entropy=-2.0)),
     "ACIQN": (CONTINUOUS, partial(ACIQN, actor=VectorActor, critic=Quantiles)),
+    "Rainbow": (DISCRETE, partial(Rainbow, network=NoisyAtoms, n_steps=1)),
     "DQN": (DISCRETE, partial(DQN, network=VectorScores, n_steps=1)),
 }
 
@@ -218,3 +233,41 @@ def test_a_clip_is_shifted_as_a_whole_within_bounds() -> None:
     assert moves == set(range(-most, most + 1))
     assert len(seen) > 40
     assert random_shift(clips, 0) is clips
+
+
+def test_noise_is_drawn_anew_after_every_update() -> None:
+    agent = made("Rainbow")
+    noise = [layer.weight_epsilon for layer in agent.modules() if isinstance(layer, NoisyLinear)]
+    assert len(noise) == 2  # online and target
+    for update in range(1, 6):
+        before = [each.clone() for each in noise]
+        agent.update_targets(update)
+        assert all((now != old).float().mean() > 0.9 for now, old in zip(noise, before, strict=True))
+
+
+def test_all_that_agents_are_asked_for_is_the_agents_behind_the_encoder() -> None:
+    own = {"losses", "loss", "parameters_to_train"}  # which are made of the others
+    asked = {
+        name
+        for name, value in vars(Agent).items()
+        if name[0] != "_" and (callable(value) or isinstance(value, property))
+    }
+    assert asked - own <= vars(FromClips).keys()
+
+    class Told(DQN):
+        """Notes what it is asked for."""
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("anneal", "reset_targets", "update_targets", "targets_update_every_step", "batch_keys"):
+                told.append(name)
+            return super().__getattribute__(name)
+
+    told: list[str] = []
+    agent = FromClips(DISCRETE, encoder=Mean, agent=partial(Told, network=VectorScores, n_steps=1))
+    agent.anneal(3)
+    agent.reset_targets()
+    agent.update_targets(1)
+    assert agent.targets_update_every_step
+    assert told == ["anneal", "reset_targets", "update_targets", "targets_update_every_step"]
+    assert ("next", "clip") in agent.batch_keys
+    assert "features" not in str(agent.batch_keys)

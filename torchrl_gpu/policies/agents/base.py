@@ -18,6 +18,7 @@ from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.risk import RiskLevel
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.targets import TargetUpdate
+from torchrl_gpu.policies.weights import drop_settings
 
 NetworkFactory = Callable[[AgentSpace], nn.Module]
 
@@ -67,6 +68,7 @@ class Agent(nn.Module, ABC):
             raise ValueError(f"{self.name}: want a {wanted} action; that of {space.source} is {came}")
         self.space, self.gamma, self.n_steps, self.targets = space, gamma, n_steps, targets
         self.exploration = None if exploration is None else exploration.module(space)
+        self.register_load_state_dict_pre_hook(drop_settings)
 
     @property
     def name(self) -> str:

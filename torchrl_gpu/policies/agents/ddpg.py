@@ -14,7 +14,7 @@ from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import weighted_mean
 from torchrl_gpu.policies.spaces import AgentSpace, observed
 from torchrl_gpu.policies.squashing import DeterministicActor, Squash, Squashing
-from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, loss_pairs
+from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, forget_settings, loss_pairs
 
 
 @final
@@ -68,6 +68,7 @@ class DDPG(Agent):
         self.policy = Entry("action", DeterministicActor(act, Squash(*space.bounds, squash)))
         self.objective = DDPGLoss(self.policy, value, loss_function="smooth_l1", delay_actor=True, delay_value=True)
         self.objective.make_value_estimator(gamma=gamma)
+        forget_settings(self.objective, actor_network=self.policy, value_network=value)
         HardUpdate(self.objective)  # without an updater TorchRL warns
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:

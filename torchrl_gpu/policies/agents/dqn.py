@@ -14,7 +14,7 @@ from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, loss_pairs
+from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, forget_settings, loss_pairs
 
 
 @final
@@ -55,6 +55,7 @@ class DQN(Agent):
             self.policy, loss_function="smooth_l1", double_dqn=double, delay_value=True, action_space="categorical"
         )
         self.objective.make_value_estimator(gamma=gamma)
+        forget_settings(self.objective, value_network=self.policy)
         HardUpdate(self.objective)  # without an updater TorchRL warns; its count of updates would not survive a resume
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:

@@ -132,7 +132,7 @@ class ExpectedScores(nn.Module):
         self.network = network
         self.in_keys = in_keys(network)
         self.support: Tensor
-        self.register_buffer("support", support)
+        self.register_buffer("support", support, persistent=False)
 
     def forward(self, *observations: Tensor) -> Tensor:
         """Scores (…, A) float32."""

@@ -70,7 +70,7 @@ class SAC(Agent):
         self.log_alpha: Tensor
         log_alpha = torch.tensor(math.log(alpha), dtype=torch.float32, device=torch.get_default_device())
         if target_entropy is None:
-            self.register_buffer("log_alpha", log_alpha)
+            self.register_buffer("log_alpha", log_alpha, persistent=False)
         else:
             self.log_alpha = nn.Parameter(log_alpha)
         self.target_critics = target_of(self.critics)

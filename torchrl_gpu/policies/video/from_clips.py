@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import final
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d
@@ -78,6 +78,7 @@ class FromClips(Agent):
                 f"FromClips: want an agent whose first loss teaches an encoder, such as SAC; got {inner.name}"
             )
         self.discrete = inner.discrete  # type: ignore[misc]  # that of the agent
+        self.learns_from_replay = inner.learns_from_replay  # type: ignore[misc]
         super().__init__(space, gamma=inner.gamma, n_steps=inner.n_steps, exploration=None, targets=inner.targets)
         self.encoder, self.agent, self.shift = network, inner, shift
         self.exploration = inner.exploration
@@ -98,6 +99,29 @@ class FromClips(Agent):
     def metrics(self) -> dict[str, Tensor]:
         """Those of the agent."""
         return self.agent.metrics
+
+    @property
+    def batch_keys(self) -> list[NestedKey]:
+        """Those of the agent, with clips in place of features."""
+        clips: dict[NestedKey, NestedKey] = {FEATURES: CLIP, ("next", FEATURES): ("next", CLIP)}
+        return [clips.get(key, key) for key in self.agent.batch_keys]
+
+    @property
+    def targets_update_every_step(self) -> bool:
+        """Whether those of the agent do."""
+        return self.agent.targets_update_every_step
+
+    def anneal(self, frame: int) -> None:
+        """Anneals the agent."""
+        self.agent.anneal(frame)
+
+    def update_targets(self, update: int) -> None:
+        """Moves the agent's targets, and draws what it draws after an update."""
+        self.agent.update_targets(update)
+
+    def reset_targets(self) -> None:
+        """Resets the agent's targets."""
+        self.agent.reset_targets()
 
     def policy_at(self, risk: RiskLevel) -> TensorDictModuleBase:
         """The greedy policy at another level of risk, over the same weights."""

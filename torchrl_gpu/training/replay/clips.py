@@ -73,8 +73,9 @@ class ClipReplay(DeviceReplay):
     def extend(self, transitions: TensorDictBase, **kwargs: Any) -> Tensor:
         """Adds transitions (B,) without their frames, which `codec_for(env).packed` has taken; their indices (B,)."""
         index = super().extend(transitions, **kwargs)
-        kept = self.storage[: len(self)]
-        lost = ~self._frames.holds(kept.get("frame_at"), kept.get(("next", "frame_at")))
+        kept = self.storage[: len(self)]  # of a host storage on the host
+        ends = [kept.get(key).to(self._device) for key in ("frame_at", ("next", "frame_at"))]
+        lost = ~self._frames.holds(*ends)
         cast("DevicePrioritySampler", self.sampler).leave_out_first(lost)
         return index
 
