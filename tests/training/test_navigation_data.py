@@ -67,12 +67,27 @@ def test_numbers_of_worlds(version: str, number: int) -> None:
 
 def test_fewer_worlds_are_the_first_of_every_row() -> None:
     worlds = connected(NavigationWorlds(**SMALL | {"worlds_per_level": 3}, max_steps=2), trained())
-    every, some, least = (worlds.suite("test", number) for number in (None, 10, 1))
-    assert [suite.num_episodes for suite in (every, some, least)] == [15, 10, 5]
-    assert worlds.suite("test", 100).num_episodes == 15
+    every, some = (worlds.suite("test", number) for number in (None, 10))
+    assert [suite.num_episodes for suite in (every, some)] == [15, 10]
     starts = [suite.play(always(4)).start for suite in (every, some)]
     assert all(start is not None for start in starts)
     assert torch.equal(starts[0].unflatten(0, (5, 3))[:, :2].flatten(0, 1), starts[1])  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("number", "rows"), [(13, [3, 3, 3, 2, 2]), (3, [1, 1, 1, 0, 0]), (16, [4, 3, 3, 3, 3])])
+def test_as_many_worlds_are_played_as_are_asked_for(tmp_path: Path, number: int, rows: list[int]) -> None:
+    worlds = connected(NavigationWorlds(**SMALL | {"worlds_per_level": 3, "batch_size": 4}, max_steps=2), trained())
+    suite = worlds.suite("test", number)
+    played = suite.play(always(4))
+    assert played.level.bincount(minlength=5).tolist() == rows
+    assert played.start is not None
+    assert len(played.start.flatten(1).unique(dim=0)) == number  # no world twice
+    every = NavigationSuite.of_rows(suite.env, 4, False).play(always(4)).start
+    assert every is not None
+    assert all((every == start).flatten(1).all(1).any() for start in played.start)
+    assert suite.pictures(9, 32).shape[0] == len([row for row in rows if row])
+    suite.draw(tmp_path)
+    assert (tmp_path / "crossing.png").exists()
 
 
 def test_the_environment_is_like_the_one_of_training() -> None:

@@ -61,7 +61,7 @@ class NavigationWorlds(Episodes):
         self.worlds = {"test": (worlds_per_level, test_levels), "validate": (val_worlds_per_level, val_levels)}
 
     def suite(self, stage: str = "test", num_episodes: int | None = None) -> NavigationSuite:
-        """As in the base class; `num_episodes` are spread evenly over the rows, of which each has one at least."""
+        """As in the base class; `num_episodes` are spread evenly over the rows, the first ones having one more."""
         env: MarineNavEnv = self.env
         seeds = {"test": self.seed, "validate": self.val_seed}
         if env.seed in seeds.values():  # both, before either is played, so that no run is in vain
@@ -76,5 +76,5 @@ class NavigationWorlds(Episodes):
         suite = NavigationSuite.of_rows(env, each, self.pictures, self.batch_size, **changes)
         if num_episodes is None:
             return suite
-        each = min(each, max(1, num_episodes // len(suite.env.levels)))
-        return NavigationSuite.of_rows(suite.env, each, self.pictures, self.batch_size)
+        each = -(-num_episodes // len(suite.env.levels))
+        return NavigationSuite.of_rows(suite.env, each, self.pictures, self.batch_size, num_episodes)

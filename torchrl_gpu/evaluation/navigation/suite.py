@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -28,14 +29,25 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         env: Its rows are played, as many worlds of each as its pool holds; its seed decides them.
         pictures: Whether `compare` writes a PNG and a GIF of a world of the last row.
         batch_size: As in `Suite`.
+        num_worlds: Only so many, spread evenly over the rows, the first of which have one more; None for all.
     """
 
     headline, unit, pictures_tag, plans_name = "success", "worlds", "crossings", "crossings.json"
 
-    def __init__(self, env: MarineNavEnv, pictures: bool = True, batch_size: int | None = None) -> None:
+    def __init__(
+        self,
+        env: MarineNavEnv,
+        pictures: bool = True,
+        batch_size: int | None = None,
+        num_worlds: int | None = None,
+    ) -> None:
         if not env.in_order:
             raise ValueError("NavigationSuite: want an environment with in_order, so that no world is played twice")
-        super().__init__(env, pictures, len(env.levels) * env.pool, batch_size)
+        number = len(env.levels) * env.pool if num_worlds is None else num_worlds
+        super().__init__(env, pictures, number, batch_size)
+        each, more = divmod(number, len(env.levels))
+        counts = [each + (row < more) for row in range(len(env.levels))]
+        self._firsts = [sum(counts[:row]) for row, count in enumerate(counts) if count]  # first world of each row
 
     @classmethod
     def of_rows(
@@ -44,6 +56,7 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         worlds_per_level: int,
         pictures: bool = True,
         batch_size: int | None = None,
+        num_worlds: int | None = None,
         **changes: Any,
     ) -> NavigationSuite:
         """The first worlds of every row, in environments like another.
@@ -51,18 +64,17 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         Args:
             env: With the rows, or with others if `changes` has a `curriculum`.
             worlds_per_level: Of each row.
-            pictures, batch_size: As in `NavigationSuite`.
+            pictures, batch_size, num_worlds: As in `NavigationSuite`.
             changes: Of the environment's arguments.
         """
         rows = {"curriculum": env.levels, "robots": None, "cores": None, "obstacles": None, "min_distance": None}
         fixed = {"first_env": 0, "in_order": True, "pool": worlds_per_level}
-        return cls(env.like(1, **rows | fixed | changes), pictures, batch_size)
+        return cls(env.like(1, **rows | fixed | changes), pictures, batch_size, num_worlds)
 
     def begin(self, env: MarineNavEnv, first: int) -> None:
         """As in the base class; each world is of its row."""
         super().begin(env, first)
-        last = len(env.levels) - 1
-        env.assign_levels([min(number // env.pool, last) for number in range(first, first + env.num_envs)])
+        env.assign_levels([bisect(self._firsts, number) - 1 for number in range(first, first + env.num_envs)])
 
     def baselines(self) -> Mapping[str, Policy]:
         """None: the released navigators stand beside, where this is a test that they were put to."""
@@ -76,9 +88,9 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
 
     def evaluate(self, env: MarineNavEnv, policy: Policy, num_episodes: int) -> NavigationResults:
         """As in the base class; records the first world of every row, and those of the last row to be drawn."""
-        hardest = self.num_episodes - env.pool if self.writes_pictures else self.num_episodes
+        hardest = self._firsts[-1] if self.writes_pictures else self.num_episodes
         numbers = range(env.first_env, env.first_env + num_episodes)
-        record = [i - env.first_env for i in numbers if i % env.pool == 0 or i >= hardest]
+        record = [i - env.first_env for i in numbers if i in self._firsts or i >= hardest]
         return evaluate(env, policy, num_episodes, record)
 
     def table(self, results: dict[str, NavigationResults], name: str) -> tuple[Table, dict[str, Any]]:
@@ -115,8 +127,8 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
 
     def pictures(self, num: int, width: int) -> Tensor:
         """The first world of each of the last rows, with trails."""
-        trajectories, pool = self._trajectories, self.env.pool
-        firsts = [which for which, number in enumerate(trajectories.index) if number % pool == 0]
+        trajectories = self._trajectories
+        firsts = [which for which, number in enumerate(trajectories.index) if number in self._firsts]
         return torch.stack([trajectories.picture(which, width=width) for which in firsts[-num:]])
 
     def draw(self, folder: Path) -> None:
@@ -124,9 +136,10 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         from torchrl_gpu.envs.marine.viewer import save_gif, save_png
 
         assert self.last is not None
-        arrived, steps = (each[-self.env.pool :] for each in (self.last.arrived.sum(1), self.last.steps.amax(1)))
+        hardest = self._firsts[-1]
+        arrived, steps = (each[hardest:] for each in (self.last.arrived.sum(1), self.last.steps.amax(1)))
         order = torch.argsort(arrived * (1 + steps.max()) - steps, stable=True)
-        number = self.num_episodes - self.env.pool + int(order[len(order) // 2])
+        number = hardest + int(order[len(order) // 2])
         which = self._trajectories.index.index(number)
         save_png(self._trajectories.picture(which), folder / "crossing.png")
         save_gif(self._trajectories.film(which), folder / "crossing.gif", fps=12.0)
