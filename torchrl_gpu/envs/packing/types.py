@@ -16,6 +16,8 @@ STABILITY_RULES = ("none", "corners", "support", "com")
 UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3}  # in metres
 LEAST_SIDE, MOST_SIDE = 1e-4, 1e6  # of a bin, metres: products of its sides stay far inside float32
 MOST_CELLS = 4096  # of any bin, along a side
+_EXACT_CELLS = 151  # of height: up to here sums of heights in float32 are exact to a thousandth of a cell
+_MOST_TOLERANCE = 0.25  # cells
 _MOST_CELLS = 2047  # of a bin with the rule "com": products of offsets in sixteenths of a cell then fit int32
 
 
@@ -74,8 +76,12 @@ class Bin:
 
     @property
     def tolerance(self) -> float:
-        """Heights closer than this, in metres, are the same height: a thousandth of a cell."""
-        return 1e-3 * min(self.cell)
+        """Heights closer than this, in metres, are the same height: a thousandth of a cell, or more in a high bin.
+
+        Heights are sums in float32, whose rounding grows as the square of the number of cells on top of each other.
+        """
+        cells = self.size[2] / min(self.cell)
+        return min(1e-3 * max(1.0, (cells / _EXACT_CELLS) ** 2), _MOST_TOLERANCE) * min(self.cell)
 
     @property
     def com_tolerance(self) -> float:

@@ -325,3 +325,9 @@ def test_without_a_pool_there_is_none_to_give() -> None:
 def test_bins_of_too_many_boxes_are_refused() -> None:
     with pytest.raises(ValueError, match="a bin must fall into at most 1,024 boxes; got one that may fall into 13,824"):
         CutBoxes(pool=None).build(Bin((50.0, 50.0, 50.0), (50, 50)), "fixed", 10, 1)
+
+
+def test_parts_and_cuts_of_a_long_side_need_no_stack() -> None:
+    assert most_parts(1500, 200, 600) == 6  # 200 and 1,300, … , 200 and 700, 200 and 500
+    assert most_cuts(1500, 200, 600) == most_cuts(1300, 200, 600) + 1 == 5
+    assert most_parts(4096, 2, 5) == 2047  # twos, and a four, which stays whole

@@ -10,7 +10,7 @@ import torch
 
 from tests.envs.packing.hulls import centre_in_hull
 from tests.envs.packing.scenes import CELL, as_solids, bin_of
-from torchrl_gpu.envs.packing.kernels import reference
+from torchrl_gpu.envs.packing.kernels import available_backends, get_kernels, reference
 from torchrl_gpu.envs.packing.kernels.stability import stands
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
@@ -114,3 +114,22 @@ def test_thresholds_of_the_corners_rule_are_those_of_the_reference(corners: int,
         contact[cell] = True
     came = judged(torch.from_numpy(1 + contact) * CELL, (4, 5), bin_of((4, 5), stability="corners"), flat=flat)
     assert came.item() is reference.stands(contact, np.ones_like(contact), False, "corners")
+
+
+@pytest.mark.parametrize("rule", ["corners", "support", "com"])
+@pytest.mark.parametrize("backend", ["reference", "eager", "compiled"])
+def test_a_plate_lies_flat_high_up_however_its_columns_were_stacked(backend: str, rule: str) -> None:
+    if problem := available_backends()[backend]:
+        pytest.skip(problem)
+    cell, top = 0.1, 480
+    bin_ = Bin((4 * cell, 4 * cell, 600 * cell), (4, 4), 1, rule)
+    column = [np.full(top // tall, tall * cell, np.float32).cumsum()[-1] for tall in (1, 2, 3, 5)]  # box by box
+    heights = torch.tensor(column)[:, None].expand(4, 4).contiguous()[None]
+    assert heights.max() - heights.min() > 1e-3 * cell
+    plate = Catalogue.of_boxes(torch.tensor([[[4.0, 4.0, cell]]]), torch.tensor([16 * cell**3]))
+    _, legal = get_kernels(backend).drop_map(heights, torch.zeros(1, 1, dtype=torch.int64), plate, bin_)
+    assert legal.flatten().tolist() == [True] + [False] * 15
+    step = heights.clone()
+    step[:, 1:] -= cell  # a step of a cell is one
+    _, legal = get_kernels(backend).drop_map(step, torch.zeros(1, 1, dtype=torch.int64), plate, bin_)
+    assert not legal.any()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -274,17 +276,20 @@ class CutSequences(ItemSequences):
 @cache
 def most_parts(side: int, min_side: int, max_side: int) -> int:
     """Into how many parts a side may be cut."""
-    if side <= max_side:
-        return 1
-    return max(
-        most_parts(at, min_side, max_side) + most_parts(side - at, min_side, max_side)
-        for at in range(min_side, side // 2 + 1)
-    )
+    return _most(side, min_side, max_side, 1, lambda parts, others: parts + others)
 
 
 @cache
 def most_cuts(side: int, min_side: int, max_side: int) -> int:
     """How often a side may be cut, itself and then its longer part."""
-    if side <= max_side:
-        return 0
-    return 1 + max(most_cuts(side - at, min_side, max_side) for at in range(min_side, side // 2 + 1))
+    return _most(side, min_side, max_side, 0, lambda shorter, longer: 1 + longer)
+
+
+def _most(side: int, min_side: int, max_side: int, whole: int, joined: Callable[..., np.ndarray]) -> int:
+    """The most of something that any cuts of a side come to, `whole` without one; `joined` of two parts, the shorter
+    first."""
+    most = np.full(side + 1, whole, dtype=np.int64)
+    for each in range(max_side + 1, side + 1):  # shorter sides first
+        shorter = np.arange(min_side, each // 2 + 1)
+        most[each] = joined(most[shorter], most[each - shorter]).max()
+    return int(most[side])
