@@ -241,3 +241,16 @@ def test_tokens_are_not_saved_with_the_configuration(config: Path) -> None:
     assert "token: null" in saved
     assert secret not in saved
     assert secret in str(made.config)  # which the callback was made from
+
+
+def test_loggers_go_with_the_folder_of_the_run(tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        "trainer: {default_root_dir: runs/mine, logger: [{class_path: lightning.pytorch.loggers.CSVLogger, init_args:"
+        " {save_dir: runs/mine/curves}}, {class_path: lightning.pytorch.loggers.CSVLogger, init_args: {save_dir:"
+        " elsewhere}}]}\nmodel: {class_path: lightning.pytorch.demos.boring_classes.BoringModel}\n"
+    )
+    moved = f"--trainer.default_root_dir={tmp_path}/other"
+    for more, expected in ([], ["runs/mine/curves", "elsewhere"]), ([moved], [f"{tmp_path}/other/curves", "elsewhere"]):
+        made = build("fit", ["--config", str(config), *more])
+        assert [logger.save_dir for logger in made.trainer.loggers] == expected

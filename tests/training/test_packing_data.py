@@ -59,9 +59,9 @@ def test_training_never_sees_them(items: str) -> None:
     trained = {tuple(row) for row in items_of(episodes.trainer.lightning_module.env, 32)}
     tested = [tuple(row) for row in items_of(only(episodes.test_dataloader()).env, 32)]
     assert len(trained & set(tested)) < 3  # chance has few short episodes in common
-    assert tested == [
-        tuple(row) for row in items_of(only(episodes.val_dataloader()).env, 32)
-    ]  # the same whenever asked
+    validated = [tuple(row) for row in items_of(only(episodes.val_dataloader()).env, 32)]
+    assert len(set(validated) & set(tested)) < 3
+    assert tested == [tuple(row) for row in items_of(only(episodes.test_dataloader()).env, 32)]  # whenever asked
 
 
 def test_another_seed_gives_other_episodes() -> None:

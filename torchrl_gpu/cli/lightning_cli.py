@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
@@ -76,7 +77,7 @@ class PackageCLI(LightningCLI):
 
     def __init__(self, subcommand: str, args: list[str], *, run: bool = True, gone_back: int = 0) -> None:
         self.name = subcommand
-        self.runs, self.gone_back = run, gone_back
+        self.runs, self.gone_back, self.given = run, gone_back, args
         # A shortened option is more often a misspelt one.
         strict: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
         super().__init__(
@@ -117,7 +118,31 @@ class PackageCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         """Complains about a bad checkpoint before an environment is built for it."""
+        self._move_loggers()
         self._check_checkpoint()
+
+    def _move_loggers(self) -> None:
+        """Lets loggers that a config has write into its run's folder go with the folder that the command line names."""
+        trainer = self._get(self.config, "trainer")
+        root, before = str(trainer.default_root_dir), self._configured_root()
+        loggers = trainer.logger if isinstance(trainer.logger, list) else [trainer.logger]
+        if before is None or before == root or any("save_dir" in arg for arg in self.given):
+            return
+        for logger in loggers:
+            arguments = getattr(logger, "init_args", None)
+            folder = None if arguments is None else arguments.get("save_dir")
+            if folder is not None and Path(before) in (Path(folder), *Path(folder).parents):
+                arguments.save_dir = str(Path(root) / Path(folder).relative_to(before))
+
+    def _configured_root(self) -> str | None:
+        """The Trainer's `default_root_dir` by the config files alone."""
+        root = None
+        for path in self._get(self.config, "config") or []:
+            try:
+                root = yaml.safe_load(Path(str(path)).read_text(encoding="utf-8"))["trainer"]["default_root_dir"]
+            except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):  # none there, or no file
+                continue
+        return root if isinstance(root, str) else None
 
     def after_instantiate_classes(self) -> None:
         """Complains about a checkpoint of another architecture before anything is run or written."""

@@ -155,7 +155,12 @@ class Suite(ABC, Generic[E, R]):
         Console().print(f"{name} on {self.num_episodes} {self.unit}: {listed}", soft_wrap=True)
 
     def compare(
-        self, policy: Policy, folder: Path, name: str = "policy", others: Mapping[str, Policy] | None = None
+        self,
+        policy: Policy,
+        folder: Path,
+        name: str = "policy",
+        others: Mapping[str, Policy] | None = None,
+        tested: Mapping[str, Any] | None = None,
     ) -> dict[str, float]:
         """Plays every episode with the policy and with others; prints the table, and writes it and pictures.
 
@@ -164,6 +169,7 @@ class Suite(ABC, Generic[E, R]):
             folder: Of `evaluation.json` and the pictures; made if it is not there.
             name: Of the policy.
             others: By name; None stands for `baselines`.
+            tested: Which weights and options, for the file.
 
         Returns:
             The policy's scores by name.
@@ -173,7 +179,8 @@ class Suite(ABC, Generic[E, R]):
         self.say("")
         shown, report = self.table(results, name)
         print_whole(shown)
-        write_json(folder / "evaluation.json", {self.unit: self.describe()} | report)
+        about = {} if tested is None else {"tested": dict(tested)}
+        write_json(folder / "evaluation.json", about | {self.unit: self.describe()} | report)
         if self.writes_pictures:
             self.draw(folder)
         beside = ", pictures beside it" if self.writes_pictures else ""

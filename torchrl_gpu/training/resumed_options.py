@@ -18,7 +18,7 @@ def changed_options(saved: Any, now: Any) -> dict[str, tuple[Any, Any]]:
         saved: The resolved configuration that a checkpoint holds; anything, as it comes from a file.
         now: That of this run.
     """
-    before, after = (dict(_flat(each)) for each in (saved, now))
+    before, after = (dict(flat(each)) for each in (saved, now))
     names = [name for name in {**before, **after} if name.startswith("model.")] if before and after else []
     pairs = {name: (before.get(name, _ABSENT), after.get(name, _ABSENT)) for name in names}
     return {name: (old, new) for name, (old, new) in pairs.items() if old != new and name != "model.warm_start"}
@@ -59,12 +59,12 @@ def told(changed: Mapping[str, tuple[Any, Any]]) -> str:
     return ", ".join(lines[:8]) + (f" and {len(lines) - 8} more" if len(lines) > 8 else "")
 
 
-def _flat(config: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def flat(config: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Leaves by the names that the command line gives them."""
     if isinstance(config, Mapping):
         for key, value in config.items():
             inner = name if key == "init_args" else f"{name}.{key}" if name else str(key)
-            yield from _flat(value, inner)
+            yield from flat(value, inner)
     elif name:
         yield name, list(config) if isinstance(config, list | tuple) else config
 

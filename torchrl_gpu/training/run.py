@@ -36,6 +36,7 @@ from torchrl_gpu.training.data import suite_of
 from torchrl_gpu.training.lightning_callbacks import adapt_callbacks, adapt_resumed, check_monitors, check_trainer
 from torchrl_gpu.training.loaders import StepLoader, single_batch
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
+from torchrl_gpu.training.results_folder import results_folder
 from torchrl_gpu.training.resumed_options import changed_options, check_replay_options, news
 from torchrl_gpu.training.run_record import run_record
 from torchrl_gpu.training.updates.clipping import clip_gradients
@@ -513,15 +514,16 @@ class EnvRun(LightningModule):
 
     def compare(self, suite: Any) -> dict[str, float]:
         """The suite's table of the policy and what it is compared with; the policy's scores by name."""
-        folder, others = Path(self.trainer.default_root_dir), self.baselines(suite.env)
-        scores: dict[str, float] = suite.compare(self.policy_for(suite.env), folder, self.policy_name, others)
+        folder, tested = results_folder(self, self._resumed)
+        policy, others = self.policy_for(suite.env), self.baselines(suite.env)
+        scores: dict[str, float] = suite.compare(policy, folder, self.policy_name, others, tested)
         return scores
 
     def predict_step(self, suite: Any, batch_idx: int) -> Any:
         """Plans of every episode; the suite writes them, in one process."""
         if not self.trainer.is_global_zero:
             return None
-        return suite.plan(self.policy_for(suite.env), Path(self.trainer.default_root_dir))
+        return suite.plan(self.policy_for(suite.env), results_folder(self, self._resumed)[0])
 
 
 class ReplayRun(EnvRun):
