@@ -20,6 +20,7 @@ from torchrl_gpu.demonstrations.recordings import BadVideos, Episode, Recording,
 from torchrl_gpu.demonstrations.untrusted import (
     MOST_FRAMES,
     Arrays,
+    check_room,
     fill_pattern,
     read_json,
     read_parquet,
@@ -128,6 +129,7 @@ def read_rows(root: Path) -> tuple[Arrays, list[int]]:
     for number, part in enumerate(parts):
         if other := set(part) ^ set(parts[0]):
             refuse(f"{root}: episode {number}", "the columns of the episodes before", f"{min(other)} in one of them")
+    check_room(root, sum(part[name].nbytes for part in parts for name in names))
     return {name: np.concatenate([part[name] for part in parts]) for name in names}, [
         len(part["frame_index"]) for part in parts
     ]
@@ -238,7 +240,7 @@ class _DataFiles:
         low, high = np.searchsorted(table["episode_index"], [episode, episode + 1])
         if low == high:
             refuse(name, f"rows of episode {episode} in {path}", "none")
-        return {each: values[low:high] for each, values in table.items()}
+        return {each: values[low:high].copy() for each, values in table.items()}  # or the whole file stays in memory
 
     def _read(self, path: Path) -> Arrays:
         wanted = list(dict.fromkeys([*self.info.columns(), *INDICES]))

@@ -22,7 +22,6 @@ from torchrl_gpu.demonstrations.untrusted import (
 )
 
 SUFFIXES = (".parquet", ".npz", ".npy", ".json")
-_MOST_BYTES = 2**32  # of an array
 
 
 def read_videos(paths: list[Path], fps: float | None, bad: BadVideos) -> Source:
@@ -66,9 +65,9 @@ def _row_values(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def _read_npy(path: Path) -> Arrays:
-    check_file(path, path)
+    size = check_file(path, path)
     with path.open("rb") as file:
-        return {"action": read_npy(file, path, _MOST_BYTES)}
+        return {"action": read_npy(file, path, size)}
 
 
 def _read_json(path: Path) -> Arrays:

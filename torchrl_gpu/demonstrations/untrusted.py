@@ -18,13 +18,16 @@ import numpy as np
 import torch
 
 from torchrl_gpu.arguments import shown
+from torchrl_gpu.demonstrations import parquet_pages
 from torchrl_gpu.envs import memory
 from torchrl_gpu.streaming.codecs.extras import load
 
 MOST_FRAMES = 10**8
 """Rows of all files together, and frames of a video."""
 _MOST_JSON_BYTES = 2**26
-_MOST_TABLE_BYTES = 2**33  # of the columns that are read, unpacked
+_MOST_BYTES = 2**33  # of what is read, where nobody knows how much memory is free
+_SMALL_BYTES, _MOST_TIMES = 2**27, 1000  # that what is read may take, and how many times the file's bytes besides
+_VALUE_BYTES = 16  # of a number as a library reads it, and as it is kept
 _MOST_VALUES = 2**20  # of a row
 _MOST_AXES = 4  # of a value in a row
 _UNREADABLE = (
@@ -71,7 +74,22 @@ def check_file(path: Path, name: object) -> int:
 def most_bytes() -> int:
     """Bytes that what a file holds may take in the host's memory: most of what is free."""
     free = memory.free_bytes(torch.device("cpu"))
-    return _MOST_TABLE_BYTES if free is None else int(memory.SHARE * free)
+    return _MOST_BYTES if free is None else int(memory.SHARE * free)
+
+
+def check_room(name: object, needed: int, stored: int | None = None) -> None:
+    """ValueError unless what is read fits into memory, and is not far more than measurements pack to.
+
+    Args:
+        name: Of what is read, in messages.
+        needed: Bytes that it takes.
+        stored: Bytes of the file that it unpacks from; None where nothing is unpacked.
+    """
+    free = most_bytes()
+    if needed > free:
+        refuse(name, f"values that fit into the {free:,} bytes of memory that are to be had", f"{needed:,} bytes")
+    if stored is not None and needed > (most := _SMALL_BYTES + _MOST_TIMES * stored):
+        refuse(name, f"at most {most:,} bytes of values in a file of {stored:,}", f"{needed:,}")
 
 
 @contextmanager
@@ -143,19 +161,32 @@ def read_parquet(path: Path, name: object, columns: Collection[str] | None = Non
     Raises:
         ValueError: The file is none, or a column holds nulls, lists of several lengths, or other values.
     """
-    check_file(path, name)
-    pq = load("pyarrow.parquet", "video", "demonstrations")
     with reading(name, "a parquet file"):
-        file = pq.ParquetFile(path, thrift_string_size_limit=2**27, thrift_container_size_limit=2**24)
-        schema, rows = file.schema_arrow, file.metadata.num_rows
+        file = _opened(path, name)
+        schema = file.schema_arrow
         names = [each for each in schema.names if _is_wanted(schema, each, columns)]
         if len(set(names)) < len(names):
             refuse(name, "columns of different names", shown(names))
-        if rows > MOST_FRAMES:
-            refuse(name, f"at most {MOST_FRAMES:,} rows", f"{rows:,}")
-        _check_bytes(file.metadata, names, name)
-        table = file.read(columns=names, use_threads=False)
-    return {each: column_of(table.column(each), f"{name}: {each}") for each in names}
+        check_room(name, _VALUE_BYTES * _sizes(path, file, names)[0], path.stat().st_size)
+        return {each: column_of(file.read([each], use_threads=False).column(0), f"{name}: {each}") for each in names}
+
+
+def _opened(path: Path, name: object, **options: Any) -> Any:
+    """A parquet file of which only the description has been read."""
+    check_file(path, name)
+    pq = load("pyarrow.parquet", "video", "demonstrations")
+    most = max(1, parquet_pages.footer_bytes(path))
+    file = pq.ParquetFile(path, thrift_string_size_limit=most, thrift_container_size_limit=most, **options)
+    if (rows := file.metadata.num_rows) > MOST_FRAMES:
+        refuse(name, f"at most {MOST_FRAMES:,} rows", f"{rows:,}")
+    return file
+
+
+def _sizes(path: Path, file: Any, names: Collection[str]) -> tuple[int, int, bool]:
+    """`column_sizes` of some columns."""
+    paths = [file.schema.column(i).path for i in range(len(file.schema))]
+    inner = [i for i, each in enumerate(paths) if any((each + ".").startswith(name + ".") for name in names)]
+    return parquet_pages.column_sizes(path, file.metadata, inner)
 
 
 def _is_wanted(schema: Any, name: str, columns: Collection[str] | None) -> bool:
@@ -165,18 +196,6 @@ def _is_wanted(schema: Any, name: str, columns: Collection[str] | None) -> bool:
     while types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         kind = kind.value_type
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind))
-
-
-def _check_bytes(metadata: Any, names: Collection[str], name: object) -> None:
-    size = 0
-    for group in range(metadata.num_row_groups):
-        described = metadata.row_group(group)
-        for i in range(described.num_columns):
-            column = described.column(i)
-            if any((column.path_in_schema + ".").startswith(each + ".") for each in names):
-                size += column.total_uncompressed_size
-    if size > _MOST_TABLE_BYTES:
-        refuse(name, f"at most {_MOST_TABLE_BYTES:,} bytes of columns", f"{size:,}")
 
 
 def column_of(column: Any, name: str) -> np.ndarray:
@@ -216,16 +235,24 @@ def read_strings(path: Path, name: object, text: Collection[str], number: str) -
         text: Names that the column of strings may have.
         number: Name of the column of numbers.
     """
-    check_file(path, name)
-    pq = load("pyarrow.parquet", "video", "demonstrations")
     with reading(name, f"a parquet file of strings with {number}"):
-        file = pq.ParquetFile(path, thrift_string_size_limit=2**24, thrift_container_size_limit=2**22)
+        file = _opened(path, name)
         if file.metadata.num_rows > 10**6:
             refuse(name, "at most 1,000,000 rows", f"{file.metadata.num_rows:,}")
         column = next(each for each in text if each in file.schema_arrow.names)
-        _check_bytes(file.metadata, (column, number), name)
+        values, size, repeats = _sizes(path, file, (column, number))
+        check_room(name, size + _VALUE_BYTES * values, path.stat().st_size)
+        if repeats:  # read as a dictionary, a string is held once, however many rows have it
+            file = _opened(path, name, read_dictionary=[column])
         table = file.read(columns=[column, number], use_threads=False)
-        words, numbers = table.column(column).to_pylist(), table.column(number).to_pylist()
+        words: list[Any] = []
+        for chunk in table.column(column).chunks:
+            if repeats:
+                known = chunk.dictionary.to_pylist()
+                words += [None if i is None else known[i] for i in chunk.indices.to_pylist()]
+            else:
+                words += chunk.to_pylist()
+        numbers = table.column(number).to_pylist()
     if not all(isinstance(each, str) for each in words) or not all(isinstance(each, int) for each in numbers):
         refuse(name, "strings and whole numbers", f"{file.schema_arrow.types}")
     return dict(zip(numbers, words, strict=True))
@@ -286,10 +313,10 @@ def read_npz(path: Path, name: object) -> Arrays:
     check_file(path, name)
     out: Arrays = {}
     with reading(name, "arrays of numbers, no pickled objects"), zipfile.ZipFile(path) as archive:
-        size = sum(info.file_size for info in archive.infolist())
-        if size > _MOST_TABLE_BYTES or len(archive.infolist()) > 1000:
-            refuse(name, f"at most 1,000 arrays of {_MOST_TABLE_BYTES:,} bytes in all", f"{size:,} bytes")
+        if (number := len(archive.infolist())) > 1000:
+            refuse(name, "at most 1,000 arrays", f"{number:,}")
+        check_room(name, 2 * sum(info.file_size for info in archive.infolist()), path.stat().st_size)
         for info in archive.infolist():
             with archive.open(info) as inner:
-                out[info.filename.removesuffix(".npy")] = read_npy(inner, name, _MOST_TABLE_BYTES)  # type: ignore[arg-type]
+                out[info.filename.removesuffix(".npy")] = read_npy(inner, name, info.file_size)  # type: ignore[arg-type]
     return out
