@@ -42,7 +42,7 @@ def main() -> None:
         parser.error("want demonstrations, or --check POLICY")
 
     torch.manual_seed(args.seed)
-    shown = read_demonstrations(args.demonstrations)
+    shown = read_demonstrations(args.demonstrations, entries=args.observations)
     for name in (*args.observations, "action"):
         if name not in shown.rows or shown.rows[name].ndim != 2:
             parser.error(f"want vectors {', '.join(args.observations)} and action; got {', '.join(shown.rows.keys())}")

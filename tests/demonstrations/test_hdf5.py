@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -67,4 +68,164 @@ def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeyp
         demo.create_dataset("obs/frames", (6, 4096, 4096, 3), np.uint8, chunks=(1, 1024, 1024, 3), compression="gzip")
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2**28)
     with pytest.raises(ValueError, match=r"demo_0/obs/frames: want arrays that fit into memory; got .* too many"):
+        read_demonstrations(tmp_path / "a.hdf5")
+
+
+def changed(path: Path, number: int, **places: Any) -> Path:
+    """Other arrays at some places of an episode; None for none there."""
+    with h5py.File(path, "a") as file:
+        for place, values in places.items():
+            demo, where = file[f"data/demo_{number}"], place.replace("__", "/")
+            if where in demo:
+                del demo[where]
+            if values is not None:
+                demo[where] = values
+    return path
+
+
+def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
+    """Words, NaN, links and rows too few in what nobody wants are nobody's concern."""
+    words, nan = np.array([b"a", b"b", b"c"]), np.full((3, 2), np.nan)
+    path = changed(row_files.write_robomimic(tmp_path / "a.hdf5"), 1, obs__word=words, obs__hand=nan, obs__few=[1.0])
+    changed(path, 2, obs__link=h5py.ExternalLink("/etc/passwd", "/x"), obs__hand=None)
+    with pytest.raises(ValueError, match="demo_1/obs/hand: want finite numbers"):
+        read_demonstrations(path)
+    found = read_demonstrations(path, entries=["state"])
+    assert set(found.rows.keys()) == {"action", "state"}
+    assert torch.equal(found.rows["state"], row_files.joined("state"))
+    with pytest.raises(ValueError, match=r"demo_2/obs: want an entry hand; got \['link', 'state'\]"):
+        read_demonstrations(changed(path, 1, obs__hand=np.zeros((3, 2))), entries=["state", "hand"])
+
+
+def test_words_say_how_to_leave_them_out(tmp_path: Path) -> None:
+    path = changed(row_files.write_robomimic(tmp_path / "a.hdf5"), 0, obs__a=np.array([b"a"] * 5))
+    with pytest.raises(ValueError, match="want rows of numbers or flags, or entries that leave it out; got"):
+        read_demonstrations(path)
+
+
+def test_parts_of_minari_are_asked_for_by_their_whole_names(tmp_path: Path) -> None:
+    folder = row_files.write_minari(tmp_path / "a")
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        file["episode_1/observations/word"] = np.array([b"x"] * 4)
+        file["episode_1/observations/deep/er"] = np.full((4, 1), np.nan)
+    found = read_demonstrations(folder, entries=["observation.state"])
+    assert torch.equal(found.rows["observation.state"], row_files.joined("state"))
+
+
+BAD_EPISODES: dict[str, dict[str, Any]] = {
+    "NaN": {"obs__state": np.full((3, 4), np.nan)},
+    "no actions": {"actions": None},
+    "words": {"obs__state": np.array([b"a", b"b", b"c"])},
+    "another width": {"obs__state": np.zeros((3, 5))},
+    "another entry": {"obs__more": np.zeros((3, 5))},
+    "a row too few": {"obs__state": np.zeros((2, 4))},
+}
+
+
+@pytest.mark.parametrize("name", BAD_EPISODES)
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_bad_episode_is_skipped(name: str, number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    length = row_files.LENGTHS[number]
+    places: dict[str, Any] = dict(BAD_EPISODES[name])
+    for place, values in places.items():
+        if values is not None:
+            places[place] = np.resize(values, (length - 3 + len(values), *values.shape[1:]))
+    path = changed(row_files.write_robomimic(tmp_path / "a.hdf5"), number, **places)
+    with pytest.raises(ValueError, match="demo_"):
+        read_demonstrations(path)
+    found = read_demonstrations(path, on_bad="skip")
+    kept = [i for i in range(3) if i != number]
+    assert found.lengths.tolist() == [row_files.LENGTHS[i] for i in kept]
+    wanted = np.concatenate([row_files.arrays()[i]["action"][:-1] for i in kept]).astype(np.float32)
+    assert torch.equal(found.rows["action"], torch.from_numpy(wanted))
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"demonstrations: 1 episodes skipped: {path}: demo_{number}: ")
+    assert found.about["masks"] == {"train": [0] if number < 2 else [0, 1]}, "robomimic's masks are by what was kept"
+
+
+def test_where_no_episode_can_be_used_the_first_says_why(tmp_path: Path) -> None:
+    path = row_files.write_robomimic(tmp_path / "a.hdf5")
+    for number in range(3):
+        changed(path, number, actions=None)
+    with pytest.raises(ValueError, match="want an episode that can be used; got want actions and obs; got"):
+        read_demonstrations(path, on_bad="skip")
+    with pytest.raises(ValueError, match="on_bad must be one of raise, skip; got 'no'"):
+        read_demonstrations(path, on_bad="no")  # type: ignore[arg-type]
+
+
+def test_masks_are_read_as_robomimic_writes_them(tmp_path: Path) -> None:
+    path = row_files.write_robomimic(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        file["mask/valid"] = np.array([b"demo_2"])
+        file["mask/words"] = ["demo_0"]  # of any length, which nothing bounds
+        file["mask/elsewhere"] = h5py.SoftLink("/mask/train")
+        file["mask/strangers"] = np.array([b"demo_9"])
+    assert read_demonstrations(path).about["masks"] == {"train": [0, 1], "valid": [2], "strangers": []}
+
+
+def linked(path: Path, wide: int) -> Path:
+    """Three levels of groups; on each, as many links lead to the next."""
+    with h5py.File(path, "w") as file:
+        demo = file.create_group("data/demo_0")
+        demo["actions"] = np.zeros((1, 1))
+        levels = [demo.create_group("obs"), file.create_group("one"), file.create_group("two")]
+        file["end"] = np.zeros((1, 1))
+        for level, below in zip(levels, [*levels[1:], file["end"]], strict=True):
+            for i in range(wide):
+                level[f"l{i}"] = below
+    return path
+
+
+def test_links_that_multiply_are_refused(tmp_path: Path) -> None:
+    """Of a thousand each, they lead to an array a billion times."""
+    with pytest.raises(ValueError, match="want at most 10,000 links to what other links lead to; got more"):
+        read_demonstrations(linked(tmp_path / "a.hdf5", 60))
+    assert len(read_demonstrations(linked(tmp_path / "b.hdf5", 5)).rows.keys()) == 126
+
+
+def test_episodes_that_are_links_to_one_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchrl_gpu.demonstrations.hdf5._MOST_AGAIN", 30)
+    path = row_files.write_robomimic(tmp_path / "a.hdf5")
+    with h5py.File(path, "a") as file:
+        for number in range(3, 8):
+            file[f"data/demo_{number}"] = file["data/demo_0"]
+    assert read_demonstrations(path).num_episodes == 8
+    with h5py.File(path, "a") as file:
+        for number in range(8, 20):
+            file[f"data/demo_{number}"] = file["data/demo_0"]
+    with pytest.raises(ValueError, match="want at most 30 links"):
+        read_demonstrations(path)
+
+
+@pytest.mark.parametrize("how", ["never written", "gzip", "one large chunk"])
+def test_arrays_that_are_far_larger_than_the_file_are_refused(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torchrl_gpu.demonstrations.untrusted._SMALL_BYTES", 2**16)
+    monkeypatch.setattr("torchrl_gpu.demonstrations.untrusted._MOST_TIMES", 1)
+    path, rows = tmp_path / "a.hdf5", 4 if how == "one large chunk" else 1000
+    with h5py.File(path, "w") as file:
+        demo = file.create_group("data/demo_0")
+        demo["actions"] = np.zeros((rows, 1))
+        chunks = (2**14, 4) if how == "one large chunk" else (1000, 4)
+        kind = None if how == "never written" else "gzip"
+        made = demo.create_dataset("obs/x", (rows, 40), "f8", chunks=chunks, compression=kind, maxshape=(None, 40))
+        if how == "gzip":
+            made[:] = 0
+    with pytest.raises(ValueError, match=r"demo_0/obs/x: want arrays that fit into memory; got .* of a file of"):
+        read_demonstrations(path)
+
+
+def test_values_are_packed_once(tmp_path: Path) -> None:
+    """Twice, a byte stands for a million."""
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        demo = file.create_group("data/demo_0")
+        demo["actions"] = np.zeros((6, 1))
+        plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plan.set_chunk((6, 1))
+        plan.set_deflate(9)
+        plan.set_deflate(9)
+        space = h5py.h5s.create_simple((6, 1))
+        h5py.h5d.create(demo.create_group("obs").id, b"x", h5py.h5t.NATIVE_DOUBLE, space, plan)
+    with pytest.raises(ValueError, match="want values that lie in the file itself, packed by gzip"):
         read_demonstrations(tmp_path / "a.hdf5")

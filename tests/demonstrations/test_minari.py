@@ -105,6 +105,39 @@ def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeyp
         read_demonstrations(folder)
 
 
+def test_columns_that_share_the_bytes_of_a_file_count_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchrl_gpu.demonstrations.untrusted._SMALL_BYTES", 2**16)
+    monkeypatch.setattr("torchrl_gpu.demonstrations.untrusted._MOST_TIMES", 1)
+    folder = row_files.write_minari_arrow(tmp_path / "a")
+    path = folder / "data" / "1" / "part-0.arrow"
+    small = pa.array(np.zeros(100, np.int8))
+    parts = pa.StructArray.from_arrays([small] * 50, names=[f"x{i}" for i in range(50)])
+    row_files.write_arrow(path, pa.RecordBatch.from_pydict({"observations": parts, "actions": small}))
+    with pytest.raises(ValueError, match=r"part-0.arrow: want at most .* bytes of values in a file of .*; got 80,784"):
+        read_demonstrations(folder)
+
+
+def test_what_nobody_asks_for_may_be_anything(tmp_path: Path) -> None:
+    folder = row_files.write_minari_arrow(tmp_path / "a")
+    for number, length in enumerate(row_files.LENGTHS):
+        words, state = pa.array(["x"] * (length + 1)), pa.array(np.arange(length + 1.0))
+        parts = pa.StructArray.from_arrays([state, words], names=["state", "word"])
+        columns = {"observations": parts, "actions": pa.array(np.arange(length + 1))}
+        row_files.write_arrow(folder / "data" / str(number) / "part-0.arrow", pa.RecordBatch.from_pydict(columns))
+    with pytest.raises(ValueError, match=r"observations/word: want numbers or flags; got string"):
+        read_demonstrations(folder)
+    found = read_demonstrations(folder, entries=["observation.state"])
+    assert set(found.rows.keys()) == {"action", "observation.state"}
+
+
+def test_a_bad_episode_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = row_files.write_minari_arrow(tmp_path / "a")
+    (folder / "data" / "1" / "part-0.arrow").write_bytes(b"nothing")
+    found = read_demonstrations(folder, on_bad="skip")
+    assert found.lengths.tolist() == [5, 7]
+    assert "demonstrations: 1 episodes skipped: " in caplog.text
+
+
 @pytest.mark.parametrize("how", ["changed", "cut off"])
 def test_broken_files_give_numbers_or_an_error(how: str, tmp_path: Path) -> None:
     folder = row_files.write_minari_arrow(tmp_path / "a")

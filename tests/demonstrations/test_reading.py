@@ -34,6 +34,18 @@ def test_lerobot_without_its_videos(copy: Path) -> None:
     assert "episode_index" not in shown.rows
 
 
+def test_what_nobody_asks_for_is_not_read_of_lerobot(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
+    columns = drawn.data_columns(2) | {"observation.state": [[float("nan")] * 3] * 6}
+    drawn.write_data(copy, (0, 1), columns)
+    with pytest.raises(ValueError, match=r"observation\.state: want finite numbers"):
+        read_demonstrations(copy)
+    found = read_demonstrations(copy, entries=["next.reward"])
+    assert set(found.rows.keys()) == {"action", "next.reward"}
+    assert found.lengths.tolist() == list(drawn.LENGTHS)
+    assert read_demonstrations(copy, on_bad="skip").lengths.tolist() == [5, 7, 4]
+    assert f"demonstrations: 1 episodes skipped: {copy}: episode 2: " in caplog.text
+
+
 def test_nothing_is_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="want a folder or a file; there is none"):
         read_demonstrations(tmp_path / "nobody")

@@ -9,29 +9,32 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from torchrl_gpu.arguments import shown
-from torchrl_gpu.demonstrations.rows import Demonstrations, from_arrays, joined_episodes
+from torchrl_gpu.demonstrations.recordings import BadParts
+from torchrl_gpu.demonstrations.rows import Demonstrations, from_episodes
 from torchrl_gpu.demonstrations.untrusted import (
     MOST_FRAMES,
     Arrays,
     check_file,
     checked,
-    most_bytes,
     reading,
     refuse,
+    room_of,
 )
 from torchrl_gpu.streaming.codecs.extras import load
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_MOST_BYTES = 2**33  # of all that is read
-_MOST_EPISODES = 10**6
+_MOST_EPISODES, _MOST_ENTRIES, _MOST_AGAIN = 10**6, 1000, 10_000
+_MOST_LETTERS = 64  # of the name of an episode
 _MOST_DEEP = 4  # groups in each other
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}  # that come with h5py; others load a plug-in
+_PACKERS = {1, 32000}
 _DEMO, _EPISODE = re.compile(r"demo_(\d{1,9})"), re.compile(r"episode_(\d{1,9})")
 
 
@@ -43,11 +46,17 @@ def is_hdf5(path: Path) -> bool:
         return file.read(8) == _SIGNATURE
 
 
-def read_hdf5(path: Path) -> Demonstrations:
+def read_hdf5(path: Path, entries: Collection[str] | None, bad: BadParts) -> Demonstrations:
     """Demonstrations of a file of robomimic or Minari; observations by their own names, or `observation` for one.
 
     Only plain arrays in the file itself are read: neither links to other files nor what a plug-in would unpack. What
-    the file says of shapes is held against limits before anything is read. Pictures stay uint8.
+    the file says of shapes is held against limits before anything is read. Pictures stay uint8. `about["masks"]` has
+    the episodes of robomimic's groups `mask/NAME`, such as `train` and `valid`, by their numbers.
+
+    Args:
+        path: Of the file.
+        entries: Names of observations that are wanted, and `action`; None for all.
+        bad: Told of an episode that cannot be used.
 
     Raises:
         ValueError: The file is none, is broken, or something in it is not as it must be; the message names file, entry
@@ -59,10 +68,10 @@ def read_hdf5(path: Path) -> Demonstrations:
         refuse(path, "an HDF5 file", "one that begins otherwise")
     h5py = load("h5py", "hdf5", "demonstrations")
     with reading(path, "an HDF5 file that can be read to its end"), h5py.File(path, "r") as file:
-        reader = _Reader(h5py, path)
+        reader = _Reader(h5py, path, entries, bad)
         if (data := reader.child(file, "data", "")) is not None and isinstance(data, h5py.Group):
-            return reader.demonstrations(data, _DEMO, "obs", 0)
-        return reader.demonstrations(file, _EPISODE, "observations", 1)
+            return reader.demonstrations(file, data, _DEMO, "obs", 0)
+        return reader.demonstrations(file, file, _EPISODE, "observations", 1)
 
 
 class _Reader:
@@ -71,15 +80,24 @@ class _Reader:
     Args:
         h5py: The module.
         path: Of the file, in messages.
+        entries: Names of observations that are wanted; None for all.
+        bad: Told of an episode that cannot be used.
     """
 
-    def __init__(self, h5py: Any, path: Path) -> None:
-        self.h5py, self.path, self.left = h5py, path, min(_MOST_BYTES, most_bytes() // 2)  # whole, and by episode
+    def __init__(self, h5py: Any, path: Path, entries: Collection[str] | None, bad: BadParts) -> None:
+        self.h5py, self.path, self.entries, self.bad = h5py, path, entries, bad
+        self.size = path.stat().st_size
+        self.left = room_of(self.size) // 2  # bytes, whole, and by episode
+        self.seen: set[int] = set()  # addresses of what was visited
+        self.again = 0  # visits of something that was visited before
 
-    def demonstrations(self, root: Any, pattern: re.Pattern[str], observed: str, more: int) -> Demonstrations:
+    def demonstrations(
+        self, file: Any, root: Any, pattern: re.Pattern[str], observed: str, more: int
+    ) -> Demonstrations:
         """All episodes of a group, in the order of their numbers.
 
         Args:
+            file: With the group `mask`, if there is one.
             root: The group.
             pattern: Of the names of episodes.
             observed: Name of the observations of an episode.
@@ -91,10 +109,34 @@ class _Reader:
         if not found:
             wanted = "groups data/demo_0, … of robomimic or episode_0, … of Minari"
             refuse(self.path, wanted, shown(sorted(root)[:5]))
-        names = [found[number] for number in sorted(found)]
-        episodes = [(f"{self.path}: {name}", self._episode(root, name, observed, more)) for name in names]
-        lengths = [len(arrays["action"]) for _, arrays in episodes]
-        return from_arrays(joined_episodes(episodes), lengths, str(self.path), {"format": observed})
+        names, episodes = {f"{self.path}: {found[number]}": found[number] for number in sorted(found)}, []
+        for where, name in names.items():
+            with self.bad.guard(where):
+                episodes.append((where, self._episode(root, name, observed, more)))
+        out, kept = from_episodes(episodes, self.bad, str(self.path), {"format": observed})
+        number_of = {names[where]: number for number, where in enumerate(kept)}
+        if masks := self._masks(file):
+            out.about["masks"] = {key: [number_of[m] for m in each if m in number_of] for key, each in masks.items()}
+        return out
+
+    def _masks(self, file: Any) -> dict[str, list[str]]:
+        """Names of episodes by the names of robomimic's masks, where they are written as by robomimic: short bytes."""
+        masks: dict[str, list[str]] = {}
+        for name, found in self._held(file):
+            kind = found.dtype
+            if found.ndim == 1 and len(found) <= _MOST_EPISODES and kind.kind == "S" and kind.itemsize <= _MOST_LETTERS:
+                masks[name] = [each.decode("ascii", "replace") for each in found[()]]
+        return masks
+
+    def _held(self, file: Any) -> Iterator[tuple[str, Any]]:
+        """The plain arrays of the group `mask`."""
+        hard = self.h5py.HardLink
+        group = file["mask"] if isinstance(file.get("mask", getlink=True), hard) else None
+        if isinstance(group, self.h5py.Group) and len(group) <= _MOST_ENTRIES:
+            for name in sorted(group):
+                found = group[name] if isinstance(group.get(name, getlink=True), hard) else None
+                if isinstance(found, self.h5py.Dataset) and self._lies_plain(found):
+                    yield name, found
 
     def _episode(self, root: Any, name: str, observed: str, more: int) -> Arrays:
         episode, where = self.child(root, name, ""), f"{self.path}: {name}"
@@ -108,6 +150,9 @@ class _Reader:
             refuse(f"{where}/actions", "a row or more", "none")
         arrays = {"action": rows}
         self._collect(shown_, f"{name}/{observed}", () if observed == "obs" else ("observation",), arrays, 0)
+        if missing := sorted(set(self.entries or ()) - set(arrays)):
+            there = shown(sorted(shown_)[:8]) if isinstance(shown_, self.h5py.Group) else "one array"
+            refuse(f"{where}/{observed}", f"an entry {missing[0]}", there)
         if len(arrays) == 1:
             refuse(f"{where}/{observed}", "observations", "none")
         for key, values in arrays.items():
@@ -117,44 +162,62 @@ class _Reader:
         return {key: values[: len(rows)] for key, values in arrays.items()}
 
     def _collect(self, found: Any, place: str, key: tuple[str, ...], arrays: Arrays, deep: int) -> None:
-        """All arrays of a group by their names, joined by dots."""
+        """The arrays of a group that are wanted, by their names, joined by dots."""
+        name = ".".join(key)
         if isinstance(found, self.h5py.Dataset):
-            name = ".".join(key)
-            if name in arrays:
-                refuse(f"{self.path}: {place}", "observations of different names, none of them action", name)
-            arrays[name] = self._array(found, place)
+            if self.entries is None or name in self.entries:
+                if name in arrays:
+                    refuse(f"{self.path}: {place}", "observations of different names, none of them action", name)
+                arrays[name] = self._array(found, place)
             return
-        if deep >= _MOST_DEEP or len(found) > 1000:
-            refuse(f"{self.path}: {place}", f"at most {_MOST_DEEP} groups in each other, of 1,000", "more")
-        for name in sorted(found):
-            self._collect(self.child(found, name, place), f"{place}/{name}", (*key, name), arrays, deep + 1)
+        if not isinstance(found, self.h5py.Group) or deep >= _MOST_DEEP or len(found) > _MOST_ENTRIES:
+            refuse(f"{self.path}: {place}", f"at most {_MOST_DEEP} groups in each other, of {_MOST_ENTRIES:,}", "more")
+        for inner in sorted(found):
+            if self._leads_to_wanted(".".join((*key, inner))):
+                self._collect(self.child(found, inner, place), f"{place}/{inner}", (*key, inner), arrays, deep + 1)
+
+    def _leads_to_wanted(self, name: str) -> bool:
+        return self.entries is None or any(f"{each}.".startswith(f"{name}.") for each in self.entries)
 
     def child(self, group: Any, name: str, place: str) -> Any:
         """What a group holds under a name, if it lies in this file; None where there is nothing."""
         link = group.get(name, getlink=True)
         if link is None:
             return None
+        where = f"{self.path}: {place}/{name}".replace(": /", ": ")
         if not isinstance(link, self.h5py.HardLink):
-            wanted = "what lies in the file itself, no link to elsewhere"
-            refuse(f"{self.path}: {place}/{name}".replace(": /", ": "), wanted, type(link).__name__)
-        return group[name]
+            refuse(where, "what lies in the file itself, no link to elsewhere", type(link).__name__)
+        found = group[name]
+        address = self.h5py.h5o.get_info(found.id).addr
+        self.again += address in self.seen
+        self.seen.add(address)
+        if self.again > _MOST_AGAIN:  # links in groups that are linked often multiply
+            refuse(where, f"at most {_MOST_AGAIN:,} links to what other links lead to", "more")
+        return found
+
+    def _lies_plain(self, dataset: Any) -> bool:
+        """Whether values lie in the file itself, packed by nothing or by what comes with h5py, once."""
+        if dataset.external or dataset.is_virtual:
+            return False
+        plan = dataset.id.get_create_plist()
+        filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
+        return set(filters) <= set(_FILTERS) and len({*filters} & _PACKERS) == sum(each in _PACKERS for each in filters)
 
     def _array(self, dataset: Any, place: str) -> np.ndarray:
         where, kind = f"{self.path}: {place}", dataset.dtype
         if kind.kind not in "biuf" or kind.hasobject or kind.itemsize > 8 or dataset.shape is None:
-            refuse(where, "rows of numbers or flags", f"{shown(str(kind))} {dataset.shape}")
+            wanted = "rows of numbers or flags" + (", or entries that leave it out" if self.entries is None else "")
+            refuse(where, wanted, f"{shown(str(kind))} {dataset.shape}")
         if not 1 <= dataset.ndim <= 5 or dataset.shape[0] > MOST_FRAMES:
             refuse(where, f"at most {MOST_FRAMES:,} rows of a few axes", f"shape {dataset.shape}")
-        if dataset.external or dataset.is_virtual:
-            refuse(where, "values that lie in the file itself", "others")
-        plan = dataset.id.get_create_plist()
-        for i in range(plan.get_nfilters()):
-            if (code := plan.get_filter(i)[0]) not in _FILTERS:
-                refuse(where, f"values packed by {', '.join(_FILTERS.values())} or not at all", f"filter {code}")
-        if dataset.chunks is not None and math.prod(dataset.chunks) * kind.itemsize > _MOST_BYTES // 8:
-            refuse(where, "chunks that fit into memory", f"{dataset.chunks}")
+        if not self._lies_plain(dataset):
+            wanted = f"values that lie in the file itself, packed by {', '.join(_FILTERS.values())} or not at all"
+            refuse(where, wanted, "others")
         is_picture = kind == np.uint8 and dataset.ndim > 2  # which stays as small as it is
-        self.left -= math.prod(dataset.shape) * (1 if is_picture else 8)
-        if self.left < 0:
-            refuse(where, "arrays that fit into memory", f"{-self.left:,} bytes too many, with shape {dataset.shape}")
+        needed = math.prod(dataset.shape) * (1 if is_picture else 8)
+        chunk = 0 if dataset.chunks is None else math.prod(dataset.chunks) * kind.itemsize
+        if max(needed, chunk) > self.left:
+            came = f"{max(needed, chunk) - self.left:,} bytes too many, with shape {dataset.shape}"
+            refuse(where, "arrays that fit into memory", f"{came} of a file of {self.size:,} bytes")
+        self.left -= needed
         return dataset[()] if is_picture else checked(dataset[()], where)

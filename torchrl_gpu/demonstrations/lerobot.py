@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ from tensordict import NestedKey
 
 from torchrl_gpu.arguments import shown
 from torchrl_gpu.demonstrations.decoding import read_header
-from torchrl_gpu.demonstrations.recordings import BadVideos, Episode, Recording, Source
+from torchrl_gpu.demonstrations.recordings import BadParts, Episode, Recording, Source
+from torchrl_gpu.demonstrations.rows import Demonstrations, from_episodes
 from torchrl_gpu.demonstrations.untrusted import (
     MOST_FRAMES,
     Arrays,
-    check_room,
     fill_pattern,
     read_json,
     read_parquet,
@@ -60,7 +61,7 @@ def is_dataset(folder: Path) -> bool:
     return (folder / INFO).is_file()
 
 
-def read_dataset(root: Path, camera: str | None, bad: BadVideos) -> Source:
+def read_dataset(root: Path, camera: str | None, bad: BadParts) -> Source:
     """The videos of one camera of a dataset and what is recorded beside their frames.
 
     Args:
@@ -111,28 +112,31 @@ def read_dataset(root: Path, camera: str | None, bad: BadVideos) -> Source:
     return source
 
 
-def read_rows(root: Path) -> tuple[Arrays, list[int]]:
-    """The numbers of a dataset by LeRobot's names, (L, …) each, and the rows of each episode; no video is opened.
+def read_rows(root: Path, entries: Collection[str] | None, bad: BadParts) -> Demonstrations:
+    """The numbers of a dataset by LeRobot's names; no video is opened.
+
+    Args:
+        root: Folder of the dataset.
+        entries: Names of features that are wanted; None for all.
+        bad: Told of an episode whose rows cannot be used.
 
     Raises:
         ValueError: As in `read_dataset`.
     """
     info = _Info(root, read_json(root / INFO, root / INFO))
-    table, files = _read_episodes(root), _DataFiles(root, info)
+    table, files = _read_episodes(root), _DataFiles(root, info, entries)
     if len(table["length"]) != info.total_episodes:
         wanted = f"as many episodes as total_episodes says, {shown(info.total_episodes)}"
         refuse(root / "meta" / "episodes", wanted, f"{len(table['length'])}")
     if table["length"].sum() > MOST_FRAMES:
         refuse(root / "meta" / "episodes", f"at most {MOST_FRAMES:,} rows", f"{table['length'].sum():,}")
-    parts = [_episode_rows(table, i, files, str(root)) for i in range(len(table["length"]))]
-    names = [each for each in parts[0] if each not in INDICES]
-    for number, part in enumerate(parts):
-        if other := set(part) ^ set(parts[0]):
-            refuse(f"{root}: episode {number}", "the columns of the episodes before", f"{min(other)} in one of them")
-    check_room(root, sum(part[name].nbytes for part in parts for name in names))
-    return {name: np.concatenate([part[name] for part in parts]) for name in names}, [
-        len(part["frame_index"]) for part in parts
-    ]
+    episodes = []
+    for i, number in enumerate(table["episode_index"].tolist()):
+        with bad.guard(f"{root}: episode {number}"):
+            rows = _episode_rows(table, i, files, str(root))
+            found = {name: values for name, values in rows.items() if name not in INDICES}
+            episodes.append((f"{root}: episode {number}", found))
+    return from_episodes(episodes, bad, str(root), {"format": "LeRobotDataset v3"})[0]
 
 
 class _Info:
@@ -226,24 +230,30 @@ def _read_episodes(root: Path, camera: str | None = None) -> Arrays:
 class _DataFiles:
     """Rows of episodes, out of the files of `data`; the file that was read last is kept."""
 
-    def __init__(self, root: Path, info: _Info) -> None:
-        self.root, self.info = root, info
-        self._kept: tuple[Path, Arrays] | None = None
+    def __init__(self, root: Path, info: _Info, entries: Collection[str] | None = None) -> None:
+        self.root, self.info, self.entries = root, info, entries
+        self._kept: tuple[Path, Arrays | ValueError] | None = None
 
     def rows(self, chunk: int, file: int, episode: int, name: str) -> Arrays:
         """All columns of an episode, (L, …) each."""
         where = f"{self.info.name}: data_path"
         path = self.root / fill_pattern(self.info.data_path, where, chunk_index=chunk, file_index=file)
         if self._kept is None or self._kept[0] != path:
-            self._kept = path, self._read(path)
+            try:
+                self._kept = path, self._read(path)
+            except ValueError as error:  # of every episode in it
+                self._kept = path, error
         table = self._kept[1]
+        if isinstance(table, ValueError):
+            raise table
         low, high = np.searchsorted(table["episode_index"], [episode, episode + 1])
         if low == high:
             refuse(name, f"rows of episode {episode} in {path}", "none")
         return {each: values[low:high].copy() for each, values in table.items()}  # or the whole file stays in memory
 
     def _read(self, path: Path) -> Arrays:
-        wanted = list(dict.fromkeys([*self.info.columns(), *INDICES]))
+        asked = [each for each in self.info.columns() if self.entries is None or each in self.entries]
+        wanted = list(dict.fromkeys([*asked, *INDICES]))
         table = read_parquet(path, path, wanted)
         needed = [each for each in wanted if each not in ("index", "task_index")]
         if missing := [each for each in needed if each not in table]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torchrl_gpu import arguments
 from torchrl_gpu.demonstrations import lerobot, sidecars
 from torchrl_gpu.demonstrations.decoding import MOST_PIXELS, Decoder, VideoHeader, decode, read_header
-from torchrl_gpu.demonstrations.recordings import BadVideos, Episode, OnBad, Recording, Source
+from torchrl_gpu.demonstrations.recordings import BadParts, Episode, OnBad, Recording, Source
 from torchrl_gpu.demonstrations.saved import is_saved, open_store
 from torchrl_gpu.demonstrations.store import ClipStore, Video
 from torchrl_gpu.demonstrations.untrusted import refuse
@@ -66,13 +66,12 @@ def load_demonstrations(
         ValueError: Something cannot be used, or does not fit.
         ModuleNotFoundError: PyAV or pyarrow is not installed.
     """
-    arguments.choice(WHERE, "on_bad", on_bad, ("raise", "skip"))
     arguments.choice(WHERE, "placement", placement, ("auto", "device", "host"))
     there, listed = get_device(device), _listed(paths)
     if len(listed) == 1 and is_saved(listed[0]):
         return open_store(listed[0], there, lambda needed: placed(needed, there, placement))
     rate = None if fps is None else arguments.number(WHERE, "fps", fps, 0.1, 1000.0)
-    wanted, bad = None if size is None else _checked_size(size), BadVideos(on_bad)
+    wanted, bad = None if size is None else _checked_size(size), BadParts(on_bad)
     source = _read(listed, rate, camera, bad)
     accepted = _accepted(source.recordings, wanted, rate, bad)
     _check_any(accepted, listed, bad)
@@ -102,14 +101,14 @@ def load_demonstrations(
     )
 
 
-def _check_any(usable: Sequence[object], paths: list[Path], bad: BadVideos) -> None:
+def _check_any(usable: Sequence[object], paths: list[Path], bad: BadParts) -> None:
     """ValueError where no video is left; it says what is wrong with the first one."""
     if not usable:
         bad.log()
         refuse(", ".join(map(str, paths)), "a video that can be used", next(iter(bad.reasons.values()), "none"))
 
 
-def _videos(accepted: list[tuple[Recording, VideoHeader]], decoded: list[Recording], bad: BadVideos) -> list[Video]:
+def _videos(accepted: list[tuple[Recording, VideoHeader]], decoded: list[Recording], bad: BadParts) -> list[Video]:
     """What became of every video: those that were decoded, then those that were skipped."""
     said = {recording.name: (*header[:2], float(header.fps)) for recording, header in accepted}
     kept = [Video(each.name, each.num_rows, *said[each.name]) for each in decoded]
@@ -161,7 +160,7 @@ def _checked_size(size: Sequence[int]) -> tuple[int, int]:
     return height, width
 
 
-def _read(paths: list[Path], fps: float | None, camera: str | None, bad: BadVideos) -> Source:
+def _read(paths: list[Path], fps: float | None, camera: str | None, bad: BadParts) -> Source:
     """The recordings at all paths, in their order."""
     whole = Source()
     for path in paths:
@@ -181,7 +180,7 @@ def _read(paths: list[Path], fps: float | None, camera: str | None, bad: BadVide
 
 
 def _accepted(
-    recordings: list[Recording], size: tuple[int, int] | None, fps: float | None, bad: BadVideos
+    recordings: list[Recording], size: tuple[int, int] | None, fps: float | None, bad: BadParts
 ) -> list[tuple[Recording, VideoHeader]]:
     """Those videos whose files say that they have what is wanted, and what the files say."""
     accepted: list[tuple[Recording, VideoHeader]] = []

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from torchrl_gpu.arguments import shown
 from torchrl_gpu.demonstrations import hdf5
-from torchrl_gpu.demonstrations.rows import Demonstrations, from_arrays, joined_episodes
+from torchrl_gpu.demonstrations.recordings import BadParts
+from torchrl_gpu.demonstrations.rows import Demonstrations, from_episodes
 from torchrl_gpu.demonstrations.untrusted import (
     Arrays,
     check_file,
+    check_room,
     column_of,
     most_bytes,
     read_json,
@@ -24,6 +27,7 @@ DATA_FILE = Path("data") / "main_data.hdf5"
 _ABOUT = Path("data") / "metadata.json"
 _MAGIC = b"ARROW1\0\0"
 _MOST_EPISODES, _MOST_DEEP, _MOST_FIELDS = 10**6, 4, 1000
+_VALUE_BYTES = 16  # of a number in the file, and as it is kept
 _COMPRESSION = 3  # number of that field in the message of a batch
 
 
@@ -32,8 +36,13 @@ def is_minari(folder: Path) -> bool:
     return (folder / DATA_FILE).is_file() or (folder / _ABOUT).is_file()
 
 
-def read_minari(folder: Path) -> Demonstrations:
+def read_minari(folder: Path, entries: Collection[str] | None, bad: BadParts) -> Demonstrations:
     """Demonstrations of a Minari dataset whose data are HDF5 or Arrow; observations of a group by their own names.
+
+    Args:
+        folder: Of the dataset.
+        entries: Names of those that are wanted; None for all.
+        bad: Told of an episode that cannot be used.
 
     Raises:
         ValueError: They are something else, or broken; the message names file, entry and row.
@@ -43,7 +52,7 @@ def read_minari(folder: Path) -> Demonstrations:
     said = read_json(about, about) if about.is_file() else {}
     kind = said.get("data_format", "hdf5") if isinstance(said, dict) else said
     if kind == "hdf5":
-        return hdf5.read_hdf5(folder / DATA_FILE)
+        return hdf5.read_hdf5(folder / DATA_FILE, entries, bad)
     if kind != "arrow":
         refuse(about, "data_format hdf5 or arrow", shown(kind))
     number = said.get("total_episodes")
@@ -52,18 +61,19 @@ def read_minari(folder: Path) -> Demonstrations:
     left = most_bytes() // 16  # whole and by episode; bytes become eight
     episodes: list[tuple[str, Arrays]] = []
     for i in range(number):
-        found = sorted((folder / "data" / str(i)).glob("*.arrow"))
-        if len(found) != 1:
-            refuse(folder / "data" / str(i), "one .arrow file", f"{len(found)}")
-        left -= check_file(found[0], found[0])
-        if left < 0:
-            refuse(found[0], "episodes that fit into memory", f"{-left:,} bytes too many")
-        episodes.append((str(found[0]), _episode(found[0])))
-    arrays = joined_episodes(episodes)
-    return from_arrays(arrays, [len(each["action"]) for _, each in episodes], str(folder), {"format": "observations"})
+        place = folder / "data" / str(i)
+        with bad.guard(str(place)):
+            found = sorted(place.glob("*.arrow"))
+            if len(found) != 1:
+                refuse(place, "one .arrow file", f"{len(found)}")
+            left -= check_file(found[0], found[0])
+            if left < 0:
+                refuse(found[0], "episodes that fit into memory", f"{-left:,} bytes too many")
+            episodes.append((str(found[0]), _episode(found[0], entries)))
+    return from_episodes(episodes, bad, str(folder), {"format": "observations"})[0]
 
 
-def _episode(path: Path) -> Arrays:
+def _episode(path: Path, entries: Collection[str] | None) -> Arrays:
     """The rows of an episode, without the one that follows the last action."""
     batch = _batch(path)
     names = batch.schema.names
@@ -72,26 +82,37 @@ def _episode(path: Path) -> Arrays:
     if len(batch) < 2:
         refuse(path, "two rows or more", f"{len(batch)}")
     batch = batch.slice(0, len(batch) - 1)
-    arrays: Arrays = {}
-    _collect(batch.column("actions"), f"{path}: actions", ("action",), arrays)
-    _collect(batch.column("observations"), f"{path}: observations", ("observation",), arrays)
-    return arrays
+    found: dict[str, tuple[str, Any]] = {}
+    _collect(batch.column("actions"), f"{path}: actions", ("action",), found)
+    _collect(batch.column("observations"), f"{path}: observations", ("observation",), found)
+    asked = {name: each for name, each in found.items() if entries is None or name in entries}
+    check_room(path, _VALUE_BYTES * sum(map(_num_values, (each for _, each in asked.values()))), path.stat().st_size)
+    pa = load("pyarrow", "video", "demonstrations")
+    return {name: column_of(pa.chunked_array([values]), place) for name, (place, values) in asked.items()}
 
 
-def _collect(values: Any, place: str, key: tuple[str, ...], arrays: Arrays) -> None:
-    """All arrays of a struct by their names, joined by dots."""
+def _num_values(array: Any) -> int:
+    """Of a column with all lists in it: columns may share the bytes of a file, so that these do not bound it."""
+    types = load("pyarrow", "video", "demonstrations").types
+    while types.is_list(array.type) or types.is_large_list(array.type) or types.is_fixed_size_list(array.type):
+        array = array.values
+    return len(array)
+
+
+def _collect(values: Any, place: str, key: tuple[str, ...], found: dict[str, tuple[str, Any]]) -> None:
+    """All arrays of a struct, with their places, by their names, joined by dots."""
     pa = load("pyarrow", "video", "demonstrations")
     if not pa.types.is_struct(values.type):
         name = ".".join(key)
-        if name in arrays:
+        if name in found:
             refuse(place, "observations of different names", name)
-        arrays[name] = column_of(pa.chunked_array([values]), place)
+        found[name] = place, values
         return
     fields = [values.type.field(i).name for i in range(values.type.num_fields)]
     if len(key) > _MOST_DEEP or len(fields) > _MOST_FIELDS or values.null_count:
         refuse(place, f"at most {_MOST_DEEP} groups in each other, of {_MOST_FIELDS:,}, no nulls", "others")
     for name, inner in zip(fields, values.flatten(), strict=True):
-        _collect(inner, f"{place}/{name}", (*key, name), arrays)
+        _collect(inner, f"{place}/{name}", (*key, name), found)
 
 
 def _batch(path: Path) -> Any:

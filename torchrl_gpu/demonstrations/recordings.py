@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from torchrl_gpu import arguments
 from torchrl_gpu.demonstrations.untrusted import Arrays
 
 _LOG = logging.getLogger(__name__)
@@ -75,22 +76,24 @@ class Source:
     camera: str | None = None
 
 
-class BadVideos:
-    """Videos that cannot be used: the first one is an error, or each is listed and passed over.
+class BadParts:
+    """Videos or episodes that cannot be used: the first one is an error, or each is listed and passed over.
 
     Args:
         on_bad: "raise" or "skip".
+        what: They are, in the plural.
 
     Attributes:
-        reasons: By the video's name.
+        reasons: By the name of the part.
     """
 
-    def __init__(self, on_bad: OnBad) -> None:
-        self.on_bad, self.reasons = on_bad, dict[str, str]()
+    def __init__(self, on_bad: OnBad, what: str = "videos") -> None:
+        arguments.choice("demonstrations", "on_bad", on_bad, ("raise", "skip"))
+        self.on_bad, self.what, self.reasons = on_bad, what, dict[str, str]()
 
     @contextmanager
     def guard(self, name: str) -> Iterator[None]:
-        """Within, a ValueError says what is wrong with that video."""
+        """Within, a ValueError says what is wrong with that part."""
         try:
             yield
         except ValueError as error:
@@ -102,4 +105,4 @@ class BadVideos:
         """One line of all that were skipped."""
         if self.reasons:
             listed = "; ".join(f"{name}: {reason}" for name, reason in self.reasons.items())
-            _LOG.warning("demonstrations: %d videos skipped: %s", len(self.reasons), listed)
+            _LOG.warning("demonstrations: %d %s skipped: %s", len(self.reasons), self.what, listed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,8 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from torchrl_gpu.arguments import shown
-from torchrl_gpu.demonstrations.untrusted import MOST_FRAMES, Arrays, finite, refuse
+from torchrl_gpu.demonstrations.recordings import BadParts
+from torchrl_gpu.demonstrations.untrusted import MOST_FRAMES, Arrays, check_room, finite, refuse
 
 _CHUNK = 2**16  # rows that are looked at together
 
@@ -99,38 +101,57 @@ class Demonstrations:
         return sums.unique(return_inverse=True)[1]
 
     def split(self, share: float, seed: int) -> tuple[Tensor, Tensor]:
-        """Episodes to learn from, and about that share of all for validation, drawn by a seed; in order, on the host.
+        """Episodes to learn from, and others with about that share of all rows for validation, drawn by a seed.
 
-        Episodes that are alike stay together.
+        Episodes that are alike stay together. Numbers are in order, on the host.
 
         Raises:
             ValueError: One of the two would be empty.
         """
         alike = self.same_episodes()
         num = int(alike.max()) + 1
-        order = torch.randperm(num, generator=torch.Generator().manual_seed(seed), dtype=torch.int64, device="cpu")
-        rank = torch.empty_like(order).scatter_(0, order, torch.arange(num, dtype=torch.int64, device="cpu"))
-        held = rank[alike] < max(1, round(share * num))
+        rows = torch.zeros(num, dtype=torch.int64, device="cpu").index_add_(0, alike, self.lengths)  # of those that are alike
+        drawn = torch.randperm(num, generator=torch.Generator().manual_seed(seed), dtype=torch.int64, device="cpu")
+        order, sizes = drawn.tolist(), rows.tolist()
+        chosen, taken = list[int](), 0
+        for each in order:
+            if taken + sizes[each] / 2 <= share * len(self):  # nearer to the share with it than without
+                chosen.append(each)
+                taken += sizes[each]
+        least = min(order, key=sizes.__getitem__)
+        held = torch.isin(alike, torch.tensor(chosen or [least], dtype=torch.int64, device="cpu"))
         if held.all():
             wanted = f"different episodes enough to hold {share:.0%} of them back for validation"
             refuse(self.name, wanted, f"{num} different ones of {self.num_episodes}")
         return (~held).nonzero().flatten(), held.nonzero().flatten()
 
 
-def joined_episodes(episodes: Sequence[tuple[str, Arrays]]) -> Arrays:
-    """The columns of episodes, one behind another.
+def from_episodes(
+    episodes: Sequence[tuple[str, Arrays]], bad: BadParts, name: str, about: Mapping[str, Any] | None = None
+) -> tuple[Demonstrations, list[str]]:
+    """Demonstrations of the checked columns of episodes, and the names of those that are in them.
 
     Raises:
-        ValueError: An episode, which has a name in messages, has other columns than the first, or of other forms.
+        ValueError: There is none, or an episode, which has a name in messages, has other columns than most, or of other
+            forms.
     """
-    first = episodes[0][1]
-    for name, episode in episodes:
-        for key in sorted(set(first) | set(episode)):
-            forms = [(each[key].dtype, each[key].shape[1:]) if key in each else None for each in (first, episode)]
-            if forms[0] != forms[1]:
-                said = ["none" if form is None else f"{form[0]} {form[1]}" for form in forms]
-                refuse(f"{name}/{key}", f"{said[0]}, as the episode before", said[1])
-    return {key: np.concatenate([each[key] for _, each in episodes]) for key in first}
+    forms = [frozenset((key, each.dtype, each.shape[1:]) for key, each in arrays.items()) for _, arrays in episodes]
+    usual = Counter(forms).most_common(1)[0][0] if forms and bad.on_bad == "skip" else frozenset(*forms[:1])
+    kept: list[tuple[str, Arrays]] = []
+    for form, (place, arrays) in zip(forms, episodes, strict=True):
+        with bad.guard(place):
+            for key in sorted(each[0] for each in usual ^ form):
+                said = [next((f"{kind} {shape}" for k, kind, shape in f if k == key), "none") for f in (usual, form)]
+                refuse(f"{place}/{key}", f"{said[0]}, as the episode before", said[1])
+            kept.append((place, arrays))
+    if not kept:
+        bad.log()
+        refuse(name, "an episode that can be used", next(iter(bad.reasons.values()), "none"))
+    first = kept[0][1]
+    check_room(name, sum(each.nbytes for _, arrays in kept for each in arrays.values()))
+    joined = {key: np.concatenate([arrays[key] for _, arrays in kept]) for key in first}
+    lengths = [len(next(iter(arrays.values()))) for _, arrays in kept]
+    return from_arrays(joined, lengths, name, about), [place for place, _ in kept]
 
 
 def from_arrays(

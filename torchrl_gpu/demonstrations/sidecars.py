@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from torchrl_gpu.arguments import shown
-from torchrl_gpu.demonstrations.recordings import BadVideos, Episode, Recording, Source
+from torchrl_gpu.demonstrations.recordings import BadParts, Episode, Recording, Source
 from torchrl_gpu.demonstrations.untrusted import (
     Arrays,
     check_file,
@@ -24,7 +24,7 @@ from torchrl_gpu.demonstrations.untrusted import (
 SUFFIXES = (".parquet", ".npz", ".npy", ".json")
 
 
-def read_videos(paths: list[Path], fps: float | None, bad: BadVideos) -> Source:
+def read_videos(paths: list[Path], fps: float | None, bad: BadParts) -> Source:
     """Videos with their sidecars.
 
     Args:

@@ -88,8 +88,13 @@ def check_room(name: object, needed: int, stored: int | None = None) -> None:
     free = most_bytes()
     if needed > free:
         refuse(name, f"values that fit into the {free:,} bytes of memory that are to be had", f"{needed:,} bytes")
-    if stored is not None and needed > (most := _SMALL_BYTES + _MOST_TIMES * stored):
+    if stored is not None and needed > (most := room_of(stored)):
         refuse(name, f"at most {most:,} bytes of values in a file of {stored:,}", f"{needed:,}")
+
+
+def room_of(stored: int) -> int:
+    """Bytes that what a file of so many bytes unpacks to may take."""
+    return min(most_bytes(), _SMALL_BYTES + _MOST_TIMES * stored)
 
 
 @contextmanager

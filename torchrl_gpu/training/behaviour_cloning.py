@@ -31,9 +31,11 @@ _CHUNK = 1024  # rows of validation that are looked at together
 class BehaviourCloning(EnvRun):
     """Learns the actions of demonstrations: by vectors (`policy`), or which of an environment's actions (`network`).
 
-    Every epoch passes once over the rows that are learned from, in an order that seed and number of the epoch decide,
-    so that a resumed run draws what it would have drawn. Rows are gathered by index on the device; the environment
-    makes again what demonstrations leave out, such as maps and masks. `trainer.max_steps` counts updates.
+    Every epoch passes once over the rows that are learned from, but for those that fill no batch, in an order that seed
+    and number of the pass decide, so that a resumed run draws what it would have drawn; its last step makes the updates
+    that are left. With `data.steps_per_epoch`, an epoch has so many steps of `updates_per_step` each. Rows are gathered
+    by index on the device; the environment makes again what demonstrations leave out, such as maps and masks.
+    `trainer.max_steps` counts updates.
 
     Validation logs `val/loss` and `val/agreement` (share of held-out rows whose action is the greedy one) or, of
     vectors, `val/error`, and, where there is an environment, the scores of episodes in it. A checkpoint holds the
@@ -102,6 +104,11 @@ class BehaviourCloning(EnvRun):
     @property
     def _vectors(self) -> BCPolicy:
         return cast("BCPolicy", self.learner)
+
+    @property
+    def observed(self) -> list[str] | None:
+        """Names of the observations that are learned from; None for all that there are."""
+        return None if self.has_env else self._vectors.in_keys
 
     @property
     def learner_name(self) -> str:
@@ -232,7 +239,11 @@ class BehaviourCloning(EnvRun):
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         """Updates; the loss of the last update, for callbacks that look at it."""
-        made = [self._update() for _ in range(self.updates_now(self.updates_per_step))]
+        most, data = self.updates_per_step, cast("Any", self.trainer).datamodule
+        if data.asked_steps is None:  # an epoch is a pass
+            a_pass = self._updates_of(len(self._rows))
+            most = min(most, a_pass - self.trainer.global_step % a_pass)
+        made = [self._update() for _ in range(self.updates_now(most))]
         if self.logs_now:
             self.log_step({name: torch.stack([each[name] for each in made]).mean() for name in made[0]})
         return {"loss": made[-1]["loss"]} if made else {}
