@@ -110,7 +110,9 @@ class Demonstrations:
         """
         alike = self.same_episodes()
         num = int(alike.max()) + 1
-        rows = torch.zeros(num, dtype=torch.int64, device="cpu").index_add_(0, alike, self.lengths)  # of those that are alike
+        rows = torch.zeros(num, dtype=torch.int64, device="cpu").index_add_(
+            0, alike, self.lengths
+        )  # of those that are alike
         drawn = torch.randperm(num, generator=torch.Generator().manual_seed(seed), dtype=torch.int64, device="cpu")
         order, sizes = drawn.tolist(), rows.tolist()
         chosen, taken = list[int](), 0
