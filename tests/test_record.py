@@ -159,6 +159,30 @@ def test_a_checkpoint_plays_itself_and_without_one_chance_does(
 @pytest.mark.parametrize(
     ("args", "says"),
     [
+        ("--choose worst", "want --choose with --format mcap; got --format memmap"),
+        ("--most 3", "want --most with --format mcap; got --format memmap"),
+        ("--most 10 --format lerobot", "want --most with --format mcap; got --format lerobot"),
+        ("--by return", "want --by with --format mcap; got --format memmap"),
+        ("--below 0.5 --format lerobot", "want --below with --format mcap; got --format lerobot"),
+        ("--size 240 320", "want --size with --format lerobot or mcap; got --format memmap"),
+        ("--fps 10", "want --fps with --format lerobot or mcap; got --format memmap"),
+        ("--most 3 --format mcap", "want --most with --choose worst or best or failures; got --choose all"),
+        (
+            "--by return --format mcap --choose all",
+            "want --by with --choose worst or best or failures; got --choose all",
+        ),
+        ("--below 1 --format mcap --choose worst", "want --below with --choose failures; got --choose worst"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(args: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["record", "--config", "packing_dqn.yaml", "--output", "x", *args.split()]
+    assert cli.main(given, program="torchrl-gpu") == 2
+    assert capsys.readouterr().err.strip().endswith(says)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
         (
             ["--config", "packing_dqn.yaml"],
             "want --output; got none",

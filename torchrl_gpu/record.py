@@ -29,12 +29,22 @@ if TYPE_CHECKING:
 WHERE = "torchrl-gpu record"
 ROWS_SEED = 0  # other episodes than `lightning test` has
 _MOST_STEPS = 10_000  # of an episode
+_PICTURES, _FILES = ("lerobot", "mcap"), ("mcap",)
+_OPTIONS: dict[str, tuple[tuple[str, ...], Any]] = {  # formats in which they have a meaning, and their defaults
+    "size": (_PICTURES, (240, 320)),
+    "fps": (_PICTURES, 10.0),
+    "choose": (_FILES, "all"),
+    "most": (_FILES, 10),
+    "by": (_FILES, None),
+    "below": (_FILES, None),
+}
 
 
 def main(argv: list[str]) -> None:
     """Builds what plays, plays, and writes."""
     parser = _parser()
     args, rest = parser.parse_known_args(argv)
+    _check_options(args)
     if args.episodes < 1:
         raise ValueError(f"{WHERE}: --episodes must be at least 1; got {args.episodes}")
     if args.output.exists():
@@ -81,14 +91,29 @@ def _parser() -> argparse.ArgumentParser:
         help="rows, a data set with video, or files to look at",
     )
     add("--seed", type=int, help=f"decides the episodes; of rows {ROWS_SEED}, else that of `lightning test`")
-    add("--size", nargs=2, type=int, metavar=("H", "W"), default=(240, 320), help="pixels of the pictures, even")
-    add("--fps", type=float, default=10.0, help="steps per second of video")
-    add("--choose", choices=CHOICES, default="all", help="of MCAP: which of the episodes are written")
-    add("--most", type=int, default=10, help="of MCAP: how many of the worst, the best or the failures")
+    add("--size", nargs=2, type=int, metavar=("H", "W"), help="of video and MCAP: pixels, even; 240 320 by default")
+    add("--fps", type=float, help="of video and MCAP: steps per second; 10 by default")
+    add("--choose", choices=CHOICES, help="of MCAP: which of the episodes are written; all by default")
+    add("--most", type=int, help="of MCAP: how many of the worst, the best or the failures; 10 by default")
     add("--by", help="of MCAP: what ranks episodes, an outcome or return; the first outcome by default")
     add("--below", type=float, help="of MCAP: less than this is a failure; needed where the outcome is no flag")
     add("--task", help="what is done, in words; environment and policy by default")
     return parser
+
+
+def _check_options(args: argparse.Namespace) -> None:
+    """ValueError for an option that would do nothing; those that were not given get their defaults."""
+    for name, (formats, _) in _OPTIONS.items():
+        if getattr(args, name) is None:
+            continue
+        if args.format not in formats:
+            raise ValueError(f"{WHERE}: want --{name} with --format {' or '.join(formats)}; got --format {args.format}")
+        chosen = {"most": CHOICES[1:], "by": CHOICES[1:], "below": ("failures",)}.get(name, (args.choose or "all",))
+        if (args.choose or "all") not in chosen:
+            wanted = f"--{name} with --choose {' or '.join(chosen)}"
+            raise ValueError(f"{WHERE}: want {wanted}; got --choose {args.choose or 'all'}")
+    for name, (_, default) in _OPTIONS.items():
+        setattr(args, name, default if getattr(args, name) is None else getattr(args, name))
 
 
 def record(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,3 +137,11 @@ def test_rates_that_are_none(tmp_path: Path, fps: float) -> None:
     with pytest.raises(ValueError, match="McapWriter: fps must be"):
         McapWriter(tmp_path / "a.mcap", fps)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("frame", [np.zeros(5, np.uint8), np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), 7, None])
+def test_what_is_no_frame_is_refused(frame: Any, tmp_path: Path) -> None:
+    with McapWriter(tmp_path / "a.mcap") as writer:
+        with pytest.raises(ValueError, match="McapWriter: want a frame H×W×3 of uint8"):
+            writer.write_video("/camera", frame, 0)
+        writer.write_scalar("/x", 1.0, 0)

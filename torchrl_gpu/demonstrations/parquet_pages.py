@@ -64,7 +64,7 @@ def _walk(file: BinaryIO, column: Any) -> bool:
         if not 0 < at < end:
             raise ValueError(f"pages of {values:,} values of {column.path_in_schema}, not {column.num_values:,}")
         header, length = _page_header(file, at)
-        kind = header.get(1)
+        kind = header.get(1, -1)
         unpacked, stored = header.get(_SIZE_FIELD, -1), header.get(_STORED_FIELD, -1)
         inner = header.get(_KIND_FIELD.get(kind, 0), {})
         number, encoding = inner.get(1, -1), inner.get(_ENCODING_FIELD.get(kind, 0), 0)

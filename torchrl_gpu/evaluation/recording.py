@@ -20,7 +20,7 @@ from torchrl_gpu.evaluation.side_by_side import episode_bytes, num_side_by_side
 from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.recordings import CHOICES
-from torchrl_gpu.recordings.episodes import EpisodeRecorder
+from torchrl_gpu.recordings.episodes import EpisodeRecorder, check_pictures
 
 _WHERE = "record_episodes"
 _MOST_SIDE_BY_SIDE = 64  # each that is written has an encoder of its own
@@ -71,6 +71,7 @@ def record_episodes(
     arguments.choice(_WHERE, "choose", choose, CHOICES)
     episodes, most = (arguments.whole(_WHERE, *each, 1) for each in (("episodes", episodes), ("most", most)))
     viewable(suite.env)
+    check_pictures(size, fps)
     names = [*suite.env.outcome_names, "return"]
     by = arguments.choice(_WHERE, "by", names[0] if by is None else by, names)
     per_episode = episode_bytes(suite.env, policy)

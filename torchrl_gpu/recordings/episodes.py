@@ -46,7 +46,7 @@ class EpisodeRecorder:
         fps: float = 10.0,
         begin_ns: int | None = None,
     ) -> None:
-        self.height, self.width = (arguments.whole("EpisodeRecorder", "size", side, 16, 8192) for side in size)
+        self.height, self.width, fps = check_pictures(size, fps)
         self.writer = McapWriter(path, fps)
         self.view, self.row, self.num_steps = view, row, 0
         self.begin_ns = time.time_ns() if begin_ns is None else begin_ns
@@ -95,6 +95,19 @@ class EpisodeRecorder:
 
     def __exit__(self, *raised: Any) -> None:
         self.writer.__exit__(*raised)
+
+
+def check_pictures(size: Sequence[int], fps: float) -> tuple[int, int, float]:
+    """Height, width and steps per second that a file can have.
+
+    Raises:
+        ValueError: They are others.
+    """
+    sides = arguments.listed("EpisodeRecorder", "size", "height and width", size)
+    if len(sides) != 2:
+        arguments.refuse("EpisodeRecorder", "size", "height and width", size)
+    height, width = (arguments.whole("EpisodeRecorder", "size", side, 16, 8192) for side in sides)
+    return height, width, arguments.number("EpisodeRecorder", "fps", fps, 0.1, 1000.0)
 
 
 def _array(values: Tensor) -> np.ndarray:

@@ -16,6 +16,7 @@ from torchrl_gpu import arguments
 from torchrl_gpu.envs.viewable import Shape
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.h264 import H264Encoder
+from torchrl_gpu.streaming.codecs.images import check_frame
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
@@ -70,6 +71,7 @@ class McapWriter:
         Raises:
             ValueError: The frame is something else.
         """
+        check_frame(frame, _WHERE)
         encoder, number = self._encoders.get(topic), self._num_frames.get(topic, 0)
         if encoder is None:
             encoder = self._encoders[topic] = H264Encoder(frame.shape[1], frame.shape[0], self.fps)
