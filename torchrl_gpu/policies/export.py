@@ -237,7 +237,11 @@ def _pack_tables(graph: Any) -> None:
         others = np.flatnonzero(values.view(np.int32) != most.view(np.int32))
         if 4 * len(others) > len(values):
             continue
-        held = {"size": np.array(values.shape, np.int64), "entry": others.astype(np.int32), "value": values[others]}
+        held: dict[str, np.ndarray] = {
+            "size": np.array(values.shape, np.int64),
+            "entry": others.astype(np.int32),
+            "value": values[others],
+        }
         graph.initializer.remove(table)
         graph.initializer.extend(numpy_helper.from_array(each, f"{name}_{key}") for key, each in held.items())
         filling = helper.make_tensor("value", TensorProto.FLOAT, [1], [float(most)])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 import time
@@ -456,6 +457,24 @@ def test_metrics_are_plain() -> None:
     assert found["overhead_ms"] == pytest.approx(found["latency_ms"] - found["inference_ms"])
     assert found["action"] == [0.5, 0.75]
     assert all(isinstance(value, int | float | str | list | None) for value in found.values())
+
+
+def test_a_flood_is_answered_at_the_rate_and_no_faster() -> None:
+    """Half a million bad messages in four seconds brought 38 actions a second of 30 at most."""
+    good = MESSAGES.floats([0, 0, 0])
+    bad = [b"", b"\0\1\0\0" + b"\xff" * 40, good[:-4], MESSAGES.floats([math.nan] * 3), MESSAGES.floats([0] * 4)]
+    robot = Robot()
+    with bridge(Told(), robot, rate=50.0) as made:
+        for i in range(20_000):
+            robot.transport.publish(VECTOR, FLOATS, bad[i % len(bad)])
+        until(lambda: made.metrics()["bad_messages"] > 2)
+        begin = len(robot.times)
+        until(lambda: len(robot.times) > begin + 5)
+        assert made.metrics()["actions"] == 0
+        times = list(robot.times)
+        assert min(after - before for before, after in itertools.pairwise(times)) > 0.019
+        robot.feel(0, 0, 0)
+        robot.wait(decided)
 
 
 class Unplugged(InProcess):

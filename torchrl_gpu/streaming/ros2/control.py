@@ -169,8 +169,10 @@ class Control:
                     self._be_safe()
 
     def _be_safe(self) -> None:
+        """Sends the safe action, unless it was sent within the last period: bad messages may come at any rate."""
         with self._turn:
-            if not self._closing:
+            was_sent = self.last is self._safe and time.monotonic() < self._valid_until
+            if not self._closing and not was_sent:
                 self._publish(self._safe)
                 self._valid_until = time.monotonic() + self._period
 
