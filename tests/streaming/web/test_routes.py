@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import aiohttp.web
 import numpy as np
 import pytest
 from aiohttp import WSServerHandshakeError
@@ -704,4 +705,50 @@ def test_without_a_name_the_first_stream_is_meant() -> None:
         assert json.loads(headers["X-Frame"])["stream"] == "main"
 
     with server() as stream_server:
+        run(inner(stream_server))
+
+
+def test_requests_one_behind_the_other_leave_others_their_turn() -> None:
+    """A connection with thousands of them in it was answered to the last one before anybody else."""
+    order: list[str] = []
+
+    def add(app: aiohttp.web.Application) -> None:
+        begun = asyncio.Event()
+
+        async def note(request: aiohttp.web.Request) -> aiohttp.web.StreamResponse:
+            who = request.match_info["who"]
+            if who == "first":
+                await begun.wait()
+            begun.set()
+            order.append(who)
+            return aiohttp.web.Response(text="ok")
+
+        app.add_routes([aiohttp.web.get("/note/{who}", note)])
+
+    def asked(who: str, number: int) -> bytes:
+        return number * f"GET /note/{who} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+
+    async def inner(stream_server: StreamServer) -> None:
+        links = [await asyncio.open_connection("127.0.0.1", stream_server.port) for _ in range(2)]
+        links[0][1].write(asked("first", 1) + asked("a", 50))
+        await asyncio.sleep(0)
+        links[1][1].write(asked("b", 50))
+        await until(lambda: len(order) == 101)
+        for _, writer in links:
+            writer.close()
+            await writer.wait_closed()
+
+    with server(add_routes=add) as stream_server:
+        run(inner(stream_server))
+    assert max(order.index("a"), order.index("b")) < 40, "they take turns"
+
+
+def test_json_for_strangers_is_short_whatever_else_a_server_takes() -> None:
+    async def inner(stream_server: StreamServer) -> None:
+        body = b'{"token": [' + b"[]," * 40_000 + b"[]]}"
+        status, _, said = await post(stream_server, "login", body)
+        assert (status, json.loads(said)["message"]) == (400, "want JSON of at most 65536 bytes")
+        assert (await post(stream_server, "login", b'{"token": "drive"}'))[0] == 200
+
+    with server(token="drive", max_body_bytes=4 << 20) as stream_server:
         run(inner(stream_server))

@@ -34,6 +34,7 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     state = request.app[STATE]
     transport = request.transport
     state.connections.start_timer(transport)
+    await state.connections.give_way(transport)  # many requests may lie in a connection, one behind the other
     try:
         check_host_and_origin(request)
         if _is_preflight(request):

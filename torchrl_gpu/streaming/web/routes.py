@@ -28,6 +28,7 @@ from torchrl_gpu.streaming.web.access import (
 )
 from torchrl_gpu.streaming.web.app_state import AppState
 from torchrl_gpu.streaming.web.security import content_security_policy
+from torchrl_gpu.streaming.web.settings import MAX_BODY_BYTES
 
 _BODY_TIMEOUT = 5.0
 _SNAPSHOT_TIMEOUT = 1.0
@@ -151,8 +152,11 @@ async def health(request: web.Request) -> web.StreamResponse:
 
 async def read_json(request: web.Request) -> Any:
     """The JSON of a request's body; raises 400 for anything else, 408 where it does not come, 413 where it is large."""
+    body = await read_body(request)
+    if len(body) > MAX_BODY_BYTES:  # whatever else the server takes: this is read on the loop, for strangers too
+        raise web.HTTPBadRequest(**error_body(f"want JSON of at most {MAX_BODY_BYTES} bytes"))
     try:
-        return json.loads(await read_body(request))
+        return json.loads(body)
     except (ValueError, RecursionError):
         raise web.HTTPBadRequest(**error_body("want JSON")) from None
 
