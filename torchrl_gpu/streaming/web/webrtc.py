@@ -56,7 +56,7 @@ async def answer(state: AppState, fields: Mapping[str, Any], release: Callable[[
         HTTPServiceUnavailable: There is no room for its sockets.
     """
     sdp = read_offer(fields)
-    stream = state.hub.stream_for(fields.get("stream"))
+    stream = fields["stream"] if "stream" in fields else state.hub.stream_for(None)
     if not isinstance(stream, str):
         raise ValueError("webrtc: want the name of a stream; got something else")
     # One socket for each address of this machine, for the video and for a data channel that does not share it.
