@@ -24,14 +24,19 @@ KILLS := 100
 CKPT := runs/packing/checkpoints/last.ckpt
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-# A name on the PATH may be a shim that fails, so each candidate is run: 3.11 or 3.12, with venv and ensurepip.
+# A name on the PATH may be a shim that fails, so each candidate is run: 3.11 to 3.14, with venv and ensurepip.
+PYTHONS := python3.12 python3.13 python3.14 python3.11
 define FIND_PYTHON
-for p in $(PYTHON) python3.12 python3.11 python3 python /usr/bin/python3.12 /usr/bin/python3.11; do \
-	if $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' >/dev/null 2>&1; \
+for p in $(PYTHON) $(PYTHONS) python3 python $(addprefix /usr/bin/,$(PYTHONS)); do \
+	if $$p -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' >/dev/null 2>&1; \
 	then echo $$p; exit 0; fi; \
 done; \
-echo "make: want Python 3.11 or 3.12 with venv and ensurepip on the PATH; found none" >&2; exit 1
+echo "make: want Python 3.11, 3.12, 3.13 or 3.14 with venv and ensurepip on the PATH; found none" >&2; exit 1
 endef
+
+# Where there is no C++ compiler, one from PyPI makes the kernels: with plain torch `make fit` takes over an hour.
+CXX_FOUND = $(shell for p in $$CXX c++ g++ clang++; do command -v $$p && break; done 2>/dev/null)
+EXTRAS = $(if $(CXX_FOUND),,[compiler])
 
 .PHONY: help install install-dev fit test docs pretend kernels asan soak lint format configs bench gpu clean
 
@@ -45,7 +50,7 @@ $(VENV)/made:
 # --no-build-isolation: the build, too, uses the pinned setuptools.
 $(VENV)/installed: $(VENV)/made pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt pip setuptools
-	$(PIP) install -c constraints.txt --no-build-isolation -e .
+	$(PIP) install -c constraints.txt --no-build-isolation -e '.$(EXTRAS)'
 	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
