@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.examples.running import watched
+from torchrl_gpu.cli import doctor
 
 for module in ("aiohttp", "cv2", "av", "prometheus_client"):
     pytest.importorskip(module)
@@ -24,6 +25,8 @@ SCENES = {
 @pytest.mark.parametrize("name", SCENES)
 def test_a_policy_drives_a_scene_that_is_watched(name: str, tmp_path: Path, child_environment: dict[str, str]) -> None:
     pytest.importorskip(name)
+    if name == "mujoco" and (problem := doctor.opengl_problem()):
+        pytest.skip(problem)
     (numbers, actions), size, steps, timeout_s = SCENES[name]
     net = torch.nn.Sequential(torch.nn.Linear(numbers, 8), torch.nn.ReLU(), torch.nn.Linear(8, actions))
     path = tmp_path / "policy.pt"

@@ -1,4 +1,4 @@
-"""What the tests of compiled kernels share. Without a compiler they are skipped: such a machine is a supported one."""
+"""What the tests of compiled code share. Without a compiler they are skipped: such a machine is a supported one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import pytest
 import torch
 
 from torchrl_gpu import native
+from torchrl_gpu.cli import doctor
 
 
 def need_compiler() -> None:
     """Skips a test where there is no C++ compiler, and says why there is none."""
     if problem := native.problem():
         pytest.skip(f"needs a C++ compiler: {problem}")
+
+
+def need_torch_compile() -> None:
+    """Skips a test where torch.compile has no compiler for a CPU or no headers of Python, and says which."""
+    if problem := doctor.compile_problem():
+        pytest.skip(problem)
 
 
 @contextlib.contextmanager

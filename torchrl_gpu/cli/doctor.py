@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from torchrl_gpu.cli.subcommands import OneLineParser
@@ -192,11 +196,24 @@ def _torch_compile(full: bool) -> Finding:
     from torchrl_gpu.device import get_device
 
     device = get_device()
+    if device.type == "cpu" and (problem := compile_problem()):
+        return Finding("compile", "torch.compile", "cannot", f"{problem}; no shipped run needs it")
     if not full:
         return Finding(
             "compile", "torch.compile", "not tried", "torchrl-gpu doctor --full tries it; no shipped run needs it"
         )
     return _finding("compile", "torch.compile", _tried("torch_compile", device), f"a few operators on {device}")
+
+
+def compile_problem() -> str:
+    """What torch.compile lacks on a CPU: its compiler, or Python's headers; "" where both are there."""
+    usual = {"win32": "cl", "darwin": "clang++"}.get(sys.platform, "g++")
+    compiler = (shlex.split(os.environ.get("CXX", "")) or [usual])[0]
+    if shutil.which(compiler) is None:
+        return f"torch.compile needs {compiler} on the PATH"
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        return "torch.compile needs Python.h, which on Debian and Ubuntu is in python3-dev, on Fedora in python3-devel"
+    return ""
 
 
 def _graphs() -> Finding:
@@ -225,7 +242,18 @@ def _codecs() -> list[Finding]:
         "H.264 by x264": probes.x264_problem(),
     }
     encoders = [_finding("streaming", name, problem, "has encoded a frame") for name, problem in problems.items()]
-    return [*encoders, *(_module(name, extra) for name, extra in _STREAMING.items())]
+    opengl = _finding("streaming", "OpenGL", opengl_problem(), "is there, for the cameras of MuJoCo")
+    return [*encoders, *(_module(name, extra) for name, extra in _STREAMING.items()), opengl]
+
+
+def opengl_problem() -> str:
+    """Why MuJoCo cannot render without a screen, for want of a library; "" where it can."""
+    try:
+        if sys.platform == "linux" and os.environ.get("MUJOCO_GL", "egl") == "egl":
+            ctypes.CDLL("libEGL.so.1")
+    except OSError as error:
+        return f"the cameras of MuJoCo need libEGL, which on Debian and Ubuntu is in libegl1: {error}"
+    return ""
 
 
 def _module(name: str, extra: str) -> Finding:

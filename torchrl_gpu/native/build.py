@@ -76,7 +76,8 @@ def compiler() -> tuple[str, ...]:
     except ImportError:
         tried = ", ".join(filter(None, (" ".join(named), "c++", "g++", "clang++")))
         raise CompilerError(
-            f"no C++ compiler: none of {tried} is on the PATH; `pip install 'torchrl_gpu[compiler]'` brings one"
+            f"no C++ compiler: none of {tried} is on the PATH; `pip install 'torchrl_gpu[compiler]'` brings one,"
+            " and training of packing on a CPU takes up to forty times as long without"
         ) from None
     return sys.executable, "-m", "ziglang", "c++"
 

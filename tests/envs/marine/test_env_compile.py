@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from tensordict import TensorDictBase
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from tests.envs.marine.settings import acted, assert_same, marine, random_action
+from tests.native.compilers import need_torch_compile
 from tests.tolerances import assert_near
 from torchrl_gpu.envs import MarineNavEnv
 
@@ -102,8 +102,8 @@ def test_one_graph_fails_where_something_is_read() -> None:
         compiled(env, backend="eager")(acted(env, env.reset(), random_action(env, torch.Generator())))
 
 
-@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler")
 def test_inductor_on_a_cpu_gives_the_same_numbers() -> None:
+    need_torch_compile()
     # In float64, and not for long: where a current bends a path, a last digit grows.
     env, twin = (marine("v2", max_steps=8, dtype="float64", robots=2, cores=2, obstacles=2) for _ in range(2))
     play_both(env, twin, compiled(env, backend="inductor"), assert_close)

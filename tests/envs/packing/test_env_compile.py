@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from tensordict import TensorDictBase
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from tests.envs.packing.settings import SETTINGS, assert_same, legal_action, packing
+from tests.native.compilers import need_torch_compile
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import CutBoxes
 
@@ -104,8 +104,8 @@ def test_one_graph_fails_where_something_is_read() -> None:
         play(env, compiled(env, backend="eager"), env.reset(), 0)
 
 
-@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler")
 def test_inductor_on_a_cpu_gives_the_same_bits() -> None:
+    need_torch_compile()
     env, twin = (packing(backend="eager") for _ in range(2))
     play_both(env, twin, compiled(env, backend="inductor"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 from typing import Any
 
 import pytest
@@ -26,6 +25,7 @@ from torchrl.envs import (
 from torchrl.envs.utils import check_env_specs
 
 from tests.envs.packing.settings import assert_same, legal_action, packing
+from tests.native.compilers import need_torch_compile
 from tests.tolerances import assert_near
 from torchrl_gpu.envs.packing.items import RandomBoxes
 
@@ -169,8 +169,8 @@ def assert_compiles(setting: str, backend: str, **changes: Any) -> None:
                 assert torch.equal(second[key], first[key]), key
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_a_compiled_step_is_the_same_step() -> None:
+    need_torch_compile()
     small = {"bin_size": (4.0, 4.0, 4.0), "resolution": 4, "items": RandomBoxes(1, 2), "orientations": "fixed"}
     with inductor_config.patch({"cpp.simdlen": 0}):  # scalar code compiles in half the time
         assert_compiles("bpp10", "inductor", include=(), **small)

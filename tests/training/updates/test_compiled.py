@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.native.compilers import need_torch_compile
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import fit, module
 from tests.training.updates.test_graphed import agent_of, batches, each_agent
@@ -76,6 +77,7 @@ def test_a_run_is_that_of_operators_and_resumes_to_the_last_bit(tmp_path: Path) 
 
 
 def test_the_compiler_of_this_machine_gives_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    need_torch_compile()
     torch.compiler.reset()
     plain, compiled = (fit(module(compile_losses=way), tmp_path / str(way), 4) for way in (False, True))
     assert warned not in caplog.text
