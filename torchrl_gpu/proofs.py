@@ -219,7 +219,7 @@ def _tried_apart(trial: Trial) -> str:
     finally:
         if child.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+                os.killpg(child.pid, signal.SIGKILL) if hasattr(os, "killpg") else child.kill()
             child.communicate()
     return _verdict(child.returncode, out, err)
 

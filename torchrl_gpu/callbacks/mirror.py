@@ -184,7 +184,8 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            place.unlink(missing_ok=True)
+            with contextlib.suppress(PermissionError):  # Windows keeps a file that is open
+                place.unlink(missing_ok=True)
 
 
 def _link(path: Path, place: Path) -> Path:

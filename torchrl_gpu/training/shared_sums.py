@@ -104,6 +104,8 @@ def sums_over_processes(room: int) -> Callable[[Tensor], Any]:
 
 def _made(size: int, token: bytes) -> tuple[mmap.mmap | None, str]:
     """Shared memory with a token at its beginning, and the file that it is; None and "" where there cannot be any."""
+    if os.name == "nt":  # where asking for a process by os.kill would interrupt it
+        return None, ""
     folder = Path("/dev/shm")
     try:
         descriptor, name = tempfile.mkstemp(prefix="torchrl_gpu-", dir=folder if folder.is_dir() else None)

@@ -227,7 +227,8 @@ def _bind(host: str, port: int) -> socket.socket:
     ]
     listener = socket.socket(family, kind, number)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if os.name == "posix":  # Windows would let two servers share a port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(_BACKLOG)
         listener.setblocking(False)
