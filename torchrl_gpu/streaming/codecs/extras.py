@@ -8,6 +8,7 @@ from typing import Any
 _PACKAGES = {
     "av": "PyAV",
     "cv2": "OpenCV",
+    "cyclonedds": "cyclonedds (wheels for Python 3.11 to 3.13, on ARM for macOS alone)",
     "pyarrow": "pyarrow",
     "foxglove_schemas_protobuf": "foxglove-schemas-protobuf",
 }
