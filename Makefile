@@ -7,6 +7,8 @@
 # make asan   the C++ kernels under AddressSanitizer and UBSan: the tests of what they refuse and survive
 # make soak   the same with all tests of the kernels, and fifty times the examples of the fuzz test; and shipped runs killed
 #             at a hundred random moments, each resumed to the same bits; hours
+# make lowest an environment of its own with the lowest versions that pyproject.toml allows: every shipped config takes a
+#             few steps in it, and the fast tests pass
 # make bench  the throughput of this machine, parity first
 # make gpu    on a machine with a GPU: tests, parity, benchmarks, short fits, in one report; GPU_ARGS=--quick for a look
 # Another Python than the first that works: make fit PYTHON=/path/to/python3.12
@@ -21,6 +23,12 @@ ASAN_TESTS := tests/native/test_operators.py $(KERNEL_TESTS)/test_fuzz.py $(KERN
 SOAK_TESTS := $(ASAN_TESTS) $(KERNEL_TESTS)/test_compiled.py $(KERNEL_TESTS)/test_transition.py
 SOAK := 50
 KILLS := 100
+LOWEST := .venv-lowest
+# Not genesis, which wants another Pillow.
+LOWEST_EXTRAS := dev cloud docs peers ray compiler plots gymnasium rsl-rl meshes hdf5 physics stream video mcap webrtc ros2 \
+	zenoh monitor export
+LOWEST_TESTS := tests/test_end_to_end.py tests/training/test_navigation_configs.py tests/training/test_dishwashing_configs.py \
+	tests/envs tests/policies tests/cli tests/callbacks tests/demonstrations tests/recordings tests/evaluation
 CKPT := runs/packing/checkpoints/last.ckpt
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
@@ -38,7 +46,7 @@ endef
 CXX_FOUND = $(shell for p in $$CXX c++ g++ clang++; do command -v $$p && break; done 2>/dev/null)
 EXTRAS = $(if $(CXX_FOUND),,[compiler])
 
-.PHONY: help install install-dev fit test docs pretend kernels asan soak lint format configs bench gpu clean
+.PHONY: help install install-dev fit test docs pretend kernels asan soak lowest lint format configs bench gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# //p' Makefile
@@ -90,6 +98,18 @@ soak: install-dev
 	OMP_NUM_THREADS=1 TORCHRL_GPU_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/training/test_every_config_resumes.py
 	TORCHRL_GPU_FUZZ=$(SOAK) $(BIN)/python tests/native/sanitized.py -q $(SOAK_TESTS)
 
+# uv, since pip has no such choice; the requirements first, so that all that they name counts as named here.
+$(LOWEST)/installed: $(VENV)/made pyproject.toml
+	$(PIP) install -c constraints.txt uv
+	$(BIN)/python -m uv venv --quiet --clear --seed --python $(BIN)/python $(LOWEST)
+	$(BIN)/python -m uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
+		-r pyproject.toml $(addprefix --extra ,$(LOWEST_EXTRAS))
+	$(BIN)/python -m uv pip install --quiet --python $(LOWEST)/bin/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+lowest: $(LOWEST)/installed
+	$(LOWEST)/bin/python -m pytest $(PYTEST_ARGS) $(LOWEST_TESTS)
+
 lint: install-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -109,4 +129,4 @@ gpu: install-dev
 	$(BIN)/python -m benchmarks.gpu.report $(GPU_ARGS)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(LOWEST) build dist *.egg-info

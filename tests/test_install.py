@@ -48,12 +48,21 @@ def test_make_brings_a_compiler_where_there_is_none(tmp_path: Path) -> None:
 
 def test_cyclonedds_is_asked_for_where_it_has_wheels() -> None:
     (found,) = [
-        each
-        for words in PROJECT["optional-dependencies"]["ros2"]
-        if (each := Requirement(words)).name == "cyclonedds"
+        each for words in PROJECT["optional-dependencies"]["ros2"] if (each := Requirement(words)).name == "cyclonedds"
     ]
     assert found.marker is not None
     usual = {"python_version": "3.13", "platform_machine": "x86_64"}
     assert found.marker.evaluate(usual)
     assert found.marker.evaluate(usual | {"platform_machine": "arm64"})  # Apple's
     assert not any(found.marker.evaluate(usual | changed) for changed in NO_WHEEL)
+
+
+def test_every_package_has_a_lowest_version_and_make_lowest_takes_it() -> None:
+    extras = PROJECT["optional-dependencies"]
+    for words in [*PROJECT["dependencies"], *(each for listed in extras.values() for each in listed)]:
+        found = Requirement(words)
+        assert found.name == PROJECT["name"] or any(each.operator == ">=" for each in found.specifier), words
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    named = re.search(r"^LOWEST_EXTRAS := (.*)$", makefile, re.MULTILINE)
+    assert named
+    assert {*named[1].split(), "genesis"} == set(extras)
