@@ -1,0 +1,27 @@
+"""Windows, as far as Linux can stand for it: without the names that Windows lacks, everything imports and runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+for module in ("aiohttp", "cv2", "av"):
+    pytest.importorskip(module)
+
+
+def test_no_command_needs_a_posix_name(tmp_path: Path, child_environment: dict[str, str]) -> None:
+    words = [sys.executable, "-m", "tests.posix_taken_away", str(tmp_path)]
+    said = subprocess.run(
+        words,
+        env=child_environment | {"PYTHONIOENCODING": "cp1252"},  # as where Windows writes to a pipe
+        capture_output=True,
+        encoding="cp1252",
+        check=False,
+        timeout=600,
+    )
+    assert said.returncode == 0, said.stderr
+    for line in ("usage: torchrl-gpu SUBCOMMAND", "2 of 2 updates", "play: afterstate values at", "serve-policy: "):
+        assert line in said.stdout + said.stderr
