@@ -37,10 +37,13 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
     `infos["final_obs"]`, what its episode came to in `infos["final_info"]`, where `_final_obs` is true. A robot that
     ends before the others of its environment waits for them: it earns 0, ends no more and is not in `infos["active"]`.
 
+    Observations are finite: where the environment's are infinite, as the bottom of items is where there is no material,
+    the bound of its specification stands, or `BatchedEnv.far`.
+
     `infos["action_mask"]` (N, A) says which discrete actions are legal; where all observations are shown, they hold it,
     too. An illegal one ends the episode, as in the environment itself.
 
-    As NumPy arrays, everything is copied to the host. As tensors, nothing is copied or read back: what is handed out
+    As NumPy arrays, everything is copied to the host. As tensors, nothing is read back: what is handed out
     must not be written into, flags stay bool, and `final_obs` and `final_info` hold all rows in every step.
 
     Attributes:
@@ -155,9 +158,9 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _observed(self, tensordict: TensorDictBase) -> dict[str, Any]:
         """Observations of all rows by name."""
-        entries, lead = self._rows.entries(tensordict), len(self._rows.shape)
-        seen = {name: entries[name].reshape(self.num_envs, *entries[name].shape[lead:]) for name in self._names}
-        return {name: self._shown(value) for name, value in seen.items()}
+        lead = len(self._rows.shape)
+        seen = {name: self._rows.shown(name, tensordict) for name in self._names}
+        return {name: self._shown(value.reshape(self.num_envs, *value.shape[lead:])) for name, value in seen.items()}
 
     def _shown(self, value: Tensor) -> Any:
         """An observation as its space has it: Gymnasium's flags are int8."""

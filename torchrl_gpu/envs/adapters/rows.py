@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 from tensordict import TensorDictBase
-from torch import Tensor, where
+from torch import Tensor, finfo, nan, where
 from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 
 from torchrl_gpu.envs.base import BatchedEnv
@@ -43,6 +43,27 @@ class AgentRows:
         self.shape = (env.num_envs, int(getattr(env, "num_robots", 1))) if self.group else (env.num_envs,)
         self.number = env.num_envs * self.shape[-1] if self.group else env.num_envs
         self._env = env
+        self._bounds = {name: self._finite_bounds(spec) for name, spec in self.observations.items()}
+
+    def _finite_bounds(self, spec: TensorSpec) -> tuple[float, Tensor | None, Tensor | None]:
+        """Of an observation: what stands for infinity, and the finite bounds of one row that the spec declares."""
+        if not spec.dtype.is_floating_point:
+            return 0.0, None, None
+        far = min(self._env.far, finfo(spec.dtype).max)
+        if not isinstance(spec, Bounded):
+            return far, None, None
+        first = (0,) * len(self.shape)
+        low, high = (bound[first] for bound in (spec.space.low, spec.space.high))
+        return far, *(bound if bool(bound.isfinite().any()) else None for bound in (low, high))
+
+    def shown(self, name: str, tensordict: TensorDictBase) -> Tensor:
+        """An observation, finite: what is infinite becomes the bound that its specification declares, else `far`."""
+        value: Tensor = self.entries(tensordict)[name]
+        if not value.is_floating_point():
+            return value
+        far, low, high = self._bounds.get(name, (self._env.far, None, None))
+        value = value.nan_to_num(nan, far, -far)
+        return value if low is None and high is None else value.clamp(low, high)
 
     @property
     def observations(self) -> dict[str, Any]:

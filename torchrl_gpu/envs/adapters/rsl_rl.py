@@ -67,8 +67,8 @@ class RslRlVecEnv:
 
     def get_observations(self) -> TensorDict:
         """What is seen now: "policy" (N, D) float32."""
-        shown = self._rows.entries(self._current)
-        parts = [shown[name].reshape(self.num_envs, -1).float() for name in self._names]
+        shown = [self._rows.shown(name, self._current) for name in self._names]
+        parts = [value.reshape(self.num_envs, -1).float() for value in shown]
         joined = torch.cat(parts, -1) if len(parts) > 1 else parts[0].clone()
         return TensorDict({"policy": joined}, [self.num_envs], device=self.device)
 
