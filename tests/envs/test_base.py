@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase, SerialEnv, TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
+from tests.envs.adapters.kinds import KINDS, env_of
 from tests.no_host_reads import NoHostReads
+from torchrl_gpu.envs import Advanced, DishwashingEnv, MarineNavEnv
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, where_rows
 
 
@@ -165,3 +169,109 @@ def test_there_is_at_least_one_environment(num_envs: int) -> None:
 def test_where_rows_by_hand() -> None:
     fresh, kept = torch.ones(2, 2, 1), torch.zeros(2, 2, 1)
     assert where_rows(torch.tensor([True, False]), fresh, kept).tolist() == [[[1], [1]], [[0], [0]]]
+
+
+# -- among TorchRL's own wrappers --------------------------------------------------------------------------------------
+
+
+def sea() -> BatchedEnv:
+    """Vessels that collide one by one, while others of their world go on."""
+    return MarineNavEnv(
+        6, version="v3", robots=3, cores=0, obstacles=2, min_distance=10.0, pool=16, max_steps=40, device="cpu", seed=0
+    )
+
+
+class Shifts(DishwashingEnv):
+    """Rows whose outcomes grow in every step, and that end at different times."""
+
+    def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
+        """As in a shift, which ends now and then."""
+        return super().advance(state, action)._replace(terminated=self.uniform() < 0.2)
+
+
+def shifts() -> BatchedEnv:
+    """Three of them."""
+    return Shifts(3, max_steps=9, device="cpu", seed=0)
+
+
+def drawn(env: EnvBase) -> Callable[[TensorDictBase], TensorDictBase]:
+    """Actions that are the same whatever the environment is wrapped in."""
+    (key,), generator = env.action_keys, torch.Generator().manual_seed(1)
+    shape = env.full_action_spec[key].shape
+    return lambda tensordict: tensordict.set(key, torch.rand(shape, generator=generator))
+
+
+def test_rows_that_go_on_keep_ends_and_outcomes_under_every_wrapper() -> None:
+    for make, steps in ((sea, 80), (shifts, 20)):
+        alone = make()
+        expected = alone.rollout(steps, drawn(alone), break_when_any_done=False)
+        assert expected[("robots", "done") if make is sea else "profit"].any()
+        for wrapped in (TransformedEnv(make()), SerialEnv(1, make)):
+            came = wrapped.rollout(steps, drawn(wrapped), break_when_any_done=False)
+            came = came[0] if isinstance(wrapped, SerialEnv) else came
+            for key in expected.keys(True, True):
+                assert torch.equal(came[key], expected[key]), key
+
+
+@pytest.mark.filterwarnings("ignore:Creating .* which inherits from WeightUpdaterBase:DeprecationWarning")  # its own
+@pytest.mark.parametrize("kind", KINDS)
+def test_collectors_can_limit_the_frames_of_a_trajectory(kind: str) -> None:
+    from torchrl.collectors import Collector
+
+    env = env_of(kind, num_envs=2)
+    limits = {"frames_per_batch": 8, "total_frames": 8, "max_frames_per_traj": 3}
+    collector = Collector(env, None, auto_register_policy_transforms=False, **limits)
+    (batch,) = list(collector)
+    collector.shutdown()
+    assert batch["next", "step_count"].max() <= 3
+    assert batch["next", "done"][batch["next", "step_count"] == 3].all()
+
+
+# -- torch's default dtype, and inference mode -------------------------------------------------------------------------
+
+
+def played(env: BatchedEnv, steps: int = 12) -> TensorDictBase:
+    """A rollout with actions that do not depend on torch's default dtype."""
+    (key,), generator = env.action_keys, torch.Generator().manual_seed(1)
+    spec = env.full_action_spec[key]
+    mask_key = (*key[:-1], "action_mask") if isinstance(key, tuple) else "action_mask"
+
+    def act(tensordict: TensorDictBase) -> TensorDictBase:
+        mask = tensordict.get(mask_key, None)
+        shape = spec.shape if mask is None else mask.shape
+        number = torch.rand(shape, generator=generator, dtype=torch.float32)
+        return tensordict.set(key, number if mask is None else (number * mask).argmax(-1))
+
+    return env.rollout(steps, act, break_when_any_done=False)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "video"])
+def test_the_default_dtype_changes_neither_specs_nor_numbers(kind: str) -> None:
+    expected = played(env_of(kind))
+    for dtype in (torch.float64, torch.bfloat16):
+        torch.set_default_dtype(dtype)
+        try:
+            came = played(env_of(kind))
+            check_env_specs(env_of(kind))
+        finally:
+            torch.set_default_dtype(torch.float32)
+        for key in expected.keys(True, True):
+            assert came[key].dtype == expected[key].dtype, key
+            assert torch.equal(came[key], expected[key]), key
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_made_or_loaded_under_inference_mode_goes_on_outside(kind: str) -> None:
+    with torch.inference_mode():
+        made = env_of(kind)
+    loaded = env_of(kind)
+    with torch.inference_mode():
+        loaded.load_state_dict(loaded.state_dict())
+    assigned = env_of(kind)
+    with torch.inference_mode():
+        assigned.state = assigned.state
+        other = assigned.like(assigned.num_envs)
+    for env in (made, loaded, assigned, other):
+        assert not any(value.is_inference() for value in env._env_state().values())
+        env.set_frames(10)
+        played(env, 4)

@@ -125,7 +125,7 @@ def transitions(agent: str, *batch: int, version: str = "v3", seed: int = 2, **c
 def grouped(seen: TensorDict) -> TensorDict:
     """States (N, R) as an environment shows them: robots in their group, more at the root."""
     n = seen.shape[0]
-    return TensorDict({"robots": seen, "step_count": torch.zeros(n, 1, dtype=torch.int64)}, [n])
+    return TensorDict({"robots": seen, "episode_step": torch.zeros(n, 1, dtype=torch.int64)}, [n])
 
 
 def gradients(agent: Agent) -> dict[str, list[Tensor | None]]:

@@ -123,7 +123,7 @@ def test_what_torchrl_does_to_reset_some_rows_waits_twice(kind: str) -> None:
         again = env.reset(current)
     assert counted.total == 2, counted.report()
     assert all("through torchrl" in place or "through tensordict" in place for place in counted.by_place())
-    assert again["step_count"].flatten().tolist() == [1, 0, 1]
+    assert again["episode_step"].flatten().tolist() == [1, 0, 1]
 
 
 def test_a_state_goes_to_the_other_device_and_back(kind: str) -> None:
@@ -141,3 +141,15 @@ def test_a_state_goes_to_the_other_device_and_back(kind: str) -> None:
 def test_others_like_it_are_on_its_device(kind: str) -> None:
     env: BatchedEnv = ENVS[kind]("cuda").like(2)
     assert env.reset().device == env.device == torch.device("cuda", 0)
+
+
+def test_an_environment_moves_with_its_state() -> None:
+    for make in (lambda: packed("bpp10", "cpu"), lambda: marine.marine("v2", device="cpu")):
+        moved, stays = make(), make()
+        play = steps_of_packing if isinstance(moved, PackingEnv) else steps_of_robots
+        play(moved)
+        play(stays)
+        assert moved.to("cuda") is moved
+        assert moved.device.type == "cuda"
+        assert all(value.is_cuda for value in moved._env_state().values())
+        assert_alike(play(moved), play(stays))

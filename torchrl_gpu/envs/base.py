@@ -36,8 +36,9 @@ class _Completed(type(EnvBase)):  # type: ignore[misc]  # a metaclass that Torch
     """Calls `_complete` on an environment whose constructor, with those of all its subclasses, has returned."""
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        env = super().__call__(*args, **kwargs)
-        (env if isinstance(env, BatchedEnv) else env.base_env)._complete()  # TorchRL wraps one asked to reset itself
+        with torch.inference_mode(False), torch.no_grad():  # else no step outside could write into the state
+            env = super().__call__(*args, **kwargs)
+            (env if isinstance(env, BatchedEnv) else env.base_env)._complete()  # TorchRL wraps one that resets itself
         return env
 
 
@@ -63,6 +64,13 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
 
     not_passed_on: ClassVar[Collection[str]] = ()
     """Constructor arguments that a subclass always gives itself, so that `like` leaves them to it."""
+
+    _cleared: Sequence[NestedKey] = ()
+    """Entries that a reset clears although no state holds them: rows that go on keep theirs."""
+
+    far: float = 1e6
+    """Finite number that adapters for other libraries give for infinite observations that no spec bounds; negative for
+    those below."""
 
     _state: Any = None
     """The state: a dataclass whose fields are tensors; None where a subclass gives `_env_state` itself."""
@@ -129,6 +137,14 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         self._env_index = torch.arange(self.num_envs, device=self.device, dtype=torch.int64) + first_env  # (N,)
 
     # -- state ------------------------------------------------------------------------------------------------------
+
+    def to(self, device: str | torch.device) -> Self:
+        """Moves it, with its state: it is made anew there by `like`, and goes on where it was."""
+        if get_device(device) != self.device:
+            moved = self.like(self.num_envs, device=device)
+            moved.load_state_dict(self.state_dict())
+            self.__dict__.update(moved.__dict__)
+        return self
 
     @property
     def state(self) -> Any:
@@ -271,14 +287,15 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
         state = present | {str(name): value for name, value in found.items()}
         if conflict := self._state_conflict(state):
             raise ValueError(f"{where}: {conflict.name} must be {conflict.wanted}; got {conflict.came}")
-        copy = {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in state.items()}
-        copy |= self._derived_state(copy)
-        seed, self.seed = self.seed, int(copy.pop("seed"))
-        try:
-            self._set_env_state(copy)
-        except BaseException:
-            self.seed = seed
-            raise
+        with torch.inference_mode(False), torch.no_grad():  # else no step outside could write into the state
+            copy = {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in state.items()}
+            copy |= self._derived_state(copy)
+            seed, self.seed = self.seed, int(copy.pop("seed"))
+            try:
+                self._set_env_state(copy)
+            except BaseException:
+                self.seed = seed
+                raise
 
     def _given_action(self, tensordict: TensorDictBase, key: NestedKey, shape: tuple[int, ...], whole: bool) -> Tensor:
         """The action of a step, in a shape; reads nothing.
@@ -344,7 +361,11 @@ class BatchedEnv(EnvBase, metaclass=_Completed):
     def maybe_reset(self, tensordict: TensorDictBase) -> TensorDictBase:
         """Restarts the rows that are done, without asking the host whether there are any."""
         done = tensordict.get("done").reshape(self.num_envs)
-        return tensordict.update(self._started(self._observe_reset(done)))
+        fresh = self._started(self._observe_reset(done))
+        for key in self._cleared:
+            if (kept := tensordict.get(key, None)) is not None:
+                fresh.set(key, where_rows(done, fresh.get(key), kept))
+        return tensordict.update(fresh)
 
 
 def _constructor_arguments(cls: type) -> list[str]:

@@ -85,7 +85,7 @@ class EpisodicEnv(BatchedEnv):
         self.reward_spec = self._spec(Unbounded((1,), dtype=torch.float32))
         done = self._spec(Binary(1, (1,), dtype=torch.bool))
         self.done_spec = Composite({key: done.clone() for key in DONE_KEYS}, shape=(num_envs,))
-        self.outcomes = tuple(told)
+        self.outcomes = self._cleared = tuple(told)
         self._observed = {name: _Form.of(self.observation_spec[name]) for name in observed}
         self._told = {name: _Form.of(self.observation_spec[name]) for name in told}
         count = torch.zeros(num_envs, dtype=torch.int64, device=self.device)

@@ -47,7 +47,7 @@ def test_keys_shapes_and_types_are_those_documented(setting: str, dtype: str) ->
     if env.num_actions:
         robots["action_mask"] = ((n, r, env.num_actions), torch.bool)
     root = dict.fromkeys(("success", *ended), ((n, 1), torch.bool))
-    root |= dict.fromkeys(("step_count", "level"), ((n, 1), torch.int64))
+    root |= dict.fromkeys(("episode_step", "level"), ((n, 1), torch.int64))
     first = env.reset()
     step = env.step(acted(env, first.clone(), random_action(env, torch.Generator())))["next"]
     for seen, more in ((first, {}), (step, {"reward": ((n, r, 1), number)})):
@@ -77,7 +77,7 @@ def test_a_flat_robot_is_the_one_of_its_group(setting: str) -> None:
             assert torch.equal(value, expected), key
         ends += int(mine["next", "done"].sum())
     assert ends > 0
-    assert set(flat.reset().keys()) >= {"observation", "object_mask", "active", "clearance", "step_count"}
+    assert set(flat.reset().keys()) >= {"observation", "object_mask", "active", "clearance", "episode_step"}
 
 
 def test_constructor_arguments_can_be_read_back() -> None:
@@ -182,7 +182,7 @@ def test_flags_agree_with_each_other(setting: str) -> None:
         assert torch.equal(robots["done"], robots["terminated"] | robots["truncated"])
         assert torch.equal(after["done"], robots["done"].all(1))
         assert torch.equal(after["done"], after["terminated"] | after["truncated"])
-        assert torch.equal(after["truncated"], after["step_count"] == 70)
+        assert torch.equal(after["truncated"], after["episode_step"] == 70)
         assert torch.equal(after["terminated"], ~robots["active"].any(1))
         assert torch.equal(after["success"], robots["arrived"].all(1))
         for kind in kinds:
@@ -203,7 +203,7 @@ def test_rewards_tell_the_way_made_and_how_it_ended() -> None:
         over = alive & robots["terminated"][..., 0] & fresh
         left = robots["observation"][..., :2].norm(dim=-1)
         bonus = torch.where(robots["arrived"][..., 0], 100.0, -50.0)
-        expected = begun - left - step["next", "step_count"] + bonus
+        expected = begun - left - step["next", "episode_step"] + bonus
         assert torch.allclose(total[over], expected[over], atol=1e-3)
         alive &= ~over
         ends += int(over.sum())
@@ -307,8 +307,8 @@ def test_a_partial_reset_leaves_the_other_rows_as_they_are(setting: str) -> None
         assert torch.equal(kept, was), name
     keys = [*env.observation_spec.keys(True, True)]
     assert_same(after.select(*keys)[~mask], current.select(*keys)[~mask])
-    assert (after["step_count"][mask] == 0).all()
-    assert (current["step_count"][mask] > 0).all()
+    assert (after["episode_step"][mask] == 0).all()
+    assert (current["episode_step"][mask] > 0).all()
     assert robots_of(env, after)["active"][mask].all()
     assert (robots_of(env, after)["energy"][mask] == 0).all()
     assert not after["done"].any()
@@ -320,7 +320,7 @@ def test_the_terminal_observation_stays_in_next_and_the_root_begins_anew(setting
     keys, ended = [*env.observation_spec.keys(True, True)], 0
     for step in (seen := play(env, 120)[0]):
         done = step["next", "done"][:, 0]
-        assert (step["next", "step_count"][done] > 0).all()
+        assert (step["next", "episode_step"][done] > 0).all()
         last = step["robots", "active"][..., 0] & done[:, None]
         assert step["next", "robots", "observation"][last].any(-1).all()
         ended += int(done.sum())
@@ -328,7 +328,7 @@ def test_the_terminal_observation_stays_in_next_and_the_root_begins_anew(setting
     for step, following in itertools.pairwise(seen):
         done = step["next", "done"][:, 0]
         assert_same(step["next"].select(*keys)[~done], following.select(*keys)[~done])
-        assert (following["step_count"][done] == 0).all()
+        assert (following["episode_step"][done] == 0).all()
         assert following["robots", "active"][done].all()
         assert not following["done"].any()
 

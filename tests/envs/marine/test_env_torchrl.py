@@ -33,8 +33,8 @@ def test_rollout_restarts_what_is_done(setting: str) -> None:
     assert data["robots"].batch_size == (4, 70, 5)
     started = data["next", "done"][:, :-1, 0]
     assert started.sum() >= 4
-    assert (data["step_count"][:, 1:, 0][started] == 0).all()
-    assert torch.equal(data["step_count"][:, 1:, 0][~started], data["next", "step_count"][:, :-1, 0][~started])
+    assert (data["episode_step"][:, 1:, 0][started] == 0).all()
+    assert torch.equal(data["episode_step"][:, 1:, 0][~started], data["next", "episode_step"][:, :-1, 0][~started])
 
 
 def test_rollout_until_a_world_is_done_is_not_stopped_by_a_robot() -> None:
@@ -70,8 +70,8 @@ def test_transforms() -> None:
     check_env_specs(env, seed=0)
     env.set_seed(0)
     data = env.rollout(50, ahead, break_when_any_done=False)
-    assert torch.equal(data["next", "steps"], data["next", "step_count"])
-    assert torch.equal(data["is_init"], data["step_count"] == 0)
+    assert torch.equal(data["next", "steps"], data["next", "episode_step"])
+    assert torch.equal(data["is_init"], data["episode_step"] == 0)
     total = env.base_env.state.score.t().unsqueeze(-1)
     assert torch.allclose(data["next", "robots", "episode_reward"][:, -1], total, atol=1e-3)
 

@@ -85,7 +85,7 @@ def compare(env: MarineNavEnv, seen: Any, n: int, world: World, result: dict[str
         assert {key: bool(got[key][i, 0]) for key in flags} == flags
     root = {"done": "done", "terminated": "all_terminated", "truncated": "all_truncated", "success": "success"}
     assert {key: bool(seen[key][n]) for key in root} == {key: result[name] for key, name in root.items()}
-    assert int(seen["step_count"][n]) == world.steps
+    assert int(seen["episode_step"][n]) == world.steps
     compare_views(env, seen, n, result["seen"])
 
 

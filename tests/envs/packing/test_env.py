@@ -46,7 +46,7 @@ def test_keys_shapes_and_types_are_those_documented(setting: str, device: torch.
         "item_mask": ((n, k), torch.bool),
         "utilization": ((n, 1), torch.float32),
         "num_packed": ((n, 1), torch.int64),
-        "step_count": ((n, 1), torch.int64),
+        "episode_step": ((n, 1), torch.int64),
     }
     ended = {name: ((n, 1), torch.bool) for name in ("done", "terminated", "truncated")}
     first = env.reset()
@@ -204,7 +204,7 @@ def test_a_step_by_hand() -> None:
     ]
     assert step["reward"].tolist() == [[0.125], [0.125]]  # 8 of 64 m³
     assert step["utilization"].tolist() == [[0.125], [0.125]]
-    assert step["num_packed"].tolist() == step["step_count"].tolist() == [[1], [1]]
+    assert step["num_packed"].tolist() == step["episode_step"].tolist() == [[1], [1]]
     assert step["z_map"][0, 0, 0].tolist() == [[2, 2, 0, 4], [2, 2, 0, 4], [0, 0, 0, 4], [4, 4, 4, 4]]
     assert not step["done"].any()
     assert env.placements[:, 0].tolist() == [[0, 0, 0, 0], [0, 0, 2, 1]]
@@ -342,11 +342,11 @@ def test_an_illegal_action_changes_nothing_and_ends_the_episode(setting: str, re
         assert step["done"].all()
         assert not step["truncated"].any()
         assert (step["reward"] == 0).all()
-        assert torch.equal(step["step_count"], current["step_count"] + 1)
-        kept = [key for key, _ in env.observation_spec.items() if key != "step_count"]
+        assert torch.equal(step["episode_step"], current["episode_step"] + 1)
+        kept = [key for key, _ in env.observation_spec.items() if key != "episode_step"]
         assert_same(step.select(*kept), current.select(*kept))
         after = env.state_dict()
-        assert all(torch.equal(after[k], saved[k]) for k in saved if k != "step_count")
+        assert all(torch.equal(after[k], saved[k]) for k in saved if k != "episode_step")
 
 
 def test_steps_after_the_end_leave_the_record_of_placements_alone() -> None:
@@ -426,7 +426,7 @@ def test_passing_over_by_hand(slabs: Callable[..., PackingEnv]) -> None:
     current, told = env.reset(), []
     for action in (0, 0, -1, 0, 7):  # what does not fit is passed over by any action
         current = env.step(current.set("action", torch.tensor([action])))["next"]
-        told.append([current[name].item() for name in ("num_packed", "step_count", "reward", "done")])
+        told.append([current[name].item() for name in ("num_packed", "episode_step", "reward", "done")])
         current = current.exclude("reward")
     assert told == [[1, 1, 0.5, False], [1, 2, 0, False], [1, 3, 0, False], [2, 4, 0.5, False], [2, 5, 0, True]]
     assert env.placement_z[0, :2].tolist() == [0, 1]
@@ -541,7 +541,7 @@ def test_a_partial_reset_leaves_the_other_rows_as_they_are(setting: str) -> None
     assert (after["box_heightmap"][mask] == 0).all()
     assert (after["num_packed"][mask] == 0).all()
     assert (after["utilization"][mask] == 0).all()
-    assert (after["step_count"][mask] == 0).all()
+    assert (after["episode_step"][mask] == 0).all()
     assert not after["done"].any()
 
 

@@ -79,19 +79,19 @@ def test_transforms() -> None:
     data = env.rollout(40, policy, break_when_any_done=False)
     after = data["next"]
     assert torch.allclose(after["episode_reward"], after["utilization"], atol=1e-6)
-    assert torch.equal(after["steps"], after["step_count"])
-    assert torch.equal(data["is_init"], data["step_count"] == 0)
+    assert torch.equal(after["steps"], after["episode_step"])
+    assert torch.equal(data["is_init"], data["episode_step"] == 0)
     assert after["done"].sum() > 4
 
 
 def test_step_counter_agrees_with_the_environments_own() -> None:
-    # TorchRL's default key is the same as ours and means the same.
+    # TorchRL's default key stands beside ours and means the same.
     env = TransformedEnv(packing(num_envs=4), StepCounter())
     check_env_specs(env, seed=0)
     env.set_seed(0)
     counted = env.rollout(40, policy, break_when_any_done=False)
     plain = packing(num_envs=4).rollout(40, policy, break_when_any_done=False)
-    assert torch.equal(counted["next", "step_count"], plain["next", "step_count"])
+    assert torch.equal(counted["next", "step_count"], plain["next", "episode_step"])
 
 
 def test_a_step_limit_truncates() -> None:

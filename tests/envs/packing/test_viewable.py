@@ -34,7 +34,7 @@ def test_the_return_is_the_sum_of_the_rewards(changes: dict[str, Any]) -> None:
         ended += int(done.sum())
         metrics = view.metrics()
         torch.testing.assert_close(metrics["return"], total, atol=1e-5, rtol=0)
-        assert torch.equal(metrics["step"], current["step_count"][:, 0])
+        assert torch.equal(metrics["step"], current["episode_step"][:, 0])
         torch.testing.assert_close(metrics["utilization"], current["utilization"][:, 0])
         assert int(metrics["episode"].sum()) == 6 + ended
     assert ended > 6

@@ -98,8 +98,8 @@ class Camera:
         out[:, :, region.rows, region.columns] = part
 
     def _region(self, top: float, bottom: float, left: float, right: float) -> _Region:
-        y = (torch.arange(self.height, device=self.device, dtype=torch.int64) + 0.5) * (_SIDE / self.height)
-        x = (torch.arange(self.width, device=self.device, dtype=torch.int64) + 0.5) * (_SIDE / self.width)
+        y = (torch.arange(self.height, device=self.device, dtype=torch.float32) + 0.5) * (_SIDE / self.height)
+        x = (torch.arange(self.width, device=self.device, dtype=torch.float32) + 0.5) * (_SIDE / self.width)
         rows = slice(*(round(edge * self.height / _SIDE) for edge in (top, bottom)))
         columns = slice(*(round(edge * self.width / _SIDE) for edge in (left, right)))
         return _Region(rows, columns, y[rows], x[columns])

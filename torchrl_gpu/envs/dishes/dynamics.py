@@ -77,7 +77,7 @@ def work(
         trend=memory * trend + prices.demand_swing * math.sqrt(1 - memory**2) * weather,
         washed=washed,
         broken=broken,
-        reward=reward - prices.tool * worn,
+        reward=reward - prices.tool * worn.to(reward),
     )
 
 

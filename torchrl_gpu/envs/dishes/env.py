@@ -81,8 +81,8 @@ class DishwashingEnv(EpisodicEnv):
         super().__init__(
             num_envs,
             observations=self._observations(),
-            action=Bounded(0.0, 1.0, (2,)),
-            outcomes={name: Unbounded((1,)) for name in ("profit", "clean", "broken")},
+            action=Bounded(0.0, 1.0, (2,), dtype=torch.float32),
+            outcomes={name: Unbounded((1,), dtype=torch.float32) for name in ("profit", "clean", "broken")},
             max_steps=max_steps,
             device=device,
             seed=seed,
@@ -91,7 +91,7 @@ class DishwashingEnv(EpisodicEnv):
 
     def _observations(self) -> dict[str, TensorSpec]:
         if self.observe_as == "state":
-            return {"observation": Bounded(0.0, 1.0, (6,))}
+            return {"observation": Bounded(0.0, 1.0, (6,), dtype=torch.float32)}
         height, width = self.frame_size
         return clips.clip_specs(self.clip_length, height, width)
 

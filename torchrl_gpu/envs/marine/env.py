@@ -126,6 +126,7 @@ class MarineNavEnv(BatchedEnv):
         self.robots, self.cores, self.obstacles, self.min_distance = single
         self.actions = ACTIONS[version][0] if actions == "auto" else actions
         self.upstream_compat, self.pool = upstream_compat, pool
+        self._cleared = () if self.flat else tuple((GROUP, key) for key in DONE_KEYS)
         self.group_map = {GROUP: [f"robot_{i}" for i in range(self.num_robots)]}
         self._build()
         self._state = self._blank_state()
@@ -349,7 +350,7 @@ class MarineNavEnv(BatchedEnv):
         if self.num_actions:
             robots["action_mask"] = to_bool(torch.maximum(robots["active"].to(self.dtype), self._idle))
         success = (s.arrived | ~s.exists).all(0)
-        return robots, {"step_count": s.step_count, "level": s.level, "success": success}
+        return robots, {"episode_step": s.step_count, "level": s.level, "success": success}
 
     def _nested(self, robots: dict[str, Tensor], root: dict[str, Tensor]) -> dict[str, Any]:
         """Keys as they are shown: the robots in their group, or the one robot without it."""

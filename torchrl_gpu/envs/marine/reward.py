@@ -75,7 +75,8 @@ def rewards_and_ends(
     reward = craft.step_reward + distance(before.motion, scene) - far
     if turn is not None:
         reward = reward + RULE_REWARD * turn
-    reward = reward + crash * craft.collision_reward + home * craft.goal_reward
+    # By numbers of the reward's own dtype: flags times a Python number are of torch's default dtype.
+    reward = reward + crash.to(reward) * craft.collision_reward + home.to(reward) * craft.goal_reward
     arrived, collided, active = before.arrived | home, before.collided | crash, there & ~crash & ~home
     decided = ~active.any(0)
     if end_on_collision:

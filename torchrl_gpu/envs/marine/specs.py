@@ -62,7 +62,7 @@ def make_specs(
     )
     done = {key: over.clone() for key in DONE_KEYS}
     return Specs(
-        observation=nested(robots, {"step_count": count, "level": count.clone(), "success": over}),
+        observation=nested(robots, {"episode_step": count, "level": count.clone(), "success": over}),
         action=nested({"action": action}, {}),
         reward=nested({"reward": number(1)}, {}),
         done=nested({} if flat else {key: flag(1) for key in DONE_KEYS}, done),

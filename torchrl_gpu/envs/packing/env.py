@@ -277,18 +277,18 @@ class PackingEnv(BatchedEnv):
         each = self.visible_items, self.num_orientations
         # An unbounded spec writes its bounds out: for one environment, and expanded to all. What is left out is not
         # made at all: specs are in reference cycles, and are freed only when the collector comes round.
-        sizes = Unbounded((*each, 4), device)
+        sizes = Unbounded((*each, 4), device, torch.float32)
         specs = {
-            "box_heightmap": Bounded(0, high, (n, *self.bin.cells), device=device),
+            "box_heightmap": Bounded(0, high, (n, *self.bin.cells), device, torch.float32),
             "item_id": Bounded(-1, self.catalogue.num_items - 1, (n, self.visible_items), device, torch.int64),
             "item_size": sizes.expand(n, *sizes.shape),
         }
         for name in ("item_top", "item_bottom"):
             if name in self.include:
-                maps = Unbounded((*each, *self.catalogue.footprint), device)
+                maps = Unbounded((*each, *self.catalogue.footprint), device, torch.float32)
                 specs[name] = maps.expand(n, *maps.shape)
         if "z_map" in self.include:
-            specs["z_map"] = Bounded(0, high, shape, device=device)
+            specs["z_map"] = Bounded(0, high, shape, device, torch.float32)
         if "future_items" in self.include:
             last = self.catalogue.num_items - 1
             specs["future_items"] = Bounded(-1, last, (n, self.longest_episode), device, torch.int64)
@@ -296,18 +296,23 @@ class PackingEnv(BatchedEnv):
             "legal_mask": Binary(self.grid[1], shape, device=device, dtype=torch.bool),
             "action_mask": Binary(self.num_actions, (n, self.num_actions), device=device, dtype=torch.bool),
             "item_mask": Binary(self.visible_items, (n, self.visible_items), device=device, dtype=torch.bool),
-            "utilization": Bounded(0, 1 + 1e-4, (n, 1), device=device),
+            "utilization": Bounded(0, 1 + 1e-4, (n, 1), device, torch.float32),
             "num_packed": Unbounded((n, 1), device, torch.int64),
-            "step_count": Unbounded((n, 1), device, torch.int64),
+            "episode_step": Unbounded((n, 1), device, torch.int64),
         }
         if "packed_items" in self.include:
             packed = self.state.placements.shape[:2]
             specs["packed_items"] = Bounded(-1, self.catalogue.num_items - 1, packed, device, torch.int64)
         self.observation_spec = Composite(specs, shape=(n,))
         self.action_spec = Categorical(self.num_actions, shape=(n,), device=device, dtype=torch.int64)
-        self.reward_spec = Unbounded((n, 1), device=device)
+        self.reward_spec = Unbounded((n, 1), device, torch.float32)
         done = Binary(1, (n, 1), device=device, dtype=torch.bool)
         self.done_spec = Composite({k: done.clone() for k in ("done", "terminated", "truncated")}, shape=(n,))
+
+    @property
+    def far(self) -> float:  # type: ignore[override]  # known when the bin is
+        """The bin's height, metres: no item has its bottom there."""
+        return self.bin.size[2]
 
     # -- replay -----------------------------------------------------------------------------------------------------
 
@@ -426,7 +431,7 @@ class PackingEnv(BatchedEnv):
             "item_mask": self.kernels.any_legal(s.legal.flatten(0, 1)).view_as(s.item_id),
             "utilization": (s.volume / self.bin.volume).unsqueeze(-1),
             "num_packed": s.num_packed.unsqueeze(-1),
-            "step_count": s.step_count.unsqueeze(-1),
+            "episode_step": s.step_count.unsqueeze(-1),
         }
         if "z_map" in self.include:
             out["z_map"] = s.z_map
