@@ -40,9 +40,9 @@ def test_the_shipped_prices_leave_a_choice() -> None:
     assert best.reward > 0.3
 
 
-def expected_reward(prices: Economics, action: tuple[float, float]) -> float:
+def expected_reward(prices: Economics, action: tuple[float, float], number: int = 20_000) -> float:
     """Of the slice that `reference` defines, over every number of dishes that can break."""
-    draws = (np.arange(20_000) + 0.5) / 20_000
+    draws = (np.arange(number) + 0.5) / number
     numbers = [work(prices, 0.0, 0.0, 0.0, 0.0, action, chance, 0.0, stationary=True) for chance in draws]
     assert max(each.broken for each in numbers) <= MOST_BROKEN
     return float(np.mean([each.reward for each in numbers]))
@@ -53,6 +53,23 @@ def test_the_formula_is_the_mean_of_the_definition(action: tuple[float, float]) 
     prices = Economics()
     formula = slice_reward(prices, np.array(action[0]), np.array(action[1]))
     assert expected_reward(prices, action) == pytest.approx(float(formula), abs=0.001)
+
+
+# Care costs more than the 16 dishes that can break.
+CAPPED = [
+    {"capacity": 300.0, "attention": 60.0},
+    {"capacity": 300.0, "attention": 60.0, "energy": 100.0},
+    {"capacity": 1000.0, "attention": 1e4},
+]
+
+
+@pytest.mark.parametrize("changes", CAPPED)
+def test_no_more_dishes_break_than_can(changes: dict[str, float]) -> None:
+    prices = replace(Economics(), **changes)
+    best = stationary_optimum(prices)
+    assert expected_reward(prices, (best.speed, best.care), 2_000) == pytest.approx(best.reward, rel=1e-3)
+    speed, care = np.meshgrid(np.linspace(0, 1, 401), np.linspace(0, 1, 401))
+    assert slice_reward(prices, speed, care).max() <= best.reward + 1e-9
 
 
 def test_dynamic_programming_finds_the_same_policy() -> None:

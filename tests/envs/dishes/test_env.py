@@ -12,6 +12,7 @@ from torchrl.envs.utils import check_env_specs
 
 from tests.no_host_reads import NoHostReads
 from torchrl_gpu.envs import DishwashingEnv
+from torchrl_gpu.envs.dishes.economics import Economics
 from torchrl_gpu.envs.viewable import Viewable, viewable
 
 SMALL: dict[str, Any] = {"device": "cpu", "seed": 3, "max_steps": 5, "frame_size": (32, 24), "clip_length": 3}
@@ -125,6 +126,33 @@ def test_a_state_that_cannot_be_is_refused() -> None:
         state[name] = torch.full_like(state[name], value)
         with pytest.raises(ValueError, match=f"{name} must be {message}"):
             env.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "prices",
+    [
+        {"demand_swing": 30.0},
+        {"demand_swing": 1e6, "demand_memory": 0.999},
+        {"demand_swing": 50.0, "demand_memory": 1.0},
+        {"demand_swing": 50.0, "demand_memory": 0.0},
+        {"capacity": 1.0, "fragility": 0.125},
+        {"capacity": 1e6, "stack_limit": 1e-3},
+        {"fatigue_rate": 1.0, "wear_per_dish": 1.0},
+    ],
+)
+def test_its_own_states_are_never_refused(prices: dict[str, float]) -> None:
+    env = shifts(num_envs=32, economics=Economics(**prices), max_steps=9)
+    current, torn = env.reset(), torch.tensor([1.0, 0.0]).expand(32, 2)
+    for step in range(14):  # beyond the end, too
+        current = env.step(current.set("action", torn if step % 3 else 1 - torn))["next"]
+        env.load_state_dict(env.state_dict())
+
+
+def test_more_dishes_may_break_than_were_washed() -> None:
+    env = shifts(num_envs=2)
+    env.reset()
+    env.load_state_dict(env.state_dict() | {"clean": torch.tensor([-3.0, 2.0])})
+    assert env.entries["clean"].tolist() == [-3.0, 2.0]
 
 
 @pytest.mark.parametrize("observe_as", ["state", "video"])

@@ -9,6 +9,9 @@ import numpy as np
 
 from torchrl_gpu import arguments
 
+MOST_BROKEN = 16
+"""Dishes that can break in a slice."""
+
 
 @dataclass(frozen=True)
 class Economics:
@@ -81,19 +84,32 @@ class Optimum(NamedTuple):
 def slice_reward(prices: Economics, speed: np.ndarray, care: np.ndarray) -> np.ndarray:
     """What a slice earns on average, EUR, rested, with a new sponge, no stack and as many dishes as are wanted.
 
-    `c·s·(v − (v + d)·b·s·(1 − k)) − e·s² − a·k² − w` of speed s and care k in [0, 1], with capacity c, value v, damage
-    d, fragility b, energy e, attention a and wage w.
+    `v·c·s − (v + d)·E[min(n, 16)] − e·s² − a·k² − w` of speed s and care k in [0, 1], with capacity c, value v, damage
+    d, energy e, attention a, wage w, and n broken dishes, a Poisson number of mean `c·b·s²·(1 − k)` with fragility b.
     """
-    odds = prices.fragility * speed * (1 - care)
-    gain = prices.capacity * speed * (prices.value - (prices.value + prices.damage) * odds)
+    washed = prices.capacity * speed
+    broken = _mean_broken(washed * prices.fragility * speed * (1 - care))
+    gain = prices.value * washed - (prices.value + prices.damage) * broken
     return gain - prices.energy * speed**2 - prices.attention * care**2 - prices.wage
+
+
+def _mean_broken(mean: np.ndarray) -> np.ndarray:
+    """Mean of the smaller of a Poisson number and `MOST_BROKEN`."""
+    term = up_to = np.exp(-mean)  # of as many, and of no more
+    total = 1 - up_to
+    for number in range(1, MOST_BROKEN):
+        term = term * mean / number
+        up_to = up_to + term
+        total = total + np.maximum(1 - up_to, 0.0)
+    return np.where(mean < 0.1, mean, total)  # below, the sum rounds more than the cap takes
 
 
 def stationary_optimum(prices: Economics) -> Optimum:
     """The best speed and care where nothing moves; derived in `docs/environments/dishwashing.md`.
 
     For a speed s the best care is min(1, κs²), κ = c(v + d)b / 2a; what is left is a polynomial in s on either side of
-    κs² = 1, whose largest value is at a root of its derivative or at an end.
+    κs² = 1, whose largest value is at a root of its derivative or at an end. Where more dishes would break than can, it
+    is another place, which a grid that closes in finds.
     """
     loss = prices.capacity * (prices.value + prices.damage) * prices.fragility
     gain, energy, attention = prices.capacity * prices.value, prices.energy, prices.attention
@@ -105,4 +121,18 @@ def stationary_optimum(prices: Economics) -> Optimum:
     care = np.minimum(1.0, (speed / bend) ** 2) if bend > 0 else np.ones_like(speed)
     reward = slice_reward(prices, speed, care)
     best = int(reward.argmax())
-    return Optimum(float(speed[best]), float(care[best]), float(reward[best]))
+    found = Optimum(float(speed[best]), float(care[best]), float(reward[best]))
+    capped = _grid_optimum(prices)
+    return capped if capped.reward > found.reward + 1e-9 * max(1.0, abs(found.reward)) else found
+
+
+def _grid_optimum(prices: Economics) -> Optimum:
+    """The best of a grid of speeds and cares, and of finer ones around it."""
+    best, width = np.array([0.5, 0.5]), 0.5
+    while width > 1e-9:
+        ends = np.clip([best - width, best + width], 0.0, 1.0)
+        speed, care = np.meshgrid(*np.linspace(*ends, 101).T, indexing="ij")
+        reward = slice_reward(prices, speed, care)
+        place = np.unravel_index(reward.argmax(), reward.shape)
+        best, width = np.array([speed[place], care[place]]), width / 10
+    return Optimum(float(best[0]), float(best[1]), float(reward[place]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal
@@ -206,16 +207,20 @@ class DishwashingEnv(EpisodicEnv):
         return self._rows["step_count"].float() / self.max_steps
 
     def _state_bounds(self) -> dict[str, Bounds]:
-        share, count = Bounds(0.0, 1.0), Bounds(0.0, 1e9)
+        share, most = Bounds(0.0, 1.0), 1e9
+        memory = self.economics.demand_memory
+        times = 1.0 if memory == 1 else math.sqrt((1 + memory) / (1 - memory))
+        reach = 1.001 * 3 * times * self.economics.demand_swing  # `dynamics.normal` gives three deviations at most
         return {
-            "step_count": Bounds(0, self.max_steps),
+            "step_count": Bounds(0, 2**62),  # those after the end are counted, too
             "episode": Bounds(0, 2**62),
             "shown": Bounds(0, 2**62),
             "stack": Bounds(0.0, self.economics.stack_limit),
-            "trend": Bounds(-100.0, 100.0),
+            "trend": Bounds(-reach, reach),
             "broken": Bounds(0.0, MOST_BROKEN),
             **dict.fromkeys(("fatigue", "wear", "belt", "arm", "shake", "foam"), share),
-            **dict.fromkeys(("clean", "broken_so_far"), count),
+            "clean": Bounds(-most, most),  # more may break than is washed
+            "broken_so_far": Bounds(0.0, most),
         }
 
 

@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from torchrl_gpu.envs.dishes.economics import MOST_BROKEN as MOST_BROKEN
 from torchrl_gpu.envs.dishes.economics import Economics
-
-MOST_BROKEN = 16
-"""Dishes that can break in a slice."""
 
 
 class Slice(NamedTuple):
