@@ -115,3 +115,15 @@ def test_nothing_is_read_back(kind: Any) -> None:
 def test_a_squashing_that_is_none() -> None:
     with pytest.raises(ValueError, match="Squash: kind must be tanh or atan; got 'sigmoid'"):
         Squash(LOW, HIGH, "sigmoid")  # type: ignore[arg-type]
+
+
+@each_kind
+def test_a_saturated_action_is_the_bound_whatever_it_is(kind: Any) -> None:
+    torch.manual_seed(0)
+    low = torch.randn(4000) * torch.logspace(-3, 3, 4000)
+    high = low + torch.rand(4000) * torch.logspace(3, -3, 4000)
+    squash = Squash(low, high, kind)
+    for z in (torch.full_like(low, 1e9), torch.full_like(low, -1e9), 3 * torch.randn(4000)):
+        action = squash(z)
+        assert (action >= low).all()
+        assert (action <= high).all()

@@ -204,7 +204,7 @@ class EpisodicEnv(BatchedEnv):
         before, self._rows = self._rows, {**self._rows, "step_count": self._rows["step_count"] * ~mask}
         fresh = self._begun()
         self._rows |= {name: where_rows(mask, value, before[name]) for name, value in fresh.items()}
-        self._rows |= {"episode": before["episode"] + mask, "score": before["score"] * ~mask}
+        self._rows |= {"episode": before["episode"] + mask, "score": torch.where(mask, 0.0, before["score"])}
         return self._seen_first()
 
     def _seen(self) -> dict[str, Tensor]:

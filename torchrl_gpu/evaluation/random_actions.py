@@ -43,5 +43,5 @@ class RandomActions(TensorDictModuleBase):
             return (uniform(shape, spec.device) * spec.space.n).to(spec.dtype)
         if isinstance(spec, Bounded) and spec.dtype.is_floating_point:
             low, high = spec.space.low, spec.space.high
-            return low + uniform(shape, spec.device).to(spec.dtype) * (high - low)
+            return (low + uniform(shape, spec.device).to(spec.dtype) * (high - low)).clamp(low, high)
         return spec.rand(tensordict.shape)

@@ -93,7 +93,7 @@ class EpsilonGreedyModule(TensorDictModuleBase):
 
     def _random_action(self, tensordict: TensorDictBase, action: Tensor) -> Tensor:
         if self.num_actions is None:
-            return self.low + torch.rand_like(action) * (self.high - self.low)
+            return (self.low + torch.rand_like(action) * (self.high - self.low)).clamp(self.low, self.high)
         if self.masked:
             return random_legal(tensordict.get("action_mask"))
         return torch.randint_like(action, self.num_actions)

@@ -43,7 +43,8 @@ class Squash(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """Actions (…, D) of real numbers (…, D)."""
         unit = torch.tanh(z) if self.kind == "tanh" else torch.atan(z) * (2 / math.pi)
-        return self.low + (unit + 1) * (self.high - self.low) / 2
+        action = self.low + (unit + 1) * (self.high - self.low) / 2
+        return action.clamp(self.low, self.high)  # rounded, it may lie beyond them
 
     def log_slope(self, z: Tensor) -> Tensor:
         """Logarithm of the derivative of the action, (…, D)."""

@@ -13,6 +13,7 @@ from torchrl.envs.utils import ExplorationType, check_env_specs, set_exploration
 from tests.policies.agents.corridor import ACTIONS, NETWORKS, PLACES, Corridor
 from torchrl_gpu import policies
 from torchrl_gpu.policies import Agent, AgentSpace, EpsilonGreedy, PolicyWrapper
+from torchrl_gpu.policies.agents.legal import end_without_actions
 
 each_agent = pytest.mark.parametrize("name", NETWORKS)
 BATCHES = [(), (6,), (2, 3)]
@@ -164,3 +165,13 @@ def test_where_something_is_legal_nothing_changes(name: str) -> None:
         agent.loss(batch)
         errors.append(batch["td_error"].item())
     assert abs(errors[0] - errors[1]) > 0.01
+
+
+def test_a_next_state_without_a_legal_action_is_done_too() -> None:
+    space = AgentSpace.of(Corridor(2, masked=True))
+    mask = torch.tensor([[True] + [False] * (ACTIONS - 1), [False] * ACTIONS])
+    flags = {name: torch.zeros(2, 1, dtype=torch.bool) for name in ("done", "terminated")}
+    rows = TensorDict({"next": TensorDict({"action_mask": mask, **flags}, [2])}, [2])
+    ended = end_without_actions(rows, space)["next"]
+    assert ended["done"].flatten().tolist() == ended["terminated"].flatten().tolist() == [False, True]
+    assert not rows["next", "done"].any()

@@ -94,3 +94,16 @@ def test_standardized_over_several_processes() -> None:
 
     assert_near(standardized(here, counts, total), (here - 10 / 3) / (38 / 9) ** 0.5)
     assert len(sums) == 2
+
+
+@pytest.mark.parametrize("broken", [torch.inf, -torch.inf, torch.nan])
+def test_nothing_of_the_next_episode_gets_into_an_advantage(broken: float) -> None:
+    reward, zero = torch.tensor([1.0, 2.0, broken]).view(1, 3, 1), torch.zeros(1, 3, 1)
+    done = torch.tensor([False, True, False]).view(1, 3, 1)
+    found = generalized_advantage(reward, zero, zero, done, done, gamma=0.5, lam=1.0)
+    assert found.flatten()[:2].tolist() == [2.0, 2.0]
+
+
+def test_what_does_not_count_may_be_infinite() -> None:
+    values, weight = torch.tensor([1.0, 3.0, torch.inf, torch.nan]), torch.tensor([1.0, 1.0, 0.0, 0.0])
+    assert standardized(values, weight)[:2].tolist() == [-1.0, 1.0]

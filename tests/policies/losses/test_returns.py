@@ -45,3 +45,8 @@ def test_mean_by_weights() -> None:
 
 def test_no_weight_at_all_is_no_loss() -> None:
     assert weighted_mean(torch.ones(4), BATCH.clone().set("priority_weight", torch.zeros(4))).item() == 0
+
+
+def test_a_loss_without_weight_may_be_infinite() -> None:
+    losses = torch.tensor([1.0, torch.inf, torch.nan])
+    assert weighted_mean(losses, TensorDict({"priority_weight": torch.tensor([2.0, 0.0, 0.0])}, [3])) == 1.0

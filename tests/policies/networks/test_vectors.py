@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from torchrl_gpu.policies import AgentSpace, VectorScores
+from torchrl_gpu.policies import AgentSpace, VectorActor, VectorCritic, VectorGaussian, VectorScores, VectorValue
 
 SPACE = AgentSpace(
     "Somewhere",
@@ -38,3 +40,14 @@ def test_a_continuous_action_is_refused() -> None:
     space = AgentSpace("Somewhere", (), {"place": ((2,), "float32")}, low=(-1.0,), high=(1.0,))
     with pytest.raises(ValueError, match="want a discrete action"):
         VectorScores(space)
+
+
+@pytest.mark.parametrize("make", [VectorScores, VectorActor, VectorGaussian, VectorValue, VectorCritic])
+def test_outputs_are_float32_under_autocast(make: Any) -> None:
+    bounds: Any = {"num_actions": 3} if make is VectorScores else {"low": (-1.0,), "high": (1.0,)}
+    network = make(AgentSpace("Test", (), {"place": ((4,), "float32")}, **bounds))
+    given = [torch.zeros(2, 4), torch.zeros(2, 1)][: 1 + (make is VectorCritic)]
+    with torch.autocast("cpu", torch.bfloat16):
+        out = network(*given)
+    for each in out if isinstance(out, tuple) else (out,):
+        assert each.dtype is torch.float32

@@ -474,3 +474,12 @@ def test_nothing_is_read_back() -> None:
     with NoHostReads():
         for _ in range(4):
             made.collect(policy, 5)
+
+
+@pytest.mark.parametrize("broken", [torch.inf, -torch.inf, torch.nan])
+def test_nothing_of_the_next_episode_gets_into_a_return(broken: float) -> None:
+    done = torch.tensor([[False, True, False, False]])[..., None]
+    reward = torch.tensor([[1.0, 2.0, broken, 4.0]])[..., None]
+    after = TensorDict({"reward": reward, "done": done}, [1, 4])
+    made = n_step(TensorDict({"next": after}, [1, 4]), 3, 0.5)
+    assert made["next", "reward"].flatten().tolist() == [2.0, 2.0]

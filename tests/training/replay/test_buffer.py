@@ -550,3 +550,17 @@ def test_on_a_gpu_nothing_is_read_back_either() -> None:
             replay.update_priority(batch["index"], batch["obs"])
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_where_all_is_left_out_nothing_is_learned_and_nothing_comes_back() -> None:
+    sampler = DevicePrioritySampler(300)
+    storage = list(range(200))
+    index = torch.arange(200)
+    sampler.extend(index)
+    sampler.leave_out(index, torch.ones(200, dtype=torch.bool))
+    drawn, about = sampler.sample(storage, 8)  # type: ignore[arg-type]
+    assert about["priority_weight"].tolist() == [0.0] * 8
+    sampler.update_priority(drawn, torch.full((8,), 5.0))
+    assert not sampler.priority.any()
+    sampler.extend(torch.tensor([7]))
+    assert sampler.sample(storage, 8)[0].tolist() == [7] * 8  # type: ignore[arg-type]

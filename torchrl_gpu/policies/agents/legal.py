@@ -31,4 +31,7 @@ def end_without_actions(rows: TensorDictBase, space: AgentSpace) -> TensorDictBa
         return rows
     after = rows.get("next").copy()
     stuck = ~after.get("action_mask").any(-1, keepdim=True)
-    return rows.copy().set("next", after.set("terminated", after.get("terminated") | stuck))
+    for key in ("terminated", "done"):
+        if (ended := after.get(key, None)) is not None:
+            after.set(key, ended | stuck)
+    return rows.copy().set("next", after)

@@ -33,11 +33,13 @@ def generalized_advantage(
         (N, T, 1).
     """
     delta = reward + torch.where(terminated, 0.0, gamma * next_value) - value
+    done = done | terminated
     carry = torch.where(done, 0.0, gamma * lam).to(delta.dtype)
     advantage = torch.zeros_like(delta[:, 0])
     found = []
     for t in reversed(range(delta.shape[1])):
-        advantage = torch.addcmul(delta[:, t], carry[:, t], advantage)
+        following = torch.where(done[:, t], 0.0, advantage)  # of the next episode: 0 times infinity is NaN
+        advantage = torch.addcmul(delta[:, t], carry[:, t], following)
         found.append(advantage)
     return torch.stack(found[::-1], 1)
 
@@ -69,7 +71,10 @@ def standardized(values: Tensor, weight: Tensor | None = None, total: Total | No
     Returns:
         (…).
     """
-    weight = torch.ones_like(values) if weight is None else weight
+    if weight is None:
+        weight = torch.ones_like(values)
+    else:
+        values = torch.where(weight > 0, values, 0.0)  # 0 times infinity is NaN
     sums = torch.stack([weight.sum(), (weight * values).sum()])
     count, summed = (sums if total is None else total(sums)).unbind()
     count = count.clamp_min(1)

@@ -32,4 +32,5 @@ def weighted_mean(losses: Tensor, batch: TensorDictBase) -> Tensor:
     weight: Tensor | None = batch.get("priority_weight", None)
     if weight is None:
         return losses.mean()
+    losses = torch.where(weight > 0, losses, 0.0)  # 0 times infinity is NaN
     return (losses * weight).sum() / weight.sum().clamp_min(torch.finfo(weight.dtype).tiny)

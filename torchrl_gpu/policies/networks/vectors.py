@@ -58,7 +58,7 @@ class VectorScores(_Vectors):
 
     def forward(self, *vectors: Tensor) -> Tensor:
         """Values (…, A) float32 of vectors (…, D) each."""
-        return self.net(torch.cat(vectors, -1))
+        return self.net(torch.cat(vectors, -1)).float()
 
 
 @final

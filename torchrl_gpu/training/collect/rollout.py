@@ -241,7 +241,7 @@ def n_step(steps: TensorDictBase, n: int, gamma: float) -> TensorDictBase:
     total = torch.zeros_like(reward[:, :length])
     count = torch.zeros_like(alive, dtype=torch.int64)
     for k in range(n):
-        total = total + alive * gamma**k * reward[:, k : k + length]
+        total = total + torch.where(alive, gamma**k * reward[:, k : k + length], 0.0)  # 0 times infinity is NaN
         count = count + alive
         alive = alive & ~done[:, k : k + length]
     last = torch.arange(length, device=reward.device, dtype=torch.int64) + count[..., 0] - 1  # (N, T)

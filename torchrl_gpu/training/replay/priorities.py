@@ -42,13 +42,14 @@ class DevicePrioritySampler(Sampler):
         device: str | torch.device = "cpu",
     ) -> None:
         self.alpha, self.beta, self.eps = alpha, beta, eps
+        self._leaves_out = False  # whether a priority of 0 is that of a transition that is left out
         self._blocks = torch.zeros(-(-capacity // _BLOCK), _BLOCK, device=device, dtype=torch.float64)
         self._sums = torch.zeros(len(self._blocks), device=device, dtype=torch.float64)  # of each block as it is
         self.priority = self._blocks.view(-1)[:capacity]
         self.largest = torch.ones((), device=device, dtype=torch.float64)
 
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict]:
-        """Indices (B,) int64, and `priority_weight` (B,) float32, at most 1."""
+        """Indices (B,) int64, and `priority_weight` (B,) float32, at most 1; 0 where all transitions are left out."""
         ends = self._sums.cumsum(0)
         total = ends[-1]
         share = torch.rand(batch_size, device=total.device, dtype=total.dtype)
@@ -61,7 +62,8 @@ class DevicePrioritySampler(Sampler):
         index = index.clamp_max(len(storage) - 1)
         chance = self.priority[index] / total
         weight = (len(storage) * chance).clamp_min(1e-12) ** -self.beta
-        return index, {"priority_weight": (weight / weight.max()).float(), "index": index}
+        weight = torch.where(self.priority[index] > 0, weight, 0.0)  # all is left out, where one such is drawn
+        return index, {"priority_weight": (weight / weight.max().clamp_min(1e-300)).float(), "index": index}
 
     def extend(self, index: Any) -> None:
         """New transitions get the largest priority so far."""
@@ -71,11 +73,13 @@ class DevicePrioritySampler(Sampler):
 
     def leave_out(self, index: Tensor, rows: Tensor) -> None:
         """Never draws those of the transitions `index` (B,) for which `rows`, bool (B,) or (B, 1), is true."""
+        self._leaves_out = True
         self.priority[index] = torch.where(rows.reshape(-1), 0.0, self.priority[index])
         self._sum_up(index)
 
     def leave_out_first(self, rows: Tensor) -> None:
         """As `leave_out`, of as many transitions from the first on as there are `rows`, bool (B,)."""
+        self._leaves_out = True
         self.priority[: len(rows)].masked_fill_(rows, 0.0)
         torch.sum(self._blocks, 1, out=self._sums)
 
@@ -86,6 +90,8 @@ class DevicePrioritySampler(Sampler):
     def update_priority(self, index: Any, priority: Any, **kwargs: Any) -> None:
         """Takes new errors (B,) or (B, 1)."""
         value = (priority.reshape(-1).double() + self.eps) ** self.alpha
+        if self._leaves_out:
+            value = torch.where(self.priority[index] > 0, value, 0.0)
         self.priority[index] = value
         self.largest = torch.maximum(self.largest, value.max())
         self._sum_up(torch.as_tensor(index, device=self.priority.device))
@@ -125,6 +131,7 @@ class DevicePrioritySampler(Sampler):
             ValueError: They are no priorities of this many transitions; nothing has changed then.
         """
         self.check_state_dict(state_dict)
+        self._leaves_out = True
         priority, largest = state_dict["priority"], state_dict["largest"]
         if not self.alpha:  # equally likely, whatever drew before
             priority, largest = priority > 0, torch.ones_like(largest)
