@@ -346,7 +346,7 @@ def test_an_illegal_action_changes_nothing_and_ends_the_episode(setting: str, re
         kept = [key for key, _ in env.observation_spec.items() if key != "episode_step"]
         assert_same(step.select(*kept), current.select(*kept))
         after = env.state_dict()
-        assert all(torch.equal(after[k], saved[k]) for k in saved if k != "episode_step")
+        assert all(torch.equal(after[k], saved[k]) for k in saved if k != "step_count")
 
 
 def test_steps_after_the_end_leave_the_record_of_placements_alone() -> None:
