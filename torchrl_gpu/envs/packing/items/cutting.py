@@ -111,7 +111,7 @@ class CutSequences(ItemSequences):
         return [(p, q, h) for p in x for q in y for h in z]
 
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
-        """A fresh key: no two episodes are alike."""
+        """A key of 32 bits, drawn."""
         return episode_key(seed, env, episode)
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ class EndlessSequences(ItemSequences):
         return NUM_BITS
 
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
-        """A fresh key: no two episodes are alike."""
+        """A key of 32 bits, drawn."""
         return episode_key(seed, env, episode)
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
