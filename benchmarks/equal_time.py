@@ -171,6 +171,7 @@ def with_row(path: Path, title: str, row: dict[str, Any]) -> dict[str, Any]:
     table = {"title": title, "columns": columns, "rows": rows}
     return {
         "command": "python benchmarks/equal_time.py NAME",
+        "learning_rate": "constant, whatever schedule a config has",
         "machine": machine.describe(torch.device("cpu")),
         "sections": [each for each in sections if each["title"] != title] + [table],
     }

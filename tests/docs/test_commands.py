@@ -151,3 +151,36 @@ def test_a_wrong_command_line_would_be_noticed(
     monkeypatch.chdir(tmp_path)
     program, *rest = line.split()
     assert cli.main(rest, program) == 2
+
+
+SMALL = (
+    *("--model.env.num_envs=4", "--model.rollout_steps=4", "--trainer.max_steps=2"),
+    *("--data.steps_per_epoch=2", "--data.num_episodes=2", "--data.num_val_episodes=2", "--data.pictures=false"),
+)
+FIRST_HOUR: dict[str, tuple[str, ...]] = {
+    "lightning fit --config packing.yaml": SMALL,
+    "lightning fit --config packing.yaml --ckpt_path last --trainer.max_steps 1000": (*SMALL, "--trainer.max_steps=4"),
+    "lightning test --config packing.yaml --ckpt_path best --data.sequences my_boxes.json": SMALL,
+    "lightning predict --config packing.yaml --ckpt_path best": SMALL,
+    "lightning predict --config packing_orders.yaml --data.sequences my_orders.json": (),
+    "torchrl-gpu evaluate bpp10 --protocol discrete125 --visible 3 --sequences mine.json": (
+        "--policy=dbl",
+        "--timed=0",
+    ),
+}
+"""Command lines of the documentation, in an order in which somebody may type them, and what makes them short."""
+
+
+def test_the_commands_of_a_first_hour_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(FIRST_HOUR) <= {" ".join(words) for words in COMMANDS}
+    monkeypatch.chdir(tmp_path)
+    for block in blocks(ROOT / "docs" / "first-hour.md"):
+        if block.file:
+            (tmp_path / block.file).write_text(block.run_as(), encoding="utf-8")
+    (tmp_path / "mine.json").write_text("[[[2, 3, 4], [5, 2, 2]]]")
+    for line, more in FIRST_HOUR.items():
+        program, *words = line.split()
+        assert cli.main([*words, *more], program) in (0, None), line
+    run = tmp_path / "runs" / "packing"
+    assert (run / "plans.json").is_file()
+    assert (run / "tested" / "best-my_boxes" / "evaluation.json").is_file()

@@ -53,7 +53,7 @@ class MeshShape:
         elif _lie_apart(parts):
             moments = [_moments(part) for part in parts]
             volume = sum(each for each, _ in moments)
-            centre = sum(each * at for each, at in moments) / volume if volume else moments[0][1]
+            centre = np.sum([each * at for each, at in moments], 0) / (volume or 1.0)
         else:
             volume, centre = union(np.concatenate([vertices[faces] for vertices, faces in parts]), parts=len(parts))
         size = np.ptp(np.concatenate([vertices for vertices, _ in parts]), 0)
