@@ -12,12 +12,21 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Collection, Iterable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 INT64 = -(2**63), 2**63 - 1
+Value = TypeVar("Value", covariant=True)
+
+
+class Check(Protocol[Value]):
+    """One of the checks below."""
+
+    def __call__(self, where: str, name: str, value: Any, /, *more: Any, **bounds: Any) -> Value: ...
+
+
 _LONGEST = 80  # characters of a value in a message
 _INTEGERS = frozenset(
     (torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32, torch.uint64, torch.int64)
@@ -71,6 +80,18 @@ def number(
         refuse(where, name, f"above {above:g}", value)
     _check_range(where, name, found, low, high, value)
     return found
+
+
+def optional(check: Check[Value], where: str, name: str, value: Any, *more: Any, **bounds: Any) -> Value | None:
+    """None, or what a check of this module gives."""
+    return None if value is None else check(where, name, value, *more, **bounds)
+
+
+def check_effect(where: str, wanted: str, **given: tuple[Any, Any]) -> None:
+    """ValueError where an option, given as (value, default), is set though it does nothing without what is wanted."""
+    for name, (value, default) in given.items():
+        if value != default:
+            raise ValueError(f"{where}: {name} does nothing without {wanted}; got {shown(value)}")
 
 
 def seed(where: str, name: str, value: Any, low: int = INT64[0]) -> int:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from torchrl_gpu import arguments
 from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.cli.options import check_arguments, check_checkpoint_path
 from torchrl_gpu.cli.subcommands import OneLineParser
@@ -99,6 +100,8 @@ def _check(args: argparse.Namespace) -> None:
             raise ValueError(f"{WHERE}: --{name} must be at least {bound}; got {given}")
     if args.meshes is not None and not args.meshes.is_dir():
         raise FileNotFoundError(f"{WHERE}: --meshes must be a folder of mesh files; got {args.meshes}")
+    if args.meshes is None:
+        arguments.check_effect(WHERE, "--meshes", **{"--unit": (args.unit, None)})
     check_checkpoint_path(args.ckpt_path or "")
     if args.physics:
         from torchrl_gpu.envs.packing.physics.scene import load_mujoco

@@ -652,22 +652,6 @@ def test_what_another_callback_saves_goes_on_without_its_replay(tmp_path: Path) 
     assert resumed.trainer.global_step == 6
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"every_n_episodes": 0}, "every_n_episodes must be at least 1; got 0"),
-        ({"every_n_updates": 0}, "every_n_updates must be at least 1; got 0"),
-        ({"every_n_minutes": 0.0}, "every_n_minutes must be above 0; got 0.0"),
-        ({"keep": 0}, "keep must be at least 1"),
-        ({"mode": "best"}, "mode must be max or min; got 'best'"),
-        ({"most_share": 0.0}, "most_share must lie in"),
-    ],
-)
-def test_numbers_that_cannot_work(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"EpisodeCheckpoint: {message}"):
-        EpisodeCheckpoint(**wrong)
-
-
 # -- asked to end -----------------------------------------------------------------------------------------------------
 
 

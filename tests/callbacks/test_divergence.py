@@ -178,19 +178,6 @@ def test_weights_of_a_checkpoint_that_are_broken_are_refused(tmp_path: Path) -> 
         fit(run, tmp_path, 4, Divergence())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"action": "ignore"}, "action must be stop, skip or back; got 'ignore'"),
-        ({"rate_factor": 0.0}, r"rate_factor must lie in \(0, 1\]; got 0.0"),
-        ({"most": 0}, "most must be at least 1; got 0"),
-    ],
-)
-def test_arguments(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        Divergence(**arguments)
-
-
 def test_a_run_goes_back_with_a_lower_rate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Callable[..., list[str]]
 ) -> None:

@@ -49,7 +49,22 @@ def test_it_changes_nothing_of_what_is_learned(tmp_path: Path) -> None:
     assert not list((tmp_path / "without").rglob("*.mcap"))
 
 
-@pytest.mark.parametrize("options", [{"choose": "some"}, {"most": 0}])
-def test_options_that_are_none(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="EpisodeMcap: "):
-        EpisodeMcap(**options)
+@pytest.mark.parametrize("size", [(480,), (8, 640), 480, "big", (480, 640.5)])
+def test_sizes_that_are_none(size: Any) -> None:
+    with pytest.raises(ValueError, match="EpisodeMcap: size must be "):
+        EpisodeMcap(size=size)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"by": "speed"}, "by must be one of utilization, return; got 'speed'"),
+        ({"choose": "failures"}, "want below to say which utilization is a failure, since it is no flag; got None"),
+        ({"choose": "failures", "by": "return"}, "want below to say which return is a failure"),
+    ],
+)
+def test_what_would_fail_after_a_validation_is_told_before_training(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        fit(module(warmup_frames=10**9), tmp_path, 2, EpisodeMcap(**options))

@@ -154,12 +154,6 @@ def test_without_anything_to_listen_to(tmp_path: Path) -> None:
         fit(module(), tmp_path, 2, CheckpointMirror("memory://x"))
 
 
-@pytest.mark.parametrize("changes", [{"keep": 0}, {"wait_s": -1.0}])
-def test_arguments_that_cannot_be(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must be at least"):
-        CheckpointMirror("memory://x", **changes)
-
-
 def test_the_command_line_goes_on_from_storage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,9 +91,3 @@ def test_an_environment_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delattr(CountingEnv, "pictures")
     with pytest.raises(ValueError, match="EvaluationPictures: want an environment with pictures; got CountingEnv"):
         EvaluationPictures().on_fit_start(trainer(tmp_path), Player(CountingEnv(2)))
-
-
-@pytest.mark.parametrize("wrong", [{"num": 0}, {"width": 0}])
-def test_numbers_that_cannot_work(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="EvaluationPictures: num and width must be at least 1; got"):
-        EvaluationPictures(**wrong)

@@ -57,7 +57,7 @@ def test_a_clip_is_a_film_of_its_own(tmp_path: Path) -> None:
 
 
 def test_without_pictures_or_size_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="TrainingFilm: every_n_minutes, num_pictures, width, height and fps must be"):
+    with pytest.raises(ValueError, match=r"TrainingFilm: .* must be "):
         TrainingFilm(fps=0)
     monkeypatch.delattr(CountingEnv, "pictures")
     film: Any = TrainingFilm()

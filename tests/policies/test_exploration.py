@@ -148,7 +148,7 @@ def test_nothing_is_read_back(compiled_operators: bool) -> None:
 
 @pytest.mark.parametrize("wrong", [{"start": 0.1, "end": 0.2}, {"start": 1.1}, {"end": -0.1}, {"frames": 0}])
 def test_a_schedule_that_is_none_is_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="EpsilonGreedy: want 0 <= end <= start <= 1 and at least 1 frame; got"):
+    with pytest.raises(ValueError, match=r"EpsilonGreedy: (start|end|frames) must be at "):
         EpsilonGreedy(**wrong)  # type: ignore[arg-type]
 
 

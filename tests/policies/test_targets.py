@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -76,11 +74,5 @@ def test_nothing_is_read_back(rule: TargetUpdate) -> None:
 
 @pytest.mark.parametrize("tau", [0.0, -0.1, 1.5])
 def test_a_share_that_is_none(tau: float) -> None:
-    with pytest.raises(ValueError, match=f"^SoftTargets: want 0 < tau <= 1; got {tau}$"):
+    with pytest.raises(ValueError, match=rf"^SoftTargets: tau must be (above 0|at most 1); got {tau}$"):
         SoftTargets(tau)
-
-
-@pytest.mark.parametrize("period", [0, -3])
-def test_a_period_that_is_none(period: Any) -> None:
-    with pytest.raises(ValueError, match=f"^PeriodicTargets: want a period of at least 1; got {period}$"):
-        PeriodicTargets(period)

@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.device_count import DeviceCount
 from torchrl_gpu.callbacks.end_signals import EndSignals, Interrupts, any_of_all, is_restart, requeue_from
 from torchrl_gpu.sections import in_section
@@ -114,17 +115,15 @@ class EpisodeCheckpoint(Checkpoint):
         most_share: float | None = 0.01,
         name: str | None = None,
     ) -> None:
+        where = "EpisodeCheckpoint"
         for period, count in (("every_n_episodes", every_n_episodes), ("every_n_updates", every_n_updates)):
-            if count is not None and count < 1:
-                raise ValueError(f"EpisodeCheckpoint: {period} must be at least 1; got {count}")
-        if every_n_minutes is not None and not 0 < every_n_minutes < math.inf:
-            raise ValueError(f"EpisodeCheckpoint: every_n_minutes must be above 0; got {every_n_minutes}")
-        if keep < 1:
-            raise ValueError(f"EpisodeCheckpoint: keep must be at least 1; got {keep}")
-        if mode not in ("max", "min"):
-            raise ValueError(f"EpisodeCheckpoint: mode must be max or min; got {mode!r}")
-        if most_share is not None and not 0 < most_share <= 1:
-            raise ValueError(f"EpisodeCheckpoint: most_share must lie in (0, 1]; got {most_share}")
+            arguments.optional(arguments.whole, where, period, count, 1)
+        arguments.optional(arguments.number, where, "every_n_minutes", every_n_minutes, above=0)
+        arguments.whole(where, "keep", keep, 1)
+        arguments.choice(where, "mode", mode, ("max", "min"))
+        arguments.optional(arguments.number, where, "most_share", most_share, 0, 1, above=0)
+        if monitor is None:
+            arguments.check_effect(where, "monitor", mode=(mode, "max"))
         if name is not None and not _NAME.fullmatch(name):
             raise ValueError(
                 f"EpisodeCheckpoint: name must be 1 to 40 letters, digits, hyphens and underscores; got {name!r}"

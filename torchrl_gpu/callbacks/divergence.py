@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
 
+from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.callbacks.device_count import DeviceCount
 from torchrl_gpu.training.checkpoint_files import newest_checkpoint, write_whole
@@ -47,12 +48,11 @@ class Divergence(Callback):
         most: int = 3,
         dump: bool = True,
     ) -> None:
-        if action not in ("stop", "skip", "back"):
-            raise ValueError(f"Divergence: action must be stop, skip or back; got {action!r}")
-        if not 0 < rate_factor <= 1:
-            raise ValueError(f"Divergence: rate_factor must lie in (0, 1]; got {rate_factor}")
-        if most < 1:
-            raise ValueError(f"Divergence: most must be at least 1; got {most}")
+        arguments.choice("Divergence", "action", action, ("stop", "skip", "back"))
+        arguments.number("Divergence", "rate_factor", rate_factor, 0, 1, above=0)
+        arguments.whole("Divergence", "most", most, 1)
+        if action != "back":
+            arguments.check_effect("Divergence", "action back", rate_factor=(rate_factor, 0.5), most=(most, 3))
         self.action, self.rate_factor, self.most, self.dump = action, rate_factor, most, dump
         self.times = 0  # that `lightning fit` has gone back
         self._rates_taken = 0  # of these, how many the learning rates have been lowered for

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.logger_guard import outlives
 from torchrl_gpu.envs.viewable import viewable
-from torchrl_gpu.evaluation.recording import record_episodes
+from torchrl_gpu.evaluation.recording import ranks_by, record_episodes
 from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.recordings import CHOICES
 from torchrl_gpu.streaming.codecs.extras import load
@@ -48,13 +48,24 @@ class EpisodeMcap(Callback):
     ) -> None:
         self.folder = None if folder is None else Path(folder)
         self.options: dict[str, Any] = {"choose": arguments.choice(_WHERE, "choose", choose, CHOICES)}
-        self.options |= {"most": arguments.whole(_WHERE, "most", most, 1), "by": by, "below": below}
-        self.options |= {"size": tuple(size), "fps": fps}
+        self.options |= {"most": arguments.whole(_WHERE, "most", most, 1), "by": by}
+        self.options |= {"below": arguments.optional(arguments.number, _WHERE, "below", below)}
+        pixels = arguments.listed(_WHERE, "size", "height and width", size)
+        if len(pixels) != 2:
+            arguments.refuse(_WHERE, "size", "height and width", size)
+        self.options |= {"size": tuple(arguments.whole(_WHERE, "size", side, 16, 4096) for side in pixels)}
+        self.options |= {"fps": arguments.number(_WHERE, "fps", fps, 0.1, 1000)}
+        if choose != "failures":
+            arguments.check_effect(_WHERE, "choose failures", below=(below, None))
+        if choose == "all":
+            arguments.check_effect(_WHERE, "choose worst, best or failures", most=(most, 3), by=(by, None))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Complains before anything is trained."""
         load("mcap_protobuf", "mcap", _WHERE)
-        viewable(pl_module.env)
+        module: Any = pl_module
+        viewable(module.env)
+        ranks_by(module.env, self.options["choose"], self.options["by"], self.options["below"])
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any

@@ -7,6 +7,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.progress import RunProgress
 from torchrl_gpu.training.data import suite_of
 
@@ -21,9 +22,7 @@ class FinalTable(Callback):
     """
 
     def __init__(self, num_episodes: int | None = None) -> None:
-        if num_episodes is not None and num_episodes < 1:
-            raise ValueError(f"FinalTable: num_episodes must be at least 1; got {num_episodes}")
-        self.num_episodes = num_episodes
+        self.num_episodes = arguments.optional(arguments.whole, "FinalTable", "num_episodes", num_episodes, 1)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Complains before anything is trained."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of
 from torchrl_gpu.callbacks.films import Films
 from torchrl_gpu.callbacks.logger_guard import outlives
@@ -85,12 +86,12 @@ class FrameStream(Callback):
         show_policy: bool = False,
     ) -> None:
         check_names(streams)
-        if min(width, height) < 16:
-            raise ValueError(f"FrameStream: width and height must be at least 16; got {width} and {height}")
-        if not 0 < most_share <= 1:
-            raise ValueError(f"FrameStream: most_share must lie in (0, 1]; got {most_share}")
-        if log_every_n_steps < 1:
-            raise ValueError(f"FrameStream: log_every_n_steps must be at least 1; got {log_every_n_steps}")
+        for name, pixels in (("width", width), ("height", height)):
+            arguments.whole("FrameStream", name, pixels, 16, 8192)
+        arguments.number("FrameStream", "most_share", most_share, 0, 1, above=0)
+        arguments.whole("FrameStream", "log_every_n_steps", log_every_n_steps, 1)
+        if record is None:
+            arguments.check_effect("FrameStream", "record", record_every_n_episodes=(record_every_n_episodes, 1000))
         self.streams, self.width, self.height, self.most_share = tuple(streams), width, height, most_share
         self.log_every_n_steps, self.show_policy = log_every_n_steps, show_policy
         self.films = None if record is None else Films(record, record_every_n_episodes, FILM_FPS, width, height)

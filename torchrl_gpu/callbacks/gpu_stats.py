@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
+from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.sampler import ProcessReader, Sampler, read_gpu
 from torchrl_gpu.sections import OUTSIDE, running_clock
 
@@ -43,13 +44,9 @@ class GpuStats(Callback):
     """
 
     def __init__(self, every_s: float = 1.0, idle: float = 0.2, idle_after_s: float = 60.0) -> None:
-        if every_s <= 0 or idle_after_s < every_s:
-            raise ValueError(
-                "GpuStats: want every_s above 0, and idle_after_s of at least as much; got"
-                f" {every_s} and {idle_after_s}"
-            )
-        if not 0 <= idle <= 1:
-            raise ValueError(f"GpuStats: idle must lie in [0, 1]; got {idle}")
+        arguments.number("GpuStats", "every_s", every_s, above=0)
+        arguments.number("GpuStats", "idle_after_s", idle_after_s, every_s)
+        arguments.number("GpuStats", "idle", idle, 0, 1)
         self.every_s, self.idle, self.idle_after_s = every_s, idle, idle_after_s
         self._sampler: Sampler | None = None
         self._before: dict[str, float] = {}

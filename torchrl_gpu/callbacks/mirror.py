@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
+from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.training.checkpoint_files import find_checkpoints
 from torchrl_gpu.training.remote_checkpoints import CheckpointStorage
@@ -51,10 +52,8 @@ class CheckpointMirror(Callback):
     """
 
     def __init__(self, url: str, keep: int = 2, wait_s: float = 60.0) -> None:
-        if keep < 1:
-            raise ValueError(f"CheckpointMirror: keep must be at least 1; got {keep}")
-        if not wait_s >= 0:
-            raise ValueError(f"CheckpointMirror: wait_s must be at least 0; got {wait_s}")
+        arguments.whole("CheckpointMirror", "keep", keep, 1)
+        arguments.number("CheckpointMirror", "wait_s", wait_s, 0)
         self.storage, self.keep, self.wait_s = CheckpointStorage(url), keep, wait_s
         self._pending: dict[bool, _Staged] = {}  # by whether it is the best one
         self._changed = threading.Condition()

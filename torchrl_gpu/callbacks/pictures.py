@@ -7,6 +7,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
+from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.logger_guard import outlives
 from torchrl_gpu.envs.packing.viewer import contact_sheet
 from torchrl_gpu.evaluation.episodes import has_pictures
@@ -22,8 +23,8 @@ class EvaluationPictures(Callback):
     """
 
     def __init__(self, num: int = 4, width: int = 320) -> None:
-        if min(num, width) < 1:
-            raise ValueError(f"EvaluationPictures: num and width must be at least 1; got {num} and {width}")
+        for name, count in (("num", num), ("width", width)):
+            arguments.whole("EvaluationPictures", name, count, 1, 65_536)
         self.num, self.width = num, width
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

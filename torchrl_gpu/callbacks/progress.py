@@ -21,6 +21,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from torchrl_gpu import arguments
+
 _WINDOW_S = 20.0  # rates are those of so many last seconds
 _BETWEEN_S = 0.5  # of two looks at the run
 _SEPARATOR = " · "
@@ -44,8 +46,7 @@ class RunProgress(ProgressBar):
 
     def __init__(self, line_every_s: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        if line_every_s <= 0:
-            raise ValueError(f"RunProgress: line_every_s must be above 0; got {line_every_s}")
+        arguments.number("RunProgress", "line_every_s", line_every_s, above=0)
         self.line_every_s, self._clock = line_every_s, clock
         self._enabled = True
         self._live: Live | None = None

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from torchrl_gpu import arguments
+
 
 class Throughput(Callback):
     """Logs env-steps/s, updates/s and episodes/h.
@@ -17,9 +19,7 @@ class Throughput(Callback):
     """
 
     def __init__(self, every_n_steps: int = 20) -> None:
-        if every_n_steps < 1:
-            raise ValueError(f"Throughput: every_n_steps must be at least 1; got {every_n_steps}")
-        self.every_n_steps = every_n_steps
+        self.every_n_steps = arguments.whole("Throughput", "every_n_steps", every_n_steps, 1)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Forgets another run."""

@@ -13,6 +13,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image
 from torch import Tensor
 
+from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.logger_guard import outlives
 from torchrl_gpu.envs.viewable import Overlaid, viewable
 from torchrl_gpu.evaluation.episodes import has_pictures
@@ -41,11 +42,11 @@ class TrainingFilm(Callback):
         fps: float = 10.0,
         first_after_s: float = 10.0,
     ) -> None:
-        if min(every_n_minutes, num_pictures, width, height, fps) <= 0 or first_after_s < 0:
-            raise ValueError(
-                "TrainingFilm: every_n_minutes, num_pictures, width, height and fps must be above 0, first_after_s at"
-                f" least 0; got {every_n_minutes}, {num_pictures}, {width}, {height}, {fps} and {first_after_s}"
-            )
+        for name, amount in (("every_n_minutes", every_n_minutes), ("fps", fps)):
+            arguments.number("TrainingFilm", name, amount, above=0)
+        for name, count in (("num_pictures", num_pictures), ("width", width), ("height", height)):
+            arguments.whole("TrainingFilm", name, count, 1, 65_536)
+        arguments.number("TrainingFilm", "first_after_s", first_after_s, 0)
         self.every_s, self.first_after_s, self.width, self.height = every_n_minutes * 60, first_after_s, width, height
         self.fps = fps
         self._films: dict[str, deque[Tensor]] = {}

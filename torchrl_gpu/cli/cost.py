@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from torchrl_gpu import arguments
 from torchrl_gpu.cli.options import check_arguments, resolve_configs
 from torchrl_gpu.cli.subcommands import OneLineParser
 
@@ -135,6 +136,9 @@ def _check(args: argparse.Namespace) -> None:
             raise ValueError(f"{WHERE}: --{name} must be a finite number above 0; got {given}")
     if args.throughput is not None and args.run is not None:
         raise ValueError(f"{WHERE}: want --throughput or --run; got both")
+    if args.throughput is not None or args.run is not None:
+        wanted = "a rate that is measured, so neither --throughput nor --run"
+        arguments.check_effect(WHERE, wanted, **{"--seconds": (args.seconds, 20.0)})
     if args.run is not None and not args.run.is_dir():
         raise FileNotFoundError(f"{WHERE}: --run must be the folder of a run; got {args.run}")
 

@@ -72,8 +72,7 @@ def record_episodes(
     episodes, most = (arguments.whole(_WHERE, *each, 1) for each in (("episodes", episodes), ("most", most)))
     viewable(suite.env)
     check_pictures(size, fps)
-    names = [*suite.env.outcome_names, "return"]
-    by = arguments.choice(_WHERE, "by", names[0] if by is None else by, names)
+    by = ranks_by(suite.env, choose, by, below)
     per_episode = episode_bytes(suite.env, policy)
     side_by_side = num_side_by_side(min(episodes, _MOST_SIDE_BY_SIDE), per_episode, suite.env.device)
     env, chosen = suite.like(side_by_side), list(range(episodes))
@@ -94,6 +93,22 @@ def record_episodes(
             paths += _record(env, policy, Path(folder), first, rows, about, size, fps)
         progress(min(episodes, first + side_by_side))
     return paths
+
+
+def ranks_by(env: BatchedEnv, choose: str, by: str | None, below: float | None) -> str:
+    """The metric that episodes of an environment are ranked by, see `record_episodes`.
+
+    Raises:
+        ValueError: It has none of that name, or failures are asked for by a number, without a limit.
+    """
+    names = [*env.outcome_names, "return"]
+    by = arguments.choice(_WHERE, "by", names[0] if by is None else by, names)
+    specs = [
+        env.full_observation_spec.get(key, None) for name, key in zip(names, env.outcomes, strict=False) if name == by
+    ]
+    if choose == "failures" and below is None and all(spec is not None and spec.dtype != torch.bool for spec in specs):
+        raise ValueError(f"{_WHERE}: want below to say which {by} is a failure, since it is no flag; got None")
+    return by
 
 
 def choose_episodes(values: Tensor, choose: str, most: int, by: str, below: float | None = None) -> list[int]:

@@ -9,6 +9,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
+from torchrl_gpu import arguments
 from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of, title
 from torchrl_gpu.cli.options import check_arguments, check_checkpoint_path, resolve_configs
@@ -117,11 +118,10 @@ def add_address(parser: argparse.ArgumentParser, token: str) -> None:
 
 
 def _check(word: str, args: argparse.Namespace) -> None:
-    for name, least in (("num_envs", 1), ("width", 16), ("height", 16)):
-        if getattr(args, name) < least:
-            raise ValueError(f"torchrl-gpu {word}: --{name} must be at least {least}; got {getattr(args, name)}")
-    if not args.speed > 0:
-        raise ValueError(f"torchrl-gpu {word}: --speed must be above 0; got {args.speed}")
+    where = f"torchrl-gpu {word}"
+    for name, least, most in (("num_envs", 1, None), ("width", 16, 8192), ("height", 16, 8192)):
+        arguments.whole(where, f"--{name}", getattr(args, name), least, most)
+    arguments.number(where, "--speed", args.speed, above=0)
 
 
 def _serving(args: argparse.Namespace) -> dict[str, Any]:

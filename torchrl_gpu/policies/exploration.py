@@ -11,7 +11,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, exploration_type
 
-from torchrl_gpu import native
+from torchrl_gpu import arguments, native
 from torchrl_gpu.policies.draws import uniform
 from torchrl_gpu.policies.spaces import AgentSpace
 
@@ -33,11 +33,9 @@ class EpsilonGreedy:
     frames: int = 100_000
 
     def __post_init__(self) -> None:
-        if not (0 <= self.end <= self.start <= 1) or self.frames < 1:
-            raise ValueError(
-                "EpsilonGreedy: want 0 <= end <= start <= 1 and at least 1 frame;"
-                f" got start {self.start}, end {self.end}, {self.frames} frames"
-            )
+        start = arguments.number("EpsilonGreedy", "start", self.start, 0, 1)
+        arguments.number("EpsilonGreedy", "end", self.end, 0, start)
+        arguments.whole("EpsilonGreedy", "frames", self.frames, 1)
 
     def at(self, frame: int) -> float:
         """Epsilon when so many frames have been played."""

@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.spaces import AgentSpace
 
 Risk = float | Literal["adaptive"]
@@ -29,10 +30,11 @@ class RiskLevel(nn.Module):
     def __init__(self, cvar: Risk = 1.0, distance: float = 10.0) -> None:
         super().__init__()
         self.adaptive = cvar == "adaptive"
-        if not (self.adaptive or (isinstance(cvar, float | int) and 0 < cvar <= 1)) or distance <= 0:
-            raise ValueError(
-                f'RiskLevel: want 0 < cvar <= 1 or "adaptive", and a distance above 0; got {cvar!r}, {distance}'
-            )
+        if not (self.adaptive or (isinstance(cvar, float | int) and 0 < cvar <= 1)):
+            raise ValueError(f'RiskLevel: cvar must be above 0 and at most 1, or "adaptive"; got {cvar!r}')
+        arguments.number("RiskLevel", "cvar_distance", distance, above=0)
+        if not self.adaptive:
+            arguments.check_effect("RiskLevel", "cvar adaptive", cvar_distance=(distance, 10.0))
         self.in_keys = ["clearance"] if self.adaptive else []
         self.cvar, self.distance = cvar, distance
         self.level: Tensor

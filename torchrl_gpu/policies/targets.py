@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torchrl.objectives import LossModule
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.weights import settings_in
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -31,8 +32,7 @@ class SoftTargets:
     tau: float = 0.005
 
     def __post_init__(self) -> None:
-        if not 0 < self.tau <= 1:
-            raise ValueError(f"SoftTargets: want 0 < tau <= 1; got {self.tau}")
+        arguments.number("SoftTargets", "tau", self.tau, 0, 1, above=0)
 
     def update(self, online: Tensors, targets: Tensors, number: int) -> None:
         """Moves target weights, in place, after update `number`, the first being 1."""
@@ -52,8 +52,7 @@ class PeriodicTargets:
     period: int = 500
 
     def __post_init__(self) -> None:
-        if self.period < 1:
-            raise ValueError(f"PeriodicTargets: want a period of at least 1; got {self.period}")
+        arguments.whole("PeriodicTargets", "period", self.period, 1)
 
     def update(self, online: Tensors, targets: Tensors, number: int) -> None:
         """As in `SoftTargets`."""

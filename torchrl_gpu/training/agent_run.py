@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -94,7 +95,7 @@ class AgentRun(EnvRun):
         """ValueError unless each of `learning_rates` is above 0 and of a loss that the agent has."""
         known = list(self.agent.parameter_groups)
         for name, rate in self.learning_rates.items():
-            if name not in known or rate <= 0:
+            if name not in known or not 0 < rate < math.inf:
                 raise ValueError(
                     f"{type(self).__name__}: learning_rates wants factors above 0 for {', '.join(known)};"
                     f" got {{{name}: {rate}}}"

@@ -76,9 +76,13 @@ class BehaviourCloning(EnvRun):
             wanted = "policy (of vectors), or network (of a choice among actions) and env"
             raise ValueError(f"{where}: want {wanted}; got {', '.join(given) or 'none'}")
         self.has_env = env is not None
-        self.make_network, self.temperature = network, temperature
+        self.make_network = network
+        self.temperature = arguments.number(where, "temperature", temperature, above=0)
+        if network is None:
+            arguments.check_effect(where, "network, a choice among actions", temperature=(temperature, 1.0))
         self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
-        self.batch_size, self.updates_per_step, self.max_grad_norm = batch_size, updates_per_step, max_grad_norm
+        self.batch_size, self.updates_per_step = batch_size, updates_per_step
+        self.max_grad_norm = arguments.optional(arguments.number, where, "max_grad_norm", max_grad_norm, above=0)
         self.seed = arguments.seed(where, "seed", seed)
         self.learner: BCPolicy | ClonedChoice
         if policy is not None:

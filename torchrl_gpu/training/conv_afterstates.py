@@ -73,7 +73,7 @@ class ConvAfterstateLearning(AfterstateRun):
         self.make_values, self.make_optimizer, self.make_scheduler = values, optimizer, lr_scheduler
         self.tables_of, self.rollout_steps, self.minibatches = tables_of, rollout_steps, minibatches
         self.lam = arguments.number(where, "lam", lam, 0, 1)
-        self.max_grad_norm = max_grad_norm
+        self.max_grad_norm = arguments.optional(arguments.number, where, "max_grad_norm", max_grad_norm, above=0)
         self.take_made_env()
 
     def build(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningDataModule
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite, unseen_seed
@@ -40,14 +41,15 @@ class Episodes(LightningDataModule):
         super().__init__()
         self.check(steps_per_epoch=steps_per_epoch, num_episodes=num_episodes, num_val_episodes=num_val_episodes)
         self.check(batch_size=batch_size)
-        self.steps_per_epoch, self.seed, self.pictures, self.batch_size = steps_per_epoch, seed, pictures, batch_size
+        self.steps_per_epoch, self.batch_size = steps_per_epoch, batch_size
+        self.seed = arguments.seed(type(self).__name__, "seed", seed, 0)
+        self.pictures = arguments.flag(type(self).__name__, "pictures", pictures)
         self.num_episodes, self.num_val_episodes = num_episodes, num_val_episodes
 
     def check(self, **counts: int | None) -> None:
-        """ValueError unless every count is at least 1, or None."""
+        """ValueError unless every count is a whole number, at least 1, or None."""
         for name, count in counts.items():
-            if count is not None and count < 1:
-                raise ValueError(f"{type(self).__name__}: {name} must be at least 1; got {count}")
+            arguments.optional(arguments.whole, type(self).__name__, name, count, 1)
 
     @property
     def env(self) -> Any:

@@ -69,16 +69,19 @@ class DemonstrationEpisodes(Episodes):
         pictures: bool = True,
         batch_size: int | None = None,
     ) -> None:
-        super().__init__(steps_per_epoch or 1, num_episodes, max(1, num_val_episodes), seed, pictures, batch_size)
+        where = type(self).__name__
+        played = arguments.whole(where, "num_val_episodes", num_val_episodes, 0)
         self.check(steps_per_epoch=steps_per_epoch)
+        super().__init__(steps_per_epoch or 1, num_episodes, max(1, played), seed, pictures, batch_size)
         if not 0 < held_out < 1:
-            raise ValueError(f"{type(self).__name__}: held_out must lie between 0 and 1; got {held_out}")
+            raise ValueError(f"{where}: held_out must lie between 0 and 1; got {held_out}")
         if masks is not None and (len(masks) != 2 or masks[0] == masks[1]):
-            raise ValueError(f"{type(self).__name__}: masks must be two names, such as [train, valid]; got {masks}")
-        arguments.choice(type(self).__name__, "on_bad", on_bad, ("raise", "skip"))
-        self.path, self.held_out, self.split_seed = demonstrations, held_out, split_seed
+            raise ValueError(f"{where}: masks must be two names, such as [train, valid]; got {masks}")
+        arguments.choice(where, "on_bad", on_bad, ("raise", "skip"))
+        self.path, self.held_out = demonstrations, held_out
         self.masks, self.on_bad = masks, on_bad
-        self.asked_steps, self.plays = steps_per_epoch, num_val_episodes > 0
+        self.split_seed = arguments.seed(where, "split_seed", split_seed, 0)
+        self.asked_steps, self.plays = steps_per_epoch, played > 0
         self.demonstrations: Demonstrations | None = None
         self.train_rows = self.held_rows = torch.empty(0, dtype=torch.int64, device="cpu")
 

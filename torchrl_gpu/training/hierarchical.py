@@ -15,6 +15,7 @@ from torch.nn.functional import smooth_l1_loss
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker, PackerNetworks
 from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
@@ -99,8 +100,9 @@ class HierarchicalPacking(ReplayRun):
         max_grad_norm: float = 10.0,
     ) -> None:
         super().__init__(env, warmup_frames)
+        where = type(self).__name__
         check_counts(
-            "HierarchicalPacking",
+            where,
             rollout_steps=rollout_steps,
             updates_per_step=updates_per_step,
             batch_size=batch_size,
@@ -109,13 +111,21 @@ class HierarchicalPacking(ReplayRun):
         )
         self.__dict__["make_networks"] = networks  # no submodule, where they are the weights themselves
         self.make_optimizer = optimizer
-        self.worker_updates, self.manager_period = worker_updates, manager_period
-        self.joint_rate, self.deep_rate = joint_rate, deep_rate
+        self.worker_updates = arguments.whole(where, "worker_updates", worker_updates, 0)
+        self.manager_period = manager_period
+        self.joint_rate = arguments.number(where, "joint_rate", joint_rate, 0)
+        self.deep_rate = arguments.number(where, "deep_rate", deep_rate, 0)
         self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
-        self.make_replay, self.n_steps, self.gamma, self.tau = replay, n_steps, gamma, tau
-        self.epsilon, self.item_epsilon, self.margin = epsilon, item_epsilon, margin
-        self.shortlist, self.item_shortlist = shortlist, item_shortlist
-        self.reward_scale, self.max_grad_norm = reward_scale, max_grad_norm
+        self.make_replay, self.n_steps = replay, n_steps
+        self.gamma = arguments.number(where, "gamma", gamma, 0, 1, above=0)
+        self.tau = arguments.number(where, "tau", tau, 0, 1, above=0)
+        self.epsilon = arguments.number(where, "epsilon", epsilon, 0, 1)
+        self.item_epsilon = arguments.number(where, "item_epsilon", item_epsilon, 0, 1)
+        self.margin = arguments.number(where, "margin", margin, 0)
+        self.shortlist = arguments.optional(arguments.whole, where, "shortlist", shortlist, 1)
+        self.item_shortlist = arguments.optional(arguments.whole, where, "item_shortlist", item_shortlist, 1)
+        self.reward_scale = arguments.number(where, "reward_scale", reward_scale, above=0)
+        self.max_grad_norm = arguments.number(where, "max_grad_norm", max_grad_norm, above=0)
         self.take_made_env()
 
     def build(self) -> None:

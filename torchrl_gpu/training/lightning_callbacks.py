@@ -59,7 +59,9 @@ def check_monitors(trainer: Any, known: Collection[str] | None) -> None:
     Raises:
         ValueError: One monitors another name.
     """
-    for callback in () if known is None else trainer.callbacks:
+    if known is None:
+        return
+    for callback in trainer.callbacks:
         monitor = getattr(callback, "monitor", None)
         name = monitor.partition("/dataloader_idx_")[0] if isinstance(monitor, str) else ""
         if name.startswith("val/") and not any(fnmatchcase(name, each) for each in known):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
 from torchrl_gpu.training.data import Episodes
@@ -57,7 +58,8 @@ class NavigationWorlds(Episodes):
         self.check(worlds_per_level=worlds_per_level, val_worlds_per_level=val_worlds_per_level, max_steps=max_steps)
         if seed == val_seed:  # as the same rows may be asked for
             raise ValueError(f"NavigationWorlds: val_seed must be another one than seed; got {val_seed} twice")
-        self.val_seed, self.changes = val_seed, {} if max_steps is None else {"max_steps": max_steps}
+        self.val_seed = arguments.seed(type(self).__name__, "val_seed", val_seed, 0)
+        self.changes = {} if max_steps is None else {"max_steps": max_steps}
         self.worlds = {"test": (worlds_per_level, test_levels), "validate": (val_worlds_per_level, val_levels)}
 
     def suite(self, stage: str = "test", num_episodes: int | None = None) -> NavigationSuite:

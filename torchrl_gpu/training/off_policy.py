@@ -11,6 +11,7 @@ from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.video.from_clips import FromClips
 from torchrl_gpu.policies.video.settings import ClipEncoder
@@ -82,15 +83,18 @@ class OffPolicy(AgentRun, ReplayRun):
         warm_start: str | None = None,
     ) -> None:
         super().__init__(env, warmup_frames)
-        check_counts(
-            type(self).__name__, rollout_steps=rollout_steps, updates_per_step=updates_per_step, batch_size=batch_size
-        )
+        where = type(self).__name__
+        check_counts(where, rollout_steps=rollout_steps, updates_per_step=updates_per_step, batch_size=batch_size)
+        if encoder is None:
+            arguments.check_effect(where, "an encoder", shift=(shift, 4), reconstruction=(reconstruction, 0.0))
         self.make_agent, self.make_replay = agent, replay
-        self.encoder, self.shift, self.reconstruction = encoder, shift, reconstruction
+        self.encoder, self.shift = encoder, arguments.whole(where, "shift", shift, 0)
+        self.reconstruction = arguments.number(where, "reconstruction", reconstruction, 0)
         self.make_optimizer, self.make_scheduler = optimizer, lr_scheduler
         self.learning_rates = dict(learning_rates or {})
         self.rollout_steps, self.updates_per_step, self.batch_size = rollout_steps, updates_per_step, batch_size
-        self.reward_scale, self.max_grad_norm = reward_scale, max_grad_norm
+        self.reward_scale = arguments.number(where, "reward_scale", reward_scale, above=0)
+        self.max_grad_norm = arguments.optional(arguments.number, where, "max_grad_norm", max_grad_norm, above=0)
         self.cuda_graphs, self.graph_updates, self.warm_start = cuda_graphs, graph_updates, warm_start
         self.compile_losses = compile_losses
         self.take_made_env()

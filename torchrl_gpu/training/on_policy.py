@@ -11,6 +11,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.agents.ppo import PPO
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.sections import in_section, section
@@ -68,11 +69,13 @@ class OnPolicy(AgentRun):
         compile_losses: bool = False,
     ) -> None:
         super().__init__(env)
-        check_counts(type(self).__name__, rollout_steps=rollout_steps, epochs=epochs, minibatches=minibatches)
+        where = type(self).__name__
+        check_counts(where, rollout_steps=rollout_steps, epochs=epochs, minibatches=minibatches)
         self.make_agent, self.make_optimizer, self.make_scheduler = agent, optimizer, lr_scheduler
         self.learning_rates = dict(learning_rates or {})
         self.rollout_steps, self.epochs, self.minibatches = rollout_steps, epochs, minibatches
-        self.reward_scale, self.max_grad_norm = reward_scale, max_grad_norm
+        self.reward_scale = arguments.number(where, "reward_scale", reward_scale, above=0)
+        self.max_grad_norm = arguments.optional(arguments.number, where, "max_grad_norm", max_grad_norm, above=0)
         self.cuda_graphs, self.graph_updates, self.compile_losses = cuda_graphs, graph_updates, compile_losses
         self.take_made_env()
 

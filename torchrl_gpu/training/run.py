@@ -538,7 +538,7 @@ class ReplayRun(EnvRun):
 
     def __init__(self, env: EnvFactory | BatchedEnv, warmup_frames: int) -> None:
         super().__init__(env)
-        self.warmup_frames = warmup_frames
+        self.warmup_frames = whole(type(self).__name__, "warmup_frames", warmup_frames, 0)
 
     def check_replay(self, replay: TensorDictReplayBuffer, needed: int) -> None:
         """ValueError unless a replay can hold so many transitions: a batch, and what is played between two updates."""
@@ -591,10 +591,9 @@ class ReplayRun(EnvRun):
 
 
 def check_counts(where: str, **counts: int) -> None:
-    """ValueError unless every count is at least 1."""
+    """ValueError unless every count is a whole number, at least 1."""
     for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{where}: {name} must be at least 1; got {count}")
+        whole(where, name, count, 1)
 
 
 def fold_rank(seed: int, rank: int) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -43,9 +41,3 @@ def test_a_level_by_a_clearance_that_is_not_observed() -> None:
         ValueError, match="ACIQN: an adaptive cvar wants clearance to observe; NavigationSpec gives only"
     ):
         make("ACIQN", spec=spec, cvar="adaptive")
-
-
-@pytest.mark.parametrize("wrong", [{"num_taus": 0}, {"kappa": 0.0}])
-def test_a_number_of_taus_that_is_none(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="ACIQN: want num_taus of at least 1 and a kappa above 0; got"):
-        make("ACIQN", **wrong)

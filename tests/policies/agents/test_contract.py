@@ -415,8 +415,8 @@ def test_an_action_of_the_other_kind(name: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"gamma": 0.0}, "want 0 < gamma <= 1 and n_steps >= 1; got gamma 0.0"),
-        ({"n_steps": 0}, "want 0 < gamma <= 1 and n_steps >= 1; got"),
+        ({"gamma": 0.0}, "gamma must be above 0; got 0.0"),
+        ({"n_steps": 0}, "n_steps must be at least 1; got 0"),
     ],
 )
 def test_a_setting_that_makes_no_sense(name: str, wrong: dict[str, Any], message: str) -> None:

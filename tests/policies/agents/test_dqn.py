@@ -270,5 +270,5 @@ def test_a_map_that_was_left_out() -> None:
 
 @pytest.mark.parametrize("wrong", [{"gamma": 0.0}, {"gamma": 1.1}, {"n_steps": 0}])
 def test_a_discount_that_is_none(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="DQN: want 0 < gamma <= 1 and n_steps >= 1; got"):
+    with pytest.raises(ValueError, match=r"DQN: (gamma|n_steps) must be "):
         dqn(packing_env(), **wrong)

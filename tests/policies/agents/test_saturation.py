@@ -53,9 +53,3 @@ def test_an_actor_at_a_bound_comes_back(name: str) -> None:
             optimizer.step()
         outputs[penalty] = actor.network(*(batch[key] for key in actor.in_keys)).abs().mean().item()
     assert outputs[0.5] < 5 < outputs[0.0]
-
-
-@pytest.mark.parametrize("name", ACTORS)
-def test_a_penalty_that_would_reward(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name}: want a saturation_penalty of at least 0; got -1"):
-        make(name, saturation_penalty=-1.0)

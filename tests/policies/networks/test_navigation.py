@@ -271,8 +271,3 @@ def test_an_observation_of_another_length() -> None:
         ValueError, match="encoder_of: want observations of 39 or 32 numbers; those of NavigationSpec have 1"
     ):
         NavigationScores(AgentSpace.of(spec))  # type: ignore[arg-type]
-
-
-def test_too_few_atoms() -> None:
-    with pytest.raises(ValueError, match="NavigationAtoms: want at least 2 atoms and a sigma of at least 0; got 1"):
-        NavigationAtoms(space_of(), num_atoms=1, sigma=0.5)

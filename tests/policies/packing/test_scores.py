@@ -146,9 +146,3 @@ def test_nothing_is_read_back() -> None:
     network, state = scores_of(env), states(env)
     with NoHostReads():
         q_of(network, state)
-
-
-@pytest.mark.parametrize("wrong", [{"channels": 0}, {"blocks": -1}])
-def test_a_network_that_is_none_is_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="PlacementScores: want at least 1 channel and 0 blocks; got"):
-        PlacementScores(AgentSpace.of(packing_env()), **wrong)

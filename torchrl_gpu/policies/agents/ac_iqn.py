@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_penalty
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.exploration import EpsilonGreedy
@@ -72,8 +73,8 @@ class ACIQN(Agent):
     ) -> None:
         super().__init__(space, gamma=gamma, n_steps=n_steps, exploration=exploration, targets=targets)
         check_penalty("ACIQN", saturation_penalty)
-        if num_taus < 1 or kappa <= 0:
-            raise ValueError(f"ACIQN: want num_taus of at least 1 and a kappa above 0; got {num_taus}, {kappa}")
+        arguments.whole("ACIQN", "num_taus", num_taus, 1)
+        arguments.number("ACIQN", "kappa", kappa, above=0)
         action = space.action_shape
         act = self._checked(actor(space), gives=[action])
         self.critic = self._checked(critic(space), gives=[(num_taus,)], takes=[action, (num_taus,)])

@@ -11,6 +11,7 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.agents.legal import end_without_actions
 from torchrl_gpu.policies.agents.shapes import Shape, check_network
 from torchrl_gpu.policies.exploration import EpsilonGreedy
@@ -61,8 +62,13 @@ class Agent(nn.Module, ABC):
         targets: TargetUpdate | None,
     ) -> None:
         super().__init__()
-        if not 0 < gamma <= 1 or n_steps < 1:
-            raise ValueError(f"{self.name}: want 0 < gamma <= 1 and n_steps >= 1; got gamma {gamma}, n_steps {n_steps}")
+        where = type(self).__name__
+        arguments.number(where, "gamma", gamma, 0, 1, above=0)
+        arguments.whole(where, "n_steps", n_steps, 1)
+        if not isinstance(exploration, EpsilonGreedy | None):
+            arguments.refuse(where, "exploration", "an EpsilonGreedy or none", exploration)
+        if not isinstance(targets, TargetUpdate | None):
+            arguments.refuse(where, "targets", "SoftTargets, PeriodicTargets or none", targets)
         if self.discrete not in (None, space.num_actions is not None):
             wanted, came = ("discrete", "continuous") if self.discrete else ("continuous", "discrete")
             raise ValueError(f"{self.name}: want a {wanted} action; that of {space.source} is {came}")
@@ -181,5 +187,4 @@ class Agent(nn.Module, ABC):
 
 def check_penalty(agent: str, saturation_penalty: float) -> None:
     """ValueError unless it can be a cost."""
-    if saturation_penalty < 0:
-        raise ValueError(f"{agent}: want a saturation_penalty of at least 0; got {saturation_penalty}")
+    arguments.number(agent, "saturation_penalty", saturation_penalty, 0)

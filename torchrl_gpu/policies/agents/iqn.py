@@ -11,6 +11,7 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.agents.legal import greedy_module, legal_values
 from torchrl_gpu.policies.exploration import EpsilonGreedy
@@ -71,11 +72,9 @@ class IQN(Agent):
         targets: TargetUpdate = SoftTargets(),
     ) -> None:
         super().__init__(space, gamma=gamma, n_steps=n_steps, exploration=exploration, targets=targets)
-        if num_taus < 1 or acting_taus < 1 or kappa <= 0:
-            raise ValueError(
-                "IQN: want num_taus and acting_taus of at least 1 and a kappa above 0;"
-                f" got {num_taus}, {acting_taus}, {kappa}"
-            )
+        arguments.whole("IQN", "num_taus", num_taus, 1)
+        arguments.whole("IQN", "acting_taus", acting_taus, 1)
+        arguments.number("IQN", "kappa", kappa, above=0)
         (actions,) = space.values_shape
         taus = 3 if actions == 2 else 2  # as few as can be told from the actions
         net = self._checked(network(space), gives=[(taus, actions)], takes=[(taus,)])

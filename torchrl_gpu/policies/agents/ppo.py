@@ -8,6 +8,7 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.agents.legal import end_without_actions
 from torchrl_gpu.policies.losses import clipped_surrogate, generalized_advantage, standardized, weighted_mean
@@ -59,11 +60,12 @@ class PPO(Agent):
         squash: Squashing = "tanh",
     ) -> None:
         super().__init__(space, gamma=gamma, n_steps=1, exploration=None, targets=None)
-        if not 0 <= lam <= 1 or clip <= 0 or entropy_coeff < 0:
-            raise ValueError(
-                "PPO: want 0 <= lam <= 1, clip above 0 and entropy_coeff of at least 0;"
-                f" got lam {lam}, clip {clip}, entropy_coeff {entropy_coeff}"
-            )
+        arguments.number("PPO", "lam", lam, 0, 1)
+        arguments.number("PPO", "clip", clip, above=0)
+        arguments.number("PPO", "entropy_coeff", entropy_coeff, 0)
+        arguments.choice("PPO", "squash", squash, ("tanh", "atan"))
+        if space.num_actions is not None:
+            arguments.check_effect("PPO", "a continuous action", squash=(squash, "tanh"))
         self.lam, self.clip, self.entropy_coeff = lam, clip, entropy_coeff
         self.policy: CategoricalActor | SquashedGaussianActor
         if space.num_actions is None:

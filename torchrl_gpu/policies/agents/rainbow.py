@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules import NoisyLinear
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.agents.legal import greedy_module, legal_values
 from torchrl_gpu.policies.agents.shapes import checked_in_keys
@@ -62,8 +63,7 @@ class Rainbow(Agent):
         targets: TargetUpdate = SoftTargets(),
     ) -> None:
         super().__init__(space, gamma=gamma, n_steps=n_steps, exploration=exploration, targets=targets)
-        if not v_min < v_max:
-            raise ValueError(f"Rainbow: v_min must be below v_max; got {v_min}, {v_max}")
+        arguments.number("Rainbow", "v_max", v_max, above=arguments.number("Rainbow", "v_min", v_min))
         net = network(space)
         checked_in_keys("Rainbow", space, net)
         atoms = getattr(net, "num_atoms", None)

@@ -10,6 +10,7 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, weighted_mean
@@ -59,8 +60,8 @@ class SAC(Agent):
         targets: TargetUpdate = SoftTargets(),
     ) -> None:
         super().__init__(space, gamma=gamma, n_steps=n_steps, exploration=exploration, targets=targets)
-        if alpha <= 0:
-            raise ValueError(f"SAC: alpha must be above 0; got {alpha}")
+        arguments.number("SAC", "alpha", alpha, above=0)
+        arguments.optional(arguments.number, "SAC", "target_entropy", target_entropy)
         action = space.action_shape
         act = self._checked(actor(space), gives=[action, action])
         critics = [self._checked(critic(space), gives=[(1,)], takes=[action]) for _ in range(2)]

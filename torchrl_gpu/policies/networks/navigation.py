@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 from torchrl.modules import NoisyLinear
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.networks.encoders import encoder_of
 from torchrl_gpu.policies.networks.taus import TauEmbedding, in_parts
 from torchrl_gpu.policies.spaces import AgentSpace
@@ -97,10 +98,8 @@ class NavigationAtoms(nn.Module):
 
     def __init__(self, space: AgentSpace, num_atoms: int = 51, sigma: float = 0.05, normalised: bool = True) -> None:
         super().__init__()
-        if num_atoms < 2 or sigma < 0:
-            raise ValueError(
-                f"NavigationAtoms: want at least 2 atoms and a sigma of at least 0; got {num_atoms}, {sigma}"
-            )
+        arguments.whole("NavigationAtoms", "num_atoms", num_atoms, 2)
+        arguments.number("NavigationAtoms", "sigma", sigma, 0)
         self.num_atoms = num_atoms
         self.encoder = encoder_of(space, normalised)
         self.in_keys = self.encoder.in_keys

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torchrl.modules import MLP
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.spaces import AgentSpace
 
 
@@ -38,6 +39,8 @@ class _Vectors(nn.Module):
                 f"{type(self).__name__}: want observations among the vectors of real numbers of {space.source},"
                 f" {', '.join(vectors) or '(none)'}; got {', '.join(self.in_keys) or 'none'}"
             )
+        hidden = arguments.listed(type(self).__name__, "hidden", "a list of widths", hidden)
+        hidden = [arguments.whole(type(self).__name__, "hidden", width, 1, 65_536) for width in hidden]
         norm = {"norm_class": nn.LayerNorm, "norm_kwargs": [{"normalized_shape": width} for width in hidden]}
         width = sum(space.size_of(name) for name in self.in_keys) + self._more_inputs(space)
         self.net = MLP(width, self._num_outputs(space), num_cells=list(hidden), **(norm if layer_norm else {}))

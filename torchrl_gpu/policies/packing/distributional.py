@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torchrl.modules import NoisyLinear
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.networks.taus import TauEmbedding
 from torchrl_gpu.policies.packing.scores import PlacementScores, placement_planes, pooled
 from torchrl_gpu.policies.spaces import AgentSpace
@@ -60,10 +61,8 @@ class PlacementAtoms(nn.Module):
         self, space: AgentSpace, num_atoms: int = 51, channels: int = 32, blocks: int = 2, sigma: float = 0.5
     ) -> None:
         super().__init__()
-        if num_atoms < 2 or sigma < 0:
-            raise ValueError(
-                f"PlacementAtoms: want at least 2 atoms and a sigma of at least 0; got {num_atoms}, {sigma}"
-            )
+        arguments.whole("PlacementAtoms", "num_atoms", num_atoms, 2)
+        arguments.number("PlacementAtoms", "sigma", sigma, 0)
         self.num_atoms = num_atoms
         self.trunk = PlacementScores(space, channels, blocks)
         for head in ("advantage", "value"):

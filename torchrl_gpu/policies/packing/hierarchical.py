@@ -13,6 +13,7 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, exploration_type
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.entries import ANY, Bounds, Entry
 from torchrl_gpu.policies.exploration import random_legal
@@ -83,6 +84,8 @@ class PackerNetworks(nn.Module):
         waste_slope: float = 0.25,
     ) -> None:
         super().__init__()
+        for name, value in (("slope", slope), ("box_slope", box_slope), ("waste_slope", waste_slope)):
+            arguments.number("PackerNetworks", name, value)
         self.worker = PlacementUNet(PlacementPlanes.num_planes, encoder, channels)
         self.linear = nn.Conv2d(PlacementPlanes.num_planes, 1, 1, bias=False)
         nn.init.zeros_(self.linear.weight)

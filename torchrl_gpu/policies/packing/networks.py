@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from torchrl_gpu import arguments
+
 ENCODERS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 
 
@@ -31,6 +33,8 @@ class PlacementUNet(nn.Module):
             raise ValueError(f"PlacementUNet: encoder must be one of {', '.join(ENCODERS)}; got {encoder!r}")
         if not 2 <= depth <= 5:
             raise ValueError(f"PlacementUNet: channels must be 2 to 5 widths; got {list(channels)}")
+        for width in channels:
+            arguments.whole("PlacementUNet", "channels", width, 1, 4096)
         from segmentation_models_pytorch import Unet  # takes seconds
 
         net = Unet(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from torchrl_gpu import arguments
 from torchrl_gpu.policies.packing.features import PlacementFeatures
 from torchrl_gpu.policies.spaces import AgentSpace
 
@@ -28,10 +29,8 @@ class PlacementScores(nn.Module):
 
     def __init__(self, space: AgentSpace, channels: int = 32, blocks: int = 2) -> None:
         super().__init__()
-        if channels < 1 or blocks < 0:
-            raise ValueError(
-                f"PlacementScores: want at least 1 channel and 0 blocks; got {channels} channels, {blocks} blocks"
-            )
+        arguments.whole("PlacementScores", "channels", channels, 1, 4096)
+        arguments.whole("PlacementScores", "blocks", blocks, 0, 256)
         self.features = PlacementFeatures(space)
         self.stem = nn.Conv2d(self.features.num_planes, channels, 3, padding=1)
         self.blocks = nn.ModuleList(_Block(channels) for _ in range(blocks))

@@ -11,6 +11,7 @@ from torch import Tensor
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
 
+from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.clips import STORED_KEYS
 from torchrl_gpu.envs.memory import Placement, place
@@ -58,18 +59,23 @@ class DeviceReplay(TensorDictReplayBuffer):
         beta_updates: int | None = None,
         storage: Placement = "auto",
     ) -> None:
-        if storage not in ("auto", "device", "host"):
-            raise ValueError(f"DeviceReplay: storage must be auto, device or host; got {storage!r}")
-        for name, count in (("capacity", capacity), ("batch_size", batch_size), ("beta_updates", beta_updates)):
-            if count is not None and count < 1:
-                raise ValueError(f"DeviceReplay: {name} must be at least 1; got {count}")
+        where = type(self).__name__
+        arguments.choice(where, "storage", storage, ("auto", "device", "host"))
+        for name, count in (("capacity", capacity), ("batch_size", batch_size)):
+            arguments.whole(where, name, count, 1)
+        arguments.optional(arguments.whole, where, "beta_updates", beta_updates, 1)
+        arguments.number(where, "alpha", alpha, 0, 1)
+        arguments.number(where, "beta", beta, 0, 1)
+        if not prioritized:
+            exponents = {"alpha": (alpha, 0.6), "beta": (beta, 0.4), "beta_updates": (beta_updates, None)}
+            arguments.check_effect(where, "prioritized", **exponents)
         self.prioritized, self._first_beta, self._beta_updates = prioritized, beta, beta_updates
         self._wanted = self._kind = storage
         self._device = torch.device(device)
         sampler: Sampler = RandomSampler()
         if prioritized or masked or self.leaves_out:
-            exponents = (alpha, beta) if prioritized else (0.0, 0.0)
-            sampler = DevicePrioritySampler(capacity, *exponents, device=self._device)
+            used = (alpha, beta) if prioritized else (0.0, 0.0)
+            sampler = DevicePrioritySampler(capacity, *used, device=self._device)
         super().__init__(
             storage=HostStorage(capacity, self._device)
             if storage == "host"
