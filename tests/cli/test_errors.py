@@ -20,9 +20,22 @@ WRONG = [
     (["--trainer.max_steps=many"], r"^trainer.max_steps: Expected a int. Got value: many$"),
     (["--seed_everything=x"], r"^seed_everything: Expected a bool or Expected a int; Given value: x$"),
     (["--trainer.max_steps=[3"], r"^trainer.max_steps: Expected a int. Got value: \[3$"),
-    (["--model.env.num_envs=0"], r"TinyEnv: num_envs must be at least 1; got 0"),
+    (["--model.env.num_envs=0"], r"^TinyEnv: num_envs must be at least 1; got 0$"),
     (["--model=no.Module"], r"model \(no.Module\): No module named 'no'$"),
     (["--trainer.callbacks+=tests.standins.Noote"], r"has no attribute 'Noote'"),
+    (["--trainer.val_check_interval=0"], r"^Trainer: val_check_interval must be above 0; got 0$"),
+    (["--trainer.limit_train_batches=0"], r"^Trainer: limit_train_batches must be above 0; got 0$"),
+    (["--trainer.check_val_every_n_epoch=0"], r"^Trainer: check_val_every_n_epoch must be at least 1; got 0$"),
+    (["--trainer.log_every_n_steps=-1"], r"^Trainer: log_every_n_steps must be at least 0; got -1$"),
+    (["--trainer.num_sanity_val_steps=-5"], r"^Trainer: num_sanity_val_steps must be at least -1; got -5$"),
+    (
+        ["--trainer.callbacks+=EpisodeMcap", "--trainer.callbacks.choose=none"],
+        r"^EpisodeMcap: choose must be one of .*; got 'none'$",
+    ),
+    (
+        ["--trainer.callbacks+=GpuStats", "--trainer.callbacks.every_s=.nan"],
+        r"^GpuStats: every_s must be .*; got nan$",
+    ),
     (["--trainer.callbacks+=Noote"], r"dot import path string: Noote"),
     (
         ["--trainer.callbacks+=torchrl_gpu.callbacks.FrameStrea"],

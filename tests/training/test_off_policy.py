@@ -279,6 +279,16 @@ def test_a_schedule_that_waits_for_a_metric_is_refused(tmp_path: Path) -> None:
         fit(run, tmp_path, 2)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"), [({"last_epoch": 0}, "that begins here, last_epoch -1"), ({"total_iters": -5}, "got -5")]
+)
+def test_a_schedule_that_makes_no_sense(tmp_path: Path, wrong: dict[str, int], message: str) -> None:
+    run = module()
+    run.make_scheduler = partial(torch.optim.lr_scheduler.LinearLR, **wrong)
+    with pytest.raises(ValueError, match=f"^OffPolicy: .*{message}"):
+        fit(run, tmp_path, 2)
+
+
 def test_nothing_of_the_environment_is_a_weight() -> None:
     assert all(name.startswith("agent.") for name in module().state_dict())
 

@@ -59,7 +59,8 @@ def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
     module, function = _raised_by(root)
     if module == "yaml":
         return f"--config: want YAML; got what has {_flat(str(root))}"
-    if module in _PARSERS or _raised_by(error)[0] in _PARSERS:
+    # What a constructor refuses says enough by itself; a failing import needs the option that asked for it.
+    if module in _PARSERS or (_raised_by(error)[0] in _PARSERS and not isinstance(root, _MENDABLE)):
         return _parser_line(str(error), list(options)) + _place(root)
     text = _flat(str(root)) or type(root).__name__
     if isinstance(root, MemoryError) or _NO_MEMORY.search(text):

@@ -23,6 +23,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from torchrl_gpu import callbacks as own_callbacks
 from torchrl_gpu.allocator import keep_freed_memory
+from torchrl_gpu.arguments import refuse
 from torchrl_gpu.cli.errors import is_for_user, one_line
 
 _NOISY = (
@@ -42,6 +43,8 @@ _ROLES: dict[str, type[Callback]] = {
     "enable_checkpointing": Checkpoint,
 }
 """What each of the Trainer's switches is about."""
+_LEAST = {"check_val_every_n_epoch": 1, "log_every_n_steps": 0, "num_sanity_val_steps": -1}
+"""What Lightning takes without a word, and divides by later."""
 _NO_NEWS = (
     "`LightningModule.configure_optimizers` returned `None`",  # tables have no gradients
     ".*does not have many workers",  # rollouts are made inside the training step: the loader only counts
@@ -230,6 +233,12 @@ class PackageCLI(LightningCLI):
         if config.get("barebones"):
             config.update({switch: False for switch in _ROLES} | {"logger": False, "log_every_n_steps": 0})
             config["num_sanity_val_steps"] = 0
+        for name, least in _LEAST.items():
+            if isinstance(config.get(name), int | float) and config[name] < least:
+                refuse("Trainer", name, f"at least {least}", config[name])
+        for name in ("val_check_interval", *(["limit_train_batches"] if self.name == "fit" else [])):
+            if isinstance(config.get(name), int | float) and config[name] == 0:
+                refuse("Trainer", name, "above 0", config[name])
         given = config.get("callbacks") or []
         given = [*(given if isinstance(given, list) else [given]), *callbacks]
         off = tuple(role for switch, role in _ROLES.items() if config.get(switch) is False)

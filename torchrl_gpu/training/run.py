@@ -318,8 +318,12 @@ class EnvRun(LightningModule):
             return optimizer
         try:
             schedule = make(optimizer)
-        except KeyError as error:  # torch looks for the rates that the schedule before has left
-            raise ValueError(f"{where}: want an lr_scheduler that begins here, last_epoch -1; got {error}") from error
+        except KeyError as error:  # torch looks for the rates that a schedule before has left
+            raise ValueError(
+                f"{where}: want an lr_scheduler that begins here, last_epoch -1; got another one"
+            ) from error
+        for name in ("total_iters", "step_size", "T_max", "T_0"):
+            whole(where, f"lr_scheduler.{name}", getattr(schedule, name, 1), 1)
         if isinstance(schedule, ReduceLROnPlateau):
             name = type(schedule).__name__
             raise ValueError(f"{where}: want an lr_scheduler that is stepped at every update; got {name}")
