@@ -106,11 +106,13 @@ def test_of_a_packing_the_pile_is_the_picture_and_the_placement_is_on_it() -> No
     assert dark[dark.shape[0] // 2 :, : dark.shape[1] // 4].sum() < 500
 
 
-def test_numbers_are_bars() -> None:
+def test_numbers_are_bars_and_flags_are_left_out() -> None:
     server = Notes()
-    space = AgentSpace("DishwashingEnv", (), {"observation": ((6,), "float32")}, low=(0.0, 0.0), high=(1.0, 1.0))
-    shown = PolicyPage(server, InferencePolicy(Idles("observation"), space, "Idles"))
-    shown.show({"observation": np.array([[0, 0.5, 1, -1, 0, 0]], np.float32)}, np.array([[0.25, 1.0]]), 1.5, 0.0)
+    seen = {"mask": ((90,), "bool"), "observation": ((6,), "float32")}
+    space = AgentSpace("DishwashingEnv", (), seen, low=(0.0, 0.0), high=(1.0, 1.0))
+    shown = PolicyPage(server, InferencePolicy(Idles(*seen), space, "Idles"))
+    numbers = np.array([[0, 0.5, 1, -1, 0, 0]], np.float32)
+    shown.show({"mask": np.ones((1, 90), np.bool_), "observation": numbers}, np.array([[0.25, 1.0]]), 1.5, 0.0)
     ((_, view),) = server.shown
     orange = (abs(view.frame.astype(int) - (240, 138, 36)).max(2) < 40).sum(1)
     assert orange[3 * 14 : 6 + 4 * 14].max() > 1.5 * orange[14 : 2 * 14].max() > 10

@@ -142,7 +142,8 @@ class _Numbers:
         self._names = {name: elements_of(policy, name) for name in policy.in_keys}
 
     def __call__(self, row: Mapping[str, np.ndarray], action: np.ndarray) -> np.ndarray:
-        numbers = [(label, value) for name in row for label, value in self._labelled(name, np.ravel(row[name]))]
+        named = [name for name in row if row[name].dtype != np.bool_] or list(row)  # masks tell little here
+        numbers = [(label, value) for name in named for label, value in self._labelled(name, np.ravel(row[name]))]
         image = Image.new("RGB", (_WIDTH, _HEIGHT), BACKGROUND)
         pen, font = ImageDraw.Draw(image), ImageFont.load_default(11)
         rows = _HEIGHT // _LINE - 1
