@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback
+from tensordict import TensorDict
 
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import fit, module
 from torchrl_gpu import cli
 from torchrl_gpu.callbacks import Divergence, EpisodeCheckpoint
+from torchrl_gpu.callbacks.divergence import RecentBatches
 from torchrl_gpu.training import finite
 from torchrl_gpu.training.finite import Diverged
 
@@ -134,6 +136,47 @@ def test_updates_that_are_skipped_now_and_then_end_nothing(tmp_path: Path, monke
         run = fit(module(), tmp_path, 10, *now_and_then, Divergence("skip"), saver())
     assert run.trainer.global_step == 10
     assert str(told[-1].message) == "Divergence: 4 of 10 updates skipped"
+
+
+def test_a_resumed_run_that_goes_back_again_lowers_rates_again() -> None:
+    """It went back once, was stopped, and is resumed by another process; there it diverges for the first time."""
+    resumed: Any = Divergence("back", most=3, dump=False)
+    resumed.load_state_dict({"rates_taken": 1})
+    folder: Any = SimpleNamespace(folder=lambda trainer: Path("x"))
+    trainer: Any = SimpleNamespace(
+        lightning_module=torch.nn.Linear(1, 1),
+        is_global_zero=True,
+        global_step=9,
+        world_size=1,
+        checkpoint_callbacks=[],
+    )
+    assert resumed._diverged(trainer, "NaN").times == 0  # no checkpoint: it does not go back
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("torchrl_gpu.callbacks.divergence.EpisodeCheckpoint", SimpleNamespace)
+        patch.setattr("torchrl_gpu.callbacks.divergence.newest_checkpoint", lambda folder: (Path("last.ckpt"), []))
+        trainer.checkpoint_callbacks = [folder]
+        found = resumed._diverged(trainer, "NaN")
+    assert (found.checkpoint, found.times) == (Path("last.ckpt"), 2)
+    again: Any = Divergence("back", rate_factor=0.5, dump=False)
+    again.times = found.times
+    again.load_state_dict({"rates_taken": 1})
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.8)
+    again.on_train_start(SimpleNamespace(optimizers=[optimizer], lr_scheduler_configs=[]), torch.nn.Linear(1, 1))
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.4)
+
+
+def test_batches_are_bounded_while_a_training_step_makes_many_updates() -> None:
+    recent = RecentBatches()
+    for number in range(116):
+        recent.append(TensorDict({"x": torch.full((8,), number)}, [8]))
+        assert len(recent) == min(16, number + 1)
+    assert [int(each["x"][0]) for each in recent] == list(range(100, 116))
+    large = TensorDict({"x": torch.zeros(1, dtype=torch.uint8).expand(100 * 2**20)}, [100 * 2**20])
+    for _ in range(5):
+        recent.append(large)
+    assert len(recent) == 2  # of 100 MiB each
+    recent.append(TensorDict({"x": torch.zeros(1, dtype=torch.uint8).expand(2**30)}, [2**30]))
+    assert len(recent) == 1
 
 
 def test_a_schedule_follows_a_rate_that_was_lowered() -> None:

@@ -47,6 +47,15 @@ class Run:
         return self.logged
 
 
+def test_episodes_are_those_of_all_processes_as_frames_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(monkeypatch, every_n_steps=1)
+    run.trainer.world_size = 3
+    run.trainer.strategy = SimpleNamespace(reduce=lambda value, reduce_op: {"sum": 3 * value}[reduce_op])
+    run.callback.on_train_start(run.trainer, run.module)
+    assert run.step(6, 96, 12, 2) == dict(zip(RATES, (16, 2, 3600), strict=True))
+    assert run.module.episodes == 2  # which nobody has written into
+
+
 def test_rates_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(monkeypatch, every_n_steps=2)
     run.callback.on_train_start(run.trainer, run.module)

@@ -11,9 +11,8 @@ from torch import Tensor
 from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.training.checkpoint_files import parts_of
 
-# What Lightning counts anew when a run is stopped at max_steps in the middle of an epoch, and its own results so far.
-# The last one holds the ids of run and checkpoint, and the time.
-LIGHTNINGS_OWN = ("epoch", "loops", "callbacks", ENTRY)
+# States of callbacks, and the ids of run and checkpoint, and the time.
+LIGHTNINGS_OWN = ("callbacks", ENTRY)
 
 
 def last(folder: Path) -> Path:

@@ -47,8 +47,13 @@ def resuming(folder: Path) -> list[str]:
     return ["--ckpt_path=last"] if list((folder / "checkpoints").glob("*.ckpt")) else []
 
 
-def assert_the_same(folder: Path, name: str, whole: tuple[dict[str, Any], list[dict[str, str]], float]) -> None:
-    assert differences(result(folder, name), whole[0]) == []
+def assert_the_same(
+    folder: Path, name: str, whole: tuple[dict[str, Any], list[dict[str, str]], float], without: tuple[str, ...] = ()
+) -> None:
+    ours, theirs = (
+        {key: each for key, each in it.items() if key not in without} for it in (result(folder, name), whole[0])
+    )
+    assert differences(ours, theirs) == []
     *stopped, ended = curves(folder)
     for rows in stopped:
         assert [row for row in rows if row not in whole[1]] == []
@@ -81,4 +86,5 @@ def test_killed_and_resumed(kill: int, inputs: Path, tmp_path: Path, uninterrupt
         assert status == -9, log.read_text()
     else:
         assert run([*arguments(name, tmp_path), *resuming(tmp_path)], inputs, log)[0] == 0, log.read_text()
-    assert_the_same(tmp_path, name, whole)
+    # Where it was killed behind its last update, that one's checkpoint is the last: as it is before an epoch ends.
+    assert_the_same(tmp_path, name, whole, without=("epoch", "loops"))

@@ -318,3 +318,12 @@ def test_weights_of_another_type_are_refused(tmp_path: Path, precision: str) -> 
     wanted = rf"^OffPolicy: want trainer.precision 32-true, bf16-mixed, .*; got {precision}"
     with pytest.raises(ValueError, match=wanted):
         fit(module(), tmp_path, 2, precision=precision)
+
+
+def test_environments_of_other_processes_follow_those_of_the_first() -> None:
+    made = module(env={"first_env": 64})
+    numbers = []
+    for rank in (0, 1, 2, 2):  # asked for again it is the same
+        made.make_env(torch.device("cpu"), rank)
+        numbers.append(made.env.first_env)
+    assert numbers == [64, 72, 80, 80]

@@ -40,6 +40,7 @@ from torchrl_gpu.training.checkpoint_files import (
     write_whole,
 )
 from torchrl_gpu.training.finite import Diverged, not_finite
+from torchrl_gpu.training.loop_counts import settle, validates_next
 from torchrl_gpu.training.run_record import run_record
 
 BEST, LAST = "best.ckpt", "last.ckpt"
@@ -139,7 +140,7 @@ class EpisodeCheckpoint(Checkpoint):
         self._came_from: tuple[int, int, int] | None = None  # order of the checkpoint that is resumed
         self._generation = 0
         self._waits = False  # for a validation
-        self._trains = False  # whether training has begun
+        self._trains = False  # whether a training step has begun
         self._run: str | None = None
         self._held: _Held | None = None
         self._entry: dict[str, Any] | None = None  # of the checkpoint that is being saved
@@ -293,12 +294,12 @@ class EpisodeCheckpoint(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Takes signals, now that Lightning has."""
-        self._trains = True
         if not _only_tries(trainer):
             self._signals.begin(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         """Counts from where the run is: only now has the module filled its replay or gone back to its checkpoint."""
+        self._trains = True
         if self._passed is None:
             self._passed = self._multiples(trainer, pl_module)
 
@@ -343,7 +344,7 @@ class EpisodeCheckpoint(Checkpoint):
         if not due:
             return
         self._passed = passed
-        if _validates_next(trainer):
+        if validates_next(trainer):
             self._waits = True  # a run that resumed from here would leave that validation out
         else:
             self._save_numbered(trainer, pl_module)
@@ -405,7 +406,7 @@ class EpisodeCheckpoint(Checkpoint):
         self._check_finite(trainer, pl_module, self.folder(trainer) / BEST)
         self._entry = checkpoint_entry(self._run or new_id(), new_id(), [], 1, self._generation)
         try:
-            return copied_to_host(trainer._checkpoint_connector.dump_checkpoint(weights_only=False))
+            return copied_to_host(_dumped(trainer))
         finally:
             self._entry = None
             self._owe(begun)
@@ -433,7 +434,7 @@ class EpisodeCheckpoint(Checkpoint):
         Raises:
             OSError: It cannot be written.
         """
-        if not _only_tries(trainer) and not self._save(trainer, pl_module, LAST, self.save_replay):
+        if self._trains and not _only_tries(trainer) and not self._save(trainer, pl_module, LAST, self.save_replay):
             path = self.folder(trainer) / LAST
             raise OSError(errno.EIO, "the run is over, and its last checkpoint could not be written", str(path))
 
@@ -495,7 +496,7 @@ class EpisodeCheckpoint(Checkpoint):
             self._entry = checkpoint_entry(self._run or new_id(), checkpoint_id, parts, world, self._generation)
             entry = self._entry
             try:
-                content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+                content = _dumped(trainer)
                 size += bytes_of(content)
                 self._write(trainer, path, content)
             except Exception as error:  # the same
@@ -611,7 +612,8 @@ def _only_tries(trainer: Any) -> bool:
     return bool(trainer.fast_dev_run)
 
 
-def _validates_next(trainer: Trainer) -> bool:
-    """Whether validation follows the training step that has just been made."""
-    fetcher = trainer.fit_loop._data_fetcher
-    return fetcher is not None and trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
+def _dumped(trainer: Trainer) -> dict[str, Any]:
+    """What Lightning would save now, with counts of its loops that a run can go on from."""
+    content: dict[str, Any] = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    settle(content, trainer)
+    return content

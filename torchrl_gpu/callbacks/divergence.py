@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
+from tensordict import TensorDictBase
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -21,6 +22,20 @@ from torchrl_gpu.training.finite import Diverged, drop_broken, not_finite
 
 _BATCHES, _BATCHES_BYTES = 16, 256 * 2**20
 _IN_A_ROW = 100
+
+
+class RecentBatches(deque[Any]):
+    """The last 16 batches of updates, or as many as are within 256 MiB, and always the last one."""
+
+    _numel = _most = 0
+
+    def append(self, batch: TensorDictBase) -> None:
+        """Adds a batch, and forgets those that are too many."""
+        if batch.numel() != self._numel:  # else it is as large as the one before
+            self._numel, self._most = batch.numel(), min(_BATCHES, _BATCHES_BYTES // max(1, batch.bytes()))
+        while len(self) >= max(1, self._most):
+            self.popleft()
+        super().append(batch)
 
 
 class Divergence(Callback):
@@ -72,7 +87,7 @@ class Divergence(Callback):
         if self.action == "skip" and getattr(pl_module, "graphed_update", None) is not None:
             raise ValueError("Divergence: action skip wants --model.graph_updates false; got true")
         self._skipped, self._told, self._counts = None, False, (DeviceCount(), DeviceCount(), DeviceCount())
-        self._batches = pl_module.recent_batches = deque() if self.dump else None  # type: ignore[assignment]
+        self._batches = pl_module.recent_batches = RecentBatches() if self.dump else None  # type: ignore[assignment]
         lower = self.rate_factor ** (self.times - self._rates_taken)
         self._rates_taken = self.times
         if lower != 1:
@@ -99,7 +114,6 @@ class Divergence(Callback):
         Raises:
             Diverged: They are not finite, or all updates are skipped.
         """
-        self._bound_batches()
         if self._skipped is not None:
             self._look_at_skipped(trainer, *self._skipped)
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
@@ -113,19 +127,12 @@ class Divergence(Callback):
             return bool(self._counts[0](broken.long()))
         return trainer.strategy.reduce_boolean_decision(bool(broken), all=False)
 
-    def _bound_batches(self) -> None:
-        """Forgets batches that are old, or too large to be kept."""
-        if not self._batches:
-            return
-        most = min(_BATCHES, _BATCHES_BYTES // max(1, self._batches[-1].bytes()))
-        while len(self._batches) > max(1, most):
-            self._batches.popleft()
-
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Says more of what a checkpoint has noticed when it was to be saved."""
         if isinstance(exception, Diverged) and not exception.told:
             told = self._diverged(trainer, str(exception))
             exception.args, exception.checkpoint, exception.told = told.args, told.checkpoint, True
+            exception.times = told.times
 
     def _diverged(self, trainer: Trainer, found: str) -> Diverged:
         where = type(trainer.lightning_module).__name__
@@ -138,7 +145,7 @@ class Divergence(Callback):
             return Diverged(f"{text}; no checkpoint was saved before: want a lower learning rate", told=True)
         if self.action == "back" and trainer.world_size == 1 and self.times < self.most:
             text += f"; goes back to {saved}, learning rate times {self.rate_factor:g}"
-            return Diverged(text, saved, told=True)
+            return Diverged(text, saved, told=True, times=self.times + 1)
         return Diverged(f"{text}; {saved} is finite: want a lower learning rate, and --ckpt_path last", told=True)
 
     def _dumped(self, trainer: Trainer) -> Path:

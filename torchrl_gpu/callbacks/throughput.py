@@ -12,7 +12,7 @@ from torchrl_gpu import arguments
 
 
 class Throughput(Callback):
-    """Logs env-steps/s, updates/s and episodes/h.
+    """Logs env-steps/s, updates/s and episodes/h, over all processes.
 
     Args:
         every_n_steps: Training steps between two readings; each reads one count back from the device.
@@ -53,5 +53,7 @@ class Throughput(Callback):
 
     @staticmethod
     def _read(trainer: Trainer, pl_module: Any) -> tuple[float, float, float, float]:
-        episodes = float(pl_module.episodes)
-        return time.perf_counter(), float(pl_module.frames), float(trainer.global_step), episodes
+        episodes = pl_module.episodes
+        if getattr(trainer, "world_size", 1) > 1:  # as `frames`, which counts those of all processes
+            episodes = trainer.strategy.reduce(episodes.clone(), reduce_op="sum")
+        return time.perf_counter(), float(pl_module.frames), float(trainer.global_step), float(episodes)

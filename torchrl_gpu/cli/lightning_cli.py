@@ -328,7 +328,7 @@ def run(subcommand: str, args: list[str]) -> None:
             if error.checkpoint is None:
                 raise
             rank_zero_warn(str(error))
-            gone_back, checkpoint = gone_back + 1, error.checkpoint
+            gone_back, checkpoint = error.times, error.checkpoint
 
 
 def build(subcommand: str, args: list[str]) -> PackageCLI:

@@ -18,14 +18,15 @@ class StepLoader:
     """
 
     def __init__(self, length: int) -> None:
-        self.length, self.done = length, 0
+        self.length, self.done, self._goes_on = length, 0, False
 
     def __len__(self) -> int:
         return self.length
 
     def __iter__(self) -> Iterator[int]:
-        if self.done >= self.length:  # Lightning asks for no more than `length`, and so never runs an epoch to its end
+        if not self._goes_on or self.done >= self.length:  # Lightning may ask for fewer, and never asks for the end
             self.done = 0
+        self._goes_on = False
         while self.done < self.length:
             self.done += 1
             yield self.done
@@ -36,7 +37,7 @@ class StepLoader:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Goes on in the middle of an epoch."""
-        self.done = whole("checkpoint", "done", state.get("done"), 0, self.length)
+        self.done, self._goes_on = whole("checkpoint", "done", state.get("done"), 0, self.length), True
 
 
 def single_batch(*suites: object) -> Any:

@@ -35,6 +35,7 @@ from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.data import suite_of
 from torchrl_gpu.training.lightning_callbacks import adapt_callbacks, adapt_resumed, check_monitors, check_trainer
 from torchrl_gpu.training.loaders import StepLoader, single_batch
+from torchrl_gpu.training.loop_counts import go_on
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 from torchrl_gpu.training.results_folder import results_folder
 from torchrl_gpu.training.resumed_options import changed_options, check_replay_options, news
@@ -104,7 +105,7 @@ class EnvRun(LightningModule):
     def _take_env(self, env: EnvBase) -> None:
         if not isinstance(env, BatchedEnv):
             raise ValueError(self._refused(env))
-        self.__dict__["_env"] = env
+        self.__dict__["_env"], self.__dict__["_first_env"] = env, env.first_env
         self.build()
 
     def _refused(self, env: Any) -> str:
@@ -118,7 +119,7 @@ class EnvRun(LightningModule):
 
         Args:
             device: Of the process.
-            rank: Of the process: its environments are those from number `rank · num_envs` on.
+            rank: Of the process: its environments are those from number `first_env + rank · num_envs` on.
         """
         if self.__dict__["_env"] is None:
             make: Any = self._env_factory
@@ -127,7 +128,7 @@ class EnvRun(LightningModule):
         if self.env.device != device:
             self.__dict__["_env"] = self.env.like(self.env.num_envs, device=device)
         if rank:
-            self.env.renumber(rank * self.env.num_envs)
+            self.env.renumber(self.__dict__["_first_env"] + rank * self.env.num_envs)
 
     def build(self) -> None:
         """Makes what depends on the environment, such as an agent; its weights are loaded after that."""
@@ -415,6 +416,7 @@ class EnvRun(LightningModule):
         checkpoint, self._resumed = self._resumed, None
         if checkpoint is None or self.trainer.ckpt_path is None:
             return
+        go_on(self.trainer)
         path, rank = Path(str(self.trainer.ckpt_path)), self.global_rank
         if path.is_file():
             read_archive(path, "checkpoint", every_byte=True)

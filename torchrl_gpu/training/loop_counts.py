@@ -1,0 +1,76 @@
+"""Lightning's counts of epochs and batches in a checkpoint, brought to where its loops go on from them exactly.
+
+Lightning counts an epoch as over when a run ends in the middle of it, forgets a validation that was still to come, and
+steps its curves once more where a run ended with an epoch. Here a run that ends within an epoch is saved as within it,
+one that ends with an epoch as before the next, and a validation that is due is saved as begun.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+_OVER = ("processed", "completed")
+
+
+def settle(checkpoint: dict[str, Any], trainer: Any) -> None:
+    """Brings what `dump_checkpoint` gave into such a state, in place; `trainer` is the one that gave it."""
+    fit = checkpoint["loops"]["fit_loop"]
+    epoch, batch = fit["epoch_progress"], fit["epoch_loop.batch_progress"]
+    complete = trainer.fit_loop.epoch_loop._num_ready_batches_reached()
+    has_ended = epoch["total"]["processed"] == epoch["total"]["started"]
+    in_step = batch["total"]["completed"] < batch["total"]["processed"]
+    if complete:
+        for state in fit["state_dict"].get("combined_loader", ()):
+            if set(state) == {"done"}:  # of a `StepLoader`
+                state["done"] = 0
+    if has_ended and not complete:
+        _add(epoch, -1, *_OVER)
+        if _is_due(trainer):  # which Lightning then takes for made, with a step of its curves
+            fit["epoch_loop.state_dict"]["_batches_that_stepped"] -= 1
+    elif in_step and validates_next(trainer):
+        _add(batch, 1, "completed")
+        progress = fit["epoch_loop.val_loop.batch_progress"]
+        progress["total"] = {"ready": 1, "completed": 0, "started": 1, "processed": 0}
+        progress["current"] = dict.fromkeys(progress["current"], 0)
+    elif complete and (has_ended or in_step):
+        if in_step:
+            _add(epoch, 1, *_OVER)
+            fit["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
+            batch["total"]["completed"] += 1
+        optimizer = fit["epoch_loop.automatic_optimization.optim_progress"]["optimizer"]
+        for progress in (batch, fit["epoch_loop.scheduler_progress"], *optimizer.values()):
+            progress["current"] = dict.fromkeys(progress["current"], 0)
+        batch["is_last_batch"] = False
+        validation = fit["epoch_loop.val_loop.batch_progress"]
+        validation["total"] = dict.fromkeys(validation["total"], 0)
+    checkpoint["epoch"] = epoch["current"]["completed"]
+
+
+def go_on(trainer: Any) -> None:
+    """Has a run that was saved between two epochs begin the next one; called once its counts are restored."""
+    loop = trainer.fit_loop.epoch_loop
+    if loop.restarting and loop.batch_progress.total.ready and not loop.batch_progress.current.ready:
+        loop.restarting = False
+
+
+def validates_next(trainer: Any) -> bool:
+    """Whether validation follows the training step that has just been made."""
+    fetcher = trainer.fit_loop._data_fetcher
+    return fetcher is not None and trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
+
+
+def _is_due(trainer: Any) -> bool:
+    """Whether a run that goes on within an epoch has a validation behind its last batch."""
+    loop, every, batches = trainer.fit_loop.epoch_loop, trainer.check_val_every_n_epoch, trainer.val_check_batch
+    if not trainer.enable_validation or batches is None or batches == math.inf:
+        return False
+    if every is None:
+        return (loop.total_batch_idx + 1) % batches == 0
+    return trainer.current_epoch % every == 0 and (loop.batch_idx + 1) % batches == 0
+
+
+def _add(progress: dict[str, Any], number: int, *names: str) -> None:
+    for counts in (progress["total"], progress["current"]):
+        for name in names:
+            counts[name] += number
