@@ -54,7 +54,7 @@ class AgentRows:
             return far, None, None
         first = (0,) * len(self.shape)
         low, high = (bound[first] for bound in (spec.space.low, spec.space.high))
-        return far, *(bound if bool(bound.isfinite().any()) else None for bound in (low, high))
+        return far, low if bool(low.isfinite().any()) else None, high if bool(high.isfinite().any()) else None
 
     def shown(self, name: str, tensordict: TensorDictBase) -> Tensor:
         """An observation, finite: what is infinite becomes the bound that its specification declares, else `far`."""

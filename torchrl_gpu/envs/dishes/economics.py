@@ -130,8 +130,8 @@ def _grid_optimum(prices: Economics) -> Optimum:
     """The best of a grid of speeds and cares, and of finer ones around it."""
     best, width = np.array([0.5, 0.5]), 0.5
     while width > 1e-9:
-        ends = np.clip([best - width, best + width], 0.0, 1.0)
-        speed, care = np.meshgrid(*np.linspace(*ends, 101).T, indexing="ij")
+        speeds, cares = (np.linspace(max(0.0, at - width), min(1.0, at + width), 101) for at in best)
+        speed, care = np.meshgrid(speeds, cares, indexing="ij")
         reward = slice_reward(prices, speed, care)
         place = np.unravel_index(reward.argmax(), reward.shape)
         best, width = np.array([speed[place], care[place]]), width / 10
