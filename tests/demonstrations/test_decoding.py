@@ -9,13 +9,14 @@ import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import torch
 
 from tests.demonstrations import drawn
 from torchrl_gpu.demonstrations import decoding
-from torchrl_gpu.demonstrations.decoding import decode, read_header, resized, torchcodec_problem
+from torchrl_gpu.demonstrations.decoding import count_frames, decode, read_header, resized, torchcodec_problem
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +216,50 @@ def test_torchcodec_by_name_is_refused_where_it_fails(noise: Path, monkeypatch: 
     torchcodec_problem.cache_clear()
     with pytest.raises(ValueError, match="decoder must be auto, pyav or torchcodec"):
         list(decode(noise, "noise", decoder="x"))  # type: ignore[arg-type]
+
+
+def boxes(data: bytes, at: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Places and names of all boxes that hold what is said of samples."""
+    while at + 8 <= end:
+        length, name = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        yield at, name
+        if name in (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf"):
+            yield from boxes(data, at + 8, at + length)
+        at += length
+
+
+def spoilt(path: Path, wanted: bytes, at: int, *numbers: int) -> Path:
+    """A file in which some numbers of a box are others."""
+    content = bytearray(path.read_bytes())
+    for place, name in list(boxes(content, 0, len(content))):
+        if name == wanted:
+            for i, number in enumerate(numbers):
+                content[place + at + 4 * i : place + at + 4 * i + 4] = number.to_bytes(4, "big")
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("number", [10**5, 10**7, 2**31 - 1])
+def test_samples_that_cannot_be_in_a_file_take_no_memory(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libavformat makes an index of as many as a header of two kilobytes counts: of 10^7, 350 MiB."""
+    path = drawn.write_video(tmp_path / "a.mp4", [drawn.picture(0, i, (16, 16)) for i in range(3)])
+    spoilt(path, b"stsz", 12, 1, number)
+    monkeypatch.setattr(av, "open", lambda *_, **__: pytest.fail("it was opened"))
+    with pytest.raises(ValueError, match=r"a.mp4: want an MP4 file .*; got .* bytes of samples in a file of"):
+        read_header(path, "a.mp4")
+
+
+def test_samples_of_fragments_that_cannot_be_in_a_file_take_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    with av.open(path, "w", format="mp4", options={"movflags": "frag_keyframe+empty_moov"}) as container:
+        stream = container.add_stream("libx264", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 16, 16, "yuv420p"
+        for i in range(3):
+            frame = av.VideoFrame.from_ndarray(drawn.picture(0, i, (16, 16)), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    assert count_frames(path, "a.mp4") == 3
+    with pytest.raises(ValueError, match="bytes of samples in a file of"):
+        read_header(spoilt(path, b"trun", 8, 0, 10**8), "a.mp4")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from torchrl_gpu.demonstrations.mp4_boxes import check_samples
 from torchrl_gpu.demonstrations.untrusted import MOST_FRAMES, check_file, reading, refuse
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.libavcodec import error_text
@@ -29,18 +30,18 @@ _BATCH_BYTES = 2**26  # of frames that are decoded before they are handed on
 _MOST_BATCH = 64
 SMALL = 0x20 | 0x2000
 """SWS_AREA and SWS_FULL_CHR_H_INT of libswscale: without the second, colour has half the columns of the small frame."""
+_OPENED: dict[str, Any] = {"format": "mp4", "buffer_size": 2**20, "options": {"max_pixels": str(MOST_PIXELS)}}
 _VIDEO = "an MP4 file with a video that decodes"
 
 Decoder = Literal["auto", "pyav", "torchcodec"]
 
 
 class VideoHeader(NamedTuple):
-    """What a file says of its video; of one that is written in fragments, frames are counted."""
+    """What a file says of its video."""
 
     height: int
     width: int
     fps: Fraction
-    frames: int = 0
 
 
 class Batch(NamedTuple):
@@ -62,10 +63,19 @@ def read_header(path: Path, name: str) -> VideoHeader:
         ValueError: It is no MP4 file, has no video, or one whose frames are too large.
     """
     with _opened(path, name) as container:
-        header = _header(container, name)
-        if header.frames:
-            return header
-        return header._replace(frames=sum(packet.size > 0 for packet in container.demux(container.streams.video[0])))
+        return _header(container, name)
+
+
+def count_frames(path: Path, name: str) -> int:
+    """Frames that an MP4 file says it has; those of one that is written in fragments are counted.
+
+    Raises:
+        ValueError: As `read_header`.
+    """
+    with _opened(path, name) as container:
+        _header(container, name)
+        stream = container.streams.video[0]
+        return int(stream.frames) or sum(packet.size > 0 for packet in container.demux(stream))
 
 
 def decode(
@@ -106,7 +116,7 @@ def decode(
 def _opened(path: Path, name: str) -> Iterator[Any]:
     """An open container. It is read through a Python file, so that libavformat opens no other, and only as an MP4."""
     av = load("av", "video", "demonstrations")
-    with _mp4(path, name) as file, _in_words(name), av.open(file, format="mp4", buffer_size=2**20) as container:
+    with _mp4(path, name) as file, _in_words(name), av.open(file, **_OPENED) as container:
         yield container
 
 
@@ -118,7 +128,8 @@ def _mp4(path: Path, name: str) -> Iterator[BinaryIO]:
     with closing(file):
         if file.read(8)[4:] != b"ftyp":
             refuse(name, "an MP4 file", "one that does not begin like one")
-        file.seek(0)
+        with reading(name, _VIDEO):
+            check_samples(file)
         yield file
 
 
@@ -146,7 +157,7 @@ def _header(container: Any, name: str) -> VideoHeader:
     _check_size(height, width, name)
     if stream.frames > MOST_FRAMES:
         refuse(name, f"at most {MOST_FRAMES:,} frames", f"{stream.frames:,}")
-    return VideoHeader(height, width, Fraction(rate), stream.frames)
+    return VideoHeader(height, width, Fraction(rate))
 
 
 def _check_size(height: int, width: int, name: str) -> None:
@@ -164,7 +175,10 @@ def _by_pyav(path: Path, name: str, size: tuple[int, int] | None) -> Iterator[Ba
         height, width = size or given[:2]
         stream = container.streams.video[0]
         context = stream.codec_context
-        context.options = {"err_detect": "explode"}  # else what is corrupt is made up from the frames before
+        context.options = {
+            "err_detect": "explode",
+            "max_pixels": str(MOST_PIXELS),
+        }  # else what is corrupt is made up from the frames before
         context.thread_count = torch.get_num_threads()
         # Kept over the frames: to set it up takes longer than a frame.
         reformatter = load("av.video.reformatter", "video", "demonstrations").VideoReformatter()

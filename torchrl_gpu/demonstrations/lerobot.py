@@ -16,7 +16,7 @@ import numpy as np
 from tensordict import NestedKey
 
 from torchrl_gpu.arguments import shown
-from torchrl_gpu.demonstrations.decoding import read_header
+from torchrl_gpu.demonstrations.decoding import count_frames
 from torchrl_gpu.demonstrations.recordings import BadParts, Episode, Recording, Source
 from torchrl_gpu.demonstrations.rows import Demonstrations, from_episodes
 from torchrl_gpu.demonstrations.untrusted import (
@@ -96,7 +96,7 @@ def read_dataset(root: Path, camera: str | None, bad: BadParts) -> Source:
         with bad.guard(name):
             numbers = np.nonzero((videos == place).all(1))[0]
             numbers = numbers[np.argsort(start[numbers], kind="stable")]
-            frames = read_header(root / relative, name).frames
+            frames = count_frames(root / relative, name)
             first, whole = _first_frames(table, numbers, camera, info.fps, frames, name, clock)
             rows = [_episode_rows(table, int(i), files, name) for i in numbers]
             for i, each in zip(numbers, rows, strict=True):
