@@ -132,7 +132,7 @@ class PackageCLI(LightningCLI):
         if before is None or before == root or any("save_dir" in arg for arg in self.given):
             return
         for logger in loggers:
-            arguments = getattr(logger, "init_args", None)
+            arguments: Any = getattr(logger, "init_args", None)
             folder = None if arguments is None else arguments.get("save_dir")
             if folder is not None and Path(before) in (Path(folder), *Path(folder).parents):
                 arguments.save_dir = str(Path(root) / Path(folder).relative_to(before))

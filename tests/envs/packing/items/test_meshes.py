@@ -225,6 +225,12 @@ def test_an_object_too_large_for_the_bin_is_named(folder: Path) -> None:
     )
 
 
+def test_an_object_too_large_for_the_bin_is_told_in_the_unit_of_its_file(tmp_path: Path) -> None:
+    box((210, 160, 1600)).export(tmp_path / "large.stl")
+    with pytest.raises(ValueError, match=r"the bin of 200 × 200 × 150 mm in .* got one of 210 × 160 × 1600 mm at"):
+        MeshItems(tmp_path, unit="mm", scale=TRUE).build(BIN, "cube", 1, 1)
+
+
 def test_an_object_in_millimetres_is_named_before_its_heightmaps_fill_the_memory(folder: Path) -> None:
     large = folder / "a_crate.stl"
     box((600.0, 400.0, 320.0)).export(large)

@@ -179,7 +179,7 @@ class MeshItems(ItemSource):
         """The items that fit the bin in some orientation."""
         rows, before = [], len(self.skipped)
         for row, item in enumerate(self.items):
-            reason = _misfit(maps.get(row), item, bin_)
+            reason = _misfit(maps.get(row), item, bin_, self.unit)
             if not reason:
                 rows.append(row)
             elif not self.skip_invalid or bin_ not in self._rows:
@@ -214,8 +214,8 @@ def _too_large(item: MeshItem, rotations: np.ndarray, bin_: Bin) -> bool:
     return not any((np.ptp(vertices @ rotation.T, 0) <= room).all() for rotation in rotations)
 
 
-def _misfit(maps: Heightmaps | None, item: MeshItem, bin_: Bin) -> str:
-    """Why an item cannot be packed; empty if it can. Without heightmaps it is too large."""
+def _misfit(maps: Heightmaps | None, item: MeshItem, bin_: Bin, unit: str) -> str:
+    """Why an item cannot be packed, in a unit; empty if it can. Without heightmaps it is too large."""
     if maps is not None:
         height = maps.top.amax((1, 2))  # (O,)
         cells = torch.tensor(bin_.cells, device=height.device, dtype=torch.int64)
@@ -226,8 +226,8 @@ def _misfit(maps: Heightmaps | None, item: MeshItem, bin_: Bin) -> str:
             return ""
     size = np.ptp(_vertices(item), 0)
     return (
-        f"want an item that fits the bin of {_metres(bin_.size)} in some orientation; got one of {_metres(size)}"
-        f" at scale {item.scale:.3g}"
+        f"want an item that fits the bin of {_lengths(bin_.size, unit)} in some orientation; got one of"
+        f" {_lengths(size, unit)} at scale {item.scale:.3g}"
     )
 
 
@@ -240,5 +240,5 @@ def _column_volume(top: Tensor, bottom: Tensor, bin_: Bin) -> Tensor:
     return thick.sum((-1, -2), dtype=torch.float64).amin(1) * bin_.cell_area
 
 
-def _metres(size: Iterable[float]) -> str:
-    return " × ".join(f"{s:.3g}" for s in size) + " m"
+def _lengths(size: Iterable[float], unit: str) -> str:
+    return " × ".join(f"{float(f'{s / UNITS[unit]:.3g}'):g}" for s in size) + f" {unit}"
