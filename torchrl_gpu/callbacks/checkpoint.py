@@ -172,7 +172,7 @@ class EpisodeCheckpoint(Checkpoint):
         if (problem := trainer.strategy.broadcast(problem)) is not None:
             raise ValueError(problem)
         self._run = trainer.strategy.broadcast(self._run or new_id())
-        here = self._look_at(self.folder(trainer), trainer.ckpt_path) if trainer.is_global_zero else None
+        here: Any = self._look_at(self.folder(trainer), trainer.ckpt_path) if trainer.is_global_zero else None
         self._saved, self._best, self._generation = trainer.strategy.broadcast(here)
         self._interrupts.begin()
 
