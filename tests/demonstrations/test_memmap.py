@@ -61,3 +61,12 @@ def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeyp
     monkeypatch.setattr(memory, "free_bytes", lambda device: 100)
     with pytest.raises(ValueError, match=r"demonstrations.json: want at most 80 bytes of rows, 80% of the free memory"):
         read_demonstrations(folder)
+
+
+def test_an_index_is_small(tmp_path: Path) -> None:
+    """Of 60 MB of empty lists, JSON makes 2.7 GiB."""
+    folder = row_files.write_rows(tmp_path / "a")
+    index = folder / "rows" / "meta.json"
+    index.write_text(index.read_text() + " " * 2**18)
+    with pytest.raises(ValueError, match=r"meta.json: want JSON of at most 262,144 bytes; got"):
+        read_demonstrations(folder)

@@ -33,6 +33,7 @@ _STORED = ("uint8", "int16", "int32", "int64", "float32", "bool")
 _VALUES = ("float32", "int64", "bool")
 _NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
 _MOST_ENTRIES = 256
+_MOST_INDEX_BYTES = 2**18  # of tensordict's own index of these
 _MOST_VALUES = 2**20  # of a row
 
 
@@ -132,7 +133,7 @@ def _checked_entry(where: str, name: str, entry: Any) -> tuple[str, tuple[int, .
 
 def _check_index(path: Path, total: int, kinds: dict[str, tuple[str, tuple[int, ...], str]]) -> None:
     """ValueError unless tensordict's own index says the same, since others will believe it."""
-    found = read_json(path, path)
+    found = read_json(path, path, _MOST_INDEX_BYTES)
     if not isinstance(found, dict) or found.get("shape") != [total]:
         refuse(path, f"the index of a tensordict of {total} rows", shown(found))
     entries = {name: each for name, each in found.items() if isinstance(each, dict)}

@@ -24,7 +24,8 @@ from torchrl_gpu.streaming.codecs.extras import load
 
 MOST_FRAMES = 10**8
 """Rows of all files together, and frames of a video."""
-_MOST_JSON_BYTES = 2**26
+_SMALL_JSON_BYTES, _MOST_JSON_BYTES = 2**20, 2**26
+_JSON_TIMES = 48  # bytes that one of JSON can take: of empty lists
 _MOST_BYTES = 2**33  # of what is read, where nobody knows how much memory is free
 _SMALL_BYTES, _MOST_TIMES = 2**27, 1000  # that what is read may take, and how many times the file's bytes besides
 _VALUE_BYTES = 16  # of a number as a library reads it, and as it is kept
@@ -113,11 +114,13 @@ def new_folder(folder: Path) -> Iterator[Path]:
     os.replace(part, folder)
 
 
-def read_json(path: Path, name: object) -> Any:
-    """What a JSON file holds; numbers are finite."""
-    size = check_file(path, name)
-    if size > _MOST_JSON_BYTES:
-        refuse(name, f"JSON of at most {_MOST_JSON_BYTES:,} bytes", f"{size:,}")
+def read_json(path: Path, name: object, most: int | None = None) -> Any:
+    """What a JSON file of at most so many bytes holds; numbers are finite."""
+    size, most = check_file(path, name), _MOST_JSON_BYTES if most is None else most
+    if size > most:
+        refuse(name, f"JSON of at most {most:,} bytes", f"{size:,}")
+    if size > _SMALL_JSON_BYTES:
+        check_room(name, _JSON_TIMES * size)
     with reading(name, "JSON of finite numbers"):
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_not_finite)
 
