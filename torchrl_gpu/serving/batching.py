@@ -19,9 +19,8 @@ from torchrl_gpu.policy_validation import BadAction, answers
 from torchrl_gpu.serving.messages import Observations
 
 _TURNS = 3  # of the loop, until what lies in a socket is a request that waits
-_SHORT_S = (
-    0.002  # a pass as short as this delays all else less than a thread, with which it shares the interpreter, does
-)
+# A pass as short as this delays all else less than a thread does, with which it shares the interpreter.
+_SHORT_S = 0.002
 
 
 class Busy(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from typing import Any
@@ -143,7 +143,7 @@ class PackingEnv(BatchedEnv):
         self._make_specs()
 
     def _check_words(self, where: str, **words: Any) -> None:
-        known = {"reward": REWARDS, "stability_judge": _JUDGES, "order": ITEM_ORDERS}
+        known: dict[str, Collection[str]] = {"reward": REWARDS, "stability_judge": _JUDGES, "order": ITEM_ORDERS}
         for name, word in words.items():
             arguments.choice(where, name, word, known[name])
 

@@ -176,8 +176,8 @@ def sequences_cut(env: PackingEnv, seed: int, first: int, number: int) -> Tensor
     which = torch.arange(first, first + number, device=env.device, dtype=torch.int64)
     key = cut.begin(seed, which, torch.zeros_like(which))
     if seed != SUITE_SEED:
-        number = torch.arange(SUITE_EPISODES, dtype=torch.int64, device=env.device)
-        played = cut.begin(SUITE_SEED, number, torch.zeros_like(number))
+        suite = torch.arange(SUITE_EPISODES, dtype=torch.int64, device=env.device)
+        played = cut.begin(SUITE_SEED, suite, torch.zeros_like(suite))
         while bool((again := torch.isin(key, played)).any()):
             key = (key + again) % NUM_BITS
     return cut.rows(key)[:, : cut.length]

@@ -15,9 +15,8 @@ _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8"
 _CHUNKS = (b"IHDR", b"PLTE", b"IDAT", b"IEND")  # that decide the pixels; others may be packed, or hold more pictures
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by PNG's type of colour
 _TIGHTEST = 1100  # bytes that one of deflate can stand for: 1,032, and some for the ends of streams
-_MOST_PER_BYTE = (
-    512  # pixels of a JPEG, whose blocks of 64 take a bit or more, and colours with half the columns and rows
-)
+# Pixels of a JPEG: its blocks of 64 take a bit or more, and colours may have half the columns and rows.
+_MOST_PER_BYTE = 512
 _MOST_SCANS = 20  # of a progressive JPEG; encoders write ten or so, and each is decoded over the whole picture
 _MARKER = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])", re.DOTALL)  # behind coded data, where FF00 and restarts are data
 

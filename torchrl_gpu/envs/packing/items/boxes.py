@@ -18,10 +18,8 @@ from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 MOST_SIDE = 2**20  # cells
-MOST_ROUNDING = (
-    1.1,
-    10.0,
-)  # volume of whole cells over that of the boxes: above the first a warning, the second an error
+# Volume of whole cells over that of the boxes: above the first a warning, above the second an error.
+MOST_ROUNDING = 1.1, 10.0
 MOST_SIZES = 1_000_000  # rows of a catalogue of boxes
 MOST_PIECES = 10_000_000  # of all episodes of a pool that are cut
 _BY_LAYERS = {"layers": True, "stack": False}  # orders of `CutBoxes`
