@@ -20,7 +20,7 @@ def made(shape: object, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("size", [(3, 3, 3), (5, 9, 4), (30, 12, 20)])
+@pytest.mark.parametrize("size", [(3, 3, 3), (3, 4, 3), (5, 9, 4), (30, 12, 20)])
 def test_every_shape_has_material_at_every_size(shape: object, size: tuple[int, int, int]) -> None:
     for seed in range(5):
         solid = shape(np.array(size), np.random.default_rng(seed))  # type: ignore[operator]

@@ -44,7 +44,8 @@ def mug(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
     cup = (r <= radius) & ((r >= radius - wall) | (z < -1 + 2 * wall))
     ring = np.hypot((x - 0.45) / 0.55, z / 0.6)
     handle = (ring <= 1) & (ring >= 0.62) & (np.abs(y) <= 0.2) & (r >= radius - wall)
-    return cup | handle
+    solid = cup | handle
+    return solid if solid.any() else np.broadcast_to(r <= radius, solid.shape)  # a wall between the centres of voxels
 
 
 def l_shape(size: np.ndarray, rng: np.random.Generator) -> Occupancy:
