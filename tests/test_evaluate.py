@@ -124,7 +124,6 @@ WRONG = [
     (["--case=3"], "want a known option, such as cases; got 'case'"),
     (["--cases=0"], "--cases must be at least 1; got 0"),
     (["--visible", "5", "-1"], "--visible must be at least 0; got [5, -1]"),
-    (["--seed=1"], "evaluate: --seed must differ from that of the objects trained on; got 1"),
     (["--meshes", "nowhere"], "--meshes must be a folder of mesh files; got nowhere"),
     (["--ckpt_path", "no.ckpt"], "checkpoint no.ckpt: want an existing file; got none there"),
     (["--config", "no.yaml"], "no.yaml"),

@@ -26,10 +26,10 @@ LAYERS = {
         "machine",
         "sections",
         "staging",
-        "policy_validation",
     )
 }
 LAYERS |= {
+    "policy_validation": 1,
     "proofs": 1,
     "native": 2,
     "envs": 3,

@@ -133,7 +133,9 @@ def test_a_checkpoint_plays_itself_and_without_one_chance_does(
 ) -> None:
     asked = []
 
-    def load_policy(rest: list[str], ckpt_path: str | None, wanted: str | None, num_envs: int) -> LoadedPolicy:
+    def load_policy(
+        rest: list[str], ckpt_path: str | None, wanted: str | None, num_envs: int, stage: str
+    ) -> LoadedPolicy:
         asked.append((ckpt_path, wanted, num_envs))
         env = DishwashingEnv(num_envs, max_steps=2, device="cpu", seed=0)
         return LoadedPolicy(env, RandomActions(env), "somebody")

@@ -57,7 +57,7 @@ def main(argv: list[str]) -> None:
 
     seed = args.seed if args.seed is not None or args.format != "memmap" else ROWS_SEED
     rest = rest if seed is None else [*rest, f"--data.seed={seed}"]
-    played = load_policy(rest, args.ckpt_path, args.policy or (None if args.ckpt_path else "random"), 1)
+    played = load_policy(rest, args.ckpt_path, args.policy or (None if args.ckpt_path else "random"), 1, stage="record")
     name = f"{type(played.env).__name__}, {played.name}"
     with progress_bar(WHERE, "episodes") as report:
         if args.format == "lerobot":

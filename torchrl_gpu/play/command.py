@@ -6,10 +6,10 @@ Imports nothing heavy: what is wrong with the options is said, and the page serv
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
-from torchrl_gpu import arguments
 from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of, title
 from torchrl_gpu.cli.options import check_arguments, check_checkpoint_path, resolve_configs
@@ -118,10 +118,14 @@ def add_address(parser: argparse.ArgumentParser, token: str) -> None:
 
 
 def _check(word: str, args: argparse.Namespace) -> None:
-    where = f"torchrl-gpu {word}"
-    for name, least, most in (("num_envs", 1, None), ("width", 16, 8192), ("height", 16, 8192)):
-        arguments.whole(where, f"--{name}", getattr(args, name), least, most)
-    arguments.number(where, "--speed", args.speed, above=0)
+    """Checks without `arguments`, which brings torch: mistakes are told before anything heavy is loaded."""
+    for name, least, most in (("num_envs", 1, math.inf), ("width", 16, 8192), ("height", 16, 8192)):
+        value = getattr(args, name)
+        if not least <= value <= most:
+            wanted = f"at least {least}" if value < least else f"at most {most}"
+            raise ValueError(f"torchrl-gpu {word}: --{name} must be {wanted}; got {value}")
+    if not 0 < args.speed < math.inf:
+        raise ValueError(f"torchrl-gpu {word}: --speed must be above 0; got {args.speed}")
 
 
 def _serving(args: argparse.Namespace) -> dict[str, Any]:

@@ -83,7 +83,9 @@ def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[Package
     return cli, saved
 
 
-def load_policy(args: list[str], ckpt_path: str | None, wanted: str | None, num_envs: int) -> LoadedPolicy:
+def load_policy(
+    args: list[str], ckpt_path: str | None, wanted: str | None, num_envs: int, stage: str = "test"
+) -> LoadedPolicy:
     """Who plays, and where.
 
     Args:
@@ -91,13 +93,14 @@ def load_policy(args: list[str], ckpt_path: str | None, wanted: str | None, num_
         wanted: Name of the policy, where hyphens may stand for spaces; None for the trained one, or without a
             checkpoint one of the baselines.
         num_envs: Episodes side by side.
+        stage: Whose episodes are played, see `Episodes.seed_of`.
 
     Raises:
         ValueError, FileNotFoundError: An option, the checkpoint or the name is none; in one line.
     """
     cli, saved = load_run("play", args, ckpt_path)
     module: Any = cli.model
-    suite = suite_of(module, "test")
+    suite = suite_of(module, stage)
     policies: dict[str, Policy] = {"random": RandomActions(suite.env), **pretrained_for(suite.env), **suite.baselines()}
     policies |= suite.policies_of(module)
     untrained = next(name for name in (*PREFERRED, *policies) if name in policies)

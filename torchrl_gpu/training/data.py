@@ -75,7 +75,9 @@ class Episodes(LightningDataModule):
         return suite_for(self.env, number, seed=seed, pictures=self.pictures, batch_size=self.batch_size)
 
     def seed_of(self, stage: str) -> int:
-        """What decides the episodes of a stage."""
+        """The seed of the episodes of a stage; those of "record" are to be trained on, and may be of any seed."""
+        if stage == "record":
+            return self.seed
         trained = {self.env.seed, getattr(getattr(self.env, "items", None), "seed", None)}  # of a pool of items, too
         return unseen_seed(self.seed, trained, validation=stage == "validate")
 
