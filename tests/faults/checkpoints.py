@@ -74,11 +74,14 @@ FAULTS: list[Mutant] = [
         k="never",
     ),
     mutant(
-        "names_of_strangers_remove_nothing", "and own.fullmatch(name)]", "and own.search(name)]", _SAVED, k="strangers"
+        "names_of_strangers_remove_nothing",
+        "if numbered.fullmatch(path.stem)]",
+        "]",
+        _SAVED,
     ),
     mutant(
         "what_is_due_waits_for_the_validation",
-        "if _validates_next(trainer):",
+        "if validates_next(trainer):",
         "if False:",
         _SAVED,
         k="validation",

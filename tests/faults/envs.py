@@ -112,8 +112,8 @@ KERNELS: list[Mutant] = [
     mutant("the_network_adds", "found = best + self.network(", "found = best - self.network(", _CONV, k="leaves"),
     mutant(
         "history_ends_before_the_last",
-        "torch.arange(packed.shape[1], device=packed.device) < last",
-        "torch.arange(packed.shape[1], device=packed.device) <= last",
+        "torch.arange(packed.shape[1], device=packed.device, dtype=torch.int64) < last",
+        "torch.arange(packed.shape[1], device=packed.device, dtype=torch.int64) <= last",
         _CONV,
         k="leaves",
     ),

@@ -33,8 +33,8 @@ EVALUATION: list[Mutant] = [
     ),
     mutant(
         "plans_are_in_metres_of_each_axis",
-        "corner = [x * env.cell[0], y * env.cell[1], z]",
-        "corner = [x * env.cell[0], y * env.cell[0], z]",
+        "metres = (x * env.cell[0], y * env.cell[1], cells * env.cell[0])",
+        "metres = (x * env.cell[0], y * env.cell[0], cells * env.cell[0])",
         "evaluation/packing/test_suite.py",
         k="plans",
     ),
@@ -99,8 +99,8 @@ DEMONSTRATIONS: list[Mutant] = [
     ),
     mutant(
         "copies_are_held_back_together",
-        "held = rank[alike] < max(",
-        "held = rank[torch.arange(len(alike)) % num] < max(",
+        "held = torch.isin(alike, torch.tensor(chosen or [least]",
+        "held = torch.isin(torch.arange(len(alike)) % num, torch.tensor(chosen or [least]",
         "demonstrations/test_rows.py",
     ),
     mutant(

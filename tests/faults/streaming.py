@@ -62,7 +62,7 @@ _SHOWN = "streaming/test_server.py"
 PAGE: list[Mutant] = [
     mutant("ages_in_milliseconds", "else 1e3 * self.message_age_s", "else self.message_age_s", _VIEW),
     mutant("finite_numbers_on_the_page", "return found if math.isfinite(found) else None", "return found", _VIEW),
-    mutant("so_many_actions_shown", "(self.action))[:MAX_ACTIONS]", "(self.action))[: MAX_ACTIONS + 1]", _VIEW),
+    mutant("so_many_actions_shown", "np.ravel(values)[:MAX_ACTIONS]", "np.ravel(values)[: MAX_ACTIONS + 1]", _VIEW),
     mutant("least_is_black", "255.0 / max(high - low, 1e-12)", "255.0 / max(high, 1e-12)", _VIEW),
     mutant(
         "what_was_seen_is_its_own_stream",
@@ -80,16 +80,16 @@ PAGE: list[Mutant] = [
     ),
     mutant(
         "last_row_of_a_request",
-        "view = PolicyView(action=action[-1]",
-        "view = PolicyView(action=action[0]",
+        "self._told(action[-1])",
+        "self._told(action[0])",
         "serving/test_page.py",
     ),
-    mutant("newest_frame_of_a_clip", "else seen[-1], seen=seen)", "else seen[0], seen=seen)", "serving/test_page.py"),
+    mutant("newest_frame_of_a_clip", "else picture[-1]", "else picture[0]", "serving/test_page.py"),
     mutant("a_few_of_many_requests", "self._next_at = now + _PERIOD_S", "self._next_at = now", "serving/test_page.py"),
     mutant(
         "rows_of_the_request_shown",
-        "actions[start - request.rows : start]",
-        "actions[: request.rows]",
+        "decided.append(actions[start:end])",
+        "decided.append(actions[: request.rows])",
         "serving/test_batching.py",
     ),
     mutant(
@@ -126,10 +126,9 @@ SERVING: list[Mutant] = [
     ),
     mutant(
         "actions_stay_within_bounds",
-        "np.clip(action, self.space.low, self.space.high)",
-        "np.clip(action, self.space.low, None)",
-        _ROS,
-        k="bounds",
+        "np.clip(found, space.low, space.high)",
+        "np.clip(found, space.low, None)",
+        "test_policy_validation.py",
     ),
     mutant(
         "what_comes_late_is_not_sent",

@@ -20,8 +20,8 @@ TRAINING: list[Mutant] = [
     ),
     mutant(
         "newest_whole_is_found",
-        "for *_, path in sorted(whole, reverse=True):",
-        "for *_, path in sorted(whole):",
+        "for *_, path in sorted(found, reverse=True):",
+        "for *_, path in sorted(found):",
         "callbacks/test_checkpoint.py",
         k="another or torn or newest",
     ),
@@ -187,7 +187,7 @@ RUNS: list[Mutant] = [
     ),
     mutant(
         "clips_of_workers_are_numbered_by_the_run",
-        "value[:, 0] = torch.arange(len(value), device=value.device)",
+        "value[:, 0] = torch.arange(len(value), device=value.device, dtype=torch.int64)",
         "pass",
         "envs/workers/test_pool.py",
         k="clips",
