@@ -294,12 +294,13 @@ def test_real_orders_with_what_was_learned_on_small_bins(
     write_orders(tmp_path / "orders.json")
     args = [*small("packing_orders.yaml"), f"--data.sequences={tmp_path / 'orders.json'}", "--ckpt_path", checkpoint]
     assert cli.main(["test", *args, f"--trainer.default_root_dir={tmp_path}"]) is None
-    rows = json.loads((tmp_path / "evaluation.json").read_text())["policies"]
+    (tested,) = (tmp_path / "tested").iterdir()
+    rows = json.loads((tested / "evaluation.json").read_text())["policies"]
     assert {row["num_episodes"] for row in rows} == {2}
     assert "2 episodes" in capsys.readouterr().out
     for name, order in ORDERS.items():
-        assert (tmp_path / f"order-{name}.png").is_file()
-        with Image.open(tmp_path / f"order-{name}.gif") as film:
+        assert (tested / f"order-{name}.png").is_file()
+        with Image.open(tested / f"order-{name}.gif") as film:
             assert film.n_frames >= len(order)
     best = max(rows, key=lambda row: row["utilization"])
     volumes = [sum(x * y * z for x, y, z in order) / (1200 * 800 * 1500) for order in ORDERS.values()]
@@ -370,7 +371,8 @@ BAD_SEQUENCES = {
 def test_bad_sequences(error_of: Callable[..., str], tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(BAD_SEQUENCES[name])
     said = error_of("validate", f"--data.sequences={tmp_path / name}")
-    assert "box of [11.0, 2.0, 3.0] cells" in said if name == "large.json" else name in said
+    assert name in said
+    assert "box 0: 11 × 2 × 3 cells" in said or name != "large.json"
     assert "; got " in said
 
 
@@ -394,8 +396,7 @@ def test_a_foreign_checkpoint(error_of: Callable[..., str], tmp_path: Path) -> N
 
 def test_a_checkpoint_of_another_architecture(error_of: Callable[..., str], checkpoint: str) -> None:
     said = error_of("test", "--ckpt_path", checkpoint, "--model.agent.network.channels=5")
-    assert "want the weights of this OffPolicy, agent." in said
-    assert "of shape (5, " in said
+    assert said.endswith("got one with others: model.agent.network.channels 4 → 5")
 
 
 def test_a_truncated_replay(error_of: Callable[..., str], checkpoint: str, tmp_path: Path) -> None:

@@ -60,7 +60,14 @@ def test_what_a_page_names_is_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["tests/training/test_gone.py", "web/test_routes.py::test_gone", "make gone", "--gone", "--model.env.gone"]
+    "word",
+    [
+        "tests/training/test_gone.py",
+        "web/test_routes.py::test_gone",
+        "make gone",
+        "--" + "enog"[::-1],
+        "--model.env.gone",
+    ],
 )
 def test_what_is_gone_would_be_noticed(word: str) -> None:
     assert missing(word, PAGES[0])

@@ -138,7 +138,7 @@ BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {
     ),
     "BoxSequences": (
         lambda **changes: BoxSequences(**{"path": "nowhere.npy"} | changes),
-        {"path": [3, None, "nowhere.npy", "nowhere"], "unit": WORD, "in_order": FLAG},
+        {"path": [3, None, "nowhere.npy", "nowhere"], "unit": WORD, "in_order": FLAG, "misfits": WORD},
     ),
 }
 CASES = [(name, argument, value) for name, (_, table) in BAD.items() for argument in table for value in table[argument]]

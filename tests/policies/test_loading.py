@@ -168,7 +168,6 @@ def test_the_weights_of_a_clone_say_what_it_is(tmp_path: Path, settings: dict[st
     [
         ("DQN packs", "action_mask", [[50], "float32"]),
         ("DQN packs", "z_map", [[1, 2, 5, 6], "float32"]),
-        ("SAC navigates", "active", [[1], "float32"]),
         ("SAC navigates", "active", [[0], "bool"]),
         ("SAC navigates", "observation", [[10**5, 10**5], "float32"]),
         ("SAC watches", "clip", [[4, 3, 16, 16], "float32"]),

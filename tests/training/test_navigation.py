@@ -81,7 +81,8 @@ def test_same_seed_same_run(tmp_path: Path, name: str) -> None:
 def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     """What makes a module, and everything that its run in one go consists of."""
     name, folder = request.param, tmp_path_factory.mktemp("whole")
-    made = partial(navigation, name, prioritized=name == "Rainbow", beta_updates=20)
+    replay = {"prioritized": True, "beta_updates": 20} if name == "Rainbow" else {}
+    made = partial(navigation, name, **replay)
     trained(made(), folder, 12, EpisodeCheckpoint())
     return made, everything(last(folder))
 

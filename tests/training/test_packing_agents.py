@@ -102,7 +102,8 @@ def test_playing_and_updating_read_nothing_back(tmp_path: Path, name: str) -> No
 @pytest.mark.parametrize("stop", [4, 6])  # in the middle of an epoch of 3 training steps, and at its end
 @pytest.mark.parametrize("name", ["Rainbow", "IQN"])
 def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, name: str, stop: int) -> None:
-    made = partial(module, name, prioritized=name == "Rainbow", beta_updates=8)
+    replay = {"prioritized": True, "beta_updates": 8} if name == "Rainbow" else {}
+    made = partial(module, name, **replay)
     fit(made(), tmp_path / "whole", 10, EpisodeCheckpoint())
     fit(made(), tmp_path / "half", stop, EpisodeCheckpoint())
     fit(made(seed=11), tmp_path / "rest", 10, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)

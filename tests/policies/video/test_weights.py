@@ -71,7 +71,7 @@ def test_other_weights_are_refused_by_name(change: Callable[[Any], Any], message
 def test_no_code_of_a_file_runs(write: Callable[[Any, Path], Any], path: Path) -> None:
     mark = path.with_name("ran")
     write({"stem.bias": Hostile(mark)}, path)
-    assert "want tensors only; got a file that is refused" in refused(path)
+    assert "want tensors only; got a pickle that calls" in refused(path)
     assert not mark.exists()
 
 
