@@ -109,12 +109,13 @@ def trained(name: str, folder: Path) -> None:
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What this package warned of, each line once."""
+    """Warnings of this package, each once; that something is tried, which takes its time, is none."""
     lines = [
         record.getMessage()
-        for record in caplog.records
+        for record in caplog.get_records("call")
         if record.levelno >= logging.WARNING and record.name.startswith("torchrl_gpu")
     ]
+    lines = [line for line in lines if not line.startswith("torchrl_gpu tries ")]
     assert len(lines) == len(set(lines))
     assert not any("\n" in line for line in lines)
     return lines

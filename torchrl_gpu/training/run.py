@@ -487,12 +487,12 @@ class EnvRun(LightningModule):
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
-    @in_section("validation")
     def validated_names(self) -> set[str] | None:
         """Patterns of the names that validation may log; None where they cannot be told before it."""
         names = score_names(self.env) if type(self).validation_step is EnvRun.validation_step else None
         return None if names is None else {f"val/{name}" for name in names}
 
+    @in_section("validation")
     def validation_step(self, suite: Any, batch_idx: int) -> None:
         """Plays the suite's episodes greedily and logs its scores."""
         scores = suite.play(self.policy_for(suite.env)).scores()

@@ -473,7 +473,7 @@ def test_a_dead_socket_is_dropped(reads: bool) -> None:
                 connection.setblocking(False)
                 await until(lambda: not counted(hub, "clients", transport="websocket") or drain(connection))
             await until(lambda: counted(hub, "clients", transport="websocket") == 0)
-            assert stream_server.watchers() == 0
+            await until(lambda: stream_server.watchers() == 0)
             await until(lambda: not stream_server.wanted())
 
     with server(heartbeat_s=0.1) as stream_server:
@@ -593,10 +593,10 @@ def test_a_second_stream_comes_in_between() -> None:
                 await guest.picture()
                 assert stream_server.watchers() == 1
             assert not [text for text in guest.texts if text["type"] == "error"]
+        await until(lambda: stream_server.watchers() == 0)
 
     with server() as stream_server:
         for name in ("main", "main:seen"):
             stream_server.declare(name)
         with producing(stream_server), producing(stream_server, "main:seen"):
             run(inner(stream_server))
-        assert stream_server.watchers() == 0
