@@ -16,7 +16,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 CONFIG := packing.yaml
-PYTEST_ARGS := -n auto --maxprocesses=4 --dist loadfile
+PYTEST_ARGS := -n auto --maxprocesses=4 --dist loadfile --durations=30
 PRETEND_ARGS := -n 2
 KERNEL_TESTS := tests/envs/packing/kernels
 ASAN_TESTS := tests/native/test_operators.py $(KERNEL_TESTS)/test_fuzz.py $(KERNEL_TESTS)/test_border.py
