@@ -50,7 +50,7 @@ class PileValues(nn.Module):
 
     Args:
         weights: One for each of `NAMES`; None for those that come with the package, learned on procedural solids in a
-            bin of 0.40 × 0.40 × 0.30 m by `benchmarks/pile_values.py`.
+            bin of 0.40 × 0.40 × 0.30 m (docs/environments/packing_irregular.md).
 
     Raises:
         ValueError: There is another number of weights, or they are not finite.

@@ -2,7 +2,7 @@
 
 All convolutions are as large as their stride in space, so that each is one matrix product over patches with channels
 last. On a CPU forward and backward take 0.6 of the time of the same layers through `conv2d` with channels last, and a
-fifth of that of overlapping kernels of stride 2; see `benchmarks/encoders.py`. bfloat16 pays on a GPU, and on a CPU
+fifth of that of overlapping kernels of stride 2; see docs/encoders.md. bfloat16 pays on a GPU, and on a CPU
 only where that has instructions for it.
 """
 
