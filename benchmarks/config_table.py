@@ -91,7 +91,6 @@ REACHED = {
     "navigation_iqn.yaml": Reached("navigation_iqn", _crosses("IQN"), "navigation_iqn_training"),
     "packing.yaml": Reached("fit", _fills("afterstate values"), "fit"),
     "packing_bc_to_rl.yaml": Reached("packing_bc_to_rl", _fills("DQN"), "packing_bc_to_rl_training"),
-    "packing_conv.yaml": Reached("packing_conv", _fills("afterstate values"), "packing_conv_training"),
     "packing_dqn.yaml": Reached("packing_dqn", _fills("DQN"), "packing_dqn_training"),
     "packing_irregular.yaml": Reached("packer_easy", _packs_irregular, "packer_training"),
     "packing_orders.yaml": Reached(

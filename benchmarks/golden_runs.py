@@ -180,21 +180,9 @@ TABLES: Options = EPISODES | {
     "data.steps_per_epoch": 6,
 }
 
-CONV: Options = EPISODES | {
-    "model.env.num_envs": 8,
-    "model.values.patches": [],
-    "model.values.channels": 8,
-    "model.values.layers": 2,
-    "model.tables_of": "null",
-    "model.rollout_steps": 8,
-    "model.minibatches": 4,
-    "data.steps_per_epoch": 3,
-}
-
 RUNS: dict[str, Run] = {
     "packing_tables": Run("packing.yaml", TABLES, 24),
     "packing_tables_resumed": Run("packing.yaml", TABLES, 24, stop=14, stages=()),
-    "packing_conv": Run("packing_conv.yaml", CONV | IN_FLOAT32, 24),
     "packing": Run("packing_dqn.yaml", PACKING, 24),
     "packing_rainbow": Run("packing_dqn.yaml", BOXES | RAINBOW, 24),
     "packing_rainbow_resumed": Run("packing_dqn.yaml", BOXES | RAINBOW, 24, stop=12, stages=()),

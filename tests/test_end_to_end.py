@@ -42,10 +42,6 @@ TABLES = ["--model.tables.patches=[2x2,3x3:1]", "--model.rollout_steps=4"]
 # What makes each shipped config a matter of seconds; one that is missing here is not tested, so that is an error.
 SMALL = {
     "packing.yaml": [*TABLES, "--model.env.num_envs=4"],
-    "packing_conv.yaml": [
-        *(f"--model.values.{size}" for size in ("patches=[]", "channels=4", "layers=2", "foretold=0")),
-        *("--model.tables_of=null", "--model.rollout_steps=4", "--model.minibatches=2", "--model.env.num_envs=4"),
-    ],
     "packing_dqn.yaml": [*NETWORK, "--model.env.num_envs=4", "--model.env.items.pool=16"],
     "packing_irregular.yaml": [
         "--model.env.num_envs=3",
@@ -95,7 +91,7 @@ ORDERS = {  # millimetres: one order that fits with ease, one in which a turned 
 def small(name: str, max_steps: int = 6) -> list[str]:
     """Command line of a shipped config in small."""
     updates = ROLLOUTS if name.startswith("ppo_") else UPDATES
-    updates = [] if name in ("packing.yaml", "packing_conv.yaml") else updates
+    updates = [] if name == "packing.yaml" else updates
     if name == "bc.yaml":
         updates = ["--model.batch_size=8", "--model.updates_per_step=2"]
     return ["--config", name, *SMALL[name], *updates, *EPISODES, f"--trainer.max_steps={max_steps}"]

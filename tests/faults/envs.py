@@ -18,7 +18,7 @@ _DISHES = "envs/dishes/test_dynamics.py"
 _ENDS = "envs/marine/test_reward.py"
 _SIGHT = "envs/marine/test_sensors.py"
 _PATCHES = "policies/packing/test_patch_tables.py"
-_NEXT, _CONV = "policies/packing/test_next_items.py", "policies/packing/test_conv_values.py"
+_NEXT = "policies/packing/test_next_items.py"
 KERNELS: list[Mutant] = [
     mutant(
         "worn_sponges_are_replaced",
@@ -108,15 +108,6 @@ KERNELS: list[Mutant] = [
         k="drawn",
     ),
     mutant("what_was_packed_alone", "< s.num_packed[:, None]", "<= s.num_packed[:, None]", _NEXT, k="packed"),
-    mutant("others_are_behind_candidates", "(by_tables - 1).scatter", "(by_tables + 1).scatter", _CONV, k="best"),
-    mutant("the_network_adds", "found = best + self.network(", "found = best - self.network(", _CONV, k="leaves"),
-    mutant(
-        "history_ends_before_the_last",
-        "torch.arange(packed.shape[1], device=packed.device, dtype=torch.int64) < last",
-        "torch.arange(packed.shape[1], device=packed.device, dtype=torch.int64) <= last",
-        _CONV,
-        k="leaves",
-    ),
     mutant(
         "lines_that_end_are_worth_what_they_fill",
         "stops = torch.where(legal.any(2), NEVER, lines.gain)",

@@ -23,11 +23,6 @@ UPDATES = {
 PACKING = {"data.num_episodes": 1, "data.num_val_episodes": 1}
 COARSE = {  # an operator takes as long as on a CPU and its wrapping as long again, so fewer cells and fewer pieces
     "packing.yaml": {"model.env.bin_size": "[6.0,6.0,6.0]", "model.env.resolution": 6, "model.env.items.max_side": 4},
-    "packing_conv.yaml": {
-        "model.env.bin_size": "[6.0,6.0,6.0]",
-        "model.env.resolution": 6,
-        "model.env.items.max_side": 4,
-    },
     "packing_orders.yaml": {"model.env.resolution": "[12,8]", "model.env.num_items": 3},
     "packing_irregular.yaml": {
         "model.env.num_items": 3,
@@ -52,7 +47,7 @@ def small(name: str) -> list[str]:
     """Command line of a shipped config in small."""
     options = (
         UPDATES
-        | (ROLLOUTS if name.startswith("ppo_") else {} if name in ("packing.yaml", "packing_conv.yaml") else REPLAY)
+        | (ROLLOUTS if name.startswith("ppo_") else {} if name == "packing.yaml" else REPLAY)
         | COARSE.get(name, {})
     )
     options |= NAVIGATION if name.startswith(("navigation", "ppo_marine")) else PACKING

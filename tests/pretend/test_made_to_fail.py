@@ -41,7 +41,6 @@ ABSENT = {
     "ppo_": NO_REPLAY,
     "bc.yaml": ("model.replay.capacity", "model.warmup_frames"),
     "packing.yaml": NO_REPLAY,
-    "packing_conv.yaml": NO_REPLAY,
 }
 FEW_WORLDS = {"model.env.num_envs": 2, "model.env.pool": 8, "model.env.max_steps": 10}
 FEWER_CELLS = {
@@ -55,7 +54,7 @@ FEWER_CELLS = {
         "model.updates_per_step": 3,
     },
 }
-NO_GRAPHS = ("packing.yaml", "packing_conv.yaml", "packing_irregular.yaml", "bc.yaml")  # have none to ask for
+NO_GRAPHS = ("packing.yaml", "packing_irregular.yaml", "bc.yaml")  # have none to ask for
 BREAKS_OFF = "CUDA error: operation would make the legacy stream depend on a capturing blocking stream"
 PACKING = [name for name in configs.names() if "packing" in name or name == "bc.yaml"]
 

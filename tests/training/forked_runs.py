@@ -28,7 +28,7 @@ from torchrl_gpu.training.checkpoint_files import newest_checkpoint
 ROOT = Path(__file__).parents[2]
 UPDATES = 12
 SAVER = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 1, most_share: null}}"
-NO_REPLAY = ("ppo_packing.yaml", "ppo_marine.yaml", "packing.yaml", "packing_conv.yaml", "bc.yaml")
+NO_REPLAY = ("ppo_packing.yaml", "ppo_marine.yaml", "packing.yaml", "bc.yaml")
 NAMES = configs.names()
 
 

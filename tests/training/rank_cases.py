@@ -24,7 +24,6 @@ from torchrl_gpu.policies import (
     PPO,
     SAC,
     BCPolicy,
-    ConvValues,
     PatchTables,
     PlacementLogits,
     PlacementValue,
@@ -36,7 +35,6 @@ from torchrl_gpu.training import (
     AfterstateLearning,
     BehaviourCloning,
     ClipReplay,
-    ConvAfterstateLearning,
     DemonstrationEpisodes,
     Episodes,
     OffPolicy,
@@ -44,7 +42,7 @@ from torchrl_gpu.training import (
 )
 from torchrl_gpu.training.run import EnvRun
 
-NAMES = ("dqn", "ppo", "packer", "cloning", "afterstates", "conv", "video")
+NAMES = ("dqn", "ppo", "packer", "cloning", "afterstates", "video")
 GIVEN = ("dqn", "ppo", "packer")  # whose updates are compared with those of one process of the double batch
 AVERAGED = ("dqn", "packer", "afterstates")  # with averaged weights, too: by gradients, by some of them, by none
 STEPS = 4  # updates of a whole run; it is saved at half of them, too
@@ -76,10 +74,6 @@ def make(name: str, folder: Path, times: int = 1, **changes: Any) -> tuple[EnvRu
         box = {"items": RandomBoxes(1, 3), "bin_size": (4.0, 4.0, 4.0), "resolution": 4, "seed": 3, "device": "cpu"}
         tables = partial(PatchTables, patches=["2x2", "1x3", "2x3:1"])
         return AfterstateLearning(PackingEnv(4 * times, **box), tables, rollout_steps=6, **changes), data
-    if name == "conv":
-        box = {"items": RandomBoxes(1, 3), "bin_size": (4.0, 4.0, 4.0), "resolution": 4, "seed": 3, "device": "cpu"}
-        values, settings = partial(ConvValues, patches=(), channels=4, layers=2), {"optimizer": Sgd} | changes
-        return ConvAfterstateLearning(PackingEnv(4, **box), values, rollout_steps=4, minibatches=1, **settings), data
     if name == "cloning":
         policy = BCPolicy(dishes().observation_spec["observation"].shape[-1], 2, (8,))
         settings = ONE_UPDATE | {"batch_size": 8 * times, "optimizer": Sgd} | changes

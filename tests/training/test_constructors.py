@@ -32,7 +32,6 @@ OF_PACKING = {"space": PACKING, "network": policies.PlacementScores}
 DEFAULTS: dict[type, dict[str, Any]] = {
     training.AfterstateLearning: {"env": env},
     training.BehaviourCloning: {"policy": policies.BCPolicy(4, 2)},
-    training.ConvAfterstateLearning: {"env": env},
     training.HierarchicalPacking: {"env": env, "networks": lambda: None},
     training.OffPolicy: {"env": env, "agent": dqn, "encoder": policies.ClipEncoder()},
     training.OnPolicy: {"env": env, "agent": dqn},
@@ -60,7 +59,6 @@ DEFAULTS: dict[type, dict[str, Any]] = {
     policies.EpsilonGreedy: {},
     policies.PeriodicTargets: {},
     policies.SoftTargets: {},
-    policies.ConvValues: {"space": PACKING},
     policies.PatchTables: {"space": PACKING},
     policies.PlacementAtoms: {"space": PACKING},
     policies.PlacementLogits: {"space": PACKING},
@@ -72,7 +70,6 @@ DEFAULTS: dict[type, dict[str, Any]] = {
 # Of the values below, those that an argument takes.
 TAKEN: dict[str, set[Any]] = {
     "AfterstateLearning.lam": {0.0},
-    "ConvAfterstateLearning.lam": {0.0},
     "BehaviourCloning.seed": {-1, 0},
     "HierarchicalPacking.worker_updates": {0},
     "HierarchicalPacking.joint_rate": {0.0},
@@ -108,7 +105,6 @@ TAKEN: dict[str, set[Any]] = {
     "Rainbow.v_max": {-1.0, 0.0},
     "SAC.target_entropy": {-1.0, 0.0},
     "EpsilonGreedy.end": {0.0},
-    "ConvValues.foretold": {0},
     "PatchTables.initial": {-1.0, 0.0},
     "NetworkSummary.max_depth": {-1, 0},  # Lightning's, where -1 stands for all
     "PlacementAtoms.sigma": {0.0},

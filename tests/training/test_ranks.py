@@ -88,9 +88,7 @@ def test_two_resume_to_the_last_bit(folder: Path, name: str) -> None:
         ours.pop(key), theirs.pop(key)
     assert differences(ours, theirs) == []
     parts = [{path.name[-8:]: torch.load(path, weights_only=True) for path in parts_of(end)} for end in ends]
-    assert len(parts[0]) == {"cloning": 0, "ppo": 1, "afterstates": 1, "conv": 1}.get(
-        name, 2
-    )  # replay of both, or state of one
+    assert len(parts[0]) == {"cloning": 0, "ppo": 1, "afterstates": 1}.get(name, 2)  # replay of both, or state of one
     for each in (*parts[0].values(), *parts[1].values()):
         each.pop("id")
     assert differences(*parts) == []

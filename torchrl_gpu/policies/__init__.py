@@ -18,7 +18,6 @@ from torchrl_gpu.policies.networks.navigation import (
 )
 from torchrl_gpu.policies.networks.vectors import VectorActor, VectorCritic, VectorGaussian, VectorScores, VectorValue
 from torchrl_gpu.policies.packing.actor_critic import PlacementLogits, PlacementValue
-from torchrl_gpu.policies.packing.conv_values import ConvValues
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
@@ -45,7 +44,6 @@ __all__ = [
     "BCPolicy",
     "ClipEncoder",
     "ClonedChoice",
-    "ConvValues",
     "EpsilonGreedy",
     "FromClips",
     "InferencePolicy",

@@ -27,7 +27,6 @@ from torchrl_gpu.policies.recorded import (
     agent_of,
     check_plain,
     choice_of,
-    conv_values_of,
     packer_networks_of,
     patch_tables_of,
     vectors_of,
@@ -133,9 +132,6 @@ def _policy(
     if "tables" in settings:
         tables = _built(lambda: patch_tables_of(space, settings), _behind(state, "tables."), most_bytes)
         return InferencePolicy(PackingPolicy(space, tables), space, "afterstate values", about)
-    if "values" in settings:
-        values = _built(lambda: conv_values_of(space, settings), _behind(state, "values."), most_bytes)
-        return InferencePolicy(PackingPolicy(space, values), space, "afterstate values", about)
     if "agent" not in settings:
         choice = _built(lambda: choice_of(space, settings, classes), _behind(state, "learner."), most_bytes)
         return InferencePolicy(PolicyWrapper(Cloned(space, choice.policy), flat=True), space, "BC", about)

@@ -13,7 +13,6 @@ from torchrl_gpu.policies.cloning import BCPolicy, ClonedChoice
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.networks import navigation, vectors
 from torchrl_gpu.policies.packing.actor_critic import PlacementLogits, PlacementValue
-from torchrl_gpu.policies.packing.conv_values import ConvValues
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
 from torchrl_gpu.policies.packing.hierarchical import PackerNetworks
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
@@ -122,16 +121,6 @@ def patch_tables_of(space: AgentSpace, settings: Mapping[str, Any]) -> PatchTabl
     """
     tables: PatchTables = _factory(settings.get("tables"), (PatchTables,), "tables")(space)
     return tables
-
-
-def conv_values_of(space: AgentSpace, settings: Mapping[str, Any]) -> ConvValues:
-    """The network and tables of a space that a run's `model.init_args` describe, with fresh weights.
-
-    Raises:
-        ValueError: They describe something else.
-    """
-    values: ConvValues = _factory(settings.get("values"), (ConvValues,), "values")(space)
-    return values
 
 
 def _factory(given: Any, known: Classes, name: str, classes: Classes = ()) -> Any:

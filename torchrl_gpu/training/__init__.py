@@ -4,7 +4,6 @@ from torchrl_gpu.training.afterstates import AfterstateLearning
 from torchrl_gpu.training.agent_run import AgentRun
 from torchrl_gpu.training.behaviour_cloning import BehaviourCloning
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.conv_afterstates import ConvAfterstateLearning
 from torchrl_gpu.training.data import Episodes
 from torchrl_gpu.training.demonstration_data import DemonstrationEpisodes
 from torchrl_gpu.training.hierarchical import HierarchicalPacking
@@ -21,7 +20,6 @@ __all__ = [
     "AgentRun",
     "BehaviourCloning",
     "ClipReplay",
-    "ConvAfterstateLearning",
     "DemonstrationEpisodes",
     "DeviceReplay",
     "EnvRun",

@@ -1,4 +1,4 @@
-"""Learning what bins are worth after placements, as a Lightning module."""
+"""`AfterstateLearning`: TD(λ) on the values of bins after placements, as a Lightning module."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from tensordict import TensorDictBase
 from torch import Tensor, nn
 
 from torchrl_gpu import arguments, native
+from torchrl_gpu.envs import BatchedEnv, PackingEnv
+from torchrl_gpu.policies.packing.packed_tables import pack_tables, unpack_tables
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
+from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.sections import in_section, section
-from torchrl_gpu.training.afterstate_run import AfterstateRun
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.run import EnvFactory, check_counts
+from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
 from torchrl_gpu.training.shared_tables import SharedTables
 
 TablesFactory = Callable[[AgentSpace], PatchTables]
 """Makes the tables of an environment's space."""
+
+_STATES = {"state_dict", "current_model_state"}  # the second where the first is an average of `WeightAveraging`
 
 
 class Played(NamedTuple):
@@ -52,7 +56,7 @@ class _Unsaved(nn.Module):
 
 
 @final
-class AfterstateLearning(AfterstateRun):
+class AfterstateLearning(EnvRun):
     """Learns the value of the bin that a placement leaves, by temporal differences over rollouts of the greedy policy.
 
     What comes after a placement depends on the bin that it leaves alone, if items are independent of each other: the
@@ -103,16 +107,43 @@ class AfterstateLearning(AfterstateRun):
         """Makes the tables.
 
         Raises:
-            ValueError: The environment is no `PackingEnv` of boxes whose reward is the utilization.
+            ValueError: The environment is no `PackingEnv` of boxes with reward "utilization", or leaves out z_map.
         """
-        env = self.packing_env("z_map")
+        env, where = self.env, type(self).__name__
+        if not isinstance(env, PackingEnv) or not env.catalogue.flat or env.reward != "utilization":
+            came = f"{type(env).__name__} with reward {getattr(env, 'reward', 'of its own')!r}"
+            raise ValueError(f"{where}: want a PackingEnv of boxes with reward 'utilization'; got {came}")
+        if "z_map" not in env.include:
+            raise ValueError(f"{where}: want an env that includes z_map; got include={list(env.include)}")
         self.space = AgentSpace.of(env)
         self.tables = self.make_tables(self.space)
 
     @property
-    def placement_values(self) -> PatchTables:
-        """The tables."""
-        return self.tables
+    def learner_name(self) -> str:
+        """Name in tables of results."""
+        return "afterstate values"
+
+    @property
+    def has_values(self) -> bool:
+        """True: every placement has a value."""
+        return True
+
+    def policy_for(self, env: BatchedEnv) -> Policy:
+        """The placement of the largest value."""
+        return PackingPolicy(self.space, self.tables)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds the space, so that a policy needs no environment, and packs tables to the entries that have learned."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["agent_space"] = self.space.to_dict()
+        for name in _STATES & set(checkpoint):
+            checkpoint[name] = pack_tables(self, checkpoint[name])
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Unpacks the tables."""
+        super().on_load_checkpoint(checkpoint)
+        for name in _STATES & set(checkpoint):
+            checkpoint[name] = unpack_tables("checkpoint", self, checkpoint[name])
 
     def configure_optimizers(self) -> None:
         """None: tables are no weights of a gradient."""
@@ -135,12 +166,11 @@ class AfterstateLearning(AfterstateRun):
     def on_fit_start(self) -> None:
         """Starts rollouts."""
         super().on_fit_start()
-        env = self.packing_env()
         self.__dict__["policy"] = PackingPolicy(self.space, self.tables)  # no submodule: tables are saved once
-        self.rollout = Rollout(env, ["box_heightmap"], n_steps=1, gamma=1.0)
+        self.rollout = Rollout(self.env, ["box_heightmap"], n_steps=1, gamma=1.0)
         alone = self.any_process(self.trainer.world_size == 1 or not native.runs_on(self.tables.weight))
         processes = self.trainer.world_size
-        most = 2 * env.num_envs * processes
+        most = 2 * self.env.num_envs * processes
         self._shared = None if alone else SharedTables(self.tables, self.global_rank, processes, most)
 
     def on_train_start(self) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
-from torch import Tensor
 
 from torchrl_gpu.arguments import shown, tensor, whole
 from torchrl_gpu.device import get_device
@@ -19,11 +18,9 @@ from torchrl_gpu.envs.packing.kernels.afterstates import MOST_LEVELS
 from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
 from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.entry import Entry
-from torchrl_gpu.policies.packing.conv_values import ConvValues
 from torchrl_gpu.policies.packing.packed_tables import images_of, spread
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
 from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
-from torchrl_gpu.policies.size_limit import without_memory
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.tensor_files import read_tensors
 
@@ -32,7 +29,7 @@ FORMAT_OF_WEIGHTS = "torchrl_gpu placement values, 1"
 _FOLDER = Path(__file__).parent / "weights"
 _MOST_BYTES = 2**26  # of a file
 _FIELDS = ("format", "levels", "patches", "space", "about")
-_LATER = {"pool": "1", "network": "null"}  # fields that older files lack
+_LATER = {"pool": "1"}  # fields that older files lack
 _LEARNED = 1e-6  # size of the errors of entries out of a file: they are saved again, and move as freely as fresh ones
 _TABLES = ("entry", "value", "other")
 _MOST_CANDIDATES = 2**16
@@ -44,7 +41,7 @@ class PackingPolicy(TensorDictModuleBase):
 
     Args:
         space: Of the environment, or of another one with the same kind of items: the tables fit bins of any size.
-        tables: What bins are worth, by tables, or by tables and a network; or what placements are, by weights.
+        tables: Values of bins, by tables, or of placements, by weights.
         about: What made it, as plain data.
     """
 
@@ -53,7 +50,7 @@ class PackingPolicy(TensorDictModuleBase):
     def __init__(
         self,
         space: AgentSpace,
-        tables: PatchTables | ConvValues | LinearPlacementValues,
+        tables: PatchTables | LinearPlacementValues,
         about: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -110,10 +107,7 @@ class PackingPolicy(TensorDictModuleBase):
             of_weights |= {"candidates": str(self.tables.candidates)}
             save_file({"weight": self.tables.weight.cpu()}, str(path), of_weights | whole)
             return
-        values: Any = self.tables.cpu() if next(self.tables.buffers()).device.type != "cpu" else self.tables
-        tables, network = (values.tables, values.settings) if isinstance(values, ConvValues) else (values, None)
-        if tables is None:
-            raise ValueError("PackingPolicy.save: want values by tables; got a network alone, which checkpoints hold")
+        tables = self.tables.cpu()
         moved, untouched = (tables.path > 0).nonzero()[:, 0], torch.ones_like(tables.path, dtype=torch.bool)
         images = images_of(tables.plan, moved)
         for each in images:
@@ -125,20 +119,13 @@ class PackingPolicy(TensorDictModuleBase):
             "value": tables.weight[learned].half(),
             "other": others if len(others) else torch.zeros(1, dtype=torch.float32, device="cpu"),
         }
-        if network is not None:
-            held |= {name: each.half().contiguous() for name, each in _network_weights(values).items()}
         plain = {
             "format": FORMAT,
             "patches": json.dumps(tables.plan.shapes),
             "levels": str(tables.plan.levels),
             "pool": str(tables.pool),
-            "network": json.dumps(network),
         }
         save_file(held, str(path), plain | whole)
-
-
-def _network_weights(values: ConvValues) -> dict[str, Tensor]:
-    return {name: each for name, each in values.state_dict().items() if not name.startswith("tables.")}
 
 
 def pretrained_for(env: BatchedEnv) -> dict[str, PackingPolicy]:
@@ -158,13 +145,12 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
     if plain.get("format") == FORMAT_OF_WEIGHTS:
         return _weighted(where, plain, held, space)
     plain = _LATER | plain
-    known = set(held) == set(_TABLES) if plain["network"] == "null" else set(_TABLES) < set(held)
-    if plain.get("format") != FORMAT or set(plain) != {*_FIELDS, *_LATER} or not known:
+    if plain.pop("network", "null") != "null":
+        raise ValueError(f"{where}: want tables alone; got tables and a network, of an earlier version")
+    if plain.get("format") != FORMAT or set(plain) != {*_FIELDS, *_LATER} or set(held) != set(_TABLES):
         raise ValueError(f"{where}: want a file that PackingPolicy.save wrote; got one with {sorted(held)}")
     try:
-        levels, patches, trained_in, about, pool, network = (
-            json.loads(plain[name]) for name in (*_FIELDS[1:], *_LATER)
-        )
+        levels, patches, trained_in, about, pool = (json.loads(plain[name]) for name in (*_FIELDS[1:], *_LATER))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: want JSON beside the tables; got {error}") from error
     if not isinstance(patches, list) or not isinstance(about, dict):
@@ -182,35 +168,7 @@ def _read(path: Path, space: AgentSpace | None) -> PackingPolicy:
     entry, order = entry.sort()
     tables.weight.copy_(spread(tables.plan, images_of(tables.plan, entry), value[order], other))
     tables.drift[entry] = tables.path[entry] = _LEARNED
-    weights = {name: each for name, each in held.items() if name not in _TABLES}
-    if network is None:
-        return PackingPolicy(space, tables, about)
-    return PackingPolicy(space, _with_network(where, space, tables, network, weights), about)
-
-
-def _with_network(
-    where: str, space: AgentSpace, tables: PatchTables, settings: Any, weights: dict[str, Tensor]
-) -> ConvValues:
-    """Values by tables and a network out of a file."""
-    wanted = "settings of a network and its weights"
-    if not isinstance(settings, dict) or set(settings) != {"channels", "layers", "candidates", "foretold"}:
-        raise ValueError(f"{where}: want {wanted}; got {shown(settings)} and {len(weights)} weights")
-
-    def make() -> ConvValues:
-        return ConvValues(space, tables.plan.shapes, tables.plan.levels, **settings)
-
-    shapes = _network_weights(without_memory(make, where, _MOST_BYTES + 64 * tables.plan.entries))
-    if set(shapes) != set(weights):
-        raise ValueError(f"{where}: want {wanted} {sorted(shapes)}; got {sorted(weights)}")
-    for name, each in weights.items():
-        tensor(where, name, each, torch.float16, tuple(shapes[name].shape))
-        if not bool(each.isfinite().all()):
-            raise ValueError(f"{where}: want finite weights; got others in {name}")
-    values = make().float()
-    values.load_state_dict({name: each.float() for name, each in weights.items()}, strict=False)
-    assert values.tables is not None
-    values.tables.load_state_dict(tables.state_dict())
-    return values
+    return PackingPolicy(space, tables, about)
 
 
 def _weighted(
