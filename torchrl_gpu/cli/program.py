@@ -30,7 +30,7 @@ OWN_SUBCOMMANDS: Subcommands = {
     "serve-policy": ("torchrl_gpu.serving.command:main", "answer observations with actions, over HTTP and WebSocket"),
     "fetch": ("torchrl_gpu.cli.fetch:main", "fetch the newest checkpoint from object storage"),
     "cost": ("torchrl_gpu.cli.cost:main", "say how long a run takes here, and what it costs"),
-    "ros": ("torchrl_gpu.serving.ros:main", "run a policy on a robot's topics, by ROS 2 or ROS 1"),
+    "ros": ("torchrl_gpu.serving.ros:main", "run a policy on a robot's topics, by ROS 2"),
 }
 
 USER_ERROR = 2

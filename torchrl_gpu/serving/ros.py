@@ -89,7 +89,7 @@ def _parser() -> Any:
     )
     parser.add_argument("--classes", type=str | None, help=CLASSES_HELP)
     parser.add_argument("--device", type=str, default="auto", help="where it decides")
-    parser.add_argument("--transport", type=str, default="auto", help="auto, cyclonedds, rclpy, zenoh, rospy")
+    parser.add_argument("--transport", type=str, default="auto", help="auto, cyclonedds, rclpy, zenoh")
     parser.add_argument("--page", type=bool, default=True, help="whether a page shows camera, policy and metrics")
     parser.add_class_arguments(RosBridge, None, skip=_MADE_HERE)
     parser.add_class_arguments(StreamServer, "server", skip=_OF_PROGRAMS)

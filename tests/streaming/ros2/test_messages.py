@@ -120,13 +120,3 @@ def test_mangled_bytes_are_one_kind_of_error(type_name: str, data: Any) -> None:
             assert MESSAGES.image(cut, type_name).pixels.nbytes < 1 << 24
         else:
             assert np.isfinite(MESSAGES.vector(cut, type_name, 2).values).all()
-
-
-def test_messages_of_ros_1_have_the_same_content() -> None:
-    ros1 = Messages(ros1=True)
-    found = ros1.image(ros1.pixels(PICTURE, "rgb8", STAMP, "cam"))
-    np.testing.assert_array_equal(found.pixels, PICTURE)
-    assert (found.stamp_ns, found.frame_id) == (STAMP, "cam")
-    assert ros1.vector(ros1.floats([1.0, 2.0]), FLOATS, 2).values.tolist() == [1.0, 2.0]
-    assert ros1.vector(ros1.joints(["a"], [3.0], STAMP), JOINTS, 1).values.tolist() == [3.0]
-    assert ros1.joints(["a"], [3.0], STAMP) != MESSAGES.joints(["a"], [3.0], STAMP)

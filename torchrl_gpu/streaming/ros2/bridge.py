@@ -69,8 +69,8 @@ class RosBridge:
             efforts.
         action_names: Of the numbers of an action, such as those of joints; `action_0`, … by default.
         same_clock: Whether stamps are of a clock in step with this machine's. If not, age counts from arrival alone.
-        transport: "cyclonedds", "rclpy", "zenoh", "rospy" (ROS 1), or "auto", rclpy where it can be imported and
-            cyclonedds elsewhere; or a `Transport`, which the bridge closes.
+        transport: "cyclonedds", "rclpy", "zenoh", or "auto" (rclpy where it can be imported, else cyclonedds); or
+            a `Transport`, which the bridge closes.
         domain: Of ROS 2; None for ROS_DOMAIN_ID, or 0.
         server: Shows the camera as the stream "camera", what the policy saw and did (`PolicyView`), and the metrics.
         pipeline: Encodes for `camera_topic`; None for one of its own.
@@ -140,7 +140,7 @@ class RosBridge:
                 transport = open_transport(transport, domain, "torchrl_gpu")
             self._transport = transport
             ending.callback(transport.close)
-            self._messages = Messages(self._transport.ros1)
+            self._messages = Messages()
             if self._camera_topic is not None or server is not None:
                 self._camera = CameraOut(
                     read=self._read_image,

@@ -49,8 +49,6 @@ class CycloneDds:
         ValueError: The domain is none, or is in use in this process, or the network cannot be used.
     """
 
-    ros1 = False
-
     def __init__(self, domain: int | None = None, *, loopback: bool | None = None) -> None:
         self.domain = ros_domain(domain)
         names = ("core", "domain", "topic", "sub", "pub", "qos", "idl", "idl.types")

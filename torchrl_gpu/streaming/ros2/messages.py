@@ -34,17 +34,14 @@ class RosVector(NamedTuple):
 
 
 class Messages:
-    """Reads and writes messages of ROS 2 (CDR, as of Humble), or of ROS 1.
-
-    Args:
-        ros1: Whether bytes are those of ROS 1.
+    """Reads and writes messages of ROS 2: CDR, with the types of Humble.
 
     Raises:
         ModuleNotFoundError: The extra `ros2` is not installed.
     """
 
-    def __init__(self, ros1: bool = False) -> None:
-        self.ros1, self.store = ros1, type_store(ros1)
+    def __init__(self) -> None:
+        self.store = type_store()
 
     def image(self, data: bytes | memoryview, type_name: str = IMAGE) -> RosImage:
         """An `Image` or `CompressedImage` (JPEG or PNG).
@@ -120,30 +117,27 @@ class Messages:
     def _header(self, stamp_ns: int, frame_id: str) -> Any:
         seconds, nanoseconds = divmod(stamp_ns, _SECOND)
         stamp = self._make("builtin_interfaces/msg/Time", sec=seconds, nanosec=nanoseconds)
-        numbered = {"seq": 0} if self.ros1 else {}  # publishers of ROS 1 number their messages
-        return self._make("std_msgs/msg/Header", **numbered, stamp=stamp, frame_id=frame_id)
+        return self._make("std_msgs/msg/Header", stamp=stamp, frame_id=frame_id)
 
     def _make(self, type_name: str, **fields: Any) -> Any:
         return self.store.types[type_name](**fields)
 
     def _write(self, type_name: str, **fields: Any) -> bytes:
-        serialize = self.store.serialize_ros1 if self.ros1 else self.store.serialize_cdr
-        return bytes(serialize(self._make(type_name, **fields), type_name))
+        return bytes(self.store.serialize_cdr(self._make(type_name, **fields), type_name))
 
     def _read(self, data: bytes | memoryview, type_name: str) -> Any:
-        deserialize = self.store.deserialize_ros1 if self.ros1 else self.store.deserialize_cdr
         try:
-            return deserialize(data, type_name)
+            return self.store.deserialize_cdr(data, type_name)
         except Exception as error:  # of bytes that somebody made up: of many kinds
             said = " ".join(str(error).split())[:160]
             raise BadMessage(f"{type_name}: want a message of this type; got what fails with {said}") from None
 
 
 @cache
-def type_store(ros1: bool = False) -> Any:
-    """The types of ROS 2 Humble or of ROS 1 Noetic; the messages used here are the same in later ones."""
+def type_store() -> Any:
+    """Message types of ROS 2 Humble; those used here are the same in later distributions."""
     typesys = load("rosbags.typesys", "ros2", "RosBridge")
-    return typesys.get_typestore(typesys.Stores.ROS1_NOETIC if ros1 else typesys.Stores.ROS2_HUMBLE)
+    return typesys.get_typestore(typesys.Stores.ROS2_HUMBLE)
 
 
 def _stamp(message: Any) -> int:

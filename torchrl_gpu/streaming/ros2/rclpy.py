@@ -27,8 +27,6 @@ class Rclpy:
         ModuleNotFoundError: There is no rclpy.
     """
 
-    ros1 = False
-
     def __init__(self, domain: int | None = None, node: str = "torchrl_gpu") -> None:
         try:
             rclpy = importlib.import_module("rclpy")

@@ -14,17 +14,13 @@ from torchrl_gpu import arguments
 Callback = Callable[[bytes], None]
 """Takes the bytes of a message on a thread of the transport, and returns at once."""
 
-TRANSPORTS = ("auto", "cyclonedds", "rclpy", "zenoh", "rospy")
+TRANSPORTS = ("auto", "cyclonedds", "rclpy", "zenoh")
 
 
 class Transport(Protocol):
-    """Messages in and out. Topics are absolute, such as "/camera/image_raw", types such as "sensor_msgs/msg/Image".
-
-    Attributes:
-        ros1: Whether bytes are those of ROS 1, not CDR.
+    """Messages in and out as CDR bytes. Topics are absolute, such as "/camera/image_raw", types such as
+    "sensor_msgs/msg/Image".
     """
-
-    ros1: bool
 
     def subscribe(self, topic: str, type_name: str, callback: Callback) -> None:
         """Calls back with each message; of those that come while it runs, with the newest."""
@@ -37,14 +33,9 @@ class Transport(Protocol):
 
 
 class InProcess:
-    """Messages between parts of one program, on the thread that publishes: for tests and simulators.
+    """Messages between parts of one program, on the thread that publishes: for tests and simulators."""
 
-    Args:
-        ros1: As in `Transport`.
-    """
-
-    def __init__(self, ros1: bool = False) -> None:
-        self.ros1 = ros1
+    def __init__(self) -> None:
         self._lock = threading.RLock()
         self._subscribed: dict[tuple[str, str], list[Callback]] = defaultdict(list)
 
@@ -81,13 +72,10 @@ def open_transport(name: str, domain: int | None, node: str) -> Transport:
     arguments.choice(where, "transport", name, TRANSPORTS)
     if name == "auto":
         name = "rclpy" if importlib.util.find_spec("rclpy") else "cyclonedds"
-    if name == "rospy" and domain is not None:
-        arguments.refuse(where, "domain", "none with rospy, which has a master", domain)
     homes: dict[str, tuple[str, str, dict[str, Any]]] = {
         "cyclonedds": ("cyclone", "CycloneDds", {"domain": domain}),
         "rclpy": ("rclpy", "Rclpy", {"domain": domain, "node": node}),
         "zenoh": ("zenoh", "Zenoh", {"domain": domain}),
-        "rospy": ("rospy", "Rospy", {"node": node}),
     }
     module, made, given = homes[name]
     found: Any = getattr(importlib.import_module(f"torchrl_gpu.streaming.ros2.{module}"), made)

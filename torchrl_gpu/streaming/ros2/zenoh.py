@@ -37,8 +37,6 @@ class Zenoh:
         ValueError: The domain is none, or no router and no peer answers.
     """
 
-    ros1 = False
-
     def __init__(self, domain: int | None = None, *, config: str | None = None) -> None:
         self.domain = ros_domain(domain)
         zenoh = load("zenoh", "zenoh", _WHERE)
