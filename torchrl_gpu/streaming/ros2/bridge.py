@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torchrl_gpu import arguments
@@ -18,7 +19,7 @@ from torchrl_gpu.streaming.ros2.decider import WHERE, Decider, checked_action
 from torchrl_gpu.streaming.ros2.inputs import NewestMessages
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGES, JOINTS, VECTORS, Messages
 from torchrl_gpu.streaming.ros2.statistics import Statistics
-from torchrl_gpu.streaming.ros2.transport import Transport, open_transport
+from torchrl_gpu.streaming.ros2.transport import TRANSPORTS, Transport, open_transport
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
@@ -78,7 +79,7 @@ class RosBridge:
 
     Raises:
         ValueError: An argument is something else, or the policy takes what no topic brings, or fails on zeros.
-        ModuleNotFoundError: The transport's package is not installed.
+        ModuleNotFoundError: The extra `ros2` is not installed.
     """
 
     def __init__(
@@ -128,72 +129,83 @@ class RosBridge:
             decider.warm_up()
         elif self._image is None and self._camera_topic is None:
             raise ValueError(f"{WHERE}: want a policy, or a camera to show; got neither")
-        self._server, self._pipeline = server, pipeline
-        self._camera: CameraOut | None = None
+        self._server, self._pipeline, self._given_transport, self._domain = server, pipeline, transport, domain
+        self._camera_rate, self._jpeg_quality = camera_rate, jpeg_quality
+        self._messages = Messages()
         self._control: Control | None = None
-        with ExitStack() as ending:
-            if self._camera_topic is not None and pipeline is None:
-                from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
-
-                self._pipeline = ending.enter_context(GpuFramePipeline(decider.device if decider else "auto"))
-            if isinstance(transport, str):
-                transport = open_transport(transport, domain, "torchrl_gpu")
-            self._transport = transport
-            ending.callback(transport.close)
-            self._messages = Messages()
-            if self._camera_topic is not None or server is not None:
-                self._camera = CameraOut(
-                    read=self._read_image,
-                    send=None if self._camera_topic is None else self._send_picture,
-                    messages=self._messages,
-                    pipeline=self._pipeline,
-                    server=server,
-                    facts=self._facts,
-                    rate=camera_rate,
-                    quality=jpeg_quality,
-                    statistics=self._statistics,
-                )
-                ending.callback(self._camera.close)
-            if decider is not None:
-                self._control = Control(
-                    decider,
-                    self._inputs,
-                    read=self._read,
-                    send=self._send_action,
-                    safe_action=safe,
-                    max_age=self.max_age,
-                    rate=self.rate,
-                    same_clock=self.same_clock,
-                    statistics=self._statistics,
-                )
-                ending.callback(self._control.close)
-            self._ending = ending.pop_all()  # the newest first: the safe action is sent while there is a transport
+        self._camera: CameraOut | None = None
+        if decider is not None:
+            self._control = Control(
+                decider,
+                self._inputs,
+                read=self._read,
+                send=self._send_action,
+                safe_action=safe,
+                max_age=self.max_age,
+                rate=self.rate,
+                same_clock=self.same_clock,
+                statistics=self._statistics,
+            )
         self._state = "made"
+        self._resources = ExitStack()
+        if isinstance(transport, str):
+            arguments.choice(WHERE, "transport", transport, TRANSPORTS)
+        else:
+            self._resources.callback(transport.close)
 
     def start(self) -> RosBridge:
-        """Subscribes and decides; does nothing where it does already. Where that fails, the bridge is closed.
+        """Opens the transport, subscribes and decides; does nothing once started. A start that fails closes the bridge.
 
         Raises:
             RuntimeError: It was closed.
+            ModuleNotFoundError: The transport's package is not installed.
         """
         if self._state == "closed":
             raise RuntimeError("RosBridge: want an open bridge; got one that was closed")
         if self._state == "made":
             self._state = "started"
-            with ExitStack() as failing:
-                failing.callback(self.close)
-                self._start()
-                failing.pop_all()
+            try:
+                self._open()
+            except BaseException:
+                self.close()
+                raise
         return self
 
-    def _start(self) -> None:
+    def _open(self) -> None:
+        """Opens and starts everything, each after what it needs; `close` goes back through it."""
+        given = self._given_transport
+        if isinstance(given, str):
+            self._transport = open_transport(given, self._domain, "torchrl_gpu")
+            self._resources.callback(self._transport.close)
+        else:
+            self._transport = given
+        decider = None if self._control is None else self._control.decider
+        if self._camera_topic is not None and self._pipeline is None:
+            from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
+
+            self._pipeline = self._resources.enter_context(GpuFramePipeline(decider.device if decider else "auto"))
+        if self._camera_topic is not None or self._server is not None:
+            self._camera = CameraOut(
+                read=self._read_image,
+                send=None if self._camera_topic is None else self._send_picture,
+                messages=self._messages,
+                pipeline=self._pipeline,
+                server=self._server,
+                facts=self._facts,
+                rate=self._camera_rate,
+                quality=self._jpeg_quality,
+                statistics=self._statistics,
+            )
+            self._resources.callback(self._camera.close)
+        if self._control is not None:
+            self._resources.callback(self._control.close)  # sends the safe action, while there is a transport
         for name, (topic, type_name) in self._vectors.items():
-            self._transport.subscribe(topic, type_name, self._putting(name))
+            self._transport.subscribe(topic, type_name, partial(self._inputs.put, name))
         if self._image is not None:
             self._transport.subscribe(*self._image, self._put_image)
         if self._camera is not None:
             self._camera.start()
-            if self._server is not None and self._control is not None and self._control.decider.image is not None:
+            if self._server is not None and decider is not None and decider.image is not None:
                 self._server.declare(SEEN)
         if self._control is not None:
             self._control.start()
@@ -204,10 +216,9 @@ class RosBridge:
         Raises:
             RuntimeError: The policy does not come to an end.
         """
-        if self._state == "closed":
-            return
-        self._state = "closed"
-        self._ending.close()
+        if self._state != "closed":
+            self._state = "closed"
+            self._resources.close()
 
     def __enter__(self) -> RosBridge:
         return self.start()
@@ -250,7 +261,7 @@ class RosBridge:
             ValueError: The frame is something else, or there is neither a `camera_topic` nor a server.
         """
         if self._camera is None:
-            raise ValueError(f"{WHERE}: want a camera_topic or a server for frames; got neither")
+            raise ValueError(f"{WHERE}: want a started bridge with a camera_topic or a server for frames; got another")
         return self._camera.show_rendered(frame, time.time_ns() if stamp_ns is None else stamp_ns, bgr=bgr)
 
     def metrics(self) -> dict[str, Any]:
@@ -283,9 +294,6 @@ class RosBridge:
             wanted = f"a topic for each of {', '.join(names)}" if names else "none, since the policy takes no vector"
             arguments.refuse(WHERE, "observation_topic", wanted, self._topics)
         return {name: _topic("observation_topic", (given or {})[name]) for name in names}
-
-    def _putting(self, name: str) -> Callable[[bytes], None]:
-        return lambda data: self._inputs.put(name, data)
 
     def _put_image(self, data: bytes) -> None:
         if self._control is not None and self._control.decider.image is not None:
