@@ -1,120 +1,201 @@
-"""What acting, learning and replay cost: six agents on marine navigation.
+"""The cost of acting, learning and replay: six agents on marine navigation.
 
-Greedy actions of `PolicyWrapper` against the per-sample loop of released code, whole updates against those with
-TorchRL's losses, prioritised replay against TorchRL's. Parity comes first: nothing is shown while any side decides,
-loses or draws otherwise. What is compared takes turns, warm. The ceiling is the rate of float32 matrix products
-measured in the same turns: a robot's share of the networks' products at that rate is the least that it can cost here.
+Acting: greedy actions of `PolicyWrapper` against the per-sample loop of released code. Updates: whole ones against
+those with TorchRL's losses. Flags: the same updates under `trainer.precision`, `model.compile_losses` and
+`trainer.deterministic`. Replay: prioritised, against TorchRL's. Parity comes first: nothing is shown while any side
+decides, loses or draws otherwise. Sides take turns, warm. The ceiling is the rate of float32 matrix products measured
+in the same turns: the networks' products at that rate are the least that an action or an update can cost here.
 
 python benchmarks/agents.py --output benchmarks/results/agents.json
+python benchmarks/agents.py --parts flags --output benchmarks/results/flags.json
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest import mock
 
+import numpy as np
 import torch
+from tensordict import TensorDict, TensorDictBase
+from tensordict.nn import TensorDictModule
+from torch import Tensor, nn
+from torch.profiler import profile
+from torch.utils.flop_counter import FlopCounterMode
+from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer, TensorDictReplayBuffer
+from torchrl.modules import QValueActor
+from torchrl.objectives import DDPGLoss, DQNLoss, LossModule, SoftUpdate
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # twins and oracles lie among the tests
 
-from benchmarks import agents_acting as acting
-from benchmarks import agents_replay as replay
-from benchmarks import agents_updates as updates
 from benchmarks import report
 from benchmarks.tables import listed, targets
-from tests.policies.navigation_spaces import AGENTS
-from torchrl_gpu import machine
-from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.bench.timing import TimedRow, measure
-from torchrl_gpu.console import progress
+from tests.envs.marine.settings import acted, random_action
+from tests.policies.agents.test_torchrl import distributional_loss, soft_loss
+from tests.policies.navigation_spaces import AGENTS, DISCRETE, make, transitions
+from tests.tolerances import TOLERANCE
+from torchrl_gpu.bench.timing import TimedRow
 from torchrl_gpu.device import get_device
+from torchrl_gpu.envs import MarineNavEnv
+from torchrl_gpu.policies import DDPG, DQN, IQN, SAC, Agent, PolicyWrapper, Rainbow
+from torchrl_gpu.policies.spaces import in_keys
+from torchrl_gpu.training.replay.buffer import replay_buffer
 
-PARTS = ("acting", "updates", "replay")
 AT = 1024  # robots of the figures that have a target
-BATCHES = [1, 64, AT, 16_384, 65_536]
-LOOP_RATIO, BATCH_RATIO = 100.0, 50.0
-QUICK = {"minutes": 0.3, "batches": [1, 64, 1024], "update_sizes": [64], "capacities": [10_000], "compiled": False}
+LOOP_RATIO, BATCH_RATIO = 100.0, 50.0  # those targets
+LOOP, CEILING = "per-sample loop", "ceiling: matrix products"
+LOOP_ROBOTS = 256  # of one turn of the loop, and of the check
 
 
-class Bench:
-    """Measures groups of rows, and keeps what parity said of them."""
+def matrix_products(device: torch.device) -> TimedRow:
+    """Floating point operations a second of float32 products of large matrices: more than any network reaches."""
+    size = 1024
+    left, right = (torch.ones(size, size, device=device) for _ in range(2))
+    out = torch.empty_like(left)
 
-    def __init__(self, args: argparse.Namespace, device: torch.device) -> None:
-        self.args, self.device = args, device
-        self.parity: list[dict[str, str]] = []
-        self.missing: list[str] = []
-        groups = len(args.agents) * len({"acting", "updates"} & set(args.parts))
-        groups += len(args.capacities) * ("replay" in args.parts)
-        self.seconds = 60 * args.minutes / max(1, groups)
+    def run(calls: int) -> None:
+        for _ in range(calls):
+            torch.mm(left, right, out=out)
 
-    def check(self, setting: str, difference: str) -> None:
-        """Takes note of a check; "" says that nothing differs."""
-        self.parity.append({"setting": setting, "difference": difference})
+    return TimedRow(CEILING, run, 2 * size**3, threads(device), notes="operations/s")
+
+
+def threads(device: torch.device) -> str:
+    return str(torch.get_num_threads()) if device.type == "cpu" else str(device)
+
+
+# -- acting ------------------------------------------------------------------------------------------------------------
+
+
+def environment(name: str, discrete: str, device: torch.device) -> MarineNavEnv:
+    """The environment of an agent: `discrete` is the version of those that choose an index, the others' is v3."""
+    how: dict[str, Any] = {"version": "v3"}
+    if name in DISCRETE:
+        how = {"version": discrete, "actions": "discrete"}
+    return MarineNavEnv(256, **how, pool=256, device=device, seed=0)
+
+
+def observed(env: MarineNavEnv, robots: int) -> TensorDict:
+    """Observations of that many robots at sea, (B,), while all act at random."""
+    generator, current = torch.Generator().manual_seed(0), env.reset()
+    rows: list[TensorDict] = []
+    steps = 0
+    while sum(map(len, rows)) < robots:
+        action = random_action(env, generator).to(env.device)
+        _, current = env.step_and_maybe_reset(acted(env, current, action))
+        steps += 1
+        if steps > 8:
+            seen = current["robots"]
+            rows.append(seen[seen["active"][..., 0]].exclude("action"))
+    return torch.cat(rows)[:robots].clone()
+
+
+class PerSampleLoop:
+    """Decides robot by robot, as released code does: NumPy in, one forward pass of one row, NumPy out."""
+
+    def __init__(self, agent: Agent, rows: TensorDict) -> None:
+        self.agent, self.device = agent, rows.device or torch.device("cpu")
+        self.keys = in_keys(network_of(agent))
+        self.robots = [{key: row[key].cpu().numpy() for key in self.keys} for row in rows]
+
+    @torch.no_grad()
+    def decide(self, robot: dict[str, np.ndarray]) -> tuple[Any, np.ndarray]:
+        """The action of a robot, and the scores (A,) that chose it, or the action again."""
+        seen = [torch.tensor(robot[key]).unsqueeze(0).to(self.device) for key in self.keys]
+        out = forward(self.agent, seen).cpu().numpy()[0]
+        return (int(np.argmax(out)) if self.agent.name in DISCRETE else out), out
+
+    def play(self, calls: int) -> None:
+        for _ in range(calls):
+            for robot in self.robots:
+                self.decide(robot)
+
+
+def network_of(agent: Any) -> Any:
+    """The network that gives the scores of actions, or the action itself."""
+    if isinstance(agent, IQN):
+        return agent.scores.network
+    if isinstance(agent, SAC):
+        return agent.policy.network
+    if isinstance(agent, Rainbow):
+        return agent.online.network
+    return (agent.policy[0] if isinstance(agent, DQN) else agent.policy).module
+
+
+def forward(agent: Agent, seen: list[Tensor]) -> Tensor:
+    """Scores (1, A) or an action (1, D), by the agent's networks, of one robot."""
+    network = network_of(agent)
+    if isinstance(agent, Rainbow):
+        return (network(*seen).softmax(-1) * agent.online.support).sum(-1)
+    if isinstance(agent, IQN):
+        return network(*seen, agent.scores.even[None]).mean(1)
+    if isinstance(agent, SAC):
+        return agent.policy.squash(network(*seen)[0])
+    return network(*seen)
+
+
+class BatchedCall:
+    """The wrapper over many robots in one call."""
+
+    def __init__(self, agent: Agent, rows: TensorDict) -> None:
+        self.rows, self.wrapper = TensorDict({"robots": rows}, rows.batch_size), PolicyWrapper(agent).eval()
+
+    @torch.no_grad()
+    def play(self, calls: int) -> None:
+        for _ in range(calls):
+            self.wrapper(self.rows)
 
     @property
-    def failed(self) -> list[dict[str, str]]:
-        """Checks that found a difference."""
-        return [check for check in self.parity if check["difference"]]
-
-    def measured(self, title: str, rows: Iterator[TimedRow]) -> list[TimedRow]:
-        """Rows in turns; nothing is timed once parity has failed."""
-        torch._dynamo.reset()  # else the groups together exceed the graphs that one function may have
-        with progress(title) as say:
-            made = list(rows)
-            if not self.failed:
-                measure(made, self.seconds / len(made), self.args.repetitions, on_row=say)
-        return made
-
-    def sections(self) -> Iterator[dict[str, Any]]:
-        """Everything that was asked for, part by part: raw rows, then tables of them."""
-        for part in [part for part in PARTS if part in self.args.parts]:
-            groups = list(getattr(self, f"_{part}")())
-            if self.failed:
-                return
-            rows = [row for group in groups for row in group["rows"]]
-            yield {"title": part, "unit": groups[0]["unit"], "rows": rows}
-            yield from TABLES[part](rows)
-
-    def _acting(self) -> Iterator[dict[str, Any]]:
-        for name in self.args.agents:
-            env = acting.environment(name, self.args.discrete, str(self.device))
-            agent = acting.make_agent(name, env)
-            rows = acting.observed(env, max(*self.args.batches, acting.LOOP_ROBOTS))
-            batches, compiled = self.args.batches, self.args.compiled
-            made = self.measured(f"{name} acting", acting.timed_rows(agent, rows, batches, compiled, self.check))
-            if self.failed:
-                return
-            rates = {row.name: row.rate for row in made}
-            least = 1e6 * acting.operations(agent, rows[: acting.LOOP_ROBOTS]) / rates[acting.CEILING]
-            for row in made:
-                row.extra |= {"agent": name, "us": 1e6 / row.rate, "ceiling_us": least}
-            yield report.section(name, "robots/s", made, {"loop": rates[acting.LOOP]})
-
-    def _updates(self) -> Iterator[dict[str, Any]]:
-        for name in self.args.agents:
-            how = self.args.update_sizes, self.device, self.args.compiled
-            made = self.measured(f"{name} learning", updates.timed_rows(name, *how, self.check, self.missing))
-            if not self.failed:
-                yield report.section(name, "updates/s", made, {})
-
-    def _replay(self) -> Iterator[dict[str, Any]]:
-        for side in replay.SIDES:
-            self.check(f"replay, {side}", replay.difference(side, self.device))
-        for capacity in self.args.capacities:
-            rows = replay.timed_rows(capacity, self.args.update_sizes, self.device)
-            made = self.measured(f"replay of {capacity:,}", rows)
-            if not self.failed:
-                yield report.section(str(capacity), "cycles/s", made, {})
+    def actions(self) -> np.ndarray:
+        self.play(1)
+        return self.rows["robots", "action"].cpu().numpy()
 
 
-# -- tables ------------------------------------------------------------------------------------------------------------
+def action_difference(loop: PerSampleLoop, actions: np.ndarray) -> str:
+    """The first robot for which actions differ from those of the loop, in words; "" where none does.
+
+    Two indices are the same where their scores are equal but for the order in which they were added up.
+    """
+    tolerance = TOLERANCE[torch.float32]
+    for number, (robot, action) in enumerate(zip(loop.robots, actions, strict=False)):
+        wanted, scores = loop.decide(robot)
+        scale = max(1.0, float(np.abs(scores).max()))
+        apart = scores[wanted] - scores[action] if loop.agent.name in DISCRETE else np.abs(scores - action).max()
+        if not apart <= tolerance * scale:
+            return f"robot {number}: the loop decides {wanted}, the wrapper {action}; {apart:.2g} apart"
+    return ""
+
+
+def acting(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
+    """A section for each agent: the ceiling, the loop, and the wrapper by batch."""
+    args, device = measurement.args, measurement.device
+    for name in args.agents:
+        env = environment(name, args.discrete, device)
+        agent = make(name, spec=env).to(device)
+        rows = observed(env, max(*args.batches, LOOP_ROBOTS))
+        loop = PerSampleLoop(agent, rows[:LOOP_ROBOTS])
+        timed = [matrix_products(device), TimedRow(LOOP, loop.play, len(loop.robots), threads(device), name)]
+        for robots in args.batches:
+            call = BatchedCall(agent, rows[:robots])
+            measurement.check(f"{name}, {robots} robots, eager", action_difference(loop, call.actions))
+            extra: dict[str, object] = {"robots": robots, "how": "eager"}
+            timed.append(TimedRow(f"{name}, {robots}, eager", call.play, robots, threads(device), name, extra=extra))
+        if not take_turns(measurement, f"{name} acting", timed):
+            return
+        rates = {row.name: row.rate for row in timed}
+        with FlopCounterMode(display=False) as counter:
+            BatchedCall(agent, rows[:LOOP_ROBOTS]).play(1)
+        least = 1e6 * counter.get_total_flops() / LOOP_ROBOTS / rates[CEILING]
+        for row in timed:
+            row.extra |= {"agent": name, "us": 1e6 / row.rate, "ceiling_us": least}
+        yield report.section(name, "robots/s", timed, {"loop": rates[LOOP]})
 
 
 def acting_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -123,15 +204,13 @@ def acting_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     batches = sorted({row["robots"] for row in rows if "robots" in row})
     for name in dict.fromkeys(row["agent"] for row in rows):
         own = [row for row in rows if row["agent"] == name]
-        loop = next(row["us"] for row in own if row["name"] == acting.LOOP)
-        for how in dict.fromkeys(row["how"] for row in own if "how" in row):
-            us = {row["robots"]: row["us"] for row in own if row.get("how") == how}
-            times = {str(n): _short(us[n]) if n in us else "" for n in batches}
-            by_batch.append({"agent": name, "how": how, "loop": _short(loop)} | times)
-            if {1, AT} <= set(us):
-                ceiling, ratios = own[0]["ceiling_us"], {"over_loop": loop / us[AT], "over_one": us[1] / us[AT]}
-                line = {"agent": name, "how": how, "loop": _short(loop), "us": us[AT], **ratios}
-                at.append(line | {"ceiling": ceiling, "share": ceiling / us[AT]})
+        loop, ceiling = next(row["us"] for row in own if row["name"] == LOOP), own[0]["ceiling_us"]
+        us = {row["robots"]: row["us"] for row in own if "robots" in row}
+        line: dict[str, Any] = {"agent": name, "how": "eager", "loop": short(loop)}
+        by_batch.append(line | {str(n): short(us[n]) for n in batches})
+        if {1, AT} <= set(us):
+            ratios = {"over_loop": loop / us[AT], "over_one": us[1] / us[AT]}
+            at.append(line | {"us": us[AT], **ratios, "ceiling": ceiling, "share": ceiling / us[AT]})
     columns = {"agent": "agent", "how": "", "loop": "per-sample loop"} | {str(n): f"{n:,}" for n in batches}
     yield {"title": "µs per robot, by robots in a call", "columns": columns, "rows": by_batch}
     columns = {"agent": "agent", "how": "", "loop": "loop, µs", "us": "ours, µs", "over_loop": "× loop"}
@@ -140,24 +219,367 @@ def acting_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {"title": f"{AT:,} robots in a call", "columns": columns, "rows": at}
 
 
+def beside_targets(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What `AT` robots in a call must reach, and do."""
+    rows = []
+    for line in next((each["rows"] for each in sections if each["title"].startswith(f"{AT:,} robots")), []):
+        least = f"matrix products alone: {line['loop'] / line['ceiling']:.3g} ×"
+        for key, unit, target, notes in (
+            ("over_loop", "× the per-sample loop", LOOP_RATIO, least),
+            ("over_one", "× one robot alone", BATCH_RATIO, ""),
+        ):
+            what, value = f"{line['agent']}, {AT:,} robots", line[key]
+            row = {"what": what, "value": value, "unit": unit, "target": target, "least": True}
+            rows.append(row | {"notes": notes, "met": value >= target})
+    return rows
+
+
+# -- learning ----------------------------------------------------------------------------------------------------------
+
+LEARNING_RATE, MAX_NORM, TAU = 1e-4, 0.5, 0.005
+LOSSES = ("loss", "loss_actor", "loss_value", "loss_qvalue")  # as TorchRL calls them
+Loss = Callable[[TensorDictBase], Tensor]
+
+
+class Update:
+    """Losses, backward pass, clipping, Adam's step, targets: the same around ours and around TorchRL's losses."""
+
+    def __init__(
+        self, loss: Loss, weights: list[Tensor], update_targets: Callable[[int], Any], batch: TensorDict
+    ) -> None:
+        self.loss, self.weights, self.update_targets = loss, weights, update_targets
+        self.batch, self.number = batch, 0
+        self.optimizer = torch.optim.Adam(weights, lr=LEARNING_RATE, fused=True)
+
+    def play(self, calls: int) -> None:
+        for _ in range(calls):
+            self.number += 1
+            self.optimizer.zero_grad()
+            self.loss(self.batch).backward()
+            nn.utils.clip_grad_norm_(self.weights, MAX_NORM)
+            self.optimizer.step()
+            self.update_targets(self.number)
+
+    def measures(self) -> list[float]:
+        """The loss and the norm of its gradient, from a fixed seed; nothing is trained."""
+        torch.manual_seed(0)
+        loss = self.loss(self.batch)
+        slopes = torch.autograd.grad(loss, self.weights)
+        return [loss.item(), nn.utils.get_total_norm(slopes).item()]
+
+
+def batch_for(name: str, size: int, device: torch.device) -> TensorDict:
+    """Made-up transitions, all actions legal: TorchRL's distributional loss knows no masks."""
+    batch = transitions(name, size)
+    for part in (batch, batch["next"]):
+        if "action_mask" in part:
+            part["action_mask"] = torch.ones_like(part["action_mask"])
+    return batch.to(device)
+
+
+def our_update(name: str, batch: TensorDict, compiled: bool = False) -> Update:
+    agent = make(name).to(batch.device)
+
+    def loss(rows: TensorDictBase) -> Tensor:
+        return torch.stack(list(agent.losses(rows).values())).sum()
+
+    call = torch.compile(loss, fullgraph=True, dynamic=False) if compiled else loss
+    return Update(call, agent.parameters_to_train, agent.update_targets, batch.clone())
+
+
+def their_update(name: str, batch: TensorDict) -> Update | None:
+    """TorchRL's loss over the same networks; None where it has none."""
+    agent = make(name).to(batch.device)
+    module = torchrl_loss(agent)
+    if module is None:
+        return None
+    module = module.to(batch.device)
+
+    def loss(rows: TensorDictBase) -> Tensor:
+        out = module(rows)  # it tells a loss of the price of entropy, too, where that is not learnt
+        return torch.stack([out[key] for key in LOSSES if key in out]).sum()
+
+    weights = [weight for weight in module.parameters() if weight.requires_grad]
+    return Update(loss, weights, TargetUpdater(module, agent), batch.clone())
+
+
+class TargetUpdater:
+    """Moves the targets of a loss of TorchRL and draws the noise of its online network anew."""
+
+    def __init__(self, module: LossModule, agent: Agent) -> None:
+        self.module, self.agent = module, agent
+        self.targets: SoftUpdate | None = None
+
+    def __call__(self, update: int) -> None:
+        if self.targets is None:  # not before the check: it makes targets equal to what they follow
+            self.targets = SoftUpdate(self.module, tau=TAU)
+        self.targets.step()
+        if isinstance(self.agent, Rainbow):
+            for layer in self.agent.online.network.modules():
+                if hasattr(layer, "reset_noise"):
+                    layer.reset_noise()
+
+
+def torchrl_loss(agent: Agent) -> LossModule | None:
+    """TorchRL's own loss with an agent's networks and targets; None where it has none."""
+    if isinstance(agent, Rainbow):
+        return distributional_loss(agent)
+    if isinstance(agent, SAC):
+        return soft_loss(agent)
+    if isinstance(agent, DQN):
+        return _q_loss(agent)
+    return _gradient_loss(agent) if isinstance(agent, DDPG) else None
+
+
+def _q_loss(agent: DQN) -> DQNLoss:
+    network: Any = agent.policy[0].module
+    actor = QValueActor(network, in_keys=in_keys(network), action_space="categorical", action_mask_key="action_mask")
+    loss = DQNLoss(actor, loss_function="smooth_l1", double_dqn=True, delay_value=True, action_space="categorical")
+    loss.make_value_estimator(gamma=agent.gamma)
+    SoftUpdate(loss, tau=TAU)  # it warns where there is none
+    _take(loss.target_value_network_params, agent.objective.target_value_network_params)
+    return loss
+
+
+def _gradient_loss(agent: DDPG) -> DDPGLoss:
+    act, value = agent.policy.module, agent.objective.value_network.module
+    actor = TensorDictModule(act, in_keys=act.in_keys, out_keys=["action"])
+    critic = TensorDictModule(value, in_keys=[*in_keys(value), "action"], out_keys=["state_action_value"])
+    loss = DDPGLoss(actor, critic, loss_function="smooth_l1", delay_actor=True, delay_value=True)
+    loss.make_value_estimator(gamma=agent.gamma)
+    SoftUpdate(loss, tau=TAU)
+    for which in ("actor", "value"):
+        name = f"target_{which}_network_params"
+        _take(getattr(loss, name), getattr(agent.objective, name))
+    return loss
+
+
+def _take(targets: Any, values: Any) -> None:
+    """Values by their order: modules around the networks may be nested otherwise."""
+    pairs = zip(targets.data.values(True, True), values.data.values(True, True), strict=True)
+    for target, value in pairs:
+        target.copy_(value)
+
+
+def loss_difference(plain: list[float], other: list[float], share: float | None = None) -> str:
+    """Losses and norms of gradients that differ by more than rounding, or a share, in words; "" where none do."""
+    for what, one, two in zip(("loss", "norm of the gradient"), plain, other, strict=True):
+        most = TOLERANCE[torch.float32] * max(1.0, abs(one)) if share is None else share * abs(one)
+        if not abs(one - two) <= most:
+            return f"{what}: {one:.7g} and {two:.7g}"
+    return ""
+
+
+@contextmanager
+def same_noise() -> Iterator[None]:
+    """Normal variables are all the same: TorchRL's SAC draws for the target first, ours for the actor."""
+    with (
+        mock.patch.object(torch, "randn_like", lambda like: torch.full_like(like, 0.7)),
+        mock.patch(
+            "torch.distributions.normal._standard_normal",
+            lambda shape, dtype, device: torch.full(shape, 0.7, dtype=dtype, device=device),
+        ),
+    ):
+        yield
+
+
+def updates(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
+    """A section for each agent: our update and TorchRL's, by batch size."""
+    args, device = measurement.args, measurement.device
+    for name in args.agents:
+        timed = []
+        for size in args.update_sizes:
+            batch = batch_for(name, size, device)
+            ways = {"eager": our_update(name, batch)}
+            if (opponent := their_update(name, batch)) is not None:
+                ways["TorchRL"] = opponent
+                with same_noise():
+                    found = loss_difference(ways["eager"].measures(), opponent.measures())
+                measurement.check(f"{name}, update of {size}, against TorchRL's", found)
+            for how, update in ways.items():
+                extra: dict[str, object] = {"agent": name, "batch": size, "how": how}
+                timed.append(TimedRow(f"{name}, {size}, {how}", update.play, 1, threads(device), name, extra=extra))
+        if not take_turns(measurement, f"{name} learning", timed):
+            return
+        yield report.section(name, "updates/s", timed, {})
+
+
 def update_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """µs per update, and ours over TorchRL's, eager and compiled."""
-    hows = dict.fromkeys(how for how in UPDATE_WAYS if any(row["how"] == how for row in rows))
+    """µs per update, and TorchRL's over ours."""
     lines = []
     for name, size in dict.fromkeys((row["agent"], row["batch"]) for row in rows):
         us = {row["how"]: 1e6 / row["rate"] for row in rows if (row["agent"], row["batch"]) == (name, size)}
-        line: dict[str, Any] = {"agent": name, "batch": size}
-        line |= {how: _short(us[how]) if how in us else "" for how in hows}
-        pairs = {"eager": ("eager", "TorchRL"), "compiled": ("compiled", "TorchRL compiled")}
-        for key, (mine, other) in pairs.items():
-            line[f"over_{key}"] = us[other] / us[mine] if {mine, other} <= set(us) else ""
-        lines.append(line)
-    columns = {"agent": "agent", "batch": "rows"} | {how: f"{how}, µs" for how in hows}
-    columns |= {"over_eager": "× TorchRL, eager", "over_compiled": "× TorchRL, compiled"}
-    yield {"title": "µs per update", "columns": columns, "rows": lines}
+        line: dict[str, Any] = {"agent": name, "batch": size} | {how: short(time) for how, time in us.items()}
+        lines.append(line | {"over_eager": us["TorchRL"] / us["eager"] if "TorchRL" in us else ""})
+    columns = {"agent": "agent", "batch": "rows", "eager": "eager, µs", "TorchRL": "TorchRL, µs"}
+    yield {"title": "µs per update", "columns": columns | {"over_eager": "× TorchRL, eager"}, "rows": lines}
 
 
-UPDATE_WAYS = ("eager", "compiled", "CUDA graph", "TorchRL", "TorchRL compiled")
+# -- flags -------------------------------------------------------------------------------------------------------------
+
+PLAIN = "32-true"
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
+OF_BFLOAT16 = 0.05  # share by which a loss, or the norm of its gradient, may differ
+
+
+class Flag(NamedTuple):
+    """Options of a run; by what share losses may differ, None where they may by rounding alone."""
+
+    mixed: bool = False
+    compiled: bool = False
+    deterministic: bool = False
+    share: float | None = None
+
+
+FLAGS = {
+    PLAIN: Flag(),
+    "bf16-mixed": Flag(mixed=True, share=OF_BFLOAT16),
+    "compile_losses": Flag(compiled=True),
+    "both": Flag(mixed=True, compiled=True, share=OF_BFLOAT16),
+    "deterministic": Flag(deterministic=True),
+}
+
+
+class FlaggedUpdate:
+    """Our update of an agent under a flag."""
+
+    def __init__(self, name: str, batch: TensorDict, flag: Flag) -> None:
+        self.flag, self.update = flag, our_update(name, batch, flag.compiled)
+        plain, device = self.update.loss, batch.device
+
+        def loss(rows: TensorDictBase) -> Tensor:
+            with torch.autocast(device.type, torch.bfloat16, enabled=flag.mixed):
+                return plain(rows).float()
+
+        self.update.loss = loss
+
+    def play(self, calls: int) -> None:
+        with self.determinism():
+            self.update.play(calls)
+
+    def measures(self) -> list[float]:
+        with self.determinism():
+            return self.update.measures()
+
+    @contextmanager
+    def determinism(self) -> Iterator[None]:
+        torch.use_deterministic_algorithms(self.flag.deterministic)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+
+def flags(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
+    """A section for each agent: its update of `--flag_size` rows under each flag."""
+    args, device = measurement.args, measurement.device
+    for name in args.agents:
+        torch._dynamo.reset()  # else the agents together exceed the graphs that one function may have
+        batch, plain = batch_for(name, args.flag_size, device), list[float]()
+        timed = [matrix_products(device)]
+        for word, flag in FLAGS.items():
+            update = FlaggedUpdate(name, batch, flag)
+            plain = plain or update.measures()
+            measurement.check(f"{name}, {word}", loss_difference(plain, update.measures(), flag.share))
+            extra: dict[str, object] = {"agent": name, "flag": word, "batch": args.flag_size}
+            timed.append(TimedRow(f"{name}, {word}", update.play, 1, threads(device), name, extra=extra))
+        if not take_turns(measurement, f"{name} by flag", timed):
+            return
+        with profile(with_flops=True) as seen:
+            our_update(name, batch).play(1)
+        operations = sum(each.flops for each in seen.key_averages() if each.key in PRODUCTS)
+        for row in timed:
+            row.extra["products_us"] = 1e6 * operations / timed[0].rate
+        yield report.section(name, "updates/s", timed[1:], {})
+
+
+def flag_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """µs of an update, and how many times the plain update each flag is."""
+    lines = []
+    for name in dict.fromkeys(row["agent"] for row in rows):
+        own = [row for row in rows if row["agent"] == name]
+        us, least = {row["flag"]: 1e6 / row["rate"] for row in own}, own[0]["products_us"]
+        line: dict[str, Any] = {"agent": name, PLAIN: round(us[PLAIN])}
+        line |= {flag: us[PLAIN] / us[flag] for flag in us if flag != PLAIN}
+        lines.append(line | {"products": round(least), "share": least / us[PLAIN]})
+    others = [flag for flag in dict.fromkeys(row["flag"] for row in rows) if flag != PLAIN]
+    columns = {"agent": "agent", PLAIN: f"{PLAIN}, µs"} | {flag: f"× by {flag}" for flag in others}
+    columns |= {"products": "products alone, µs", "share": "share of that"}
+    yield {"title": f"µs per update of {rows[0]['batch']} rows, by flag", "columns": columns, "rows": lines}
+
+
+# -- replay ------------------------------------------------------------------------------------------------------------
+
+ALPHA, BETA, EPS = 0.6, 0.4, 1e-3
+EXTENDED = 64  # transitions that come before each draw
+CHECKED, DRAWS, ROWS = 8, 400, 512
+MOST_APART = 0.01  # of shares of 204,800 draws: nine standard errors
+
+
+def our_replay(capacity: int, batch_size: int, device: torch.device) -> TensorDictReplayBuffer:
+    return replay_buffer(capacity, batch_size, device, prioritized=True, alpha=ALPHA, beta=BETA)
+
+
+def their_replay(capacity: int, batch_size: int, device: torch.device) -> TensorDictReplayBuffer:
+    """TorchRL's; its trees are on the host."""
+    storage = LazyTensorStorage(capacity, device=device)
+    return TensorDictPrioritizedReplayBuffer(
+        alpha=ALPHA, beta=BETA, eps=EPS, storage=storage, batch_size=batch_size, sampler_device="cpu"
+    )
+
+
+SIDES = {"ours": our_replay, "TorchRL": their_replay}
+
+
+class Cycle:
+    """Takes in transitions, draws a batch, gives it new errors; from a full ring on."""
+
+    def __init__(self, replay: TensorDictReplayBuffer, capacity: int, batch_size: int, device: torch.device) -> None:
+        self.replay, self.fresh = replay, transitions("DDPG", EXTENDED).to(device)
+        generator = torch.Generator(device).manual_seed(0)
+        self.errors = torch.rand(batch_size, 1, device=device, generator=generator) * 3
+        chunk = transitions("DDPG", min(10_000, capacity)).to(device)
+        for _ in range(-(-capacity // len(chunk))):
+            index = replay.extend(chunk)
+            replay.update_priority(index, torch.rand(len(chunk), device=device, generator=generator) * 3)
+
+    def play(self, calls: int) -> None:
+        for _ in range(calls):
+            self.replay.extend(self.fresh)
+            batch = self.replay.sample()
+            self.replay.update_priority(batch["index"], self.errors)
+
+
+def draw_difference(side: str, device: torch.device) -> str:
+    """How far the shares of rows drawn are from those of the priorities, in words; "" where they are near."""
+    errors = torch.tensor([0.0, 0.1, 0.5, 1.0, 2.0, 4.0], device=device)
+    replay = SIDES[side](CHECKED, ROWS, device)
+    replay.extend(transitions("DDPG", len(errors)).to(device))
+    replay.update_priority(torch.arange(len(errors), device=device), errors)
+    drawn = torch.cat([replay.sample()["index"].flatten() for _ in range(DRAWS)]).cpu()
+    shares = torch.bincount(drawn, minlength=CHECKED).double() / len(drawn)
+    wanted = torch.zeros(CHECKED, dtype=torch.double)
+    wanted[: len(errors)] = (errors.double().cpu() + EPS) ** ALPHA
+    apart = (shares - wanted / wanted.sum()).abs().max().item()
+    return "" if apart < MOST_APART else f"shares of rows differ from those of their priorities by {apart:.2g}"
+
+
+def replay(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
+    """A section for each capacity: cycles of both sides by the size of a draw."""
+    args, device = measurement.args, measurement.device
+    for side in SIDES:
+        measurement.check(f"replay, {side}", draw_difference(side, device))
+    for capacity in args.capacities:
+        timed = []
+        for size in args.update_sizes:
+            for side, made in SIDES.items():
+                cycle = Cycle(made(capacity, size, device), capacity, size, device)
+                extra: dict[str, object] = {"capacity": capacity, "batch": size, "side": side}
+                name, group = f"{side}, {capacity:,}, {size}", str(capacity)
+                timed.append(TimedRow(name, cycle.play, 1, threads(device), group, extra=extra))
+        if not take_turns(measurement, f"replay of {capacity:,}", timed):
+            return
+        yield report.section(str(capacity), "cycles/s", timed, {})
 
 
 def replay_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -165,105 +587,76 @@ def replay_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     lines = []
     for capacity, size in dict.fromkeys((row["capacity"], row["batch"]) for row in rows):
         us = {r["side"]: 1e6 / r["rate"] for r in rows if (r["capacity"], r["batch"]) == (capacity, size)}
-        times = {side: _short(each) for side, each in us.items()}
+        times = {side: short(each) for side, each in us.items()}
         lines.append({"capacity": capacity, "batch": size, **times, "over": us["TorchRL"] / us["ours"]})
     columns = {"capacity": "transitions kept", "batch": "rows drawn", "ours": "ours, µs", "TorchRL": "TorchRL, µs"}
     yield {"title": "µs per cycle of replay", "columns": columns | {"over": "× TorchRL"}, "rows": lines}
 
 
-def _short(us: float) -> float:
+# -- command -----------------------------------------------------------------------------------------------------------
+
+PARTS: dict[str, tuple[Callable[..., Iterator[dict[str, Any]]], Callable[..., Iterator[dict[str, Any]]]]] = {
+    "acting": (acting, acting_tables),
+    "updates": (updates, update_tables),
+    "replay": (replay, replay_tables),
+    "flags": (flags, flag_tables),
+}
+
+
+def short(us: float) -> float:
     """No more digits than tables show."""
     return round(us) if us >= 100 else us
 
 
-TABLES: dict[str, Callable[[list[dict[str, Any]]], Iterator[dict[str, Any]]]] = {
-    "acting": acting_tables,
-    "updates": update_tables,
-    "replay": replay_tables,
-}
+def take_turns(measurement: report.Measurement, title: str, rows: list[TimedRow]) -> bool:
+    """Times rows and says so, or times nothing where a check has failed."""
+    if measurement.refused("a ratio between two different results means nothing"):
+        return False
+    measurement.take_turns(title, rows)
+    return True
 
 
-def beside_targets(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What `AT` robots in a call must reach, and do, called as they are: neither compiled nor graphed."""
-    rows = []
-    for line in next((each["rows"] for each in sections if each["title"].startswith(f"{AT:,} robots")), []):
-        least = f"matrix products alone: {line['loop'] / line['ceiling']:.3g} ×"
-        pairs = (("over_loop", "× the per-sample loop", LOOP_RATIO), ("over_one", "× one robot alone", BATCH_RATIO))
-        for key, unit, target in pairs if line["how"] == "eager" else ():
-            what, value = f"{line['agent']}, {AT:,} robots", line[key]
-            row = {"what": what, "value": value, "unit": unit, "target": target, "least": True}
-            rows.append(row | {"notes": least if key == "over_loop" else "", "met": value >= target})
-    return rows
-
-
-# -- command -----------------------------------------------------------------------------------------------------------
-
-
-def main() -> int:
+def main(argv: list[str]) -> int:
     """Prints the tables and writes the JSON; 1 where parity fails."""
-    args = _arguments()
-    _quieten()
-    started, device = time.perf_counter(), get_device(args.device)
-    kept, bench = keep_freed_memory(), Bench(args, device)
-    result: dict[str, Any] = {
-        "benchmark": "agents",
-        "machine": machine.describe(device) | {"keeps_freed_memory": kept},
-        "arguments": {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()},
-    }
+    args = _parser().parse_args(argv)
+    torch._logging.set_logs(dynamo=logging.ERROR)  # what a compiler cannot hold is not news here
+    logging.getLogger("torchrl").setLevel(logging.WARNING)
+    measurement = report.Measurement("agents", args, get_device(args.device))
+    result = measurement.result
     # Compiled and eager calls draw the same random numbers, so that they can be compared.
     with torch._inductor.config.patch(fallback_random=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result["sections"] = list(bench.sections())
-    if bench.failed:
-        report.refuse(bench.failed, "a ratio between two different results means nothing")
-        return 1
-    if device.type == "cpu":
-        bench.missing.append("CUDA graph: no CUDA device")
-    result |= {"rows": beside_targets(result["sections"]), "parity": bench.parity, "missing": bench.missing}
-    result |= {"elapsed_s": time.perf_counter() - started} | machine.gpu_use(device)
-    print(markdown(result))
-    if args.output:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        for part in args.parts:
+            timed, tables = PARTS[part]
+            groups = list(timed(measurement))
+            if any(check["difference"] for check in result["parity"]):
+                return 1
+            rows = [row for group in groups for row in group["rows"]]
+            result["sections"] += [{"title": part, "unit": groups[0]["unit"], "rows": rows}, *tables(rows)]
+    result["rows"] = beside_targets(result["sections"])
+    measurement.finish()
+    for section in result["sections"]:
+        if "columns" in section:
+            print(f"\n{section['title']}\n\n{listed(section)}")
+    print(targets(result["rows"]) if result["rows"] else "", report.machine_line(result), sep="\n")
     return 0
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """All tables, what must be reached, and what is missing."""
-    lines = []
-    for section in result["sections"]:
-        if "columns" in section:
-            lines += [f"\n{section['title']}\n", listed(section)]
-    if result["rows"]:
-        lines += ["", targets(result["rows"])]
-    return "\n".join([*lines, *result["missing"], report.machine_line(result)])
-
-
-def _quieten() -> None:
-    """Leaves the output to the tables: what a compiler cannot hold, and storages, are not news."""
-    torch._logging.set_logs(dynamo=logging.ERROR)
-    logging.getLogger("torchrl").setLevel(logging.WARNING)
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--agents", nargs="+", choices=AGENTS, default=list(AGENTS), help="which")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="which")
-    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES, help="robots in a call")
-    parser.add_argument("--discrete", choices=("v2", "v3"), default="v3", help="where agents choose among 9, or 25")
-    parser.add_argument("--update_sizes", nargs="+", type=int, default=[64, 256, 1024], help="transitions of an update")
-    parser.add_argument("--capacities", nargs="+", type=int, default=[10_000, 100_000, 1_000_000], help="of replay")
-    parser.add_argument("--device", default="auto", help="where all sides run; loop and TorchRL's trees use the host")
-    parser.add_argument("--minutes", type=float, default=8.0, help="of timing; warm-ups and compiling come on top")
-    parser.add_argument("--repetitions", type=int, default=5, help="turns; medians are shown")
-    parser.add_argument("--compiled", action=argparse.BooleanOptionalAction, default=True, help="torch.compile, too")
-    parser.add_argument("--quick", action="store_true", help="a look: small batches, seconds, nothing compiled")
-    parser.add_argument("--output", type=Path, help="JSON with every raw timing")
-    args = parser.parse_args()
-    if args.quick:
-        vars(args).update(QUICK)
-    return args
+def _parser() -> argparse.ArgumentParser:
+    parser = report.parser("benchmarks/agents.py", __doc__, seconds=5.0)
+    add = parser.add_argument
+    add("--agents", nargs="+", choices=AGENTS, default=list(AGENTS), help="which")
+    add("--parts", nargs="+", choices=PARTS, default=[part for part in PARTS if part != "flags"], help="which")
+    add("--discrete", choices=("v2", "v3"), default="v3", help="where agents choose among 9, or 25")
+    counts: dict[str, tuple[int | list[int], str]] = {
+        "batches": ([1, 64, AT, 16_384, 65_536], "robots in a call"),
+        "update_sizes": ([64, 256, 1024], "transitions of an update, and of a draw"),
+        "flag_size": (256, "transitions of an update under a flag"),
+        "capacities": ([10_000, 100_000, 1_000_000], "of replay"),
+    }
+    report.add_counts(parser, counts)
+    return parser
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -5,11 +5,8 @@ Every file is decoded and compared with its frame first; where one is further fr
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -25,9 +22,8 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).parent.parent))  # to find the other benchmarks
 
 from benchmarks import report
-from torchrl_gpu import machine
-from torchrl_gpu.bench.timing import TimedRow, measure
-from torchrl_gpu.console import progress, wide_console
+from torchrl_gpu.bench.timing import TimedRow
+from torchrl_gpu.console import wide_console
 from torchrl_gpu.streaming.codecs.libavcodec import open_codec
 from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 
@@ -49,33 +45,34 @@ class Row(NamedTuple):
     notes: str = ""
 
 
-def main() -> int:
+def main(argv: list[str]) -> int:
     """Prints the tables and writes the JSON; 1 where a decoded frame is wrong."""
-    args = _arguments()
-    started = time.perf_counter()
+    parser = report.parser("benchmarks/frame_pipeline.py", __doc__, seconds=2.0, repetitions=9)
+    args = parser.parse_args(argv)
     pipe = GpuFramePipeline(args.device)
-    result: dict[str, Any] = {"benchmark": "frame_pipeline", "machine": machine.describe(pipe.device)}
-    result["machine"]["versions"] |= {name: _version(name) for name in PACKAGES}
-    result["machine"] |= {"opencv_threads": cv2.getNumThreads(), "missing": pipe.problems}
-    result |= {"quality": QUALITY, "bitrate": BITRATE, "sections": [], "parity": []}
+    measurement = report.Measurement("frame_pipeline", args, pipe.device)
+    about, sections = measurement.result["machine"], measurement.result["sections"]
+    about["versions"] |= {name: _version(name) for name in PACKAGES}
+    about |= {"opencv_threads": cv2.getNumThreads(), "missing": pipe.problems}
+    measurement.result |= {"quality": QUALITY, "bitrate": BITRATE}
     for width, height in SIZES:
         frames = scene(width, height)
         kinds = {"JPEG": (jpeg_rows(pipe, frames), decode_jpegs), "H.264": (h264_rows(pipe, frames), decode_h264)}
         for kind, (rows, decode) in kinds.items():
-            checks = [check(row, frames, decode, kind) for row in rows]
-            if failed := [each for each in checks if each["difference"]]:
-                report.refuse(failed, "a file that shows another picture may be made at any speed")
+            for row in rows:
+                measurement.check(**checked(row, frames, decode, kind))
+            if measurement.refused("a file that shows another picture may be made at any speed"):
                 return 1
-            result["parity"] += checks
-            result["sections"].append(timed(f"{kind} {width}×{height}", rows, args))
-    result |= {"elapsed_s": time.perf_counter() - started} | machine.gpu_use(pipe.device)
+            timed = [TimedRow(row.name, _work(row), row.per_call, notes=row.notes) for row in rows]
+            title = f"{kind} {width}×{height}"
+            measurement.take_turns(title, timed)
+            sections.append(report.section(title, "frames/s", timed, {"first": timed[0].rate}))
+            for each in sections[-1]["rows"]:
+                each["ms_per_frame"] = 1000 / each["rate"]
+    result = measurement.finish()
     for section in result["sections"]:
         wide_console().print(_table(section))
     wide_console().print(report.machine_line(result), markup=False)
-    if args.output:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        print(f"Written: {args.output}")
     return 0
 
 
@@ -118,7 +115,7 @@ def h264_rows(pipe: GpuFramePipeline, frames: np.ndarray) -> list[Row]:
     return [*rows, Row("x264, colours by swscale", _by_swscale(frames))]
 
 
-def check(row: Row, frames: np.ndarray, decode: Decode, kind: str) -> dict[str, Any]:
+def checked(row: Row, frames: np.ndarray, decode: Decode, kind: str) -> dict[str, Any]:
     """Size of the files of eight batches and their least likeness to the frames; `difference` if that is too little."""
     files = [file for i in range(8) for file in row.encode(*_span(i, row.per_call))]
     shown = [frames[k] for i in range(8) for k in range(*_span(i, row.per_call))]
@@ -129,18 +126,6 @@ def check(row: Row, frames: np.ndarray, decode: Decode, kind: str) -> dict[str, 
     found = "" if least >= PSNR[kind] else f"{least:.1f} dB, want {PSNR[kind]:.0f}"
     kib = sum(map(len, files)) / len(files) / 1024
     return {"setting": f"{row.name} {shown[0].shape}", "psnr_db": least, "kib": kib, "difference": found}
-
-
-def timed(title: str, rows: list[Row], args: argparse.Namespace) -> dict[str, Any]:
-    """Rates of rows that take turns, and their ratios to the first."""
-    timed = [TimedRow(row.name, _work(row), row.per_call, notes=row.notes) for row in rows]
-    with progress(title) as on_row:
-        measure(timed, args.seconds, args.repetitions, on_row=on_row)
-    bars = {"first": timed[0].rate}
-    section = report.section(title, "frames/s", timed, bars)
-    for row in section["rows"]:
-        row["ms_per_frame"] = 1000 / row["rate"]
-    return section
 
 
 def decode_jpegs(files: Iterable[bytes]) -> list[np.ndarray]:
@@ -219,14 +204,5 @@ def _table(section: dict[str, Any]) -> Table:
     return table
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--seconds", type=float, default=2.0, help="for each row, over all repetitions")
-    parser.add_argument("--repetitions", type=int, default=9, help="turns; the median and the range are shown")
-    parser.add_argument("--output", type=Path, help="JSON with every raw timing")
-    return parser.parse_args()
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -9,11 +9,10 @@ python benchmarks/marine.py --output benchmarks/results/marine.json
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,7 @@ from benchmarks import report
 from tests.envs.marine.reference import World
 from tests.envs.marine.settings import acted, random_action
 from tests.envs.marine.worlds import noise_of, world_of
-from torchrl_gpu import machine
-from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.bench.timing import TimedRow, measure
-from torchrl_gpu.console import progress
+from torchrl_gpu.bench.timing import TimedRow
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.types import PLACE
@@ -43,7 +39,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
 PARITY_STEPS, PARITY_METRES = 100, 1e-9
 REFERENCE_WORLDS, ACTIONS = 64, 16
 MAX_STEPS = 60  # at random few robots arrive: short episodes keep most of them at sea, as in training
-BARS = ("reference", "vmas_best")
 # Measured elsewhere on one core with a random policy, for v2 5/6/6; shown beside ours, not compared with it here.
 RELEASED = "the released environment, on another machine, made 83.7 environment-steps/s in v2 5/6/6"
 
@@ -182,42 +177,32 @@ def timed_rows(name: str, changes: dict[str, Any], args: argparse.Namespace, dev
             yield TimedRow(f"VMAS, {n}", vmas_player(n, agents, device), n, threads, name, note)
 
 
-def main() -> int:
+def main(argv: list[str]) -> int:
     """Prints the table and writes the JSON; 1 where parity fails."""
-    args = _parser().parse_args()
-    started, device = time.perf_counter(), str(get_device(args.device))
-    kept = keep_freed_memory()
+    args = _parser().parse_args(argv)
+    device = get_device(args.device)
+    measurement = report.Measurement("marine", args, device)
     chosen = {name: SETTINGS[name] for name in list(SETTINGS)[: args.settings]}
-    checks = [{"setting": name, "steps": PARITY_STEPS, "difference": difference(c)} for name, c in chosen.items()]
-    if failed := [check for check in checks if check["difference"]]:
-        report.refuse(failed)
+    for name, changes in chosen.items():
+        measurement.check(name, difference(changes), steps=PARITY_STEPS)
+    if measurement.refused():
         return 1
-    args.peers, missing = _peers(args.peers)
-    result: dict[str, Any] = {
-        "benchmark": "marine",
-        "machine": machine.describe(torch.device(device)) | {"keeps_freed_memory": kept},
-        "arguments": {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()},
-        "parity": checks,
-        "sections": [],
-    }
+    if args.peers and find_spec("vmas") is None:
+        args.peers = False
+        measurement.result["missing"].append("VMAS: not installed; `pip install 'torchrl_gpu[peers]'` brings it")
     for name, changes in chosen.items():
         torch._dynamo.reset()  # else the settings together exceed the graphs that one function may have
-        rows = list(timed_rows(name, changes, args, device))
-        with progress(name) as say:
-            measure(rows, args.seconds, args.repetitions, on_row=say)
+        rows = list(timed_rows(name, changes, args, str(device)))
+        measurement.take_turns(name, rows)
         rates = {row.name: row.rate for row in rows}
         best = max((rate for row, rate in rates.items() if row.startswith("VMAS")), default=None)
-        bars = dict(zip(BARS, (rates["reference"], best), strict=True))
-        section = report.section(name, "environment steps/s", rows, bars)
+        section = report.section(
+            name, "environment steps/s", rows, {"reference": rates["reference"], "vmas_best": best}
+        )
         for row in section["rows"]:
             row["ratios"] = row["ratios"] if row["name"].startswith("ours") else {}
-        result["sections"].append(section)
-    result |= {"missing": missing, "elapsed_s": time.perf_counter() - started}
-    result |= machine.gpu_use(torch.device(device))
-    print(markdown(result))
-    if args.output:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        measurement.result["sections"].append(section)
+    print(markdown(measurement.finish()))
     return 0
 
 
@@ -235,32 +220,15 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join([*lines, "", *result["missing"], RELEASED, report.machine_line(result)])
 
 
-def _peers(wanted: bool) -> tuple[bool, list[str]]:
-    if not wanted:
-        return False, []
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import vmas  # noqa: F401
-    except ImportError:
-        return False, ["VMAS: not installed; `pip install 'torchrl_gpu[peers]'` brings it"]
-    return True, []
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--settings", type=int, default=len(SETTINGS), help="how many of the settings, from the first on"
-    )
-    parser.add_argument("--num_envs", nargs="+", type=int, default=[1, 64, 1024, 4096], help="batches")
-    parser.add_argument("--device", default="auto", help="where ours and VMAS run; the reference runs on the CPU")
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each row, over all repetitions")
-    parser.add_argument("--repetitions", type=int, default=5, help="turns; the median and the range are shown")
-    parser.add_argument("--compiled", action=argparse.BooleanOptionalAction, default=True, help="torch.compile, too")
-    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="VMAS, too")
-    parser.add_argument("--output", type=Path, help="JSON with every raw timing")
+    parser = report.parser("benchmarks/marine.py", __doc__, seconds=5.0)
+    add = parser.add_argument
+    add("--settings", type=report.count, default=len(SETTINGS), help="how many of the settings, from the first on")
+    add("--num_envs", nargs="+", type=report.count, default=[1, 64, 1024, 4096], help="batches")
+    add("--compiled", action=argparse.BooleanOptionalAction, default=True, help="torch.compile, too")
+    add("--peers", action=argparse.BooleanOptionalAction, default=True, help="VMAS, too")
     return parser
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

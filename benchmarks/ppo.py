@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import copy
 import io
-import json
 import statistics
 import sys
 import tempfile
@@ -39,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.tables import listed
 from torchrl_gpu import machine
 from torchrl_gpu.envs import BatchedEnv, DishwashingEnv, MarineNavEnv, RslRlVecEnv
+from torchrl_gpu.evaluation.reports import write_json
 from torchrl_gpu.policies import PPO, AgentSpace
 from torchrl_gpu.policies.losses import generalized_advantage
 from torchrl_gpu.training import OnPolicy
@@ -328,14 +328,14 @@ COLUMNS = {
 }
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     """Checks, measures, prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--envs", nargs="+", type=int, default=[16, 64, 256], help="environments side by side")
     parser.add_argument("--hidden", nargs="+", type=int, default=[64, 64], help="widths of the hidden layers")
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--output", type=Path)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     torch.set_num_threads(1)
     rows = []
     for name, make in ENVS.items():
@@ -352,9 +352,9 @@ def main() -> None:
         about = machine.describe(torch.device("cpu"))
         about["versions"] |= versions
         result = {"benchmark": "ppo", "settings": settings, "machine": about, "sections": [section]}
-        args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write_json(args.output, result)
         print(f"Written: {args.output}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

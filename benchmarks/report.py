@@ -1,22 +1,111 @@
-"""What a benchmark prints, and the same as plain data."""
+"""The course of every benchmark: parity, rows that take turns, a table and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
+from torchrl_gpu import machine
+from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.bench.ceilings import ADD_MAX
-from torchrl_gpu.bench.timing import TimedRow
-from torchrl_gpu.console import wide_console
+from torchrl_gpu.bench.timing import TimedRow, measure
+from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.console import progress, wide_console
+from torchrl_gpu.evaluation.reports import write_json
 
 _LEGEND = (
     "Rates are medians of repetitions that took turns, with their range; resets are in the time. NumPy, loop: every"
     " placement in a Python loop, any item through the same code, as released heightmap packers work; targets refer to"
     " it. Box loop: the same for boxes alone. Windows: NumPy at its best. All three step one environment at a time."
 )
+
+
+def parser(program: str, description: str | None, *, seconds: float, repetitions: int = 5) -> OneLineParser:
+    """A parser with the options of every benchmark."""
+    made = OneLineParser(prog=program, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; NumPy and peers run on the CPU")
+    made.add_argument("--seconds", type=positive, default=seconds, help="for each row, over all repetitions")
+    made.add_argument("--repetitions", type=count, default=repetitions, help="turns; the median and range are shown")
+    made.add_argument("--output", type=Path, help="JSON with every raw timing")
+    return made
+
+
+def add_counts(parser: argparse.ArgumentParser, counts: Mapping[str, tuple[int | list[int], str]]) -> None:
+    """Adds options that take one or several numbers of at least 1: their defaults, and what `--help` says."""
+    for name, (default, said) in counts.items():
+        several = "+" if isinstance(default, list) else None
+        parser.add_argument(f"--{name}", nargs=several, type=count, default=default, help=said)
+
+
+def count(word: str) -> int:
+    """A number of at least 1, as an option's type."""
+    if int(word) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1; got {word}")
+    return int(word)
+
+
+def positive(word: str) -> float:
+    """A positive time, as an option's type."""
+    if not 0 < float(word) < float("inf"):
+        raise argparse.ArgumentTypeError(f"must be positive; got {word}")
+    return float(word)
+
+
+class Measurement:
+    """One call of a benchmark, and its result as plain data.
+
+    Args:
+        benchmark: Its name.
+        args: Of the command line.
+        device: Where ours runs.
+    """
+
+    def __init__(self, benchmark: str, args: argparse.Namespace, device: torch.device) -> None:
+        self.args, self.device, self._started = args, device, time.perf_counter()
+        kept = keep_freed_memory()
+        self.result: dict[str, Any] = {
+            "benchmark": benchmark,
+            "machine": machine.describe(device) | {"keeps_freed_memory": kept},
+            "arguments": {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()},
+            "parity": [],
+            "sections": [],
+            "missing": [],
+        }
+
+    def check(self, setting: str, difference: str, **more: Any) -> None:
+        """Keeps a comparison; "" says that nothing differs."""
+        self.result["parity"].append({"setting": setting, "difference": difference, **more})
+
+    def refused(self, why: str = "a ratio between two different environments means nothing") -> bool:
+        """Whether a check has failed; then it is said which, and no rate may be shown."""
+        failed = [check for check in self.result["parity"] if check["difference"]]
+        console = Console(stderr=True)
+        for check in failed:
+            console.print(f"parity fails in {check['setting']}: {check['difference']}", markup=False)
+        if failed:
+            console.print(f"Nothing was timed: {why}.", markup=False)
+        return bool(failed)
+
+    def take_turns(self, title: str, rows: Sequence[TimedRow], seconds: float | None = None) -> None:
+        """Times rows in turn, each warm; what has failed a check is never timed."""
+        assert not any(check["difference"] for check in self.result["parity"])
+        with progress(title) as say:
+            measure(rows, seconds or self.args.seconds, self.args.repetitions, on_row=say)
+
+    def finish(self) -> dict[str, Any]:
+        """Writes the JSON where one is asked for; the whole result."""
+        self.result |= {"elapsed_s": time.perf_counter() - self._started} | machine.gpu_use(self.device)
+        if self.args.output:
+            write_json(self.args.output, self.result)
+            print(f"Written: {self.args.output}")
+        return self.result
 
 
 def section(
@@ -111,11 +200,3 @@ def number(value: float) -> str:
     if value >= 1e9:
         return f"{value / 1e9:.1f} G"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def refuse(failed: list[dict[str, Any]], why: str = "a ratio between two different environments means nothing") -> None:
-    """Says what differs; no rate is printed."""
-    console = Console(stderr=True)
-    for check in failed:
-        console.print(f"parity fails in {check['setting']}: {check['difference']}", markup=False)
-    console.print(f"Nothing was timed: {why}.", markup=False)

@@ -58,7 +58,7 @@ class Row:
         return asdict(self) | {"met": self.met}
 
 
-def main() -> None:
+def main(argv: list[str]) -> None:
     """Measures, prints each figure beside its target, and writes all as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=HERE / "results" / "streaming.json")
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=15.0, help="of each part with viewers")
     parser.add_argument("--pairs", type=int, default=10, help="stretches of training with and without a viewer")
     parser.add_argument("--stretch_s", type=float, default=6.0, help="about how long one takes")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")  # torchrl announces every buffer that it allocates
     started = time.perf_counter()
     result: dict[str, Any] = {"command": "python benchmarks/streaming.py", "machine": describe(), "parts": {}}
@@ -401,4 +401,4 @@ PARTS = {
 }
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from functools import cache
-from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
+from benchmarks.gpu import shipped
 from benchmarks.gpu.launches import Launch, as_on, recorded
 from torchrl_gpu import configs
 from torchrl_gpu.envs import PackingEnv
@@ -27,24 +25,9 @@ BACKEND = "eager"  # of the environment itself; only its settings and its state 
 @cache
 def environment(config: str) -> PackingEnv:
     """The environment of a shipped config, on a CPU, after its first reset."""
-    with open(configs.find(config), encoding="utf-8") as file:
-        settings = yaml.safe_load(file)["model"]["init_args"]["env"]["init_args"]
-    env = PackingEnv(**_made(settings) | {"device": "cpu", "backend": BACKEND, "seed": 0})
+    env = PackingEnv(**shipped.environment_arguments(config) | {"device": "cpu", "backend": BACKEND, "seed": 0})
     env.reset()
     return env
-
-
-def _made(given: Any) -> Any:
-    """The objects that a config names by `class_path`."""
-    if isinstance(given, dict):
-        named = "class_path" in given
-        settings = given.get("init_args", {}) if named else given
-        arguments = {key: _made(value) for key, value in settings.items()}
-        if not named:
-            return arguments
-        module, _, name = given["class_path"].rpartition(".")
-        return getattr(importlib.import_module(module), name)(**arguments)
-    return given
 
 
 def step(env: PackingEnv, state: PackingState, action: Tensor, following: Tensor, again: Tensor) -> PackingState:

@@ -1,13 +1,12 @@
 """`python -m benchmarks.gpu.timings`: steps of the shipped runs' environments, and on a GPU the time of each kernel.
 
-Kernels are timed by torch's profiler while random legal actions are played. Where `benchmarks.gpu.expectations` is
-there, each time stands beside its bound.
+Kernels are timed by torch's profiler while random legal actions are played. Each time stands beside its bound, see
+`benchmarks.gpu.expectations`.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import re
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.gpu import expectations
 from benchmarks.gpu.shipped import environment
 from torchrl_gpu.bench.packing import random_steps
 from torchrl_gpu.device import get_device, now
@@ -95,17 +95,13 @@ def _kernels(config: str, env: BatchedEnv, play: Callable[[int], None]) -> list[
 
 
 def bound(kernel: str, config: str, chip: str) -> tuple[float, str] | None:
-    """Seconds that a launch takes at least by what a chip can do, and what limits it; None where nobody says."""
-    try:
-        expectations = importlib.import_module("benchmarks.gpu.expectations")
-        if config not in expectations.CONFIGS:
-            return None
-        words = set(re.split(r"\W+", chip))  # "NVIDIA A100-SXM4-80GB"
-        device = next(d for name, d in expectations.DEVICES.items() if set(name.split()) <= words)
-        seconds, limit = expectations.bound(kernel, config, device)[:2]
-    except (ImportError, KeyError, StopIteration):  # no model, or none of this kernel, run or chip
+    """Least seconds of a launch by a chip's published rates, and their limit; None for an unknown kernel or chip."""
+    words = set(re.split(r"\W+", chip))  # "NVIDIA A100-SXM4-80GB"
+    device = next((device for name, device in expectations.DEVICES.items() if set(name.split()) <= words), None)
+    if device is None or config not in expectations.CONFIGS:
         return None
-    return float(seconds), str(limit)
+    known = expectations.work(expectations.environment(config))
+    return expectations.bound(kernel, config, device)[:2] if kernel in known else None
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import torch
 
 from torchrl_gpu.bench.ceilings import ceilings as machine_ceilings
-from torchrl_gpu.bench.timing import TimedRow, measure
+from torchrl_gpu.bench.timing import TimedRow
 from torchrl_gpu.envs.packing.kernels import BACKENDS, available_backends
 
 NATIVE_TYPES = ("float32", "uint16", "uint8")
 _TENSOR_CALLS = "torch"  # name of the ceiling that is made of them
-_PROBE, _SHORTLY = 0.1, 0.1  # seconds of one self-timed call; for each row that is measured anew
+_PROBE = 0.1  # seconds of one self-timed call
 _CPU = torch.device("cpu")
 
 
@@ -124,21 +124,6 @@ def measured(rows: list[TimedRow]) -> dict[str, Ceilings]:
         copy = next(row.rate for row in mine if row.notes == "bytes/s")
         found[group] = Ceilings(copy, {_short(row.name): row.rate for row in mine if row.notes == "add-max/s"})
     return found
-
-
-def bounding(rows: list[TimedRow]) -> list[TimedRow]:
-    """Of rows that have been timed, those that make the floor: for each type of device bytes, and the fastest loop."""
-    kinds = [(group, unit) for group in dict.fromkeys(row.group for row in rows) for unit in ("bytes/s", "add-max/s")]
-    alike = ([row for row in rows if (row.group, row.notes) == kind] for kind in kinds)
-    return [max(each, key=lambda row: row.rate) for each in alike]
-
-
-def again(rows: list[TimedRow]) -> dict[str, Ceilings]:
-    """The rates of rows measured anew, shortly: what the machine does now."""
-    for row in rows:
-        row.seconds = []
-    measure(rows, _SHORTLY, repetitions=2)
-    return measured(rows)
 
 
 def _short(name: str) -> str:

@@ -7,11 +7,7 @@ comes first: nothing is timed while it fails.
 from __future__ import annotations
 
 import argparse
-import json
-import time
 from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +16,6 @@ from benchmarks import report
 from benchmarks.kernels import ceilings as kernel_ceilings
 from benchmarks.kernels import parity as kernel_parity
 from benchmarks.kernels import report as kernel_report
-from benchmarks.kernels import sweep as kernel_sweep
 from benchmarks.kernels.report import Section
 from benchmarks.kernels.rows import (
     UNFOLD_ENVS,
@@ -35,100 +30,49 @@ from benchmarks.kernels.rows import (
 from benchmarks.kernels.workloads import Workload, boxes, pebbles, procedural
 from benchmarks.packing import parity
 from benchmarks.packing.settings import irregular
-from torchrl_gpu import machine
-from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.bench.timing import measure
 from torchrl_gpu.cli.subcommands import OneLineParser
-from torchrl_gpu.console import progress
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs.packing.kernels import BACKENDS
 
 WORKLOADS = ("irregular", "boxes", "steps")
-_NO_PLOTS = "want matplotlib for --plot; got none: the extra brings it, pip install 'torchrl_gpu[plots]'"
-_COUNTS = (
-    "irregular_envs",
-    "box_envs",
-    "step_envs",
-    "irregular_step_envs",
-    "sweep_envs",
-    "footprint",
-    "resolution",
-    "grid_step",
-    "visible",
-    "repetitions",
-)
 
 
 def main(argv: list[str]) -> int:
-    """Prints the tables and writes JSON and plot; 1 where parity fails, and then nothing is timed."""
+    """Prints the tables and writes the JSON; 1 where parity fails, and then nothing is timed."""
     args = _parser().parse_args(argv)
-    device = get_device(args.device)
-    _check(args, device)
-    started, kept = time.perf_counter(), keep_freed_memory()
-    used = backends(args.backends, device)
-    lines = kernel_sweep.lines(args)
-    checks = [*_parity(args, used), *kernel_sweep.parity(lines, used)]
-    if failed := [check for check in checks if check["difference"]]:
-        report.refuse(failed, why="the rate of a kernel that gives another result means nothing")
-        return 1
-    result: dict[str, Any] = {
-        "benchmark": "kernels",
-        "machine": machine.describe(device) | {"keeps_freed_memory": kept},
-        "arguments": {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()},
-        "parity": checks,
-        "missing": [f"ours {name}: {reason}" for name, reason in used.missing.items()],
-    }
-    result |= _measured(args, device, used, lines)
-    result |= {"elapsed_s": time.perf_counter() - started} | machine.gpu_use(device)
-    _publish(result, args)
-    return 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(prog="python -m benchmarks.kernels", description=__doc__)
-    add = parser.add_argument
-    add("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="what to measure")
-    add("--backends", nargs="+", choices=list(BACKENDS), default=["eager", "compiled", "triton"], help="ours")
-    add("--device", default="auto", help="of eager and unfold; NumPy and compiled run on the CPU, triton on a GPU")
-    add("--irregular_envs", nargs="+", type=int, default=[1, 64], help="batches of irregular items")
-    add("--box_envs", nargs="+", type=int, default=[64, 1024, 65536], help="batches of bpp10")
-    add("--step_envs", nargs="+", type=int, default=[1024, 4096], help="batches of whole steps of bpp10")
-    add("--irregular_step_envs", nargs="+", type=int, default=[1, 4], help="batches of whole steps of irregular items")
-    add("--footprint", type=int, default=50, help="irregular: cells along each side of an item")
-    add("--resolution", type=int, default=200, help="irregular: cells along x and y of the bin")
-    add("--grid_step", type=int, default=4, help="irregular: cells between placements")
-    add("--visible", type=int, default=20, help="irregular: visible objects of whole steps")
-    add("--seconds", type=float, default=2.0, help="for each row, over all repetitions")
-    add("--repetitions", type=int, default=5, help="turns; the median and the range are shown")
-    add("--sweep", action="store_true", help="also cost against number of environments, resolution, footprint, K")
-    add("--axes", nargs="+", choices=list(kernel_sweep.AXES), help="axes of the sweep, which this turns on")
-    add("--sweep_envs", type=int, help="environments of the other axes; 4 on a CPU and 64 on a GPU by default")
-    add("--point_seconds", type=float, default=5.0, help="the longest that a row of one point of the sweep may take")
-    add("--memory_gib", type=float, help="the most that one may hold; by default half of what is free")
-    add("--output", type=Path, help="JSON with every raw timing")
-    add("--plot", type=Path, help="picture of the sweep, which this turns on")
-    return parser
-
-
-def _check(args: argparse.Namespace, device: torch.device) -> None:
-    """Completes the arguments, and refuses those that mean nothing."""
-    args.sweep_envs = args.sweep_envs if args.sweep_envs is not None else (64 if device.type == "cuda" else 4)
-    if args.sweep or args.axes or args.plot:
-        args.sweep, args.axes = True, args.axes or list(kernel_sweep.AXES)
-    for name in _COUNTS:
-        given = getattr(args, name)
-        least = min(given) if isinstance(given, list) else given
-        if least < 1:
-            raise ValueError(f"python -m benchmarks.kernels: --{name} must be at least 1; got {least}")
-    for name in ("seconds", "point_seconds", "memory_gib"):
-        given = getattr(args, name)
-        if given is not None and not 0 < given < float("inf"):
-            raise ValueError(f"python -m benchmarks.kernels: --{name} must be positive; got {given}")
     if args.footprint > args.resolution:
         most = f"--footprint must be at most --resolution, {args.resolution}"
         raise ValueError(f"python -m benchmarks.kernels: {most}; got {args.footprint}")
-    if args.plot and find_spec("matplotlib") is None:
-        raise ValueError(f"python -m benchmarks.kernels: {_NO_PLOTS}")
+    device = get_device(args.device)
+    measurement = report.Measurement("kernels", args, device)
+    used = backends(args.backends, device)
+    measurement.result["missing"] = [f"ours {name}: {reason}" for name, reason in used.missing.items()]
+    for check in _parity(args, used):
+        measurement.check(**check)
+    if measurement.refused("the rate of a kernel that gives another result means nothing"):
+        return 1
+    _measure(measurement, used)
+    kernel_report.show(measurement.finish())
+    return 0
+
+
+def _parser() -> OneLineParser:
+    parser = report.parser("python -m benchmarks.kernels", __doc__, seconds=2.0)
+    add = parser.add_argument
+    add("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="what to measure")
+    add("--backends", nargs="+", choices=list(BACKENDS), default=["eager", "compiled", "triton"], help="ours")
+    counts: dict[str, tuple[int | list[int], str]] = {
+        "irregular_envs": ([1, 64], "batches of irregular items"),
+        "box_envs": ([64, 1024, 65536], "batches of bpp10"),
+        "step_envs": ([1024, 4096], "batches of whole steps of bpp10"),
+        "irregular_step_envs": ([1, 4], "batches of whole steps of irregular items"),
+        "footprint": (50, "irregular: cells along each side of an item"),
+        "resolution": (200, "irregular: cells along x and y of the bin"),
+        "grid_step": (4, "irregular: cells between placements"),
+        "visible": (20, "irregular: visible objects of whole steps"),
+    }
+    report.add_counts(parser, counts)
+    return parser
 
 
 def _irregular_workload(args: argparse.Namespace, num_envs: int) -> Workload:
@@ -163,30 +107,18 @@ def _step_parity(args: argparse.Namespace, used: Backends) -> Iterator[dict[str,
             yield {"setting": f"steps of {setting}, {row}", "row": row, "num_envs": num_envs, "difference": found}
 
 
-def _measured(
-    args: argparse.Namespace, device: torch.device, used: Backends, lines: list[kernel_sweep.Line]
-) -> dict[str, Any]:
-    """Every section, and the sweep where one is wanted."""
+def _measure(measurement: report.Measurement, used: Backends) -> None:
+    """Every section. All rows take turns with the ceilings: a share is of what the machine did at that time."""
+    args, device = measurement.args, measurement.device
     rows, missing = kernel_ceilings.ceiling_rows(device)
-    first = [Section("ceilings of this machine", "as noted", rows, missing), *_map_sections(args, device, used)]
-    _take_turns("z-maps", first, args)
-    sections, ceilings = first, kernel_ceilings.measured(rows)
+    sections = [Section("ceilings of this machine", "as noted", rows, missing), *_map_sections(args, device, used)]
+    measurement.take_turns("z-maps", [row for each in sections for row in each.rows])
     if "steps" in args.workloads:
         steps = list(_step_sections(args, used))
-        _take_turns("whole steps", steps, args)
-        sections = sections + steps
-    result: dict[str, Any] = {"sections": [kernel_report.as_data(each, ceilings) for each in sections]}
-    if lines:
-        bounds = kernel_ceilings.bounding(rows)
-        with progress("sweep") as say:
-            result["sweep"] = kernel_sweep.run(lines, used, device, lambda: kernel_ceilings.again(bounds), args, say)
-    return result
-
-
-def _take_turns(title: str, sections: list[Section], args: argparse.Namespace) -> None:
-    """All rows with each other, the ceilings too: a share is of what the machine did at that time."""
-    with progress(title) as say:
-        measure([row for each in sections for row in each.rows], args.seconds, args.repetitions, on_row=say)
+        measurement.take_turns("whole steps", [row for each in steps for row in each.rows])
+        sections += steps
+    ceilings = kernel_ceilings.measured(rows)
+    measurement.result["sections"] = [kernel_report.as_data(each, ceilings) for each in sections]
 
 
 def _map_sections(args: argparse.Namespace, device: torch.device, used: Backends) -> Iterator[Section]:
@@ -223,17 +155,3 @@ def _step_sections(args: argparse.Namespace, used: Backends) -> Iterator[Section
         missing = {row_name(name, n): why for n in num_envs for name, why in used.missing.items()}
         rows = list(step_rows(changes, num_envs, used.running))
         yield Section(f"whole steps of {title}, random legal actions", "environment steps/s", rows, missing)
-
-
-def _publish(result: dict[str, Any], args: argparse.Namespace) -> None:
-    kernel_report.show(result)
-    if args.output:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        print(f"Written: {args.output}")
-    if args.plot:
-        from benchmarks.kernels import plot as kernel_plot
-
-        args.plot.parent.mkdir(parents=True, exist_ok=True)
-        kernel_plot.draw(result, args.plot)
-        print(f"Written: {args.plot}")

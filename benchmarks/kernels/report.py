@@ -75,13 +75,10 @@ def _shares(row: dict[str, Any], ceilings: Ceilings) -> dict[str, Any]:
 
 
 def show(result: dict[str, Any]) -> None:
-    """Prints every section, the sweep, the machine, and what is missing."""
+    """Prints every section, the machine, and what is missing."""
     console = wide_console()
     for each in result["sections"]:
         console.print(_table(each))
-    for axis, kind in dict.fromkeys((p["axis"], p["kind"]) for p in result.get("sweep", {}).get("points", ())):
-        points = [p for p in result["sweep"]["points"] if (p["axis"], p["kind"]) == (axis, kind)]
-        console.print(_sweep_table(f"time for one environment against {axis}, {kind}", points))
     for line in result["missing"]:
         console.print(line, markup=False)
     console.print(f"Parity: {len(result['parity'])} comparisons with the reference agree. {_LEGEND}", markup=False)
@@ -120,23 +117,6 @@ def _table(data: dict[str, Any]) -> Table:
     for each in data["missing"]:
         table.add_row(each["name"], *("" for _ in headings), each["reason"].partition(":")[0])
     return table
-
-
-def _sweep_table(title: str, points: list[dict[str, Any]]) -> Table:
-    """Values across, rows down; what was left out says which limit it passed."""
-    values = list(dict.fromkeys(p["value"] for p in points))
-    table = Table(title=title, title_justify="left")
-    table.add_column("", no_wrap=True)
-    for value in values:
-        table.add_column(f"{value:,}", justify="right", no_wrap=True)
-    for name in dict.fromkeys(p["row"] for p in points):
-        cells = {p["value"]: _point(p) for p in points if p["row"] == name}
-        table.add_row(name, *(cells.get(value, "") for value in values))
-    return table
-
-
-def _point(point: dict[str, Any]) -> str:
-    return duration(point["seconds_per_env"]) if "seconds_per_env" in point else str(point["shown"])
 
 
 def _or_blank(value: float | None, shown: Any) -> str:

@@ -45,19 +45,9 @@ class Workload(NamedTuple):
         """The same on `device`."""
         return Workload(self.heightmap.to(device), self.item_id.to(device), self.catalogue.to(device), self.bin_)
 
-    def first(self, num_envs: int, num_visible: int | None = None, orientations: list[int] | None = None) -> Workload:
-        """The same items in fewer environments, slots and orientations; None for all of them."""
-        catalogue = self.catalogue if orientations is None else _turned(self.catalogue, orientations)
-        return Workload(self.heightmap[:num_envs], self.item_id[:num_envs, :num_visible], catalogue, self.bin_)
-
-
-def _turned(catalogue: Catalogue, orientations: list[int]) -> Catalogue:
-    """The same items in some orientations only."""
-    if catalogue.top is None or catalogue.bottom is None:
-        sizes = torch.cat([catalogue.extent.double(), catalogue.height[..., None].double()], -1)
-        return Catalogue.of_boxes(sizes[:, orientations], catalogue.volume)
-    top, bottom = catalogue.top[:, orientations], catalogue.bottom[:, orientations]
-    return Catalogue.of_maps(top, bottom, catalogue.extent[:, orientations], catalogue.volume, catalogue.unit)
+    def first(self, num_envs: int) -> Workload:
+        """The same items in fewer environments."""
+        return Workload(self.heightmap[:num_envs], self.item_id[:num_envs], self.catalogue, self.bin_)
 
 
 class Pebbles(ItemSource):

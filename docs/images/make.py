@@ -1,9 +1,8 @@
 """Draws pictures of the documentation: `python docs/images/make.py [--folder FOLDER] [--packer CHECKPOINT]`.
 
-solids.png and marine.gif; with the checkpoint of a run of packing_irregular.yaml packer.png instead. kernels.png is
-drawn by `python -m benchmarks.kernels --plot`, packing.gif, crossing.gif and shift.gif (its first 72
-pictures, made smaller) by `lightning test` with the checkpoints of packing.yaml, navigation_iqn.yaml and
-dishwashing_video.yaml.
+solids.png and marine.gif; with the checkpoint of a run of packing_irregular.yaml packer.png instead. packing.gif,
+crossing.gif and shift.gif (its first 72 pictures, made smaller) are drawn by `lightning test` with the checkpoints of
+packing.yaml, navigation_iqn.yaml and dishwashing_video.yaml.
 """
 
 from __future__ import annotations

@@ -2,94 +2,69 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
-from benchmarks import agents_acting as acting
-from benchmarks import agents_replay as replay
-from benchmarks import agents_updates as updates
-from torchrl_gpu.policies import Agent
+from benchmarks import agents
 
-ROOT = Path(__file__).parents[2]
-SMALL = ["--device=cpu", "--minutes=0.001", "--repetitions=2", "--no-compiled", "--capacities=100"]
+SMALL = ["--device=cpu", "--seconds=0.001", "--repetitions=2", "--capacities=100", "--batches", "1", "8"]
+SMALL += ["--update_sizes=8", "--flag_size=8"]
 
 
-@pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
-    spec = importlib.util.spec_from_file_location("agents", ROOT / "benchmarks" / "agents.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "AT", 8)
-    monkeypatch.setattr(acting, "LOOP_ROBOTS", 8)
-    return module
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "AT", 8)
+    monkeypatch.setattr(agents, "LOOP_ROBOTS", 8)
+    monkeypatch.setattr(agents, "FLAGS", {name: flag for name, flag in agents.FLAGS.items() if not flag.compiled})
 
 
-def run(module: Any, monkeypatch: pytest.MonkeyPatch, output: Path, *words: str) -> int:
-    small = [*SMALL, "--batches", "1", "8", "--update_sizes", "8", *words, f"--output={output}"]
-    monkeypatch.setattr(sys, "argv", ["agents.py", *small])
-    return int(module.main())
-
-
-def test_it_runs(
-    benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(benchmark, monkeypatch, tmp_path / "result.json", "--agents", "IQN", "SAC") == 0
-    result = json.loads((tmp_path / "result.json").read_text())
+def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "result.json"
+    words = ["--agents", "IQN", "SAC", "--parts", *agents.PARTS, f"--output={path}"]
+    assert agents.main([*SMALL, *words]) == 0
+    result = json.loads(path.read_text())
     sections = {section["title"]: section["rows"] for section in result["sections"]}
-    assert list(sections) == [
-        "acting",
-        "µs per robot, by robots in a call",
-        "8 robots in a call",
-        "updates",
-        "µs per update",
-        "replay",
-        "µs per cycle of replay",
-    ]
-    assert [row["agent"] for row in sections["8 robots in a call"]] == ["IQN", "SAC"]
     for name, line in zip(("IQN", "SAC"), sections["8 robots in a call"], strict=True):
         rates = {row["name"]: row["rate"] for row in sections["acting"] if row["agent"] == name}
-        assert line["over_loop"] == pytest.approx(rates[f"{name}, 8, eager"] / rates[acting.LOOP])
+        assert line["over_loop"] == pytest.approx(rates[f"{name}, 8, eager"] / rates[agents.LOOP])
         assert line["over_one"] == pytest.approx(rates[f"{name}, 8, eager"] / rates[f"{name}, 1, eager"])
     iqn, sac = sections["µs per update"]
     assert iqn["over_eager"] == ""  # TorchRL has no such loss
     assert sac["over_eager"] == pytest.approx(sac["TorchRL"] / sac["eager"], rel=0.02)
+    flagged = {row["name"]: row["rate"] for row in sections["flags"]}
+    _, sac = sections["µs per update of 8 rows, by flag"]
+    assert sac["bf16-mixed"] == pytest.approx(flagged["SAC, bf16-mixed"] / flagged["SAC, 32-true"])
+    assert sac["products"] > 0
+    assert len(sections["µs per cycle of replay"]) == 1
     assert [check for check in result["parity"] if check["difference"]] == []
     assert len(result["rows"]) == 4
     assert "| SAC, 8 robots |" in capsys.readouterr().out
 
 
-def negated(agent: Agent, seen: list[Tensor], forward: Any = acting.forward) -> Tensor:
-    return -forward(agent, seen)
-
-
-def careless(agent: Any, loss: Any = updates.torchrl_loss) -> Any:
+def careless(agent: Any, loss: Any = agents.torchrl_loss) -> Any:
     made = loss(agent)
     made.make_value_estimator(gamma=0.5)
     return made
 
 
+def negated(*args: Any, forward: Any = agents.forward) -> Any:
+    return -forward(*args)
+
+
 @pytest.mark.parametrize(
-    ("part", "module", "name", "wrong", "message"),
+    ("part", "name", "wrong", "message"),
     [
-        ("acting", acting, "forward", negated, "parity fails in DQN, 1 robots, eager: robot 0: the loop decides"),
-        ("updates", updates, "torchrl_loss", careless, "parity fails in DQN, update, against TorchRL's: loss:"),
-        ("replay", replay, "ALPHA", 1.0, "parity fails in replay, ours: shares of rows differ"),
+        ("acting", "forward", negated, "parity fails in DQN, 1 robots, eager: robot 0: the loop decides"),
+        ("updates", "torchrl_loss", careless, "parity fails in DQN, update of 8, against TorchRL's: loss:"),
+        ("flags", "OF_BFLOAT16", 0.0, "parity fails in DQN, bf16-mixed: "),
+        ("replay", "EPS", 1.0, "parity fails in replay, ours: shares of rows differ"),
     ],
 )
 def test_nothing_is_shown_where_a_side_does_otherwise(
-    benchmark: Any,
     part: str,
-    module: Any,
     name: str,
     wrong: Any,
     message: str,
@@ -97,27 +72,25 @@ def test_nothing_is_shown_where_a_side_does_otherwise(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    if part == "replay":
-        made = {side: make(8, 512, torch.device("cpu")) for side, make in replay.SIDES.items()}
-        monkeypatch.setattr(replay, "SIDES", {side: lambda *_, kept=kept: kept for side, kept in made.items()})
-    monkeypatch.setattr(module, name, wrong)
-    assert run(benchmark, monkeypatch, tmp_path / "result.json", "--agents", "DQN", "--parts", part) == 1
+    monkeypatch.setattr(agents, name, wrong)
+    if part == "flags":
+        monkeypatch.setitem(agents.FLAGS, "bf16-mixed", agents.Flag(mixed=True, share=wrong))
+    path = tmp_path / "result.json"
+    assert agents.main([*SMALL, "--agents=DQN", f"--parts={part}", f"--output={path}"]) == 1
     out, err = capsys.readouterr()
     assert " ".join(err.split()).startswith(message)
     assert "|" not in out
-    assert not (tmp_path / "result.json").exists()
+    assert not path.exists()
 
 
 def test_indices_with_equal_scores_are_the_same() -> None:
-    env = acting.environment("DQN", "v2", "cpu")
-    agent: Any = acting.make_agent("DQN", env)
-    rows = acting.observed(env, 8)
-    assert rows["active"].all()
-    loop = acting.PerSampleLoop(agent, rows)
-    actions = acting.BatchedCall(acting.PolicyWrapper(agent).eval(), rows).actions
-    assert acting.difference(loop, actions) == ""
-    assert "robot 0" in acting.difference(loop, (actions + 1) % 9)
-    with torch.no_grad():
-        agent.policy[0].module.head.out.weight.zero_()
-        agent.policy[0].module.head.out.bias.fill_(3.0)
-    assert acting.difference(loop, (actions + 1) % 9) == ""
+    env = agents.environment("DQN", "v2", agents.get_device("cpu"))
+    agent: Any = agents.make("DQN", spec=env)
+    rows = agents.observed(env, 8)
+    loop, actions = agents.PerSampleLoop(agent, rows), agents.BatchedCall(agent, rows).actions
+    assert agents.action_difference(loop, actions) == ""
+    assert "robot 0" in agents.action_difference(loop, (actions + 1) % 9)
+    head = agent.policy[0].module.head.out
+    head.weight.data.zero_()
+    head.bias.data.fill_(3.0)
+    assert agents.action_difference(loop, (actions + 1) % 9) == ""

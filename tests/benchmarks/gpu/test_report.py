@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import page, report
-from benchmarks.gpu.parts import Part, parts
-from torchrl_gpu import configs
+from benchmarks.gpu.parts import Part
 
 
 def part(name: str, code: str, limit_s: float = 60, **changes: Any) -> Part:
@@ -70,20 +69,6 @@ def test_the_page_needs_nothing_beside_it_and_is_escaped(made: dict[str, Any]) -
     assert not any(word in said for word in ("<script", "http://", "https://", 'src="/', "href="))
 
 
-def test_an_end_from_outside_leaves_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(given: Part, folder: Path) -> dict[str, Any]:
-        if given.name == "second":
-            raise KeyboardInterrupt
-        return report.not_tried(given, "a test")
-
-    monkeypatch.setattr(report, "run", stopped)
-    monkeypatch.setattr(report, "parts", lambda *_: [part("first", ""), part("second", "")])
-    with pytest.raises(KeyboardInterrupt):
-        report.main(["--device", "cpu", "--output", str(tmp_path)])
-    (first,) = json.loads((tmp_path / "report.json").read_text())["parts"]
-    assert first["detail"] == "not tried: a test"
-
-
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
 def test_what_is_ended_ends_with_all_that_it_started(tmp_path: Path) -> None:
     code = (
@@ -101,20 +86,6 @@ def test_what_is_ended_ends_with_all_that_it_started(tmp_path: Path) -> None:
 def test_unknown_parts_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--only: want some of doctor, tests, .*; got drs"):
         report.main(["--device", "cpu", "--output", str(tmp_path), "--only", "drs"])
-
-
-def test_every_part_has_a_limit_and_every_family_is_fitted(tmp_path: Path) -> None:
-    found = {each.name: each for each in parts("cuda:0", False, tmp_path)}
-    assert {"doctor", "tests", "parity", "timings", "kernels", "packing", "marine", "frames"} <= set(found)
-    fits = [name for name in found if name.startswith("fit_")]
-    assert {
-        f"fit_{name}" for name in ("packing_dqn", "packing_irregular", "navigation_iqn", "navigation_ac_iqn")
-    } <= set(fits)
-    assert {name for name in fits if name.endswith("_graphs")} <= {f"{name}_graphs" for name in fits}
-    assert all(each.limit_s > 0 and (each.avoid or each.name == "doctor") for each in found.values())
-    assert sum(each.limit_s for each in found.values()) < 8 * 3600
-    assert found["fit_packing_dqn_graphs"].cuda_only
-    assert configs.names()  # parts themselves refuse what is no shipped config
 
 
 def test_steps_of_the_shipped_runs_on_a_cpu(tmp_path: Path) -> None:
