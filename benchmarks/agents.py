@@ -220,7 +220,7 @@ def acting_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def beside_targets(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What `AT` robots in a call must reach, and do."""
+    """Figures of `AT` robots in a call beside their targets."""
     rows = []
     for line in next((each["rows"] for each in sections if each["title"].startswith(f"{AT:,} robots")), []):
         least = f"matrix products alone: {line['loop'] / line['ceiling']:.3g} ×"
@@ -551,7 +551,7 @@ class Cycle:
 
 
 def draw_difference(side: str, device: torch.device) -> str:
-    """How far the shares of rows drawn are from those of the priorities, in words; "" where they are near."""
+    """Distance of the shares of rows drawn from those of the priorities, in words; "" where it is small."""
     errors = torch.tensor([0.0, 0.1, 0.5, 1.0, 2.0, 4.0], device=device)
     replay = SIDES[side](CHECKED, ROWS, device)
     replay.extend(transitions("DDPG", len(errors)).to(device))

@@ -17,7 +17,7 @@ LINKS = "../benchmarks/results"
 
 
 class Reached(NamedTuple):
-    """Where a config's figures are.
+    """The files of a config's figures.
 
     Attributes:
         result: File of the results that holds the score, without its suffix.

@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
 
 
 def scene(width: int, height: int) -> np.ndarray:
-    """What a camera of a simulator may see: (NUM_FRAMES, H, W, 3) RGB, shaded ground, grain, boxes that move."""
+    """Frames as of a simulator's camera, (NUM_FRAMES, H, W, 3) RGB: shaded ground, grain, boxes that move."""
     y, x = np.mgrid[0:height, 0:width]
     grain = np.random.default_rng(0).normal(0, 2, (height, width, 1))
     ground = np.stack([90 + 80 * y / height, 100 + 60 * x / width, 120 + 30 * np.sin((x + y) / 60)], -1) + grain

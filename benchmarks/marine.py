@@ -116,7 +116,7 @@ class ReferencePlayer:
 
 
 def difference(changes: dict[str, Any]) -> str:
-    """What tells the batched worlds from the reference's after a hundred actions, in words; "" where nothing does."""
+    """The first difference of batched worlds from the reference in a hundred actions, in words; "" for none."""
     env = MarineNavEnv(3, device="cpu", seed=1, pool=16, dtype="float64", **changes)
     generator, current = torch.Generator().manual_seed(0), env.reset()
     worlds, over = [world_of(env, n) for n in range(3)], [False] * 3

@@ -84,7 +84,7 @@ class Measurement:
         self.result["parity"].append({"setting": setting, "difference": difference, **more})
 
     def refused(self, why: str = "a ratio between two different environments means nothing") -> bool:
-        """Whether a check has failed; then it is said which, and no rate may be shown."""
+        """True where a check has failed. It is printed then, and no rate may be shown."""
         failed = [check for check in self.result["parity"] if check["difference"]]
         console = Console(stderr=True)
         for check in failed:
@@ -159,7 +159,7 @@ def show(result: dict[str, Any]) -> None:
 
 
 def machine_line(result: dict[str, Any]) -> str:
-    """What it was measured on, in one line."""
+    """The machine and the time of a measurement, in one line."""
     at = result["machine"]
     return (
         f"{at['device_name']}, {at['cores']} cores, torch {at['versions']['torch']} with {at['torch_threads']} threads,"

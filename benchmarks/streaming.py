@@ -1,4 +1,4 @@
-"""What watching costs, and what viewers get: `python benchmarks/streaming.py`.
+"""The cost of viewers, and the pictures that they get: `python benchmarks/streaming.py`.
 
 Server, viewers and training are processes of their own on this machine, over loopback. Frames are 640×480 at 30 a
 second, 50 KB each in JPEG. The last part trains packing_dqn.yaml while a viewer comes and goes: stretches with and
@@ -50,7 +50,7 @@ class Row:
 
     @property
     def met(self) -> bool:
-        """Whether it is reached."""
+        """True where the target is reached."""
         return self.value >= self.target if self.least else self.value <= self.target
 
     def data(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ class Source:
         self.said: list[dict[str, Any]] = []
 
     def viewers(self, *words: str) -> dict[str, Any]:
-        """What viewers see, who are a process of their own, too; then the server's own account."""
+        """Pictures that viewers see, who are a process of their own, too; then the server's own account."""
         command = [sys.executable, str(HERE / "stream_viewers.py"), self.url, *words]
         seen: dict[str, Any] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout)
         assert self.process.stdin is not None

@@ -21,23 +21,7 @@ from benchmarks import config_table
 from torchrl_gpu.evaluation.shares import percent, share_error
 
 HERE = Path(__file__).parent
-PAGES = (
-    HERE.parent / "docs" / "performance.md",
-    HERE.parent / "docs" / "configs.md",
-    HERE.parent / "docs" / "encoders.md",
-    HERE.parent / "docs" / "first-hour.md",
-    HERE.parent / "docs" / "packing-results.md",
-    HERE.parent / "docs" / "ppo.md",
-    HERE.parent / "docs" / "streaming.md",
-    HERE.parent / "docs" / "training.md",
-    HERE.parent / "docs" / "video.md",
-    HERE.parent / "docs" / "environments" / "marine.md",
-    HERE.parent / "docs" / "environments" / "meshes.md",
-    HERE.parent / "docs" / "environments" / "packing.md",
-    HERE.parent / "docs" / "environments" / "packing_irregular.md",
-    HERE.parent / "docs" / "environments" / "physics.md",
-    HERE.parent / "README.md",
-)
+PAGES = (*sorted((HERE.parent / "docs").rglob("*.md")), HERE.parent / "README.md")
 MISSING = "*Not measured yet.*\n"
 MARKED = re.compile(r"(<!-- table: (?P<result>\w+) / (?P<section>.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 RATIOS = {
@@ -236,7 +220,7 @@ def _crossings(result: dict[str, Any]) -> str:
 
 
 def _worlds(result: dict[str, Any], all_rows: bool = False) -> tuple[int, int]:
-    """How many worlds shares are of, ours and those of the released weights: of one row, or of all."""
+    """Numbers of worlds of ours and of the released weights, of one row or of all."""
     rows, published = result["worlds"]["rows"], result["published"] or {"worlds": 0, "levels": []}
     ours, released = result["worlds"]["num_worlds"], published["worlds"]
     return (ours, released * len(published["levels"])) if all_rows else (ours // len(rows), released)

@@ -50,7 +50,7 @@ def form(launch: Launch) -> str:
 
 
 def row(config: str, capability: int, launch: Launch, compiled: Compiled) -> dict[str, Any]:
-    """What is told of a kernel on a chip."""
+    """Registers, spills and occupancy of a kernel on a chip."""
     chip = CHIPS[capability]
     return {
         "config": config,
@@ -76,7 +76,7 @@ def rows(task: tuple[str, int]) -> list[dict[str, Any]]:
 
 
 def problems(found: list[dict[str, Any]]) -> Iterator[str]:
-    """What exceeds a limit, each in one line."""
+    """Kernels that exceed a limit, each in one line."""
     for each in found:
         where = f"{each['config']}, sm_{each['capability']}: {each['form']}"
         if each["spills"] > MOST_SPILLS:

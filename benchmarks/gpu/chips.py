@@ -1,4 +1,4 @@
-"""What is published of GPUs: limits of a multiprocessor by compute capability, and rates of some devices.
+"""Published figures of GPUs: limits of a multiprocessor by compute capability, and rates of some devices.
 
 Limits: CUDA Programming Guide, Compute Capabilities, table of technical specifications; rates of instructions: its
 table of the throughput of arithmetic instructions. Rates of devices: their data sheets, named beside each.

@@ -1,4 +1,4 @@
-"""How fast a GPU could at best be: what the kernels of a shipped config must move and work out, at published rates.
+"""Lower bounds of kernel times on a GPU: bytes and operations of a shipped config, at published rates.
 
 A bound, not a measurement: nothing here was run on a GPU. `python -m benchmarks.gpu.expectations` shows the table; a
 report of a GPU prints its times over these. Bytes are what a kernel is given and writes, each element once, as if its
@@ -28,7 +28,7 @@ _VARIANT = 2 * _LONG + _FLOAT  # of an item in an orientation: extent and height
 
 
 class Work(NamedTuple):
-    """What a kernel does at least in one step of one environment.
+    """The least work of a kernel in one step of one environment.
 
     Attributes:
         num_bytes: Read and written.

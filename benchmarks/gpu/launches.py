@@ -1,4 +1,4 @@
-"""What an environment step launches on a GPU, recorded and compiled on a machine without one."""
+"""Kernel launches of an environment step, recorded and compiled on a machine without a GPU."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Launch(NamedTuple):
         return str(self.kernel.__name__)
 
     def source(self) -> tuple[ASTSource, dict[str, Any]]:
-        """What Triton compiles, with the types and constants of the launch, and the options that it is compiled with.
+        """Triton's source with the types and constants of the launch, and the options of its compilation.
 
         Tensors lie at multiples of 16 bytes, as torch's allocator gives them.
         """

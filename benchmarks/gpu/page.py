@@ -83,7 +83,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequenc
 
 
 def _body(part: dict[str, Any], found: dict[str, dict[str, Any]]) -> str:
-    """What a part found; nothing where its line in the summary says it all."""
+    """The findings of a part; empty where its line in the summary says it all."""
     log = f"<details><summary>log</summary><pre>{escape(part['log'])}</pre></details>" if part["log"] else ""
     if part["data"] is None:
         return log

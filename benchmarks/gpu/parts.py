@@ -1,4 +1,4 @@
-"""What `make gpu` runs: every part a program of its own."""
+"""The parts of `make gpu`, each a program of its own."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def run(part: Part, folder: Path) -> dict[str, Any]:
 
 
 def not_tried(part: Part, why: str = "no CUDA") -> dict[str, Any]:
-    """What a report says of a part that was left out."""
+    """The entry of a part that was left out."""
     return _found(part, NOT_TRIED, 0.0, f"not tried: {why}", None, "")
 
 
@@ -112,7 +112,7 @@ def _found(part: Part, state: str, seconds: float, detail: str, data: Any, tail:
 
 
 def _data(part: Part, text: str) -> tuple[Any, str]:
-    """What a part has written, and what is wrong with it."""
+    """The JSON that a part has written, and the error where there is none."""
     if part.output is None and "--json" not in part.command:
         return None, ""
     try:

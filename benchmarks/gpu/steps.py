@@ -31,7 +31,7 @@ def environment(config: str) -> PackingEnv:
 
 
 def step(env: PackingEnv, state: PackingState, action: Tensor, following: Tensor, again: Tensor) -> PackingState:
-    """What `PackingEnv.step_and_maybe_reset` has the kernels do: an action, its maps, and a restart of some rows."""
+    """The kernels of `PackingEnv.step_and_maybe_reset`: an action, its maps, and a restart of some rows."""
     moved = triton_kernels.advance(state, action, following, env.catalogue, env.bin)
     after = moved.state
     stored = StoredMaps(state.z_map, state.legal, moved.slot, moved.changed) if env._keeps_maps else None
@@ -40,8 +40,8 @@ def step(env: PackingEnv, state: PackingState, action: Tensor, following: Tensor
 
 
 def launches(config: str, capability: int) -> list[Launch]:
-    """What a step of a config launches on a chip, the first maps of a state that has none, and what heuristics and
-    evaluations launch besides: growth and placements."""
+    """Launches of a step of a config on a chip, of the first maps of a state that has none, and of heuristics and
+    evaluations besides: growth and placements."""
     env = environment(config)
     s, zero = env.state, torch.zeros(env.num_envs, dtype=torch.int64)
     with as_on(capability), recorded() as made:

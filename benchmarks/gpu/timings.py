@@ -77,7 +77,7 @@ def _random_actions(env: BatchedEnv) -> Callable[[int], None]:
 
 
 def _kernels(config: str, env: BatchedEnv, play: Callable[[int], None]) -> list[dict[str, Any]]:
-    """What runs on the device, longest first: launches, seconds of one, and the bound where one is known."""
+    """Kernels on the device, longest first: launches, seconds of one, and the bound where one is known."""
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
         play(_PROFILED)
         torch.cuda.synchronize(env.device)

@@ -1,4 +1,4 @@
-"""What a z-map takes at least: operations and bytes, counted from the items that are shown."""
+"""The least operations and bytes of a z-map, counted from the items that are shown."""
 
 from __future__ import annotations
 

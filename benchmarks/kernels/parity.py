@@ -1,4 +1,4 @@
-"""Whether every way to make a z-map makes the same one: compared with the reference before anything is timed."""
+"""Parity of every way to make a z-map with the reference, before anything is timed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Maps = tuple[Tensor, Tensor]  # z_map and legal, (N, K, O, Gx, Gy)
 
 
 def checks(workload: Workload, backends: Mapping[str, torch.device]) -> Iterator[dict[str, Any]]:
-    """What differs from the reference on a workload, for each backend and both peers; "" where nothing does.
+    """Differences from the reference on a workload, for each backend and both peers; "" for none.
 
     Args:
         workload: As small as the reference needs it.

@@ -1,4 +1,4 @@
-"""What the kernel benchmark prints, and the same as plain data: rates beside the floor that the counts imply."""
+"""Tables and plain data of the kernel benchmark: rates beside the floor that the counts imply."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _or_blank(value: float | None, shown: Any) -> str:
 
 
 def _floors(rows: list[dict[str, Any]]) -> list[str]:
-    """What the counts of the largest batch imply, for each type of device; a share of 100% is that floor reached."""
+    """The floor of the largest batch for each type of device; a share of 100% is that floor reached."""
     last = {row["device"]: row for row in rows if row.get("floor_s")}
     lines = []
     for device, row in last.items():

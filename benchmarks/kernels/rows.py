@@ -37,7 +37,7 @@ class Backends(NamedTuple):
 
 
 def backends(names: Sequence[str], device: torch.device) -> Backends:
-    """Where each backend runs: compiled and reference on the CPU, triton on a GPU, eager on `device`."""
+    """The device of each backend: compiled and reference on the CPU, triton on a GPU, eager on `device`."""
     running, missing = {}, {}
     for name in names:
         problem = cuda_problem() if name == "triton" else ""

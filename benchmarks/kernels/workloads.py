@@ -1,4 +1,4 @@
-"""What the kernels are timed on: piles, items to drop on them, and the catalogues that these come from."""
+"""Workloads of the kernel benchmark: piles, items to drop on them, and the catalogues that these come from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether ours and the NumPy path are the same environment: driven by the same actions, compared at every step."""
+"""Parity of ours and the NumPy path: driven by the same actions, compared at every step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BOX_DROPS: dict[str, Drop] = DROPS | {"box loop": drop_by_box_loop}
 
 
 def difference(changes: dict[str, Any], *, num_envs: int, steps: int, device: str, drops: dict[str, Drop]) -> str:
-    """What differs first between ours and the NumPy path, in one line; "" where nothing does.
+    """The first difference between ours and the NumPy path, in one line; "" for none.
 
     Args:
         changes: Constructor arguments of `PackingEnv`.

@@ -1,4 +1,4 @@
-"""What the packing benchmark measures: named environments, and the episodes behind them."""
+"""Environments of the packing benchmark by name, and the episodes behind them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as a change of a run: any bit of a tensor or a value, but neither names of tensors nor a clock."""
+"""Any bit of a tensor or a value is a change of a run, but neither names of tensors nor a clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WEIGHTS = {"agent.scale": torch.tensor([1.0, 2.0]), "agent.count": torch.tensor(
 
 
 def checkpoint(folder: Path, weights: dict[str, Tensor] | None = None, **changes: Any) -> dict[str, Any]:
-    """What is kept of a small checkpoint with a part beside it."""
+    """The record of a small checkpoint with a part beside it."""
     whole = {
         "epoch": 4,
         "global_step": 24,
