@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu import page, report
-from benchmarks.gpu.parts import Part
+from benchmarks.gpu.parts import Part, parts
+from torchrl_gpu import configs
 
 
 def part(name: str, code: str, limit_s: float = 60, **changes: Any) -> Part:
@@ -144,3 +145,10 @@ def test_what_a_part_found_stands_on_the_page(name: str) -> None:
     said = page.html({"machine": machine, "made": "now", "quick": False, "parts": [found | {"data": data}]})
     assert wanted in said
     assert ("data:image/png;base64," in said) is (name not in ("doctor", "parity"))
+
+
+def test_every_part_has_a_limit_and_fits_are_of_shipped_configs(tmp_path: Path) -> None:
+    found = parts("cuda:0", False, tmp_path)
+    assert all(each.limit_s > 0 and (each.avoid or each.name == "doctor") for each in found)
+    assert sum(each.limit_s for each in found) < 8 * 3600
+    assert {config for each in found for config in each.command if config.endswith(".yaml")} <= set(configs.names())
