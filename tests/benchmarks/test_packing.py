@@ -59,6 +59,7 @@ def test_a_wrong_map_is_found_and_nothing_is_timed(
 
     wrong = get_kernels("eager")._replace(drop_map=too_permissive)
     monkeypatch.setattr("torchrl_gpu.envs.packing.env.get_kernels", lambda *args: wrong)
+    monkeypatch.setattr(command, "BPP10", {"bpp10": {}})
     assert command.main([*SMALL, "--settings", "bpp10", "--output", str(tmp_path / "packing.json")]) == 1
     said = capsys.readouterr()
     assert "bpp10: NumPy loop: step 0, next: legal_mask differs in " in " ".join(said.err.split())
