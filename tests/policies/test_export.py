@@ -12,7 +12,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from tests.policies import checkpoints
-from torchrl_gpu.policies import InferencePolicy, export, export_policy, load_policy
+from tests.policies.packing.packer_scenes import solids_env, trained
+from torchrl_gpu.policies import AgentSpace, InferencePolicy, export, export_policy, load_policy
+from torchrl_gpu.policies.packing import HierarchicalPacker
 from torchrl_gpu.policies.stochastic import CategoricalActor
 
 onnx = pytest.importorskip("onnx")
@@ -166,3 +168,11 @@ def test_other_tables_stay_as_they_are(values: np.ndarray) -> None:
     before = model.SerializeToString()
     export._pack_tables(model.graph)
     assert model.SerializeToString() == before
+
+
+def test_the_hierarchical_packer_is_refused(tmp_path: Path) -> None:
+    env = solids_env(1)
+    policy = InferencePolicy(HierarchicalPacker(env, trained()), AgentSpace.of(env), "HierarchicalPacker")
+    with pytest.raises(ValueError, match=r"got the hierarchical packer, .*: `torchrl-gpu serve-policy` serves it"):
+        export_policy(policy, tmp_path / "packer.pt2", "pt2")
+    assert not list(tmp_path.iterdir())

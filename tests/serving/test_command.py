@@ -12,9 +12,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load, save
+from tensordict import TensorDict
 
 from tests.policies import checkpoints
+from tests.policies.packing.packer_scenes import NARROW, trained
+from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.cli import main
+from torchrl_gpu.policies import InferencePolicy
+from torchrl_gpu.policies.sidecar import sidecar
 from torchrl_gpu.serving import command
 
 
@@ -95,3 +100,85 @@ def test_what_a_packing_wants_computed_is_told(tmp_path: Path, capsys: pytest.Ca
     assert "It takes z_map, legal_mask, action_mask, too" in capsys.readouterr().out
     computed = json.loads((tmp_path / "last.json").read_text())["computed_inputs"]
     assert set(computed) == {"by", "z_map", "legal_mask", "action_mask"}
+
+
+CONFIG = """
+model:
+  class_path: torchrl_gpu.training.HierarchicalPacking
+  init_args:
+    env:
+      class_path: torchrl_gpu.envs.PackingEnv
+      init_args:
+        bin_size: [0.20, 0.20, 0.16]
+        resolution: 20
+        grid_step: 3
+        items:
+          class_path: torchrl_gpu.envs.packing.items.ProceduralSolids
+          init_args: {num_objects: 12, min_size: 0.04, max_size: 0.09, seed: 2}
+        num_items: 12
+        visible_items: 5
+        include: [z_map]
+    networks:
+      class_path: torchrl_gpu.policies.packing.PackerNetworks
+      init_args: {channels: [16, 8]}
+data: {class_path: torchrl_gpu.training.PackingEpisodes}
+"""
+
+
+def packer_checkpoint(folder: Path) -> Path:
+    """A checkpoint of the hierarchical packer, as far as it decides."""
+    networks = {"class_path": "torchrl_gpu.policies.packing.PackerNetworks", "init_args": {"channels": list(NARROW)}}
+    content = {
+        "state_dict": {f"networks.{name}": value for name, value in trained().state_dict().items()},
+        ENTRY: {"config": {"model": {"init_args": {"networks": networks, "shortlist": 3, "item_shortlist": 2}}}},
+    }
+    torch.save(content, folder / "packer.ckpt")
+    return folder / "packer.ckpt"
+
+
+def test_the_hierarchical_packer_is_served_with_the_config_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = []
+
+    def made(policy: InferencePolicy, **_: object) -> None:
+        served.append(policy)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("torchrl_gpu.serving.server.policy_server", made)
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    words = [str(packer_checkpoint(tmp_path)), "--device", "cpu", "--config", str(tmp_path / "run.yaml")]
+    with pytest.raises(ZeroDivisionError):
+        command.main([*words, "--model.env.visible_items", "3"])
+    told = sidecar(served[0])
+    assert told["action_shape"] == {"visible_items": 3, "orientations": 4, "placements_x": 7, "placements_y": 7}
+    assert told["environment_settings"]["init_args"]["visible_items"] == 3
+    assert told["environment_settings"]["init_args"]["items"]["init_args"]["num_objects"] == 12
+    assert told["catalogue"]["num_items"] == len(told["catalogue"]["names"]) == 12
+    assert told["choice"]["orientations_considered"] == 3
+    assert "legal_mask" in told["mask"]
+    assert len(told["orientation_table"]) == 4
+    assert all(entry["meaning"] != "an entry of the environment's own" for entry in told["inputs"])
+    shown = {name: served[0].space.zeros(name, 2) for name in served[0].in_keys}
+    assert served[0](TensorDict(shown, [2]))["action"].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["serve-policy"], "the --config of `torchrl-gpu serve-policy`"),
+        (["export"], "the --config of `torchrl-gpu serve-policy`, which serves it where `export` cannot"),
+        (["serve-policy", "--config", "no.yaml"], "no.yaml"),
+        (["serve-policy", "--config", "run.yaml", "--model.env.num_envz", "3"], "num_envz"),
+        (["serve-policy", "--config", "dishwashing_feasible.yaml"], "want the --config of a run that packs"),
+    ],
+)
+def test_what_the_hierarchical_packer_wants_is_one_line(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    assert main([words[0], str(packer_checkpoint(tmp_path)), *words[1:]], "torchrl-gpu") == 2
+    found = capsys.readouterr().err
+    assert said in found
+    assert found.count("\n") == 1

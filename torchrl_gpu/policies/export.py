@@ -8,9 +8,8 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,17 +17,13 @@ from tensordict import TensorDict
 from torch import Tensor, nn
 
 from torchrl_gpu.arguments import choice, refuse
-from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.machine import version
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.loading import load_policy
 from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
-from torchrl_gpu.policies.packing.packer_graph import PackerGraph
-from torchrl_gpu.policies.packing.packer_parity import env_on_cpu, played_states, same_packer, shortfall
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
-from torchrl_gpu.policies.sidecar import catalogue_of, elements_of, settings_of, sidecar
-from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.sidecar import elements_of, sidecar
 from torchrl_gpu.policies.stochastic import CategoricalActor
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.streaming.codecs.extras import load
@@ -48,7 +43,6 @@ def export_policy(
     out: str | Path,
     format: Literal["onnx", "pt2"] = "onnx",
     *,
-    env: PackingEnv | None = None,
     classes: Sequence[type] = (),
 ) -> Path:
     """Writes a policy as one graph, masks and normalisation inside, for batches of any size, and what it means.
@@ -58,14 +52,12 @@ def export_policy(
     does on batches of several sizes. Beside it come `NAME.json`, see `sidecar`, and `NAME.leapp.yaml`, the same for
     NVIDIA's LEAPP runtimes, for a batch of one.
 
-    The hierarchical packer takes the maps of its items along: it knows those of `env`, and is compared in states that
-    are reached there.
+    The hierarchical packer is no graph: its decisions need the environment's kernels and item maps.
 
     Args:
         policy: What `load_policy` gave, or the file that it takes.
         out: The file; its suffix is the format's.
         format: "onnx", which needs the extra `export`, or "pt2", a program that `torch.export.load` reads.
-        env: The environment of the hierarchical packer, on any device; only that takes one.
         classes: As in `load_policy`, where a file is given.
 
     Returns:
@@ -81,17 +73,22 @@ def export_policy(
         refuse("export_policy", "out", f"the name of a {SUFFIXES[format]} file", str(out))
     if not out.parent.is_dir():
         raise FileNotFoundError(f"export_policy: want a folder to write into; got none at {out.parent}")
-    if not (env is None or isinstance(env, PackingEnv)):
-        refuse("export_policy", "env", "a PackingEnv", env)
     if format == "onnx":
         for module in ("onnx", "onnxscript", "onnxruntime"):
             load(module, "export", "export_policy")
-    ours, env = _on_cpu(policy, env, classes)
-    graph, observations, difference = _traced(ours) if env is None else _traced_packer(ours, env)
+    given = policy if isinstance(policy, InferencePolicy) else load_policy(policy, "cpu", classes=classes)
+    if isinstance(given.policy, HierarchicalPacker):
+        raise ValueError(
+            "export_policy: want a policy that is its network alone; got the hierarchical packer, which needs its"
+            " environment: `torchrl-gpu serve-policy` serves it"
+        )
+    if not isinstance(given.policy, PolicyWrapper | Entry | PackingPolicy):
+        raise ValueError(f"export_policy: want a policy that load_policy gave; got {given.name}")
+    ours = copy.deepcopy(given).cpu()
     fresh = out.with_name(f".{out.name}.new")
     try:
-        run = _WRITERS[format](graph, observations(2), fresh, ours.in_keys)
-        worst = max(difference(run, observations(rows)) for rows in _BATCHES)
+        run = _WRITERS[format](_Graph(ours), made_up(ours, 2), fresh, ours.in_keys)
+        worst = max(_difference(ours, run, made_up(ours, rows)) for rows in _BATCHES)
         if not worst <= _TOLERANCE:
             raise ValueError(
                 f"export_policy: want a file that decides as the policy does, within {_TOLERANCE:g}; got one that is"
@@ -102,66 +99,6 @@ def export_policy(
         fresh.unlink(missing_ok=True)
     _describe(ours, out, format, worst)
     return out
-
-
-def _on_cpu(
-    policy: InferencePolicy | str | Path, env: PackingEnv | None, classes: Sequence[type]
-) -> tuple[InferencePolicy, PackingEnv | None]:
-    """A copy of the policy on the CPU, with the environment's settings of the packer, and the environment there."""
-    env = None if env is None else env_on_cpu(env)
-    if not isinstance(policy, InferencePolicy):
-        ours = load_policy(policy, "cpu", env=env, classes=classes)
-    elif isinstance(policy.policy, HierarchicalPacker):
-        if env is None:
-            raise ValueError(
-                "export_policy: want the environment whose items the hierarchical packer knows, env=PackingEnv(…); got"
-                " none"
-            )
-        packer = same_packer(policy.policy, env)
-        ours = InferencePolicy(packer, AgentSpace.of(env), policy.name, policy.about)
-    elif env is not None:
-        raise ValueError(
-            f"export_policy: want no env, which only the hierarchical packer takes; got one for {policy.name}"
-        )
-    else:
-        ours = copy.deepcopy(policy).cpu()
-    if env is not None:
-        ours.about |= {"env": settings_of(env), "catalogue": catalogue_of(env)}  # its run may have had others
-    return ours, env
-
-
-class _Traced(NamedTuple):
-    """What is exported, what it is tried with, and how it is compared."""
-
-    graph: nn.Module
-    observations: Callable[[int], list[Tensor]]  # of so many rows
-    difference: Callable[[Run, list[Tensor]], float]
-
-
-def _traced(policy: InferencePolicy) -> _Traced:
-    if not isinstance(policy.policy, PolicyWrapper | Entry | PackingPolicy):
-        raise ValueError(f"export_policy: want a policy that load_policy gave; got {policy.name}")
-    return _Traced(_Graph(policy), partial(made_up, policy), partial(_difference, policy))
-
-
-def _traced_packer(policy: InferencePolicy, env: PackingEnv) -> _Traced:
-    packer = policy.policy
-    assert isinstance(packer, HierarchicalPacker)
-    if packer.items == "random":
-        raise ValueError(
-            "export_policy: want a packer that draws nothing; got one whose items are drawn, items='random'"
-        )
-    states = played_states(env, packer)
-
-    def observations(rows: int) -> list[Tensor]:
-        return [each[:rows] for each in states]
-
-    def difference(run: Run, seen: list[Tensor]) -> float:
-        action = run(seen)
-        as_wanted = action.shape == seen[0].shape[:1] and action.dtype == torch.int64
-        return shortfall(packer, seen, action) if as_wanted else float("inf")
-
-    return _Traced(PackerGraph(packer).eval(), observations, difference)
 
 
 class _Graph(nn.Module):
@@ -205,7 +142,6 @@ def _write_onnx(graph: nn.Module, example: list[Tensor], path: Path, names: list
             input_names=names,
             output_names=["action"],
             verbose=False,
-            custom_translation_table={torch.ops.aten.sort.stable: _sort_stable},
         )
         assert program is not None
         model = program.model_proto
@@ -249,14 +185,6 @@ def _pack_tables(graph: Any) -> None:
         made.append(helper.make_node("ScatterElements", [f"{name}_most", f"{name}_entry", f"{name}_value"], [name]))
     for node in reversed(made):
         graph.node.insert(0, node)
-
-
-def _sort_stable(values: Any, stable: bool = True, dim: int = -1, descending: bool = False) -> Any:
-    """torch's stable sort, which its exporter lacks: ONNX has `TopK` give the lower index first among equals."""
-    from onnxscript import opset18 as op
-
-    end = {} if dim == -1 else {"end": dim + 1}
-    return op.TopK(values, op.Shape(values, start=dim, **end), axis=dim, largest=descending, sorted=True)
 
 
 _WRITERS = {"onnx": _write_onnx, "pt2": _write_pt2}

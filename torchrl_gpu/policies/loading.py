@@ -187,7 +187,8 @@ def _packer(
     if env is None:
         raise ValueError(
             "want the environment of the hierarchical packer, whose item maps no checkpoint holds: env=PackingEnv(…)"
-            " with the arguments of its run, for `torchrl-gpu export` its --config; got none"
+            " with the arguments of its run, or the --config of `torchrl-gpu serve-policy`, which serves it where"
+            " `export` cannot; got none"
         )
     networks = _built(lambda: packer_networks_of(settings), _behind(state, "networks."), most_bytes)
     names = ("margin", "shortlist", "item_shortlist")

@@ -1,33 +1,57 @@
-"""`torchrl-gpu serve-policy`: a trained policy answers observations with actions, over HTTP and WebSocket."""
+"""`torchrl-gpu serve-policy`: a trained policy answers observations with actions, over HTTP and WebSocket.
+
+The hierarchical packer wants the items of its environment: --config names the config of its run, and options that are
+not listed go to that, as in `lightning test`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import gc
+from typing import TYPE_CHECKING, Any
 
 from torchrl_gpu import arguments
-from torchrl_gpu.cli.options import CLASSES_HELP, check_checkpoint_path, import_classes
+from torchrl_gpu.cli.options import (
+    CLASSES_HELP,
+    check_arguments,
+    check_checkpoint_path,
+    import_classes,
+    resolve_configs,
+)
 from torchrl_gpu.cli.subcommands import OneLineParser
 from torchrl_gpu.play.command import TOKEN_VARIABLES, add_address
 from torchrl_gpu.play.ending import until_told_to_end
+
+if TYPE_CHECKING:
+    from torchrl_gpu.envs import PackingEnv
 
 WHERE = "torchrl-gpu serve-policy"
 
 
 def main(argv: list[str]) -> None:
     """Serves until an interrupt or SIGTERM."""
-    args = _parser().parse_args(argv)
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if args.config is None:
+        args = parser.parse_args(argv)  # complains of unknown options
     check_checkpoint_path(args.checkpoint)
+    if args.config is not None:
+        rest = resolve_configs(["--config", args.config, *rest])
+        check_arguments(rest, (action.dest for action in parser._actions))
     threads = None if args.threads is None else arguments.whole(WHERE, "threads", args.threads, 1, 4096)
     with until_told_to_end() as ending, ending.at_once():
         import torch
 
         from torchrl_gpu.policies import load_policy
+        from torchrl_gpu.policies.sidecar import catalogue_of, settings_of
         from torchrl_gpu.serving.server import policy_server
 
         if threads is not None:
             torch.set_num_threads(threads)
-        policy = load_policy(args.checkpoint, args.device, classes=import_classes(WHERE, args.classes))
+        env = None if args.config is None else _env_of(rest, args.device)
+        policy = load_policy(args.checkpoint, args.device, env=env, classes=import_classes(WHERE, args.classes))
+        if env is not None:
+            policy.about |= {"env": settings_of(env), "catalogue": catalogue_of(env)}
         names = ("max_rows", "wait_ms", "max_body_mib", "page", "host", "port", "token", "max_clients")
         options = {name: getattr(args, name) for name in names}
         server = policy_server(policy, **options, tls=tuple(args.tls) if args.tls else None)
@@ -48,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog=WHERE, description=__doc__, epilog=more, allow_abbrev=False)
     add = parser.add_argument
     add("checkpoint", help="of a run, or a file of model_state_dict, obs_dim and action_dim")
+    add("--config", help="of the hierarchical packer's run: a path, or one that the package ships")
     add("--classes", help=CLASSES_HELP)
     add("--device", default="auto", help="where it decides")
     add("--max_rows", type=int, default=256, help="observations of a message, and of a forward pass")
@@ -57,3 +82,18 @@ def _parser() -> argparse.ArgumentParser:
     add("--page", action="store_true", help="let the page show what the policy saw and did last")
     add_address(parser, "lets clients in")
     return parser
+
+
+def _env_of(words: list[str], device: str) -> PackingEnv:
+    """The environment that a config describes, of one bin."""
+    from torchrl_gpu.cli.lightning_cli import build
+    from torchrl_gpu.envs import PackingEnv
+
+    words = [*words, "--model.env.num_envs=1", f"--model.env.device={device}"]
+    model: Any = build(
+        "test", [*words, "--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.logger=false"]
+    ).model
+    env = getattr(model, "env", None)
+    if not isinstance(env, PackingEnv):
+        raise ValueError(f"{WHERE}: want the --config of a run that packs; got one with {type(model).__name__}")
+    return env
