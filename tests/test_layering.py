@@ -25,7 +25,6 @@ LAYERS = {
         "device",
         "machine",
         "sections",
-        "staging",
     )
 }
 LAYERS |= {

@@ -13,8 +13,7 @@ import torch
 
 from tests.envs.packing.settings import assert_same, packing, play
 from torchrl_gpu.envs import PackingEnv, memory
-from torchrl_gpu.envs.live_bytes import LiveBytes
-from torchrl_gpu.envs.memory import Placement, check_fits, free_bytes, place
+from torchrl_gpu.envs.memory import LiveBytes, Placement, check_fits, free_bytes, place
 from torchrl_gpu.envs.packing import env as packing_env
 from torchrl_gpu.envs.packing.kernels import available_backends
 

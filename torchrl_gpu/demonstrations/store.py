@@ -10,7 +10,7 @@ from tensordict import NestedKey, TensorDict
 from torch import Tensor
 
 from torchrl_gpu import arguments
-from torchrl_gpu.staging import Staging
+from torchrl_gpu.envs.memory import Staging
 
 
 class Video(NamedTuple):

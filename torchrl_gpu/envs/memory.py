@@ -1,21 +1,24 @@
-"""How much memory environments take, counted in a step of a few of them, and how much there is."""
+"""Memory: what environments take, what is free, and where stores of frames and transitions are kept."""
 
 from __future__ import annotations
 
 import gc
 import logging
+import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.envs.live_bytes import LiveBytes
 
 _LOG = logging.getLogger(__name__)
+Held = TypeVar("Held", Tensor, TensorDictBase)
 
 SHARE = 0.8
 """Of the free memory, what stores of frames and transitions may take; what learns from them needs the rest."""
@@ -26,6 +29,50 @@ Placement = Literal["auto", "device", "host"]
 MOST_TIMES_LEAST = 8  # a step takes up to five times what is always taken
 _MOST_UNMEASURED = 8  # environments: fewer are too few to measure how much one takes
 _FEW, _MORE, _STEPS = 2, 4, 2  # the second step is made while the first is still held
+
+
+class LiveBytes(TorchDispatchMode):
+    """A mode that counts the bytes of tensors made and not yet freed under it: what a device would hold, on any device.
+
+    What a kernel allocates and frees inside itself is not seen, nor is an allocator's rounding.
+
+    Attributes:
+        live: Bytes alive now.
+        peak: Most bytes alive after any operator since the mode was entered, or since `restart_peak`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._sizes: dict[int, int] = {}  # bytes of each storage, by the address of its object
+
+    def restart_peak(self) -> None:
+        """Measures the peak from here on."""
+        self.peak = self.live
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        known = {each.untyped_storage()._cdata for each in given}
+        out = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor):
+                self._count(leaf, known)
+        self.peak = max(self.peak, self.live)
+        return out
+
+    def _count(self, tensor: Tensor, known: set[int]) -> None:
+        storage = tensor.untyped_storage()
+        address, size = storage._cdata, storage.nbytes()
+        if address in self._sizes:  # an `out` may have grown
+            self.live += size - self._sizes[address]
+            self._sizes[address] = size
+        elif address not in known:  # else made before the mode was entered
+            self.live += size
+            self._sizes[address] = size
+            weakref.finalize(storage, self._forget, address)
+
+    def _forget(self, address: int) -> None:
+        self.live -= self._sizes.pop(address)
 
 
 def measure_bytes_per_env(make: Callable[[int], BatchedEnv], act: Callable[[TensorDictBase], Tensor]) -> int:
@@ -138,6 +185,32 @@ def place(where: str, what: str, needed: int, device: torch.device, wanted: Plac
     said = f"{_readable(needed)} and {device} has {_readable(free)} free"
     _LOG.warning("%s: its %s take %s: they are kept in host memory and staged", where, what, said)
     return host
+
+
+class Staging:
+    """Copies what was gathered in host memory to a device, without waiting for it where memory can be pinned.
+
+    Where it cannot, the plain copy does the same, more slowly; that is logged once.
+
+    Args:
+        where: The first part of that line.
+        what: What is copied, in one word, such as "clips".
+        device: Where to.
+    """
+
+    def __init__(self, where: str, what: str, device: torch.device) -> None:
+        self.device, self._said = device, f"{where}: {what} are copied from pageable memory, as pinning failed"
+        self._pins = device.type == "cuda"
+
+    def __call__(self, held: Held) -> Held:
+        """The same on the device."""
+        if self._pins:
+            try:
+                held = held.pin_memory()
+            except RuntimeError as error:
+                self._pins = False
+                _LOG.warning("%s: %s", self._said, error)
+        return held.to(self.device, non_blocking=self._pins)
 
 
 def _readable(size: int) -> str:

@@ -6,8 +6,7 @@ import torch
 from tensordict import TensorDictBase
 
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.envs.live_bytes import LiveBytes
-from torchrl_gpu.envs.memory import free_bytes
+from torchrl_gpu.envs.memory import LiveBytes, free_bytes
 from torchrl_gpu.evaluation.results import evaluation
 from torchrl_gpu.policies.policy import Policy
 

@@ -13,7 +13,7 @@ from tensordict import TensorDictBase
 from tests.policies.packing.packer_scenes import narrow
 from tests.training.tiny import packing_env
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.live_bytes import LiveBytes
+from torchrl_gpu.envs.memory import LiveBytes
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.suite import PackingSuite

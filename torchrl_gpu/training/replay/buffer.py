@@ -14,9 +14,8 @@ from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.clips import STORED_KEYS
-from torchrl_gpu.envs.memory import Placement, place
+from torchrl_gpu.envs.memory import Placement, Staging, place
 from torchrl_gpu.sections import section
-from torchrl_gpu.staging import Staging
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 
 ReplayFactory = Callable[[int, torch.device, bool], TensorDictReplayBuffer]

@@ -14,8 +14,7 @@ from torchrl_gpu.arguments import shown
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.clips import STORED_KEYS
 from torchrl_gpu.envs.entries import Bounds, Entry, check_entries
-from torchrl_gpu.envs.memory import Placement, place
-from torchrl_gpu.staging import Staging
+from torchrl_gpu.envs.memory import Placement, Staging, place
 from torchrl_gpu.training.replay.buffer import DeviceReplay
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from torchrl_gpu.staging import Staging
+from torchrl_gpu.envs.memory import Staging
 
 CUDA = torch.device("cuda", 0)
 
