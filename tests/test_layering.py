@@ -29,7 +29,7 @@ LAYERS = {
 }
 LAYERS |= {
     "policy_validation": 1,
-    "proofs": 1,
+    "self_tests": 1,
     "native": 2,
     "envs": 3,
     "streaming": 3,

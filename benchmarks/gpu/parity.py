@@ -1,7 +1,7 @@
 """`python -m benchmarks.gpu.parity`: every backend that runs on a device beside the reference.
 
-Each job on small packings of every kind against `eager`, as a proof does before "auto" takes a backend; then steps in
-small bins against the NumPy reference, and in the bins of the shipped runs against what a CPU takes.
+The self-test that "auto" asks of a backend; then steps in small bins against the NumPy reference, and in the bins of
+the shipped runs against what a CPU takes.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.shipped import environment_arguments
-from torchrl_gpu import proofs
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.kernels import BACKENDS, available_backends, check
+from torchrl_gpu.envs.packing.kernels import BACKENDS, available_backends
+from torchrl_gpu.envs.packing.kernels.self_tests import run_every_kind
+from torchrl_gpu.self_tests import run_here
 
 _SMALL: dict[str, Any] = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5}
 _CLOSE = 1e-5  # metres, and shares of a bin
@@ -53,11 +54,11 @@ def checks(device: torch.device, quick: bool) -> list[dict[str, Any]]:
             if problem:
                 rows.append(at | {"setting": "", "difference": problem, "ran": False})
                 continue
-            found = proofs.tried_here(partial(check.of_every_kind, BACKENDS[name], str(where)))
+            found = run_here(partial(run_every_kind, BACKENDS[name], str(where)))
             rows.append(at | {"setting": "every job, kind and rule", "difference": found, "ran": True})
             for setting, (arguments, theirs) in settings.items():
                 steps = 5 if quick else 40
-                found = proofs.tried_here(partial(difference, arguments, (name, where), theirs, steps))
+                found = run_here(partial(difference, arguments, (name, where), theirs, steps))
                 rows.append(at | {"setting": f"{steps} steps in {setting}", "difference": found, "ran": True})
     return rows
 

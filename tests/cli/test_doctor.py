@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from tests.native.compilers import need_compiler
-from torchrl_gpu import cli, native, proofs
-from torchrl_gpu.cli import doctor, trials
+from torchrl_gpu import cli, native, self_tests
+from torchrl_gpu.cli import doctor
+from torchrl_gpu.cli import self_tests as tests_of_doctor
 from torchrl_gpu.envs.packing import kernels
+from torchrl_gpu.self_tests import SelfTest
 from torchrl_gpu.streaming.codecs import probes
 from torchrl_gpu.training.collect.graphed import Body, Graph
 
@@ -60,33 +62,33 @@ def test_a_package_that_does_not_load_says_why(findings, monkeypatch: pytest.Mon
 
 
 @pytest.fixture
-def anew(monkeypatch: pytest.MonkeyPatch) -> list[proofs.Trial]:
-    """Trials are made as the doctor makes them, but that none has a process of its own; what was tried."""
-    tried: list[proofs.Trial] = []
+def anew(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
+    """Self-tests run as in the doctor, but none in a subprocess; which ran."""
+    tried: list[SelfTest] = []
 
-    def apart(trial: proofs.Trial) -> str:
-        tried.append(trial)
-        return "no answer within 300 seconds" if "torch_compile" in trial.check else ""
+    def apart(test: SelfTest) -> str:
+        tried.append(test)
+        return "no answer within 300 seconds" if "torch_compile" in test.function else ""
 
-    monkeypatch.setattr(proofs, "_tried_apart", apart)
-    monkeypatch.setattr(proofs, "record", lambda trial, found: None)
-    monkeypatch.setattr(proofs, "_reads_disk", True)  # and again when this test is over
-    monkeypatch.setattr(proofs, "_VERDICTS", {})
+    monkeypatch.setattr(self_tests, "_run_in_subprocess", apart)
+    monkeypatch.setattr(SelfTest, "keep", lambda test, failure: None)
+    monkeypatch.setattr(self_tests, "_reads_disk", True)  # and again when this test is over
+    monkeypatch.setattr(self_tests, "_FAILURES", {})
     for chosen in (native.problem, kernels._fastest, kernels._say_slower, probes.nvenc_problem):
         chosen.cache_clear()
     return tried
 
 
-def test_doctor(capsys: pytest.CaptureFixture[str], anew: list[proofs.Trial]) -> None:
+def test_doctor(capsys: pytest.CaptureFixture[str], anew: list[SelfTest]) -> None:
     assert cli.main(["doctor", "--full"], "torchrl-gpu") == 0
     said = capsys.readouterr()
     assert "cuda" in said.out
     assert "no answer within 300 seconds" in said.out
     assert said.err.count("\n") == 1
-    assert not proofs._reads_disk
+    assert not self_tests._reads_disk
 
 
-def test_doctor_as_json(capsys: pytest.CaptureFixture[str], anew: list[proofs.Trial]) -> None:
+def test_doctor_as_json(capsys: pytest.CaptureFixture[str], anew: list[SelfTest]) -> None:
     assert cli.main(["doctor", "--json"], "torchrl-gpu") == 0
     findings = json.loads(capsys.readouterr().out)
     assert {"packing", "device", "software", "compile", "streaming"} == {finding["group"] for finding in findings}
@@ -95,14 +97,14 @@ def test_doctor_as_json(capsys: pytest.CaptureFixture[str], anew: list[proofs.Tr
     (compiled,) = [finding for finding in findings if finding["name"] == "torch.compile"]
     assert compiled["state"] == "not tried"
     assert "torchrl-gpu doctor --full" in compiled["detail"]
-    assert not any("torch_compile" in trial.check for trial in anew)
-    assert any("of_every_kind" in trial.check for trial in anew) is (native.problem() == "")
+    assert not any("torch_compile" in test.function for test in anew)
+    assert any("run_every_kind" in test.function for test in anew) is (native.problem() == "")
 
 
-def test_a_backend_that_fails_says_why(anew: list[proofs.Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_fails_says_why(anew: list[SelfTest], monkeypatch: pytest.MonkeyPatch) -> None:
     need_compiler()
-    monkeypatch.setattr(proofs, "_tried_apart", lambda trial: "drop_map of boxes: illegal instruction")
-    proofs.try_anew()
+    monkeypatch.setattr(self_tests, "_run_in_subprocess", lambda test: "drop_map of boxes: illegal instruction")
+    self_tests.forget_results()
     found = {finding.name: finding for finding in doctor._backends_on(torch.device("cpu"))}
     kernels._fastest.cache_clear()
     assert found["compiled"][2:] == ("cannot", "drop_map of boxes: illegal instruction")
@@ -110,7 +112,7 @@ def test_a_backend_that_fails_says_why(anew: list[proofs.Trial], monkeypatch: py
     assert found["reference"].state == "not tried"
 
 
-def test_by_the_interpreter_no_proof_is_asked_for(anew: list[proofs.Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_the_interpreter_no_self_test_runs(anew: list[SelfTest], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     found = doctor._backends_on(torch.device("cpu"))
     assert {finding.state for finding in found} <= {"not tried", "cannot"}
@@ -119,9 +121,9 @@ def test_by_the_interpreter_no_proof_is_asked_for(anew: list[proofs.Trial], monk
 
 def test_what_is_tried_of_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **how: function)
-    assert trials.torch_compile("cpu") == ""
+    assert tests_of_doctor.torch_compile("cpu") == ""
     monkeypatch.setattr(torch, "compile", lambda function, **how: lambda x: function(x) * 1.01)
-    assert trials.torch_compile("cpu") == "it gives wrong numbers"
+    assert tests_of_doctor.torch_compile("cpu") == "it gives wrong numbers"
 
 
 def test_a_graph_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,8 +136,8 @@ def test_a_graph_that_stands_still_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         return Graph(lambda: result["sum"].add_(1), result)
 
     for how, found in ((still, "a replay gives wrong numbers"), (frozen, "replays draw the same random numbers")):
-        monkeypatch.setattr(trials, "capture_cuda", how)
-        assert trials.cuda_graph("cpu") == found
+        monkeypatch.setattr(tests_of_doctor, "capture_cuda", how)
+        assert tests_of_doctor.cuda_graph("cpu") == found
 
 
 def test_doctor_with_a_wrong_option(capsys: pytest.CaptureFixture[str]) -> None:

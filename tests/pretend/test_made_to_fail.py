@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.envs.packing.kernels.test_proof import BROKEN
+from tests.envs.packing.kernels.test_self_tests import BROKEN
 from tests.test_end_to_end import SMALL, write_demonstrations, write_orders
-from torchrl_gpu import cli, configs, proofs
+from torchrl_gpu import cli, configs, self_tests
 from torchrl_gpu.envs.packing import kernels
-from torchrl_gpu.envs.packing.kernels import check, proof
+from torchrl_gpu.envs.packing.kernels import self_tests as tests_of_kernels
+from torchrl_gpu.self_tests import SelfTest
 from torchrl_gpu.streaming import GpuFramePipeline
 from torchrl_gpu.streaming.codecs import nvjpeg, pipeline
 
@@ -73,12 +74,12 @@ def words(name: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def first_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine on which nothing has been tried, in a folder of its own; its "triton" can be broken."""
-    (tmp_path / "verdicts").mkdir(mode=0o700)
-    monkeypatch.setattr(proofs, "private_folder", lambda: tmp_path / "verdicts")
-    monkeypatch.setattr(proofs, "_VERDICTS", {})
-    monkeypatch.setattr(proofs, "_tried_apart", busy)
-    monkeypatch.setattr(proof, "_LAUNCHED", {})
-    monkeypatch.setattr(check, "STABILITY_RULES", ("corners",))  # for time
+    (tmp_path / "results").mkdir(mode=0o700)
+    monkeypatch.setattr(self_tests, "private_folder", lambda: tmp_path / "results")
+    monkeypatch.setattr(self_tests, "_FAILURES", {})
+    monkeypatch.setattr(self_tests, "_run_in_subprocess", busy)
+    monkeypatch.setattr(tests_of_kernels, "_LAUNCHED", {})
+    monkeypatch.setattr(tests_of_kernels, "STABILITY_RULES", ("corners",))  # for time
     monkeypatch.setitem(kernels.BACKENDS, "triton", BROKEN)
     monkeypatch.setattr(pipeline, "_WARNED", set())
     monkeypatch.chdir(tmp_path)
@@ -91,9 +92,9 @@ def first_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         chosen.cache_clear()
 
 
-def busy(trial: proofs.Trial) -> str:
+def busy(test: SelfTest) -> str:
     """The device that is pretended is there for this process alone."""
-    raise proofs.Unavailable("another process has it")
+    raise self_tests.Unavailable("another process has it")
 
 
 def trained(name: str, folder: Path) -> None:
@@ -108,13 +109,13 @@ def trained(name: str, folder: Path) -> None:
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Warnings of this package, each once; that something is tried, which takes its time, is none."""
+    """Warnings of this package, each once, but for self-tests that take long."""
     lines = [
         record.getMessage()
         for record in caplog.get_records("call")
         if record.levelno >= logging.WARNING and record.name.startswith("torchrl_gpu")
     ]
-    lines = [line for line in lines if not line.startswith("torchrl_gpu tries ")]
+    lines = [line for line in lines if not line.startswith("self-test of ")]
     assert len(lines) == len(set(lines))
     assert not any("\n" in line for line in lines)
     return lines
@@ -143,21 +144,21 @@ def test_without_any_of_them_every_config_trains(
     assert all(f": {BREAKS_OFF}; " in line for line in graphs)
 
 
-VERDICTS = {"hangs": "no answer within 300 seconds"}  # and what it says of a crash goes the same way
+FAILURES = {"hangs": "no answer within 300 seconds"}  # and what it says of a crash goes the same way
 
 
-@pytest.mark.parametrize("way", [*VERDICTS, "miscounts", "fails in the process of the run"])
+@pytest.mark.parametrize("way", [*FAILURES, "miscounts", "fails in the process of the run"])
 def test_however_triton_fails_packing_trains(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("BROKEN", way)
     monkeypatch.setenv("RUN", str(os.getpid()))
     if way != "miscounts":
-        monkeypatch.setattr(proofs, "_tried_apart", lambda trial: VERDICTS.get(way, ""))
+        monkeypatch.setattr(self_tests, "_run_in_subprocess", lambda test: FAILURES.get(way, ""))
     trained("packing_dqn.yaml", tmp_path)
     (line,) = warned(caplog)
     assert line.startswith("packing kernels: triton cannot run on cuda:0, so a slower one will: ")
-    assert VERDICTS.get(way, "num_packed" if way == "miscounts" else "no space left on device") in line
+    assert FAILURES.get(way, "num_packed" if way == "miscounts" else "no space left on device") in line
 
 
 def test_a_triton_that_works_is_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -195,7 +196,9 @@ def test_without_nvjpeg_frames_of_the_device_are_encoded(
 
     monkeypatch.setattr(nvjpeg, "_backends", lambda device: {"torchvision": encode})
     # What is tried here alone would leave no second call to fail.
-    monkeypatch.setattr(proofs, "_tried_apart", lambda trial: "no answer within 300 seconds" if when == "hangs" else "")
+    monkeypatch.setattr(
+        self_tests, "_run_in_subprocess", lambda test: "no answer within 300 seconds" if when == "hangs" else ""
+    )
     frame = torch.arange(64 * 48 * 3, device="cuda").remainder(251).to(torch.uint8).view(48, 64, 3)
     with GpuFramePipeline("cuda", h264="x264") as frames:
         assert frames.has_nvjpeg is (when == "amid a run")

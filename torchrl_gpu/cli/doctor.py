@@ -65,9 +65,10 @@ def examine(*, full: bool = False) -> list[Finding]:
     Args:
         full: Whether that is tried, too, which takes up to a minute.
     """
-    from torchrl_gpu import native, proofs
+    from torchrl_gpu import native
+    from torchrl_gpu.self_tests import forget_results
 
-    proofs.try_anew()
+    forget_results()
     print(
         "torchrl-gpu doctor: trying what there is; some seconds, a minute where kernels are compiled", file=sys.stderr
     )
@@ -132,7 +133,7 @@ def _cuda_device(index: int) -> Finding:
 
 
 def _backends() -> list[Finding]:
-    """Which backends of the packing kernels prove themselves here, and which one "auto" takes."""
+    """Which backends of the packing kernels pass their self-test, and which one "auto" takes."""
     import torch
 
     from torchrl_gpu.device import get_device
@@ -153,13 +154,13 @@ def _backends() -> list[Finding]:
 def _backends_on(device: torch.device) -> list[Finding]:
     kernels = importlib.import_module("torchrl_gpu.envs.packing.kernels")
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
-        problems = kernels.available_backends(device)  # by the interpreter a proof takes minutes
+        problems = kernels.available_backends(device)  # by the interpreter a self-test takes minutes
         return [
             Finding("packing", name, "not tried", "unset TRITON_INTERPRET") if not problem else
             Finding("packing", name, "cannot", problem)
             for name, problem in problems.items()
         ]  # fmt: skip
-    problems = kernels.unproven_backends(device)
+    problems = kernels.tested_backends(device)
     taken = kernels.get_kernels("auto", device).backend
     seen = {"eager": "what the others are compared with"}
     found = [
@@ -202,7 +203,9 @@ def _torch_compile(full: bool) -> Finding:
         return Finding(
             "compile", "torch.compile", "not tried", "torchrl-gpu doctor --full tries it; no shipped run needs it"
         )
-    return _finding("compile", "torch.compile", _tried("torch_compile", device), f"a few operators on {device}")
+    from torchrl_gpu.cli.self_tests import failure
+
+    return _finding("compile", "torch.compile", failure("torch_compile", device), f"a few operators on {device}")
 
 
 def compile_problem() -> str:
@@ -217,18 +220,12 @@ def compile_problem() -> str:
 
 
 def _graphs() -> Finding:
+    from torchrl_gpu.cli.self_tests import failure
     from torchrl_gpu.device import cuda_problem, get_device
 
     problem = cuda_problem()
-    problem = f"a CPU has none: {problem}" if problem else _tried("cuda_graph", get_device())
+    problem = f"a CPU has none: {problem}" if problem else failure("cuda_graph", get_device())
     return _finding("compile", "CUDA graphs", problem, "a few operators and random numbers, replayed")
-
-
-def _tried(what: str, device: torch.device) -> str:
-    from torchrl_gpu import proofs
-    from torchrl_gpu.cli import trials
-
-    return proofs.problem(trials.trial(what, device))
 
 
 def _codecs() -> list[Finding]:

@@ -1,8 +1,7 @@
 """C++ kernels, compiled on this machine at first use: no binary to install, and the widest vectors that it has."""
 
-from torchrl_gpu.native.build import CompilerError, compiler, library
+from torchrl_gpu.native.build import CompilerError, compiler, library, problem
 from torchrl_gpu.native.operators import any_true, cut_boxes, cut_items, draw_bits, output, pick_true, runs_on
-from torchrl_gpu.native.proof import problem
 
 __all__ = [
     "CompilerError",

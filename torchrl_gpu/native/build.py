@@ -16,6 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from torchrl_gpu.cache import private_folder
+from torchrl_gpu.self_tests import SelfTest
 
 _LOG = logging.getLogger(__name__)
 _HERE = Path(__file__).parent
@@ -53,12 +54,13 @@ def library() -> ctypes.CDLL:
 
 @cache
 def problem() -> str:
-    """Why there is no library here, in one line; "" where there is one."""
+    """Why the compiled operators cannot be used here, in one line; "" where they compile and pass their self-test."""
     try:
-        library()
+        name = Path(library()._name).name  # made from sources, compiler and processor
     except CompilerError as error:
         return str(error)
-    return ""
+    function = "torchrl_gpu.native.self_test:wrong_operator"
+    return SelfTest("the compiled operators", function, (), {"library": name}).failure()
 
 
 def compiler() -> tuple[str, ...]:

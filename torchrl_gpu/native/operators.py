@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.arguments import tensor
-from torchrl_gpu.native.build import library
-from torchrl_gpu.native.proof import problem
+from torchrl_gpu.native.build import library, problem
 
 _CPU = torch.device("cpu")
 

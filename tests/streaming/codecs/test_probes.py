@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from tests.streaming.codecs.test_nvjpeg import by_opencv, refuses
-from torchrl_gpu import machine, proofs
+from torchrl_gpu import machine, self_tests
 from torchrl_gpu.device import cuda_problem
+from torchrl_gpu.self_tests import SelfTest, Unavailable
 from torchrl_gpu.streaming.codecs import libavcodec, nvjpeg, probes
 
 CPU = torch.device("cpu")
@@ -35,7 +36,8 @@ def test_a_broken_cuda_device_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA")
 
     monkeypatch.setattr(torch, "ones", broken)
-    assert probes.cuda_problem(torch.device("cuda")) == "CUDA error: out of memory"
+    problem = "cuda cannot be used: RuntimeError: CUDA error: out of memory Compile with TORCH_USE_CUDA_DSA"
+    assert probes.cuda_problem(torch.device("cuda")) == problem
 
 
 @pytest.mark.parametrize(("backend", "problem"), [(by_opencv, ""), (refuses, "stand-in: no NVJPEG in this build")])
@@ -75,47 +77,47 @@ def test_nvenc_without_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def pretended(monkeypatch: pytest.MonkeyPatch) -> list[proofs.Trial]:
-    """A machine with a CUDA device on which trials in processes of their own find that all hangs; what was tried."""
-    tried: list[proofs.Trial] = []
+def pretended(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
+    """A machine with a CUDA device on which every self-test hangs; which ran."""
+    tried: list[SelfTest] = []
 
-    def problem(trial: proofs.Trial) -> str:
-        tried.append(trial)
+    def failure(test: SelfTest) -> str:
+        tried.append(test)
         return "no answer within 300 seconds"
 
-    monkeypatch.setattr(proofs, "problem", problem)
+    monkeypatch.setattr(SelfTest, "failure", failure)
     monkeypatch.setattr(probes, "cuda_missing", lambda: "")
     monkeypatch.setattr(machine, "cuda_versions", lambda device: {"device": "a chip", "driver": "1.0"})
     return tried
 
 
 def test_nvenc_that_hangs_is_tried_in_a_process_of_its_own(
-    pretended: list[proofs.Trial], monkeypatch: pytest.MonkeyPatch
+    pretended: list[SelfTest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(libavcodec, "open_codec", None)  # so it cannot be tried in this one
     assert probes.nvenc_problem() == "no answer within 300 seconds"
-    (trial,) = pretended
-    assert proofs._function(trial.check) is libavcodec.codec_problem
-    assert trial.arguments == ("nvenc",)
+    (test,) = pretended
+    assert self_tests._function(test.function) is libavcodec.codec_problem
+    assert test.arguments == ("nvenc",)
 
 
 def test_nvjpeg_that_hangs_is_tried_in_a_process_of_its_own(
-    pretended: list[proofs.Trial], monkeypatch: pytest.MonkeyPatch
+    pretended: list[SelfTest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     monkeypatch.setattr(nvjpeg.NvJpeg, "_probe", None)  # so it cannot be tried in this one
     found = probes.nvjpeg_problem(torch.device("cuda", 0))
     assert found == "torchcodec: no answer within 300 seconds; torchvision: no answer within 300 seconds"
-    assert [trial.arguments for trial in pretended] == [("torchcodec", "cuda:0"), ("torchvision", "cuda:0")]
-    assert {proofs._function(trial.check) for trial in pretended} == {nvjpeg.problem_of}
+    assert [test.arguments for test in pretended] == [("torchcodec", "cuda:0"), ("torchvision", "cuda:0")]
+    assert {self_tests._function(test.function) for test in pretended} == {nvjpeg.self_test}
 
 
 def test_what_is_tried_of_nvjpeg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvjpeg, "_backends", lambda _: {"good": by_opencv, "bad": refuses})
-    assert nvjpeg.problem_of("good", "cpu") == ""
-    assert nvjpeg.problem_of("bad", "cpu") == "no NVJPEG in this build"
-    with pytest.raises(proofs.Unavailable, match="cuda:99 cannot be used there"):
-        nvjpeg.problem_of("good", "cuda:99")
+    assert nvjpeg.self_test("good", "cpu") == ""
+    assert nvjpeg.self_test("bad", "cpu") == "no NVJPEG in this build"
+    with pytest.raises(Unavailable, match="cuda:99 cannot be used"):
+        nvjpeg.self_test("good", "cuda:99")
 
 
 @pytest.mark.gpu

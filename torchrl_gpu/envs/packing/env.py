@@ -22,7 +22,7 @@ from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import ItemSequences, ItemSource, item_source
 from torchrl_gpu.envs.packing.items.checks import check_built
 from torchrl_gpu.envs.packing.items.source import SameItems, SortedSequences
-from torchrl_gpu.envs.packing.kernels import Setting, balanced, get_kernels, judge_placements, proven_in
+from torchrl_gpu.envs.packing.kernels import Setting, balanced, get_kernels, judge_placements, tested_in
 from torchrl_gpu.envs.packing.kernels.transition import passed_over
 from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
 from torchrl_gpu.envs.packing.reward import REWARDS, WEIGHTS, Weights
@@ -138,7 +138,7 @@ class PackingEnv(BatchedEnv):
         # A box costs too little for it, and with one slot the only item shown is always a new one.
         self._keeps_maps = self.incremental and visible_items > 1 and not self.catalogue.flat
         setting = Setting(f"a bin of {self.bin.cells} cells", self.bin, self.catalogue, visible_items, num_envs, 1e-3)
-        self.kernels = proven_in(self.kernels, setting, fall_back=backend == "auto")
+        self.kernels = tested_in(self.kernels, setting, fall_back=backend == "auto")
         self._state = self._blank_state()
         self._make_specs()
 

@@ -17,8 +17,8 @@ from torchrl_gpu.envs import clips
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.workers.failures import WorkerDied, WorkerFailed
 from torchrl_gpu.envs.workers.rows import SplitTensors, axes, shares
+from torchrl_gpu.envs.workers.self_test import SelfTest
 from torchrl_gpu.envs.workers.shard import Recipe, Tensors
-from torchrl_gpu.envs.workers.trial import Trial
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,12 +83,12 @@ class WorkerPool:
         self._check_sendable()
         self._transport = _transport(transport)
         self._transport.prepare(num_workers)
-        trial = Trial(env)
-        self._make_places(trial)
+        self_test = SelfTest(env)
+        self._make_places(self_test)
         atexit.register(self.close)  # before the standard library waits for children
         try:
             self._start_all()
-            trial.check(self)
+            self_test.compare(self)
         except BaseException:
             self.close()
             raise
@@ -114,9 +114,9 @@ class WorkerPool:
                 " of your own begin training under if __name__ == '__main__':"
             ) from error
 
-    def _make_places(self, trial: Trial) -> None:
+    def _make_places(self, self_test: SelfTest) -> None:
         """The tensors through which workers are given states and actions, and tell what follows."""
-        state, axis = dict(trial.state), {}
+        state, axis = dict(self_test.state), {}
         if len(self._shares) > 1:
             sample = self._recipes[0].make()
             axis = axes(state, dict(sample._env_state()), self.env.num_envs, sample.num_envs)
@@ -125,9 +125,9 @@ class WorkerPool:
         def place(like: Tensors, where: dict[NestedKey, int] | None = None) -> SplitTensors:
             return SplitTensors(like, where or {}, self._shares, shared)
 
-        self._given = {"begin": place(state, axis), "step": place(trial.actions)}
-        self._made = {"restart": place(trial.shown), "step": place(trial.stepped), "end": place(state, axis)}
-        self._shapes = trial.next, trial.current
+        self._given = {"begin": place(state, axis), "step": place(self_test.actions)}
+        self._made = {"restart": place(self_test.shown), "step": place(self_test.stepped), "end": place(state, axis)}
+        self._shapes = self_test.next, self_test.current
 
     # -- rollouts ---------------------------------------------------------------------------------------------------
 

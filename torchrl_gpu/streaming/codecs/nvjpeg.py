@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from torchrl_gpu import machine, proofs
+from torchrl_gpu import machine
+from torchrl_gpu.self_tests import SelfTest, usable
 from torchrl_gpu.streaming.codecs.images import to_array
 
 # Planar pictures (3, H, W) and a quality in; files out, (bytes,) uint8, on the same device.
@@ -47,7 +48,7 @@ class NvJpeg:
         problems = []
         for name, backend in (_backends(device) if backends is None else backends).items():
             self.backend, self._encode = name, backend
-            problem = (_apart(name, device) if backends is None else "") or self._probe()
+            problem = (_failure(name, device) if backends is None else "") or self._probe()
             if not problem:
                 return
             problems.append(f"{name}: {problem}")
@@ -101,27 +102,18 @@ class NvJpeg:
         return "" if file.startswith(_START) and file.endswith(_END) else "what it gives is no JPEG file"
 
 
-def _apart(name: str, device: torch.device) -> str:
-    """Why a backend may not be tried in this process: it has encoded nothing, hung or crashed in one of its own."""
+def _failure(name: str, device: torch.device) -> str:
+    """Why a backend must not encode in this process; "" where it passes its self-test."""
     if device.type != "cuda":
         return ""
-    package = {"package": str(machine.version(name))}
-    trial = proofs.Trial(
-        f"JPEG by {name} on {device}",
-        f"{__name__}:problem_of",
-        (name, str(device)),
-        {"backend": name, "torch": torch.__version__} | package | machine.cuda_versions(device),
-    )
-    return proofs.problem(trial)
+    depends_on = {"backend": name, "torch": torch.__version__, "package": str(machine.version(name))}
+    depends_on |= machine.cuda_versions(device)
+    return SelfTest(f"JPEG by {name} on {device}", f"{__name__}:self_test", (name, str(device)), depends_on).failure()
 
 
-def problem_of(name: str, device: str) -> str:
-    """Why a backend encodes nothing on a device, "" where it does.
-
-    Raises:
-        proofs.Unavailable: The device cannot be used from this process.
-    """
-    there = proofs.usable(device)
+def self_test(name: str, device: str) -> str:
+    """Why a backend encodes nothing on a device; "" where it does."""
+    there = usable(device)
     try:
         NvJpeg(there, {name: _backends(there)[name]})
     except RuntimeError as error:

@@ -11,7 +11,7 @@ And the same in torch for every backend: `judge_placements`, which given placeme
 a catalogue with what that rule reads of it.
 
 `reference` (NumPy) is the definition; the others must agree with it. All are called through `border`, which refuses
-what they cannot read. "auto" takes a backend only where it has proved itself, see `proof`.
+what they cannot read. "auto" takes a backend only once it has passed its self-test.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels import balance, border, proof
+from torchrl_gpu.envs.packing.kernels import balance, border, self_tests
 from torchrl_gpu.envs.packing.kernels.balance import balanced
-from torchrl_gpu.envs.packing.kernels.check import Setting
+from torchrl_gpu.envs.packing.kernels.self_tests import Setting
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement
 
 __all__ = [
@@ -38,8 +38,8 @@ __all__ = [
     "balanced",
     "get_kernels",
     "judge_placements",
-    "proven_in",
-    "unproven_backends",
+    "tested_backends",
+    "tested_in",
 ]
 
 _LOG = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ def available_backends(device: torch.device = _CPU) -> dict[str, str]:
 
 
 def get_kernels(backend: str = "auto", device: torch.device = _CPU) -> Kernels:
-    """The jobs of a backend, "auto" being the fastest that has proved itself on `device`.
+    """The jobs of a backend, "auto" being the fastest that passes its self-test on `device`.
 
     Raises:
         ValueError: There is no such backend, or it cannot run there.
@@ -99,8 +99,8 @@ def get_kernels(backend: str = "auto", device: torch.device = _CPU) -> Kernels:
     return _jobs(backend)
 
 
-def proven_in(kernels: Kernels, setting: Setting, *, fall_back: bool) -> Kernels:
-    """The same jobs, once they have run in a setting; elsewhere those of another backend, with one line that says why.
+def tested_in(kernels: Kernels, setting: Setting, *, fall_back: bool) -> Kernels:
+    """The kernels where they pass their self-test in a setting; elsewhere those of another backend, and one log line.
 
     Args:
         kernels: Of a backend that runs on the setting's device.
@@ -111,34 +111,34 @@ def proven_in(kernels: Kernels, setting: Setting, *, fall_back: bool) -> Kernels
         ValueError: They do not run there, and none may take their place.
     """
     name, device = kernels.backend, setting.catalogue.extent.device
-    problem = proof.setting_problem(name, BACKENDS[name], setting) if fall_back else ""
-    problem = problem or proof.launch_problem(name, BACKENDS[name], setting)
-    if not problem:
+    failure = self_tests.setting_failure(name, setting, BACKENDS[name]) if fall_back else ""
+    failure = failure or self_tests.launch_failure(name, setting, BACKENDS[name])
+    if not failure:
         return kernels
     if not fall_back:
-        raise ValueError(f"get_kernels: want a backend that runs on {device}; got {name!r}: {problem}")
-    _say_slower(name, device, problem)
+        raise ValueError(f"get_kernels: want a backend that runs on {device}; got {name!r}: {failure}")
+    _say_slower(name, device, failure)
     order = _PREFERRED.get(device.type, ())
     later = order[order.index(name) + 1 :] if name in order else ()
-    return proven_in(_jobs(_first_proven(later, device)), setting, fall_back=True)
+    return tested_in(_jobs(_first_working(later, device)), setting, fall_back=True)
 
 
-def unproven_backends(device: torch.device) -> dict[str, str]:
-    """As `available_backends`, but that those which can run must have proved themselves."""
+def tested_backends(device: torch.device) -> dict[str, str]:
+    """As `available_backends`, with the failures of the self-tests of those that can run."""
     return {
-        name: problem or proof.device_problem(name, BACKENDS[name], device)
+        name: problem or self_tests.device_failure(name, device, BACKENDS[name])
         for name, problem in available_backends(device).items()
     }
 
 
 @cache
 def _fastest(device: torch.device) -> str:
-    return _first_proven(_PREFERRED.get(device.type, ()), device)
+    return _first_working(_PREFERRED.get(device.type, ()), device)
 
 
-def _first_proven(names: tuple[str, ...], device: torch.device) -> str:
+def _first_working(names: tuple[str, ...], device: torch.device) -> str:
     for name in names:
-        problem = _problem(name, device) or proof.device_problem(name, BACKENDS[name], device)
+        problem = _problem(name, device) or self_tests.device_failure(name, device, BACKENDS[name])
         if not problem:
             return name
         _say_slower(name, device, problem)

@@ -30,7 +30,8 @@ from torch import Tensor
 
 from torchrl_gpu import native
 from torchrl_gpu.arguments import shown, tensor, whole
-from torchrl_gpu.envs.packing.kernels import proof
+from torchrl_gpu.envs.packing.kernels import self_tests
+from torchrl_gpu.self_tests import SelfTest
 
 _LOG = logging.getLogger(__name__)
 _TRITON = "torchrl_gpu.envs.packing.kernels.triton_afterstates"
@@ -408,12 +409,14 @@ def _triton() -> Any:
 
 @cache
 def _triton_problem(device: torch.device) -> str:
-    """Why the kernel in Triton is not taken on a device: it was tried, in a process of its own."""
+    """Why the kernel in Triton is not taken on a device; "" where it is."""
     if device.type != "cuda":
         return "no CUDA device"
     try:
         _triton()
-        problem = proof.values_problem(_TRITON, device)
+        depends_on = self_tests.versions(_TRITON, device)
+        name = f"the values of afterstates on {device}"
+        problem = SelfTest(name, f"{_TRITON}:self_test", (str(device),), depends_on).failure()
     except ImportError as error:
         problem = str(error)
     if problem:

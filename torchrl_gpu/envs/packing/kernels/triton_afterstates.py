@@ -158,7 +158,7 @@ def _described(plan: PatchPlan, cells: tuple[int, int], device: torch.device) ->
     return torch.tensor(rows, dtype=torch.int32, device="cpu").to(device)
 
 
-def check(device: str) -> str:
+def self_test(device: str) -> str:
     """Why the kernel must not be used on a device, in one line; "" where it gives what torch gives there."""
     plan, there = PatchPlan(("1x3", "2x2:1"), 6), torch.device(device)
     for pool, cells, step in ((1, (5, 4), 1), (2, (3, 4), 3)):

@@ -13,12 +13,14 @@ import torch
 
 from tests.envs.packing.kernels.broken import OWN_CELLS
 from tests.native.compilers import need_compiler
-from torchrl_gpu import proofs
+from torchrl_gpu import self_tests
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.envs.packing.items import RandomBoxes
-from torchrl_gpu.envs.packing.kernels import check, eager, get_kernels, proof
+from torchrl_gpu.envs.packing.kernels import eager, get_kernels
+from torchrl_gpu.envs.packing.kernels import self_tests as tests_of_kernels
 from torchrl_gpu.envs.packing.types import STABILITY_RULES
+from torchrl_gpu.self_tests import SelfTest
 
 BROKEN = "tests.envs.packing.kernels.broken"
 CPU = torch.device("cpu")
@@ -37,8 +39,8 @@ def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     (tmp_path / "cache").mkdir(mode=0o700)
     need_compiler()  # compiled in the usual cache: a second time would take long
     monkeypatch.setenv("TORCHRL_GPU_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(proofs, "_VERDICTS", {})
-    monkeypatch.setattr(proof, "_LAUNCHED", {})
+    monkeypatch.setattr(self_tests, "_FAILURES", {})
+    monkeypatch.setattr(tests_of_kernels, "_LAUNCHED", {})
     monkeypatch.setitem(kernels.BACKENDS, "triton", BROKEN)
     monkeypatch.setitem(kernels._PREFERRED, "cpu", ("triton", "eager"))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
@@ -51,14 +53,14 @@ def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Trials run in this process, for time; what was tried."""
+    """Self-tests run in this process, for time; which ran."""
     tried = []
 
-    def here(trial: proofs.Trial) -> str:
-        tried.append(trial.name)
-        return proofs.tried_here(lambda: proofs._function(trial.check)(*trial.arguments))
+    def here(test: SelfTest) -> str:
+        tried.append(test.name)
+        return self_tests.run_here(lambda: self_tests._function(test.function)(*test.arguments))
 
-    monkeypatch.setattr(proofs, "_tried_apart", here)
+    monkeypatch.setattr(self_tests, "_run_in_subprocess", here)
     return tried
 
 
@@ -68,9 +70,9 @@ def boxes_env(**changes: object) -> PackingEnv:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was warned of, but for what says that something is being tried."""
+    """What was warned of, but for self-tests that take long."""
     said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    return [line for line in said if not line.startswith("torchrl_gpu tries")]
+    return [line for line in said if not line.startswith("self-test of")]
 
 
 # -- what is compared -------------------------------------------------------------------------------------------------
@@ -79,27 +81,28 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_backend_that_is_right_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BROKEN", raising=False)
     for module in (BROKEN, kernels.BACKENDS["compiled"]):
-        assert check.of_every_kind(module, "cpu") == ""
+        assert tests_of_kernels.run_every_kind(module, "cpu") == ""
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_wrong_is_found_and_named(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BROKEN", way)
-    assert check.of_every_kind(BROKEN, "cpu").startswith(WAYS[way])
+    assert tests_of_kernels.run_every_kind(BROKEN, "cpu").startswith(WAYS[way])
 
 
-@pytest.mark.parametrize("job", check.JOBS)
+@pytest.mark.parametrize("job", tests_of_kernels.JOBS)
 @pytest.mark.parametrize("kind", range(4))
 def test_every_job_is_tried_on_every_kind_by_every_rule(job: str, kind: int) -> None:
-    jobs = {name: getattr(eager, name) for name in check.JOBS}
+    jobs = {name: getattr(eager, name) for name in tests_of_kernels.JOBS}
 
     def fails(*_: object) -> None:
         raise RuntimeError("it was called")
 
     for rule in STABILITY_RULES:
-        setting = list(check._settings(rule, CPU))[kind]
+        setting = list(tests_of_kernels.settings(rule, CPU))[kind]
         assert (
-            check.disagreement(jobs | {job: fails}, setting) == f"{job} of {setting.name}: RuntimeError: it was called"
+            tests_of_kernels.difference(jobs | {job: fails}, setting)
+            == f"{job} of {setting.name}: RuntimeError: it was called"
         )
 
 
@@ -111,36 +114,36 @@ def test_the_packings_have_legal_placements_and_others_and_grow() -> None:
         seen.append((float(legal.float().mean()), float(z_map[legal].max())))
         return z_map, legal
 
-    jobs = {name: getattr(eager, name) for name in check.JOBS} | {"drop_map": drop_map}
+    jobs = {name: getattr(eager, name) for name in tests_of_kernels.JOBS} | {"drop_map": drop_map}
     for rule in STABILITY_RULES:
-        for setting in check._settings(rule, CPU):
+        for setting in tests_of_kernels.settings(rule, CPU):
             seen.clear()
-            assert check.disagreement(jobs, setting) == ""
+            assert tests_of_kernels.difference(jobs, setting) == ""
             assert all(0.02 < share < 0.98 for share, _ in seen), setting.name
             assert max(highest for _, highest in seen) > 0, setting.name  # something stands on something
 
 
 def test_a_setting_survives_its_file(tmp_path: Path) -> None:
-    for setting in check._settings("com", CPU):
-        check.save(setting, str(tmp_path / "setting.pt"))
-        again = check.load(str(tmp_path / "setting.pt"), CPU)
+    for setting in tests_of_kernels.settings("com", CPU):
+        tests_of_kernels.save(setting, str(tmp_path / "setting.pt"))
+        again = tests_of_kernels.load(str(tmp_path / "setting.pt"), CPU)
         assert (again.bin, again.name, again.visible_items) == (setting.bin, setting.name, setting.visible_items)
-        assert proof._constants(again) == proof._constants(setting)
-        assert check.disagreement({job: getattr(eager, job) for job in check.JOBS}, again) == ""
+        assert tests_of_kernels._constants(again) == tests_of_kernels._constants(setting)
+        assert tests_of_kernels.difference({job: getattr(eager, job) for job in tests_of_kernels.JOBS}, again) == ""
 
 
 def test_of_a_large_catalogue_some_items_are_kept(tmp_path: Path) -> None:
     catalogue = boxes_env(items=RandomBoxes(1, 5)).catalogue
-    assert catalogue.num_items > check._MOST_ITEMS
-    setting = check.Setting("many", boxes_env().bin, catalogue, 2, 3)
-    check.save(setting, str(tmp_path / "setting.pt"))
-    again = check.load(str(tmp_path / "setting.pt"), CPU).catalogue
-    assert again.num_items == check._MOST_ITEMS
+    assert catalogue.num_items > tests_of_kernels._MOST_ITEMS
+    setting = tests_of_kernels.Setting("many", boxes_env().bin, catalogue, 2, 3)
+    tests_of_kernels.save(setting, str(tmp_path / "setting.pt"))
+    again = tests_of_kernels.load(str(tmp_path / "setting.pt"), CPU).catalogue
+    assert again.num_items == tests_of_kernels._MOST_ITEMS
     assert (again.bounds, again.least) == (catalogue.bounds, catalogue.least)
     assert torch.equal(again.extent[[0, -1]], catalogue.extent[[0, -1]])
 
 
-def test_few_verdicts_on_a_users_own_items_may_differ() -> None:
+def test_the_stability_of_a_few_placements_of_own_items_may_differ() -> None:
     def turned(number: int) -> Callable[..., object]:
         def drop_map(*arguments: object) -> object:
             z_map, legal = eager.drop_map(*arguments)  # type: ignore[arg-type]
@@ -149,11 +152,11 @@ def test_few_verdicts_on_a_users_own_items_may_differ() -> None:
 
         return drop_map
 
-    setting = next(iter(check._settings("none", CPU)))
-    jobs = {name: getattr(eager, name) for name in check.JOBS}
+    setting = next(iter(tests_of_kernels.settings("none", CPU)))
+    jobs = {name: getattr(eager, name) for name in tests_of_kernels.JOBS}
     most = int(5 * 2 * 2 * 9 * 8 * 0.01)
     for number, allowed, found in ((1, 0.0, False), (most, 0.01, True), (most + 1, 0.01, False)):
-        came = check.disagreement(jobs | {"drop_map": turned(number)}, setting._replace(most_wrong=allowed))
+        came = tests_of_kernels.difference(jobs | {"drop_map": turned(number)}, setting._replace(most_wrong=allowed))
         assert (came == "") is found
 
 
@@ -176,14 +179,14 @@ def test_the_next_process_knows(apart: list[str], monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("BROKEN", "miscounts")
     for _ in range(3):
         assert get_kernels().backend == "eager"
-        proofs._VERDICTS.clear()
+        self_tests._FAILURES.clear()
         kernels._fastest.cache_clear()
     assert len(apart) == 1
     monkeypatch.delenv("BROKEN")
-    assert kernels.unproven_backends(CPU)["triton"].startswith(WAYS["miscounts"])
-    monkeypatch.setattr(proofs, "_reads_disk", True)  # and not again when this test is over
-    proofs.try_anew()
-    assert kernels.unproven_backends(CPU)["triton"] == ""
+    assert kernels.tested_backends(CPU)["triton"].startswith(WAYS["miscounts"])
+    monkeypatch.setattr(self_tests, "_reads_disk", True)  # and not again when this test is over
+    self_tests.forget_results()
+    assert kernels.tested_backends(CPU)["triton"] == ""
     assert get_kernels().backend == "triton"
 
 
@@ -193,7 +196,7 @@ def test_a_crash_or_a_hang_ends_no_run(
 ) -> None:
     monkeypatch.setenv("BROKEN", way)
     if way == "hangs":
-        monkeypatch.setattr(proofs, "LIMIT_S", 2.0)
+        monkeypatch.setattr(self_tests, "LIMIT_S", 2.0)
     env = boxes_env()
     env.rollout(3)
     assert env.kernels.backend == "eager"
@@ -204,11 +207,11 @@ def test_a_crash_or_a_hang_ends_no_run(
 def test_each_device_is_tried_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def problem(name: str, module: str, device: torch.device) -> str:
+    def failure(name: str, device: torch.device, module: str) -> str:
         asked.append(f"{name} on {device}")
         return "unknown chip" if str(device) == "cuda:1" and name == "triton" else ""
 
-    monkeypatch.setattr(proof, "device_problem", problem)
+    monkeypatch.setattr(tests_of_kernels, "device_failure", failure)
     taken = [get_kernels("auto", torch.device("cuda", index)).backend for index in (0, 1, 0, 1)]
     assert taken == ["triton", "eager", "triton", "eager"]
     assert asked == ["triton on cuda:0", "triton on cuda:1", "eager on cuda:1"]
@@ -238,7 +241,7 @@ def test_one_that_fails_in_the_process_of_the_run_is_not_taken(
     monkeypatch.setenv("BROKEN", "fails in the process of the run")
     monkeypatch.setenv("RUN", str(os.getpid()))
     assert boxes_env().kernels.backend == "triton"  # what ran once is not run again
-    monkeypatch.setattr(proof, "_LAUNCHED", {})
+    monkeypatch.setattr(tests_of_kernels, "_LAUNCHED", {})
     env = boxes_env()
     env.rollout(3)
     assert env.kernels.backend == "eager"
@@ -254,7 +257,7 @@ def test_a_backend_that_was_named_is_refused_where_the_environment_is_made(monke
 
 
 def test_a_device_that_is_lost_is_told_and_remembered(apart: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    setting = next(iter(check._settings("none", CPU)))
+    setting = next(iter(tests_of_kernels.settings("none", CPU)))
     monkeypatch.setenv("BROKEN", "compilation fails")
     working = torch.ones
 
@@ -263,11 +266,11 @@ def test_a_device_that_is_lost_is_told_and_remembered(apart: list[str], monkeypa
 
     monkeypatch.setattr(torch, "ones", lost)
     with pytest.raises(RuntimeError, match=r"want a backend that leaves cpu usable; got 'triton': .*backend='eager'"):
-        proof.launch_problem("triton", BROKEN, setting)
+        tests_of_kernels.launch_failure("triton", setting, BROKEN)
     monkeypatch.setattr(torch, "ones", working)
     monkeypatch.delenv("BROKEN")
-    proofs._VERDICTS.clear()
-    assert "unknown architecture" in proof.setting_problem("triton", BROKEN, setting)  # the next run's
+    self_tests._FAILURES.clear()
+    assert "unknown architecture" in tests_of_kernels.setting_failure("triton", setting, BROKEN)  # the next run's
     assert apart == []
 
 
@@ -276,18 +279,18 @@ def test_memory_that_is_full_is_no_fault_of_the_kernels(apart: list[str], monkey
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(importlib.import_module(BROKEN), "drop_map", full)
-    setting = next(iter(check._settings("none", CPU)))
+    setting = next(iter(tests_of_kernels.settings("none", CPU)))
     with pytest.raises(torch.OutOfMemoryError):
-        proof.launch_problem("triton", BROKEN, setting)
-    with pytest.raises(proofs.Unavailable, match="memory is full"):
-        check.of_every_kind(BROKEN, "cpu")
+        tests_of_kernels.launch_failure("triton", setting, BROKEN)
+    with pytest.raises(self_tests.Unavailable, match="memory is full"):
+        tests_of_kernels.run_every_kind(BROKEN, "cpu")
 
 
-def test_a_verdict_depends_on_what_kernels_are_compiled_for() -> None:
-    settings = [setting for rule in STABILITY_RULES for setting in check._settings(rule, CPU)]
+def test_results_depend_on_what_kernels_are_compiled_for() -> None:
+    settings = [setting for rule in STABILITY_RULES for setting in tests_of_kernels.settings(rule, CPU)]
     first = settings[0]
     changed = [first._replace(visible_items=3), first._replace(num_envs=16), *settings]
-    assert len({proof._constants(setting) for setting in changed}) == len(changed)
+    assert len({tests_of_kernels._constants(setting) for setting in changed}) == len(changed)
 
 
 def test_no_random_number_is_drawn(apart: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the doctor tries beside what the package tries itself: each runs in a process of its own."""
+"""Self-tests of the doctor alone: CUDA graphs and torch.compile."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from torchrl_gpu import machine, proofs
+from torchrl_gpu import machine
+from torchrl_gpu.self_tests import SelfTest, usable
 from torchrl_gpu.training.collect.graphed import capture_cuda
 
 
-def trial(what: str, device: torch.device) -> proofs.Trial:
-    """Of a function of this module."""
+def failure(what: str, device: torch.device) -> str:
+    """Why the self-test that is a function of this module fails on a device; "" where it passes."""
     depends_on = {"torch": torch.__version__, "triton": str(machine.version("triton")), "device": str(device)}
     depends_on |= machine.cuda_versions(device) if device.type == "cuda" else {"processor": platform.processor()}
-    return proofs.Trial(f"{what} on {device}", f"{__name__}:{what}", (str(device),), depends_on)
+    return SelfTest(f"{what} on {device}", f"{__name__}:{what}", (str(device),), depends_on).failure()
 
 
 def cuda_graph(device: str) -> str:
-    """Why no graph of a few operators and random numbers can be made and replayed; "" where one can.
-
-    Raises:
-        proofs.Unavailable: The device cannot be used from this process.
-    """
-    there = proofs.usable(device)
+    """Why a graph of a few operators and random numbers cannot be captured and replayed; "" where it can."""
+    there = usable(device)
     x = torch.zeros(4, device=there, dtype=torch.float32)
 
     def body() -> TensorDictBase:
@@ -43,12 +40,8 @@ def cuda_graph(device: str) -> str:
 
 
 def torch_compile(device: str) -> str:
-    """Why torch.compile makes nothing of a few operators; "" where it does.
-
-    Raises:
-        proofs.Unavailable: The device cannot be used from this process.
-    """
-    there = proofs.usable(device)
+    """Why torch.compile does not compile a few operators; "" where it does."""
+    there = usable(device)
 
     def function(x: Tensor) -> Tensor:
         return torch.where(x > 0, x.sin(), x * 2).sum(1)

@@ -1,4 +1,4 @@
-"""Checks for the trials of `test_proofs.py`; each appends a line to a file, so that calls can be counted."""
+"""A function for the self-tests of `test_self_tests.py`; it appends a line to a file, so that calls can be counted."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-from torchrl_gpu.proofs import Unavailable
+from torchrl_gpu.self_tests import Unavailable
 
 
-def check(how: str, file: str) -> str:
+def run(how: str, file: str) -> str:
     """Does what `how` says."""
     with Path(file).open("a") as counted:
         counted.write(f"{os.getpid()}\n")

@@ -9,21 +9,22 @@ import pytest
 import torch
 
 from tests.native.compilers import need_compiler
-from torchrl_gpu import native, proofs
+from torchrl_gpu import native
 from torchrl_gpu.envs.counter_rng import draw_bits
-from torchrl_gpu.native import check, operators
+from torchrl_gpu.native import operators, self_test
+from torchrl_gpu.self_tests import SelfTest
 
 
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
-    """The verdict is remembered for a process."""
+    """The result is remembered for a process."""
     need_compiler()
     yield
     native.problem.cache_clear()
 
 
 def test_operators_that_are_right_pass() -> None:
-    assert check.problem() == ""
+    assert self_test.wrong_operator() == ""
 
 
 @pytest.mark.parametrize("name", ["draw_bits", "pick_true", "any_true", "cut_boxes", "cut_items"])
@@ -37,14 +38,14 @@ def test_one_that_is_wrong_is_named(name: str, monkeypatch: pytest.MonkeyPatch) 
         return out.logical_not() if out.dtype == torch.bool else out + 1
 
     monkeypatch.setattr(operators, name, wrong)
-    assert check.problem() == f"{name} gives wrong numbers"
+    assert self_test.wrong_operator() == f"{name} gives wrong numbers"
 
 
 def test_where_they_fail_torch_draws_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     key, counter = torch.arange(5)[:, None], torch.arange(7)
     expected = draw_bits(key, counter)
     native.problem.cache_clear()
-    monkeypatch.setattr(proofs, "problem", lambda trial: "died of SIGILL")
+    monkeypatch.setattr(SelfTest, "failure", lambda test: "died of SIGILL")
     assert native.problem() == "died of SIGILL"
     assert not native.runs_on(key)
     monkeypatch.setattr(operators, "draw_bits", None)

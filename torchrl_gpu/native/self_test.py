@@ -1,0 +1,53 @@
+"""Self-test of the C++ operators: they give known numbers."""
+
+from __future__ import annotations
+
+import torch
+
+from torchrl_gpu.native import operators
+
+_BITS = {  # by key, of the counters 0 to 3; as `counter_rng.draw_bits`
+    0: [2926543089, 587614100, 3611133913, 2242130007],
+    -1: [584422765, 3896282126, 948074587, 669113510],
+    2**31: [2910044769, 1573909606, 863744087, 2981291548],
+    5 - 2**40: [392224323, 2257233470, 2945362972, 2918109836],
+}
+_CUTS = {  # a stack, layers; by `CutSequences.cut`, of the keys 1 and 2
+    (6, 7, 6, 2, 5, 0, 8, 3): [[12, 10, 0, 40, 36, 6, 38, 42], [42, 40, 5, 37, 8, 10, 21, 21]],
+    (6, 7, 6, 2, 5, 1, 8, 32): [[38, 42, 2, 14, 4, 8, 40, 36], [42, 10, 36, 5, 38, 5, 8, 40]],
+}
+
+
+def wrong_operator() -> str:
+    """Which operator gives wrong numbers; "" for none."""
+    key, counter = _integers(list(_BITS)), _integers(range(4))
+    drawn = operators.draw_bits(key[:, None], counter)
+    if drawn.tolist() != list(_BITS.values()):
+        return "draw_bits gives wrong numbers"
+    mask = (drawn[:, :, None] >> _integers(range(32)) & 1).bool().flatten(1)  # (4, 128)
+    mask[0] = False
+    draw = torch.linspace(0, 0.999, len(mask), dtype=torch.float64, device="cpu")
+    rows = zip(mask.tolist(), draw.tolist(), strict=True)
+    if operators.pick_true(mask, draw).tolist() != [_pick(*row) for row in rows]:
+        return "pick_true gives wrong numbers"
+    if operators.any_true(mask).tolist() != [any(row) for row in mask.tolist()]:
+        return "any_true gives wrong numbers"
+    for cuts, items in _CUTS.items():
+        if operators.cut_boxes(_integers([1, 2]), cuts)[1].tolist() != items:
+            return "cut_boxes gives wrong numbers"
+        kept = _integers([[-1, -1], [-1, -1]]), _integers([0, 0]), _integers([[[0] * 8] * 2] * 2)
+        position = _integers([range(8)] * 2)
+        for _ in range(2):  # the second time from what is kept
+            if operators.cut_items(_integers([1, 2]), position, cuts, *kept).tolist() != items:
+                return "cut_items gives wrong numbers"
+    return ""
+
+
+def _pick(mask: list[bool], draw: float) -> int:
+    """Index of the true value of rank ⌊draw · count⌋; 0 where there is none."""
+    true = [index for index, value in enumerate(mask) if value]
+    return true[int(draw * len(true))] if true else 0
+
+
+def _integers(values: object) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int64, device="cpu")
