@@ -38,8 +38,8 @@ LAYERS |= {
     "policies": 4,
     "evaluation": 5,
 }
-LAYERS |= {"training": 6, "callbacks": 7}
-TOP = 8
+LAYERS |= {"checkpoints": 6, "training": 7, "callbacks": 8}
+TOP = 9
 # The same within streaming.
 STREAMING = ("codecs", "broadcast", "web", "server", "ros2")
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -15,15 +15,16 @@ _MOST_PICKLE_BYTES = 2**26  # of what is no tensor
 _LONGEST = 200  # characters of a reason
 
 
-def read_archive(path: Path, what: str, *, every_byte: bool = False) -> dict[str, Any]:
-    """A dict of tensors and plain values that `torch.save` wrote; tensors stay on disk until they are used.
+def read_archive(path: Path, what: str, *, every_byte: bool = False, mapped: bool = True) -> dict[str, Any]:
+    """A dict of tensors and plain values that `torch.save` wrote.
 
-    It takes no more memory than its own plain values, whatever the file declares.
+    It takes no more memory than its own plain values, whatever the file declares, and not mapped than the file.
 
     Args:
         path: The file.
         what: Names it in errors.
         every_byte: Whether all of it is read and held against its checksums, so that a flipped bit is seen.
+        mapped: Whether tensors stay on disk until they are used.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -34,7 +35,7 @@ def read_archive(path: Path, what: str, *, every_byte: bool = False) -> dict[str
     where = f"{what} {path}"
     _check_archive(path, where, every_byte)
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise ValueError(f"{where}: want tensors and plain values only; got {refused(error)}") from error
     except Exception as error:  # whatever the reader of a broken file stumbles over

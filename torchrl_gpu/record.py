@@ -193,9 +193,9 @@ def record_rows(
         about: What to say of them in the JSON file: plain data.
         progress: Told after every batch how many there are.
     """
+    from torchrl_gpu.checkpoints.record import run_record
     from torchrl_gpu.demonstrations import memmap
     from torchrl_gpu.evaluation.demonstrating import play_rows
-    from torchrl_gpu.training.run_record import run_record
 
     assert played.suite is not None
     demonstrations = play_rows(played.suite, played.policy, episodes, progress)

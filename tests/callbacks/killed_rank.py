@@ -32,7 +32,7 @@ class Killed(Callback):
 
 
 def run(name: str, *more: Callback) -> None:
-    saver = EpisodeCheckpoint(every_n_updates=2, keep=100, most_share=None)
+    saver = EpisodeCheckpoint(every_n_updates=2, keep=100)
     seed_everything(1, verbose=False)
     runner = trainer(FOLDER / name, 8, saver, *more, accelerator="cpu", devices=2, strategy="ddp")
     runner.fit(module(), datamodule=data(), ckpt_path=saver.find_restart(runner), weights_only=True)

@@ -18,8 +18,7 @@ from tests.training.tiny import fit, module
 from torchrl_gpu import cli
 from torchrl_gpu.callbacks import Divergence, EpisodeCheckpoint
 from torchrl_gpu.callbacks.divergence import RecentBatches
-from torchrl_gpu.training import finite
-from torchrl_gpu.training.finite import Diverged
+from torchrl_gpu.training.divergence import Diverged, drop_broken, not_finite
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
 NAN = float("nan")
@@ -40,7 +39,7 @@ class Poison(Callback):
 
 
 def saver(**changes: Any) -> EpisodeCheckpoint:
-    return EpisodeCheckpoint(**{"every_n_updates": 4, "most_share": None, **changes})
+    return EpisodeCheckpoint(**{"every_n_updates": 4, **changes})
 
 
 @pytest.mark.parametrize("what", ["gradients", "weights"])
@@ -91,7 +90,7 @@ def test_without_a_dump_nothing_is_kept(tmp_path: Path) -> None:
     run = module()
     with pytest.raises(Diverged):
         fit(run, tmp_path, 20, Poison(9), Divergence(dump=False))
-    assert run.recent_batches is None
+    assert run._watcher is None
     assert not (tmp_path / "diverged").exists()
 
 
@@ -121,7 +120,7 @@ def test_a_run_that_skips_goes_on(tmp_path: Path) -> None:
     assert [str(each.message) for each in told if "updates skipped" in str(each.message)] == [
         "Divergence: 3 of 12 updates skipped"
     ]
-    assert finite.not_finite(run) is None
+    assert not_finite(run) is None
 
 
 def test_gradients_that_are_whole_are_left_alone(tmp_path: Path) -> None:
@@ -206,10 +205,10 @@ def test_a_run_that_skips_everything_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("inputs", [[1.0, NAN], [1.0, float("-inf")]])
 def test_only_broken_gradients_are_dropped(inputs: list[float]) -> None:
     broken = [torch.tensor([2.0, 3.0]), torch.tensor(inputs)]
-    assert bool(finite.drop_broken(broken))
+    assert bool(drop_broken(broken))
     assert torch.equal(torch.cat(broken), torch.zeros(4))
     large = [torch.tensor([3e38]), torch.tensor([-3e38, 1.0])]  # the sum of their squares is not finite
-    assert not bool(finite.drop_broken(large))
+    assert not bool(drop_broken(large))
     assert torch.equal(torch.cat(large), torch.tensor([3e38, -3e38, 1.0]))
 
 
@@ -228,7 +227,7 @@ def test_a_run_goes_back_with_a_lower_rate(
     monkeypatch.chdir(tmp_path)
     poison = "{class_path: tests.callbacks.test_divergence.Poison, init_args: {update: 9, rate_above: 0.0035}}"
     back = "{class_path: torchrl_gpu.callbacks.Divergence, init_args: {action: back}}"
-    saves = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 4, most_share: null}}"
+    saves = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 4}}"
     args = [*small("packing_dqn.yaml", 12), f"--trainer.callbacks=[{poison}, {back}, {saves}]"]
     args += ["--model.optimizer.lr=0.01", "--model.lr_scheduler=null"]
     with pytest.warns(UserWarning, match=r"goes back to .*updates-8\.ckpt, learning rate times 0\.5") as told:
@@ -248,7 +247,7 @@ def test_it_goes_back_so_often_and_no_more(
     monkeypatch.chdir(tmp_path)
     poison = "{class_path: tests.callbacks.test_divergence.Poison, init_args: {update: 9}}"
     back = "{class_path: torchrl_gpu.callbacks.Divergence, init_args: {action: back, most: 1}}"
-    saves = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 4, most_share: null}}"
+    saves = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 4}}"
     args = [*small("packing_dqn.yaml", 12), f"--trainer.callbacks=[{poison}, {back}, {saves}]"]
     with pytest.warns(UserWarning, match="goes back") as told:
         assert cli.main(["fit", *args], "lightning") == cli.program.USER_ERROR

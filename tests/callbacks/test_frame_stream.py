@@ -148,7 +148,9 @@ def test_what_takes_longest_is_drawn_before_the_address_is_printed(  # type: ign
             assert spent == []
 
     watched_by()
-    monkeypatch.setattr("torchrl_gpu.callbacks.overhead.TimeBudget.spend", lambda self, seconds: spent.append(seconds))
+    monkeypatch.setattr(
+        "torchrl_gpu.callbacks.time_budget.TimeBudget.spend", lambda self, seconds: spent.append(seconds)
+    )
     fit(module(), tmp_path, 2, small(), Begins(), enable_checkpointing=False)
 
 
@@ -169,7 +171,7 @@ def test_while_nobody_watches_a_picture_is_kept_now_and_then(  # type: ignore[no
     watched_by()
     monkeypatch.setattr(frame_stream, "UNWATCHED_S", 0.0)
     monkeypatch.setattr(FakeServer, "wanted_streams", lambda self: list(self.declared))  # a second has passed
-    monkeypatch.setattr("torchrl_gpu.callbacks.overhead.TimeBudget.allows", lambda self, now: allowed)
+    monkeypatch.setattr("torchrl_gpu.callbacks.time_budget.TimeBudget.allows", lambda self, now: allowed)
     fit(module(), tmp_path, 12, small(streams=("env0",)), enable_checkpointing=False)
     assert len(server().published) == 1 + drawn
 
@@ -185,7 +187,7 @@ def test_drawing_keeps_to_its_share_but_for_what_somebody_chooses(  # type: igno
     tmp_path: Path, watched_by, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched_by("env0")
-    monkeypatch.setattr("torchrl_gpu.callbacks.overhead.TimeBudget.allows", lambda self, now: False)
+    monkeypatch.setattr("torchrl_gpu.callbacks.time_budget.TimeBudget.allows", lambda self, now: False)
     monkeypatch.setattr("torchrl_gpu.callbacks.env_streams.CHOSEN_SPACING", 0.0)
     fit(module(), tmp_path, 8, small(), enable_checkpointing=False)
     assert [meta.get("step") for meta in server().metas("env0")] == [None, 2]

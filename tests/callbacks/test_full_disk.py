@@ -17,7 +17,7 @@ from tests.training.resuming import differences, everything, last, part_of
 from tests.training.tiny import fit, module
 from torchrl_gpu import cli
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.training.checkpoint_files import newest_checkpoint, write_whole
+from torchrl_gpu.checkpoints.files import newest_checkpoint, write_whole
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
 
@@ -37,7 +37,7 @@ class OnAFullDisk(EpisodeCheckpoint):
     """Saves after every fourth update; from one update on, up to another, files cannot grow beyond some bytes."""
 
     def __init__(self, first: int = 0, behind: int = 0, room: int = 4096) -> None:
-        super().__init__(every_n_updates=4, most_share=None)
+        super().__init__(every_n_updates=4)
         self.updates, self.room = range(first, behind), room
 
     def _save(self, trainer: Any, *args: Any, **kwargs: Any) -> bool:

@@ -15,7 +15,7 @@ import torch
 from tests.conftest import ROOT
 from tests.training.resuming import LIGHTNINGS_OWN, differences, last
 from torchrl_gpu.archives import ENTRY
-from torchrl_gpu.training.checkpoint_files import newest_checkpoint, parts_of
+from torchrl_gpu.checkpoints.files import newest_checkpoint, parts_of
 
 
 @pytest.fixture(scope="module")

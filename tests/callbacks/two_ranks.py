@@ -23,7 +23,7 @@ TWO = {"accelerator": "cpu", "devices": 2, "strategy": "ddp_find_unused_paramete
 def run(name: str, max_steps: int, ckpt_path: Path | None = None, seed: int = 1) -> None:
     made = module(env={"seed": seed})
     # seeds that differ between processes in what they play pass their multiples of episodes at different steps
-    callback = EpisodeCheckpoint(every_n_episodes=2, keep=100, most_share=None)
+    callback = EpisodeCheckpoint(every_n_episodes=2, keep=100)
     fit(made, FOLDER / name, max_steps, callback, ckpt_path=ckpt_path, seed=seed, **TWO)
     weights = torch.cat([weight.detach().reshape(-1) for weight in made.parameters()])
     rank = made.global_rank
@@ -54,7 +54,7 @@ def failed() -> None:
     """Both must end, and neither wait for the other."""
     made, error = module(), None
     try:
-        fit(made, FOLDER / "failed", 6, Failing(every_n_updates=2, most_share=None), seed=1, **TWO)
+        fit(made, FOLDER / "failed", 6, Failing(every_n_updates=2), seed=1, **TWO)
     except (KeyError, RuntimeError) as raised:
         error = f"{type(raised).__name__}: {raised}"
     told = {"error": error, "updates": made.trainer.global_step}

@@ -20,7 +20,7 @@ from tests.test_end_to_end import small
 from tests.training.resuming import differences, last, without_replay
 from torchrl_gpu import cli
 
-SAVER = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 5, most_share: null}}"
+SAVER = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 5}}"
 
 
 class KilledOnce(Callback):

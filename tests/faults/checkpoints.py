@@ -28,8 +28,8 @@ CALLBACKS: list[Mutant] = [
     ),
     mutant(
         "old_checkpoints_go",
-        "self._saved[: -self.keep], self._saved[-self.keep :]",
-        "self._saved[: -self.keep - 1], self._saved[-self.keep - 1 :]",
+        "saved[: -self.keep], saved[-self.keep :]",
+        "saved[: -self.keep - 1], saved[-self.keep - 1 :]",
         "callbacks/test_checkpoint.py",
         k="old or dropping",
     ),
@@ -41,23 +41,11 @@ _DISK = "callbacks/test_full_disk.py"
 _GPU = "callbacks/test_gpu_stats.py"
 FAULTS: list[Mutant] = [
     mutant(
-        "saving_keeps_to_its_share",
-        "due = trainer.is_global_zero and time.monotonic() >= self._owed_until",
-        "due = trainer.is_global_zero",
+        "saving_has_a_share",
+        "share > _SHARE and not self._warned",
+        "not self._warned",
         _SAVED,
-        k="share",
-    ),
-    mutant(
-        "what_saving_owes",
-        "max(self._owed_until, begun) + took / self.most_share",
-        "max(self._owed_until, begun) + took",
-        _SAVED,
-        k="share",
-    ),
-    mutant("a_better_one_waits", "time.monotonic() < self._owed_until:", "False:", _SAVED, k="paid_for"),
-    mutant("what_is_held_is_a_copy", 'detach().to("cpu", copy=True)', 'detach().to("cpu")', _SAVED, k="held"),
-    mutant(
-        "an_older_last_one_is_replaced", "not _stands_at(last, step)", "not last.exists()", _SAVED, k="nothing_is_left"
+        k="too_much",
     ),
     mutant(
         "best_is_a_number",
@@ -69,13 +57,13 @@ FAULTS: list[Mutant] = [
     mutant(
         "the_best_is_no_broken_one",
         "broken = not_finite(pl_module)",
-        "broken = None if path.name == BEST else not_finite(pl_module)",
+        'broken = None if path.name == "best.ckpt" else not_finite(pl_module)',
         _DIVERGED,
         k="never",
     ),
     mutant(
         "names_of_strangers_remove_nothing",
-        "if numbered.fullmatch(path.stem)]",
+        "if numbered.fullmatch(Path(name).stem)]",
         "]",
         _SAVED,
     ),
@@ -88,13 +76,19 @@ FAULTS: list[Mutant] = [
     ),
     mutant(
         "the_second_interrupt_ends",
-        "if self.come:\n            raise",
+        "if self.interrupt:\n            raise",
         "if False:\n            raise",
         _SAVED,
         k="second",
     ),
-    mutant("unsaved_ones_are_forgotten", "self._saved = before\n", "pass\n", _DISK, k="nobodys"),
-    mutant("unsaved_best_is_forgotten", "self._best = on_disk\n", "pass\n", _DISK, k="nobodys"),
+    mutant(
+        "unsaved_ones_are_forgotten",
+        "if self._save(trainer, pl_module, name, self.save_replay):",
+        "if self._save(trainer, pl_module, name, self.save_replay) is not None:",
+        _DISK,
+        k="nobodys",
+    ),
+    mutant("unsaved_best_is_forgotten", "self._best = before\n", "pass\n", _DISK, k="nobodys"),
     mutant(
         "rates_are_lowered_once_for_each_time",
         "self.rate_factor ** (self.times - self._rates_taken)",
@@ -145,14 +139,14 @@ FAULTS: list[Mutant] = [
         "storage_of_other_runs_stays",
         "if remote.run == run]",
         "if remote.run]",
-        "training/test_remote_checkpoints.py",
+        "checkpoints/test_storage.py",
         k="old_ones",
     ),
     mutant(
         "as_many_stay_on_storage",
         "others[keep:]",
         "others[keep + 1 :]",
-        "training/test_remote_checkpoints.py",
+        "checkpoints/test_storage.py",
         k="old_ones",
     ),
     mutant("the_cause_of_the_last_while", "seconds - self._before.get(name, 0.0)", "seconds", _GPU, k="cause"),

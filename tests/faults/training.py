@@ -205,14 +205,14 @@ RUNS: list[Mutant] = [
         "replay_keeps_its_returns",
         '{"n_steps": self.rollout.n_steps, "gamma": float(self.rollout.gamma)}',
         '{"n_steps": self.rollout.n_steps}',
-        "training/test_resumed_options.py",
+        "checkpoints/test_record.py",
         k="returns",
     ),
     mutant(
         "more_environments_are_no_other_ones",
-        'name.startswith("model.env") and name not in _FREE',
+        'name.startswith("model.env") and name not in _SAME_REPLAY',
         'name.startswith("model.env")',
-        "training/test_resumed_options.py",
+        "checkpoints/test_record.py",
         k="environment",
     ),
     mutant(

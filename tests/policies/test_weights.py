@@ -10,10 +10,10 @@ import torch
 
 from tests.policies import checkpoints
 from tests.policies.navigation_spaces import make, spec_for
+from tests.training.resuming import check_checkpoint
 from tests.training.tiny import module
 from torchrl_gpu.policies import PolicyWrapper, load_policy
 from torchrl_gpu.policies.weights import settings_in
-from torchrl_gpu.training.checkpoint import check_checkpoint
 
 # Agents, how two of them are set, and what shows it.
 SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Any]] = {

@@ -26,7 +26,7 @@ from torchrl_gpu.callbacks.summary import NetworkSummary
 from torchrl_gpu.training.run import ReplayRun
 
 GPU: dict[str, Any] = {"accelerator": "gpu", "devices": 1}
-LOG = "log_step"  # what a log costs: one copy of all figures
+LOG = "step_log.py"  # what a log costs: one copy of all figures
 CAPTURE = "capture_cuda"  # a graph is made once
 GRAPHS = CAPTURE, " _check ", " _distance "  # and its first replay is compared with the plain way
 MODULES: dict[str, Callable[[], ReplayRun]] = {
@@ -99,7 +99,7 @@ def test_a_step_waits_for_nothing(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["packing", "ACIQN"])
 def test_what_callbacks_wait_for_is_what_they_say(name: str, tmp_path: Path) -> None:
     seen, logger = WaitsOfSteps(), [CSVLogger(tmp_path), TensorBoardLogger(tmp_path)]
-    callbacks = [EpisodeCheckpoint(every_n_episodes=1000, every_n_updates=14, most_share=None), Throughput(4)]
+    callbacks = [EpisodeCheckpoint(every_n_episodes=1000, every_n_updates=14), Throughput(4)]
     callbacks += [RunProgress(), NetworkSummary()]
     fit(
         MODULES[name](),
@@ -112,13 +112,18 @@ def test_what_callbacks_wait_for_is_what_they_say(name: str, tmp_path: Path) -> 
         enable_progress_bar=True,
         enable_model_summary=True,
     )
-    assert seen.elsewhere(LOG, "throughput.py", "checkpoint.py", "device_count.py", "finite.py") == []
+    assert (
+        seen.elsewhere(
+            LOG, "throughput.py", "checkpoint.py", "checkpoint_writer.py", "device_count.py", "training/divergence.py"
+        )
+        == []
+    )
     assert seen.at(LOG) == [1, 0, 0, 0, 1, 0, 0, 0, 0, 1]
     # its clock starts in the first step and after that it reads the count of episodes at every fourth
     assert seen.at("throughput.py") == [1, 0, 0, 1, 0, 0, 0, 1, 0, 0]
     assert seen.at("device_count.py") == [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     assert [number > 0 for number in seen.at("callbacks/checkpoint.py")] == [False] * 6 + [True] + [False] * 3
-    assert seen.at("finite.py") == [0] * 6 + [1] + [0] * 3  # weights that are no numbers are not saved
+    assert seen.at("training/divergence.py") == [0] * 6 + [1] + [0] * 3  # weights that are no numbers are not saved
 
 
 def test_pictures_that_nobody_watches_cost_no_step_its_speed(tmp_path: Path) -> None:

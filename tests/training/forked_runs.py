@@ -22,12 +22,12 @@ from tests import test_end_to_end
 from tests.training import resuming, test_navigation_configs
 from torchrl_gpu import cli, configs
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+from torchrl_gpu.checkpoints.files import newest_checkpoint
 from torchrl_gpu.cli import lightning_cli  # noqa: F401
-from torchrl_gpu.training.checkpoint_files import newest_checkpoint
 
 ROOT = Path(__file__).parents[2]
 UPDATES = 12
-SAVER = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 1, most_share: null}}"
+SAVER = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 1}}"
 NO_REPLAY = ("ppo_packing.yaml", "ppo_marine.yaml", "packing.yaml", "bc.yaml")
 NAMES = configs.names()
 

@@ -101,7 +101,7 @@ def write_rows(folder: Path) -> None:
 
 def callbacks(name: str) -> list[Callback]:
     """Checkpoints at half of the run and, of cloning, a stop that must come at the same step everywhere."""
-    saver = EpisodeCheckpoint(every_n_updates=STEPS // 2, keep=100, most_share=None)
+    saver = EpisodeCheckpoint(every_n_updates=STEPS // 2, keep=100)
     stop = EarlyStopping("val/loss", patience=50, check_on_train_epoch_end=False)
     return [saver, stop] if name == "cloning" else [saver]
 

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchrl_gpu.archives import ENTRY
-from torchrl_gpu.training.checkpoint_files import parts_of
+from torchrl_gpu.checkpoints.files import parts_of
+from torchrl_gpu.checkpoints.resume import check_resumed, open_checkpoint
 
 # States of callbacks, and the ids of run and checkpoint, and the time.
 LIGHTNINGS_OWN = ("callbacks", ENTRY)
@@ -24,6 +25,13 @@ def part_of(checkpoint: Path) -> Path:
     """The one part beside a checkpoint of one process."""
     (part,) = parts_of(checkpoint)
     return part
+
+
+def check_checkpoint(path: Path, module: nn.Module | None = None) -> None:
+    """Opens a checkpoint, and compares its weights with a module, as `lightning` does."""
+    content = open_checkpoint(path)
+    if module is not None:
+        check_resumed(path, content, module)
 
 
 def everything(checkpoint: Path) -> dict[str, Any]:

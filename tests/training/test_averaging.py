@@ -57,7 +57,7 @@ def test_plain_means_too(tmp_path: Path) -> None:
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path, period: int) -> None:
     def run(folder: Path, steps: int, ckpt_path: Path | None = None) -> dict[str, Any]:
         averaging = EMAWeightAveraging(decay=0.7, update_every_n_steps=period)
-        fit(module(), folder, steps, averaging, EpisodeCheckpoint(most_share=None), ckpt_path=ckpt_path)
+        fit(module(), folder, steps, averaging, EpisodeCheckpoint(), ckpt_path=ckpt_path)
         return everything(last(folder))
 
     whole = run(tmp_path / "whole", 12)

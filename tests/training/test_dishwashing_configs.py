@@ -90,9 +90,9 @@ def test_how_often_it_is_validated_changes_nothing(tmp_path: Path) -> None:
 def test_checkpoints_are_named_by_episodes(tmp_path: Path) -> None:
     options = shortened("dishwashing_video.yaml", tmp_path, **{"model.rollout_steps": 8, "trainer.max_steps": 8})
     config = Path(configs.find("dishwashing_video.yaml")).read_text(encoding="utf-8")
-    assert "every_n_episodes: 100, every_n_minutes: 10, name: sac_video" in config
+    assert "every_n_episodes: 5000, every_n_minutes: 10, name: sac_video" in config
     changed = tmp_path / "often.yaml"
-    changed.write_text(config.replace("every_n_episodes: 100,", "every_n_episodes: 4, most_share: null,"))
+    changed.write_text(config.replace("every_n_episodes: 5000,", "every_n_episodes: 4,"))
     run("fit", ["--config", str(changed), *options[2:]])
     names = {path.stem for path in (tmp_path / "checkpoints").glob("sac_video_ep*.ckpt")}
     assert names == {"sac_video_ep16", "sac_video_ep20"}

@@ -14,14 +14,13 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from tests.no_host_reads import NoHostReads
 from tests.tolerances import assert_near
-from tests.training.resuming import as_if_saved_on_cuda, differences, everything, last
+from tests.training.resuming import as_if_saved_on_cuda, check_checkpoint, differences, everything, last
 from tests.training.tiny import data, fit, trainer
 from tests.training.tiny_packer import module, short_env, tiny_networks
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing import HierarchicalPacker
 from torchrl_gpu.training import HierarchicalPacking
-from torchrl_gpu.training.checkpoint import check_checkpoint
 from torchrl_gpu.training.collect.rollout import Rollout
 
 # -- returns ----------------------------------------------------------------------------------------------------------

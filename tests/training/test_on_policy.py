@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tests.training.tiny import data, dqn, fit, packing_env
 from tests.training.tiny_navigation import marine_env, worlds
 from tests.training.updates.test_graphed import Body, Counting
 from torchrl_gpu.callbacks import EpisodeCheckpoint
+from torchrl_gpu.checkpoints.files import parts_of
 from torchrl_gpu.envs import BatchedEnv, DishwashingEnv
 from torchrl_gpu.policies import (
     PPO,
@@ -30,7 +30,6 @@ from torchrl_gpu.policies import (
     VectorValue,
 )
 from torchrl_gpu.training import Episodes, OffPolicy, OnPolicy, agent_run, on_policy
-from torchrl_gpu.training.checkpoint_files import parts_of
 from torchrl_gpu.training.collect.graphed import Graph, same_random_numbers
 from torchrl_gpu.training.updates.graphed import GraphedUpdate
 from torchrl_gpu.training.updates.graphed_learning import GraphedLearning
@@ -224,7 +223,7 @@ def test_what_is_logged(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_from_the_middle_ends_as_if_it_had_never_stopped(tmp_path: Path, kind: str) -> None:
     schedule = partial(torch.optim.lr_scheduler.LinearLR, start_factor=1.0, end_factor=0.1, total_iters=20)
     settings: dict[str, Any] = {"lr_scheduler": schedule, "learning_rates": {"critic": 2.0}}
-    often = EpisodeCheckpoint(every_n_episodes=None, every_n_updates=8, keep=9, most_share=None)
+    often = EpisodeCheckpoint(every_n_episodes=None, every_n_updates=8, keep=9)
     trained(module(kind, **settings), tmp_path / "whole", kind, 20, often)
     middle = tmp_path / "whole" / "checkpoints" / "updates-8.ckpt"
     assert parts_of(middle) == []
@@ -320,7 +319,7 @@ def test_where_all_learning_fits_no_graph_an_update_does(
 @each_kind
 def test_a_run_by_graphs_that_goes_on_from_the_middle(tmp_path: Path, graphs: Graphs, kind: str) -> None:
     settings: dict[str, Any] = {"lr_scheduler": halved, "learning_rates": {"critic": 2.0}, "graph_updates": True}
-    often = EpisodeCheckpoint(every_n_episodes=None, every_n_updates=12, keep=9, most_share=None)
+    often = EpisodeCheckpoint(every_n_episodes=None, every_n_updates=12, keep=9)
     trained(module(kind, **settings), tmp_path / "whole", kind, 24, often)
     middle = tmp_path / "whole" / "checkpoints" / "updates-12.ckpt"
     trained(module(kind, **settings), tmp_path / "rest", kind, 24, EpisodeCheckpoint(), ckpt_path=middle, seed=5)
@@ -330,11 +329,12 @@ def test_a_run_by_graphs_that_goes_on_from_the_middle(tmp_path: Path, graphs: Gr
 
 def test_a_run_by_graphs_notes_rollouts(tmp_path: Path, graphs: Graphs) -> None:
     made = module("v2", graph_updates=True)
-    made.recent_batches = deque()
+    noted: list[TensorDictBase] = []
+    made.watch_batches(noted.append)
     trained(made, tmp_path, "v2", 14)
-    shapes = [tuple(each.shape) for each in made.recent_batches]
+    shapes = [tuple(each.shape) for each in noted]
     assert shapes == [(8, 4)] * 3 + [(16,)] * 2  # the last rollout is not learnt to its end
-    assert not torch.equal(made.recent_batches[0]["observation"], made.recent_batches[1]["observation"])
+    assert not torch.equal(noted[0]["observation"], noted[1]["observation"])
 
 
 def test_a_run_in_bfloat16_by_graphs_is_the_same(tmp_path: Path, graphs: Graphs) -> None:

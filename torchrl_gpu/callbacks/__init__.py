@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+    from torchrl_gpu.callbacks.checkpoint_mirror import CheckpointMirror
     from torchrl_gpu.callbacks.divergence import Divergence
     from torchrl_gpu.callbacks.env_workers import EnvWorkers
     from torchrl_gpu.callbacks.episode_mcap import EpisodeMcap
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.frame_stream import FrameStream
     from torchrl_gpu.callbacks.gpu_stats import GpuStats
     from torchrl_gpu.callbacks.logger_guard import LoggerGuard
-    from torchrl_gpu.callbacks.mirror import CheckpointMirror
     from torchrl_gpu.callbacks.pictures import EvaluationPictures
     from torchrl_gpu.callbacks.progress import RunProgress
     from torchrl_gpu.callbacks.summary import NetworkSummary
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.training_film import TrainingFilm
 
 _HOMES = {
-    "CheckpointMirror": "mirror",
+    "CheckpointMirror": "checkpoint_mirror",
     "Divergence": "divergence",
     "EnvWorkers": "env_workers",
     "EpisodeCheckpoint": "checkpoint",

@@ -1,4 +1,4 @@
-"""A count that is kept on the device, looked at without waiting for the device."""
+"""A device counter read asynchronously."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class DeviceCount:
-    """What a count was a moment ago: it is copied to the host in the background, and read once the copy is there.
+    """A recent value of a device counter: it is copied to the host in the background, and read once the copy is there.
 
     To wait for the device at every training step would cost what CUDA graphs save. The first call waits, so that what
     is counted from there on is exact. A count that is on the host is read at once.

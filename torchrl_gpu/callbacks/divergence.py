@@ -1,11 +1,11 @@
-"""What happens to a run whose weights stop being numbers: it ends, skips an update, or goes back."""
+"""Ends a run whose weights hold NaN or infinity, skips the update, or goes back to a checkpoint."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -17,8 +17,9 @@ from torch.optim import Optimizer
 from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.callbacks.device_count import DeviceCount
-from torchrl_gpu.training.checkpoint_files import newest_checkpoint, write_whole
-from torchrl_gpu.training.finite import Diverged, drop_broken, not_finite
+from torchrl_gpu.checkpoints.files import newest_checkpoint, write_whole
+from torchrl_gpu.training.divergence import Diverged, drop_broken, not_finite
+from torchrl_gpu.training.run import EnvRun
 
 _BATCHES, _BATCHES_BYTES = 16, 256 * 2**20
 _IN_A_ROW = 100
@@ -87,7 +88,9 @@ class Divergence(Callback):
         if self.action == "skip" and getattr(pl_module, "graphed_update", None) is not None:
             raise ValueError("Divergence: action skip wants --model.graph_updates false; got true")
         self._skipped, self._told, self._counts = None, False, (DeviceCount(), DeviceCount(), DeviceCount())
-        self._batches = pl_module.recent_batches = RecentBatches() if self.dump else None  # type: ignore[assignment]
+        self._batches = RecentBatches() if self.dump and isinstance(pl_module, EnvRun) else None
+        if self._batches is not None:
+            cast("EnvRun", pl_module).watch_batches(self._batches.append)
         lower = self.rate_factor ** (self.times - self._rates_taken)
         self._rates_taken = self.times
         if lower != 1:
@@ -100,7 +103,6 @@ class Divergence(Callback):
                 base[:] = [rate * lower for rate in base]
 
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Optimizer) -> None:
-        """Makes broken gradients zero, where updates are to be skipped."""
         if self.action != "skip":
             return
         weights = [weight for group in optimizer.param_groups for weight in group["params"]]
@@ -165,20 +167,19 @@ class Divergence(Callback):
             raise self._diverged(trainer, f"gradients with NaN or infinity in {_IN_A_ROW} updates in a row")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Says how many updates were skipped."""
         if self._skipped is not None and (skipped := int(self._skipped[0])):
             rank_zero_warn(f"Divergence: {skipped} of {trainer.global_step} updates skipped")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Lets batches go."""
-        self._batches = pl_module.recent_batches = None  # type: ignore[assignment]
+        self._batches = None
+        if isinstance(pl_module, EnvRun):
+            pl_module.watch_batches(None)
 
     def state_dict(self) -> dict[str, Any]:
         """For how many times of going back learning rates have been lowered; nothing where there was none."""
         return {"rates_taken": self._rates_taken} if self._rates_taken else {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from there."""
         taken = state_dict.get("rates_taken")
         self._rates_taken = taken if isinstance(taken, int) and 0 <= taken <= self.most else 0
         self.times = max(self.times, self._rates_taken)

@@ -1,4 +1,4 @@
-"""Signals by which somebody else ends a run: noted when they come, acted upon between two training steps."""
+"""Signals that end a run: noted when they come, acted upon between two training steps."""
 
 from __future__ import annotations
 
@@ -14,61 +14,32 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 
-class Interrupts:
-    """Whether an interrupt (SIGINT) has come since `begin`; a second one is raised as ever.
-
-    Attributes:
-        come: It has. Always false where signals cannot be taken: on other threads than the main one.
-    """
-
-    def __init__(self) -> None:
-        self.come = False
-        self._before: Any = None
-
-    def begin(self) -> None:
-        """Takes interrupts, unless somebody else does already."""
-        self.come = False
-        if threading.current_thread() is threading.main_thread():
-            before = signal.getsignal(signal.SIGINT)
-            if before is signal.default_int_handler:
-                self._before = before
-                signal.signal(signal.SIGINT, self._note)
-
-    def end(self) -> None:
-        """Gives them back."""
-        if self._before is not None and signal.getsignal(signal.SIGINT) == self._note:
-            signal.signal(signal.SIGINT, self._before)
-        self._before = None
-
-    def _note(self, number: int, frame: Any) -> None:
-        if self.come:
-            raise KeyboardInterrupt
-        self.come = True
-        os.write(2, b"\ninterrupt: ending after this step; once more to end at once\n")  # a handler must not print
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"come": False, "_before": None}  # handlers are those of a process
-
-
 class EndSignals:
-    """Whether a run was asked to end since `begin`: by SIGTERM, or by SLURM, which starts the job again after that.
+    """Requests to end a run since `begin`: an interrupt, SIGTERM, or SLURM's signal before the time limit.
 
     Lightning's own handlers act at once, in the middle of whatever runs: with several processes SIGTERM makes one of
     them wait for a message that the others do not send, and a requeue saves a state between two steps. So they are
-    replaced while training goes on.
+    replaced while training goes on. On other threads than the main one no signal can be taken.
 
     Attributes:
+        interrupt: SIGINT has come; a second one raises KeyboardInterrupt at once.
         terminate: SIGTERM has come; taken with several processes only, as Lightning's handler does with one.
-        requeue: SLURM's signal before the time limit has come, where Lightning's `SLURMEnvironment` requeues.
+        requeue: SLURM's signal has come, where Lightning's `SLURMEnvironment` requeues.
     """
 
     def __init__(self) -> None:
-        self.terminate = self.requeue = False
+        self.interrupt = self.terminate = self.requeue = False
         self._before: dict[int, Any] = {}
 
-    def begin(self, trainer: Trainer) -> None:
-        """Takes the signals, once Lightning has."""
-        self.terminate = self.requeue = False
+    def begin(self) -> None:
+        """Takes interrupts, unless another handler does already."""
+        self.interrupt = self.terminate = self.requeue = False
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        if on_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._take(signal.SIGINT, self._note_interrupt)
+
+    def replace_handlers(self, trainer: Trainer) -> None:
+        """Takes the other signals, once Lightning has."""
         if threading.current_thread() is not threading.main_thread():
             return
         if trainer.world_size > 1:
@@ -78,7 +49,10 @@ class EndSignals:
             self._take(cluster.requeue_signal, self._note_requeue)
 
     def end(self) -> None:
-        """Gives them back."""
+        """Restores the handlers from before."""
+        interrupts = self._before.pop(signal.SIGINT, None)
+        if interrupts is not None and signal.getsignal(signal.SIGINT) == self._note_interrupt:
+            signal.signal(signal.SIGINT, interrupts)  # else Lightning ignores further ones by now
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
@@ -87,6 +61,12 @@ class EndSignals:
         before = signal.signal(number, handler)
         self._before.setdefault(number, before)
 
+    def _note_interrupt(self, number: int, frame: Any) -> None:
+        if self.interrupt:
+            raise KeyboardInterrupt
+        self.interrupt = True
+        os.write(2, b"\ninterrupt: ending after this step; once more to end at once\n")  # a handler must not print
+
     def _note_terminate(self, number: int, frame: Any) -> None:
         self.terminate = True
 
@@ -94,7 +74,7 @@ class EndSignals:
         self.requeue = True
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"terminate": False, "requeue": False, "_before": {}}  # handlers are those of a process
+        return EndSignals().__dict__  # handlers are those of a process
 
 
 def any_of_all(trainer: Trainer, *flags: bool) -> list[bool]:
@@ -130,6 +110,6 @@ def requeue_from(trainer: Trainer) -> bool:
 
 
 def is_restart() -> bool:
-    """Whether SLURM or torchrun has started this job before: it was requeued or preempted, or something failed."""
+    """Returns whether SLURM or torchrun has started this job before: after a requeue, a preemption or a failure."""
     counts = (os.environ.get(name, "0") for name in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"))
     return any(count.isdigit() and int(count) > 0 for count in counts)

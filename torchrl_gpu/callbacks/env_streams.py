@@ -28,7 +28,7 @@ _MAX_REMEMBERED = 256  # streams, of those drawn last
 
 
 class FrameSink(Protocol):
-    """What is used of `torchrl_gpu.streaming.StreamServer`."""
+    """The part of `torchrl_gpu.streaming.StreamServer` that is used here."""
 
     def declare(self, stream: str, title: str | None = None) -> None: ...
 
@@ -44,7 +44,7 @@ class FrameSink(Protocol):
 
 
 class Decider(Protocol):
-    """What is used of `torchrl_gpu.evaluation.decisions.Decisions`."""
+    """The part of `torchrl_gpu.evaluation.decisions.Decisions` that is used here."""
 
     has_values: bool
 
@@ -169,13 +169,13 @@ class EnvStreams:
             self.sink.declare_family(family, self.view.num_envs, f"Environment{ending}")
 
     def _draws(self, name: str, only: Collection[str] | None) -> bool:
-        """Whether to draw a stream: one that was named, for nobody too; overlays and others where they are watched."""
+        """Returns whether to draw a stream: always if named, overlays and others where they are watched."""
         if only is not None and name not in only:
             return False
         return self._serves(name) and (name in self.names or self.sink.watchers(name) > 0)
 
     def _serves(self, name: str) -> bool:
-        """Whether a stream of the server, which may have others, too, is one of these."""
+        """Returns whether a stream of the server, which may have others, too, is one of these."""
         found = EnvStreamName.parse(name)
         return (
             found is not None
@@ -223,7 +223,7 @@ class EnvStreams:
         return view.overlay(overlay, index, self.width, self.height, decisions.get(index))
 
     def _decide(self, index: int, decisions: dict[int, Decision]) -> Decision:
-        """What the policy makes of an environment, asked once for all that is shown of it."""
+        """Decision of the policy in an environment, asked once for all that is shown of it."""
         if index not in decisions:
             assert self.decide is not None
             view: Any = self.view

@@ -69,15 +69,12 @@ class EnvWorkers(Callback):
         return rollout
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Ends the workers."""
         self._close(pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Ends the workers, whatever ended the run."""
         self._close(pl_module)
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Ends the workers, if any are left."""
         self._close(pl_module)
 
     def _close(self, module: Any) -> None:

@@ -61,7 +61,6 @@ class EpisodeMcap(Callback):
             arguments.check_effect(_WHERE, "choose worst, best or failures", most=(most, 3), by=(by, None))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Complains before anything is trained."""
         load("mcap_protobuf", "mcap", _WHERE)
         module: Any = pl_module
         viewable(module.env)
@@ -70,7 +69,6 @@ class EpisodeMcap(Callback):
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any
     ) -> None:
-        """Records episodes of the suite that has just been played."""
         is_suite = isinstance(batch, Suite)  # and not rows of demonstrations
         if trainer.sanity_checking or not is_suite or not trainer.is_global_zero:
             return

@@ -41,7 +41,7 @@ class Films:
         self._env: BatchedEnv | None = None
 
     def due(self, view: Viewable) -> int | None:
-        """How many episodes have begun, where that has just passed a multiple of `every`."""
+        """Number of episodes begun, where it has just passed a multiple of `every`; else None."""
         begun = self._begun(view.metrics()["episode"].sum())
         crossed, self._crossed = self._crossed, begun // self.every
         return begun if crossed is not None and self._crossed > crossed else None

@@ -25,7 +25,6 @@ class FinalTable(Callback):
         self.num_episodes = arguments.optional(arguments.whole, "FinalTable", "num_episodes", num_episodes, 1)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Complains before anything is trained."""
         if stage == "fit" and not (hasattr(pl_module, "compare")):
             raise ValueError(
                 f"FinalTable: want a module with `compare`, such as HierarchicalPacking; got {type(pl_module).__name__}"

@@ -14,8 +14,8 @@ from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of
 from torchrl_gpu.callbacks.films import Films
 from torchrl_gpu.callbacks.logger_guard import outlives
-from torchrl_gpu.callbacks.overhead import HookTimer, TimeBudget
 from torchrl_gpu.callbacks.run_curves import CurveLogger, follow, unfollow
+from torchrl_gpu.callbacks.time_budget import HookTimer, TimeBudget
 from torchrl_gpu.envs.viewable import Viewable, viewable
 from torchrl_gpu.evaluation.decisions import decisions_of
 from torchrl_gpu.sections import in_section

@@ -22,7 +22,7 @@ _ADVICE = {
     "transfer": "--model.replay.storage device, or a larger trainer.log_every_n_steps",
     "logging": "a larger trainer.log_every_n_steps",
     "validation": "a larger trainer.val_check_interval, or a smaller data.num_val_episodes",
-    "saving": "EpisodeCheckpoint with a smaller most_share",
+    "saving": "EpisodeCheckpoint with a longer period",
     "viewers": "FrameStream with a smaller most_share",
     OUTSIDE: "more updates_per_step or rollout_steps in a training step",
 }
@@ -72,8 +72,9 @@ class GpuStats(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
         """Logs what was sampled since the last time."""
-        connector = trainer._logger_connector
-        if self._sampler is None or not getattr(pl_module, "logs_now", connector.should_update_logs):
+        log = getattr(pl_module, "step_log", None)
+        due = trainer._logger_connector.should_update_logs if log is None else log.due
+        if self._sampler is None or not due:
             return
         for name, value in self._sampler.means().items():  # as tensors of the host, which nobody waits for
             pl_module.log(f"machine/{name}", torch.tensor(value, dtype=torch.float32, device="cpu"))

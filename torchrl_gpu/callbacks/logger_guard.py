@@ -75,7 +75,6 @@ class LoggerGuard(Callback):
             rank_zero_warn(f"LoggerGuard: {name} failed ({error or type(error).__name__}): the run goes on without it")
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Tells what they missed."""
         for name, count in self._failed.items():
             if count > 1:
                 rank_zero_warn(f"LoggerGuard: {count} calls of {name} failed in all")

@@ -28,7 +28,6 @@ class EvaluationPictures(Callback):
         self.num, self.width = num, width
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Complains before anything is trained."""
         if not has_pictures(pl_module.env):
             got = type(pl_module.env).__name__
             raise ValueError(f"EvaluationPictures: want an environment with pictures; got {got}")
@@ -37,7 +36,6 @@ class EvaluationPictures(Callback):
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any
     ) -> None:
-        """Draws what the suite has just played."""
         loggers = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
         if trainer.sanity_checking or not loggers:
             return

@@ -1,4 +1,4 @@
-"""What a run logs, as curves on the page of its stream."""
+"""Logged values of a run, as curves on the page of its stream."""
 
 from __future__ import annotations
 

@@ -54,7 +54,6 @@ class TrainingFilm(Callback):
         self._due = 0.0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Complains before anything is trained."""
         if not has_pictures(pl_module.env):
             raise ValueError(f"TrainingFilm: want an environment with pictures; got {type(pl_module.env).__name__}")
         self._view = viewable(pl_module.env)
@@ -67,7 +66,6 @@ class TrainingFilm(Callback):
         self._due = time.monotonic() + self.first_after_s
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Keeps a picture, and writes a film where one is due."""
         loggers = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
         if not loggers or not trainer.is_global_zero:
             return

@@ -41,10 +41,14 @@ def is_for_user(error: BaseException) -> bool:
         return True
     names = ("torch", "lightning.fabric.utilities.exceptions", "lightning.fabric.utilities.spike")
     torch, exceptions, spike = map(sys.modules.get, names)
-    finite = sys.modules.get("torchrl_gpu.training.finite")
+    divergence = sys.modules.get("torchrl_gpu.training.divergence")
     workers = sys.modules.get("torchrl_gpu.envs.workers.failures")
     loaded: list[Any] = [torch and torch.OutOfMemoryError, exceptions and exceptions.MisconfigurationException]
-    loaded += [spike and spike.TrainingSpikeException, finite and finite.Diverged, workers and workers.WorkerFailed]
+    loaded += [
+        spike and spike.TrainingSpikeException,
+        divergence and divergence.Diverged,
+        workers and workers.WorkerFailed,
+    ]
     return isinstance(root, (*_MENDABLE, *filter(None, loaded)))
 
 

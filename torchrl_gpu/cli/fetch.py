@@ -19,9 +19,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("url", help="where `CheckpointMirror` puts them, such as s3://bucket/packing")
     parser.add_argument("folder", type=Path, help="of checkpoints, such as runs/packing/checkpoints")
     args = parser.parse_args(argv)
-    from torchrl_gpu.callbacks.mirror import fetch
-    from torchrl_gpu.training.checkpoint_files import newest_checkpoint
-    from torchrl_gpu.training.remote_checkpoints import CheckpointStorage
+    from torchrl_gpu.callbacks.checkpoint_mirror import fetch
+    from torchrl_gpu.checkpoints.files import newest_checkpoint
+    from torchrl_gpu.checkpoints.storage import CheckpointStorage
 
     newest, _ = newest_checkpoint(args.folder)
     if newest is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 from jsonargparse import Namespace
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
 from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -57,7 +57,7 @@ class SaveConfig(SaveConfigCallback):
     """Saves the resolved configuration beside the logs, without tokens and passwords."""
 
     def __init__(self, parser: Any, config: Any, **kwargs: Any) -> None:
-        from torchrl_gpu.training.run_record import is_secret
+        from torchrl_gpu.checkpoints.record import is_secret
 
         config = config.clone()
         config.trainer.callbacks = copy.deepcopy(config.trainer.callbacks)
@@ -122,7 +122,7 @@ class PackageCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Complains about a bad checkpoint before an environment is built for it."""
         self._move_loggers()
-        self._check_checkpoint()
+        self._open_checkpoint()
 
     def _move_loggers(self) -> None:
         """Lets loggers that a config has write into its run's folder go with the folder that the command line names."""
@@ -149,16 +149,21 @@ class PackageCLI(LightningCLI):
 
     def after_instantiate_classes(self) -> None:
         """Complains about a checkpoint of another architecture before anything is run or written."""
+        from torchrl_gpu.checkpoints.resume import CheckedRestore, check_resumed  # brings torchrl
+
         self._found = self._find_checkpoint()
         if make_env := getattr(self.model, "make_env", None):  # so that networks are there to be checked
             make_env(self.trainer.strategy.root_device, self.trainer.global_rank if self.name == "fit" else 0)
         model: Any = self.model
         if hasattr(model, "run_config"):
             model.run_config = self._plain_config()
-        if not is_overridden("configure_model", self.model):  # which makes layers only inside the run
-            self._check_checkpoint(self.model)
+        opened = self._open_checkpoint()
+        if opened is not None and not is_overridden("configure_model", model):  # which makes layers inside the run
+            check_resumed(*opened, model)
+        CheckedRestore.install(self.trainer, opened)
 
     _found: str | None = None
+    _opened: tuple[str, dict[str, Any]] | None = None
 
     def _find_checkpoint(self) -> str | None:
         """The file that "last" or "best" stands for, where an `EpisodeCheckpoint` saves; None for other values.
@@ -170,8 +175,8 @@ class PackageCLI(LightningCLI):
         """
         word = self._get(self.config, "ckpt_path")
         from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
+        from torchrl_gpu.callbacks.checkpoint_mirror import CheckpointMirror
         from torchrl_gpu.callbacks.end_signals import is_restart
-        from torchrl_gpu.callbacks.mirror import CheckpointMirror
 
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
         savers = [each for each in callbacks if isinstance(each, EpisodeCheckpoint)]
@@ -198,12 +203,14 @@ class PackageCLI(LightningCLI):
         self._dump_config()
         return dict(self.config_dump)
 
-    def _check_checkpoint(self, model: LightningModule | None = None) -> None:
-        from torchrl_gpu.training.checkpoint import check_checkpoint  # brings torchrl, which --help does without
+    def _open_checkpoint(self) -> tuple[str, dict[str, Any]] | None:
+        """Path and content of the checkpoint file that was asked for; None for none."""
+        from torchrl_gpu.checkpoints.resume import open_checkpoint  # brings torchrl, which --help does without
 
         path = self._ckpt_path()
-        if path is not None:
-            check_checkpoint(path, model)
+        if path is not None and (self._opened is None or self._opened[0] != path):
+            self._opened = path, open_checkpoint(path)
+        return self._opened
 
     def _ckpt_path(self) -> str | None:
         """The checkpoint file that was asked for; None for Lightning's own words and for addresses."""
@@ -253,11 +260,7 @@ class PackageCLI(LightningCLI):
             if isinstance(each, Divergence):
                 each.times = self.gone_back
         config["callbacks"] = given
-        from torchrl_gpu.training.checkpoint import CheckedRestore
-
-        trainer = super()._instantiate_trainer(config, [])
-        trainer._checkpoint_connector = CheckedRestore(trainer)
-        return trainer
+        return super()._instantiate_trainer(config, [])
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self.runs:
@@ -314,7 +317,7 @@ def _named(path: str) -> Any:
 
 def run(subcommand: str, args: list[str]) -> None:
     """Runs `lightning SUBCOMMAND ARGS`; a run that diverges and is to go back is run again from its checkpoint."""
-    from torchrl_gpu.training.finite import Diverged
+    from torchrl_gpu.training.divergence import Diverged
 
     quiet()
     keep_freed_memory()

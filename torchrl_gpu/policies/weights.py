@@ -32,31 +32,38 @@ def drop_settings(module: nn.Module, state_dict: dict[str, Any], prefix: str, *a
         state_dict.pop(prefix + name, None)
 
 
-def check_weights(where: str, state: Mapping[str, Any], module: nn.Module) -> None:
+def check_weights(where: str, state: Mapping[str, Any], module: nn.Module, *, strict: bool = True) -> None:
     """Returns if a state dict holds all weights of the module and no others, of their shapes and types, and finite.
 
     Settings that stand there too, as in checkpoints of older versions, are passed over.
+
+    Args:
+        where: Names the state dict in errors.
+        state: Weights by name.
+        module: The module that is to take them.
+        strict: Whether missing weights, and others, are refused.
 
     Raises:
         ValueError: It does not; the message begins with `where` and names the weights.
     """
     wanted, state = module.state_dict(), without_settings(state, module)
-    problems = {
-        "none for": [name for name in wanted if name not in state],
-        "others too": [name for name in state if name not in wanted],
-        "no tensors": [name for name in wanted if not is_dense(state.get(name, wanted[name]))],
-    }
+    weights = {name: value for name, value in wanted.items() if isinstance(value, Tensor) and name in state}
+    problems = {"no tensors": [name for name in weights if not is_dense(state[name])]}
+    if strict:
+        missing = [name for name in wanted if name not in state]
+        others = [name for name in state if name not in wanted]
+        problems = {"none for": missing, "others too": others, **problems}
     for problem, names in problems.items():
         if names:
             raise ValueError(
                 f"{where}: want the weights of this {type(module).__name__}; got {problem} {_listed(names)}"
             )
-    for name, weight in wanted.items():
+    for name, weight in weights.items():
         found = state[name]
         if found.shape != weight.shape or found.dtype != weight.dtype:
             came = f"{found.dtype} {tuple(found.shape)}"
             raise ValueError(f"{where}: want {name} as {weight.dtype} {tuple(weight.shape)}; got {came}")
-    broken = [name for name in wanted if not state[name].isfinite().all()]
+    broken = [name for name in weights if not state[name].isfinite().all()]
     if broken:
         raise ValueError(f"{where}: want finite weights; got others in {_listed(broken)}")
 

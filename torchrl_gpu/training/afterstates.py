@@ -28,7 +28,7 @@ _STATES = {"state_dict", "current_model_state"}  # the second where the first is
 
 
 class Played(NamedTuple):
-    """What is learnt from of a rollout of N environments and T steps.
+    """Rollout of N environments and T steps, as tables learn from it.
 
     Attributes:
         levels: (N, T, X, Y) uint8, the bins after each step as the tables see them.
@@ -140,7 +140,6 @@ class AfterstateLearning(EnvRun):
             checkpoint[name] = pack_tables(self, checkpoint[name])
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Unpacks the tables."""
         super().on_load_checkpoint(checkpoint)
         for name in _STATES & set(checkpoint):
             checkpoint[name] = unpack_tables("checkpoint", self, checkpoint[name])
@@ -164,7 +163,6 @@ class AfterstateLearning(EnvRun):
             self._ddp_params_and_buffers_to_ignore = [name for name, _ in self.named_buffers()]  # of DDP, to copy
 
     def on_fit_start(self) -> None:
-        """Starts rollouts."""
         super().on_fit_start()
         self.__dict__["policy"] = PackingPolicy(self.space, self.tables)  # no submodule: tables are saved once
         self.rollout = Rollout(self.env, ["box_heightmap"], n_steps=1, gamma=1.0)
@@ -174,8 +172,7 @@ class AfterstateLearning(EnvRun):
         self._shared = None if alone else SharedTables(self.tables, self.global_rank, processes, most)
 
     def on_train_start(self) -> None:
-        """Goes on where a checkpoint was saved."""
-        self.restore_run()
+        self.resume.restore()
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
@@ -185,12 +182,12 @@ class AfterstateLearning(EnvRun):
             errors = [self._sweep(played) for _ in range(self.updates_now(self.sweeps))]
             if self._shared is not None:
                 self._shared.exchange()
-        if self.logs_now:
-            self.log_step({"loss": torch.stack(errors).mean(), **self.outcomes, "frames": self.frames})
+        if self.step_log.due:
+            self.step_log.write({"loss": torch.stack(errors).mean(), **self.outcomes, "frames": self.frames})
         return {"loss": errors[-1]} if errors else {}
 
     def _played(self, steps: TensorDictBase) -> Played:
-        """What is learnt from of trajectories (N, T)."""
+        """Trajectories (N, T), as tables learn from them."""
         after = steps["next"]
         return Played(self.tables.levels_of(after["box_heightmap"]), after["reward"][..., 0], after["done"][..., 0])
 

@@ -1,4 +1,4 @@
-"""What the runs that train an `Agent` share: its policy, its optimizer, and an update."""
+"""`AgentRun`: base of the runs that train an `Agent`, with its policy, its optimizer and an update."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class AgentRun(EnvRun):
 
     @property
     def group(self) -> tuple[str, ...]:
-        """Where the environment keeps its robots; empty where it has none."""
+        """Key of the environment's robots; empty where it has none."""
         return self.agent.space.group
 
     @property
@@ -74,7 +74,7 @@ class AgentRun(EnvRun):
 
     @property
     def has_values(self) -> bool:
-        """Whether actions are discrete, so that the agent has a value for each."""
+        """True where actions are discrete, so that the agent has a value for each."""
         return self.agent.space.num_actions is not None
 
     def configure_optimizers(self) -> Any:
@@ -112,7 +112,6 @@ class AgentRun(EnvRun):
         return GraphedUpdate(self.agent, optimizer, self.max_grad_norm, losses=self._losses)
 
     def on_fit_start(self) -> None:
-        """Makes the policy that plays, and what updates."""
         super().on_fit_start()
         self.__dict__["policy"] = PolicyWrapper(self.agent).train()  # no submodule: its weights are the agent's
         self._losses: Losses = CompiledLosses(self.agent) if self.compile_losses else self.agent.losses

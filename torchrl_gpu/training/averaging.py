@@ -57,11 +57,10 @@ class RunAveraging(WeightAveraging):
 
     @property
     def state_key(self) -> str:
-        """That of Lightning's callback."""
         return self.asked.state_key
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """What Lightning's callback says."""
+        """As Lightning's callback says."""
         return self.asked.should_update(step_idx, epoch_idx)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -121,20 +121,19 @@ class BehaviourCloning(EnvRun):
 
     @property
     def trained(self) -> bool:
-        """Whether the weights are those of a run."""
+        """True where the weights are those of a run."""
         return self.trainer.global_step > 0 or self.trainer.ckpt_path is not None
 
     @property
     def has_values(self) -> bool:
-        """Whether there is a value of each action: the more likely it was shown, the larger."""
+        """True where there is a value of each action: the more likely it was shown, the larger."""
         return isinstance(self.learner, ClonedChoice)
 
     def policy_for(self, env: BatchedEnv) -> PolicyWrapper:
-        """What was cloned, greedy."""
+        """The cloned policy, greedy."""
         return PolicyWrapper(Cloned(self.space, cast("TensorDictModuleBase", self.learner.policy)))
 
     def configure_optimizers(self) -> Any:
-        """One optimizer, and its schedule."""
         optimizer = self.make_optimizer(self.learner.parameters())
         return self.scheduled(optimizer, self.make_scheduler)
 
@@ -217,15 +216,14 @@ class BehaviourCloning(EnvRun):
         return max(1, rows // (self.batch_size * self.trainer.world_size))
 
     def on_fit_start(self) -> None:
-        """Begins with no pass drawn."""
-        self._has_logged = False
+        self.step_log.begin()
         adapt_resumed(self.trainer)
         self._clock = None
         self._pass: tuple[int, Tensor] | None = None
 
     def on_train_start(self) -> None:
         """Takes what the checkpoint held; there is neither a replay to fill nor an environment to go on with."""
-        self.restore_run()
+        self.resume.restore()
 
     def _draw(self, update: int) -> Tensor:
         """Numbers of the rows of an update, (B,), a function of the seed and of how many updates were made before."""
@@ -248,8 +246,8 @@ class BehaviourCloning(EnvRun):
             a_pass = self._updates_of(len(self._rows))
             most = min(most, a_pass - self.trainer.global_step % a_pass)
         made = [self._update() for _ in range(self.updates_now(most))]
-        if self.logs_now:
-            self.log_step({name: torch.stack([each[name] for each in made]).mean() for name in made[0]})
+        if self.step_log.due:
+            self.step_log.write({name: torch.stack([each[name] for each in made]).mean() for name in made[0]})
         return {"loss": made[-1]["loss"]} if made else {}
 
     @in_section("update")
@@ -269,14 +267,12 @@ class BehaviourCloning(EnvRun):
 
     @in_section("validation")
     def validation_step(self, suite: Any, batch_idx: int) -> None:
-        """Scores of the rows held back, or of a suite of episodes."""
         if not isinstance(suite, HeldOut):
             super().validation_step(suite, batch_idx)
             return
         self._score(suite, "val", self.trainer.state.fn == "validate")
 
     def test_step(self, suite: Any, batch_idx: int) -> None:
-        """As in `EnvRun`; without an environment the scores of the rows held back."""
         if not isinstance(suite, HeldOut):
             super().test_step(suite, batch_idx)
             return

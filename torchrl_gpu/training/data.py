@@ -82,19 +82,15 @@ class Episodes(LightningDataModule):
         return unseen_seed(self.seed, trained, validation=stage == "validate")
 
     def train_dataloader(self) -> StepLoader:
-        """The steps of an epoch."""
         return StepLoader(self.steps_per_epoch)
 
     def val_dataloader(self) -> Any:
-        """One batch: the suite of validation."""
         return single_batch(self.suite("validate"))
 
     def test_dataloader(self) -> Any:
-        """One batch: the suite of `test`."""
         return single_batch(self.suite("test"))
 
     def predict_dataloader(self) -> Any:
-        """One batch: the suite of `predict`."""
         return single_batch(self.suite("predict"))
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:

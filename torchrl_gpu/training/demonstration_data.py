@@ -137,18 +137,15 @@ class DemonstrationEpisodes(Episodes):
     # -- loaders ----------------------------------------------------------------------------------------------------
 
     def train_dataloader(self) -> StepLoader:
-        """The steps of an epoch."""
         assert self.trainer is not None
         module: Any = self.trainer.lightning_module
         return StepLoader(self.asked_steps or module.steps_of(len(self.train_rows)))
 
     def val_dataloader(self) -> Any:
-        """The rows held back, and the suite of validation."""
         suite = [self.suite("validate")] if self._has_env() and self.plays else []
         return single_batch(self._held(), *suite)
 
     def test_dataloader(self) -> Any:
-        """The suite of `test`; without an environment the rows held back."""
         return single_batch(self.suite("test") if self._has_env() else self._held())
 
     def _held(self) -> HeldOut:

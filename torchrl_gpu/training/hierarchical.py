@@ -195,11 +195,10 @@ class HierarchicalPacking(ReplayRun):
 
     @property
     def joint(self) -> bool:
-        """Whether stage two has begun."""
+        """True once stage two has begun."""
         return self.trainer.global_step >= self.worker_updates
 
     def on_fit_start(self) -> None:
-        """Makes policies, rollout and replay."""
         super().on_fit_start()
         env = self.env
         assert isinstance(env, PackingEnv)
@@ -225,8 +224,8 @@ class HierarchicalPacking(ReplayRun):
         """Plays, then updates; the loss of the last update, for callbacks that look at it."""
         self._play(self.both if self.joint else self.worker)
         losses = torch.stack([self._update() for _ in range(self.updates_now(self.updates_per_step))])
-        if self.logs_now:
-            self.log_step(
+        if self.step_log.due:
+            self.step_log.write(
                 {
                     "loss": losses.mean(),
                     "stage": 2 if self.joint else 1,

@@ -1,4 +1,4 @@
-"""What the loaders of a run give: training steps by their number, and suites to evaluate on."""
+"""Loaders of a run: training steps by their number, and suites to evaluate on."""
 
 from __future__ import annotations
 
@@ -32,11 +32,9 @@ class StepLoader:
             yield self.done
 
     def state_dict(self) -> dict[str, int]:
-        """Steps of this epoch so far."""
         return {"done": self.done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Goes on in the middle of an epoch."""
         self.done, self._goes_on = whole("checkpoint", "done", state.get("done"), 0, self.length), True
 
 

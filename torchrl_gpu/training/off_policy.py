@@ -130,7 +130,6 @@ class OffPolicy(AgentRun, ReplayRun):
     # -- fit --------------------------------------------------------------------------------------------------------
 
     def on_fit_start(self) -> None:
-        """Starts rollouts and replay, or goes on with those of the checkpoint."""
         super().on_fit_start()
         if self.warm_start is not None and self.trainer.ckpt_path is None:
             take_network(self.agent.policy, self.warm_start)
@@ -162,8 +161,10 @@ class OffPolicy(AgentRun, ReplayRun):
         self._play()
         with advice(type(self).__name__, self.env.device, self.batch_size, self._replay_share):
             losses = [self._update() for _ in range(self.updates_now(self.updates_per_step))]
-        if self.logs_now:
-            self.log_step(self.mean_losses(losses) | {**self.outcomes, **self.agent.metrics, "frames": self.frames})
+        if self.step_log.due:
+            self.step_log.write(
+                self.mean_losses(losses) | {**self.outcomes, **self.agent.metrics, "frames": self.frames}
+            )
         return last_loss(losses)
 
     def _replay_share(self) -> Share:

@@ -102,7 +102,6 @@ class OnPolicy(AgentRun):
         return False
 
     def on_fit_start(self) -> None:
-        """Starts rollouts, or goes on with those of the checkpoint."""
         super().on_fit_start()
         keys: list[Any] = [*self.agent.observations, *({"active"} & set(self.agent.space.observations))]
         self.rollout = Rollout(
@@ -128,8 +127,7 @@ class OnPolicy(AgentRun):
         )
 
     def on_train_start(self) -> None:
-        """Goes on where a checkpoint was saved."""
-        self.restore_run()
+        self.resume.restore()
 
     @in_section("step")
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
@@ -138,8 +136,10 @@ class OnPolicy(AgentRun):
             steps = self.play(self.policy, self.rollout_steps)
         with section("update"):
             losses = self._learn_from(steps)
-        if self.logs_now:
-            self.log_step(self.mean_losses(losses) | {**self.outcomes, **self.agent.metrics, "frames": self.frames})
+        if self.step_log.due:
+            self.step_log.write(
+                self.mean_losses(losses) | {**self.outcomes, **self.agent.metrics, "frames": self.frames}
+            )
         return last_loss(losses)
 
     def _learn_from(self, steps: TensorDictBase) -> list[dict[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""What would have fitted, where a device has run out of memory."""
+"""Advice after a device has run out of memory: the batch or the replay that would have fitted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Memory(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What a run has of a thing: by which option, how many, and the bytes that all of them take."""
+    """Share of a device's memory: the option that sets it, the number of items, and the bytes of all of them."""
 
     option: str
     number: int

@@ -73,7 +73,7 @@ class SharedSums:
 
 
 def sums_over_processes(room: int) -> Callable[[Tensor], Any]:
-    """What sums a contiguous float64 tensor over all processes, in its place; all of them must call this.
+    """A function that sums a contiguous float64 tensor over all processes, in its place; all of them must call this.
 
     Args:
         room: Values of the largest sum.
@@ -132,7 +132,7 @@ def _address(memory: mmap.mmap) -> int:
 
 
 def _lives(pid: int) -> bool:
-    """Whether there is such a process that has not ended."""
+    """Returns whether there is such a process that has not ended."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         return status not in "ZX"

@@ -134,7 +134,7 @@ def test_the_same_seed_is_the_same_table(run: HierarchicalPacking) -> None:
 def test_no_choice(run: HierarchicalPacking, capsys: pytest.CaptureFixture[str]) -> None:
     many = run.env.like(1, num_items=30)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(run.__dict__, "_env", many)
+        patch.setattr(run, "_made_env", [many])
         none, every = tables_of(run, visible=[0, 30])
     assert list(rows_of(none)) == [RANDOM, DEEPEST, RULE, VALUES, WORKER]
     assert list(rows_of(every)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES, WORKER, MANAGER, BOTH]

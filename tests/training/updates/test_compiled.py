@@ -41,7 +41,7 @@ def compiles_to(function: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch)
 
 
 def saver() -> EpisodeCheckpoint:
-    return EpisodeCheckpoint(every_n_updates=2, most_share=None)
+    return EpisodeCheckpoint(every_n_updates=2)
 
 
 @pytest.mark.usefixtures("quickly")

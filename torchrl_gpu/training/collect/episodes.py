@@ -12,7 +12,7 @@ from torchrl_gpu.envs.entries import Bounds, Entry, check_entries
 
 
 class EpisodeMeter:
-    """How many episodes have finished, and how well the recent ones did; reading is left to whoever logs.
+    """Number of finished episodes and mean outcomes of the recent ones; reading is left to whoever logs.
 
     Args:
         device: Where the steps are.

@@ -45,7 +45,7 @@ Capture = Callable[[Body, torch.device], Graph]
 
 
 class Steppable(Protocol):
-    """What plays a step in all environments: they themselves, or workers that do it for them."""
+    """Plays a step in all environments: they themselves, or workers that do it for them."""
 
     @property
     def outcomes(self) -> Sequence[NestedKey]:
@@ -258,7 +258,7 @@ def _rows_that_differ(one: Tensor, other: Tensor) -> Tensor:
 
 
 def casts(device: torch.device) -> tuple[bool, torch.dtype]:
-    """Whether autocast is on, and what it casts to."""
+    """State of autocast: on or off, and its dtype."""
     return torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)
 
 

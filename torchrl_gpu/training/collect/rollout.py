@@ -19,13 +19,13 @@ from torchrl_gpu.training.collect.graphed import RESULTS, GraphedRollout, play_s
 
 
 class Codec(Protocol):
-    """How transitions are packed as soon as they are played, before replay keeps them."""
+    """Packs transitions as soon as they are played, before replay keeps them."""
 
     def packed(self, steps: TensorDictBase) -> TensorDictBase:
         """The same steps (N, S), in order, packed; in place. Those that are packed already stay so."""
 
     def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
-        """What packed steps hold, given what is shown."""
+        """Entries of packed steps, given those of the observations."""
 
 
 class Rollout:
@@ -45,7 +45,7 @@ class Rollout:
     """
 
     workers: WorkerPool | None = None
-    """Who steps the environment; None for this process."""
+    """Worker processes that step the environment; None for this process."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Rollout:
         self.current, self.pending = current, pending
 
     def transition_entries(self, packed: bool = True) -> dict[NestedKey, Entry]:
-        """What a transition must hold, without batch axes; heightmaps as `store` packs them, or as they are shown."""
+        """Entries of a transition, without batch axes; heightmaps as `store` packs them, or as they are shown."""
         specs = (self.env.full_observation_spec, self.env.full_reward_spec, self.env.full_done_spec)
         known = {key: entry for spec in specs for key, entry in self._own_entries(spec).items()}
         known |= {

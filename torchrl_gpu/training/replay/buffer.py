@@ -43,7 +43,7 @@ class DeviceReplay(TensorDictReplayBuffer):
     """
 
     leaves_out: ClassVar[bool] = False
-    """Whether it leaves transitions out of samples by itself, `masked` or not."""
+    """True where it leaves transitions out of samples by itself, `masked` or not."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class DeviceReplay(TensorDictReplayBuffer):
         return super().extend(transitions, **kwargs)
 
     def codec_for(self, env: BatchedEnv) -> Any:
-        """What a rollout packs transitions of an environment with, as in `Rollout`; None where nothing is packed.
+        """Codec of a rollout for transitions of an environment, as in `Rollout`; None where nothing is packed.
 
         Raises:
             ValueError: What it shows must be packed by another replay.
@@ -124,7 +124,7 @@ class DeviceReplay(TensorDictReplayBuffer):
         return None
 
     def extra_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps beside transitions, priorities and where the next go."""
+        """State for checkpoints beside transitions, priorities and the write position."""
         return {}
 
     def check_extra_state(self, where: str, state: Mapping[str, Any]) -> None:

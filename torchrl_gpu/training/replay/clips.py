@@ -144,7 +144,7 @@ class FrameStore:
         return steps.exclude("frame", inplace=True)
 
     def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
-        """What packed steps hold, given what is shown."""
+        """Entries of packed steps, given those of the observations."""
         most = torch.tensor([len(self._frames) - 1, _LAST, self.capacity - 1], dtype=torch.int64, device="cpu")
         kept = {key: entry for key, entry in shown.items() if key not in ("frame", "clip")}
         return kept | {"frame_at": Entry(torch.int64, (3,), Bounds(torch.zeros_like(most), most))}
@@ -161,7 +161,7 @@ class FrameStore:
     # -- what a replay does with it ---------------------------------------------------------------------------------
 
     def holds(self, frame_at: Tensor, later: Tensor) -> Tensor:
-        """Whether all pictures of clips that end at `frame_at` (B, 3), and of what follows them, are there; (B,)."""
+        """Mask (B,) of clips, given their ends `frame_at` (B, 3), whose pictures and next ones are all there."""
         row, number, earlier = frame_at.unbind(1)
         oldest = torch.maximum(self._first, self._newest - self.capacity + 1)
         return (number - earlier >= oldest[row]) & (later[:, 1] <= self._newest[row])

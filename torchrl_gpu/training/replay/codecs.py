@@ -35,14 +35,14 @@ class HeightmapCodec:
         return transitions
 
     def unpacked(self, transitions: TensorDictBase) -> TensorDictBase:
-        """What `packed` took, in metres; in place."""
+        """The inverse of `packed`, in metres; in place."""
         for part in self._parts(transitions):
             if self.unit is not None:
                 part[_KEY] = part[_KEY].float() * self.unit
         return transitions
 
     def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
-        """What packed transitions hold, given what is shown."""
+        """Entries of packed transitions, given those of the observations."""
         if self.unit is None or _KEY not in shown:
             return shown
         most = round(self._height / self.unit) + 1

@@ -33,7 +33,7 @@ class CompiledLosses:
 
     @property
     def compiled(self) -> bool:
-        """Whether a trial has found that the compiled function gives the same."""
+        """True once a trial has found that the compiled function gives the same."""
         return self._losses not in (None, self.agent.losses)
 
     def __call__(self, batch: TensorDictBase) -> dict[str, Tensor]:

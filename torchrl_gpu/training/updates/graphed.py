@@ -30,7 +30,7 @@ from torchrl_gpu.training.updates.clipping import clip_gradients
 Losses = Callable[[TensorDictBase], dict[str, Tensor]]
 
 Settings = list[dict[str, Any]]
-"""What is another in an update than the optimizer's groups say, for each of them."""
+"""Optimizer options of an update that differ from those of the optimizer's groups, for each group."""
 
 _CLOSE = 1e-2  # of losses and errors, relatively: sums on a GPU are made in any order
 _FAR = 0.1  # of the way that weights move: how far apart two may end
@@ -65,7 +65,7 @@ class Graphed(ABC):
     """
 
     instead: str = "operators are launched one by one"
-    """What goes on where there is no graph."""
+    """Message about what happens without a graph."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class Graphed(ABC):
             set_capturable(optimizer)
 
     def _fixed_in(self, data: TensorDictBase, plan: Sequence[Settings]) -> tuple[Any, ...]:
-        """What a graph of these updates cannot read anew."""
+        """Everything that a graph of these updates has fixed: shapes, options, modes."""
         rows = [(key, value.shape, value.dtype) for key, value in data.items(True, True)]
         settings = [[_but_rate(each) for each in groups] for groups in (self.optimizer.param_groups, *plan)]
         return rows, settings, self.agent.training, casts(self.device)

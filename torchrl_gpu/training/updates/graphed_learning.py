@@ -60,7 +60,7 @@ class GraphedLearning(Graphed):
 
     @property
     def has_graphs(self) -> bool:
-        """Whether there is a graph, or one may be made; else a call has nothing over an update at a time."""
+        """True where there is a graph, or one may be made; else a call has nothing over an update at a time."""
         return self._capture is not None
 
     def __call__(self, steps: TensorDictBase) -> list[dict[str, Tensor]]:

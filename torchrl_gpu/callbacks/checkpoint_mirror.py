@@ -7,17 +7,18 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
-from torchrl_gpu.training.checkpoint_files import find_checkpoints
-from torchrl_gpu.training.remote_checkpoints import CheckpointStorage
+from torchrl_gpu.callbacks.checkpoint_writer import CheckpointListener
+from torchrl_gpu.checkpoints.files import find_checkpoints
+from torchrl_gpu.checkpoints.storage import CheckpointStorage
 
 _STAGED = ".mirror"
 _log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ class _Staged(NamedTuple):
     parts: list[Path]
 
 
-class CheckpointMirror(Callback):
+class CheckpointMirror(CheckpointListener):
     """Copies every checkpoint of `EpisodeCheckpoint` to a URL, and fetches the newest one onto a machine that has none.
 
     Training never waits for the storage: a thread uploads, and where checkpoints come faster than they are uploaded,
@@ -89,23 +90,22 @@ class CheckpointMirror(Callback):
             self._folder = savers[0].folder(trainer) / _STAGED
             shutil.rmtree(self._folder, ignore_errors=True)  # of a run that was killed
             self._ended = False
-            savers[0].committed, savers[0].ended = self._stage, self._end
             self._thread = threading.Thread(target=self._upload_all, name="CheckpointMirror", daemon=True)
             self._thread.start()
 
-    def _stage(self, entry: dict[str, Any], checkpoint: Path, parts: Sequence[Path]) -> None:
-        """Takes hold of the files of a checkpoint; one that still waits gives way to it."""
-        folder = checkpoint.parent / _STAGED / entry["id"]
+    def on_checkpoint(self, entry: dict[str, Any], path: Path, parts: list[Path]) -> None:
+        """Links the files of a checkpoint, to be uploaded; one that still waits gives way to it."""
+        folder = path.parent / _STAGED / entry["id"]
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            links = [_link(path, folder / path.name) for path in (*parts, checkpoint) if path.exists()]
+            links = [_link(each, folder / each.name) for each in (*parts, path) if each.exists()]
         except OSError as error:
             self._warn(error)
             return
         staged = _Staged(entry, folder, links[-1], links[:-1])
         with self._changed:
-            before = self._pending.pop(checkpoint.stem == "best", None)
-            self._pending[checkpoint.stem == "best"] = staged
+            before = self._pending.pop(path.stem == "best", None)
+            self._pending[path.stem == "best"] = staged
             self._changed.notify_all()
         if before is not None:
             shutil.rmtree(before.folder, ignore_errors=True)
@@ -139,8 +139,8 @@ class CheckpointMirror(Callback):
             )
             _log.warning("%s: want storage that takes checkpoints; got %s; training goes on", where, said)
 
-    def _end(self) -> None:
-        """Waits for what is not yet uploaded; called once the saver has written its last checkpoint."""
+    def flush(self) -> None:
+        """Waits for what is not yet uploaded, and ends the thread."""
         thread, self._thread = self._thread, None
         if thread is None:
             return

@@ -1,9 +1,11 @@
-"""Options that a resumed run has changed: told, and refused where its replay would mean something else."""
+"""The record of a run: options that a resumed run has changed, and where results belong."""
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from tests.training.resuming import last, part_of
 from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.training.resumed_options import changed_options, check_replay_options, news
+from torchrl_gpu.checkpoints.record import changed_options, check_replay_options, describe_changes, results_folder
 
 SAVED = {
     "trainer": {"max_steps": 4},
@@ -45,11 +47,11 @@ def test_what_has_changed_is_named_as_on_the_command_line() -> None:
     found = changed_options(SAVED, with_change("env", "init_args", "bin_size", value=[10.0, 6.0]))
     assert found == {"model.env.bin_size": ([10.0, 5.0], [10.0, 6.0])}
     found = changed_options(SAVED, with_change("optimizer", "init_args", "lr", value=0.2))
-    assert news(found) == [
+    assert describe_changes(found) == [
         "optimizer and schedule go on as they were saved, whatever options say: model.optimizer.lr 0.1 → 0.2"
     ]
     found = changed_options(SAVED, with_change("batch_size", value=17))
-    assert news(found) == ["goes on with other options: model.batch_size 16 → 17"]
+    assert describe_changes(found) == ["goes on with other options: model.batch_size 16 → 17"]
     found = changed_options(SAVED, with_change("new", value=1))
     assert found == {"model.new": ("nothing", 1)}
 
@@ -57,7 +59,7 @@ def test_what_has_changed_is_named_as_on_the_command_line() -> None:
 @pytest.mark.parametrize("saved", [None, {}, 3, {"model": 7}, {"model": {"init_args": ["x"]}}, {1: {2: 3}}])
 def test_a_configuration_may_be_anything(saved: Any) -> None:
     """It comes from a file."""
-    for line in news(changed_options(saved, SAVED)):
+    for line in describe_changes(changed_options(saved, SAVED)):
         assert len(line) < 2000
     assert changed_options(SAVED, None) == {}
 
@@ -87,3 +89,67 @@ def test_a_run_tells_what_it_goes_on_with(tmp_path: Path, caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO):
         fit(second, tmp_path, 6, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
     assert any("last.ckpt goes on with other options: model.batch_size 16 → 17" in line for line in caplog.messages)
+
+
+def config(visible_items: int = 1, num_envs: int = 64, **data: Any) -> dict[str, Any]:
+    """That of a run."""
+    env = {"class_path": "Env", "init_args": {"visible_items": visible_items, "num_envs": num_envs}}
+    return {
+        "model": {"class_path": "Run", "init_args": {"env": env}},
+        "data": {"class_path": "Data", "init_args": {"num_episodes": 1000, "sequences": None} | data},
+        "trainer": {"max_steps": 3},
+    }
+
+
+def folder(root: Path, path: str | None, now: dict[str, Any] | None, stage: str = "test") -> str:
+    """Where results go, from the run's folder on."""
+    trainer = SimpleNamespace(
+        default_root_dir=str(root),
+        ckpt_path=path and str(root / path),
+        state=SimpleNamespace(fn=stage),
+        global_step=7,
+    )
+    checkpoint = None if path is None else {"global_step": 7, "torchrl_gpu": {"config": config()}}
+    found, _ = results_folder(SimpleNamespace(trainer=trainer, run_config=now), checkpoint)
+    return found.relative_to(root).as_posix()
+
+
+OWN = "checkpoints/best.ckpt"
+
+
+@pytest.mark.parametrize(
+    ("path", "changes", "expected"),
+    [
+        (OWN, {}, "."),
+        (OWN, {"num_envs": 8}, "."),  # of which nothing depends
+        (None, {}, "tested/untrained"),
+        (None, {"sequences": "my boxes.json"}, "tested/untrained-my_boxes"),
+        (OWN, {"sequences": "../mine.json"}, "tested/best-mine"),
+        ("../another/checkpoints/last.ckpt", {}, "tested/last-another"),
+        ("../another/last.ckpt", {}, "tested/last-another"),
+    ],
+)
+def test_a_folder_by_what_was_tested(tmp_path: Path, path: str | None, changes: dict[str, Any], expected: str) -> None:
+    assert folder(tmp_path / "run", path, config(**changes)) == expected
+
+
+def test_other_options_have_a_folder_for_each_set_of_them(tmp_path: Path) -> None:
+    folders = [
+        folder(tmp_path, OWN, config(**c)) for c in ({"visible_items": 3}, {"num_episodes": 9}, {"visible_items": 3})
+    ]
+    assert folders[0] == folders[2] != folders[1]
+    assert all(each.startswith("tested/best-") for each in folders)
+
+
+def test_the_table_of_another_checkpoint_stays(tmp_path: Path) -> None:
+    (tmp_path / "evaluation.json").write_text(json.dumps({"tested": {"checkpoint": "best.ckpt"}, "policies": []}))
+    assert folder(tmp_path, OWN, config()) == "."
+    assert folder(tmp_path, "checkpoints/last.ckpt", config()) == "tested/last"
+    assert folder(tmp_path, None, config(), "fit") == "."  # the table at the end of a run is the run's
+    for old in ("{}", "[]", "{", '{"tested": 3}'):  # of an earlier version, or broken
+        (tmp_path / "evaluation.json").write_text(old)
+        assert folder(tmp_path, "checkpoints/last.ckpt", config()) == "."
+
+
+def test_without_a_config_the_weights_are_those_of_the_module(tmp_path: Path) -> None:
+    assert folder(tmp_path, None, None) == "."

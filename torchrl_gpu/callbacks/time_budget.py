@@ -19,7 +19,7 @@ class TimeBudget:
         self._at: float | None = None
 
     def allows(self, now: float) -> bool:
-        """Whether any time is left at `now`, seconds, which never runs back."""
+        """Returns whether any time is left at `now`, seconds, which never runs back."""
         if self._at is not None:
             self._left_s = min(self.burst_s, self._left_s + self.share * (now - self._at))
         self._at = now

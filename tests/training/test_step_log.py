@@ -1,4 +1,4 @@
-"""What `EnvRun` logs of a training step, beside what runs show: outcomes that nobody knows yet."""
+"""Values that are logged of a training step: outcomes before an episode has ended, and processes without one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchrl_gpu.training.run import EnvRun
+from torchrl_gpu.training.step_log import StepLog
 
 
 def logged(values: dict[str, Tensor | float], outcomes: dict[str, Tensor], *others: list[float]) -> dict[str, float]:
@@ -25,7 +25,7 @@ def logged(values: dict[str, Tensor | float], outcomes: dict[str, Tensor], *othe
     trainer = SimpleNamespace(world_size=1 + len(others), strategy=SimpleNamespace(reduce=reduce))
     run: Any = SimpleNamespace(trainer=trainer, outcomes=outcomes)
     run.log = lambda name, value, prog_bar: found.update({name: float(value)})
-    EnvRun._log_step(run, values)
+    StepLog(run).write(values)
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchrl_gpu.callbacks.overhead import HookTimer, TimeBudget
+from torchrl_gpu.callbacks.time_budget import HookTimer, TimeBudget
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.0, 1.0)), max_size=60), st.floats(0.01, 1.0))

@@ -1,7 +1,7 @@
 """A checkpoint as files in a folder: one `.ckpt`, and a part for each process, bound together by one id.
 
-The parts are written first, under names that hold the id; renaming the `.ckpt` into its place commits them all. Whoever
-is killed on the way leaves the checkpoint before it whole, and parts that belong to none.
+The parts are written first, under names that hold the id; renaming the `.ckpt` into its place commits them all. An
+interrupted save leaves the previous checkpoint intact, and parts that belong to none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from torchrl_gpu.archives import ENTRY, read_archive
 from torchrl_gpu.arguments import whole
@@ -39,7 +38,7 @@ def part_path(checkpoint: Path, checkpoint_id: str, rank: int) -> Path:
 def checkpoint_entry(
     run: str, checkpoint_id: str, parts: list[Path], world_size: int, generation: int = 0
 ) -> dict[str, Any]:
-    """What binds a checkpoint's files together, as plain data.
+    """Manifest of a checkpoint: what binds its files together, as plain data.
 
     Args:
         run: Id of the run; a resumed run keeps it.
@@ -55,7 +54,7 @@ def checkpoint_entry(
 
 
 def read_entry(checkpoint: Mapping[str, Any], where: str) -> dict[str, Any] | None:
-    """That entry, looked at before it is trusted; None for a checkpoint that was saved without one.
+    """Manifest of a checkpoint, validated; None for a checkpoint that was saved without one.
 
     Raises:
         ValueError: It is something else; part names are names of files beside the checkpoint and nothing more.
@@ -86,7 +85,7 @@ def order_of(checkpoint: Mapping[str, Any], where: str) -> tuple[int, int, int]:
 
 
 def read_part(path: Path, entry: Mapping[str, Any], rank: int) -> dict[str, Any] | None:
-    """What a process added to the checkpoint at `path`; None where there is no such part.
+    """Part that a process added to the checkpoint at `path`; None where there is no such part.
 
     Raises:
         ValueError: The part is truncated, holds code, or belongs to another checkpoint.
@@ -131,21 +130,6 @@ def bytes_of(content: Any) -> int:
     return sum(map(bytes_of, values))
 
 
-def copied_to_host(content: Any) -> Any:
-    """A tree of tensors and plain values whose tensors are copies on the CPU; those that were one still are."""
-    copies: dict[tuple[Any, ...], torch.Tensor] = {}
-
-    def copied(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        place = value.device, value.data_ptr(), value.dtype, value.shape, value.stride()
-        if place not in copies:
-            copies[place] = value.detach().to("cpu", copy=True)
-        return copies[place]
-
-    return tree_map(copied, content)
-
-
 def publish(fresh: Path, path: Path) -> None:
     """Renames a file that has been written into its place, once its bytes are on the disk."""
     _to_disk(fresh)
@@ -175,32 +159,6 @@ def remove_checkpoint(checkpoint: Path) -> None:
     checkpoint.unlink(missing_ok=True)
     for part in parts_of(checkpoint):
         part.unlink(missing_ok=True)
-
-
-def copy_checkpoint(checkpoint: Path, to: Path) -> tuple[dict[str, Any] | None, list[Path]]:
-    """Writes a checkpoint and its parts under another name, the parts first, in place of what is there.
-
-    Returns:
-        The copy's entry, None where the checkpoint has none; its parts.
-
-    Raises:
-        OSError: They cannot be written.
-        ValueError: One of the files is torn.
-    """
-    content = read_archive(checkpoint, "checkpoint", every_byte=True)
-    entry, parts = read_entry(content, f"checkpoint {checkpoint}"), list[Path]()
-    if entry is not None:
-        for name in entry["parts"]:
-            if (part := checkpoint.with_name(name)).exists():
-                rank = int(name.rsplit(".rank", 1)[1].removesuffix(".pt"))
-                parts.append(part_path(to, entry["id"], rank))
-                write_whole(read_archive(part, "checkpoint part", every_byte=True), parts[-1])
-        entry = {**entry, "parts": {part.name: part.stat().st_size for part in parts}}
-        content = {**content, ENTRY: {**content[ENTRY], **entry}}
-    write_whole(content, to)
-    for old in set(parts_of(to)) - set(parts):
-        old.unlink(missing_ok=True)
-    return entry, parts
 
 
 def find_checkpoints(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | str]]:

@@ -18,9 +18,9 @@ from tests.test_end_to_end import small
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import fit, module
 from torchrl_gpu import cli
-from torchrl_gpu.callbacks import CheckpointMirror, EpisodeCheckpoint, mirror
-from torchrl_gpu.callbacks.mirror import fetch
-from torchrl_gpu.training.remote_checkpoints import CheckpointStorage
+from torchrl_gpu.callbacks import CheckpointMirror, EpisodeCheckpoint, checkpoint_mirror
+from torchrl_gpu.callbacks.checkpoint_mirror import fetch
+from torchrl_gpu.checkpoints.storage import CheckpointStorage
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
 
@@ -31,7 +31,7 @@ def url() -> str:
 
 
 def saver(**changes: Any) -> EpisodeCheckpoint:
-    return EpisodeCheckpoint(every_n_updates=4, **{"most_share": None, **changes})
+    return EpisodeCheckpoint(every_n_updates=4, **changes)
 
 
 def test_a_run_goes_on_elsewhere_bit_for_bit(url: str, tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_processes_of_a_machine_fetch_once(url: str, tmp_path: Path, monkeypatch
         time.sleep(0.2)  # the others come while this one fetches
         return fetch(storage, folder)
 
-    monkeypatch.setattr(mirror, "fetch", fetch_slowly)
+    monkeypatch.setattr(checkpoint_mirror, "fetch", fetch_slowly)
     places = [threading.Thread(target=CheckpointMirror(url).fetch, args=(tmp_path / "second",)) for _ in range(3)]
     for each in places:
         each.start()
@@ -109,9 +109,9 @@ def test_training_never_waits_and_what_is_late_is_left_out(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("first", ["saver", "mirror"])
-def test_a_best_one_that_is_held_is_uploaded_where_a_run_fails(url: str, tmp_path: Path, first: str) -> None:
-    """Whatever the order of the two: the saver writes it, and then the mirror ends."""
-    callbacks = [saver(monitor="val/luck", most_share=1e-9), CheckpointMirror(url)]
+def test_the_best_one_is_uploaded_where_a_run_fails(url: str, tmp_path: Path, first: str) -> None:
+    """Whatever the order of the two: the saver flushes the mirror."""
+    callbacks = [saver(monitor="val/luck"), CheckpointMirror(url)]
     with pytest.raises(RuntimeError, match="failed"):
         fit(module(), tmp_path, 24, Better(fails_at=14), *(callbacks if first == "saver" else callbacks[::-1]))
     folder = tmp_path / "checkpoints"
@@ -132,7 +132,7 @@ class Dead(CheckpointStorage):
 def test_dead_storage_costs_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     mirror = CheckpointMirror("memory://dead")
     mirror.storage = Dead("memory://dead")
-    with caplog.at_level(logging.WARNING, "torchrl_gpu.callbacks.mirror"):
+    with caplog.at_level(logging.WARNING, "torchrl_gpu.callbacks.checkpoint_mirror"):
         fit(module(), tmp_path, 12, saver(), mirror)
     (said,) = [record.getMessage() for record in caplog.records if "CheckpointMirror" in record.getMessage()]
     assert said.endswith("memory://dead: want storage that takes checkpoints; got nobody answers; training goes on")

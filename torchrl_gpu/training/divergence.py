@@ -1,4 +1,4 @@
-"""Whether what a module has learned is still made of numbers."""
+"""NaN and Inf checks of weights and gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Diverged(ArithmeticError):
-    """What a module has learned holds NaN or infinity, so that nothing more can come of the run.
+    """The weights of a module hold NaN or infinity, so that nothing more can come of the run.
 
     Attributes:
         checkpoint: What the run is to go back to, by itself; None where it is to end.
@@ -24,7 +24,7 @@ class Diverged(ArithmeticError):
 
 
 def learned(module: nn.Module) -> dict[str, Tensor]:
-    """What a module would save of itself in floating point, by name; the tensors themselves."""
+    """Floating-point tensors of a module's state dict, by name; the tensors themselves."""
     state = module.state_dict(keep_vars=True)
     return {name: value.detach() for name, value in state.items() if value.is_floating_point() and value.numel()}
 
@@ -34,15 +34,12 @@ def largest(tensors: list[Tensor]) -> Tensor:
     return torch.stack([each.float() for each in torch._foreach_norm(tensors, math.inf)]).max()
 
 
-def _sums_up(values: Tensor) -> bool:
-    """Whether the sum is finite, which it never is where a value is not: the quickest look on a CPU."""
-    return bool(values.sum().isfinite())
-
-
 def not_finite(module: nn.Module) -> str | None:
-    """Which of a module's tensors hold NaN or infinity, in words; None where all are finite. Waits for the device."""
+    """Lists a module's tensors that hold NaN or infinity, in words; None where there are none. Waits for the device."""
     tensors = learned(module)
-    suspects = [name for name, value in tensors.items() if value.device.type == "cpu" and not _sums_up(value)]
+    # The sum is not finite where a value is not: the quickest look on a CPU.
+    on_host = {name: value for name, value in tensors.items() if value.device.type == "cpu"}
+    suspects = [name for name, value in on_host.items() if not bool(value.sum().isfinite())]
     on_device = {name: value for name, value in tensors.items() if value.device.type != "cpu"}
     if on_device and not bool(largest(list(on_device.values())).isfinite()):
         suspects += on_device

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from torchrl_gpu.archives import ENTRY
-from torchrl_gpu.training.checkpoint_files import checkpoint_entry, new_id, newest_checkpoint, part_path, write_whole
-from torchrl_gpu.training.remote_checkpoints import CheckpointStorage
+from torchrl_gpu.checkpoints.files import checkpoint_entry, new_id, newest_checkpoint, part_path, write_whole
+from torchrl_gpu.checkpoints.storage import CheckpointStorage
 
 RUN = "0123456789ab"
 

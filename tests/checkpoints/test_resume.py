@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.resuming import last
+from tests.training.resuming import check_checkpoint, last
 from tests.training.tiny import data, fit, module, trainer
 from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.training.checkpoint import CheckedRestore, check_checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
 
@@ -30,12 +29,10 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def restored(path: Path, folder: Path) -> None:
     """Checks a checkpoint and goes on from it for an update, as the command line does."""
     made, runner = module(), trainer(folder, 6, EpisodeCheckpoint())
-    runner._checkpoint_connector = CheckedRestore(runner)
     check_checkpoint(path, made)
     runner.fit(made, datamodule=data(), ckpt_path=path, weights_only=True)
 
 
-_WEIGHT = ("optimizer_states", 0, "state", 0)
 _LOOP = ("loops", "fit_loop")
 
 
@@ -45,37 +42,22 @@ def test_weights_that_are_no_numbers_are_refused(content: dict[str, Any], tmp_pa
     name = next(name for name, value in state.items() if value.is_floating_point() and value.ndim)
     state[name][-1] = float(bad)
     torch.save({**content, "state_dict": state}, tmp_path / "x.ckpt")
-    with pytest.raises(ValueError, match=f"want finite weights; got NaN or infinity in {name}"):
+    with pytest.raises(ValueError, match=f"want finite weights; got others in {name}"):
         check_checkpoint(tmp_path / "x.ckpt", module())
 
 
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("loops",), 7),
-        (("loops",), {}),
-        (_LOOP, [7]),
-        ((*_LOOP, "epoch_progress"), None),
-        ((*_LOOP, "epoch_progress", "current", "ready"), "x"),
-        ((*_LOOP, "epoch_progress", "current", "completed"), -3),
-        ((*_LOOP, "epoch_progress", "current"), {"ready": 1}),
-        ((*_LOOP, "epoch_loop.batch_progress", "is_last_batch"), 3),
-        ((*_LOOP, "epoch_loop.batch_progress", "current", "reset"), 3),
-        ((*_LOOP, "state_dict", "combined_loader"), 3),
-        ((*_LOOP, "state_dict", "combined_loader"), [{"done": "x"}]),
-        ((*_LOOP, "state_dict", "combined_loader"), [{}]),
         (("pytorch-lightning_version",), "0.0.1"),
         (("pytorch-lightning_version",), "newest"),
         (("pytorch-lightning_version",), None),
         (("global_step",), "x"),
         (("callbacks",), 7),
-        (("callbacks", "EpisodeCheckpoint"), 7),
+        (("loops",), 7),
+        (("loops",), {}),
+        ((*_LOOP, "epoch_progress"), None),
         (("optimizer_states",), None),
-        (("optimizer_states", 0, "param_groups", 0, "lr"), "fast"),
-        (("optimizer_states", 0, "param_groups", 0, "weight_decay"), None),
-        ((*_WEIGHT, "exp_avg"), None),
-        ((*_WEIGHT, "exp_avg"), torch.zeros(3)),
-        ((*_WEIGHT, "step"), torch.tensor(-3.0)),
         (("lr_schedulers",), 7),
         (("lr_schedulers",), None),
     ],
@@ -109,10 +91,10 @@ def config(learner: str, env: str = "PackingEnv", **options: Any) -> dict[str, A
 @pytest.mark.parametrize(
     ("now", "said"),
     [
-        (config("SAC", "MarineNavEnv"), "like this, OffPolicy of SAC in MarineNavEnv; got one of OffPolicy of DQN in"),
-        (config("DQN", batch_size=7), r"these options, OffPolicy of DQN in PackingEnv; got .*model.batch_size 3 → 7"),
-        (config("DQN", batch_size=3), "want the weights of this OffPolicy; got none for strange"),
-        (None, "like this, OffPolicy; got one of OffPolicy of DQN in PackingEnv"),
+        (config("SAC", "MarineNavEnv"), r"; its options were others: model.agent.class_path .*DQN → .*SAC"),
+        (config("DQN", batch_size=7), r"for strange; its options were others: model.batch_size 3 → 7$"),
+        (config("DQN", batch_size=3), "want the weights of this OffPolicy; got none for strange$"),
+        (None, "want the weights of this OffPolicy; got none for strange$"),
     ],
 )
 def test_a_checkpoint_of_another_run_says_of_which(

@@ -55,13 +55,13 @@ def go_on(trainer: Any) -> None:
 
 
 def validates_next(trainer: Any) -> bool:
-    """Whether validation follows the training step that has just been made."""
+    """Returns whether validation follows the training step that has just been made."""
     fetcher = trainer.fit_loop._data_fetcher
     return fetcher is not None and trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
 
 
 def _is_due(trainer: Any) -> bool:
-    """Whether a run that goes on within an epoch has a validation behind its last batch."""
+    """Returns whether a run that goes on within an epoch has a validation behind its last batch."""
     loop, every, batches = trainer.fit_loop.epoch_loop, trainer.check_val_every_n_epoch, trainer.val_check_batch
     if not trainer.enable_validation or batches is None or batches == math.inf:
         return False

@@ -1,0 +1,146 @@
+"""Writes a checkpoint of all processes: their parts first, then the `.ckpt`, which commits them."""
+
+from __future__ import annotations
+
+import errno
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.utilities import rank_zero_warn
+
+from torchrl_gpu.archives import ENTRY
+from torchrl_gpu.callbacks.end_signals import any_of_all
+from torchrl_gpu.checkpoints.files import bytes_of, checkpoint_entry, new_id, part_path, parts_of, publish, write_whole
+from torchrl_gpu.checkpoints.loops import settle
+from torchrl_gpu.checkpoints.record import run_record
+from torchrl_gpu.training.divergence import Diverged, not_finite
+
+
+class CheckpointListener(Callback):
+    """A callback that is told of every checkpoint of a run, and waited for at its end."""
+
+    def on_checkpoint(self, entry: dict[str, Any], path: Path, parts: list[Path]) -> None:
+        """Takes notice of a checkpoint, in the first process; its files are on the disk.
+
+        Args:
+            entry: Its manifest, see `checkpoint_entry`.
+            path: Its `.ckpt`.
+            parts: The files that go with it.
+        """
+
+    def flush(self) -> None:
+        """Finishes what is still to be done; called once the last checkpoint is written, or the run has failed."""
+
+
+def write_checkpoint(
+    trainer: Trainer, pl_module: Any, path: Path, *, replay: bool, run: str, generation: int, monitor: str
+) -> bool:
+    """Saves a run; False, with a warning, where the files cannot be written: the previous checkpoint stays then.
+
+    All processes must call it at the same step.
+
+    Args:
+        trainer: The Trainer.
+        pl_module: What is trained.
+        path: The `.ckpt`.
+        replay: Whether large state, such as a replay, is saved too.
+        run: Id of the run.
+        generation: As in `checkpoint_entry`.
+        monitor: What the best checkpoint is chosen by.
+
+    Raises:
+        Diverged: A process would save weights that are not finite.
+    """
+    broken = not_finite(pl_module)
+    if any(any_of_all(trainer, broken is not None)):
+        found = broken or "NaN or infinity in another process"
+        raise Diverged(f"{found}; EpisodeCheckpoint does not save that as {path}")
+    checkpoint_id, rank, world = trainer.strategy.broadcast(new_id()), trainer.global_rank, trainer.world_size
+    has_parts = hasattr(pl_module, "part_state")
+    ranks = range(0 if replay else 1, world) if has_parts else ()
+    parts = [part_path(path, checkpoint_id, each) for each in ranks]
+    problem: Exception | None = None
+    entry: dict[str, Any] = {}
+    size = 0
+    try:
+        part = pl_module.part_state(rank, replay) if has_parts else None
+        size = bytes_of(part)
+        if part is not None:
+            own = {"id": checkpoint_id, "rank": rank, "world_size": world, **part}
+            write_whole(own, part_path(path, checkpoint_id, rank))
+    except Exception as error:  # whatever it is, the other processes wait for word of this one
+        problem = error
+    if _all_wrote(trainer, problem):
+        try:
+            entry = checkpoint_entry(run, checkpoint_id, parts, world, generation)
+            content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+            settle(content, trainer)
+            record = run_record(getattr(pl_module, "run_config", None), pl_module)
+            content[ENTRY] = {**entry, **record, "monitor": monitor}
+            size += bytes_of(content)
+            _write(trainer, path, content)
+        except Exception as error:  # the same
+            problem = error
+    if not _all_wrote(trainer, problem):
+        part_path(path, checkpoint_id, rank).unlink(missing_ok=True)
+        rank_zero_warn(_not_written(path, size, problem))
+        return False
+    if trainer.is_global_zero:
+        for old in set(parts_of(path)) - set(parts):
+            old.unlink(missing_ok=True)
+        for listener in listeners(trainer):
+            listener.on_checkpoint(entry, path, parts)
+    return True
+
+
+def listeners(trainer: Any) -> list[CheckpointListener]:
+    """Callbacks of a Trainer that are told of checkpoints."""
+    return [each for each in trainer.callbacks if isinstance(each, CheckpointListener)]
+
+
+def _all_wrote(trainer: Trainer, problem: Exception | None) -> bool:
+    """Returns whether all processes could write; each waits for the others.
+
+    Raises:
+        Exception: One of them failed by more than its disk, which ends all.
+    """
+    more = problem is not None and not isinstance(problem, OSError)
+    failed, ends = any_of_all(trainer, problem is not None, more)
+    if problem is not None and more:
+        raise problem
+    if ends:
+        raise RuntimeError(
+            "EpisodeCheckpoint: want all processes to save; got another one that failed, see what it says"
+        )
+    return not failed
+
+
+def _write(trainer: Trainer, path: Path, content: dict[str, Any]) -> None:
+    """Writes a checkpoint's content as Lightning's own `save_checkpoint` would; an OSError leaves nothing of it."""
+    fresh = path.with_suffix(".ckpt-new")
+    try:
+        trainer.strategy.save_checkpoint(content, fresh)
+        if trainer.is_global_zero:
+            publish(fresh, path)
+    except OSError as error:
+        if trainer.is_global_zero:
+            fresh.unlink(missing_ok=True)
+        raise OSError(error.errno or errno.EIO, f"{error.strerror or error}", str(path)) from error
+
+
+def _not_written(path: Path, size: int, problem: Exception | None) -> str:
+    free = shutil.disk_usage(path.parent).free
+    why = "another process could not write" if problem is None else getattr(problem, "strerror", None) or problem
+    return (
+        f"EpisodeCheckpoint: want {_mib(size)} MiB for {path}; got {_mib(free)} MiB free on that disk"
+        f" ({'no space left' if free < size else why}). It is not saved, what was saved before stays, and the run goes"
+        " on: make room, or keep less there (--trainer.callbacks.keep 1, save_replay false, another dirpath)"
+    )
+
+
+def _mib(num_bytes: int) -> str:
+    """Bytes as MiB, with digits enough that a few are not none."""
+    return f"{num_bytes / 2**20:,.1f}" if num_bytes >= 2**20 else f"{math.ceil(num_bytes / 2**20 * 1000) / 1000:g}"

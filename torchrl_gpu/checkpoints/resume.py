@@ -1,0 +1,122 @@
+"""Resuming: opens a checkpoint once, compares it with the run and restores it; what is wrong is one line."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
+from lightning.pytorch.utilities.migration.utils import _pl_migrate_checkpoint
+from packaging.version import InvalidVersion, Version
+
+from torchrl_gpu.archives import ENTRY, read_archive
+from torchrl_gpu.checkpoints.files import order_of
+from torchrl_gpu.checkpoints.record import changed_options, in_words
+from torchrl_gpu.policies.packing.packed_tables import unpack_tables
+from torchrl_gpu.policies.weights import check_weights
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_OLDEST = Version("2.0")  # of Lightning
+
+
+def open_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Content of a checkpoint, with every byte held against its checksums.
+
+    Args:
+        path: File that `Trainer.save_checkpoint` wrote.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is truncated, no checkpoint of a training run, or holds code.
+    """
+    where = f"checkpoint {path}"
+    content = read_archive(Path(path), "checkpoint", every_byte=True, mapped=False)
+    if not isinstance(content.get("state_dict"), Mapping):
+        kind = "weights alone (model_state_dict)" if "model_state_dict" in content else "no state_dict in it"
+        raise ValueError(f"{where}: want a checkpoint of a training run; got {kind}")
+    if "pytorch-lightning_version" in content:
+        _check_version(where, content["pytorch-lightning_version"])
+    order_of(content, where)
+    return content
+
+
+def check_resumed(path: str | Path, content: Mapping[str, Any], module: nn.Module) -> None:
+    """Returns if a module can take the weights of a checkpoint; its `strict_loading`, if False, allows other keys.
+
+    Raises:
+        ValueError: It is of another run, whose other options are named, or holds weights that are not finite.
+    """
+    where, strict = f"checkpoint {path}", getattr(module, "strict_loading", True)
+    try:
+        check_weights(where, unpack_tables(where, module, content["state_dict"]), module, strict=strict)
+    except ValueError as error:
+        saved = (content.get(ENTRY) or {}).get("config")
+        changed = changed_options(saved, getattr(module, "run_config", None))
+        told = {name: pair for name, pair in changed.items() if not name.endswith((".device", ".num_envs", ".seed"))}
+        raise ValueError(f"{error}; its options were others: {in_words(told)}" if told else str(error)) from None
+
+
+def _check_version(where: str, version: Any) -> None:
+    try:
+        known = isinstance(version, str) and Version(version) >= _OLDEST
+    except InvalidVersion:
+        known = False
+    if not known:
+        raise ValueError(f"{where}: want pytorch-lightning_version {_OLDEST} or later; got {str(version)[:80]!r}")
+
+
+class CheckedRestore(_CheckpointConnector):
+    """Lightning's reader of checkpoints, which opens a file once and reports a malformed one in one line."""
+
+    _opened: tuple[str, dict[str, Any]] | None = None
+
+    @staticmethod
+    def install(trainer: Trainer, opened: tuple[str, dict[str, Any]] | None = None) -> None:
+        """Takes the place of a Trainer's own reader.
+
+        Args:
+            trainer: The Trainer.
+            opened: Path and content of a checkpoint that `open_checkpoint` has read already; None for none.
+        """
+        before = trainer._checkpoint_connector
+        if not isinstance(before, CheckedRestore):
+            reader = trainer._checkpoint_connector = CheckedRestore(trainer)
+            reader._user_managed, reader._ckpt_path, reader._opened = before._user_managed, before._ckpt_path, opened
+
+    def resume_start(self, checkpoint_path: Any = None, weights_only: bool | None = None) -> None:
+        """Reads a local file with `weights_only`, unless it has been read; leaves addresses to Lightning."""
+        opened, self._opened = self._opened, None
+        if checkpoint_path is None or not Path(checkpoint_path).is_file():
+            super().resume_start(checkpoint_path, weights_only)
+            return
+        self._ckpt_path = path = str(checkpoint_path)
+        content = opened[1] if opened is not None and opened[0] == path else open_checkpoint(path)
+        self._loaded_checkpoint = _pl_migrate_checkpoint(content, path)
+
+    def _restore_modules_and_callbacks(self, *args: Any, **kwargs: Any) -> None:
+        with self._in_one_line():
+            super()._restore_modules_and_callbacks(*args, **kwargs)
+
+    def restore_training_state(self) -> None:
+        with self._in_one_line():
+            super().restore_training_state()
+
+    @contextmanager
+    def _in_one_line(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, MemoryError, pickle.UnpicklingError):
+            raise
+        except Exception as error:  # of a stranger's file: readers stumble over it in many ways
+            text = " ".join(str(error).split()) or type(error).__name__
+            if isinstance(error, ValueError) and "; got" in text:
+                raise
+            said = f"{type(error).__name__}: {text}"[:240]
+            where = f"checkpoint {self._ckpt_path}"
+            raise ValueError(f"{where}: want one that Lightning can go on from; got what fails with {said}") from error
