@@ -14,9 +14,8 @@ from rich.table import Table
 
 from torchrl_gpu import machine
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.bench.ceilings import ADD_MAX
-from torchrl_gpu.bench.timing import TimedRow, measure
-from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.cli.parser import OneLineParser
+from torchrl_gpu.cli.timing import ADD_MAX, TimedRow, measure
 from torchrl_gpu.console import progress, wide_console
 from torchrl_gpu.evaluation.reports import write_json
 

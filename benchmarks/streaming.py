@@ -374,7 +374,7 @@ def a_viewer() -> Iterator[Viewer]:
 
 def resolved(words: list[str]) -> list[str]:
     """With the shipped config's own path."""
-    from torchrl_gpu.cli.options import resolve_configs
+    from torchrl_gpu.cli.parser import resolve_configs
 
     return resolve_configs(words)
 

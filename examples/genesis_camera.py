@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.device import get_device
-from torchrl_gpu.play import simulator
+from torchrl_gpu.serving import simulator
 
 FPS, SIZE = 30, (480, 360)
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_gpu.play import simulator
+from torchrl_gpu.serving import simulator
 
 FPS = 30
 

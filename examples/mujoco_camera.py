@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_gpu.play import simulator
+from torchrl_gpu.serving import simulator
 
 FPS, SIZE = 30, (360, 480)
 ARM = """<mujoco><option timestep="0.005"/>

@@ -143,9 +143,9 @@ def test_an_environment_never_imports_its_viewer(path: Path) -> None:
     ("module", "heavy"),
     [
         *((f"torchrl_gpu{part}", "torch lightning numpy rich") for part in ("", ".cli", ".configs", ".device")),
-        ("torchrl_gpu.play.command", "torch lightning jsonargparse aiohttp cv2 av rich"),
-        ("torchrl_gpu.encode", "torch lightning av pyarrow rich"),
-        ("torchrl_gpu.record", "torch lightning av pyarrow rich"),
+        ("torchrl_gpu.cli.play", "torch lightning jsonargparse aiohttp cv2 av rich"),
+        ("torchrl_gpu.cli.encode", "torch lightning av pyarrow rich"),
+        ("torchrl_gpu.cli.record", "torch lightning av pyarrow rich"),
     ],
 )
 def test_import_is_light(module: str, heavy: str, child_environment: dict[str, str]) -> None:

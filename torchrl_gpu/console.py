@@ -19,10 +19,17 @@ def wide_console() -> Console:
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[str], None]]:
-    """A line that says which row is being timed; it goes away."""
-    console = Console(stderr=True)
-    with console.status(title) as status:
-        yield lambda name: status.update(f"{title}: {name}")
+    """A line that shows words behind a title; it goes away at the end, and while the words are empty."""
+    status = Console(stderr=True).status(title)
+
+    def say(words: str) -> None:
+        status.update(f"{title}: {words}")
+        status.start() if words else status.stop()
+
+    try:
+        yield say
+    finally:
+        status.stop()
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from benchmarks.kernels.rows import (
 from benchmarks.kernels.workloads import Workload, boxes, pebbles, procedural
 from benchmarks.packing import parity
 from benchmarks.packing.settings import irregular
-from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.cli.parser import OneLineParser
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs.packing.kernels import BACKENDS
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from benchmarks import report
 from benchmarks.kernels.ceilings import Ceilings
 from benchmarks.kernels.rows import NUMPY, UNFOLD, row_name
-from torchrl_gpu.bench.timing import TimedRow
+from torchrl_gpu.cli.timing import TimedRow
 from torchrl_gpu.console import wide_console
 
 _LEGEND = (

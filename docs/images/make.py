@@ -15,7 +15,7 @@ from tensordict import TensorDictBase
 
 from torchrl_gpu.archives import read_archive
 from torchrl_gpu.cli.lightning_cli import build
-from torchrl_gpu.cli.options import resolve_configs
+from torchrl_gpu.cli.parser import resolve_configs
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.marine.viewer import film
 from torchrl_gpu.envs.packing.items import ProceduralSolids

@@ -68,7 +68,7 @@ def test_the_rate_of_a_finished_run(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--price", "-1"], "--price must be a finite number above 0; got -1.0"),
+        (["--price", "-1"], "--price must be a finite number above 0; got -1"),
         (["--throughput", "nan"], "--throughput must be a finite number above 0; got nan"),
         (["--throughput", "1", "--run", "."], "want --throughput or --run; got both"),
         (["--run", "nowhere"], "--run must be the folder of a run; got nowhere"),

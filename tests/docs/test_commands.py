@@ -14,7 +14,7 @@ import pytest
 from tests.docs.snippets import PAGES, ROOT, blocks, commands
 from torchrl_gpu import cli
 from torchrl_gpu.cli.lightning_cli import PackageCLI
-from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.cli.parser import OneLineParser
 
 PROGRAMS = ("lightning", "torchrl-gpu")
 MADE = (".ckpt", ".json", ".pt")  # of files that a command names, which are there before it is run
@@ -50,14 +50,12 @@ def only_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     parse_args = OneLineParser.parse_args
 
     def parse(self: OneLineParser, args: list[str], *more: Any) -> argparse.Namespace:  # type: ignore[override]
-        given = parse_args(self, args, *more)
-        if "what" in vars(given):  # the name of a subcommand of its own
-            return given
+        parse_args(self, args, *more)
         raise Parsed
 
     monkeypatch.setattr(PackageCLI, "before_instantiate_classes", parsed)
     monkeypatch.setattr(OneLineParser, "parse_args", parse)
-    monkeypatch.setattr("torchrl_gpu.serving.ros.until_told_to_end", parsed)
+    monkeypatch.setattr("torchrl_gpu.cli.ros.until_told_to_end", parsed)
     monkeypatch.setattr("torchrl_gpu.streaming.server.StreamServer.start", lambda self: self)
 
 

@@ -11,7 +11,7 @@ import pytest
 from lightning.pytorch import Trainer
 
 from tests.docs.snippets import PAGES, ROOT, blocks
-from torchrl_gpu.cli.options import OPTIONS
+from torchrl_gpu.cli.parser import OPTIONS
 
 # Decisions tell of what was there when they were made.
 NOW = [page for page in PAGES if page.parent.name != "decisions"]

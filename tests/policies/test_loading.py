@@ -16,9 +16,10 @@ from tensordict.nn import TensorDictSequential
 from tests.policies import checkpoints
 from tests.policies.hostile_files import NUMBER
 from tests.policies.packing.packer_scenes import NARROW, narrow, solids_env
-from torchrl_gpu import cli, evaluate_protocol
+from torchrl_gpu import cli
 from torchrl_gpu.archives import ENTRY
-from torchrl_gpu.cli.options import import_classes
+from torchrl_gpu.cli import evaluate, ros, serve_policy
+from torchrl_gpu.cli.parser import import_classes
 from torchrl_gpu.policies import (
     Agent,
     AgentSpace,
@@ -33,7 +34,6 @@ from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.cloning import Cloned
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.packing import HierarchicalPacker
-from torchrl_gpu.serving import command, ros
 
 
 @pytest.mark.parametrize("kind", checkpoints.EVERY)
@@ -254,7 +254,7 @@ def test_every_command_that_loads_a_policy_takes_classes(tmp_path: Path) -> None
     words = [str(path), "--classes", f"{__name__}.OwnAgent,{__name__}.OwnScores"]
     assert cli.main(["export", *words, "--format", "pt2", "--output", str(tmp_path / "own.pt2")], "torchrl-gpu") is None
     assert (tmp_path / "own.pt2").exists()
-    for parser in (command._parser(), ros._parser(), evaluate_protocol._parser()):
+    for parser in (serve_policy._parser(), ros._parser(), evaluate._protocol_parser()):
         assert "--classes" in parser.format_help()
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchrl_gpu import arguments
-from torchrl_gpu.cli.options import check_arguments, resolve_configs
-from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.cli.parser import OneLineParser, positive
 
 WHERE = "torchrl-gpu cost"
 
@@ -30,17 +29,15 @@ class Rate(NamedTuple):
 
 def main(argv: list[str]) -> None:
     """Prints hours, money and where the rate is from."""
-    parser = _parser()
-    args, rest = parser.parse_known_args(argv)
+    args, words = _parser().parse_run(argv)
     _check(args)
-    check_arguments(rest, (action.dest for action in parser._actions))
     from torchrl_gpu.cli.lightning_cli import build
 
     with tempfile.TemporaryDirectory(prefix="torchrl_gpu-cost-") as folder:
         trial = [f"--trainer.default_root_dir={folder}", "--trainer.logger=false", "--trainer.callbacks=[]"]
         trial += ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"]
         trial += ["--trainer.limit_val_batches=0", "--trainer.enable_checkpointing=false"]
-        cli = build("fit", resolve_configs(["--config", args.config, *rest, *trial]))
+        cli = build("fit", [*words, *trial])
         updates = cli.trainer.max_steps if args.updates is None else args.updates
         if updates < 1:
             raise ValueError(f"{WHERE}: want a config with trainer.max_steps, or --updates; got {updates}")
@@ -130,10 +127,6 @@ def _duration(hours: float) -> str:
 
 
 def _check(args: argparse.Namespace) -> None:
-    for name in ("price", "throughput", "seconds"):
-        given = getattr(args, name)
-        if given is not None and not 0 < given < math.inf:
-            raise ValueError(f"{WHERE}: --{name} must be a finite number above 0; got {given}")
     if args.throughput is not None and args.run is not None:
         raise ValueError(f"{WHERE}: want --throughput or --run; got both")
     if args.throughput is not None or args.run is not None:
@@ -143,15 +136,15 @@ def _check(args: argparse.Namespace) -> None:
         raise FileNotFoundError(f"{WHERE}: --run must be the folder of a run; got {args.run}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(prog=WHERE, description=__doc__, allow_abbrev=False)
+def _parser() -> OneLineParser:
+    parser = OneLineParser(prog=WHERE, description=__doc__)
     add = parser.add_argument
     parser.add_config()
-    add("--price", type=float, help="of the machine, per hour; without it only hours are told")
+    add("--price", type=positive, help="of the machine, per hour; without it only hours are told")
     add("--currency", default="USD", help="that the price is in; it is only printed")
-    add("--throughput", type=float, metavar="UPDATES_PER_S", help="updates a second, so that nothing is measured")
+    add("--throughput", type=positive, metavar="UPDATES_PER_S", help="updates a second, so that nothing is measured")
     add("--run", type=Path, help="folder of a run with TensorBoard logs, whose rate is taken")
     add("--updates", type=int, help="of the run; the config's trainer.max_steps by default")
-    add("--seconds", type=float, default=20.0, help="that are measured, after the warm-up")
+    add("--seconds", type=positive, default=20.0, help="that are measured, after the warm-up")
     add("--json", action="store_true", help="print JSON")
     return parser

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.cli.parser import OneLineParser
 
 if TYPE_CHECKING:
     import torch

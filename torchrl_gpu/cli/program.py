@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from importlib import metadata
@@ -9,8 +10,7 @@ from pathlib import Path
 
 from torchrl_gpu import __version__, configs
 from torchrl_gpu.cli.errors import is_for_user, one_line
-from torchrl_gpu.cli.options import check_arguments, resolve_configs
-from torchrl_gpu.cli.subcommands import Subcommands, load
+from torchrl_gpu.cli.parser import check_arguments, resolve_configs
 
 TRAINER_SUBCOMMANDS = {
     "fit": "train, and validate now and then",
@@ -18,19 +18,19 @@ TRAINER_SUBCOMMANDS = {
     "test": "evaluate on the test episodes",
     "predict": "return what the policy decides",
 }
-OWN_SUBCOMMANDS: Subcommands = {
-    "doctor": ("torchrl_gpu.cli.doctor:main", "print what this machine can do, and why not where it cannot"),
-    "bench": ("torchrl_gpu.bench:main", "measure this machine's throughput beside its ceilings, parity first"),
-    "evaluate": ("torchrl_gpu.evaluate:main", "print the tables of published evaluations, with ours in them"),
-    "encode": ("torchrl_gpu.encode:main", "decode demonstrations once, into clips that open in no time"),
-    "record": ("torchrl_gpu.record:main", "write what a policy does as demonstrations: rows, or video"),
-    "export": ("torchrl_gpu.export:main", "write a trained policy as ONNX or a torch.export program"),
-    "play": ("torchrl_gpu.play:main", "show in the browser how a policy packs"),
-    "serve": ("torchrl_gpu.play:serve", "the same as a service: one port, until SIGTERM"),
-    "serve-policy": ("torchrl_gpu.serving.command:main", "answer observations with actions, over HTTP and WebSocket"),
-    "fetch": ("torchrl_gpu.cli.fetch:main", "fetch the newest checkpoint from object storage"),
-    "cost": ("torchrl_gpu.cli.cost:main", "say how long a run takes here, and what it costs"),
-    "ros": ("torchrl_gpu.serving.ros:main", "run a policy on a robot's topics, by ROS 2"),
+OWN_SUBCOMMANDS = {  # each a module of this package, with `main`
+    "doctor": "print what this machine can do, and why not where it cannot",
+    "bench": "measure this machine's throughput beside its ceilings, parity first",
+    "evaluate": "print the tables of published evaluations, with ours in them",
+    "encode": "decode demonstrations once, into clips that open in no time",
+    "record": "write what a policy does as demonstrations: rows, or video",
+    "export": "write a trained policy as ONNX or a torch.export program",
+    "play": "show in the browser how a policy packs",
+    "serve": "the same as a service: one port, until SIGTERM",
+    "serve-policy": "answer observations with actions, over HTTP and WebSocket",
+    "fetch": "fetch the newest checkpoint from object storage",
+    "cost": "say how long a run takes here, and what it costs",
+    "ros": "run a policy on a robot's topics, by ROS 2",
 }
 
 USER_ERROR = 2
@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None, program: str | None = None) -> int | str
 def _dispatch(argv: list[str], program: str) -> int | None:
     subcommand, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     own = {} if program == "lightning" else OWN_SUBCOMMANDS
-    listed = TRAINER_SUBCOMMANDS | {name: does for name, (_, does) in own.items()}
+    listed = TRAINER_SUBCOMMANDS | own
     if subcommand in ("-h", "--help"):
         print(_help(program, listed))
     elif subcommand == "--version":
@@ -90,7 +90,8 @@ def _dispatch(argv: list[str], program: str) -> int | None:
 
         run(subcommand, args)
     elif subcommand in own:
-        status: int | None = load(own[subcommand][0])(rest)
+        module = importlib.import_module(f"torchrl_gpu.cli.{subcommand.replace('-', '_')}")
+        status: int | None = module.main(rest)
         return status
     else:
         for script in _sdk_scripts() if program == "lightning" else ():

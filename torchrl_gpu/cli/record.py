@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchrl_gpu.cli.options import check_arguments, check_checkpoint_path, resolve_configs
-from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.cli.parser import OneLineParser, whole
 from torchrl_gpu.recordings import CHOICES
 
 if TYPE_CHECKING:
     from tensordict import NestedKey
     from torchrl.data import TensorSpec
 
+    from torchrl_gpu.cli.loading import LoadedPolicy
     from torchrl_gpu.envs.base import BatchedEnv
-    from torchrl_gpu.play.loading import LoadedPolicy
     from torchrl_gpu.policies.policy import Policy
 
 WHERE = "torchrl-gpu record"
@@ -42,22 +41,18 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], Any]] = {  # formats in which they ha
 
 def main(argv: list[str]) -> None:
     """Builds what plays, plays, and writes."""
-    parser = _parser()
-    args, rest = parser.parse_known_args(argv)
+    args, words = _parser().parse_run(argv)
     _check_options(args)
-    if args.episodes < 1:
-        raise ValueError(f"{WHERE}: --episodes must be at least 1; got {args.episodes}")
     if args.output.exists():
         raise FileExistsError(f"{WHERE}: --output must be a folder that is not there yet; got {args.output}")
-    rest = resolve_configs(["--config", args.config, *rest])
-    check_arguments(rest, (action.dest for action in parser._actions))
-    check_checkpoint_path(args.ckpt_path or "")
+    from torchrl_gpu.cli.loading import load_policy
     from torchrl_gpu.console import progress_bar
-    from torchrl_gpu.play.loading import load_policy
 
     seed = args.seed if args.seed is not None or args.format != "memmap" else ROWS_SEED
-    rest = rest if seed is None else [*rest, f"--data.seed={seed}"]
-    played = load_policy(rest, args.ckpt_path, args.policy or (None if args.ckpt_path else "random"), 1, stage="record")
+    words += [] if seed is None else [f"--data.seed={seed}"]
+    played = load_policy(
+        words, args.ckpt_path, args.policy or (None if args.ckpt_path else "random"), 1, stage="record"
+    )
     name = f"{type(played.env).__name__}, {played.name}"
     with progress_bar(WHERE, "episodes") as report:
         if args.format == "lerobot":
@@ -76,13 +71,13 @@ def main(argv: list[str]) -> None:
     print(f"Written: {args.output}, {number:,} {what} of {args.episodes} episodes, {name}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(prog=WHERE, description=__doc__, allow_abbrev=False)
+def _parser() -> OneLineParser:
+    parser = OneLineParser(prog=WHERE, description=__doc__)
     add = parser.add_argument
     parser.add_config()
     add("--ckpt_path", help="checkpoint of a run of the config; without it actions are drawn at random")
     add("--policy", help="who plays: a name from the table of `lightning test`, such as deepest-bottom-left")
-    add("--episodes", type=int, default=10, help="how many")
+    add("--episodes", type=whole(1), default=10, help="how many")
     add("--output", type=Path, required=True, help="folder of the dataset, not there yet")
     add(
         "--format",

@@ -17,10 +17,9 @@ from tensordict import TensorDict
 from tests.policies import checkpoints
 from tests.policies.packing.packer_scenes import NARROW, trained
 from torchrl_gpu.archives import ENTRY
-from torchrl_gpu.cli import main
+from torchrl_gpu.cli import main, serve_policy
 from torchrl_gpu.policies import InferencePolicy
 from torchrl_gpu.policies.sidecar import sidecar
-from torchrl_gpu.serving import command
 
 
 def test_from_a_checkpoint_to_an_answer_and_an_end(tmp_path: Path, child_environment: dict[str, str]) -> None:
@@ -53,7 +52,7 @@ def test_the_page_shows_requests_where_that_is_asked_for(
     monkeypatch.setattr("torchrl_gpu.serving.server.policy_server", made)
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
     with pytest.raises(ValueError, match=f"page is {bool(words)}"):
-        command.main([str(path), "--device", "cpu", *words])
+        serve_policy.main([str(path), "--device", "cpu", *words])
 
 
 @pytest.mark.parametrize(("words", "wanted"), [([], 3), (["--threads", "2"], 2)])
@@ -66,7 +65,7 @@ def test_threads_of_a_pass_are_torchs_where_none_are_asked_for(
     torch.set_num_threads(3)
     try:
         with pytest.raises(ZeroDivisionError):
-            command.main([str(path), "--device", "cpu", *words])
+            serve_policy.main([str(path), "--device", "cpu", *words])
         assert torch.get_num_threads() == wanted
     finally:
         torch.set_num_threads(before)
@@ -75,7 +74,7 @@ def test_threads_of_a_pass_are_torchs_where_none_are_asked_for(
 def test_threads_of_a_pass_are_at_least_one(tmp_path: Path) -> None:
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
     with pytest.raises(ValueError, match="threads must be at least 1; got 0"):
-        command.main([str(path), "--threads", "0"])
+        serve_policy.main([str(path), "--threads", "0"])
 
 
 def test_what_cannot_be_served_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,7 +148,7 @@ def test_the_hierarchical_packer_is_served_with_the_config_of_its_run(
     (tmp_path / "run.yaml").write_text(CONFIG)
     words = [str(packer_checkpoint(tmp_path)), "--device", "cpu", "--config", str(tmp_path / "run.yaml")]
     with pytest.raises(ZeroDivisionError):
-        command.main([*words, "--model.env.visible_items", "3"])
+        serve_policy.main([*words, "--model.env.visible_items", "3"])
     told = sidecar(served[0])
     assert told["action_shape"] == {"visible_items": 3, "orientations": 4, "placements_x": 7, "placements_y": 7}
     assert told["environment_settings"]["init_args"]["visible_items"] == 3

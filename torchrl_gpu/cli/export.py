@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchrl_gpu.cli.options import CLASSES_HELP, check_checkpoint_path, import_classes
-from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.cli.parser import OneLineParser, check_checkpoint_path, import_classes
 
 WHERE = "torchrl-gpu export"
 
 
 def main(argv: list[str]) -> None:
     """Writes the file and its sidecars, once they decide as the checkpoint does."""
-    parser = OneLineParser(prog=WHERE, description=__doc__, allow_abbrev=False)
+    parser = OneLineParser(prog=WHERE, description=__doc__)
     parser.add_argument("checkpoint", help="of a run, or a file of model_state_dict, obs_dim and action_dim")
     parser.add_argument("--format", choices=("onnx", "pt2"), default="onnx", help="onnx needs the extra `export`")
     parser.add_argument("--output", type=Path, help="the checkpoint's name with another suffix by default")
-    parser.add_argument("--classes", help=CLASSES_HELP)
+    parser.add_classes()
     args = parser.parse_args(argv)
     check_checkpoint_path(args.checkpoint)
     classes = import_classes(WHERE, args.classes)

@@ -12,14 +12,14 @@ from tensordict import TensorDictBase
 from tests.recordings.reading import read
 from tests.test_end_to_end import small
 from torchrl_gpu import cli
+from torchrl_gpu.cli.loading import LoadedPolicy
+from torchrl_gpu.cli.record import record
 from torchrl_gpu.demonstrations import load_demonstrations, read_demonstrations
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.dishes.env import DishwashingEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.evaluation.results import evaluation
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED
-from torchrl_gpu.play.loading import LoadedPolicy
-from torchrl_gpu.record import record
 
 
 def test_a_shift_that_is_recorded_is_the_shift_that_was_played(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_checkpoint_plays_itself_and_without_one_chance_does(
         env = DishwashingEnv(num_envs, max_steps=2, device="cpu", seed=0)
         return LoadedPolicy(env, RandomActions(env), "somebody")
 
-    monkeypatch.setattr("torchrl_gpu.play.loading.load_policy", load_policy)
+    monkeypatch.setattr("torchrl_gpu.cli.loading.load_policy", load_policy)
     options = [
         "--config",
         "packing_dqn.yaml",

@@ -13,7 +13,7 @@ import torch
 
 from torchrl_gpu import cli
 from torchrl_gpu.cli.lightning_cli import build
-from torchrl_gpu.cli.options import resolve_configs
+from torchrl_gpu.cli.parser import resolve_configs
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation.comparison import paired
 from torchrl_gpu.policies.packing import baselines
@@ -119,11 +119,11 @@ def test_what_is_written(evaluate: Callable[..., dict[str, Any]], capsys: pytest
 
 
 WRONG = [
-    (["--methods", "foo"], "argument --methods: invalid choice: 'foo'"),
-    (["--sets", "hardest"], "argument --sets: invalid choice: 'hardest'"),
+    (["--methods", "foo"], "--methods must be one of 'random', 'dbl', "),
+    (["--sets", "hardest"], "--sets must be one of 'easy', 'hard'; got 'hardest'"),
     (["--case=3"], "want a known option, such as cases; got 'case'"),
     (["--cases=0"], "--cases must be at least 1; got 0"),
-    (["--visible", "5", "-1"], "--visible must be at least 0; got [5, -1]"),
+    (["--visible", "5", "-1"], "--visible must be at least 0; got -1"),
     (["--meshes", "nowhere"], "--meshes must be a folder of mesh files; got nowhere"),
     (["--ckpt_path", "no.ckpt"], "checkpoint no.ckpt: want an existing file; got none there"),
     (["--config", "no.yaml"], "no.yaml"),

@@ -12,9 +12,9 @@ import torch
 from tests.callbacks.fake_server import FakeServer
 from tests.training.tiny import packing_env
 from torchrl_gpu.callbacks.env_streams import EnvStreams
+from torchrl_gpu.cli.session import FASTEST, HOLD_S, SLOWEST, ViewerSession
 from torchrl_gpu.envs.viewable import viewable
 from torchrl_gpu.evaluation.player import Player
-from torchrl_gpu.play.session import FASTEST, HOLD_S, SLOWEST, ViewerSession
 from torchrl_gpu.policies.packing import DeepestBottomLeft
 
 pytest.importorskip("cv2")

@@ -11,10 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchrl_gpu.bench import packing
-from torchrl_gpu.bench.ceilings import ADD_MAX, COPY
-from torchrl_gpu.bench.timing import TimedRow
-from torchrl_gpu.cli import main
+from torchrl_gpu.cli import bench, main
+from torchrl_gpu.cli.timing import ADD_MAX, COPY, TimedRow
 from torchrl_gpu.envs.packing.kernels import eager, get_kernels
 from torchrl_gpu.envs.packing.types import Moved
 
@@ -27,7 +25,7 @@ TINY += ["--num_objects", "2", "--resolution", "26", "--grid_step", "5"]
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ceilings that take no time."""
     rows = (COPY, ADD_MAX)
-    monkeypatch.setattr(packing, "ceilings", lambda device: [TimedRow(n, lambda calls: None, 1000) for n in rows])
+    monkeypatch.setattr(bench, "ceilings", lambda device: [TimedRow(n, lambda calls: None, 1000) for n in rows])
 
 
 def test_the_command_writes_every_raw_timing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,10 +51,10 @@ def test_the_command_writes_every_raw_timing(tmp_path: Path, capsys: pytest.Capt
 def test_nothing_is_timed_while_parity_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(packing, "difference", lambda *args, **kwargs: "step 1: legal_mask differs")
-    monkeypatch.setattr(packing, "measure", pytest.fail)
+    monkeypatch.setattr(bench, "difference", lambda *args, **kwargs: "step 1: legal_mask differs")
+    monkeypatch.setattr(bench, "measure", pytest.fail)
     output = tmp_path / "packing.json"
-    assert packing.main([*TINY, "--output", str(output)]) == 1
+    assert bench.main(["packing", *TINY, "--output", str(output)]) == 1
     said = capsys.readouterr()
     assert "legal_mask differs" in said.err
     assert said.out == ""
@@ -87,25 +85,25 @@ def test_a_wrong_kernel_is_found(wrong: dict[str, Any], message: str, monkeypatc
         return get_kernels("eager")._replace(**wrong) if name == "auto" else get_kernels(name, device)
 
     monkeypatch.setattr("torchrl_gpu.envs.packing.env.get_kernels", kernels)
-    found = packing.difference({}, CPU, steps=20)
+    found = bench.difference({}, CPU, steps=20)
     assert found.startswith(message)
     assert bool(found) == bool(wrong)
 
 
 def test_an_action_that_is_not_legal_ends_the_episode_in_both() -> None:
     # One action in twenty is drawn from all of them; these steps hold several that are not legal.
-    assert packing.difference({"bin_size": (10.0, 10.0, 5.0)}, CPU, steps=60) == ""
+    assert bench.difference({"bin_size": (10.0, 10.0, 5.0)}, CPU, steps=60) == ""
 
 
 @pytest.mark.parametrize(
     ("args", "wanted"),
     [
         (["packing", "--num_envs", "0"], "--num_envs must be at least 1; got 0"),
-        (["packing", "--seconds", "nan"], "--seconds must be positive; got nan"),
+        (["packing", "--seconds", "nan"], "--seconds must be a finite number above 0; got nan"),
         (["packing", "--device", "abacus"], "get_device"),
         (["packing", "--settings", "bpp9"], "bpp9"),
-        (["unpacking"], "unpacking"),
-        ([], "what"),
+        (["unpacking"], "environment must be one of 'packing'; got 'unpacking'"),
+        ([], "want environment; got none"),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(

@@ -20,7 +20,7 @@ import pytest
 
 from tests.test_end_to_end import small
 from torchrl_gpu import cli
-from torchrl_gpu.play import command
+from torchrl_gpu.cli import play
 
 pytest.importorskip("aiohttp")
 pytest.importorskip("cv2")
@@ -127,12 +127,12 @@ def test_the_page_is_served_and_mistakes_are_found_before_anything_heavy_is_load
     code = (
         "import sys\n"
         "from torchrl_gpu import cli\n"
-        "from torchrl_gpu.play import command\n"
+        "from torchrl_gpu.cli import play\n"
         "def load(args, rest, names, server):\n"
         "    (stream,) = server._service.hub.describe_streams()\n"
         "    print(stream['title'], server._service.hub.state, server.port > 0)\n"
         "    raise ValueError(str([m for m in ('torch', 'lightning', 'jsonargparse') if m in sys.modules]))\n"
-        "command._load = load\n"
+        "play._load = load\n"
         f"sys.exit(cli.main(['{word}', '--config', 'packing_dqn.yaml', '--port', '0'], 'torchrl-gpu'))\n"
     )
     run = subprocess.run(
@@ -164,7 +164,7 @@ def test_a_policy_that_cannot_be_loaded_ends_the_server(
             ["--host", "0.0.0.0", "--token", "1234"],
             "want token of at least 16 characters to listen beyond",
         ),
-        (["--speed", "0"], "torchrl-gpu play: --speed must be above 0; got 0.0"),
+        (["--speed", "0"], "torchrl-gpu play: --speed must be a finite number above 0; got 0"),
         (["--num_envs", "0"], "torchrl-gpu play: --num_envs must be at least 1; got 0"),
         (["--streams", "env3"], "streams: want environments below 1; got 'env3'"),
         (["--ckpt_path", "no.ckpt"], "checkpoint no.ckpt: want an existing file; got none there"),
@@ -176,14 +176,14 @@ def test_what_the_user_can_mend_is_one_line(
     args: list[str], message: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TORCHRL_GPU_TOKEN", raising=False)
-    monkeypatch.setattr(command, "_load", pytest.fail)  # all of them are found before
+    monkeypatch.setattr(play, "_load", pytest.fail)  # all of them are found before
     assert cli.main(["play", *small("packing_dqn.yaml"), *args], "torchrl-gpu") == 2
     (said,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
     assert message in said
 
 
 def test_serve_wants_its_port_and_no_other(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_load", pytest.fail)
+    monkeypatch.setattr(play, "_load", pytest.fail)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert cli.main(["serve", *small("packing_dqn.yaml"), "--port", port], "torchrl-gpu") == 2
@@ -205,7 +205,7 @@ def test_no_address_is_told_before_the_name_of_a_policy_is_known(
     def load(*_: object) -> None:
         raise ValueError("play: want --policy to be one of random; got 'foo'")
 
-    monkeypatch.setattr(command, "_load", load)
+    monkeypatch.setattr(play, "_load", load)
     assert cli.main(["play", *small("packing_dqn.yaml"), "--port", "0", "--policy", "foo"], "torchrl-gpu") == 2
     said = capfd.readouterr()
     assert "play: loading the policy 'foo'\n" in said.out
@@ -218,6 +218,6 @@ def test_that_nothing_is_trained_is_told(
     is_stopgap: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played: Any = SimpleNamespace(name="random", is_stopgap=is_stopgap)
-    monkeypatch.setattr(command, "_load", lambda *_: (played, SimpleNamespace(run=lambda _: None)))
+    monkeypatch.setattr(play, "_load", lambda *_: (played, SimpleNamespace(run=lambda _: None)))
     assert cli.main(["play", *small("packing_dqn.yaml"), "--port", "0"], "torchrl-gpu") is None
     assert ("actions are drawn at random; --ckpt_path takes a checkpoint" in capfd.readouterr().out) is is_stopgap

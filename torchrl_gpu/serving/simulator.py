@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu import arguments
-from torchrl_gpu.cli.options import CLASSES_HELP, import_classes
-from torchrl_gpu.play.ending import Flag, until_told_to_end
+from torchrl_gpu.cli.ending import Flag, until_told_to_end
+from torchrl_gpu.cli.parser import CLASSES_HELP, import_classes
 from torchrl_gpu.policies import InferencePolicy, load_policy
 from torchrl_gpu.streaming import GpuFramePipeline, PolicyView, StreamServer
 

@@ -77,7 +77,7 @@ def test_a_file_of_other_boxes_is_not_played_by_what_comes_next(
 
 
 WRONG = [
-    (["--protocol=cut3"], "argument --protocol: invalid choice: 'cut3'"),
+    (["--protocol=cut3"], "'discrete125', 'free125'; got 'cut3'"),
     ([], "want --protocol; got none"),
     (["--protocol=rs", "--policy", "nobody"], "--policy must be baselines, random, first-fit, bph"),
     (["--protocol=rs", "--policy", "orders"], "rs or the path of a checkpoint; got 'orders'"),
@@ -91,7 +91,7 @@ WRONG = [
     (["--protocol=rs", "--policy", "rs", "--knows", "stream", "--visible=2"], "--knows want --visible=1; got 2"),
     (["--protocol=rs", "--policy", "dbl", "--knows", "stream"], "--knows want a policy of afterstate values; got none"),
     (["--protocol=rs", "--policy", "rs", "--knows", "stream", "--beam=0"], "--beam must be at least 1; got 0"),
-    (["--protocol=rs", "--policy", "rs", "--knows", "all"], "argument --knows: invalid choice: 'all'"),
+    (["--protocol=rs", "--policy", "rs", "--knows", "all"], "'boxes', 'stream'; got 'all'"),
     (["--protocol=rs", "--first=-1"], "--first must be at least 0; got -1"),
     (["--protocol=rs", "--sequences", "none.pt"], "none.pt: want a file of box sequences; there is none"),
 ]

@@ -6,24 +6,26 @@ Imports nothing heavy: what is wrong with the options is said, and the page serv
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from typing import TYPE_CHECKING, Any
 
 from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of, title
-from torchrl_gpu.cli.options import check_arguments, check_checkpoint_path, resolve_configs
-from torchrl_gpu.cli.subcommands import OneLineParser
-from torchrl_gpu.play.ending import until_told_to_end
-from torchrl_gpu.play.session import COMMANDS, ViewerSession
+from torchrl_gpu.cli.ending import until_told_to_end
+from torchrl_gpu.cli.parser import TOKEN_VARIABLES, OneLineParser, positive, whole
+from torchrl_gpu.cli.session import COMMANDS, ViewerSession
 from torchrl_gpu.streaming import StreamServer
 
 if TYPE_CHECKING:
-    from torchrl_gpu.play.loading import LoadedPolicy
+    from torchrl_gpu.cli.loading import LoadedPolicy
 
-TOKEN_VARIABLES = {"token": "TORCHRL_GPU_TOKEN", "view_token": "TORCHRL_GPU_VIEW_TOKEN"}
 LOADING = "loading"
 FIRST = "packing.yaml"  # what is played where no config is named
+
+
+def main(argv: list[str]) -> None:
+    """`torchrl-gpu play`: takes the next free port."""
+    run("play", argv, port_tries=50)
 
 
 def run(word: str, argv: list[str], port_tries: int) -> None:
@@ -34,14 +36,9 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
         argv: What follows it.
         port_tries: Ports from the one that was asked for on.
     """
-    parser = _parser(word)
-    args, rest = parser.parse_known_args(argv)
-    _check(word, args)
+    args, words = _parser(word).parse_run(argv, FIRST)
     names = args.streams or _streams(args.num_envs)
     check_names(names, args.num_envs)
-    rest = resolve_configs([*(f"--config={each}" for each in args.config or [FIRST]), *rest])
-    check_arguments(rest, (action.dest for action in parser._actions))
-    check_checkpoint_path(args.ckpt_path or "")
     keep_freed_memory()
     server = StreamServer(port_tries=port_tries, **_serving(args))
     with until_told_to_end() as ending, server:
@@ -52,7 +49,7 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
         where = f", watch at {server.url}" if args.policy is None else f" {args.policy!r}"
         print(f"{word}: {LOADING} the policy{where}", flush=True)
         with ending.at_once():
-            played, session = _load(args, rest, names, server)
+            played, session = _load(args, words, names, server)
         if ending.event.is_set():  # what was running may have passed over that it was told to end
             return
         if played.is_stopgap:
@@ -63,15 +60,15 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
 
 
 def _load(
-    args: argparse.Namespace, rest: list[str], names: list[str], server: StreamServer
+    args: argparse.Namespace, words: list[str], names: list[str], server: StreamServer
 ) -> tuple[LoadedPolicy, ViewerSession]:
     """Builds what plays, which takes seconds, and shows its first picture."""
+    from torchrl_gpu.cli.loading import load_policy
     from torchrl_gpu.envs.viewable import viewable
     from torchrl_gpu.evaluation.decisions import Decisions, has_values
     from torchrl_gpu.evaluation.player import Player
-    from torchrl_gpu.play.loading import load_policy
 
-    played = load_policy(rest, args.ckpt_path, args.policy, args.num_envs)
+    played = load_policy(words, args.ckpt_path, args.policy, args.num_envs)
     view, valued = viewable(played.env), has_values(played.policy)
     check_names(names, args.num_envs, overlays_of(view, has_policy=True, has_values=valued))
     player = Player(played.env, played.policy)
@@ -83,11 +80,11 @@ def _load(
     return played, ViewerSession(player, server, streams, args.speed, version)
 
 
-def _parser(word: str) -> argparse.ArgumentParser:
+def _parser(word: str) -> OneLineParser:
     does = f"A policy plays live in the browser. Viewers with control can {', '.join(COMMANDS)}."
     more = "Other options go to the config, as in `lightning test`. Tokens may also stand in the environment variables "
     more += f"{' and '.join(TOKEN_VARIABLES.values())}, where no list of processes shows them."
-    parser = OneLineParser(prog=f"torchrl-gpu {word}", description=does, epilog=more, allow_abbrev=False)
+    parser = OneLineParser(prog=f"torchrl-gpu {word}", description=does, epilog=more)
     add = parser.add_argument
     add("--config", action="append", help=f"of a run: a path, or one that the package ships; {FIRST} by default")
     add(
@@ -95,37 +92,16 @@ def _parser(word: str) -> argparse.ArgumentParser:
         help="checkpoint of a run of the config; without it a policy that comes with the package, or a baseline",
     )
     add("--policy", help="who plays: a name from the table of `lightning test`")
-    add("--num_envs", type=int, default=1, help="episodes side by side")
-    add("--speed", type=float, default=2.0, help="steps a second")
+    add("--num_envs", type=whole(1), default=1, help="episodes side by side")
+    add("--speed", type=positive, default=2.0, help="steps a second")
     add("--streams", nargs="+", help="env0, env1, …, worst, best, grid; env0:mask, env0:action, env0:q, …")
-    add("--width", type=int, default=640, help="pixels")
-    add("--height", type=int, default=480, help="pixels")
+    add("--width", type=whole(16, 8192), default=640, help="pixels")
+    add("--height", type=whole(16, 8192), default=480, help="pixels")
     add("--fps", type=float, default=30.0, help="most pictures a second")
     add("--view_token", default=os.environ.get(TOKEN_VARIABLES["view_token"]), help="lets viewers in, to watch only")
-    add_address(parser, "lets viewers in, and control")
+    parser.add_address("lets viewers in, and control")
     add("--allowed_origins", nargs="+", default=(), help="pages that may show this one in a frame")
     return parser
-
-
-def add_address(parser: argparse.ArgumentParser, token: str) -> None:
-    """Adds where a server listens, and to how many; `token` says what that is for."""
-    add = parser.add_argument
-    add("--host", default="127.0.0.1", help="address to listen at; beyond this machine a long token is needed")
-    add("--port", type=int, default=8080, help="0 for any that is free")
-    add("--token", default=os.environ.get(TOKEN_VARIABLES["token"]), help=token)
-    add("--tls", nargs=2, metavar=("CERT", "KEY"), help="PEM files, to serve https")
-    add("--max_clients", type=int, default=64, help="clients at once")
-
-
-def _check(word: str, args: argparse.Namespace) -> None:
-    """Checks without `arguments`, which brings torch: mistakes are told before anything heavy is loaded."""
-    for name, least, most in (("num_envs", 1, math.inf), ("width", 16, 8192), ("height", 16, 8192)):
-        value = getattr(args, name)
-        if not least <= value <= most:
-            wanted = f"at least {least}" if value < least else f"at most {most}"
-            raise ValueError(f"torchrl-gpu {word}: --{name} must be {wanted}; got {value}")
-    if not 0 < args.speed < math.inf:
-        raise ValueError(f"torchrl-gpu {word}: --speed must be above 0; got {args.speed}")
 
 
 def _serving(args: argparse.Namespace) -> dict[str, Any]:

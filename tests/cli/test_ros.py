@@ -15,7 +15,7 @@ import torch
 from tests.policies import checkpoints
 from tests.streaming.ros2.robots import MESSAGES, until
 from torchrl_gpu.cli import main
-from torchrl_gpu.serving.ros import _parser, _say, _swap
+from torchrl_gpu.cli.ros import _parser, _say, _swap
 from torchrl_gpu.streaming.ros2.cyclone import CycloneDds
 from torchrl_gpu.streaming.ros2.messages import FLOATS, JOINTS
 

@@ -18,9 +18,8 @@ from rich.table import Table
 
 from torchrl_gpu import machine
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.bench.ceilings import COPY, ceilings
-from torchrl_gpu.bench.timing import TimedRow, measure
-from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.cli.parser import OneLineParser, positive, whole
+from torchrl_gpu.cli.timing import COPY, TimedRow, ceilings, measure
 from torchrl_gpu.console import progress, wide_console
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import PackingEnv
@@ -29,13 +28,11 @@ from torchrl_gpu.policies.exploration import random_legal
 
 _TOLERANCE = 1e-6  # of heights, volumes and rewards
 _MOST_IRREGULAR = 64  # environments
-_PROGRAM = "torchrl-gpu bench packing"
 
 
 def main(argv: list[str]) -> int:
     """Prints the table and writes the JSON; 1 where parity fails, and then nothing is timed."""
     args = _parser().parse_args(argv)
-    _check(args)
     device, kept = get_device(args.device), keep_freed_memory()
     settings = {name: changes for name, changes in _settings(args).items() if name in args.settings}
     for name, changes in settings.items():
@@ -60,30 +57,21 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(prog=_PROGRAM, description=__doc__)
-    names = ["bpp10", "irregular"]
-    parser.add_argument("--settings", nargs="+", choices=names, default=names, help="what to measure")
-    parser.add_argument("--num_envs", nargs="+", type=int, default=[1, 64, 1024], help="batches")
-    parser.add_argument("--num_objects", type=int, default=20, help="irregular: objects of the catalogue")
-    parser.add_argument("--resolution", type=int, default=200, help="irregular: cells along x and y")
-    parser.add_argument("--grid_step", type=int, default=4, help="irregular: cells between placements")
-    parser.add_argument("--device", default="auto", help="where PackingEnv runs; the reference runs on the CPU")
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each row, over all repetitions")
-    parser.add_argument("--repetitions", type=int, default=5, help="turns; the median and the range are shown")
-    parser.add_argument("--parity_steps", type=int, default=40, help="steps of bpp10 compared before anything is timed")
-    parser.add_argument("--output", type=Path, help="JSON with every raw timing")
+def _parser() -> OneLineParser:
+    parser = OneLineParser(prog="torchrl-gpu bench", description=__doc__)
+    names, add = ["bpp10", "irregular"], parser.add_argument
+    add("environment", choices=["packing"], help="that is stepped")
+    add("--settings", nargs="+", choices=names, default=names, help="of the environment")
+    add("--num_envs", nargs="+", type=whole(1), default=[1, 64, 1024], help="batches")
+    add("--num_objects", type=whole(1), default=20, help="irregular: objects of the catalogue")
+    add("--resolution", type=whole(1), default=200, help="irregular: cells along x and y")
+    add("--grid_step", type=whole(1), default=4, help="irregular: cells between placements")
+    add("--device", default="auto", help="where PackingEnv runs; the reference runs on the CPU")
+    add("--seconds", type=positive, default=5.0, help="for each row, over all repetitions")
+    add("--repetitions", type=whole(1), default=5, help="turns; the median and the range are shown")
+    add("--parity_steps", type=whole(1), default=40, help="steps of bpp10 compared before anything is timed")
+    add("--output", type=Path, help="JSON with every raw timing")
     return parser
-
-
-def _check(args: argparse.Namespace) -> None:
-    for name in ("num_envs", "num_objects", "resolution", "grid_step", "repetitions", "parity_steps"):
-        given = getattr(args, name)
-        least = min(given) if isinstance(given, list) else given
-        if least < 1:
-            raise ValueError(f"{_PROGRAM}: --{name} must be at least 1; got {least}")
-    if not 0 < args.seconds < float("inf"):
-        raise ValueError(f"{_PROGRAM}: --seconds must be positive; got {args.seconds}")
 
 
 def _settings(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -100,7 +88,7 @@ def _settings(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 
 def difference(changes: dict[str, Any], device: torch.device, steps: int) -> str:
-    """What first differs between the kernels of a device and the reference, in one line; "" where nothing does.
+    """The first difference between the kernels of a device and the reference, in one line; "" without one.
 
     Args:
         changes: Constructor arguments of `PackingEnv`.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchrl_gpu.bench import timing
-from torchrl_gpu.bench.timing import TimedRow, measure
+from torchrl_gpu.cli import timing
+from torchrl_gpu.cli.timing import TimedRow, measure
 
 
 class Clock:

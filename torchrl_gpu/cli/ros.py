@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from torchrl_gpu.cli.options import CLASSES_HELP, check_checkpoint_path, import_classes, resolve_configs
-from torchrl_gpu.play.command import TOKEN_VARIABLES
-from torchrl_gpu.play.ending import Flag, hangups, until_told_to_end
+from torchrl_gpu.cli.ending import Flag, hangups, until_told_to_end
+from torchrl_gpu.cli.parser import CLASSES_HELP, TOKEN_VARIABLES, check_checkpoint_path, import_classes, resolve_configs
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming import RosBridge

@@ -5,11 +5,10 @@ A VIDEO is an MP4 file with a file of actions beside it, a folder of such files,
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchrl_gpu.cli.subcommands import OneLineParser
+from torchrl_gpu.cli.parser import OneLineParser
 
 if TYPE_CHECKING:
     from torchrl_gpu.demonstrations import ClipStore, Video
@@ -48,8 +47,8 @@ def main(argv: list[str]) -> None:
     print(f"Written: {out}, {len(store):,} frames of {store.num_episodes} episodes")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = OneLineParser(prog=WHERE, description=__doc__, allow_abbrev=False)
+def _parser() -> OneLineParser:
+    parser = OneLineParser(prog=WHERE, description=__doc__)
     add = parser.add_argument
     add("videos", nargs="+", type=Path, metavar="VIDEO", help="MP4 file, or a folder")
     add("--output", type=Path, help="folder to write, not there yet; the first VIDEO with .clips behind it by default")

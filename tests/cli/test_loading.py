@@ -9,8 +9,8 @@ import torch
 
 from tests.test_end_to_end import ORDERS, small, write_orders
 from torchrl_gpu import cli
+from torchrl_gpu.cli.loading import load_policy
 from torchrl_gpu.evaluation.player import Player
-from torchrl_gpu.play.loading import load_policy
 
 
 @pytest.fixture(scope="module")

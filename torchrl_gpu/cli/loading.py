@@ -8,7 +8,7 @@ from typing import Any
 
 from torchrl_gpu.archives import read_archive
 from torchrl_gpu.cli.lightning_cli import PackageCLI, build
-from torchrl_gpu.cli.options import resolve_configs
+from torchrl_gpu.cli.parser import resolve_configs
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.evaluation.suite import Suite

@@ -1,4 +1,4 @@
-"""Rates of things that take turns: whatever else the machine does, it does to all of them alike."""
+"""Rates of things that take turns, so that other load slows all of them alike, and two ceilings of this machine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 _MOST_REPETITIONS = 15
+COPY, ADD_MAX = "ceiling: memory copy", "ceiling: add and max"
 
 
 @dataclass
@@ -88,3 +89,34 @@ def _timed(run: Callable[[int], None], calls: int) -> float:
 def _synchronise() -> None:
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
+
+
+def ceilings(device: torch.device) -> list[TimedRow]:
+    """Bytes copied, and add-max operations, a second.
+
+    The copy is between tensors too large for any cache; what is read and what is written both count. The add-max stays
+    in the caches: a subtraction and a maximum of float32, in two calls, as the eager kernel makes them.
+    """
+    size = (1 << 28) if device.type == "cuda" else (1 << 25)
+    source, target = (
+        torch.ones(size, device=device, dtype=torch.float32),
+        torch.empty(size, device=device, dtype=torch.float32),
+    )
+    small = (1 << 20) if device.type == "cuda" else (1 << 16) * torch.get_num_threads()
+    best, cells, scratch = (torch.zeros(small, device=device, dtype=torch.float32) for _ in range(3))
+    rounds = 1000
+
+    def copy(calls: int) -> None:
+        for _ in range(calls):
+            target.copy_(source)
+
+    def add_max(calls: int) -> None:
+        for _ in range(calls * rounds):
+            torch.sub(cells, 0.5, out=scratch)
+            torch.maximum(best, scratch, out=best)
+
+    threads = str(torch.get_num_threads())
+    return [
+        TimedRow(COPY, copy, 8 * size, threads, notes="bytes/s"),
+        TimedRow(ADD_MAX, add_max, small * rounds, threads, notes="add-max/s"),
+    ]

@@ -6,21 +6,11 @@ not listed go to that, as in `lightning test`.
 
 from __future__ import annotations
 
-import argparse
 import gc
 from typing import TYPE_CHECKING, Any
 
-from torchrl_gpu import arguments
-from torchrl_gpu.cli.options import (
-    CLASSES_HELP,
-    check_arguments,
-    check_checkpoint_path,
-    import_classes,
-    resolve_configs,
-)
-from torchrl_gpu.cli.subcommands import OneLineParser
-from torchrl_gpu.play.command import TOKEN_VARIABLES, add_address
-from torchrl_gpu.play.ending import until_told_to_end
+from torchrl_gpu.cli.ending import until_told_to_end
+from torchrl_gpu.cli.parser import TOKEN_VARIABLES, OneLineParser, check_checkpoint_path, import_classes, whole
 
 if TYPE_CHECKING:
     from torchrl_gpu.envs import PackingEnv
@@ -30,15 +20,8 @@ WHERE = "torchrl-gpu serve-policy"
 
 def main(argv: list[str]) -> None:
     """Serves until an interrupt or SIGTERM."""
-    parser = _parser()
-    args, rest = parser.parse_known_args(argv)
-    if args.config is None:
-        args = parser.parse_args(argv)  # complains of unknown options
+    args, words = _parser().parse_run(argv)
     check_checkpoint_path(args.checkpoint)
-    if args.config is not None:
-        rest = resolve_configs(["--config", args.config, *rest])
-        check_arguments(rest, (action.dest for action in parser._actions))
-    threads = None if args.threads is None else arguments.whole(WHERE, "threads", args.threads, 1, 4096)
     with until_told_to_end() as ending, ending.at_once():
         import torch
 
@@ -46,9 +29,9 @@ def main(argv: list[str]) -> None:
         from torchrl_gpu.policies.sidecar import catalogue_of, settings_of
         from torchrl_gpu.serving.server import policy_server
 
-        if threads is not None:
-            torch.set_num_threads(threads)
-        env = None if args.config is None else _env_of(rest, args.device)
+        if args.threads is not None:
+            torch.set_num_threads(args.threads)
+        env = _env_of(words, args.device) if words else None
         policy = load_policy(args.checkpoint, args.device, env=env, classes=import_classes(WHERE, args.classes))
         if env is not None:
             policy.about |= {"env": settings_of(env), "catalogue": catalogue_of(env)}
@@ -67,20 +50,20 @@ def main(argv: list[str]) -> None:
             gc.unfreeze()  # what is frozen is not freed at the end, of which Triton's bindings complain in thirty lines
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> OneLineParser:
     more = f"The token may also stand in the environment variable {TOKEN_VARIABLES['token']}."
-    parser = OneLineParser(prog=WHERE, description=__doc__, epilog=more, allow_abbrev=False)
+    parser = OneLineParser(prog=WHERE, description=__doc__, epilog=more)
     add = parser.add_argument
     add("checkpoint", help="of a run, or a file of model_state_dict, obs_dim and action_dim")
     add("--config", help="of the hierarchical packer's run: a path, or one that the package ships")
-    add("--classes", help=CLASSES_HELP)
+    parser.add_classes()
     add("--device", default="auto", help="where it decides")
     add("--max_rows", type=int, default=256, help="observations of a message, and of a forward pass")
     add("--wait_ms", type=float, default=0.0, help="that a request may wait for others to be decided with")
     add("--max_body_mib", type=float, default=4.0, help="largest message")
-    add("--threads", type=int, help="that a forward pass takes on a CPU; torch's number where not given")
+    add("--threads", type=whole(1, 4096), help="that a forward pass takes on a CPU; torch's number where not given")
     add("--page", action="store_true", help="let the page show what the policy saw and did last")
-    add_address(parser, "lets clients in")
+    parser.add_address("lets clients in")
     return parser
 
 

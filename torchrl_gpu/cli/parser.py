@@ -1,19 +1,120 @@
-"""Options of the Trainer's subcommands, as far as they can be checked before lightning is loaded."""
+"""The parser of every subcommand: shared options, types and errors, checked before torch or lightning is loaded."""
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import importlib
-from collections.abc import Iterable
+import math
+import os
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, NoReturn
 
 from torchrl_gpu import configs
+
+CLASSES_HELP = "agents and networks of your own that the file's run names: module.Class,module.Class"
+TOKEN_VARIABLES = {"token": "TORCHRL_GPU_TOKEN", "view_token": "TORCHRL_GPU_VIEW_TOKEN"}
 
 # What each of these subcommands takes, up to the first dot; `predict` alone takes the last one.
 OPTIONS = (
     *("help", "config", "print_config", "seed_everything", "trainer", "model", "data", "ckpt_path"),
     "return_predictions",
 )
+
+_ERRORS = {  # of argparse, and what is said in their place
+    r"^.*arguments are required: (.*)$": r"want \1; got none",
+    r"^unrecognized arguments: ": "want known options; got ",
+    r"^argument (\S+): invalid choice: (.*) \(choose from (.*)\)$": r"\1 must be one of \3; got \2",
+    r"^argument (\S+): invalid (\w+) value: ": r"\1 must be of type \2; got ",
+    r"^argument (\S+): (?=must )": r"\1 ",
+    r"^argument (\S+): ": r"\1: ",
+}
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """An argument parser whose errors are ValueErrors of one line: where, what is wanted, what came."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"allow_abbrev": False, **kwargs})
+
+    def add_config(self) -> None:
+        """Adds `--config` of a run, which must be given, once."""
+        said = "of a run: a path, or one that the package ships"
+        self.add_argument("--config", required=True, action=_Once, help=said)
+
+    def add_classes(self) -> None:
+        """Adds `--classes`, for `import_classes`."""
+        self.add_argument("--classes", help=CLASSES_HELP)
+
+    def add_address(self, token: str) -> None:
+        """Adds the address of a server and its limit of clients; `token` says what the token is for."""
+        add = self.add_argument
+        add("--host", default="127.0.0.1", help="address to listen at; beyond this machine a long token is needed")
+        add("--port", type=int, default=8080, help="0 for any that is free")
+        add("--token", default=os.environ.get(TOKEN_VARIABLES["token"]), help=token)
+        add("--tls", nargs=2, metavar=("CERT", "KEY"), help="PEM files, to serve https")
+        add("--max_clients", type=int, default=64, help="clients at once")
+
+    def parse_run(self, argv: list[str], config: str | None = None) -> tuple[argparse.Namespace, list[str]]:
+        """The options of this parser, and those for Lightning, if any: the config and what is not listed here.
+
+        Args:
+            argv: The command line.
+            config: Stands where it names none.
+
+        Raises:
+            ValueError, FileNotFoundError: One is unknown, or a file is not there.
+        """
+        args, rest = self.parse_known_args(argv)
+        named = args.config if isinstance(args.config, list) else [args.config or config]
+        if named == [None]:
+            return self.parse_args(argv), []  # refuses what is not listed
+        words = resolve_configs([*(f"--config={each}" for each in named), *rest])
+        check_arguments(words, (action.dest for action in self._actions))
+        check_checkpoint_path(getattr(args, "ckpt_path", None) or "")
+        return args, words
+
+    def error(self, message: str) -> NoReturn:
+        """Raises in three parts what argparse would print under a usage text."""
+        for pattern, wanted in _ERRORS.items():
+            message = re.sub(pattern, wanted, message)
+        raise ValueError(f"{self.prog}: {message}")
+
+
+class _Once(argparse.Action):
+    """Takes an option that may be given once."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, value: Any, option: str | None = None) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error(f"want {option} once; got it twice, {getattr(namespace, self.dest)} and {value}")
+        setattr(namespace, self.dest, value)
+
+
+def whole(least: float, most: float = math.inf) -> Callable[[str], int]:
+    """The type of an option that is a whole number from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if not least <= value <= most:
+            wanted = f"at least {least}" if value < least else f"at most {most}"
+            raise argparse.ArgumentTypeError(f"must be {wanted}; got {value}")
+        return value
+
+    parse.__name__ = "int"  # by which argparse names what other text should be
+    return parse
+
+
+def positive(text: str) -> float:
+    """The type of an option that is a finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a finite number above 0; got {text}")
+    return value
 
 
 def resolve_configs(args: list[str], shipped: bool = True) -> list[str]:
@@ -62,9 +163,6 @@ def import_classes(where: str, names: str | None) -> list[type]:
             raise ValueError(f"{where}: --classes must be module.Class; got {name!r}, which is none")
         found.append(each)
     return found
-
-
-CLASSES_HELP = "agents and networks of your own that the file's run names: module.Class,module.Class"
 
 
 def _config_path(name: str, shipped: bool) -> str:

@@ -1,1 +1,0 @@
-"""Playing live."""
