@@ -1,7 +1,7 @@
 """Lightning's own callbacks, loggers, precisions, profilers and flags, each through the command line on a tiny run.
 
 Each works or ends with one line. What a new version of Lightning brings makes `test_nothing_of_lightnings_is_left_out`
-fail until it is listed here, and in the table of docs/training.md.
+fail until it is listed here, and in the table of docs/lightning.md.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def test_nothing_of_lightnings_is_left_out() -> None:
 
 
 def test_the_table_of_the_documentation_has_all_of_it() -> None:
-    page = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "lightning.md").read_text(encoding="utf-8")
     names = [*CALLBACKS, *LOGGERS, *FLAGS, *(name for name in PRECISIONS if not name.isdigit()), *PROFILERS]
     assert [name for name in names if f"`{name}`" not in page] == []
 

@@ -1,4 +1,4 @@
-"""Clients of the stream server, written from the section Protocol of docs/streaming.md alone: no module of ours."""
+"""Clients of the stream server, written from docs/streaming-protocol.md alone: no module of ours."""
 
 from __future__ import annotations
 

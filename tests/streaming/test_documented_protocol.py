@@ -1,4 +1,4 @@
-"""The section Protocol of docs/streaming.md: complete, true, and enough to write a client from."""
+"""docs/streaming-protocol.md: complete, true, and enough to write a client from."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from torchrl_gpu.streaming.broadcast import protocol
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import security, sockets, webrtc
 
-PAGE = (Path(__file__).parents[2] / "docs" / "streaming.md").read_text(encoding="utf-8")
-SECTION = PAGE[PAGE.index("## Protocol") :].partition("\n## Measured")[0]
+PAGE = (Path(__file__).parents[2] / "docs" / "streaming-protocol.md").read_text(encoding="utf-8")
 TOKEN = "a token of more than sixteen letters"
 
 
@@ -36,7 +35,7 @@ def test_the_page_names_every_message_and_no_other() -> None:
 
 
 def test_the_page_names_every_field_of_a_picture_and_no_other() -> None:
-    table = SECTION.split("A picture is one binary message")[1].split("A JPEG is")[0]
+    table = PAGE.split("A picture is one binary message")[1].split("A JPEG is")[0]
     rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert sorted(named) == sorted(json.loads(protocol.picture_header(encoded(1), 0.0)))
@@ -53,7 +52,7 @@ def test_the_page_names_the_limits() -> None:
         webrtc._MAX_CANDIDATES,
         webrtc._MAX_LINES,
     ):
-        assert re.search(rf"\b{number:,}\b", SECTION), number
+        assert re.search(rf"\b{number:,}\b", PAGE), number
     assert f"at least {security.MIN_REMOTE_TOKEN} characters" in PAGE
 
 

@@ -47,8 +47,9 @@ _NOISE_STREAM = 1  # place in the stream of an episode, after the number of its 
 class MarineNavEnv(BatchedEnv):
     """Worlds in which robots cross a square of sea, each to its own goal, past currents, obstacles and each other.
 
-    Keys, physics and rewards are those of `docs/environments/marine.md`. Robots are the nested group "robots", padded
-    to the most of any level; those that a world does not have, or that have arrived or collided, are not `active`.
+    Keys, physics and rewards are those of `docs/environments/marine-reference.md`. Robots are the nested group
+    "robots", padded to the most of any level; those that a world does not have, or that have arrived
+    or collided, are not `active`.
 
     Args:
         num_envs: N, worlds side by side.

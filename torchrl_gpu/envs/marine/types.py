@@ -30,7 +30,7 @@ QUIRKS = (
     "touching_cores",
     "fewer_objects",
 )
-"""What the released code does otherwise than it means to; `docs/environments/marine.md` says what each one is."""
+"""Faults of the released code, described in `docs/environments/marine-reference.md`."""
 
 
 @dataclass(frozen=True)

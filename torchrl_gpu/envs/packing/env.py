@@ -43,7 +43,7 @@ class PackingEnv(BatchedEnv):
     """Bins packed from above, one item a step: choose a visible item, an orientation and a place.
 
     With no arguments but the number of environments it is bpp10: a bin of 10×10×10 cells and boxes of whole cells.
-    Keys, shapes and physics are those of the table in `docs/environments/packing.md`.
+    Keys, shapes and physics are those of the table in `docs/environments/packing-reference.md`.
 
     Args:
         num_envs: N, bins packed side by side.

@@ -6,7 +6,7 @@ Englot, "Distributional Reinforcement Learning Based Integrated Decision Making 
 Vehicles", RA-L 10(2), 2025 (v3), by the released programs: one run, one set of weights each. Worlds are of the same
 rows as ours, but other ones, since the released programs draw theirs from another generator; those of v3 are ten of a
 row, so that a share may be off by 15 points. The programs also count otherwise, see "The published evaluations" in
-`docs/environments/marine.md`.
+`docs/environments/marine-reference.md`.
 """
 
 from __future__ import annotations

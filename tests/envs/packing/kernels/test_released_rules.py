@@ -1,7 +1,7 @@
 """Where the rules `corners` and `support` decide as the code that was released with them, and where they do not.
 
 The released rules are written here anew, from what they do: Zhao et al., AAAI 2021 (`Space.check_box`), and GOPT, RA-L
-2024 (`Container.is_stable`). `docs/environments/packing.md` says what the tests find.
+2024 (`Container.is_stable`). `docs/environments/packing-reference.md` says what the tests find.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def stands(
         on_floor: Whether its base is on the floor of the bin.
         rule: "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) or "com", see `holds`. Where the
             code released with the two decides otherwise, from 21 cells on and on edges of the hull:
-            `docs/environments/packing.md`.
+            `docs/environments/packing-reference.md`.
         centre: (2,) integers, centre of mass in sixteenths of a cell; None for the middle. Counts for "com" only.
 
     Raises:
