@@ -29,11 +29,13 @@ from torchrl_gpu.policies import (
     VectorScores,
     export_policy,
     load_policy,
+    register,
 )
 from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.cloning import Cloned
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.packing import HierarchicalPacker
+from torchrl_gpu.policies.registry import REGISTRY
 
 
 @pytest.mark.parametrize("kind", checkpoints.EVERY)
@@ -229,16 +231,28 @@ def own(folder: Path) -> tuple[Path, OwnAgent]:
 
 def test_classes_of_ones_own_are_let_in_by_name(tmp_path: Path) -> None:
     path, agent = own(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"agent: want one of your own .*--classes\), or one of ACIQN, .*; got .*OwnAgent"
-    ):
+    with pytest.raises(ValueError, match=r"agent: want one of ACIQN, .*--classes\); got .*OwnAgent"):
         load_policy(path, "cpu")
-    with pytest.raises(ValueError, match=r"net: want one of .*; got .*OwnScores"):
+    with pytest.raises(ValueError, match=r"net: want one of the agents and networks of .*; got .*OwnScores"):
         load_policy(path, "cpu", classes=[OwnAgent])
     loaded = load_policy(path, "cpu", classes=[OwnAgent, OwnScores])
     seen = torch.randn(7, 6)
     wanted = PolicyWrapper(agent).eval()(TensorDict({"observation": seen}, [7]))["action"]
     assert torch.equal(loaded(seen), wanted)
+
+
+def test_registered_classes_are_let_in_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(REGISTRY, "classes", [*REGISTRY.classes])
+    assert register(OwnAgent) is OwnAgent
+    register(OwnScores)
+    assert load_policy(own(tmp_path)[0], "cpu").name == "OwnAgent"
+
+
+@pytest.mark.parametrize("path", ["os.system", "antigravity.DQN", f"{__name__}.OwnScores", "DQN", "torchrl_gpu.DQN", 3])
+def test_a_name_that_is_not_registered_is_never_imported(path: Any) -> None:
+    with pytest.raises(ValueError, match=r"agent: want one of ACIQN, .*; got"):
+        REGISTRY.build("agent", {"class_path": path}, Agent)
+    assert "antigravity" not in sys.modules
 
 
 def test_the_command_line_imports_classes_of_ones_own() -> None:

@@ -22,6 +22,7 @@ from torchrl_gpu.policies.packing.distributional import PlacementAtoms, Placemen
 from torchrl_gpu.policies.packing.patch_tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.packing.scores import PlacementScores
+from torchrl_gpu.policies.registry import register
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets
 from torchrl_gpu.policies.video.from_clips import FromClips
@@ -76,4 +77,5 @@ __all__ = [
     "VectorValue",
     "export_policy",
     "load_policy",
+    "register",
 ]

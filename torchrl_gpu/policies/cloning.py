@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast, final
 
 import torch
@@ -14,6 +16,7 @@ from torch.nn.functional import cross_entropy, gaussian_nll_loss
 from torchrl.modules import MLP
 
 from torchrl_gpu import arguments
+from torchrl_gpu.arguments import shown
 from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.agents.shapes import check_network
 from torchrl_gpu.policies.entry import Entry
@@ -147,6 +150,29 @@ def settings_of(state: Mapping[str, Any], action_dim: int) -> dict[str, Any]:
     normed = sum(each.ndim == 1 for each in weights) > len(widths)  # more than a bias of each
     loss = "mse" if widths[-1] == action_dim else "nll"
     return {"hidden": widths[:-1], "loss": loss, "layer_norm": normed}
+
+
+def vectors_of(record: Any) -> tuple[Callable[[], BCPolicy], dict[str, int]]:
+    """A partial of the policy that a `bc_policy` record describes, and the width of each of its observations.
+
+    The record holds arguments of `BCPolicy`, and `widths`, in the order of its observations; of one they are known.
+
+    Raises:
+        ValueError: It describes something else.
+    """
+    recorded = {*inspect.signature(BCPolicy).parameters, "widths"}
+    if not isinstance(record, Mapping) or not {"obs_dim", "action_dim"} <= set(record) <= recorded:
+        raise ValueError(f"bc_policy: want {', '.join(sorted(recorded))}; got {shown(record)}")
+    given = dict(record)
+    widths, names = given.pop("widths", None), given.get("observations", ["observation"])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+        raise ValueError(f"bc_policy: want observations that are different names; got {shown(names)}")
+    widths = [given["obs_dim"]] if widths is None and len(names) == 1 else widths
+    known = isinstance(widths, list) and all(type(width) is int and width > 0 for width in widths)
+    if not known or len(widths) != len(names) or sum(widths) != given["obs_dim"]:
+        wanted = f"widths of {len(names)} observations, {shown(given['obs_dim'])} numbers in all"
+        raise ValueError(f"bc_policy: want {wanted}; got {shown(widths)}")
+    return partial(BCPolicy, **given), dict(zip(names, widths, strict=True))
 
 
 @final

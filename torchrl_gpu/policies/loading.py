@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,23 +17,20 @@ from torchrl_gpu import arguments
 from torchrl_gpu.archives import ENTRY, read_archive
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.policies.cloning import Cloned, settings_of
+from torchrl_gpu.policies.agents import Agent
+from torchrl_gpu.policies.cloning import Cloned, ClonedChoice, settings_of, vectors_of
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.networks.perceptron import Perceptron, widths_of
-from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
+from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker, PackerNetworks
 from torchrl_gpu.policies.packing.packed_tables import unpack_tables
+from torchrl_gpu.policies.packing.patch_tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
-from torchrl_gpu.policies.recorded import (
-    agent_of,
-    check_plain,
-    choice_of,
-    packer_networks_of,
-    patch_tables_of,
-    vectors_of,
-)
+from torchrl_gpu.policies.registry import REGISTRY, Registry, check_plain
 from torchrl_gpu.policies.size_limit import without_memory
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.video.from_clips import FromClips
+from torchrl_gpu.policies.video.settings import ClipEncoder
 from torchrl_gpu.policies.weights import check_weights, without_settings
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 
@@ -61,10 +59,10 @@ def load_policy(
     `settings` beside them as `bc_policy`.
 
     Args:
-        path: The file. It is read with `weights_only`; classes are those of this package, whatever it names.
+        path: The file. It is read with `weights_only`; classes that it names must be registered.
         device: As in `get_device`; on whatever device it was saved.
         env: Gives the hierarchical packer the items that it knows; only that takes one.
-        classes: Agents and networks of one's own that the run's configuration names by their class paths.
+        classes: Agents and networks of one's own, registered for this call; `register` does so for all.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -75,7 +73,7 @@ def load_policy(
     content = read_archive(Path(path), "policy", every_byte=True)
     most_bytes = _FREE_BYTES + _BYTES_PER_BYTE * Path(path).stat().st_size
     try:
-        policy = _policy(content, env, most_bytes, classes)
+        policy = _policy(content, env, most_bytes, Registry([*REGISTRY.classes, *classes]))
         if env is None:
             _try_out(policy, most_bytes)
     except Exception as error:  # of settings that are a stranger's: constructors raise what they like
@@ -111,9 +109,7 @@ def _try_out(policy: InferencePolicy, most_bytes: int) -> None:
         raise ValueError(f"want actions of shape {wanted}, as agent_space says; got {tuple(action.shape)}")
 
 
-def _policy(
-    content: Mapping[str, Any], env: PackingEnv | None, most_bytes: int, classes: Sequence[type]
-) -> InferencePolicy:
+def _policy(content: Mapping[str, Any], env: PackingEnv | None, most_bytes: int, registry: Registry) -> InferencePolicy:
     if "bc_policy" in content or "model_state_dict" in content:
         if env is not None:
             raise ValueError(_NO_ENV)
@@ -130,13 +126,30 @@ def _policy(
         raise ValueError(_NO_ENV)
     space = _space(content)
     if "tables" in settings:
-        tables = _built(lambda: patch_tables_of(space, settings), _behind(state, "tables."), most_bytes)
+        make_tables = registry.build("tables", settings["tables"], PatchTables)
+        tables: PatchTables = _built(lambda: make_tables(space), _behind(state, "tables."), most_bytes)
         return InferencePolicy(PackingPolicy(space, tables), space, "afterstate values", about)
     if "agent" not in settings:
-        choice = _built(lambda: choice_of(space, settings, classes), _behind(state, "learner."), most_bytes)
+        network = registry.build("network", settings.get("network"), nn.Module)
+        given = {name: settings[name] for name in ("temperature",) if name in settings}
+        choice = _built(lambda: ClonedChoice(space, network(space), **given), _behind(state, "learner."), most_bytes)
         return InferencePolicy(PolicyWrapper(Cloned(space, choice.policy), flat=True), space, "BC", about)
-    agent = _built(lambda: agent_of(space, settings, classes), _behind(state, "agent."), most_bytes)
+    agent = _built(lambda: _agent(space, settings, registry), _behind(state, "agent."), most_bytes)
     return InferencePolicy(PolicyWrapper(agent, flat=True), space, agent.name, about)
+
+
+def _agent(space: AgentSpace, settings: Mapping[str, Any], registry: Registry) -> Agent:
+    """The agent that a run's settings describe, with fresh weights, behind an encoder of clips where they have one."""
+    make = registry.build("agent", settings["agent"], Agent)
+    if settings.get("encoder") is None:
+        agent: Agent = make(space)
+        return agent
+    encoder: ClipEncoder = registry.build("encoder", settings["encoder"], ClipEncoder)
+    # The checkpoint holds the encoder's weights: those that it began with are not read again.
+    norm = "frozen" if encoder.pretrained and encoder.norm == "auto" else encoder.norm
+    encoder = replace(encoder, pretrained=False, norm=norm)
+    given = {name: settings[name] for name in ("shift", "reconstruction") if name in settings}
+    return FromClips(space, encoder=encoder.make, agent=make, **given)
 
 
 def _space(content: Mapping[str, Any]) -> AgentSpace:
@@ -190,7 +203,8 @@ def _packer(
             " with the arguments of its run, or the --config of `torchrl-gpu serve-policy`, which serves it where"
             " `export` cannot; got none"
         )
-    networks = _built(lambda: packer_networks_of(settings), _behind(state, "networks."), most_bytes)
+    make = REGISTRY.build("networks", settings["networks"], PackerNetworks)
+    networks: PackerNetworks = _built(make, _behind(state, "networks."), most_bytes)
     names = ("margin", "shortlist", "item_shortlist")
     given = {name: settings[name] for name in names if name in settings}
     return InferencePolicy(HierarchicalPacker(env, networks, **given), AgentSpace.of(env), "HierarchicalPacker", about)

@@ -1,0 +1,127 @@
+"""Classes that the settings in a checkpoint may name: those listed here, and those that users register."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
+from functools import partial
+from typing import Any, TypeVar, get_args
+
+from torchrl_gpu.arguments import shown
+from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, PPO, SAC, Rainbow
+from torchrl_gpu.policies.exploration import EpsilonGreedy
+from torchrl_gpu.policies.networks import navigation, vectors
+from torchrl_gpu.policies.packing.actor_critic import PlacementLogits, PlacementValue
+from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
+from torchrl_gpu.policies.packing.hierarchical import PackerNetworks
+from torchrl_gpu.policies.packing.patch_tables import PatchTables
+from torchrl_gpu.policies.packing.scores import PlacementScores
+from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets
+from torchrl_gpu.policies.video.settings import ClipEncoder
+
+_MOST_VALUES = 10_000  # of all settings together
+
+Class = TypeVar("Class", bound=type)
+
+
+class Registry:
+    """Makes objects from class paths and their arguments, which are plain data, as a run's checkpoints record them.
+
+    A path is looked up among the registered classes and never imported.
+
+    Args:
+        classes: Registered from the beginning.
+    """
+
+    def __init__(self, classes: Iterable[type]) -> None:
+        self.classes = [*classes]
+
+    def register(self, cls: Class) -> Class:
+        """Lets settings name a class; a decorator."""
+        self.classes.append(cls)
+        return cls
+
+    def build(self, name: str, given: Any, *kinds: type) -> Any:
+        """The object that settings describe: of a dataclass an instance, else the class as a partial of its arguments.
+
+        Args:
+            name: Of the setting, in errors.
+            given: `class_path` and `init_args`; of a dataclass the arguments alone will do.
+            kinds: Classes of which it is to be one, or bases of them; any class without.
+
+        Raises:
+            ValueError: It describes something else.
+        """
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{name}: want a class_path and its init_args; got {shown(given)}")
+        arguments = given.get("init_args") or {} if "class_path" in given else given
+        if not isinstance(arguments, Mapping):
+            raise ValueError(f"{name}: want init_args by name; got {shown(arguments)}")
+        known = [each for each in self.classes if issubclass(each, kinds or object)]
+        listed = ", ".join(each.__name__ for each in known) if kinds else "the agents and networks"
+        if "class_path" in given:
+            fits = [each for each in known if _is_path_of(given["class_path"], each)]
+            own = "a class of your own that is registered (@register, load_policy(…, classes=…), --classes)"
+            wanted, came = f"one of {listed} of torchrl_gpu, or {own}", given["class_path"]
+        else:
+            fits = [each for each in known if is_dataclass(each) and set(arguments) <= set(_parameters(each))]
+            wanted, came = f"the arguments of one of {listed}", given
+        if not fits:
+            raise ValueError(f"{name}: want {wanted}; got {shown(came)}")
+        found = fits[0]
+        if strange := [each for each in arguments if each not in _parameters(found)]:
+            raise ValueError(f"{name}: want arguments of {found.__name__}; got {shown(strange[0])}")
+        made = {each: self._argument(found, each, value) for each, value in arguments.items()}
+        return found(**made) if is_dataclass(found) else partial(found, **made)
+
+    def _argument(self, cls: type, name: str, value: Any) -> Any:
+        """An argument of a class: settings become what they describe."""
+        if not isinstance(value, Mapping):
+            return value
+        if "class_path" in value:
+            return self.build(name, value)
+        kind = inspect.signature(cls, eval_str=True).parameters[name].annotation
+        named = get_args(kind) or (kind,)
+        settings: list[type] = [each for each in self.classes if is_dataclass(each) and each in named]
+        return self.build(name, value, *settings) if settings else value
+
+
+def _is_path_of(path: Any, cls: type) -> bool:
+    """Whether a path names a class in its module, or in a package around it."""
+    module, _, name = str(path).rpartition(".")
+    return name == cls.__qualname__ and module != "torchrl_gpu" and f"{cls.__module__}.".startswith(f"{module}.")
+
+
+def _parameters(cls: type) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(cls).parameters
+
+
+REGISTRY = Registry(
+    [
+        *(ACIQN, DDPG, DQN, IQN, PPO, SAC, Rainbow),
+        *(navigation.NavigationActor, navigation.NavigationAtoms, navigation.NavigationCritic),
+        *(navigation.NavigationGaussian, navigation.NavigationQuantileCritic, navigation.NavigationQuantiles),
+        *(navigation.NavigationScores, navigation.NavigationValue),
+        *(vectors.VectorActor, vectors.VectorCritic, vectors.VectorGaussian, vectors.VectorScores, vectors.VectorValue),
+        *(PlacementAtoms, PlacementLogits, PlacementQuantiles, PlacementScores, PlacementValue),
+        *(PackerNetworks, PatchTables, ClipEncoder, EpsilonGreedy, SoftTargets, PeriodicTargets),
+    ]
+)
+register = REGISTRY.register
+
+
+def check_plain(where: str, value: Any) -> None:
+    """ValueError unless a tree of lists and dicts has few and plain leaves: one from outside may refer to itself."""
+    left, waiting = _MOST_VALUES, [value]
+    while waiting:
+        each = waiting.pop()
+        left -= 1
+        inner = list(each.values()) if isinstance(each, dict) else each if isinstance(each, list | tuple) else None
+        named = not isinstance(each, dict) or all(isinstance(name, str) for name in each)
+        if left - len(waiting) - len(inner or ()) < 0 or not named:
+            raise ValueError(f"{where}: want at most {_MOST_VALUES:,} plain values by name; got others")
+        if inner is not None:
+            waiting.extend(inner)
+        elif each is not None and not isinstance(each, bool | int | float | str):
+            raise ValueError(f"{where}: want numbers, text, lists and dicts; got {shown(each)}")
