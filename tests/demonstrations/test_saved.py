@@ -7,11 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from tensordict import TensorDict
 
-from torchrl_gpu.demonstrations import ClipStore, load_demonstrations, loading, open_store, save_store
+from torchrl_gpu.demonstrations import (
+    ClipStore,
+    load_demonstrations,
+    loading,
+    open_store,
+    read_demonstrations,
+    save_store,
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +49,16 @@ def test_what_is_opened_is_what_was_saved(store: ClipStore, folder: Path, monkey
 
 
 def test_what_is_written_into_an_open_store_is_not_in_the_file(folder: Path) -> None:
-    before = (folder / "frames.npy").read_bytes()
+    before = (folder / "rows" / "_frames.memmap").read_bytes()
     open_store(folder).frames.zero_()
-    assert (folder / "frames.npy").read_bytes() == before
+    assert (folder / "rows" / "_frames.memmap").read_bytes() == before
+
+
+def test_the_numbers_of_a_store_are_demonstrations(store: ClipStore, folder: Path) -> None:
+    shown = read_demonstrations(folder)
+    assert set(shown.rows.keys()) == set(store.rows.flatten_keys(".").keys())
+    assert torch.equal(shown.rows["action"], store.rows["action"])
+    assert shown.lengths.tolist() == store.lengths
 
 
 def test_a_folder_is_not_written_over(store: ClipStore, folder: Path) -> None:
@@ -56,7 +70,7 @@ def test_a_store_that_breaks_off_has_no_name(store: ClipStore, tmp_path: Path, m
     def full(*args: Any, **kwargs: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(np, "savez", full)
+    monkeypatch.setattr(TensorDict, "memmap", full)
     with pytest.raises(OSError, match="No space left"):
         save_store(store, tmp_path / "clips")
     assert not (tmp_path / "clips").exists()
@@ -64,53 +78,37 @@ def test_a_store_that_breaks_off_has_no_name(store: ClipStore, tmp_path: Path, m
     assert len(open_store(save_store(store, tmp_path / "clips"))) == len(store), "what was left is written over"
 
 
-def about(**changes: Any) -> Callable[[Path], Any]:
+def changed(part: str, **changes: Any) -> Callable[[Path], Any]:
+    """Other facts about the clips, or about the entry of frames."""
+
     def spoil(folder: Path) -> None:
-        path = folder / "clips.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        path = folder / "demonstrations.json"
+        found = json.loads(path.read_text())
+        (found["clips"] if part == "clips" else found["entries"]["_frames"]).update(changes)
+        path.write_text(json.dumps(found))
 
     return spoil
 
 
-def frames(array: np.ndarray, cut: int = 0) -> Callable[[Path], Any]:
-    def spoil(folder: Path) -> None:
-        np.save(folder / "frames.npy", array)
-        data = (folder / "frames.npy").read_bytes()
-        (folder / "frames.npy").write_bytes(data[: len(data) - cut])
-
-    return spoil
+def cut(folder: Path) -> None:
+    path = folder / "rows" / "_frames.memmap"
+    path.write_bytes(path.read_bytes()[:-1])
 
 
 BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "another format": (about(format="x"), "want format 'torchrl_gpu clips 1'; got 'x'"),
-    "lengths that do not add up": (about(lengths=[5]), "want lengths that add up to 22 frames; got 5"),
-    "lengths below 1": (
-        about(lengths=[22, 0]),
-        "lengths must be a whole number, at least 1|lengths must be at least 1",
-    ),
-    "no lengths": (about(lengths=7), "want lengths of episodes"),
-    "no rate": (about(fps=None), "fps must be a finite number"),
-    "no key": (about(image_key=["a"]), "want an image_key"),
-    "an empty key": (about(image_key="a//b"), "want names of entries"),
-    "no tasks": (about(tasks=[1]), "want tasks by their numbers"),
-    "no stats": (about(stats=[1]), "stats: want an object"),
-    "no videos": (about(videos=[{"name": 1}]), "want videos of name, frames"),
-    "no JSON": (lambda folder: (folder / "clips.json").write_text("{"), "want JSON"),
-    "frames of floats": (frames(np.zeros((22, 3, 4, 4), np.float32)), r"want frames \(F, 3, H, W\) uint8, all of them"),
-    "frames of one channel": (frames(np.zeros((22, 1, 4, 4), np.uint8)), r"want frames \(F, 3, H, W\) uint8, all of"),
-    "frames cut off": (frames(np.zeros((22, 3, 4, 4), np.uint8), cut=1), "want frames|at most"),
-    "frames of objects": (frames(np.array([{}], object)), "want at most .* bytes of plain numbers|want frames"),
-    "no frames": (lambda folder: (folder / "frames.npy").unlink(), "want a file; got none there"),
-    "rows that are too few": (
-        lambda folder: np.savez(folder / "rows.npz", action=np.zeros((3, 2))),
-        "action: want 22 rows; got 3",
-    ),
-    "rows of objects": (
-        lambda folder: np.savez(folder / "rows.npz", action=np.array([{}] * 22, object)),
-        "want at most .* bytes of plain numbers",
-    ),
-    "rows that are no archive": (lambda folder: (folder / "rows.npz").write_bytes(b"x"), "want arrays of numbers"),
+    "no rate": (changed("clips", fps=None), "fps must be a finite number"),
+    "no key": (changed("clips", image_key=["a"]), "want an image_key"),
+    "an empty key": (changed("clips", image_key="a//b"), "want names of entries"),
+    "no tasks": (changed("clips", tasks=[1]), "want tasks by their numbers"),
+    "no stats": (changed("clips", stats=[1]), "stats: want an object"),
+    "no videos": (changed("clips", videos=[{"name": 1}]), "want videos of name, frames"),
+    "frames of floats": (changed("frames", stored="float32"), r"want frames \(3, H, W\) uint8"),
+    "frames of one channel": (changed("frames", shape=[1, 12, 16]), r"want frames \(3, H, W\) uint8"),
+    "frames of another size": (changed("frames", shape=[3, 12, 17]), r"_frames: want uint8 of shape \(22, 3, 12, 17\)"),
+    "frames as numbers": (changed("frames", dtype="float32"), "want dtype to be one of uint8"),
+    "frames cut off": (cut, r"_frames\.memmap: want 12,672 bytes, \(22, 3, 12, 16\) of uint8; got 12,671 bytes"),
 }
+"""Beside those of demonstrations of rows alone, which `test_reading.py` has."""
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -27,9 +27,9 @@ def main(argv: list[str]) -> None:
         raise FileExistsError(f"{WHERE}: --output must be a folder that is not there yet; got {out}")
     from torchrl_gpu.console import progress_bar, wide_console
     from torchrl_gpu.demonstrations import load_demonstrations, save_store
-    from torchrl_gpu.demonstrations.saved import is_saved
+    from torchrl_gpu.demonstrations.memmap import has_frames
 
-    if is_saved(args.videos[0]):
+    if has_frames(args.videos[0]):
         raise ValueError(f"{WHERE}: want videos; got {args.videos[0]}, which has been encoded")
     with progress_bar(WHERE, "frames") as report:
         store = load_demonstrations(

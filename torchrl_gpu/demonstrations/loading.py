@@ -18,8 +18,9 @@ from torch import Tensor
 from torchrl_gpu import arguments
 from torchrl_gpu.demonstrations import lerobot, sidecars
 from torchrl_gpu.demonstrations.decoding import MOST_PIXELS, Decoder, VideoHeader, decode, read_header
+from torchrl_gpu.demonstrations.memmap import has_frames
 from torchrl_gpu.demonstrations.recordings import BadParts, Episode, OnBad, Recording, Source
-from torchrl_gpu.demonstrations.saved import is_saved, open_store
+from torchrl_gpu.demonstrations.saved import open_store
 from torchrl_gpu.demonstrations.store import ClipStore, Video
 from torchrl_gpu.demonstrations.untrusted import refuse
 from torchrl_gpu.device import get_device
@@ -68,7 +69,7 @@ def load_demonstrations(
     """
     arguments.choice(WHERE, "placement", placement, ("auto", "device", "host"))
     there, listed = get_device(device), _listed(paths)
-    if len(listed) == 1 and is_saved(listed[0]):
+    if len(listed) == 1 and has_frames(listed[0]):
         return open_store(listed[0], there, lambda needed: placed(needed, there, placement))
     rate = None if fps is None else arguments.number(WHERE, "fps", fps, 0.1, 1000.0)
     wanted, bad = None if size is None else _checked_size(size), BadParts(on_bad)

@@ -1,4 +1,4 @@
-"""Demonstrations on disk: a TensorDict memmap of rows, and JSON that says what they are."""
+"""Demonstrations on disk: a TensorDict memmap of rows, frames of video among them, and JSON that describes them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ from torchrl_gpu.envs import memory
 
 FORMAT = "torchrl_gpu rows 1"
 ABOUT, ROWS = "demonstrations.json", "rows"
+FRAMES = "_frames"  # the entry of frames of video, (F, 3, H, W) uint8, which is mapped and not read
 _STORED = ("uint8", "int16", "int32", "int64", "float32", "bool")
 _VALUES = ("float32", "int64", "bool")
-_NAME = re.compile(r"[A-Za-z0-9_]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MOST_ENTRIES = 256
 _MOST_INDEX_BYTES = 2**18  # of tensordict's own index of these
 _MOST_VALUES = 2**20  # of a row
@@ -40,6 +41,11 @@ _MOST_VALUES = 2**20  # of a row
 def is_saved(path: Path) -> bool:
     """Whether a folder holds demonstrations of this format."""
     return (path / ABOUT).is_file()
+
+
+def has_frames(path: Path) -> bool:
+    """Whether such a folder holds frames of video, too."""
+    return (path / ROWS / f"{FRAMES}.memmap").is_file()
 
 
 def save(demonstrations: Demonstrations, folder: str | os.PathLike[str]) -> Path:
@@ -70,11 +76,15 @@ def _described(name: str, value: torch.Tensor, demonstrations: Demonstrations) -
     return {"stored": _word(value.dtype), "dtype": _word(dtype), "shape": list(value.shape[1:])}
 
 
-def open_saved(folder: str | os.PathLike[str]) -> Demonstrations:
+def open_saved(folder: str | os.PathLike[str], *, frames: bool = False) -> Demonstrations:
     """Demonstrations that `save` wrote, in memory.
 
     Nothing that the files say is trusted: each entry is held against the size of its file before anything is read, and
-    none is mapped, so that a file that shrinks later is none of ours.
+    none is mapped but frames, so that a file that shrinks later is none of ours.
+
+    Args:
+        folder: Where they are.
+        frames: Whether frames of video are wanted, mapped: what is written into them is not written to the file.
 
     Raises:
         ValueError: They are none; the message names file, entry and row.
@@ -95,14 +105,19 @@ def open_saved(folder: str | os.PathLike[str]) -> Demonstrations:
     if not isinstance(entries, dict) or not 0 < len(entries) <= _MOST_ENTRIES:
         refuse(path, f"1 to {_MOST_ENTRIES} entries", shown(entries))
     kinds = {name: _checked_entry(f"{path}: {name}", name, entry) for name, entry in entries.items()}
-    size = total * sum(np.dtype(stored).itemsize * math.prod(shape) for stored, shape, _ in kinds.values())
     _check_index(folder / ROWS / "meta.json", total, kinds)
+    pictures = kinds.pop(FRAMES, None)
+    size = total * sum(np.dtype(stored).itemsize * math.prod(shape) for stored, shape, _ in kinds.values())
     if size > (most := most_bytes()):
         refuse(path, f"at most {most:,} bytes of rows, {memory.SHARE:.0%} of the free memory", f"{size:,}")
     rows = {
         name: _read(folder / ROWS / f"{name}.memmap", name, (total, *shape), stored)
         for name, (stored, shape, _) in kinds.items()
     }
+    if frames and pictures is not None:
+        path, shape = folder / ROWS / f"{FRAMES}.memmap", (total, *pictures[1])
+        _check_size(path, path, shape, "uint8")
+        rows[FRAMES] = torch.from_numpy(np.memmap(path, np.uint8, "c", 0, shape))
     dtypes = {name: getattr(torch, dtype) for name, (stored, _, dtype) in kinds.items() if dtype != stored}
     rest = {key: value for key, value in about.items() if key not in ("format", "lengths", "entries")}
     return Demonstrations(
@@ -120,13 +135,16 @@ def _checked_entry(where: str, name: str, entry: Any) -> tuple[str, tuple[int, .
         refuse(where, "a name of letters, digits and underscores", shown(name))
     if not isinstance(entry, dict) or set(entry) != {"stored", "dtype", "shape"}:
         refuse(where, "stored, dtype and shape", shown(entry))
-    for key, known in (("stored", _STORED), ("dtype", _VALUES)):
+    for key, known in (("stored", _STORED), ("dtype", ("uint8",) if name == FRAMES else _VALUES)):
         if entry[key] not in known:
             refuse(where, f"{key} to be one of {', '.join(known)}", shown(entry[key]))
     shape = entry["shape"]
     if not isinstance(shape, list) or len(shape) > 6 or not all(type(each) is int and each > 0 for each in shape):
         refuse(where, "a shape of a few positive whole numbers", shown(shape))
-    if math.prod(shape) > _MOST_VALUES:
+    if name == FRAMES:
+        if entry["stored"] != "uint8" or len(shape) != 3 or shape[0] != 3:
+            refuse(where, "frames (3, H, W) uint8", shown(entry))
+    elif math.prod(shape) > _MOST_VALUES:
         refuse(where, f"at most {_MOST_VALUES:,} numbers in a row", shown(shape))
     return entry["stored"], tuple(shape), entry["dtype"]
 
@@ -147,17 +165,19 @@ def _check_index(path: Path, total: int, kinds: dict[str, tuple[str, tuple[int, 
 
 def _read(path: Path, name: str, shape: tuple[int, ...], stored: str) -> torch.Tensor:
     kind, where = np.dtype(stored), f"{path}: {name}"
-    wanted, size = math.prod(shape) * kind.itemsize, check_file(path, where)
-    if size != wanted:
-        refuse(where, f"{wanted:,} bytes, {shape} of {stored}", f"{size:,} bytes")
+    _check_size(path, where, shape, stored)
     raw = np.fromfile(path, np.uint8 if stored == "bool" else kind, count=math.prod(shape)).reshape(shape)
-    if raw.shape != shape:
-        refuse(where, f"{wanted:,} bytes", "fewer")
     if stored == "bool" and (raw > 1).any():
         refuse(
             where, "flags, 0 or 1", f"{int(raw.max())} in row {int((raw > 1).reshape(len(raw), -1).any(1).argmax())}"
         )
     return torch.from_numpy(finite(raw.view(kind) if stored == "bool" else raw, where))
+
+
+def _check_size(path: Path, where: object, shape: tuple[int, ...], stored: str) -> None:
+    wanted, size = math.prod(shape) * np.dtype(stored).itemsize, check_file(path, where)
+    if size != wanted:
+        refuse(where, f"{wanted:,} bytes, {shape} of {stored}", f"{size:,} bytes")
 
 
 def _word(dtype: torch.dtype) -> str:
