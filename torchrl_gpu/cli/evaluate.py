@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,6 @@ OF_PROTOCOLS = """Policies on a published protocol of bin packing: utilization, 
 Every policy packs the same sequences by the same rules: the 2,000 of the protocol's fixed suite, identified by a hash,
 or those of a file, such as the published ones (AAAI 2021 reports sequences 1 to 2000 of its: --first 1 --cases 2000).
 """
-OF_IRREGULAR = ("sets", "shapes", "meshes", "unit", "visible", "steps", "resolutions", "methods", "physics", "timed")
 CANDIDATES, DEPTH, BEAM = 6, 10, 32
 
 
@@ -120,6 +120,7 @@ def _by_config(args: argparse.Namespace, words: list[str]) -> tuple[Suite[Any, A
     """The suite of a config's `test`, and the content of the JSON after each of its tables."""
     from torchrl_gpu.cli.loading import load_run
     from torchrl_gpu.device import get_device
+    from torchrl_gpu.evaluation.suite import TableOptions
     from torchrl_gpu.training.data import suite_of
 
     device = get_device(args.device)
@@ -135,7 +136,7 @@ def _by_config(args: argparse.Namespace, words: list[str]) -> tuple[Suite[Any, A
         result["checkpoint"] = {"path": args.ckpt_path} | {name: saved.get(name) for name in ("global_step", "frames")}
 
     def tables() -> Iterator[dict[str, Any]]:
-        options = argparse.Namespace(**{name: getattr(args, name) for name in OF_IRREGULAR})
+        options = TableOptions(**{each.name: getattr(args, each.name) for each in fields(TableOptions)})
         notes: dict[str, None] = {}  # as an ordered set
         made = []
         for table in suite.tables(cli.model, options):

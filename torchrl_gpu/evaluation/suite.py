@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -23,6 +24,22 @@ _APART = 2**29  # between the seeds of test and of validation
 
 E = TypeVar("E", bound=BatchedEnv)
 R = TypeVar("R", bound=Results)
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Options of the tables of irregular packing, as `torchrl-gpu evaluate` takes them; None where not given."""
+
+    sets: Sequence[str] | None = None
+    shapes: Sequence[str] | None = None
+    meshes: Path | None = None
+    unit: str | None = None
+    visible: Sequence[int] | None = None
+    steps: Sequence[float] | None = None
+    resolutions: Sequence[int] | None = None
+    methods: Sequence[str] | None = None
+    physics: int | None = None
+    timed: int | None = None
 
 
 class Suite(ABC, Generic[E, R]):
@@ -199,16 +216,15 @@ class Suite(ABC, Generic[E, R]):
         """What decides the episodes."""
         return {"env": type(self.env).__name__, "seed": self.env.seed, "device": str(self.env.device)}
 
-    def tables(self, run: Any, options: Any) -> Iterator[dict[str, Any]]:
+    def tables(self, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:
         """The tables of `torchrl-gpu evaluate`, each as plain data once it is printed; here the one of `compare`.
 
         Args:
             run: The module whose policy is evaluated.
-            options: Those that some suites have; None where they are not given.
+            options: For irregular packing alone.
         """
-        for name, value in vars(options).items():
-            if value is not None:
-                raise ValueError(f"evaluate: --{name} is for irregular packing; got it for a {type(self).__name__}")
+        if given := [each.name for each in fields(options) if getattr(options, each.name) is not None]:
+            raise ValueError(f"evaluate: --{given[0]} is for irregular packing; got it for a {type(self).__name__}")
         name = run.policy_name
         shown, report = self.table(self.play_all(self.policies_of(run) | {name: run.policy_for(self.env)}), name)
         self.say("")

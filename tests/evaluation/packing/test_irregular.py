@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.packing.irregular import Agreement, drop, latencies
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
+from torchrl_gpu.evaluation.suite import TableOptions
 from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal, VolumeSorted
 from torchrl_gpu.policies.packing.irregular_baselines import (
     BOTH,
@@ -109,9 +109,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> HierarchicalPacking:
 def tables_of(run: HierarchicalPacking, seed: int = 5, batch_size: int = 2, **options: Any) -> list[dict[str, Any]]:
     suite = suite_for(run.env, 3, seed=seed, batch_size=batch_size)
     assert isinstance(suite, PackingSuite)
-    names = ("sets", "shapes", "meshes", "unit", "visible", "steps", "resolutions", "methods", "physics", "timed")
-    given = dict.fromkeys(names) | {"sets": ["easy"], "timed": 0} | options
-    return list(suite.tables(run, Namespace(**given)))
+    return list(suite.tables(run, TableOptions(**{"sets": ["easy"], "timed": 0} | options)))
 
 
 def rows_of(table: dict[str, Any]) -> dict[str, dict[str, list[float]]]:

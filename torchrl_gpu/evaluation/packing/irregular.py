@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.items import HARD_SHAPES, easy, hard
 from torchrl_gpu.evaluation.reports import print_whole
+from torchrl_gpu.evaluation.suite import TableOptions
 from torchrl_gpu.policies.packing.irregular_baselines import (
     BOTH,
     DEEPEST,
@@ -41,14 +42,13 @@ UNTRAINED = "No --ckpt_path: the rows of the learned methods are left out; untra
 NO_CHOICE = "K = 0: one object is shown, in box order, and passed over if it fits nowhere; no manager."
 
 
-def irregular_tables(suite: PackingSuite, run: Any, options: Any) -> Iterator[dict[str, Any]]:
+def irregular_tables(suite: PackingSuite, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:
     """A table for each set of objects and setting, each as plain data once it is printed.
 
     Args:
         suite: Of irregular objects that were not trained on.
         run: As in `Suite.tables`; `env` is the environment that was trained in.
-        options: `sets`, `shapes`, `meshes`, `unit`, `visible`, `steps`, `resolutions`, `methods`, `physics` and `timed`
-            of the command line.
+        options: Of the command line.
     """
     notes = [UNTRAINED] * (not run.trained) + [NO_CHOICE] * (0 in (options.visible or ()))
     for line in notes:
@@ -76,7 +76,7 @@ def irregular_tables(suite: PackingSuite, run: Any, options: Any) -> Iterator[di
                 yield about | _table(one, run, options, f"{name}: K = {visible}", type(items).__name__)
 
 
-def _sets(options: Any, items: ItemSource, base: PackingEnv) -> dict[str, ItemSource]:
+def _sets(options: TableOptions, items: ItemSource, base: PackingEnv) -> dict[str, ItemSource]:
     makers: dict[str, Callable[[], ItemSource]] = {
         "easy": lambda: easy(items, base.seed),
         "hard": lambda: hard(items, base.seed, options.shapes or HARD_SHAPES),
@@ -91,7 +91,7 @@ def _sets(options: Any, items: ItemSource, base: PackingEnv) -> dict[str, ItemSo
     return made
 
 
-def _table(suite: PackingSuite, run: Any, options: Any, title: str, items: str) -> dict[str, Any]:
+def _table(suite: PackingSuite, run: Any, options: TableOptions, title: str, items: str) -> dict[str, Any]:
     """Packs, prints, and returns what is to be written."""
     env = suite.env
     rows = run.baselines(env)  # of a packer, and without its manager where there is no choice
@@ -120,7 +120,7 @@ def _table(suite: PackingSuite, run: Any, options: Any, title: str, items: str) 
     return data | {"methods": comparison_data(methods, RULE), "agreement": agreements}
 
 
-def _chosen(every: Mapping[str, Policy], methods: list[str] | None) -> Mapping[str, Policy]:
+def _chosen(every: Mapping[str, Policy], methods: Sequence[str] | None) -> Mapping[str, Policy]:
     wanted = set(every) if methods is None else {METHODS[word] for word in methods}
     if not wanted & every.keys():
         raise ValueError(f"evaluate: --methods must name a row that there is; got {' '.join(methods or ())}")

@@ -24,7 +24,7 @@ from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate
 from torchrl_gpu.evaluation.packing.published import PUBLISHED
 from torchrl_gpu.evaluation.reports import without_noise
-from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite, TableOptions
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.irregular_baselines import RULE
 from torchrl_gpu.policies.packing.pretrained import pretrained_for
@@ -151,7 +151,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
             waiting[row].append(place)
         return lambda item: items.box_label(episode, waiting[item].popleft())
 
-    def tables(self, run: Any, options: Any) -> Iterator[dict[str, Any]]:
+    def tables(self, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:
         """For irregular objects those of Huang et al., RA-L 2023."""
         if self.env.catalogue.flat:
             return super().tables(run, options)
