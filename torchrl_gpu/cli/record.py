@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 WHERE = "torchrl-gpu record"
 ROWS_SEED = 0  # other episodes than `lightning test` has
-_MOST_STEPS = 10_000  # of an episode
 _PICTURES, _FILES = ("lerobot", "mcap"), ("mcap",)
 _OPTIONS: dict[str, tuple[tuple[str, ...], Any]] = {  # formats in which they have a meaning, and their defaults
     "size": (_PICTURES, (240, 320)),
@@ -142,6 +141,7 @@ def record(
     """
     from torchrl_gpu.demonstrations import LeRobotWriter
     from torchrl_gpu.envs.viewable import viewable
+    from torchrl_gpu.evaluation.episodes import MOST_STEPS
     from torchrl_gpu.evaluation.results import evaluation
 
     if env.num_envs != 1 or len(env.action_keys) != 1:
@@ -159,7 +159,7 @@ def record(
                 picture, step = _array(view.pictures([0], width, height))[0], step + 1
                 stepped = env.step(policy(current))
                 after = stepped["next"]
-                after["done"] |= step == _MOST_STEPS
+                after["done"] |= step == MOST_STEPS
                 done = bool(after["done"].any())
                 row = {"action": stepped[env.action_key], "next.done": done}
                 row |= {"observation.state": stepped[state]} if state else {}

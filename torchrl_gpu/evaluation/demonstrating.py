@@ -6,19 +6,18 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from tensordict import TensorDict, unravel_key
+from tensordict import TensorDict, TensorDictBase, unravel_key
 from torch import Tensor
 
 from torchrl_gpu.demonstrations import Demonstrations
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.clips import STORED_KEYS
-from torchrl_gpu.evaluation.results import evaluation
+from torchrl_gpu.evaluation.episodes import MOST_STEPS, play_first
 from torchrl_gpu.evaluation.side_by_side import episode_bytes, num_side_by_side
 from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.policies.policy import Policy
 
 _MOST_SIDE_BY_SIDE = 4096
-_MOST_STEPS = 10_000  # of an episode
 _NARROW = (torch.uint8, torch.int16)
 
 
@@ -65,22 +64,21 @@ def _play_batch(env: BatchedEnv, policy: Policy, number: int, names: Iterable[st
     """Rows of the first episode of so many environments, and how many each episode has; on the host."""
     group = _group(env)
     keys = {name: unravel_key((*group, name)) for name in names}
-    running = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) < number  # (N,)
     steps, acted = list[TensorDict](), list[Tensor]()
-    with evaluation(env, policy) as current:
-        while len(steps) < _MOST_STEPS and bool(running.any()):
-            decided = policy(current)
-            acts = running
-            if group:
-                active = decided.get((*group, "active"), None)
-                acts = running[:, None].expand(decided.get(group).batch_size)  # (N, R)
-                acts = acts if active is None else acts & active.reshape(acts.shape)
-            row = TensorDict({name: decided.get(key) for name, key in keys.items()}, batch_size=acts.shape)
-            steps.append(row.flatten().to("cpu").clone())  # a step may change what was shown
-            acted.append(acts.flatten().cpu())
-            stepped = env.step(decided)
-            running = running & ~stepped["next", "done"].reshape(env.num_envs)
-            current = env.maybe_reset(env.step_mdp(stepped))
+
+    def choose(current: TensorDictBase, over: Tensor) -> TensorDictBase:
+        decided: TensorDictBase = policy(current)
+        acts = ~over  # (N,)
+        if group:
+            active = decided.get((*group, "active"), None)
+            acts = acts[:, None].expand(decided.get(group).batch_size)  # (N, R)
+            acts = acts if active is None else acts & active.reshape(acts.shape)
+        row = TensorDict({name: decided.get(key) for name, key in keys.items()}, batch_size=acts.shape)
+        steps.append(row.flatten().to("cpu").clone())  # a step may change what was shown
+        acted.append(acts.flatten().cpu())
+        return decided
+
+    play_first(env, policy, number, MOST_STEPS, choose)
     taken = torch.stack(acted, 1)  # (N, T), or (N·R, T) of robots
     lengths = taken.sum(1)
     rows: Any = torch.stack(steps, 1)[taken]

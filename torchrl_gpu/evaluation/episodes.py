@@ -22,6 +22,7 @@ from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
 from torchrl_gpu.policies.policy import Policy
 
 MOST_FRAMES = 150  # of a film
+MOST_STEPS = 10_000  # of an episode
 
 Watch = Callable[[BatchedEnv, int, Tensor], None]
 """Told after so many steps which episodes have just ended, (N,) bool, while the environment still shows their ends."""
@@ -66,7 +67,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         pictures: bool = True,
         num_episodes: int | None = None,
         batch_size: int | None = None,
-        max_steps: int = 10_000,
+        max_steps: int = MOST_STEPS,
     ) -> None:
         super().__init__(env, pictures and has_pictures(env), num_episodes, batch_size)
         self.max_steps = max_steps
@@ -196,7 +197,7 @@ def play_first(
     num_episodes: int,
     max_steps: int,
     choose: Callable[[TensorDictBase, Tensor], TensorDictBase],
-    watch: Callable[[int, Tensor, Tensor], None],
+    watch: Callable[[int, Tensor, Tensor], None] = lambda step, reward, ended: None,
 ) -> Ends:
     """Plays the first episode of so many rows; a row that is over goes on with episodes that nobody counts.
 

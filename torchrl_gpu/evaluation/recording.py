@@ -15,7 +15,7 @@ from torch import Tensor
 from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.viewable import viewable
-from torchrl_gpu.evaluation.episodes import play_first
+from torchrl_gpu.evaluation.episodes import MOST_STEPS, play_first
 from torchrl_gpu.evaluation.side_by_side import episode_bytes, num_side_by_side
 from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.policies.policy import Policy
@@ -24,7 +24,6 @@ from torchrl_gpu.recordings.episodes import EpisodeRecorder, check_pictures
 
 _WHERE = "record_episodes"
 _MOST_SIDE_BY_SIDE = 64  # each that is written has an encoder of its own
-_MOST_STEPS = 10_000  # of an episode
 
 
 def record_episodes(
@@ -175,5 +174,5 @@ def _play(
             if ended[row]:
                 del recorded[row]
 
-    ends = play_first(env, policy, num_episodes, _MOST_STEPS, choose, watch)
+    ends = play_first(env, policy, num_episodes, MOST_STEPS, choose, watch)
     return {**ends.outcomes, "return": ends.returned, "length": ends.length}

@@ -54,14 +54,14 @@ def irregular_tables(suite: PackingSuite, run: Any, options: TableOptions) -> It
     for line in notes:
         Console().print(line, soft_wrap=True)
     base = suite.env
-    resolutions = options.resolutions or [base.resolution]
+    resolutions: Sequence[int | tuple[int, int]] = options.resolutions or [base.resolution]
     turns = ["cube" if step == 90 else step for step in options.steps or ()] or [base.orientations]
     for name, items in _sets(options, run.env.items, base).items():
         for resolution, orientations in itertools.product(resolutions, turns):
             given = name, resolution, orientations
             made = base if given == ("easy", base.resolution, base.orientations) else None
             for visible in options.visible or [base.visible_items]:
-                setting = {"visible_items": max(1, visible), "skip_unplaceable": visible == 0}
+                setting: dict[str, Any] = {"visible_items": max(1, visible), "skip_unplaceable": visible == 0}
                 setting |= {"orientations": orientations, "resolution": resolution}
                 source = items if made is None else SameItems(made)
                 made = base.like(1, items=source, order="box", stability_judge="com", **setting)
