@@ -1,4 +1,4 @@
-"""What this machine can do, tried just now, and why not where it cannot: `torchrl-gpu doctor [--full] [--json]`."""
+"""`torchrl-gpu doctor [--full] [--json]`: each ability of this machine, tried now, with the reason where it fails."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _cuda_device(index: int) -> Finding:
 
 
 def _backends() -> list[Finding]:
-    """Which backends of the packing kernels pass their self-test, and which one "auto" takes."""
+    """The backends of the packing kernels that pass their self-tests here, and the one that "auto" takes."""
     import torch
 
     from torchrl_gpu.device import get_device
@@ -209,7 +209,7 @@ def _torch_compile(full: bool) -> Finding:
 
 
 def compile_problem() -> str:
-    """What torch.compile lacks on a CPU: its compiler, or Python's headers; "" where both are there."""
+    """The part that torch.compile lacks on a CPU: its compiler, or Python's headers; "" for none."""
     usual = {"win32": "cl", "darwin": "clang++"}.get(sys.platform, "g++")
     compiler = (shlex.split(os.environ.get("CXX", "")) or [usual])[0]
     if shutil.which(compiler) is None:
@@ -229,7 +229,7 @@ def _graphs() -> Finding:
 
 
 def _codecs() -> list[Finding]:
-    """What encodes a frame here, and the packages of the extras `stream` and `webrtc`."""
+    """The encoders of frames that work here, and the packages of the extras `stream` and `webrtc`."""
     from torchrl_gpu.device import get_device
 
     probes = importlib.import_module("torchrl_gpu.streaming.codecs.probes")
@@ -244,7 +244,7 @@ def _codecs() -> list[Finding]:
 
 
 def opengl_problem() -> str:
-    """Why MuJoCo cannot render without a screen, for want of a library; "" where it can."""
+    """The library without which MuJoCo cannot render offscreen; "" where it can."""
     try:
         if sys.platform == "linux" and os.environ.get("MUJOCO_GL", "egl") == "egl":
             ctypes.CDLL("libEGL.so.1")
@@ -254,7 +254,7 @@ def opengl_problem() -> str:
 
 
 def _module(name: str, extra: str) -> Finding:
-    """Whether a module imports: what is installed may still miss a library of the system."""
+    """The version of a module that imports: an installed one may still lack a library of the system."""
     try:
         return Finding("streaming", name, "works", str(importlib.import_module(name).__version__))
     except ModuleNotFoundError:

@@ -24,12 +24,12 @@ class Flag:
         self._is_set = True
 
     def take(self) -> bool:
-        """Whether it was set; it is no longer."""
+        """Clears it; true if it was set."""
         was, self._is_set = self._is_set, False
         return was
 
     def is_set(self) -> bool:
-        """Whether it is set."""
+        """True once it is set."""
         return self._is_set
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -45,7 +45,7 @@ class _Ended(BaseException):
 
 
 class Ending:
-    """What an interrupt or SIGTERM does, so that the program ends as if it had come to its end.
+    """Handler of an interrupt or SIGTERM: the program ends as if it had come to its end.
 
     Attributes:
         event: Set by either.
@@ -77,7 +77,7 @@ class Ending:
 
 @contextmanager
 def until_told_to_end() -> Iterator[Ending]:
-    """What an interrupt or SIGTERM does within; on any thread but the main one nothing."""
+    """Handles an interrupt or SIGTERM within; on any thread but the main one nothing."""
     ending = Ending()
     with _handled(ending, "SIGINT", "SIGTERM", "SIGALRM"), suppress(_Ended):
         yield ending

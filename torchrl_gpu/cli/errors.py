@@ -1,4 +1,4 @@
-"""What the user can mend, said in one line: where, what is wanted, what came."""
+"""Errors that the user can correct, in one line: where, what is wanted, what came."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_MEMORY = re.compile(
 
 
 def is_for_user(error: BaseException) -> bool:
-    """Whether an error is one that the user can mend, so that it deserves a line rather than a traceback."""
+    """True for an error that the user can correct, which is told in a line rather than a traceback."""
     root = root_error(error)
     module, function = _raised_by(root)
     if module in _PARSERS or _raised_by(error)[0] in _PARSERS:
@@ -107,7 +107,7 @@ def _raised_by(error: BaseException) -> tuple[str, str]:
 
 
 def _place(root: BaseException) -> str:
-    """Where a module that a parser imported has failed, unless that was a name that it has not."""
+    """File and line at which a module that a parser imported has failed; "" for a name that it lacks."""
     frames = [frame for frame in traceback.extract_tb(root.__traceback__) if frame.name != "__getattr__"]
     if not frames or any(word in frames[-1].filename for word in (*_PARSERS, "importlib")):
         return ""
@@ -115,7 +115,7 @@ def _place(root: BaseException) -> str:
 
 
 def _parser_line(whole: str, options: list[str]) -> str:
-    """What jsonargparse found stands in the lines that it indents most, with the value, where it has several, last;
+    """The reason that jsonargparse gives, which stands in its most indented lines, of several with the value last;
     around it are keys and classes in quotes."""
     whole = re.sub(r"NestedArg\(key='[^']*', val=(.*?)\)$", r"\1", whole, flags=re.MULTILINE)
     lines = [line for line in whole.splitlines() if line.strip(" -")]

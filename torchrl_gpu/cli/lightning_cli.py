@@ -42,9 +42,9 @@ _ROLES: dict[str, type[Callback]] = {
     "enable_model_summary": ModelSummary,
     "enable_checkpointing": Checkpoint,
 }
-"""What each of the Trainer's switches is about."""
+"""The role of callback that each of the Trainer's switches turns off."""
 _LEAST = {"check_val_every_n_epoch": 1, "log_every_n_steps": 0, "num_sanity_val_steps": -1}
-"""What Lightning takes without a word, and divides by later."""
+"""Least values of options that Lightning takes unchecked and divides by later."""
 _NO_NEWS = (
     "`LightningModule.configure_optimizers` returned `None`",  # tables have no gradients
     ".*does not have many workers",  # rollouts are made inside the training step: the loader only counts

@@ -1,4 +1,4 @@
-"""What a config and a checkpoint describe, outside of Lightning's loops: a module, its episodes, and who plays them."""
+"""Loading of a run outside of Lightning's loops: its module, its episodes, and the policy that plays them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LoadedPolicy:
 
 
 def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[PackageCLI, dict[str, Any] | None]:
-    """What a config describes, its module where the Trainer would have it, and the checkpoint whose weights it has.
+    """The objects of a config, with the module on the Trainer's device, and the checkpoint that its weights are from.
 
     Args:
         word: Names the program in errors.
@@ -86,7 +86,7 @@ def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[Package
 def load_policy(
     args: list[str], ckpt_path: str | None, wanted: str | None, num_envs: int, stage: str = "test"
 ) -> LoadedPolicy:
-    """Who plays, and where.
+    """The policy that plays, and its environment.
 
     Args:
         args, ckpt_path: As in `load_run`; without a checkpoint a policy of the package plays, or a baseline.

@@ -37,7 +37,7 @@ Decoder = Literal["auto", "pyav", "torchcodec"]
 
 
 class VideoHeader(NamedTuple):
-    """What a file says of its video."""
+    """The description of a video in its file."""
 
     height: int
     width: int
@@ -57,7 +57,7 @@ class Batch(NamedTuple):
 
 
 def read_header(path: Path, name: str) -> VideoHeader:
-    """What an MP4 file says of its video, without decoding it.
+    """The header of an MP4 file, without decoding its video.
 
     Raises:
         ValueError: It is no MP4 file, has no video, or one whose frames are too large.
@@ -215,7 +215,7 @@ def _takes_torchcodec(decoder: Decoder, device: torch.device) -> bool:
 
 @functools.cache
 def torchcodec_problem(device: torch.device) -> str:
-    """Why torchcodec decodes nothing on a device, in one line that is logged once; empty where it has just done so."""
+    """The reason why torchcodec fails on a device, in one line that is logged once; empty where it has just decoded."""
     try:
         decoders = importlib.import_module("torchcodec.decoders")
         frame = decoders.VideoDecoder(_sample(), device=str(device)).get_frames_in_range(0, 2)

@@ -39,7 +39,7 @@ _DEMO, _EPISODE = re.compile(r"demo_(\d{1,9})"), re.compile(r"episode_(\d{1,9})"
 
 
 def is_hdf5(path: Path) -> bool:
-    """Whether a file begins as HDF5 does."""
+    """True for a file that begins as HDF5 does."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -180,7 +180,7 @@ class _Reader:
         return self.entries is None or any(f"{each}.".startswith(f"{name}.") for each in self.entries)
 
     def child(self, group: Any, name: str, place: str) -> Any:
-        """What a group holds under a name, if it lies in this file; None where there is nothing."""
+        """The member of a group by its name, if it lies in this file; None without one."""
         link = group.get(name, getlink=True)
         if link is None:
             return None
@@ -196,7 +196,7 @@ class _Reader:
         return found
 
     def _lies_plain(self, dataset: Any) -> bool:
-        """Whether values lie in the file itself, packed by nothing or by what comes with h5py, once."""
+        """True if values lie in the file itself, unpacked or packed once by a filter that comes with h5py."""
         if dataset.external or dataset.is_virtual:
             return False
         plan = dataset.id.get_create_plist()

@@ -57,7 +57,7 @@ def entry_key(name: str) -> NestedKey:
 
 
 def is_dataset(folder: Path) -> bool:
-    """Whether there is one in a folder."""
+    """True for a folder that holds one."""
     return (folder / INFO).is_file()
 
 
@@ -140,7 +140,7 @@ def read_rows(root: Path, entries: Collection[str] | None, bad: BadParts) -> Dem
 
 
 class _Info:
-    """What `meta/info.json` says, checked."""
+    """The content of `meta/info.json`, checked."""
 
     def __init__(self, root: Path, info: Any) -> None:
         self.name = name = str(root / INFO)
@@ -309,7 +309,7 @@ def _first_frames(
 
 
 class _Clock:
-    """How far times are from where frames are counted, in frames; what is more than half of one is logged, once."""
+    """The distance of times from the counted frames, in frames; more than half of one is logged, once."""
 
     def __init__(self, fps: float) -> None:
         self.fps, self.late = fps, dict[str, float]()

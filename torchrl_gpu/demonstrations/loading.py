@@ -110,7 +110,7 @@ def _check_any(usable: Sequence[object], paths: list[Path], bad: BadParts) -> No
 
 
 def _videos(accepted: list[tuple[Recording, VideoHeader]], decoded: list[Recording], bad: BadParts) -> list[Video]:
-    """What became of every video: those that were decoded, then those that were skipped."""
+    """A line for every video: those that were decoded, then those that were skipped."""
     said = {recording.name: (*header[:2], float(header.fps)) for recording, header in accepted}
     kept = [Video(each.name, each.num_rows, *said[each.name]) for each in decoded]
     return kept + [Video(name, 0, *said.get(name, (0, 0, 0.0)), reason) for name, reason in bad.reasons.items()]
@@ -121,7 +121,7 @@ def _report(progress: Callable[[int, int], None], before: int, total: int, new: 
 
 
 def placed(needed: int, device: torch.device, placement: Placement) -> torch.device:
-    """Where frames of so many bytes are kept.
+    """The device on which frames of so many bytes are kept.
 
     Raises:
         ValueError: They do not fit.

@@ -39,12 +39,12 @@ _MOST_VALUES = 2**20  # of a row
 
 
 def is_saved(path: Path) -> bool:
-    """Whether a folder holds demonstrations of this format."""
+    """True for a folder that holds demonstrations of this format."""
     return (path / ABOUT).is_file()
 
 
 def has_frames(path: Path) -> bool:
-    """Whether such a folder holds frames of video, too."""
+    """True where such a folder holds frames of video, too."""
     return (path / ROWS / f"{FRAMES}.memmap").is_file()
 
 
@@ -130,7 +130,7 @@ def open_saved(folder: str | os.PathLike[str], *, frames: bool = False) -> Demon
 
 
 def _checked_entry(where: str, name: str, entry: Any) -> tuple[str, tuple[int, ...], str]:
-    """How an entry is stored, its shape in a row, and the dtype of its values."""
+    """The stored dtype of an entry, its shape in a row, and the dtype of its values."""
     if not _NAME.fullmatch(name):
         refuse(where, "a name of letters, digits and underscores", shown(name))
     if not isinstance(entry, dict) or set(entry) != {"stored", "dtype", "shape"}:

@@ -32,7 +32,7 @@ _COMPRESSION = 3  # number of that field in the message of a batch
 
 
 def is_minari(folder: Path) -> bool:
-    """Whether a folder is a dataset of Minari."""
+    """True for a folder that is a dataset of Minari."""
     return (folder / DATA_FILE).is_file() or (folder / _ABOUT).is_file()
 
 
@@ -137,7 +137,7 @@ def _batch(path: Path) -> Any:
 
 
 def _is_packed(message: bytes) -> bool:
-    """Whether the description of a batch, a flatbuffer, has the field `compression`."""
+    """True if the description of a batch, a flatbuffer, has the field `compression`."""
 
     def field(table: int, number: int) -> int:
         fields = table - struct.unpack_from("<i", message, table)[0]

@@ -1,4 +1,4 @@
-"""What a reader of demonstrations finds: videos, the episodes in them, and what is recorded beside every frame."""
+"""Videos that a reader of demonstrations finds, their episodes, and the values recorded beside every frame."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from torchrl_gpu.envs.memory import Staging
 
 
 class Video(NamedTuple):
-    """What became of a video.
+    """A video of a store, or one that was skipped.
 
     Attributes:
         name: Its path.

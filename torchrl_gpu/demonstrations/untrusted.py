@@ -115,7 +115,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 def read_json(path: Path, name: object, most: int | None = None) -> Any:
-    """What a JSON file of at most so many bytes holds; numbers are finite."""
+    """The content of a JSON file of at most so many bytes; numbers are finite."""
     size, most = check_file(path, name), _MOST_JSON_BYTES if most is None else most
     if size > most:
         refuse(name, f"JSON of at most {most:,} bytes", f"{size:,}")

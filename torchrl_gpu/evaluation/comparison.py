@@ -13,7 +13,7 @@ from torch import Tensor
 from torchrl_gpu.evaluation.shares import share_error
 
 Columns = Mapping[str, Tensor]
-"""What was measured of one method, by the name of the column: a value for each case, any number of cases."""
+"""Measurements of one method by the name of the column: a value for each case, any number of cases."""
 
 _ROUNDING = 1e-6
 PAIRED = ("C", "P", "objects")
@@ -30,7 +30,7 @@ class Estimate:
 
     @property
     def stands_out(self) -> bool:
-        """Whether the mean is more than two standard errors from 0, and more than rounding."""
+        """True if the mean is more than two standard errors from 0, and more than rounding."""
         return self.error is not None and abs(self.mean) > max(2 * self.error, _ROUNDING)
 
 

@@ -1,4 +1,4 @@
-"""What a policy would do in an environment as it stands, asked without leaving a trace."""
+"""Decisions of a policy in an environment's current state, without changing either."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Decisions:
 
     @torch.no_grad()
     def __call__(self, observation: TensorDictBase) -> Decision:
-        """What it makes of an observation of batch size (1,)."""
+        """The decision for an observation of batch size (1,)."""
         with generators_kept(self._device):
             if self._policy is None:
                 self._policy = self._make()
@@ -61,7 +61,7 @@ def decisions_of(module: Any) -> Decisions | None:
 
 
 def has_values(policy: Policy) -> bool:
-    """Whether a policy says what it expects of each action, for `Decisions`."""
+    """True if a policy gives a value for each action, for `Decisions`."""
     found = getattr(policy, "has_values", None)
     if found is not None:
         return bool(found)

@@ -87,7 +87,7 @@ def _play_batch(env: BatchedEnv, policy: Policy, number: int, names: Iterable[st
 
 
 def _dtypes(env: BatchedEnv) -> dict[str, torch.dtype]:
-    """What is kept of each state, by the last part of its name, and the action."""
+    """dtypes of the stored observations, by the last part of their names, and of the action."""
     group = _group(env)
     shown: Any = env.observation_spec[group] if group else env.observation_spec
     told = [unravel_key(key) for key in env.outcomes]
@@ -98,7 +98,7 @@ def _dtypes(env: BatchedEnv) -> dict[str, torch.dtype]:
 
 
 def _group(env: BatchedEnv) -> tuple[str, ...]:
-    """Where an environment keeps its robots; empty where it has none."""
+    """The group of an environment's robots; empty without one."""
     (key,) = env.action_keys
     return key[:-1] if isinstance(key, tuple) else ()
 

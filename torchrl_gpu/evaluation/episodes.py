@@ -30,7 +30,7 @@ Watch = Callable[[BatchedEnv, int, Tensor], None]
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeResults(Results):
-    """How E episodes of any environment ended.
+    """Results of E episodes of any environment.
 
     Attributes:
         returned: (E,) float64, sums of rewards; means over the agents where there are several.
@@ -178,7 +178,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
 
 
 class Ends(NamedTuple):
-    """What episodes came to, (E,) each, on the CPU.
+    """Return, length and outcomes of episodes, (E,) each, on the CPU.
 
     Attributes:
         returned: float64.
@@ -245,7 +245,7 @@ def _add_actions(env: BatchedEnv, chosen: TensorDictBase, over: Tensor, actions:
 
 
 def has_pictures(env: Any) -> bool:
-    """Whether an environment can be drawn."""
+    """True for an environment that can be drawn."""
     try:
         return bool(viewable(env))
     except ValueError:

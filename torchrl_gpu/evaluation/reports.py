@@ -1,4 +1,4 @@
-"""What evaluations leave: tables in the terminal, and JSON files."""
+"""Reports of evaluations: tables in the terminal, and JSON files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How episodes ended, and what every policy is evaluated under."""
+"""Results of episodes, and the conditions under which every policy is evaluated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torchrl_gpu.policies.policy import Policy
 
 @dataclass(frozen=True, kw_only=True)
 class Results(ABC):
-    """How E episodes ended, in order; tensors are (E, …) on the CPU.
+    """Results of E episodes, in order; tensors are (E, …) on the CPU.
 
     Attributes:
         decisions: How many were made, each for one row of a batch, of an episode that goes on or has ended.
@@ -80,7 +80,7 @@ class DecisionClock:
         self.device, self.decisions, self.decision_s, self._begin = device, 0, 0.0, now(device)
 
     def time(self, number: int, decide: Callable[..., Any], *args: Any) -> Any:
-        """What `decide` gives, which decides for so many rows."""
+        """The result of `decide`, which decides for so many rows."""
         start = now(self.device)
         made = decide(*args)
         self.decision_s += now(self.device) - start

@@ -1,4 +1,4 @@
-"""How many episodes are evaluated side by side: as many as there is memory for."""
+"""The number of episodes that are evaluated side by side: as many as fit into memory."""
 
 from __future__ import annotations
 

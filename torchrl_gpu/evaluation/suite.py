@@ -59,9 +59,9 @@ class Suite(ABC, Generic[E, R]):
     headline: str
     """The score that tells most."""
     unit: ClassVar[str] = "episodes"
-    """What an episode is called."""
+    """Name of episodes in messages."""
     pictures_tag: ClassVar[str] = "episodes"
-    """What `pictures` are called in TensorBoard."""
+    """Tag of `pictures` in TensorBoard."""
     plans_name: ClassVar[str] = "plans.json"
 
     def __init__(
@@ -87,11 +87,11 @@ class Suite(ABC, Generic[E, R]):
 
     @abstractmethod
     def table(self, results: dict[str, R], name: str) -> tuple[Table, dict[str, Any]]:
-        """What several policies came to, for the terminal and for `evaluation.json`; `name` is the one evaluated."""
+        """Results of several policies, for the terminal and for `evaluation.json`; `name` is the one evaluated."""
 
     @abstractmethod
     def plans(self, results: R) -> list[dict[str, Any]]:
-        """What was done in each episode, as plain data."""
+        """The actions of each episode, as plain data."""
 
     @abstractmethod
     def pictures(self, num: int, width: int) -> Tensor:
@@ -102,7 +102,7 @@ class Suite(ABC, Generic[E, R]):
         """Writes a PNG and a GIF of what was played last."""
 
     def baselines(self) -> Mapping[str, Policy]:
-        """What policies are compared with where nobody says, by name."""
+        """The policies for comparison by default, by name."""
         return {"random": RandomActions(self.env)}
 
     def like(self, num_envs: int) -> E:
@@ -144,7 +144,7 @@ class Suite(ABC, Generic[E, R]):
         return type(parts[0]).joined(parts)
 
     def _env_of_batches(self, policies: Sequence[Policy]) -> E:
-        """What the batches are played in; it is made anew only for policies that take more memory than those before."""
+        """The environment of the batches, made anew only for policies that take more memory than those before."""
         counted = self.batch_size is None
         per_episode = max(episode_bytes(self.env, policy) for policy in policies) if counted else 0
         if self._batch is None or per_episode > self._batch[1]:
@@ -160,7 +160,7 @@ class Suite(ABC, Generic[E, R]):
         return 0 if self._batch is None else self._batch[0].num_envs
 
     def policies_of(self, run: Any) -> dict[str, Policy]:
-        """What the policy of a run is compared with, by name, and that policy, where it is trained."""
+        """The policies for comparison with that of a run, by name, and that policy, where it is trained."""
         others: Mapping[str, Policy] | None = run.baselines(self.env)
         own = {run.learner_name: run.policy_for(self.env)} if run.trained else {}
         return {**(self.baselines() if others is None else others), **own}
@@ -213,7 +213,7 @@ class Suite(ABC, Generic[E, R]):
         return plans
 
     def describe(self) -> dict[str, Any]:
-        """What decides the episodes."""
+        """The settings that decide the episodes."""
         return {"env": type(self.env).__name__, "seed": self.env.seed, "device": str(self.env.device)}
 
     def tables(self, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:

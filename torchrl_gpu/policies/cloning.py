@@ -26,7 +26,7 @@ from torchrl_gpu.policies.spaces import AgentSpace, observed
 
 @dataclass(frozen=True)
 class Cloned:
-    """What was cloned, as `PolicyWrapper` takes it: greedy always."""
+    """A cloned policy as `PolicyWrapper` takes it: greedy always."""
 
     space: AgentSpace
     policy: TensorDictModuleBase

@@ -180,7 +180,7 @@ def _behind(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _built(make: Callable[[], Module], weights: Mapping[str, Any], most_bytes: int) -> Module:
-    """What a function makes, with weights from outside; no memory is taken before they are known to fit it."""
+    """The module that a function makes, with weights from a file; no memory is taken before they are known to fit."""
     shapes = without_memory(make, "settings", most_bytes)
     weights = unpack_tables("weights", shapes, weights)
     check_weights("weights", weights, shapes)

@@ -88,7 +88,7 @@ class Registry:
 
 
 def _is_path_of(path: Any, cls: type) -> bool:
-    """Whether a path names a class in its module, or in a package around it."""
+    """True if a path names a class in its module, or in a package around it."""
     module, _, name = str(path).rpartition(".")
     return name == cls.__qualname__ and module != "torchrl_gpu" and f"{cls.__module__}.".startswith(f"{module}.")
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.recordings.mcap import McapWriter
 
 CHOICES = ("all", "worst", "best", "failures")
-"""Which episodes are recorded; see `torchrl_gpu.evaluation.recording`."""
+"""Words for the episodes that are recorded; see `torchrl_gpu.evaluation.recording`."""
 
 _HOMES = {"EpisodeRecorder": "episodes", "McapWriter": "mcap"}
 __all__ = ["CHOICES", "EpisodeRecorder", "McapWriter"]

@@ -22,7 +22,7 @@ _MORE_QUOTES = 16  # pairs, for entries that are none
 
 
 class Messages:
-    """What a policy takes and gives, in bytes.
+    """Observations and actions of a policy, in bytes.
 
     A message takes no longer to read than the largest that the policy has a use for: brackets, commas and quotes are
     counted before anything is parsed.

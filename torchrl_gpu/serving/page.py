@@ -1,4 +1,4 @@
-"""What a policy server decided last, on its page."""
+"""The last decision of a policy server, on its page."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class PolicyPage:
 
 
 def _drawing(policy: InferencePolicy) -> _Draws:
-    """How a policy's requests are drawn."""
+    """Drawing of a policy's requests."""
     space = policy.space
     if {"bin", "action_shape"} <= set(space.extras) and "box_heightmap" in policy.in_keys:
         return _Packing(space)

@@ -76,7 +76,7 @@ def policy_server(
 
 
 class PolicyRoutes:
-    """What a policy adds to a server.
+    """The routes that a policy adds to a server.
 
     Args:
         policy, max_rows: As in `policy_server`.
@@ -100,7 +100,7 @@ class PolicyRoutes:
                 yield
 
     async def info(self, request: web.Request) -> web.StreamResponse:
-        """What the policy takes and gives."""
+        """Inputs and outputs of the policy."""
         return web.Response(text=self._info, content_type="application/json")
 
     async def act(self, request: web.Request) -> web.StreamResponse:

@@ -27,7 +27,7 @@ class Simulator(Protocol):
     """A scene with a camera, whatever simulates it."""
 
     def observe(self) -> Tensor:
-        """What a policy reads, (F,) float32, on any device."""
+        """The observation of a policy, (F,) float32, on any device."""
 
     def step(self, action: Tensor | None) -> None:
         """Goes on by one period; None where nobody decides.
@@ -41,7 +41,7 @@ class Simulator(Protocol):
 
 
 class Driven(NamedTuple):
-    """What `drive` did.
+    """A record of `drive`.
 
     Attributes:
         steps: Periods.

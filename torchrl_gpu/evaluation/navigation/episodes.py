@@ -23,7 +23,7 @@ BETWEEN_READS = 20  # actions between two looks at which worlds are over
 
 @dataclass(frozen=True)
 class NavigationMetrics:
-    """What some worlds came to; None where there is nothing to take a mean of.
+    """Metrics of some worlds; None where there is nothing to take a mean of.
 
     Attributes:
         worlds: How many.
@@ -60,7 +60,7 @@ SCORES = (
 
 @dataclass(frozen=True, kw_only=True)
 class NavigationResults(Results):
-    """How E worlds ended for their R robots: (E, R) unless said otherwise.
+    """Results of the R robots of E worlds: (E, R) unless said otherwise.
 
     Attributes:
         level: (E,) int64, row of the curriculum.

@@ -1,4 +1,4 @@
-"""How the released navigators fare: scores to stand beside one's own.
+"""Scores of the released navigators, for comparison with one's own.
 
 Measured with the weights that were released with Lin, Huang, Chen, Englot, "Decentralized Multi-Robot Navigation for
 Autonomous Surface Vehicles with Distributional Reinforcement Learning", ICRA 2024 (v2), and Lin, Szenher, Huang,
@@ -57,7 +57,7 @@ class PublishedTest:
         return self.worlds * (len(self.levels) if row is None else 1)
 
     def fits(self, env: MarineNavEnv) -> bool:
-        """Whether the environment plays this test."""
+        """True if the environment plays this test."""
         own = env.version, env.levels, env.max_steps, env.end_on_collision
         return own == (self.version, self.levels, self.max_steps, self.end_on_collision)
 

@@ -111,7 +111,7 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         return shown, {"policies": policies, "published": reported}
 
     def describe(self) -> dict[str, Any]:
-        """What decides the worlds, and when they are over."""
+        """The settings that decide the worlds and when they are over."""
         env = self.env
         return {
             "version": env.version,
@@ -151,7 +151,7 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         return self.last.trajectories
 
     def plans(self, results: NavigationResults) -> list[dict[str, Any]]:
-        """How the robots of each world fared."""
+        """Results of the robots of each world."""
         assert results.start is not None
         assert results.goal is not None
         columns = {"start_m": results.start, "goal_m": results.goal, "arrived": results.arrived}

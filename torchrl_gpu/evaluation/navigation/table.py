@@ -62,7 +62,7 @@ def _reported(published: PublishedTest, row: int | None, first: str) -> dict[str
 
 
 def _kind(name: str) -> str:
-    """What a policy is, without what is said about it: of "AC-IQN" and "ACIQN (untrained)" the same."""
+    """Name of a policy without remarks: of "AC-IQN" and "ACIQN (untrained)" the same."""
     return name.partition(" (")[0].replace("-", "")
 
 

@@ -20,7 +20,7 @@ MOST_FRAMES = 150  # of a film
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Where the robots of some worlds have been, on the CPU; moment 0 is the start.
+    """Positions of the robots of some worlds over time, on the CPU; moment 0 is the start.
 
     Attributes:
         index: Worlds recorded, k of them.
@@ -108,7 +108,7 @@ class TrajectoryRecorder:
         self._ends.append(torch.stack((s.arrived, s.collided)).index_select(2, self._which))  # (2, R, k)
 
     def trajectories(self) -> Trajectories | None:
-        """What was taken down; None where nothing is recorded."""
+        """The trajectories so far; None where nothing is recorded."""
         if not self.index:
             return None
         from torchrl_gpu.envs.marine.viewer import snapshot

@@ -18,7 +18,7 @@ from torchrl_gpu.policies.policy import Policy
 
 @dataclass(frozen=True)
 class Score:
-    """How one policy packed a set of episodes; means over episodes, `_error` their standard error, None of one."""
+    """Scores of one policy on a set of episodes: means over episodes, `_error` their standard error, None of one."""
 
     policy: str
     utilization: float
@@ -68,7 +68,7 @@ class PackingResults(Results):
         return {name: values for name, values in named.items() if values is not None}
 
     def columns(self, held: Tensor | None = None) -> dict[str, Tensor]:
-        """What the table of irregular packing shows; S is judged by the rule `com`, and by physics if shares `held`."""
+        """Columns of the table of irregular packing; S is judged by the rule `com`, and by physics if shares `held`."""
         columns = {"C": self.compactness, "P": self.pyramidality, "S com": self.stability, "S physics": held}
         columns |= {"objects": self.num_packed, "utilization": self.utilization}
         return {name: values for name, values in columns.items() if values is not None}

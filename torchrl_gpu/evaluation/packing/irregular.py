@@ -128,7 +128,7 @@ def _chosen(every: Mapping[str, Policy], methods: Sequence[str] | None) -> Mappi
 
 
 def _arguments_of(source: ItemSource) -> dict[str, Any]:
-    """What an item source was made with, as JSON takes it."""
+    """The constructor arguments of an item source, as JSON takes them."""
     values = {name: getattr(source, name) for name in inspect.signature(type(source)).parameters}
     return {k: v if isinstance(v, int | float | str | list | tuple | None) else str(v) for k, v in values.items()}
 

@@ -158,7 +158,7 @@ def sequence_hash(sequences: Sequence[Tensor]) -> str:
 
 
 def protocol_table(report: Mapping[str, Any]) -> Table:
-    """What `ProtocolSuite.compared` gave, for the terminal: the published figures last."""
+    """The report of `ProtocolSuite.compared` for the terminal: the published figures last."""
     about, rows = report["sequences"], report["policies"]
     known_suite = SUITE_HASHES.get(about["protocol"]) == about["sha256"]
     source = about["file"] or ("the fixed suite" if known_suite else "sequences of the fixed seed")

@@ -1,4 +1,4 @@
-"""What published policies reach on the protocols of bin packing."""
+"""Results of published policies on the protocols of bin packing."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return comparison_table(methods, title, RULE), report | {"comparison": comparison_data(methods, RULE)}
 
     def published(self) -> dict[str, float]:
-        """What published policies reach by the same rules, on sequences of their own; per cent by name."""
+        """Results of published policies by the same rules, on sequences of their own; per cent by name."""
         if self.env.skip_unplaceable:
             return {}
         return {
@@ -126,7 +126,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
             viewer.save_gif(film, folder / f"{name}.gif")
 
     def plans(self, results: PackingResults) -> list[dict[str, Any]]:
-        """Where each item goes, in the unit that the user gave sizes in, see `placements`."""
+        """The placement of each item, in the unit that the user gave sizes in, see `placements`."""
         bins, names, unit = PackedBins(self.env, results), self.names()[: self.num_episodes], self.env.items.unit
         return [
             {
@@ -139,7 +139,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         ]
 
     def _labels(self, index: int) -> Callable[[int], dict[str, Any]]:
-        """What a plan calls the next item of a row of the catalogue that is placed.
+        """Names in a plan of the next item of a row of the catalogue that is placed.
 
         Boxes of a file that are alike stand for each other: the first of them that is placed is the first in the file.
         """
@@ -177,7 +177,7 @@ def _packing_suite(
 def placements(
     env: PackingEnv | PackedBins, index: int, label: Callable[[int], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Where the items of one bin are, in order: what each is called, and the corner and size of what it takes there.
+    """Placements of the items of one bin, in order: name, corner and size of each.
 
     Args:
         env: With the bin.
