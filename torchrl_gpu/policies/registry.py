@@ -37,11 +37,6 @@ class Registry:
     def __init__(self, classes: Iterable[type]) -> None:
         self.classes = [*classes]
 
-    def register(self, cls: Class) -> Class:
-        """Lets settings name a class; a decorator."""
-        self.classes.append(cls)
-        return cls
-
     def build(self, name: str, given: Any, *kinds: type) -> Any:
         """The object that settings describe: of a dataclass an instance, else the class as a partial of its arguments.
 
@@ -108,7 +103,12 @@ REGISTRY = Registry(
         *(PackerNetworks, PatchTables, ClipEncoder, EpsilonGreedy, SoftTargets, PeriodicTargets),
     ]
 )
-register = REGISTRY.register
+
+
+def register(cls: Class) -> Class:
+    """Lets the settings in checkpoints name a class of one's own, an agent or a network; also a decorator."""
+    REGISTRY.classes.append(cls)
+    return cls
 
 
 def check_plain(where: str, value: Any) -> None:
