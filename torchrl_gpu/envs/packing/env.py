@@ -139,7 +139,7 @@ class PackingEnv(BatchedEnv):
         self._keeps_maps = self.incremental and visible_items > 1 and not self.catalogue.flat
         setting = Setting(f"a bin of {self.bin.cells} cells", self.bin, self.catalogue, visible_items, num_envs, 1e-3)
         self.kernels = tested_in(self.kernels, setting, fall_back=backend == "auto")
-        self._state = self._blank_state()
+        self._state = PackingState.blank(self.num_envs, visible_items, self.longest_episode, self.catalogue, self.bin)
         self._make_specs()
 
     def _check_words(self, where: str, **words: Any) -> None:
@@ -248,27 +248,6 @@ class PackingEnv(BatchedEnv):
     def num_packed(self) -> Tensor:
         """(N,) int64."""
         return self.state.num_packed
-
-    def _blank_state(self) -> PackingState:
-        n, device = self.num_envs, self.device
-        count = torch.zeros(n, dtype=torch.int64, device=device)
-        longest = self.longest_episode
-        shape = (n, *self.action_shape)
-        return PackingState(
-            heightmap=torch.zeros(n, *self.bin.cells, device=device, dtype=torch.float32),
-            item_id=torch.full((n, self.visible_items), -1, dtype=torch.int64, device=device),
-            position=count,
-            key=count.clone(),
-            episode=count.clone(),
-            volume=torch.zeros(n, device=device, dtype=torch.float32),
-            stable=torch.zeros(n, dtype=torch.bool, device=device),
-            num_packed=count.clone(),
-            step_count=count.clone(),
-            placements=torch.zeros(n, longest, 4, dtype=torch.int32, device=device),
-            placement_z=torch.zeros(n, longest, device=device, dtype=torch.float32),
-            z_map=torch.full(shape, self.bin.size[2], device=device, dtype=torch.float32),
-            legal=torch.zeros(shape, dtype=torch.bool, device=device),
-        )
 
     def _make_specs(self) -> None:
         n, device = self.num_envs, self.device

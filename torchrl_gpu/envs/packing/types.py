@@ -136,6 +136,25 @@ class PackingState:
     z_map: Tensor  # (N, K, O, Gx, Gy) float32
     legal: Tensor  # (N, K, O, Gx, Gy) bool
 
+    @staticmethod
+    def blank(num_envs: int, visible_items: int, longest: int, catalogue: Catalogue, bin_: Bin) -> PackingState:
+        """Empty bins before their first episode, which is of at most `longest` items, on the catalogue's device."""
+        n, device = num_envs, catalogue.extent.device
+        count = torch.zeros(n, dtype=torch.int64, device=device)
+        counts = {name: count.clone() for name in ("position", "key", "episode", "num_packed", "step_count")}
+        maps = (n, visible_items, catalogue.num_orientations, *bin_.grid)
+        return PackingState(
+            heightmap=torch.zeros(n, *bin_.cells, dtype=torch.float32, device=device),
+            item_id=torch.full((n, visible_items), -1, dtype=torch.int64, device=device),
+            **counts,
+            volume=torch.zeros(n, dtype=torch.float32, device=device),
+            stable=count > 0,
+            placements=torch.zeros(n, longest, 4, dtype=torch.int32, device=device),
+            placement_z=torch.zeros(n, longest, dtype=torch.float32, device=device),
+            z_map=torch.full(maps, bin_.size[2], dtype=torch.float32, device=device),
+            legal=torch.zeros(maps, dtype=torch.bool, device=device),
+        )
+
 
 class Placement(NamedTuple):
     """One placement per environment.

@@ -118,7 +118,9 @@ def launch_failure(backend: str, setting: Setting, module: str) -> str:
         return _LAUNCHED[key]
     jobs = _jobs(module)
     try:
-        legal = _play(lambda job, *arguments: jobs[job](*arguments), setting, 2, _first_action)
+        legal = _play(
+            lambda job, *arguments: jobs[job](*arguments), setting, 2, lambda state, _: torch.zeros_like(state.key)
+        )
         legal.sum().item()  # waits, so that what failed on the device is raised here
         _LAUNCHED[key] = ""
     except torch.OutOfMemoryError:
@@ -130,8 +132,8 @@ def launch_failure(backend: str, setting: Setting, module: str) -> str:
         except self_tests.Unavailable:  # an illegal access leaves a process no way back to the device
             _setting_test(backend, setting, module, Path()).keep(failure)
             raise RuntimeError(
-                f"packing kernels: want a backend that leaves {device} usable; got {backend!r}: {failure}; the next run"
-                " takes another one, or this one with backend='eager'"
+                f"packing kernels: want a backend that leaves {device} usable; got {backend!r}: {failure}; the next"
+                " run takes another one, or this one with backend='eager'"
             ) from error
     return _LAUNCHED[key]
 
@@ -302,7 +304,8 @@ def _play(
     row = torch.arange(n, device=setting.device, dtype=torch.int64)
     item_id = (row[:, None] + torch.arange(k, device=setting.device, dtype=torch.int64)) % catalogue.num_items
     item_id[0, -1] = -1 if k > 1 else item_id[0, -1]  # an empty slot
-    state = call("restart", _blank(setting, steps), row % 3 < 2, row + 7, item_id, catalogue, bin_)
+    state = PackingState.blank(n, k, steps, catalogue, bin_)
+    state = call("restart", state, row % 3 < 2, row + 7, item_id, catalogue, bin_)
     state = call("restart", state, row >= 0, row + 7, item_id, catalogue, bin_)
     for number in range(steps):
         stored = None
@@ -322,28 +325,6 @@ def _play(
         state = replace(state, z_map=z_map, legal=legal)
     going: Tensor = call("any_legal", state.legal)
     return going
-
-
-def _blank(setting: Setting, longest: int) -> PackingState:
-    bin_, n, k, device = setting.bin, setting.num_envs, setting.visible_items, setting.device
-    count = torch.zeros(n, dtype=torch.int64, device=device)
-    maps = torch.zeros(n, k, setting.catalogue.num_orientations, *bin_.grid, device=device, dtype=torch.float32)
-    counts = {name: count.clone() for name in ("position", "key", "episode", "num_packed", "step_count")}
-    return PackingState(
-        heightmap=torch.zeros(n, *bin_.cells, device=device, dtype=torch.float32),
-        item_id=torch.full((n, k), -1, dtype=torch.int64, device=device),
-        **counts,
-        volume=torch.zeros(n, device=device, dtype=torch.float32),
-        stable=count > 0,
-        placements=torch.zeros(n, longest, 4, dtype=torch.int32, device=device),
-        placement_z=torch.zeros(n, longest, device=device, dtype=torch.float32),
-        z_map=maps,
-        legal=maps > 0,
-    )
-
-
-def _first_action(state: PackingState, number: int) -> Tensor:
-    return torch.zeros_like(state.key)
 
 
 def _legal_action(state: PackingState, number: int) -> Tensor:
