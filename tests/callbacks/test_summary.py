@@ -1,4 +1,4 @@
-"""Which networks a run trains, and how large they are."""
+"""The table of a run's networks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from torch import nn
 from tests.training import tiny_packer
 from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import NetworkSummary
-from torchrl_gpu.callbacks.summary import NetworkRow, network_rows
+from torchrl_gpu.callbacks.summary import network_table
 from torchrl_gpu.policies import IQN, AgentSpace, PlacementQuantiles
 
 
-def tops(made: nn.Module) -> dict[str, NetworkRow]:
-    return {row.name: row for row in network_rows(made) if not row.depth}
+def rows(made: nn.Module) -> dict[str, tuple[str, int, str]]:
+    """Class, size and remark by name."""
+    name, kind, size, remark = (list(column.cells) for column in network_table(made).columns)
+    sizes = (int(str(each).replace(",", "")) for each in size)
+    return dict(zip(map(str, name), zip(map(str, kind), sizes, map(str, remark), strict=True), strict=True))
 
 
 def num_parameters(made: nn.Module) -> int:
@@ -28,11 +31,10 @@ def num_parameters(made: nn.Module) -> int:
 
 def test_an_agent_by_its_network() -> None:
     made = module()
-    network, *parts = network_rows(made)
-    assert (network.name, network.kind, network.size) == ("policy", "PlacementScores", num_parameters(made))
-    assert [part.name for part in parts] == ["stem", "blocks", "advantage", "value"]
-    assert sum(part.size for part in parts) == network.size
-    assert all(row.trained for row in (network, *parts))
+    (name, network), *parts = rows(made).items()
+    assert (name, *network) == ("policy", "PlacementScores", num_parameters(made), "")
+    assert [part for part, _ in parts] == ["  stem", "  blocks", "  advantage", "  value"]
+    assert sum(size for _, (_, size, _) in parts) == num_parameters(made)
 
 
 def test_targets_are_told_from_what_is_trained() -> None:
@@ -41,18 +43,18 @@ def test_targets_are_told_from_what_is_trained() -> None:
             super().__init__()
             self.agent = IQN(AgentSpace.of(module().env), network=partial(PlacementQuantiles, channels=4, blocks=1))
 
-    rows = tops(Module())
-    assert rows["policy"].trained
-    assert not rows["target"].trained
-    assert rows["policy"].size == rows["target"].size
+    found = rows(Module())
+    assert (found["policy"][2], found["target"][2]) == ("", "follows, is not trained")
+    assert found["policy"][1] == found["target"][1]
 
 
 def test_a_packer_by_its_networks() -> None:
     made = tiny_packer.module()
-    rows = tops(made)
-    assert {"worker", "manager", "value", "other weights"} <= rows.keys()
-    assert sum(row.size for row in rows.values()) == num_parameters(made)
-    assert rows["other weights"].size == 3  # the three slopes
+    found = rows(made)
+    assert {"worker", "manager", "value", "other weights"} <= found.keys()
+    assert found["total"][1] == num_parameters(made)
+    assert sum(size for name, (_, size, _) in found.items() if name[0] != " ") == 2 * num_parameters(made)
+    assert found["other weights"][1] == 3  # the three slopes
 
 
 def test_one_network_by_two_names_counts_once() -> None:
@@ -62,7 +64,7 @@ def test_one_network_by_two_names_counts_once() -> None:
             self.a = nn.Linear(2, 3)
             self.b = nn.Sequential(self.a, nn.Linear(3, 1))
 
-    assert {name: row.size for name, row in tops(Module()).items()} == {"a": 9, "b": 4}
+    assert {name: size for name, (_, size, _) in rows(Module()).items()} == {"a": 9, "b": 4, "total": 13}
 
 
 def test_it_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,6 +77,6 @@ def test_it_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_nothing_is_printed_of_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert network_rows(nn.Sequential(nn.ReLU())) == []
+    assert network_table(nn.Sequential(nn.ReLU())).rows == []
     assert torch.is_grad_enabled()
     assert capsys.readouterr().out == ""

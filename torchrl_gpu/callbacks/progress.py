@@ -1,366 +1,225 @@
-"""What the terminal shows of a run: how far it is, how fast, how well, and how long it will take."""
+"""The progress bar of a run: one line with updates, time left, env-steps/s and scores."""
 
 from __future__ import annotations
 
+import io
 import logging
 import math
+import os
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partialmethod
 from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ProgressBar
-from lightning.pytorch.loggers import Logger
-from rich.console import Console, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar as Bar
-from rich.table import Table
-from rich.text import Text
-from torch import Tensor
+from lightning.pytorch.callbacks import TQDMProgressBar
+from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
+from lightning.pytorch.loggers.logger import DummyLogger
+from tqdm.contrib.logging import logging_redirect_tqdm  # type: ignore[import-untyped]
 
 from torchrl_gpu import arguments
 
-_WINDOW_S = 20.0  # rates are those of so many last seconds
-_BETWEEN_S = 0.5  # of two looks at the run
-_SEPARATOR = " · "
+_REFRESH_S = 0.5
+_SMOOTHING = 0.3  # as tqdm's own
+_WITH_END = "{n:,} of {total:,} updates ({percentage:.0f}%) {bar} {elapsed}, {remaining} left{postfix}"
+_WITHOUT_END = "{n:,} updates, {elapsed}{postfix}"
+_LOGGERS = ("lightning", "lightning.pytorch", "lightning.fabric")  # which write to the terminal themselves
 
 
-class RunProgress(ProgressBar):
-    """Two lines at the bottom of the terminal: updates made, time left; env-steps/s, what episodes came to, the loss.
+class RunProgress(TQDMProgressBar):
+    """One line at the bottom of the terminal: updates made, time left, env-steps/s, outcomes of episodes, the loss.
 
-    Where the output is no terminal, one plain line now and then. The default of the programs `lightning` and
+    Where the output is no terminal, the same as a plain line now and then. The default of the programs `lightning` and
     `torchrl-gpu`; another progress bar in `trainer.callbacks` takes its place, `--trainer.enable_progress_bar false`
     switches it off.
 
-    It makes the host wait for the device nowhere: figures are those that the loggers are given, when they are given
-    them (see `trainer.log_every_n_steps`); without a logger only a module on the CPU is asked for them. Of a module
-    that counts no frames, which is not one of this package, it shows what is logged with `prog_bar=True`.
+    It never makes the host wait for the device: scores are those that the loggers have been given (see
+    `trainer.log_every_n_steps`); without a logger only a module on the CPU is asked. Of a module of another package,
+    which counts no frames, it shows what is logged with `prog_bar=True`.
 
     Args:
         line_every_s: Seconds between two lines where the output is no terminal.
-        clock: Gives seconds.
     """
 
-    def __init__(self, line_every_s: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, line_every_s: float = 30.0) -> None:
         super().__init__()
-        arguments.number("RunProgress", "line_every_s", line_every_s, above=0)
-        self.line_every_s, self._clock = line_every_s, clock
-        self._enabled = True
-        self._live: Live | None = None
-        self._redirected: list[tuple[logging.StreamHandler[Any], Any]] = []
-        self._status = self._activity = ""
-        self._reset()
+        self.line_every_s = arguments.number("RunProgress", "line_every_s", line_every_s, above=0)
+        self._logged = _LoggedValues()
+        self._redirected = ExitStack()
+        self._activity, self._evaluation = "", Tqdm(disable=True)
+        self._last_line = -math.inf
+        self._last_look: tuple[float, int] | None = None  # seconds, frames; None before and after a pause
+        self._frames_per_s = 0.0
 
-    def _reset(self) -> None:
-        self._done, self._total, self._unit = 0, 0, "updates"
-        self._marks: deque[tuple[float, int, float | None]] = deque()
-        self._updates_per_s = 0.0
-        self._frames_per_s: float | None = None
-        self._metrics: dict[str, float] = {}
-        self._logged: _LoggedValues | None = None
-        self._last_look = self._last_line = -math.inf
-        self._began = self._clock()
-
-    # -- Lightning's switches ---------------------------------------------------------------------------------------
-
-    def disable(self) -> None:
-        """Shows nothing from now on."""
-        self._close()
-        self._enabled = False
-
-    def enable(self) -> None:
-        """Shows again."""
-        self._enabled = True
-
-    def print(self, *args: Any, **kwargs: Any) -> None:
-        """Prints above the lines."""
-        (self._live.console if self._live else Console()).print(*args, **kwargs)
-
-    # -- a run ------------------------------------------------------------------------------------------------------
+    # -- training ---------------------------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Begins to listen to what is logged."""
         super().setup(trainer, pl_module, stage)
-        self._reset()
         if stage == "fit" and trainer.loggers and self._enabled:
             self._logged = _LoggedValues()
-            trainer.loggers.append(self._logged)
+            trainer.loggers = [*trainer.loggers, self._logged]
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Leaves the last state on the terminal."""
         self._close()
-        if self._logged in trainer.loggers:
-            trainer.loggers.remove(self._logged)
+        trainer.loggers = [each for each in trainer.loggers if each is not self._logged]
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Gives the terminal back before anybody writes about it."""
         self._close()
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Appears."""
-        self._status = "filling the replay" if getattr(pl_module, "warmup_frames", 0) else ""
-        self._count(trainer)
-        self._open()
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Opens the bar, before the module fills its replay."""
+        super().on_train_start(trainer, pl_module)
+        self._last_look, self._frames_per_s = None, 0.0
+        loggers = [each for each in map(logging.getLogger, _LOGGERS) if each.handlers]
+        self._redirected.enter_context(logging_redirect_tqdm([logging.getLogger(), *loggers], tqdm_class=Tqdm))
+        if getattr(pl_module, "warmup_frames", 0):
+            self.train_progress_bar.set_postfix_str("filling the replay")
+        self._print(self.train_progress_bar)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Starts the clock, behind the module's warm-up and behind validation."""
-        if not self._marks:
-            self._status = ""
-            self._mark(trainer, pl_module)
+    def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
+        pass  # the bar is that of the run
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Looks at the run, if some time has passed."""
-        if not self._enabled or self._clock() - self._last_look < _BETWEEN_S:
-            return
-        self._look(trainer, pl_module)
-        if self._live is None and self._clock() - self._last_line >= self.line_every_s:
-            self._line()
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        pass
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Starts the clock after the warm-up and after a validation."""
+        if self._last_look is None:
+            self._last_look = time.monotonic(), getattr(pl_module, "frames", 0)
+            self.train_progress_bar.unpause()
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Moves the bar, at most twice a second."""
+        bar = self.train_progress_bar
+        if bar.update(trainer.global_step - bar.n):
+            bar.set_postfix(self.get_metrics(trainer, pl_module))
+            self._print(bar)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Says so."""
-        self._begin("validating")
-
-    def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *args: Any) -> None:
-        """Lets a suite of episodes say how far it is."""
-        self._listen(batch)
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Takes the figures; the clock of training starts anew."""
-        self._status = ""
-        self._marks.clear()
-        if trainer.state.fn != "fit":
-            self._close()
-        else:
-            self._take_metrics(trainer, pl_module)
+        super().on_validation_start(trainer, pl_module)
+        self._last_look = None
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leaves the last state on the terminal."""
-        self._look(trainer, pl_module)
-        self._status = f"trained for {_clock_time(self._clock() - self._began)}"
-        self._marks.clear()
-        if self._live is None:
-            self._line()
+        """Leaves the last line on the terminal."""
+        bar = self.train_progress_bar
+        bar.unpause() if self._last_look is None else None  # behind a validation
+        bar.n = trainer.global_step
+        bar.set_postfix(self.get_metrics(trainer, pl_module))
+        self._print(bar, at_once=True)
         self._close()
 
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Says so."""
-        self._begin("testing")
+    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+        """Env-steps/s, and of the values that loggers have been given outcomes of episodes, a validation, the loss."""
+        frames = getattr(pl_module, "frames", None)
+        if frames is None:
+            return {name: _number(value) for name, value in trainer.progress_bar_metrics.items()}
+        if self._last_look is not None and (seconds := time.monotonic() - self._last_look[0]) >= _REFRESH_S / 2:
+            rate = (frames - self._last_look[1]) / seconds
+            self._frames_per_s += (rate - self._frames_per_s) * (_SMOOTHING if self._frames_per_s else 1.0)
+            self._last_look = time.monotonic(), frames
+        outcomes: Mapping[str, Any] = getattr(pl_module, "outcomes", {})
+        logged = self._logged.values
+        if not logged and pl_module.device.type == "cpu":
+            on_host = {name: float(value) for name, value in outcomes.items()}
+            logged = {f"train/{name}": value for name, value in on_host.items() if not math.isnan(value)}
+        validated = [name for name in logged if name.startswith("val/")]
+        names = [*(f"train/{name}" for name in outcomes), *validated[:1], "train/loss"]
+        scores = {name.removeprefix("train/"): _number(logged[name]) for name in names if name in logged}
+        return ({"env-steps/s": f"{self._frames_per_s:,.0f}"} if self._frames_per_s else {}) | scores
 
-    def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *args: Any) -> None:
-        """Lets a suite of episodes say how far it is."""
-        self._listen(batch)
+    # -- evaluations ------------------------------------------------------------------------------------------------
 
-    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Is done."""
-        self._close()
+    def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
+        """Lets a suite of episodes show how far it is."""
+        if hasattr(batch, "say"):
+            batch.say = self.say
 
-    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Says so."""
-        self._begin("predicting")
-
-    def on_predict_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *args: Any) -> None:
-        """Lets a suite of episodes say how far it is."""
-        self._listen(batch)
-
-    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Is done."""
-        self._close()
+    on_test_batch_start = on_predict_batch_start = on_validation_batch_start  # type: ignore[assignment]
 
     @contextmanager
     def evaluating(self, suite: Any) -> Iterator[None]:
         """Shows how far a suite is that is played outside of Lightning's loops."""
-        self._reset()
-        self._begin("evaluating")
-        self._listen(suite)
+        suite.say = self.say
+        self._open_evaluation("evaluating")
         try:
             yield
         finally:
             self._close()
 
     def say(self, words: str) -> None:
-        """Shows what an evaluation is at, or, told nothing, leaves the terminal to its results."""
-        if not (words or self._done or self._total):
-            self._close()
-        self._status = f"{self._activity}: {words}" if words else self._activity
-        if words and self._enabled and self._live is None and self._clock() - self._last_line >= self.line_every_s:
-            self._line()
+        """Shows how far an evaluation is; without words, leaves the terminal to its results."""
+        if not words:
+            self._evaluation.close()
+        elif not self._evaluation.disable:
+            self._evaluation.set_description_str(f"{self._activity}: {words}")
+            self._print(self._evaluation)
 
-    def _begin(self, activity: str) -> None:
-        self._status = self._activity = activity
-        self._open()
-        if self._live is not None:
-            self._live.refresh()
+    # -- bars -------------------------------------------------------------------------------------------------------
 
-    def _listen(self, batch: Any) -> None:
-        if hasattr(batch, "say"):
-            batch.say = self.say
+    def init_train_tqdm(self) -> Tqdm:
+        """The bar of training, of all updates."""
+        total = self.trainer.max_steps if self.trainer.max_steps > 0 else None
+        style = _WITH_END if total else _WITHOUT_END
+        return self._bar(style, total=total, initial=self.trainer.global_step)
 
-    # -- what is known ----------------------------------------------------------------------------------------------
+    def _open_evaluation(self, activity: str) -> Tqdm:
+        self._activity = activity
+        self._evaluation = self._bar("{desc}", desc=activity, leave=False)
+        return self._evaluation
 
-    def _look(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._last_look = self._clock()
-        self._mark(trainer, pl_module)
-        self._take_metrics(trainer, pl_module)
+    init_sanity_tqdm = init_validation_tqdm = partialmethod(_open_evaluation, "validating")
+    init_test_tqdm = partialmethod(_open_evaluation, "testing")
+    init_predict_tqdm = partialmethod(_open_evaluation, "predicting")
 
-    def _mark(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._count(trainer)
-        now = self._clock()
-        frames = getattr(pl_module, "frames", None)
-        self._marks.append((now, self._done, frames if isinstance(frames, int | float) else None))
-        while len(self._marks) > 2 and now - self._marks[1][0] > _WINDOW_S:
-            self._marks.popleft()
-        self._update_rates()
+    def _bar(self, style: str, **options: Any) -> Tqdm:
+        on_terminal = _draws_bars()
+        shown = {"file": sys.stdout if on_terminal else _Nowhere(), "dynamic_ncols": on_terminal}
+        style = style if on_terminal else style.replace("{bar} ", "")
+        disable = self.is_disabled
+        return Tqdm(bar_format=style, disable=disable, mininterval=_REFRESH_S, miniters=0, **shown, **options)
 
-    def _count(self, trainer: Trainer) -> None:
-        if trainer.max_steps > 0:
-            self._done, self._total, self._unit = trainer.global_step, trainer.max_steps, "updates"
-            return
-        self._done, self._unit = trainer.fit_loop.epoch_loop.total_batch_idx + 1, "steps"
-        total = (trainer.max_epochs or -1) * trainer.num_training_batches
-        self._total = int(total) if 0 < total < math.inf else 0
-
-    def _take_metrics(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        recent: Mapping[str, Tensor] = getattr(pl_module, "outcomes", {})
-        if not hasattr(pl_module, "frames"):
-            self._metrics = {name: float(value) for name, value in trainer.progress_bar_metrics.items()}
-            return
-        logged: Mapping[str, float] = {} if self._logged is None else self._logged.values
-        if not logged and pl_module.device.type == "cpu":
-            told = {name: float(value) for name, value in recent.items()}
-            logged = {f"train/{name}": value for name, value in told.items() if not math.isnan(value)}
-        if not logged:
-            return
-        validated = [name for name in logged if name.startswith("val/")]
-        wanted = [*(f"train/{name}" for name in recent), *validated[:1], "train/loss"]
-        self._metrics = {name.removeprefix("train/"): logged[name] for name in wanted if name in logged}
-
-    def _update_rates(self) -> None:
-        """Those of the last seconds; where the clock has just started anew, those before stay."""
-        if len(self._marks) < 2:
-            return
-        (begin, updates, frames), (now, updates_now, frames_now) = self._marks[0], self._marks[-1]
-        seconds = max(now - begin, 1e-6)
-        self._updates_per_s = (updates_now - updates) / seconds
-        self._frames_per_s = None if frames is None or frames_now is None else (frames_now - frames) / seconds
-
-    # -- what is shown ----------------------------------------------------------------------------------------------
-
-    def progress_text(self) -> str:
-        """How far the run is."""
-        if not self._total:
-            return f"{self._done:,} {self._unit}"
-        return f"{self._done:,} of {self._total:,} {self._unit} ({math.floor(100 * self._done / self._total)}%)"
-
-    def time_text(self) -> str:
-        """What it is doing besides training, or how long it will train yet; empty where that is not known."""
-        if self._status or not self._total or not self._updates_per_s:
-            return self._status
-        return f"{_clock_time((self._total - self._done) / self._updates_per_s)} left"
-
-    def metrics_text(self) -> list[str]:
-        """How fast and how well, the most important first."""
-        shown = [f"{self._frames_per_s:,.0f} env-steps/s"] if self._frames_per_s else []
-        return shown + [f"{name} {_number(value)}" for name, value in self._metrics.items()]
-
-    def line(self) -> str:
-        """All of it, for a file."""
-        training = [self.progress_text()] if self._done or self._total else []
-        return _SEPARATOR.join(filter(None, [*training, self.time_text(), *self.metrics_text()]))
-
-    def _line(self) -> None:
-        if self._enabled and self.trainer.is_global_zero:
-            self._last_line = self._clock()
-            print(self.line(), flush=True)
-
-    def _open(self) -> None:
-        if not self._enabled or self._live is not None:
-            return
-        console = Console()
-        if console.is_terminal:
-            self._live = Live(console=console, get_renderable=self._lines, refresh_per_second=2)
-            self._redirect_logs(self._live)
-        elif self._clock() - self._last_line >= self.line_every_s:
-            self._line()
+    def _print(self, bar: Tqdm, *, at_once: bool = False) -> None:
+        """Prints a bar as a plain line where there is no terminal, if the last one is old enough."""
+        is_due = at_once or time.monotonic() - self._last_line >= self.line_every_s
+        if is_due and not bar.disable and not _draws_bars():
+            self._last_line = time.monotonic()
+            print(bar, flush=True)
 
     def _close(self) -> None:
-        if self._live is not None:
-            for handler, stream in self._redirected:
-                handler.setStream(stream)
-            self._redirected = []
-            self._live.transient = not (self._done or self._total)  # what an evaluation was at is of no more interest
-            self._live.stop()
-            self._live = None
-
-    def _redirect_logs(self, live: Live) -> None:
-        """Starts the lines, and lets what is logged to the terminal appear above them."""
-        terminal = sys.stdout, sys.stderr
-        live.start()
-        for name in (None, "lightning", "lightning.pytorch", "lightning.fabric"):
-            for handler in logging.getLogger(name).handlers:
-                if isinstance(handler, logging.StreamHandler) and handler.stream in terminal:
-                    self._redirected.append((handler, handler.stream))
-                    handler.setStream(sys.stderr)
-
-    def _lines(self) -> RenderableType:
-        """Two lines as wide as the terminal: what does not fit is left out whole, the last figures first."""
-        width = 80 if self._live is None else self._live.console.width
-        if not (self._done or self._total):
-            return Text(_fitting([self._status], width))
-        lines = Table.grid(expand=True, padding=(0, 1, 0, 0))
-        lines.add_column(no_wrap=True)
-        if self._total:
-            lines.add_column(ratio=1)
-            bar = Bar(total=self._total, completed=self._done)
-            lines.add_row(self.progress_text(), bar, self.time_text())
-        else:
-            lines.add_row(_fitting([self.progress_text(), self.time_text()], width))
-        shown = Table.grid()
-        shown.add_row(lines)
-        shown.add_row(Text(_fitting(self.metrics_text(), width), style="dim"))
-        return shown
+        for bar in (self._train_progress_bar, self._evaluation):
+            if bar is not None:
+                bar.close()
+        self._redirected.close()
 
 
-class _LoggedValues(Logger):
-    """Keeps the last value of everything that the loggers are given, read from the device already."""
+class _LoggedValues(DummyLogger):
+    """The last value of everything that the loggers are given, read from the device already."""
 
     def __init__(self) -> None:
         super().__init__()
         self.values: dict[str, float] = {}
 
-    @property
-    def name(self) -> str | None:
-        """None: it has no folder."""
-        return None
-
-    @property
-    def version(self) -> int | str | None:
-        """None, likewise."""
-        return None
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Keeps them."""
+    def log_metrics(self, metrics: Mapping[str, float], *_: Any, **__: Any) -> None:
         self.values.update(metrics)
 
-    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Are none of its business."""
+
+class _Nowhere(io.TextIOBase):
+    """Takes a bar where there is no terminal to draw it on."""
+
+    def write(self, text: str) -> int:
+        return len(text)
 
 
-def _fitting(parts: list[str], width: int) -> str:
-    """As many parts as fit."""
-    while parts and len(_SEPARATOR.join(parts)) > width:
-        parts = parts[:-1]
-    return _SEPARATOR.join(parts)
+def _draws_bars() -> bool:
+    """Whether the output is a terminal; tqdm draws nothing on one that does not know its own size."""
+    try:
+        return sys.stdout.isatty() and os.get_terminal_size(sys.stdout.fileno()).lines > 0
+    except OSError:  # a terminal without a file
+        return sys.stdout.isatty()
 
 
 def _number(value: float) -> str:
     size = abs(value)
     return f"{value:,.0f}" if size >= 1000 else f"{value:.3f}" if size >= 0.01 or size == 0 else f"{value:.1e}"
-
-
-def _clock_time(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,4 +1,4 @@
-"""How fast a run goes."""
+"""Rates of a run."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from torchrl_gpu import arguments
 class Throughput(Callback):
     """Logs env-steps/s, updates/s and episodes/h, over all processes.
 
+    Not a `ThroughputMonitor` of Lightning's, which waits for the device in every training step.
+
     Args:
         every_n_steps: Training steps between two readings; each reads one count back from the device.
     """
@@ -22,17 +24,14 @@ class Throughput(Callback):
         self.every_n_steps = arguments.whole("Throughput", "every_n_steps", every_n_steps, 1)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forgets another run."""
         self._steps = 0
         self._last: tuple[float, float, float, float] | None = None
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Stops the clock: validation is not training."""
-        self._last = None
+        self._last = None  # validation is not training
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Starts the clock, behind the module's warm-up."""
-        if self._last is None:
+        if self._last is None:  # after the module's warm-up
             self._last = self._read(trainer, pl_module)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
