@@ -58,7 +58,7 @@ class EpisodeCheckpoint(Checkpoint):
     Args:
         dirpath: Folder; None stands for `checkpoints` in the Trainer's `default_root_dir`.
         every_n_episodes: Episodes, over all environments of the first process, between checkpoints; None for none. On
-            CUDA their count is a training step or a few late, see `DeviceCount`, so that nobody waits for it.
+            CUDA their count is a training step or a few late, see `DeviceCount`, so that the host does not wait for it.
         keep: Checkpoints by episodes, updates or minutes that are kept; older ones go.
         save_replay: Whether the replay is saved too; without it a resumed run fills it anew.
         every_n_updates: Updates between checkpoints.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.envs.viewable import Decision, Overlay, Viewable
 
 GRID_SIDE = 3  # pictures along each side of a grid, at most
-CHOSEN_SPACING = 1.0  # seconds: a stream that somebody chooses gets a picture, unless the last one is younger
+CHOSEN_SPACING = 1.0  # seconds: a stream that a viewer chooses gets a picture, unless the last one is younger
 TITLES = {"worst": "The worst", "best": "The best", "grid": "Several"}
 MAX_DECLARED = 40  # streams with their overlays; of the others, overlays are there on demand
 _NAME = re.compile(r"(?:env(0|[1-9][0-9]{0,8})|worst|best|grid)(?::([a-z][a-z_]{0,15}))?")
@@ -111,13 +111,13 @@ class EnvStreams:
         self._declare()
 
     def warm_up(self) -> None:
-        """Draws a first picture of every named stream, which takes longest, and leaves it for whoever comes."""
+        """Draws a first picture of every named stream, which takes longest; the first viewer sees it at once."""
         self.publish(only=self.names)
         self._shown.clear()  # no episode has begun, so that none has ended when the next one is drawn
         self._followed.clear()
 
     def watched(self) -> list[str]:
-        """Streams that somebody watches, as far as they are these."""
+        """Streams of this object that have viewers."""
         before, self._watchers = self._watchers, {}
         if not self.sink.watchers():
             return []
@@ -131,7 +131,7 @@ class EnvStreams:
         return list(self._watchers)
 
     def chosen(self) -> list[str]:
-        """Of the streams that `watched` named last, those that somebody has just chosen, without a fresh picture."""
+        """Of the streams that `watched` named last, those that a viewer has just chosen, without a fresh picture."""
         return [name for name in self._watchers if name in self._chosen]
 
     def publish(self, version: int | None = None, only: Collection[str] | None = None, **extra: Any) -> int:
@@ -234,7 +234,7 @@ class EnvStreams:
         return decisions[index]
 
     def _told_of_policy(self, index: int, decisions: dict[int, Decision]) -> dict[str, Any]:
-        """Numbers of what the policy does next in an environment; none where nobody asked for them."""
+        """Numbers of what the policy does next in an environment; none where they are not asked for."""
         if self.policy is None:
             return {}
         action = self._decide(index, decisions).action

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.streaming.server import StreamServer
 
 PORT_TRIES = 50
-UNWATCHED_SHARE = 0.1  # of `most_share`, for pictures that are kept for whoever comes
+UNWATCHED_SHARE = 0.1  # of `most_share`, for pictures without a viewer, which the next one sees at once
 UNWATCHED_S = 1.0  # seconds between them, at least
 FILM_FPS = 4.0
 
@@ -181,7 +181,7 @@ class FrameStream(Callback):
 
     @in_section("viewers")
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Shows what somebody wants to see, or, now and then, what somebody may want to."""
+        """Renders streams that have viewers, and the others at a low rate."""
         if self.server is None:
             return
         begin = time.perf_counter()

@@ -58,7 +58,7 @@ class LoggerGuard(Callback):
                 return None
             try:
                 result = method(*args, **kwargs)
-            except Exception as error:  # whatever a disk, a network or somebody else's logger raises
+            except Exception as error:  # whatever a disk, a network or another package's logger raises
                 self._in_a_row[key] += 1
                 self._note(logger, error)
                 return None

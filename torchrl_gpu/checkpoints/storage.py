@@ -82,7 +82,7 @@ class CheckpointStorage:
         return files, path.rstrip("/")
 
     def put(self, entry: Mapping[str, Any], checkpoint: Path, parts: Sequence[Path]) -> str:
-        """Uploads a checkpoint; the folder that it got. Whoever is killed on the way leaves one that nobody takes.
+        """Uploads a checkpoint; the folder that it got. An interrupted upload leaves a folder that is never fetched.
 
         Args:
             entry: What binds its files together, see `checkpoint_entry`.
@@ -140,7 +140,7 @@ class CheckpointStorage:
                 continue
             with contextlib.suppress(FileNotFoundError):  # removed by another process meanwhile
                 for path in sorted(files.ls(remote.path, detail=False), key=lambda path: not path.endswith(".ckpt")):
-                    files.rm_file(path)  # the .ckpt first, so that nobody takes what is being removed
+                    files.rm_file(path)  # the .ckpt first, so that what is being removed is never fetched
                 if files.exists(remote.path):  # storage of objects has no folders of its own
                     files.rmdir(remote.path)
 

@@ -157,7 +157,7 @@ class PackageCLI(LightningCLI):
         model: Any = self.model
         if hasattr(model, "run_config"):
             model.run_config = self._plain_config()
-        opened = self._open_checkpoint()
+        opened, self._opened = self._open_checkpoint(), None  # else it would stay in memory for the whole run
         if opened is not None and not is_overridden("configure_model", model):  # which makes layers inside the run
             check_resumed(*opened, model)
         CheckedRestore.install(self.trainer, opened)

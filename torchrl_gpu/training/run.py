@@ -38,7 +38,7 @@ from torchrl_gpu.training.run_resume import RunResume
 from torchrl_gpu.training.step_log import StepLog
 from torchrl_gpu.training.updates.clipping import clip_gradients
 
-STEPS_PER_EPOCH = 500  # where nobody says
+STEPS_PER_EPOCH = 500  # without a data module
 PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
 
@@ -248,7 +248,7 @@ class EnvRun(LightningModule):
         self._watcher = watcher
 
     def note_batch(self, batch: TensorDictBase) -> None:
-        """Shows a batch that an update learns from to whoever watches, see `watch_batches`."""
+        """Passes a batch that an update learns from to the function of `watch_batches`."""
         if self._watcher is not None:
             self._watcher(batch)
 

@@ -94,11 +94,11 @@ def sums_over_processes(room: int) -> Callable[[Tensor], Any]:
     agreed: list[Any] = [False] * processes
     dist.all_gather_object(agreed, shared)
     if rank == 0 and name:
-        Path(name).unlink(missing_ok=True)  # everybody who could has opened it
+        Path(name).unlink(missing_ok=True)  # every process that could has opened it
     if memory is None or not all(agreed):
         return dist.all_reduce
     memory[: len(token)] = bytes(len(token))
-    dist.barrier()  # so that nobody begins before that
+    dist.barrier()  # so that no sum begins before that
     return SharedSums(memory, room, rank, pids)
 
 

@@ -12,7 +12,7 @@ from torchrl_gpu.envs.entries import Bounds, Entry, check_entries
 
 
 class EpisodeMeter:
-    """Number of finished episodes and mean outcomes of the recent ones; reading is left to whoever logs.
+    """Number of finished episodes and mean outcomes of the recent ones; on the device, unread.
 
     Args:
         device: Where the steps are.

@@ -119,7 +119,7 @@ class Graphed(ABC):
         if self._graph is None:
             self._capture = None
             return self._learn(data, plan)
-        _copy(data, self._data)
+        torch._foreach_copy_(list(self._data.values(True, True)), list(data.values(True, True)))
         self._graph.replay()
         torch.clear_autocast_cache()  # it may hold weights as they were before
         return self._graph.result.clone()
@@ -299,7 +299,3 @@ def _distance(ones: list[Tensor], others: list[Tensor]) -> float:
 def _write(values: list[Tensor], into: list[Tensor]) -> None:
     for value, target in zip(values, into, strict=True):
         target.copy_(value)
-
-
-def _copy(data: TensorDictBase, into: TensorDictBase) -> None:
-    torch._foreach_copy_(list(into.values(True, True)), list(data.values(True, True)))
