@@ -13,6 +13,9 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).parent.parent
+# Subprocesses import this checkout and its tests from any folder, and find the scripts of this environment.
+for variable, first in (("PYTHONPATH", ROOT), ("PATH", Path(sys.executable).parent)):
+    os.environ[variable] = os.pathsep.join(filter(None, [str(first), os.environ.get(variable)]))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -34,11 +37,3 @@ def settings_of_torch() -> Iterator[None]:
     yield
     if torch := sys.modules.get("torch"):
         torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture
-def child_environment() -> dict[str, str]:
-    """Environment variables for a subprocess that imports this checkout and its tests from any folder."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    scripts = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return os.environ | {"PYTHONPATH": path, "PATH": scripts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +13,11 @@ for module in ("aiohttp", "cv2", "av"):
     pytest.importorskip(module)
 
 
-def test_no_command_needs_a_posix_name(tmp_path: Path, child_environment: dict[str, str]) -> None:
+def test_no_command_needs_a_posix_name(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tests.posix_taken_away", str(tmp_path)]
     said = subprocess.run(
         words,
-        env=child_environment | {"PYTHONIOENCODING": "cp1252"},  # as where Windows writes to a pipe
+        env=os.environ | {"PYTHONIOENCODING": "cp1252"},  # as where Windows writes to a pipe
         capture_output=True,
         encoding="cp1252",
         check=False,

@@ -1,11 +1,10 @@
-"""A run with two workers in which somebody is killed, or that is ended by Ctrl-C: `killing_run.py FOLDER WHO`."""
+"""A run with two workers in which somebody is killed, or that is ended by Ctrl-C."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,8 @@ class Kills(Callback):
                 os.killpg(0, signal.SIGINT)
 
 
-def main() -> None:
-    """A run of twelve updates."""
+def main(folder: Path, who: str) -> None:
+    """A run of eight updates."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background jobs ignore
     workers = EnvWorkers(num_workers=2)
-    fit(module(), Path(sys.argv[1]), 12, EpisodeCheckpoint(), workers, Kills(workers, sys.argv[2]))
-
-
-if __name__ == "__main__":
-    main()
+    fit(module(), folder, 8, EpisodeCheckpoint(), workers, Kills(workers, who))

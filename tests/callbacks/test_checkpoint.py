@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,6 +19,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from tests import forks
 from tests.training.rank_cases import Lines
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import data, fit, module, trainer
@@ -460,28 +459,22 @@ def test_one_byte_that_is_another_is_seen(tmp_path: Path, which: str, where: flo
     fit(module(), tmp_path, 6, saver(), ckpt_path=found)
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-from pickle import UnpicklingError
-from tests.training.tiny import fit, module
-from torchrl_gpu.callbacks import EpisodeCheckpoint, checkpoint_writer
+def killed_at(moment: str, folder: Path) -> None:
+    """A run that goes on from its checkpoint, in a process that ends at once where it comes to a function."""
 
-folder, moment = Path(sys.argv[1]), sys.argv[2]
-def die(*args, **kwargs):
-    os._exit(9)
-setattr(checkpoint_writer, moment, die)
-fit(module(), folder, 4, EpisodeCheckpoint(), ckpt_path=folder / "checkpoints" / "last.ckpt")
-"""
+    def die(*args: Any, **kwargs: Any) -> None:
+        os._exit(9)
+
+    setattr(checkpoint_writer, moment, die)
+    fit(module(), folder, 4, EpisodeCheckpoint(), ckpt_path=last(folder))
 
 
 @pytest.mark.parametrize("moment", ["checkpoint_entry", "publish"])
-def test_killed_between_two_writes(tmp_path: Path, child_environment: dict[str, str], moment: str) -> None:
+def test_killed_between_two_writes(tmp_path: Path, moment: str) -> None:
     """The new replay is there, the new checkpoint is not: the old pair still is one."""
     fit(module(), tmp_path, 2, EpisodeCheckpoint())
     before = everything(last(tmp_path))
-    run = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), moment], env=child_environment, check=False)
-    assert run.returncode == 9
+    assert forks.run(killed_at, moment, tmp_path, log=tmp_path / "log") == 9
     assert len(parts_of(last(tmp_path))) == 2
     content = torch.load(last(tmp_path), weights_only=True)
     (name,) = content[ENTRY]["parts"]

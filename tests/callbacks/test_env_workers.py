@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import multiprocessing
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +12,8 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 
-from tests.conftest import ROOT
+from tests import forks
+from tests.callbacks import killing_run
 from tests.training import rank_cases as cases
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import fit, module, packing_env, trainer
@@ -24,21 +23,11 @@ from torchrl_gpu.sections import start_clock, stop_clock
 from torchrl_gpu.training import Rollout
 
 
-def run(folder: Path, who: str) -> subprocess.CompletedProcess[str]:
-    """A run in a process group of its own, and what it wrote."""
+def run(folder: Path, who: str) -> tuple[int, str]:
+    """Status of a run in a process group of its own, and what it wrote."""
     folder.mkdir()
-    command = [sys.executable, "-m", "tests.callbacks.killing_run", str(folder), who]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        command,
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        start_new_session=True,
-    )
+    status = forks.run(killing_run.main, folder, who, log=folder / "log")
+    return status, (folder / "log").read_text()
 
 
 def left_behind(folder: Path) -> list[int]:
@@ -47,28 +36,27 @@ def left_behind(folder: Path) -> list[int]:
 
 
 def test_a_killed_worker_changes_nothing_and_the_run_resumes_without_workers(tmp_path: Path) -> None:
-    done = run(tmp_path / "killed", "worker")
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stderr.count("was killed by SIGKILL; another one goes on") == 1
-    fit(module(), tmp_path / "whole", 12, EpisodeCheckpoint())
-    assert differences(everything(last(tmp_path / "whole")), everything(last(tmp_path / "killed"))) == []
+    status, said = run(tmp_path / "killed", "worker")
+    assert status == 0, said[-3000:]
+    assert said.count("was killed by SIGKILL; another one goes on") == 1
     assert left_behind(tmp_path / "killed") == []
-    for folder in ("whole", "killed"):  # begun with workers or without, it goes on without
-        fit(module(), tmp_path / f"on {folder}", 18, EpisodeCheckpoint(), ckpt_path=last(tmp_path / folder), seed=5)
-    assert differences(everything(last(tmp_path / "on whole")), everything(last(tmp_path / "on killed"))) == []
+    fit(module(), tmp_path / "whole", 12, EpisodeCheckpoint())
+    fit(module(), tmp_path / "killed", 12, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "killed"), seed=5)
+    assert differences(everything(last(tmp_path / "whole")), everything(last(tmp_path / "killed"))) == []
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
-def test_a_run_from_clips_has_the_same_replay(tmp_path: Path) -> None:
+def test_a_run_from_clips_has_the_same_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forks.CONTEXT)
     for name, callbacks in (("alone", []), ("workers", [EnvWorkers()])):
         cases.fit("video", cases.make("video", tmp_path), tmp_path / name, *callbacks)
     assert differences(*(everything(last(tmp_path / name)) for name in ("alone", "workers"))) == []
 
 
 def test_ctrl_c_leaves_no_worker_behind(tmp_path: Path) -> None:
-    done = run(tmp_path / "ended", "all")
-    assert "SIGINT" in done.stderr or "KeyboardInterrupt" in done.stderr, done.stderr[-3000:]
-    assert "another one goes on" not in done.stderr  # workers leave Ctrl-C to the run
+    _, said = run(tmp_path / "ended", "all")
+    assert "SIGINT" in said or "KeyboardInterrupt" in said, said[-3000:]
+    assert "another one goes on" not in said  # workers leave Ctrl-C to the run
     assert left_behind(tmp_path / "ended") == []
 
 

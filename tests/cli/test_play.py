@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -30,7 +31,7 @@ JPEG = b"\xff\xd8\xff"
 
 
 @pytest.fixture
-def serving(child_environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+def serving() -> Iterator[subprocess.Popen[str]]:
     """`torchrl-gpu serve` of a heuristic, at any port, with a token from the environment."""
     words = [
         sys.executable,
@@ -45,7 +46,7 @@ def serving(child_environment: dict[str, str]) -> Iterator[subprocess.Popen[str]
     ]
     process = subprocess.Popen(
         words,
-        env=child_environment | {"TORCHRL_GPU_TOKEN": "sesame"},
+        env=os.environ | {"TORCHRL_GPU_TOKEN": "sesame"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -121,9 +122,7 @@ def test_told_to_end_while_the_policy_is_loaded(serving: subprocess.Popen[str]) 
 
 
 @pytest.mark.parametrize("word", ["play", "serve"])
-def test_the_page_is_served_and_mistakes_are_found_before_anything_heavy_is_loaded(
-    word: str, child_environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_the_page_is_served_and_mistakes_are_found_before_anything_heavy_is_loaded(word: str, tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from torchrl_gpu import cli\n"
@@ -135,9 +134,7 @@ def test_the_page_is_served_and_mistakes_are_found_before_anything_heavy_is_load
         "play._load = load\n"
         f"sys.exit(cli.main(['{word}', '--config', 'packing_dqn.yaml', '--port', '0'], 'torchrl-gpu'))\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=child_environment, capture_output=True, text=True, check=False, timeout=60
-    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert (run.returncode, run.stderr) == (2, "error: []\n")
     assert run.stdout.splitlines()[1] == "Environment 0 (loading) {'policy': 'loading'} True"
 

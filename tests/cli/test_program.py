@@ -91,12 +91,11 @@ def test_an_interrupt_is_130(config: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("program", ["lightning", "torchrl-gpu"])
-def test_scripts_from_another_folder(program: str, tmp_path: Path, child_environment: dict[str, str]) -> None:
+def test_scripts_from_another_folder(program: str, tmp_path: Path) -> None:
     def script(*args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [program, *args],
             cwd=tmp_path,
-            env=child_environment,
             capture_output=True,
             text=True,
             check=False,

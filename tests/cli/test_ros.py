@@ -22,7 +22,7 @@ from torchrl_gpu.streaming.ros2.messages import FLOATS, JOINTS
 DOMAIN = 1 + os.getpid() % 200
 
 
-def test_from_a_config_to_actions_a_swap_and_an_end(tmp_path: Path, child_environment: dict[str, str]) -> None:
+def test_from_a_config_to_actions_a_swap_and_an_end(tmp_path: Path) -> None:
     pytest.importorskip("cyclonedds", reason="cyclonedds has no wheel for this Python on this processor")
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
     config = tmp_path / "robot.yaml"
@@ -31,7 +31,7 @@ def test_from_a_config_to_actions_a_swap_and_an_end(tmp_path: Path, child_enviro
         f"action_names: [speed, care]\ntransport: cyclonedds\ndomain: {DOMAIN}\nserver: {{port: 0}}\n"
     )
     command = [sys.executable, "-m", "torchrl_gpu.cli", "ros", "--config", str(config), "--rate", "20"]
-    environment = child_environment | {"ROS_LOCALHOST_ONLY": "1"}
+    environment = os.environ | {"ROS_LOCALHOST_ONLY": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as run:
         assert run.stdout is not None
         line = run.stdout.readline()

@@ -22,12 +22,10 @@ from torchrl_gpu.policies import InferencePolicy
 from torchrl_gpu.policies.sidecar import sidecar
 
 
-def test_from_a_checkpoint_to_an_answer_and_an_end(tmp_path: Path, child_environment: dict[str, str]) -> None:
+def test_from_a_checkpoint_to_an_answer_and_an_end(tmp_path: Path) -> None:
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
     words = [sys.executable, "-m", "torchrl_gpu.cli", "serve-policy", str(path), "--port", "0", "--device", "cpu"]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=child_environment
-    ) as served:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as served:
         assert served.stdout is not None
         assert served.stderr is not None
         line = served.stdout.readline()

@@ -23,7 +23,7 @@ SCENES = {
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_a_policy_drives_a_scene_that_is_watched(name: str, tmp_path: Path, child_environment: dict[str, str]) -> None:
+def test_a_policy_drives_a_scene_that_is_watched(name: str, tmp_path: Path) -> None:
     pytest.importorskip(name)
     if name == "mujoco" and (problem := doctor.opengl_problem()):
         pytest.skip(problem)
@@ -32,7 +32,7 @@ def test_a_policy_drives_a_scene_that_is_watched(name: str, tmp_path: Path, chil
     path = tmp_path / "policy.pt"
     torch.save({"model_state_dict": net.state_dict(), "obs_dim": numbers, "action_dim": actions}, path)
     words = ["--policy", str(path), "--device", "cpu", "--steps", str(steps)]
-    said, shown = watched(f"{name}_camera.py", *words, streams=["camera"], env=child_environment, timeout_s=timeout_s)
+    said, shown = watched(f"{name}_camera.py", *words, streams=["camera"], timeout_s=timeout_s)
     assert "Device: cpu\n" in said
     assert shown["camera"].shape == (*size, 3)
     assert shown["camera"].std() > 5

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -326,12 +327,12 @@ def test_weights_that_an_encoder_began_with_are_not_read_again(tmp_path: Path) -
     assert isinstance(load_policy(tmp_path / "last.ckpt", "cpu"), InferencePolicy)
 
 
-def test_two_hundred_and_thirty_hostile_files_are_refused(tmp_path: Path, child_environment: dict[str, str]) -> None:
+def test_two_hundred_and_thirty_hostile_files_are_refused(tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "tests.policies.hostile_files", str(tmp_path)],
         capture_output=True,
         text=True,
-        env=child_environment | {"PYTHONPATH": f"{child_environment['PYTHONPATH']}:{tmp_path}"},
+        env=os.environ | {"PYTHONPATH": f"{os.environ['PYTHONPATH']}:{tmp_path}"},
         timeout=280,
         check=False,
     )

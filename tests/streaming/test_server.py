@@ -407,7 +407,7 @@ def test_the_programs_own_exception_is_the_one_to_be_seen() -> None:
         program()
 
 
-def test_it_stops_with_the_interpreter(child_environment: dict[str, str]) -> None:
+def test_it_stops_with_the_interpreter() -> None:
     code = """
 import numpy as np
 from torchrl_gpu.streaming import StreamServer
@@ -415,15 +415,13 @@ server = StreamServer(port=0).start()
 server.publish(np.zeros((4, 6, 3), np.uint8))
 print(server.port)
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, env=child_environment, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(done.stdout))).close()
 
 
-def test_nothing_forks_and_torch_is_not_loaded(child_environment: dict[str, str]) -> None:
+def test_nothing_forks_and_torch_is_not_loaded() -> None:
     code = """
 import os, sys
 from torchrl_gpu.streaming import StreamServer
@@ -433,13 +431,11 @@ with StreamServer(port=0) as server:
     server.start()
 print([name for name in ("torch", "lightning", "multiprocessing") if name in sys.modules])
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=child_environment, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"
 
 
-def test_importing_the_package_needs_no_extra(child_environment: dict[str, str]) -> None:
+def test_importing_the_package_needs_no_extra() -> None:
     code = """
 import sys
 for name in ("aiohttp", "av", "cv2"):
@@ -450,9 +446,7 @@ try:
 except ModuleNotFoundError as error:
     print(error)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=child_environment, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert "want aiohttp, which an extra brings, pip install 'torchrl_gpu[stream]'" in done.stdout
 
 

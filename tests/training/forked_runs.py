@@ -1,32 +1,22 @@
-"""Shipped configs in small, each run in a forked process, so that it can be killed at any moment."""
+"""Shipped configs in small, each run in a process of its own, so that it can be killed at any moment."""
 
 from __future__ import annotations
 
 import csv
-import json
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
-import traceback
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import loggers  # noqa: F401  # forked processes find it imported
-
-from tests import test_end_to_end
+from tests import forks, test_end_to_end
 from tests.training import resuming, test_navigation_configs
 from torchrl_gpu import cli, configs
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.checkpoints.files import newest_checkpoint
-from torchrl_gpu.cli import lightning_cli  # noqa: F401
 
-ROOT = Path(__file__).parents[2]
-UPDATES = 12
+UPDATES = 8
 SAVER = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every_n_updates: 1}}"
 NO_REPLAY = ("ppo_packing.yaml", "ppo_marine.yaml", "packing.yaml", "bc.yaml")
 NAMES = configs.names()
@@ -65,7 +55,7 @@ def run(
     kill_after_s: float | None = None,
     killed_when_saved: int | None = None,
 ) -> tuple[int, float]:
-    """Runs a command line in a fork of a process that has imported what takes seconds, and has run nothing itself.
+    """Runs a command line in a process of its own.
 
     Args:
         args: For `lightning`.
@@ -75,59 +65,17 @@ def run(
         killed_when_saved: How many checkpoints it saves before it is killed.
 
     Returns:
-        Its status, as `subprocess` gives it, −9 where it was killed; and the seconds that it took.
+        Its status, −9 where it was killed; and the seconds that it took.
     """
-    forks = _forks()
-    assert forks.stdin is not None
-    assert forks.stdout is not None
-    forks.stdin.write(json.dumps([args, str(inputs), str(log), kill_after_s, killed_when_saved]) + "\n")
-    forks.stdin.flush()
-    status, seconds = json.loads(forks.stdout.readline())
-    return status, seconds
-
-
-@cache
-def _forks() -> subprocess.Popen[str]:
-    """The process that forks; it ends when this one does, with its input."""
-    command = [sys.executable, "-m", __name__]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def main() -> None:
-    """Answers each line of arguments of `_forked` with a line of what it returns."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # nothing else that is printed is an answer
-    for line in sys.stdin:
-        print(json.dumps(_forked(*json.loads(line))), file=answers, flush=True)
-
-
-def _forked(
-    args: list[str], inputs: str, log: str, kill_after_s: float | None, killed_when_saved: int | None
-) -> tuple[int, float]:
     begun = time.monotonic()
-    child = os.fork()
-    if child == 0:
-        status = 70
-        try:
-            os.chdir(inputs)
-            descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.dup2(descriptor, 1)
-            os.dup2(descriptor, 2)
-            if killed_when_saved is not None:
-                _die_when_saved(killed_when_saved)
-            status = int(cli.main(args, "lightning") or 0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(status)
-    timer = threading.Timer(kill_after_s, os.kill, (child, signal.SIGKILL)) if kill_after_s is not None else None
-    if timer is not None:
-        timer.start()
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if timer is not None:
-        timer.cancel()
-        timer.join()
+    status = forks.run(_command, args, killed_when_saved, log=log, folder=inputs, kill_after_s=kill_after_s)
     return status, time.monotonic() - begun
+
+
+def _command(args: list[str], killed_when_saved: int | None) -> int:
+    if killed_when_saved is not None:
+        _die_when_saved(killed_when_saved)
+    return int(cli.main(args, "lightning") or 0)
 
 
 def _die_when_saved(most: int) -> None:
@@ -172,7 +120,3 @@ def rows(path: Path) -> list[dict[str, str]]:
     lines = path.read_text(encoding="utf-8").split("\n")
     found = list(csv.DictReader(lines[:-1]))
     return [{name: value for name, value in row.items() if value} for row in found]
-
-
-if __name__ == "__main__":
-    main()

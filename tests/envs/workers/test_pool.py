@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests import forks
 from tests.envs.test_base import Countdown
 from tests.envs.workers.throwers import Global, Neighbours, Thrower, Walk
 from tests.training.resuming import differences
@@ -21,6 +22,14 @@ from torchrl_gpu.envs.workers.failures import WorkerFailed
 from torchrl_gpu.envs.workers.pool import WorkerPool
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.training import Rollout
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture(autouse=True)
+def workers_start_in_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`test_env_workers.py` starts them as runs do, which takes seconds each."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: forks.CONTEXT)
 
 
 def kill(pool: WorkerPool, number: int) -> None:
@@ -46,7 +55,7 @@ class KillsAt(RandomActions):
 
 
 def played(
-    env: BatchedEnv, num_workers: int, *, at: dict[int, int] | None = None, rollouts: int = 60, **more: Any
+    env: BatchedEnv, num_workers: int, *, at: dict[int, int] | None = None, rollouts: int = 20, **more: Any
 ) -> Any:
     """All that many rollouts of five steps give, and the state behind them."""
     torch.manual_seed(0)
@@ -65,11 +74,11 @@ def played(
 
 
 def test_workers_play_the_same_bits_whoever_is_killed(caplog: pytest.LogCaptureFixture) -> None:
-    # Step 102 is the third of its rollout: the new worker plays two of its steps once more.
+    # Step 52 is the third of its rollout: the new worker plays two of its steps once more.
     with caplog.at_level(logging.WARNING):
-        by_workers = played(packing_env(9), 2, at={102: 1})
+        by_workers = played(packing_env(9), 2, at={52: 1})
     assert differences(played(packing_env(9), 0), by_workers) == []
-    assert sum(int(steps["next"]["done"].sum()) for steps in by_workers[0]) > 50  # restarts are among it
+    assert sum(int(steps["next"]["done"].sum()) for steps in by_workers[0]) > 15  # restarts are among it
     (line,) = [record.getMessage() for record in caplog.records if "EnvWorkers" in record.getMessage()]
     assert re.fullmatch(
         r"EnvWorkers: worker 1 \(environments 4 to 8, process \d+\) was killed by SIGKILL; another one goes on from"
@@ -79,14 +88,14 @@ def test_workers_play_the_same_bits_whoever_is_killed(caplog: pytest.LogCaptureF
     assert multiprocessing.active_children() == []
 
 
-def sea(num_envs: int = 32) -> MarineNavEnv:
+def sea(num_envs: int = 6) -> MarineNavEnv:
     """A sea of five robots that changes its level while it is played."""
-    rows = [(0, 2, 2, 1, 20.0), (2000, 3, 1, 2, 20.0)]
-    return MarineNavEnv(num_envs, curriculum=rows, max_steps=30, pool=16, device="cpu", seed=1)
+    rows = [(0, 2, 2, 1, 20.0), (300, 3, 1, 2, 20.0)]
+    return MarineNavEnv(num_envs, curriculum=rows, max_steps=9, pool=16, device="cpu", seed=1)
 
 
 def test_groups_and_curricula_go_to_workers() -> None:
-    assert differences(played(sea(), 0), played(sea(), 2)) == []
+    assert differences(played(sea(), 0, rollouts=7), played(sea(), 2, rollouts=7)) == []
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["of the environment", "FromPixels"])
@@ -97,8 +106,8 @@ def test_clips_go_to_workers_whoever_is_killed(own: bool) -> None:
             return DishwashingEnv(observe_as="video", clip_length=3, frame_size=(16, 16), **settings)
         return FromPixels(DishwashingEnv(**settings), clip_length=3, frame_size=(16, 16))
 
-    alone = played(dishes(), 0, rollouts=8)
-    assert differences(alone, played(dishes(), 2, rollouts=8, at={22: 1})) == []
+    alone = played(dishes(), 0, rollouts=5)
+    assert differences(alone, played(dishes(), 2, rollouts=5, at={12: 1})) == []
     frames = alone[0][-1]["next"]["frame_at"]
     assert frames[:, 0, 0].tolist() == list(range(6))  # rows of the whole batch
     assert sum(int(steps["next"]["done"].sum()) for steps in alone[0]) >= 6
@@ -114,7 +123,10 @@ def test_a_worker_that_dies_again_and_again_ends_the_run() -> None:
     pool.close()
 
 
-def test_what_raises_is_named_with_its_worker(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_raises_is_named_with_its_worker(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method: SPAWN)  # which writes where this process does
     wanted = (
         r"^EnvWorkers: want environments that raise nothing; got from worker 1 \(environments 3 to 5, process \d+\)"
         r" RuntimeError: the simulator lost its licence$"
@@ -145,6 +157,7 @@ def test_what_cannot_be_split_or_sent_is_told_before_anything_starts() -> None:
         WorkerPool(Countdown(2, device="cpu"), 2)
 
 
+@pytest.mark.soak
 def test_the_same_on_ray(caplog: pytest.LogCaptureFixture) -> None:
     ray = pytest.importorskip("ray", reason="needs the extra ray")
     try:
