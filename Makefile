@@ -1,5 +1,6 @@
 # make fit    a virtual environment, the install, the main job and its evaluation
 # make test   the same environment with the development tools, and the tests
+# make test-fast   the tests without those that train, compile or start processes; two minutes
 # make pretend   what a GPU would run, on tensors that say cuda:0 and lie on the CPU; five minutes
 # make kernels  what a GPU would run: compiled for every chip, compared with the reference, every access checked
 # make lint   ruff and mypy
@@ -17,6 +18,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONFIG := packing.yaml
 PYTEST_ARGS := -n auto --maxprocesses=4 --dist loadfile --durations=30
+# What trains, compiles or starts processes.
+SLOW_TESTS := benchmarks callbacks cli docs evaluation examples native pretend recordings serving training \
+	envs/workers envs/marine/test_env_compile.py envs/packing/test_env_compile.py policies/test_export.py streaming/ros2 \
+	streaming/web/browser test_end_to_end.py test_windows.py
 PRETEND_ARGS := -n 2
 KERNEL_TESTS := tests/envs/packing/kernels
 ASAN_TESTS := tests/native/test_operators.py $(KERNEL_TESTS)/test_fuzz.py $(KERNEL_TESTS)/test_border.py
@@ -46,7 +51,7 @@ endef
 CXX_FOUND = $(shell for p in $$CXX c++ g++ clang++; do command -v $$p && break; done 2>/dev/null)
 EXTRAS = $(if $(CXX_FOUND),,[compiler])
 
-.PHONY: help install install-dev fit test docs pretend kernels asan soak lowest lint format configs bench gpu clean
+.PHONY: help install install-dev fit test test-fast docs pretend kernels asan soak lowest lint format configs bench gpu clean
 
 help:
 	@sed -n '1,/^$$/s/^# //p' Makefile
@@ -76,6 +81,9 @@ fit: install
 test: install-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+test-fast: install-dev
+	$(BIN)/python -m pytest -q -n auto --dist loadfile $(addprefix --ignore=tests/,$(SLOW_TESTS))
+
 # The variable silences an announcement of MkDocs 2, which has no plugins; see docs/decisions.
 docs: install-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
@@ -86,16 +94,18 @@ pretend: install-dev
 # No GPU is needed: Triton brings NVIDIA's assembler, and interprets; whether it does is decided at import.
 kernels: install-dev
 	$(BIN)/python -m benchmarks.gpu.ahead
-	TORCHRL_GPU_OTHER_CHIPS=1 $(BIN)/python -m pytest -q $(KERNEL_TESTS)/test_triton_launches.py -k every_kernel
-	TRITON_INTERPRET=1 TORCHRL_GPU_ODD_SCENES=200 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not gpu' \
-		$(PYTEST_ARGS:loadfile=load) $(addprefix $(KERNEL_TESTS)/test_triton_,accesses.py afterstates.py parity.py transition.py)
+	TRITON_INTERPRET=1 TORCHRL_GPU_ODD_SCENES=48 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not gpu and not soak' \
+		$(PYTEST_ARGS:loadfile=load) $(KERNEL_TESTS)/test_access_checker.py \
+		$(addprefix $(KERNEL_TESTS)/test_triton_,accesses.py afterstates.py parity.py transition.py)
 
 # The backends in torch and NumPy pass the same tests in make test; here they would only take time.
 asan: install-dev
 	$(BIN)/python tests/native/sanitized.py -q $(ASAN_TESTS) -k "not eager and not reference"
 
 soak: install-dev
-	OMP_NUM_THREADS=1 TORCHRL_GPU_KILLS=$(KILLS) $(BIN)/python -m pytest -q tests/training/test_every_config_resumes.py
+	OMP_NUM_THREADS=1 TORCHRL_GPU_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m soak
+	TORCHRL_GPU_ALL_FORMS=1 $(BIN)/python -m pytest -q $(KERNEL_TESTS)/test_triton_launches.py -k every_kernel
+	TORCHRL_GPU_OTHER_CHIPS=1 $(BIN)/python -m pytest -q $(KERNEL_TESTS)/test_triton_launches.py -k every_kernel
 	TORCHRL_GPU_FUZZ=$(SOAK) $(BIN)/python tests/native/sanitized.py -q $(SOAK_TESTS)
 
 # uv, since pip has no such choice; the requirements first, so that all that they name counts as named here.

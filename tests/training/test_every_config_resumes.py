@@ -16,6 +16,16 @@ from tests.training.resuming import differences
 
 KILLS = int(os.environ.get("TORCHRL_GPU_KILLS", "2"))
 SEED = int(os.environ.get("TORCHRL_GPU_KILLS_SEED", "0"))
+# One of each kind of run. The others differ from them in their agent or their bin, and are killed in `make soak`.
+KINDS = (
+    "packing.yaml",
+    "packing_irregular.yaml",
+    "ppo_packing.yaml",
+    "bc.yaml",
+    "dishwashing_video.yaml",
+    "navigation_sac.yaml",
+)
+OTHERS = [name for name in NAMES if name not in (*KINDS, "packing_dqn.yaml")]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +71,14 @@ def assert_the_same(
 
 
 # In the middle of an epoch, and at its end, where a validation lies between.
-@pytest.mark.parametrize(("name", "saved"), [("packing_dqn.yaml", 1), *((name, 2) for name in NAMES)])
+@pytest.mark.parametrize(
+    ("name", "saved"),
+    [
+        ("packing_dqn.yaml", 1),
+        *((name, 2) for name in KINDS),
+        *(pytest.param(name, 2, marks=pytest.mark.soak) for name in OTHERS),
+    ],
+)
 def test_killed_once_it_is_saved(name: str, saved: int, inputs: Path, tmp_path: Path, uninterrupted: Any) -> None:
     log, whole = tmp_path / "log", uninterrupted(name)
     assert run(arguments(name, tmp_path), inputs, log, killed_when_saved=saved)[0] == -9, log.read_text()
@@ -71,6 +88,7 @@ def test_killed_once_it_is_saved(name: str, saved: int, inputs: Path, tmp_path: 
     assert len(curves(tmp_path)[-1]) > 2
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kill", range(KILLS))
 def test_killed_and_resumed(kill: int, inputs: Path, tmp_path: Path, uninterrupted: Any) -> None:
     """Again and again, until it ends: `TORCHRL_GPU_KILLS=100 make soak` does it a hundred times."""

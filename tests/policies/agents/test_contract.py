@@ -246,8 +246,6 @@ def test_gradients_stay_where_they_are(name: str) -> None:
     assert [(weight.data_ptr(), weight.grad.data_ptr()) for weight in agent.parameters_to_train] == where  # type: ignore[union-attr]
 
 
-# tensordict asks torch about a switch that is going away
-@pytest.mark.filterwarnings("ignore:torch._dynamo.config.inline_inbuilt_nn_modules is deprecated:FutureWarning")
 @each_agent
 def test_losses_compile_to_one_graph(name: str) -> None:
     agent, batch = make(name), transitions(name, 8)

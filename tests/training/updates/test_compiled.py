@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tests.native.compilers import need_torch_compile
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import fit, module
-from tests.training.updates.test_graphed import agent_of, batches, each_agent
+from tests.training.updates.test_graphed import agent_of, batches
 from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.training.updates.compiled import CompiledLosses
 from torchrl_gpu.training.updates.graphed import Losses
@@ -44,8 +44,9 @@ def saver() -> EpisodeCheckpoint:
     return EpisodeCheckpoint(every_n_updates=2)
 
 
+# One with the loss of actions and one with those of actor and critic; `test_contract` compiles every agent's.
 @pytest.mark.usefixtures("quickly")
-@each_agent
+@pytest.mark.parametrize("name", ["Rainbow", "ACIQN"])
 def test_it_gives_what_operators_give_and_draws_what_they_draw(name: str, caplog: pytest.LogCaptureFixture) -> None:
     agents = agent_of(name), agent_of(name)
     compiled = CompiledLosses(agents[0])
@@ -65,6 +66,7 @@ def test_it_gives_what_operators_give_and_draws_what_they_draw(name: str, caplog
     assert warned not in caplog.text
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("quickly")
 def test_a_run_is_that_of_operators_and_resumes_to_the_last_bit(tmp_path: Path) -> None:
     plain = fit(module(), tmp_path / "plain", 8)
@@ -76,6 +78,7 @@ def test_a_run_is_that_of_operators_and_resumes_to_the_last_bit(tmp_path: Path) 
     assert differences(everything(last(tmp_path / "whole")), everything(halves)) == []
 
 
+@pytest.mark.soak  # which takes a minute
 def test_the_compiler_of_this_machine_gives_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     need_torch_compile()
     torch.compiler.reset()

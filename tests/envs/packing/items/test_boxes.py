@@ -86,8 +86,6 @@ def test_sides_must_be_in_order(source: type, sides: tuple[int, int]) -> None:
     ("arguments", "message"),
     [
         ({"min_side": 3, "max_side": 4}, "max_side must be at least 2·min_side − 1 = 5; got 4"),
-        ({"order": "backwards"}, "order must be one of layers, stack; got 'backwards'"),
-        ({"pool": 0}, "pool must be at least 1; got 0"),
     ],
 )
 def test_bad_cuts_say_why(arguments: dict[str, object], message: str) -> None:

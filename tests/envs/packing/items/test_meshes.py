@@ -291,11 +291,9 @@ def test_what_is_thinner_than_the_edge_of_a_cell_is_refused(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"unit": "inch"}, "unit must be one of m, cm, mm; got 'inch'"),
         ({"scale": (0.0, 1.0)}, "scales must be positive and in order; got (0.0, 1.0)"),
         ({"scale": (2.0, 1.0)}, "scales must be positive and in order; got (2.0, 1.0)"),
         ({"scale": (1.0, float("inf"))}, "scale must be a finite number; got inf"),
-        ({"num_scales": 0}, "num_scales must be at least 1; got 0"),
     ],
 )
 def test_bad_arguments_say_why(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:

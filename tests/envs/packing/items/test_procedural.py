@@ -115,7 +115,6 @@ def test_solids_are_what_the_catalogue_was_made_of(orientations: str | float) ->
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_objects": 0}, "num_objects must be at least 1; got 0"),
         ({"min_size": 0.0}, "sizes and scales must be positive and in order; got 0.0 to 0.14 m, scale (0.8, 1.2)"),
         ({"min_size": 0.2}, "sizes and scales must be positive and in order; got 0.2 to 0.14 m, scale (0.8, 1.2)"),
         ({"scale": (0.0, 1.0)}, "sizes and scales must be positive and in order; got 0.04 to 0.14 m, scale (0.0, 1.0)"),

@@ -1,6 +1,6 @@
 """Every access of the Triton kernels in odd settings: inside its tensor, and no race.
 
-They run where Triton interprets, in the process that `test_triton.py` starts; `make kernels` adds 200 scenes.
+They run where Triton interprets, in the processes of `make kernels`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 if os.environ.get("TRITON_INTERPRET") != "1":
-    pytest.skip("checks interpreted kernels, in the process of test_triton.py", allow_module_level=True)
+    pytest.skip("checks interpreted kernels, in the processes of make kernels", allow_module_level=True)
 
 from benchmarks.gpu import expectations
 from benchmarks.gpu.steps import step

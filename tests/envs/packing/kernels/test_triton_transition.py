@@ -37,7 +37,7 @@ from torchrl_gpu.envs.packing.kernels import reference, transition, triton_kerne
 from torchrl_gpu.envs.packing.types import STABILITY_RULES, Catalogue, Moved, PackingState
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # the interpreter wraps integers
-SEEDS = range(10 if INTERPRETED else 40)
+SEEDS = range(4 if INTERPRETED else 40)
 
 
 @pytest.fixture(params=["cpu"] if INTERPRETED else [pytest.param("cuda", marks=pytest.mark.gpu)])
