@@ -143,7 +143,6 @@ UPDATES: list[Mutant] = [
 _RUNS = "training/test_off_policy.py"
 _BC = "training/test_behaviour_cloning.py"
 _TABLES = "training/test_afterstates.py"
-_CONV = "training/test_conv_afterstates.py"
 _REPLAY = "training/replay/test_buffer.py"
 RUNS: list[Mutant] = [
     mutant(
@@ -192,14 +191,6 @@ RUNS: list[Mutant] = [
         "envs/workers/test_pool.py",
         k="clips",
     ),
-    mutant(
-        "returns_end_with_episodes",
-        "known = following.masked_fill(done[:, t - 1], 0.0)",
-        "known = following",
-        _CONV,
-        k="plain_loop",
-    ),
-    mutant("unknown_ends_do_not_count", "counts[:, :-1] = True", "counts[:] = True", _CONV, k="last_bin"),
     mutant("max_steps_is_met_exactly", "return min(most, left) if", "return most if", _RUNS, k="max_steps"),
     mutant(
         "replay_keeps_its_returns",

@@ -1,4 +1,4 @@
-"""Every shipped config on the pretended device, through Lightning's own `accelerator=gpu`: fit to predict, in small."""
+"""Every shipped config on the pretended device, through Lightning's own `accelerator=gpu`, in small."""
 
 from __future__ import annotations
 
@@ -43,6 +43,9 @@ NAVIGATION = {
 }
 
 
+ALL_WORDS = ("packing_dqn.yaml", "packing_irregular.yaml", "navigation_sac.yaml")  # of each kind of suite
+
+
 def small(name: str) -> list[str]:
     """Command line of a shipped config in small."""
     options = (
@@ -59,7 +62,7 @@ def small(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", configs.names())
-def test_from_fit_to_predict(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_trains_and_is_tested(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_orders(tmp_path / "orders.json")
     write_demonstrations(tmp_path)
@@ -68,7 +71,8 @@ def test_from_fit_to_predict(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     content = torch.load(checkpoint, weights_only=True)
     assert content["global_step"] == 4
     assert {value.device.type for value in content["state_dict"].values()} == {"cuda"}
-    for word in ("validate", "test", "predict"):
+    for word in ("validate", "test", "predict") if name in ALL_WORDS else ("test",):
         assert cli.main([word, *small(name), f"--ckpt_path={checkpoint}"]) is None
     assert list(tmp_path.rglob("evaluation.json"))
-    assert list(tmp_path.rglob("plans.json")) + list(tmp_path.rglob("crossings.json"))
+    predicted = list(tmp_path.rglob("plans.json")) + list(tmp_path.rglob("crossings.json"))
+    assert bool(predicted) is (name in ALL_WORDS)

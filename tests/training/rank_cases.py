@@ -45,6 +45,7 @@ from torchrl_gpu.training.run import EnvRun
 NAMES = ("dqn", "ppo", "packer", "cloning", "afterstates", "video")
 GIVEN = ("dqn", "ppo", "packer")  # whose updates are compared with those of one process of the double batch
 AVERAGED = ("dqn", "packer", "afterstates")  # with averaged weights, too: by gradients, by some of them, by none
+CROSSING = ("dqn", "cloning")  # that go on on another number of processes: by environments, and by rows
 STEPS = 4  # updates of a whole run; it is saved at half of them, too
 Sgd = partial(torch.optim.SGD, lr=0.1)
 ONE_UPDATE = {"updates_per_step": 1}

@@ -111,6 +111,7 @@ def terminated() -> None:
 for each in cases.NAMES:
     whole(each)
     resumed(each, "rest", cases.half(FOLDER / "two" / each))
+for each in cases.CROSSING:
     resumed(each, "more", cases.half(FOLDER / "one" / each))
 for each in cases.GIVEN:
     given(each)

@@ -69,16 +69,6 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
     return state["state_dict"] | {"frames": torch.tensor(state["frames"])}
 
 
-def test_a_run_from_video_goes_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
-    name, straight, resumed = "dishwashing_video.yaml", tmp_path / "straight", tmp_path / "resumed"
-    run("fit", [*shortened(name, straight), "--trainer.max_steps=8"])
-    run("fit", [*shortened(name, resumed), "--trainer.max_steps=4"])
-    run("fit", [*shortened(name, resumed), "--trainer.max_steps=8", "--ckpt_path=latest"])
-    expected, found = weights(straight), weights(resumed)
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[key], found[key]) for key in expected)
-
-
 def test_how_often_it_is_validated_changes_nothing(tmp_path: Path) -> None:
     for steps in (1, 3):
         options = {"data.steps_per_epoch": steps, "trainer.max_steps": 8}

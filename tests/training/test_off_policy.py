@@ -251,10 +251,6 @@ def test_names_for_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"rollout_steps": 0}, "rollout_steps must be at least 1; got 0"),
-        ({"updates_per_step": 0}, "updates_per_step must be at least 1; got 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
-        ({"capacity": 0}, "capacity must be at least 1; got 0"),
         ({"capacity": 15, "batch_size": 16}, "must hold a batch and a rollout, 16 transitions; got 15"),
         ({"capacity": 30, "rollout_steps": 4}, "must hold a batch and a rollout, 32 transitions; got 30"),
     ],

@@ -373,8 +373,6 @@ def test_it_learns_to_pack(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"rollout_steps": 0}, "rollout_steps must be at least 1; got 0"),
-        ({"epochs": 0}, "epochs must be at least 1; got 0"),
         ({"minibatches": 5}, "minibatches must divide the 32 steps of a rollout, 4 of each of 8 trajectories; got 5"),
         (
             {"learning_rates": {"value": 1.0}},

@@ -50,11 +50,6 @@ def test_a_command_line_and_a_file_give_the_same() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"arch": "vit"}, "arch must be one of simple2dcnn, simple3dcnn, r3d18, timesformer; got 'vit'"),
-        ({"num_features": 0}, "num_features must be at least 1; got 0"),
-        ({"size": "large"}, "size must be one of tiny, small, base; got 'large'"),
-        ({"norm": "batch"}, "norm must be one of auto, frozen, group; got 'batch'"),
-        ({"patch": 0}, "patch must be at least 1; got 0"),
         ({"checkpointing": 1}, "checkpointing must be true or false; got 1"),
         ({"pretrained": 3}, "pretrained must be true, false or the path of a file; got 3"),
         (

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT
 from tests.streaming.ros2.robots import ACTION, CAMERA, IMAGES, MESSAGES, Told, until
 from torchrl_gpu.streaming import RosBridge
 from torchrl_gpu.streaming.ros2.cyclone import CycloneDds
@@ -46,10 +45,10 @@ def dds() -> Iterator[CycloneDds]:
 class Elsewhere:
     """A process of its own on the same network."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
+    def __init__(self) -> None:
         command = [sys.executable, "-m", "tests.streaming.ros2.elsewhere", str(DOMAIN)]
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command, text=True, env=environment, **pipes)
+        self.process = subprocess.Popen(command, text=True, **pipes)
 
     def ask(self, function: str, *arguments: object) -> None:
         """Lets it run a function of `tests.streaming.ros2.elsewhere`."""
@@ -67,7 +66,7 @@ class Elsewhere:
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[Elsewhere]:
     """Started once, since its imports take seconds."""
-    made = Elsewhere(os.environ | {"PYTHONPATH": str(ROOT)})
+    made = Elsewhere()
     with made.process:
         yield made
         made.process.kill()

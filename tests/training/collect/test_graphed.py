@@ -73,9 +73,12 @@ def only_operators(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "runs_on", lambda tensor: False)
 
 
-@pytest.fixture(params=["step by step", "recorded"])
-def capture(request: pytest.FixtureRequest) -> Any:
-    return capture_on_cpu if request.param == "recorded" else None
+both = pytest.mark.parametrize("capture", [None, capture_on_cpu], ids=["step by step", "recorded"])
+
+
+@pytest.fixture
+def capture() -> Any:
+    return capture_on_cpu
 
 
 def tiny_env(**changes: Any) -> PackingEnv:
@@ -123,6 +126,7 @@ def test_the_plain_loop_is_that_of_a_rollout(steps: int) -> None:
     assert (current.select("box_heightmap") == rollout.current.select("box_heightmap")).all()
 
 
+@both
 def test_greedy_replays_are_the_plain_loop(capture: Any) -> None:
     env, twin = tiny_env(), tiny_env()
     play, policy = graphed(env, DeepestBottomLeft(env), capture), DeepestBottomLeft(twin)
@@ -137,6 +141,7 @@ def test_greedy_replays_are_the_plain_loop(capture: Any) -> None:
     assert_same(ours, theirs.select(*ours.keys(True, True)))
 
 
+@both
 def test_exploring_replays_are_the_plain_loop(capture: Any) -> None:
     env, twin = tiny_env(), tiny_env()
     play, policy = graphed(env, PolicyWrapper(explorer(env)), capture), PolicyWrapper(explorer(twin))
@@ -481,12 +486,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("how", BROKEN)
-@pytest.mark.parametrize("explores", [False, True])
 def test_without_a_graph_the_steps_run_one_by_one_and_a_line_says_why(
-    how: Any, explores: bool, caplog: pytest.LogCaptureFixture
+    how: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     env, twin = tiny_env(), tiny_env()
-    policies = [PolicyWrapper(explorer(each)) if explores else DeepestBottomLeft(each) for each in (env, twin)]
+    policies = [PolicyWrapper(explorer(each)) for each in (env, twin)]
     play = graphed(env, policies[0], how)
     ours, theirs = env.reset(), twin.reset()
     with set_exploration_type(ExplorationType.RANDOM):

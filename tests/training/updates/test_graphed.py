@@ -146,16 +146,23 @@ class Pair:
         assert differences(*ends) == []
 
 
-@pytest.fixture(params=["step by step", "recorded"])
-def how(request: pytest.FixtureRequest) -> Any:
-    return capture if request.param == "recorded" else None
+@pytest.fixture
+def how() -> Any:
+    return capture
 
 
 # -- the same as the plain loop --
 
 
-@each_agent
-@pytest.mark.parametrize("targets", [SoftTargets(0.1), PeriodicTargets(3)], ids=["soft", "periodic"])
+@pytest.mark.parametrize(
+    ("name", "targets", "how"),
+    [
+        *((name, SoftTargets(0.1), capture) for name in AGENTS),
+        ("Rainbow", PeriodicTargets(3), capture),
+        ("Rainbow", PeriodicTargets(3), None),
+        ("SAC", SoftTargets(0.1), None),
+    ],
+)
 def test_updates_are_the_plain_loop(name: str, targets: TargetUpdate, how: Any) -> None:
     pair = Pair(name, how, targets=targets)
     before = [weight.detach().clone() for weight in pair.agents[0].parameters_to_train]
