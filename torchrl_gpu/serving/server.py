@@ -22,7 +22,7 @@ from torchrl_gpu.serving.messages import Messages
 from torchrl_gpu.serving.page import PolicyPage
 from torchrl_gpu.streaming import StreamServer
 from torchrl_gpu.streaming.broadcast.rates import TokenBucket
-from torchrl_gpu.streaming.web.access import STATE, admit_viewer, error_body, role_of
+from torchrl_gpu.streaming.web.access import STATE, admit_viewer, error_body, let_last, role_of
 from torchrl_gpu.streaming.web.routes import read_body
 from torchrl_gpu.streaming.web.sockets import CLOSE_TIMEOUT, abort_if_unclosed, message_limit
 
@@ -108,7 +108,7 @@ class PolicyRoutes:
         _check_role(request)
         is_json = request.content_type == "application/json"
         body = await read_body(request)
-        request.app[STATE].connections.stop_timer(request.transport)  # a pass may take as long as it takes
+        let_last(request)  # a pass may take as long as it takes
         try:
             answer = await self._answer(body, is_json)
         except Exception as error:
@@ -141,11 +141,8 @@ class PolicyRoutes:
         return socket
 
     async def _talk(self, request: web.Request, socket: web.WebSocketResponse) -> None:
-        connections, patience = request.app[STATE].connections, _Patience()
-        connections.stop_timer(request.transport)
+        connection, patience = let_last(request), _Patience()
         async for message in socket:
-            connections.start_timer(request.transport)  # the bytes of each message are counted anew
-            connections.stop_timer(request.transport)
             is_mistake = False
             if message.type is WSMsgType.PING:
                 await socket.pong(message.data)
@@ -155,9 +152,9 @@ class PolicyRoutes:
                     continue
                 is_mistake = status != 503
             if (why := patience.end(is_mistake)) is not None:
-                connections.stop_reading(request.transport)
+                connection.stop_reading()
                 await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=why)
-            await connections.give_way(request.transport)
+            await asyncio.sleep(0)  # messages may lie one behind the other: others have their turn
 
     async def _reply(self, socket: web.WebSocketResponse, body: bytes | str, is_json: bool) -> int:
         """Answers a message of a WebSocket; the status that a request would have got."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import logging
 import socket
 import subprocess
 import sys
@@ -18,7 +16,7 @@ import pytest
 from tests.streaming.viewers import address, run, server, session, until, viewer
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import app_state, connection_limit, routes
-from torchrl_gpu.streaming.web.connection_limit import ConnectionLimit, DescriptorLimit
+from torchrl_gpu.streaming.web.connection_limit import Connection, ConnectionLimit, DescriptorLimit
 
 
 @pytest.fixture
@@ -156,21 +154,16 @@ def test_who_watches_nothing_is_dropped_however_slowly_it_reads_or_writes(
 
 
 def test_a_request_may_not_go_on_forever() -> None:
-    """Nor may what comes behind the request of a viewer that is sent pictures."""
-
     async def inner(stream_server: StreamServer) -> None:
-        stream_server.declare("main")
-        for begin in (b"GET / HTTP/1.1\r\n", b"GET /stream.mjpg HTTP/1.1\r\nHost: localhost\r\n\r\nGET / HTTP/1.1\r\n"):
-            reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
-            writer.write(begin)
-            with contextlib.suppress(ConnectionError):
-                for i in range(200):
-                    writer.write(f"X-{i}: {'a' * 8000}\r\n".encode())
-                    await writer.drain()
-                while await reader.read(65_536):
-                    pass
-            writer.close()
-        await until(lambda: stream_server.watchers() == 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
+        writer.write(b"GET / HTTP/1.1\r\n")
+        with contextlib.suppress(ConnectionError):
+            for i in range(200):
+                writer.write(f"X-{i}: {'a' * 8000}\r\n".encode())
+                await writer.drain()
+            while await reader.read(65_536):
+                pass
+        writer.close()
 
     with server() as stream_server:
         run(inner(stream_server))
@@ -185,10 +178,13 @@ def test_a_flood_of_bytes_by_hand() -> None:
         def data_received(self, data: bytes) -> None:
             heard.append(len(data))
 
-    guest = connection_limit.GuardedConnection(ConnectionLimit(1, 10.0), Within(), "here")
-    guest.limit_rate(connection_limit.TokenBucket(65_536.0, 262_144.0), lambda: floods.append(True))
-    for _ in range(5):
-        guest.data_received(bytes(100_000))
+    async def inner() -> None:
+        guest = Connection(ConnectionLimit(1), Within(), None)
+        guest.limit_rate(lambda: floods.append(True))
+        for _ in range(5):
+            guest.data_received(bytes(100_000))
+
+    run(inner())
     assert (heard, floods) == ([100_000, 100_000], [True])
 
 
@@ -261,43 +257,8 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_connections_are_accepted_again_after_there_were_no_descriptors(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    made: list[asyncio.BaseTransport] = []
-
-    class Within(asyncio.Protocol):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            made.append(transport)
-
-    async def inner() -> None:
-        loop = asyncio.get_running_loop()
-        accept, failures = loop.sock_accept, [errno.ECONNABORTED, *3 * [errno.EMFILE], errno.ENFILE]
-
-        async def sock_accept(listener: socket.socket) -> Any:
-            if failures:
-                raise OSError(failures.pop(), "too many open files")
-            return await accept(listener)
-
-        monkeypatch.setattr(loop, "sock_accept", sock_accept)
-        entrance = ConnectionLimit(5, 10.0)
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.setblocking(False)
-            accepting = asyncio.create_task(entrance.accept(listener, Within, None))
-            with socket.create_connection(listener.getsockname()):
-                await until(lambda: made)
-            await until(lambda: not len(entrance))
-            accepting.cancel()
-            await asyncio.gather(accepting, return_exceptions=True)
-
-    monkeypatch.setattr(connection_limit, "_ACCEPT_PAUSE", 0.0)
-    run(inner())
-    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert lines == ["StreamServer: no connection can be accepted: too many open files"]
-
-
 def test_places_for_other_sockets_are_counted() -> None:
-    entrance = ConnectionLimit(100, 10.0, DescriptorLimit(room=10))
+    entrance = ConnectionLimit(100, DescriptorLimit(room=10))
     assert entrance.reserve(6)
     assert not entrance.reserve(5)
     entrance.release(6)

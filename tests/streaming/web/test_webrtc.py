@@ -151,7 +151,7 @@ def test_the_sockets_of_viewers_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def play() -> None:
         seat, server = Seat(), state()
-        server.connections = ConnectionLimit(8, 10.0, DescriptorLimit(room=3))
+        server.connections = ConnectionLimit(8, DescriptorLimit(room=3))
         monkeypatch.setattr(webrtc, "get_host_addresses", lambda use_ipv4, use_ipv6: ["192.0.2.1"])
         for stream, error in (("main", ValueError), ("none", ValueError)):
             with pytest.raises(error):

@@ -1,7 +1,8 @@
-"""Requests before they are answered: host, token, origin, and the headers of every response."""
+"""Middleware of every request: time limit, host, token, origin, and the headers of every response."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable
@@ -10,6 +11,7 @@ from typing import Any
 from aiohttp import hdrs, web
 
 from torchrl_gpu.streaming.web.app_state import AppState
+from torchrl_gpu.streaming.web.connection_limit import Connection, connection_of
 from torchrl_gpu.streaming.web.security import Role
 
 STATE: web.AppKey[AppState] = web.AppKey("state", AppState)
@@ -30,22 +32,64 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @web.middleware
 async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Middleware that passes a request to its handler if its host, origin and token are valid."""
-    state = request.app[STATE]
-    transport = request.transport
-    state.connections.start_timer(transport)
-    await state.connections.give_way(transport)  # many requests may lie in a connection, one behind the other
+    """Passes a request to its handler if its host, origin and token are valid; aborts one that takes too long."""
+    await asyncio.sleep(0)  # requests may lie in a connection one behind the other: others have their turn
+    try:
+        connection = connection_of(request.transport)
+        async with asyncio.timeout(request.app[STATE].idle_timeout) as connection.deadline:
+            try:
+                return await _answer(request, handler)
+            finally:
+                connection.lasts = False
+    except ConnectionError:  # the peer has left: nothing to log, and nobody to answer
+        return web.Response(status=400)
+    except TimeoutError:
+        if not connection.deadline.expired():
+            raise
+        connection.abort()
+        return web.Response(status=408)
+
+
+async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Checks a request and sends its answer, within the time limit: a peer may read nothing."""
+    response: web.StreamResponse
     try:
         check_host_and_origin(request)
         if _is_preflight(request):
             return web.Response(status=204, headers=_PREFLIGHT)
         if _path(request) not in _PUBLIC:
             role_of(request)
-        return await handler(request)
-    except ConnectionError:  # the peer has left: nothing to log, and nobody to answer
-        return web.Response(status=400)
-    finally:
-        state.connections.start_timer(transport)
+        response = await handler(request)
+    except web.HTTPException as refusal:
+        response = refusal
+    await response.prepare(request)
+    await response.write_eof()
+    if isinstance(response, web.HTTPException):
+        raise response
+    return response
+
+
+def let_last(request: web.Request) -> Connection:
+    """Lifts the time limit of a request, which may take as long as it takes; its connection makes no room for others.
+
+    Raises:
+        ConnectionError: The peer has left.
+    """
+    connection = connection_of(request.transport)
+    connection.last()
+    return connection
+
+
+def become_viewer(request: web.Request, on_flood: Callable[[], None]) -> Connection:
+    """As `let_last`, for a WebSocket that is prepared: the bytes that its viewer sends are counted from now on.
+
+    Args:
+        request: The handshake.
+        on_flood: Called once when the viewer has sent too many; nothing is read from then on.
+    """
+    connection = let_last(request)
+    connection.limit_rate(on_flood)
+    return connection
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:

@@ -15,7 +15,7 @@ from torchrl_gpu.streaming.web.connection_limit import ConnectionLimit, descript
 from torchrl_gpu.streaming.web.security import AccessRules, FailureLimit
 from torchrl_gpu.streaming.web.settings import MAX_BODY_BYTES, ServerSettings
 
-_IDLE_TIMEOUT = 10.0  # seconds that a connection may say nothing, or a request that is no viewer's may take
+_IDLE_TIMEOUT = 10.0
 _SPARE_CONNECTIONS = 64
 
 
@@ -63,7 +63,8 @@ class AppState:
         hub: Streams and subscriptions.
         rules, failures: Who may come in.
         viewers: How many may watch.
-        connections: How many connections there may be, and how long those last that watch nothing.
+        connections: How many connections there may be.
+        idle_timeout: Seconds that a connection may say nothing, and a request that is no viewer's may take.
         port: Where the server listens.
         max_body_bytes: Of a request.
         page: The HTML of the page.
@@ -83,7 +84,8 @@ class AppState:
         self.failures = FailureLimit()
         self.viewers = ViewerLimit(self.settings.max_clients, self.hub.metrics)
         wanted = 2 * self.settings.max_clients + _SPARE_CONNECTIONS
-        self.connections = ConnectionLimit(wanted, _IDLE_TIMEOUT, descriptors_left(), 2 * self.max_body_bytes)
+        self.connections = ConnectionLimit(wanted, descriptors_left())
+        self.idle_timeout = _IDLE_TIMEOUT
         self.page = resources.files(__package__).joinpath("static", "index.html").read_text(encoding="utf-8")
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, picture_header, read_fps
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
-from torchrl_gpu.streaming.web.access import STATE, admit_viewer, error_body
+from torchrl_gpu.streaming.web.access import STATE, admit_viewer, error_body, let_last
 
 _BOUNDARY = b"--frame\r\n"
 _PART = b"Content-Type: image/jpeg\r\n\r\n"
@@ -50,11 +50,11 @@ def _subscription(request: web.Request) -> Iterator[Subscription]:
 async def _stream(request: web.Request, subscription: Subscription) -> web.StreamResponse:
     """Sends pictures until the viewer goes, or takes none for two heartbeats."""
     state = request.app[STATE]
-    state.connections.stop_timer(request.transport)
     heartbeat = state.settings.heartbeat_s
     response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: "multipart/x-mixed-replace; boundary=frame"})
     writer = await response.prepare(request)
     assert writer is not None
+    let_last(request)
     _shrink_buffers(request.transport)
     compat = "compat" in request.query
     chunk = b"" if compat else _BOUNDARY + _PART

@@ -21,6 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
 from torchrl_gpu.streaming.broadcast.encoder_thread import EncoderThread
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.web.app_state import AppState
+from torchrl_gpu.streaming.web.connection_limit import Connection
 from torchrl_gpu.streaming.web.routes import make_app
 from torchrl_gpu.streaming.web.settings import MAX_BODY_BYTES, ServerSettings
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _BACKLOG = 128
+_ACCEPTED_AT_ONCE = 8  # connections
 _TIMEOUT = 10.0  # seconds that starting and stopping may take
 _SHUTDOWN_TIMEOUT = 1.0
 _PEER_ERRORS = (HttpProcessingError, PayloadEncodingError, OSError)
@@ -113,7 +115,7 @@ class Service:
             app,
             access_log=None,
             logger=_request_log(),
-            keepalive_timeout=state.connections.idle_timeout,
+            keepalive_timeout=state.idle_timeout,
             shutdown_timeout=_SHUTDOWN_TIMEOUT,
             auto_decompress=False,  # a few bytes may stand for many, and no client of ours compresses
             lingering_time=1.0,  # seconds that what a refused request still sends is read and thrown away
@@ -145,26 +147,22 @@ class Service:
         if isinstance(error, Exception) and self._error is None:
             self._error = error
 
-    def _note_end(self, accepting: asyncio.Task[None]) -> None:
-        """Keeps why no more connections are accepted, if that is not because the server stops."""
-        if not accepting.cancelled() and (error := accepting.exception()) is not None:
-            self._note(accepting.get_loop(), {"message": "no more connections are accepted", "exception": error})
-
     async def _accept(self, runner: web.AppRunner, state: AppState) -> None:
         """Accepts connections until `stop`."""
         assert runner.server is not None
-        loop = asyncio.get_running_loop()
-        accepting = loop.create_task(state.connections.accept(self._socket, runner.server, self._tls))
-        accepting.add_done_callback(self._note_end)
+        requests = runner.server
+        # asyncio accepts as many as its backlog before it asks about the first, which takes descriptors of the program
+        accepting = await asyncio.get_running_loop().create_server(
+            lambda: Connection(state.connections, requests(), self._tls), sock=self._socket, backlog=_ACCEPTED_AT_ONCE
+        )
+        self._socket.listen(_BACKLOG)
         try:
             self._started.set()
             await self.hub.tick_until(self._stopping)
         finally:
-            accepting.cancel()
-            await asyncio.gather(accepting, return_exceptions=True)
             with contextlib.suppress(OSError):  # a process that was forked meanwhile may hold it open
                 self._socket.shutdown(socket.SHUT_RDWR)
-            self._socket.close()
+            accepting.close()
 
 
 def _package_that_failed(error: BaseException) -> str:

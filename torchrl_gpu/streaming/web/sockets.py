@@ -27,9 +27,10 @@ from torchrl_gpu.streaming.broadcast.protocol import (
 )
 from torchrl_gpu.streaming.broadcast.rates import TokenBucket
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
-from torchrl_gpu.streaming.web.access import STATE, admit_viewer, role_of
+from torchrl_gpu.streaming.web.access import STATE, admit_viewer, become_viewer, role_of
 from torchrl_gpu.streaming.web.ack_window import AckWindow
 from torchrl_gpu.streaming.web.app_state import AppState
+from torchrl_gpu.streaming.web.connection_limit import Connection
 from torchrl_gpu.streaming.web.security import Role
 
 _MAX_MISTAKES = 3  # the socket is closed at the third
@@ -64,8 +65,8 @@ async def serve(request: web.Request) -> web.StreamResponse:
     try:
         role = role_of(request)
         await socket.prepare(request)
-        # A viewer's limits only from here on: a request that is no handshake leaves its connection to the next one.
-        viewer = Viewer(state, socket, role, request.transport)
+        viewer = Viewer(state, socket, role)
+        viewer.connection = become_viewer(request, viewer.on_flood)
         state.sockets.add(socket)
         await viewer.run()
     finally:
@@ -82,20 +83,17 @@ class Viewer:
         state: What the server shares.
         socket: Open.
         role: What the viewer may do.
-        transport: What the socket's bytes come by.
+
+    Attributes:
+        connection: Carries the socket.
     """
 
-    def __init__(
-        self,
-        state: AppState,
-        socket: web.WebSocketResponse,
-        role: Role,
-        transport: asyncio.BaseTransport | None,
-    ) -> None:
+    connection: Connection
+
+    def __init__(self, state: AppState, socket: web.WebSocketResponse, role: Role) -> None:
         self._state = state
         self._hub = state.hub
         self._socket = socket
-        self._transport = transport
         self._role: Role = role
         self._window = AckWindow(1 / state.settings.fps)
         self._may_send = asyncio.Event()
@@ -116,8 +114,6 @@ class Viewer:
         self._beside_acked = asyncio.Event()
         self._dropped = 0
         self._disconnecting: asyncio.Task[None] | None = None
-        state.connections.stop_timer(transport)
-        state.connections.limit_rate(transport, self._on_flood)
 
     async def run(self) -> None:
         """Serves until either side closes."""
@@ -172,12 +168,12 @@ class Viewer:
             if self._mistakes >= _MAX_MISTAKES:
                 await self._disconnect(b"too many mistakes")
 
-    def _on_flood(self) -> None:
+    def on_flood(self) -> None:
         """Sends a viewer away that sends too many bytes: of messages that never end, which are never heard here."""
         self._disconnecting = asyncio.create_task(self._disconnect(b"too many bytes"))
 
     async def _disconnect(self, why: bytes) -> None:
-        self._state.connections.stop_reading(self._transport)
+        self.connection.stop_reading()
         self._send_nothing()
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT):
