@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import json
 import logging
+import re
 import socket
 import sys
 from collections.abc import Callable, Coroutine
@@ -28,6 +29,7 @@ from tests.streaming.web.test_sockets import upgrade
 from torchrl_gpu.streaming.server import StreamServer
 from torchrl_gpu.streaming.web import app_state, routes
 
+PAGE = Path(torchrl_gpu.streaming.web.__file__).parent / "static"
 GUARDED = ("ws", "stream.mjpg", "snapshot.jpg", "metrics", "streams", "curves", "nothing/here")
 
 
@@ -54,19 +56,29 @@ def session_cookie(stream_server: StreamServer) -> str:
     return f"torchrl_gpu_{stream_server.port}_{stream_server.port}"
 
 
-def test_the_page_runs_nothing_but_its_own_script() -> None:
+def test_the_page_runs_nothing_but_its_own_scripts() -> None:
     async def inner(stream_server: StreamServer) -> None:
         status, headers, body = await get(stream_server, "")
         assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-        assert b"<html" in body
+        assert b"<style" not in body
+        assert b" style=" not in body
         policy = headers["Content-Security-Policy"]
-        assert "default-src 'none'" in policy
-        assert "script-src 'sha256-" in policy
+        assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
         assert f"ws://127.0.0.1:{stream_server.port}" in policy
         assert "unsafe" not in policy
-        assert headers["X-Content-Type-Options"] == "nosniff"
-        assert headers["Referrer-Policy"] == "no-referrer"
-        assert headers["Cache-Control"] == "no-store"
+        files = {name.decode() for name in re.findall(rb'"(static/[^"]+)"', body)}
+        assert files == {f"static/{path.name}" for path in PAGE.iterdir() if path.name != "index.html"}
+        for path in ("", *files):
+            status, headers, body = await get(stream_server, path)
+            kind = {"": "text/html", "js": "text/javascript", "css": "text/css"}[path.rpartition(".")[2]]
+            assert (status, headers["Content-Type"]) == (200, f"{kind}; charset=utf-8")
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Referrer-Policy"] == "no-referrer"
+            assert headers["Cache-Control"] == "no-store"
+            imports = re.findall(r'from "\./(.+?)"', body.decode())
+            assert {f"static/{name}" for name in imports} <= files
+        for path in ("static/index.html", "static/other.js", "static/..%2fservice.py", "static/", "static"):
+            assert (await get(stream_server, path))[0] == 404, path
 
     with server() as stream_server:
         run(inner(stream_server))
@@ -79,7 +91,7 @@ def test_without_a_token_there_is_only_the_page() -> None:
             assert (status, json.loads(body)["message"]) == (401, "want a token"), path
             assert headers["WWW-Authenticate"].startswith("Bearer")
         assert (await post(stream_server, "webrtc/offer", b"{}"))[0] == 401
-        for path in ("", "healthz"):
+        for path in ("", "healthz", "static/main.js"):
             assert (await get(stream_server, path))[0] == 200
 
     with server(token="drive") as stream_server:

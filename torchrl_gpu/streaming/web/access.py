@@ -15,7 +15,7 @@ from torchrl_gpu.streaming.web.connection_limit import Connection, connection_of
 from torchrl_gpu.streaming.web.security import Role
 
 STATE: web.AppKey[AppState] = web.AppKey("state", AppState)
-_PUBLIC = ("/healthz", "/login", "/")  # the page itself holds no secret; it asks for the token
+_PUBLIC = ("/healthz", "/login", "/", "/static/{name}")  # the page itself holds no secret; it asks for the token
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

@@ -67,7 +67,7 @@ class AppState:
         idle_timeout: Seconds that a connection may say nothing, and a request that is no viewer's may take.
         port: Where the server listens.
         max_body_bytes: Of a request.
-        page: The HTML of the page.
+        page: Files of the page by name: `index.html`, and those that it loads.
         sockets: Open WebSockets.
         closers: Awaited when the server stops, such as the closing of peer connections.
     """
@@ -86,7 +86,8 @@ class AppState:
         wanted = 2 * self.settings.max_clients + _SPARE_CONNECTIONS
         self.connections = ConnectionLimit(wanted, descriptors_left())
         self.idle_timeout = _IDLE_TIMEOUT
-        self.page = resources.files(__package__).joinpath("static", "index.html").read_text(encoding="utf-8")
+        files = resources.files(__package__).joinpath("static").iterdir()
+        self.page = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
 
     async def close(self) -> None:
         """Closes the connections of all viewers."""

@@ -30,6 +30,7 @@ from torchrl_gpu.streaming.web.app_state import AppState
 from torchrl_gpu.streaming.web.security import content_security_policy
 from torchrl_gpu.streaming.web.settings import MAX_BODY_BYTES
 
+_KINDS = {"js": "text/javascript", "css": "text/css"}
 _BODY_TIMEOUT = 5.0
 _SNAPSHOT_TIMEOUT = 1.0
 _FRESH = 0.25  # seconds: a snapshot may be this much older than its request, and waits so long for a younger frame
@@ -43,6 +44,7 @@ def make_app(state: AppState) -> web.Application:
     app.add_routes(
         [
             web.get("/", page),
+            web.get("/static/{name}", page_file),
             web.post("/login", login),
             web.get("/ws", sockets.serve, allow_head=False),
             web.get("/stream.mjpg", mjpeg.serve, allow_head=False),
@@ -68,8 +70,19 @@ async def page(request: web.Request) -> web.StreamResponse:
         response = web.Response(status=303, headers={hdrs.LOCATION: location})
         set_session(request, response, role)
         return response
-    policy = content_security_policy(state.page, request.headers[hdrs.HOST], state.rules.allowed_origins)
-    return web.Response(text=state.page, content_type="text/html", headers={"Content-Security-Policy": policy})
+    policy = content_security_policy(request.headers[hdrs.HOST], state.rules.allowed_origins)
+    headers = {"Content-Security-Policy": policy}
+    return web.Response(text=state.page["index.html"], content_type="text/html", headers=headers)
+
+
+async def page_file(request: web.Request) -> web.StreamResponse:
+    """A script or the style of the page."""
+    name = request.match_info["name"]
+    text = request.app[STATE].page.get(name)
+    kind = _KINDS.get(name.rpartition(".")[2])
+    if text is None or kind is None:
+        raise web.HTTPNotFound(**error_body("want a file of the page"))
+    return web.Response(text=text, content_type=kind)
 
 
 async def login(request: web.Request) -> web.StreamResponse:
