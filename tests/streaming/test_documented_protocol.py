@@ -17,7 +17,7 @@ from tests.streaming.plain_client import PeerClient, SocketClient, codec_string
 from tests.streaming.viewers import address, encoded, producing, run, server, until
 from torchrl_gpu.streaming.broadcast import protocol
 from torchrl_gpu.streaming.server import StreamServer
-from torchrl_gpu.streaming.web import security, sockets, webrtc
+from torchrl_gpu.streaming.web import security, viewer, webrtc
 
 PAGE = (Path(__file__).parents[2] / "docs" / "streaming-protocol.md").read_text(encoding="utf-8")
 TOKEN = "a token of more than sixteen letters"
@@ -46,8 +46,8 @@ def test_the_page_names_the_limits() -> None:
         protocol.MAX_MESSAGE_BYTES,
         protocol.MAX_VALUE,
         protocol.MAX_NAME,
-        int(sockets._MESSAGES_PER_SECOND),
-        int(sockets._BURST),
+        int(viewer.MESSAGES_PER_SECOND),
+        int(viewer.BURST),
         webrtc.MAX_OFFER,
         webrtc._MAX_CANDIDATES,
         webrtc._MAX_LINES,

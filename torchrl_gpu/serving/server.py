@@ -24,7 +24,8 @@ from torchrl_gpu.streaming import StreamServer
 from torchrl_gpu.streaming.broadcast.rates import TokenBucket
 from torchrl_gpu.streaming.web.access import STATE, admit_viewer, error_body, let_last, role_of
 from torchrl_gpu.streaming.web.routes import read_body
-from torchrl_gpu.streaming.web.sockets import CLOSE_TIMEOUT, abort_if_unclosed, message_limit
+from torchrl_gpu.streaming.web.sockets import CLOSE_TIMEOUT, abort_if_unclosed
+from torchrl_gpu.streaming.web.viewer import message_limit
 
 _LOG = logging.getLogger(__name__)
 _MANY = 16  # passes that may wait

@@ -80,10 +80,10 @@ def test_a_paused_track_costs_the_stream_nothing_and_begins_again_at_a_key_frame
         track = PacketTrack(hub, "main")
         give(hub, 1)
         await track.recv()
-        track.pause(True)
+        track.leave()
         assert hub.streams["main"].subscriptions == ()
         receiving = await waits(track)
-        track.pause(False)
+        track.watch("main")
         give(hub, 2, key=False)
         give(hub, 3)
         assert bytes(await receiving)[-1] == 3
@@ -127,7 +127,7 @@ def test_a_viewer_that_lost_a_picture_is_given_a_key_frame() -> None:
         hub.streams["main"].key_asked = False
         track.request_key()
         assert hub.streams["main"].key_asked
-        track.pause(True)
+        track.leave()
         track.request_key()  # of no stream: nothing happens
         track.stop()
 

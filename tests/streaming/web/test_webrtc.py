@@ -340,16 +340,37 @@ def test_a_stream_that_does_not_exist_is_no_mistake_of_a_viewer() -> None:
     async def play() -> None:
         peer = webrtc.Peer(state(), "main", Seat())
         said: list[str] = []
-        channel: Any = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)
+        peer._channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)  # type: ignore[assignment]
         for _ in range(4):
-            peer._on_message(channel, json.dumps({"type": "watch", "stream": "unknown"}))
+            peer._on_message(json.dumps({"type": "watch", "stream": "unknown"}))
         assert ["want one of the streams main" in text for text in said] == [True] * 4
         for _ in range(2):
-            peer._on_message(channel, "{}")
+            peer._on_message("{}")
         assert peer._closing is None
-        peer._on_message(channel, "{}")
+        peer._on_message("{}")
         assert peer._closing is not None
         await peer._closing
+
+    on_a_loop(play)
+
+
+def test_watching_another_does_not_end_a_pause_nor_is_a_stream_that_comes_later_missed() -> None:
+    """The rules of viewers on a WebSocket."""
+
+    async def play() -> None:
+        server = state()
+        peer = webrtc.Peer(server, "main", Seat())
+        server.hub.declare("other")
+        for message in ({"type": "pause", "on": True}, {"type": "watch", "stream": "other"}):
+            peer._on_message(json.dumps(message))
+            assert server.hub.watchers(None) == 0
+        peer._on_message(json.dumps({"type": "pause", "on": False}))
+        assert server.hub.watchers("other") == 1
+        peer._on_message(json.dumps({"type": "watch", "stream": "late"}))
+        server.hub.declare("late")
+        server.hub.tick()
+        assert (server.hub.watchers("other"), server.hub.watchers("late")) == (0, 1)
+        await peer.close()
 
     on_a_loop(play)
 
@@ -359,11 +380,13 @@ def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:
         peer = webrtc.Peer(state(), "main", Seat())
         said: list[str] = []
         channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)
-        peer._send_text(channel, "one")  # type: ignore[arg-type]
+        peer.say("none to say it on")
+        peer._channel = channel  # type: ignore[assignment]
+        peer.say("one")
         channel.bufferedAmount = 1 << 20
-        peer._send_text(channel, "two")  # type: ignore[arg-type]
+        peer.say("two")
         channel.bufferedAmount, channel.readyState = 0, "closing"
-        peer._send_text(channel, "three")  # type: ignore[arg-type]
+        peer.say("three")
         assert said == ["one"]
         await peer.close()
 

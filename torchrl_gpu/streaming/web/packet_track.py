@@ -37,7 +37,6 @@ class PacketTrack(MediaStreamTrack):
         self.sender: Any = None
         self.origin: int | None = None
         self._hub = hub
-        self._stream = stream
         self._ticks = -1
         self._dropped = 0
         self._changed = asyncio.Event()
@@ -63,16 +62,9 @@ class PacketTrack(MediaStreamTrack):
     def watch(self, stream: str) -> None:
         """Goes on with another stream, from a key frame."""
         subscription = self._hub.subscribe(stream, "h264")
-        self._leave()
-        self._stream, self._subscription = stream, subscription
+        self.leave()
+        self._subscription = subscription
         self._changed.set()
-
-    def pause(self, on: bool) -> None:
-        """Takes no more pictures, or goes on from a key frame."""
-        if on:
-            self._leave()
-        elif self._subscription is None:
-            self.watch(self._stream)
 
     def request_key(self) -> None:
         """Asks for a key frame: the viewer has lost one, or has just come."""
@@ -81,7 +73,7 @@ class PacketTrack(MediaStreamTrack):
 
     def stop(self) -> None:
         """Ends the track."""
-        self._leave()
+        self.leave()
         super().stop()
 
     async def _next(self) -> EncodedPicture:
@@ -98,7 +90,8 @@ class PacketTrack(MediaStreamTrack):
                     self.stop()
         raise MediaStreamError
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Takes no more pictures until it watches again."""
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             self._dropped += subscription.dropped

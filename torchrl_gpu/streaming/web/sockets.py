@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,34 +15,18 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from torchrl_gpu.streaming.broadcast import protocol
 from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
-from torchrl_gpu.streaming.broadcast.protocol import (
-    Ack,
-    Command,
-    Pause,
-    Ping,
-    ProtocolError,
-    Replay,
-    UnknownStream,
-    Watch,
-)
-from torchrl_gpu.streaming.broadcast.rates import TokenBucket
+from torchrl_gpu.streaming.broadcast.protocol import Ack, Command, ProtocolError, Replay, UnknownStream, Watch
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 from torchrl_gpu.streaming.web.access import STATE, admit_viewer, become_viewer, role_of
 from torchrl_gpu.streaming.web.ack_window import AckWindow
 from torchrl_gpu.streaming.web.app_state import AppState
 from torchrl_gpu.streaming.web.connection_limit import Connection
 from torchrl_gpu.streaming.web.security import Role
+from torchrl_gpu.streaming.web.viewer import Viewer
 
-_MAX_MISTAKES = 3  # the socket is closed at the third
-_MESSAGES_PER_SECOND, _BURST = 300.0, 600.0  # pings and pongs included
 _OUTBOX = 32
 _BESIDE_FPS = 10.0
 CLOSE_TIMEOUT = 1.0  # seconds that a viewer who is sent away has to read what is still to be said
-
-
-def message_limit() -> TokenBucket:
-    """Limit of the messages that one peer may send."""
-    return TokenBucket(_MESSAGES_PER_SECOND, _BURST)
 
 
 def abort_if_unclosed(request: web.Request, socket: web.WebSocketResponse) -> None:
@@ -65,8 +49,8 @@ async def serve(request: web.Request) -> web.StreamResponse:
     try:
         role = role_of(request)
         await socket.prepare(request)
-        viewer = Viewer(state, socket, role)
-        viewer.connection = become_viewer(request, viewer.on_flood)
+        viewer = SocketViewer(state, socket, role)
+        viewer.connection = become_viewer(request, lambda: viewer.dismiss("too many bytes"))
         state.sockets.add(socket)
         await viewer.run()
     finally:
@@ -76,11 +60,11 @@ async def serve(request: web.Request) -> web.StreamResponse:
     return socket
 
 
-class Viewer:
-    """One viewer: hears what it says, and sends it pictures as fast as it acknowledges them.
+class SocketViewer(Viewer):
+    """One viewer on a WebSocket: is sent pictures as fast as it acknowledges them.
 
     Args:
-        state: What the server shares.
+        state: The server.
         socket: Open.
         role: What the viewer may do.
 
@@ -91,8 +75,7 @@ class Viewer:
     connection: Connection
 
     def __init__(self, state: AppState, socket: web.WebSocketResponse, role: Role) -> None:
-        self._state = state
-        self._hub = state.hub
+        super().__init__(state)
         self._socket = socket
         self._role: Role = role
         self._window = AckWindow(1 / state.settings.fps)
@@ -101,11 +84,6 @@ class Viewer:
         self._outbox: deque[str] = deque(maxlen=_OUTBOX)
         self._has_text = asyncio.Event()
         self._point_sent = 0  # number of the newest point of a curve
-        self._bucket = message_limit()
-        self._mistakes = 0
-        self._watch: Watch | None = None
-        self._awaited: Watch | None = None
-        self._paused = False
         self._subscription: Subscription | None = None
         self._sending: asyncio.Task[None] | None = None
         self._beside: Subscription | None = None
@@ -117,7 +95,7 @@ class Viewer:
 
     async def run(self) -> None:
         """Serves until either side closes."""
-        self._queue_text(self._greeting())
+        self.say(self._greeting())
         texts = asyncio.create_task(self._send_texts())
         self._hub.listeners.add(self._on_broadcast)
         self._hub.curve_listeners.add(self._has_text.set)
@@ -127,7 +105,7 @@ class Viewer:
         finally:
             self._hub.listeners.discard(self._on_broadcast)
             self._hub.curve_listeners.discard(self._has_text.set)
-            self._send_nothing()
+            self.hide()
             texts.cancel()
             await asyncio.gather(*filter(None, (texts, self._disconnecting)), return_exceptions=True)
 
@@ -144,56 +122,37 @@ class Viewer:
     # What the viewer says.
 
     async def _on_message(self, kind: WSMsgType, data: Any) -> None:
-        if kind is WSMsgType.ERROR:  # the socket is closed by now
-            return
-        if not self._bucket.take(time.monotonic()):
-            await self._disconnect(b"too many messages")
+        if kind is WSMsgType.ERROR or not self.is_heard():  # the socket is closed by now, or will be
             return
         if kind is WSMsgType.PING:
             with contextlib.suppress(ConnectionError):
                 await self._socket.pong(data)
-            return
-        if kind is WSMsgType.PONG:
-            return
-        try:
-            if kind is not WSMsgType.TEXT:
-                raise ProtocolError("want text")
-            self._handle(protocol.parse(data, self._watch.stream if self._watch else "main"))
-        except UnknownStream as error:
-            self._queue_text(protocol.text_message("error", message=str(error)))
-        except ProtocolError as error:
-            self._queue_text(protocol.text_message("error", message=str(error)))
-            self._state.metrics.bad_messages.inc()
-            self._mistakes += 1
-            if self._mistakes >= _MAX_MISTAKES:
-                await self._disconnect(b"too many mistakes")
+        elif kind is not WSMsgType.PONG:
+            self.hear(data if kind is WSMsgType.TEXT else None)
 
-    def on_flood(self) -> None:
-        """Sends a viewer away that sends too many bytes: of messages that never end, which are never heard here."""
-        self._disconnecting = asyncio.create_task(self._disconnect(b"too many bytes"))
+    def dismiss(self, why: str) -> None:
+        """Begins to close the socket; nothing more is read."""
+        self._disconnecting = asyncio.create_task(self._disconnect(why.encode()))
 
     async def _disconnect(self, why: bytes) -> None:
         self.connection.stop_reading()
-        self._send_nothing()
+        self.hide()
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._send_outbox()
         await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=why)
 
-    def _handle(self, message: protocol.Message) -> None:
+    def act(self, message: protocol.Message) -> None:
+        """Acknowledgements, replay and commands."""
         match message:
             case Ack(seq):
                 self._acknowledge(seq)
-            case Watch():
-                self._send_live(message)
-            case Pause(on):
-                self._pause(on)
             case Replay():
                 self._send_clip()
-            case Ping(t):
-                self._queue_text(protocol.text_message("pong", t=t, now=stream_time()))
+            case Command() if self._role == "control":
+                self._hub.add_command(message)
             case Command():
-                self._take_command(message)
+                self.say(protocol.text_message("error", message="command: want the role control"))
 
     def _acknowledge(self, seq: int) -> None:
         if seq == self._beside_seq:
@@ -205,32 +164,16 @@ class Viewer:
             if self._window.is_open:
                 self._may_send.set()
 
-    def _pause(self, on: bool) -> None:
-        """While paused a viewer counts as none: nothing is encoded for it."""
-        self._paused = on
-        if on:
-            self._send_nothing()
-        elif self._watch is not None and self._subscription is None:
-            self._send_live(self._watch)
-
-    def _take_command(self, command: Command) -> None:
-        if self._role == "control":
-            self._hub.add_command(command)
-        else:
-            self._queue_text(protocol.text_message("error", message="command: want the role control"))
-
     # What it is sent: texts by one task, pictures by another, of which there is one at a time.
 
-    def _queue_text(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Queues a text message."""
         self._outbox.append(text)
         self._has_text.set()
 
     def _on_broadcast(self, text: str) -> None:
-        """Forwards a text message of the hub, and watches the awaited stream once there is one."""
-        self._queue_text(text)
-        if self._awaited is not None and self._hub.offers(self._awaited.stream):
-            with contextlib.suppress(UnknownStream):  # there may be no room for it, still
-                self._send_live(self._awaited)
+        self.say(text)
+        self.look_again()
 
     async def _send_texts(self) -> None:
         with contextlib.suppress(ConnectionError):
@@ -252,36 +195,27 @@ class Viewer:
         while self._outbox:
             await self._socket.send_str(self._outbox.popleft())
 
-    def _send_live(self, watch: Watch) -> None:
-        """Sends what happens from now on, unless the viewer has paused; or waits for a stream that may yet come."""
-        self._awaited = watch
+    def show(self, watch: Watch) -> None:
+        """Sends what happens from now on."""
         subscription = self._hub.subscribe(watch.stream, watch.codec, watch.fps)
-        self._awaited = None
-        self._send_nothing()
-        self._watch = watch
-        if self._paused:
-            subscription.close()
-        else:
-            self._subscription = subscription
-            self._window.interval = subscription.schedule.interval
-            self._send(self._live(subscription))
-            self._send_beside(watch)
+        self.hide()
+        self._subscription = subscription
+        self._window.interval = subscription.schedule.interval
+        self._sending = asyncio.create_task(self._live(subscription))
+        self._send_beside(watch)
 
     def _send_clip(self) -> None:
         """Sends the last seconds of the last episode, and then what happens."""
-        if self._watch is None:
+        if self.watched is None:
             raise ProtocolError("replay: want a stream to be watched")
-        stream = self._hub.streams.get(self._watch.stream)  # none that a paused viewer has left for too long
+        stream = self._hub.streams.get(self.watched.stream)  # none that a paused viewer has left for too long
         clip = [] if stream is None else stream.replay.clip()
-        if clip and not self._paused:
-            self._send_nothing()
-            self._send(self._clip(clip, self._watch))
+        if clip and not self.is_paused:
+            self.hide()
+            self._sending = asyncio.create_task(self._clip(clip, self.watched))
         else:
             why = "want no pause" if clip else "nothing has been kept yet"
-            self._queue_text(protocol.text_message("error", message=f"replay: {why}"))
-
-    def _send(self, pictures: Coroutine[Any, Any, None]) -> None:
-        self._sending = asyncio.create_task(pictures)
+            self.say(protocol.text_message("error", message=f"replay: {why}"))
 
     def _send_beside(self, watch: Watch) -> None:
         """Sends JPEGs of a second stream, too, if there is one of this name."""
@@ -290,7 +224,7 @@ class Viewer:
                 self._beside = self._hub.subscribe(watch.beside, "jpeg", min(watch.fps or _BESIDE_FPS, _BESIDE_FPS))
                 self._sending_beside = asyncio.create_task(self._live_beside(self._beside))
 
-    def _send_nothing(self) -> None:
+    def hide(self) -> None:
         """Ends the tasks of pictures and their subscriptions."""
         if self._sending_beside is not None:
             self._sending_beside.cancel()
@@ -315,15 +249,15 @@ class Viewer:
         except ConnectionError:
             pass
         except SubscriptionClosed as closed:
-            self._queue_text(protocol.text_message("error", message=str(closed)))
+            self.say(protocol.text_message("error", message=str(closed)))
             self._fall_back(subscription)
 
     def _fall_back(self, subscription: Subscription) -> None:
         """Goes on with JPEG where H.264 has failed."""
-        if self._watch is not None and subscription.codec == "h264":
+        if self.watched is not None and subscription.codec == "h264":
             self._sending = None  # which is this very task
             with contextlib.suppress(UnknownStream):
-                self._send_live(replace(self._watch, codec="jpeg"))
+                self._watch(replace(self.watched, codec="jpeg"))
 
     async def _live_beside(self, subscription: Subscription) -> None:
         """Sends one picture at a time, the newest once the one before is acknowledged."""
@@ -348,7 +282,7 @@ class Viewer:
             return
         self._sending = None
         with contextlib.suppress(UnknownStream):
-            self._send_live(watch)
+            self.show(watch)
 
     async def _picture(self, encoded: EncodedPicture) -> None:
         self._window.send(encoded.seq, time.monotonic())

@@ -20,20 +20,18 @@ from aiortc import RTCConfiguration, RTCDataChannel, RTCPeerConnection, RTCSessi
 from aiortc.rtcrtpsender import RTCRtpSender
 
 from torchrl_gpu.streaming.broadcast import protocol
-from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
-from torchrl_gpu.streaming.broadcast.protocol import Pause, Ping, ProtocolError, UnknownStream, Watch
+from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, Watch
 from torchrl_gpu.streaming.web.access import error_body
 from torchrl_gpu.streaming.web.app_state import AppState
 from torchrl_gpu.streaming.web.packet_track import PacketTrack
-from torchrl_gpu.streaming.web.sockets import TokenBucket
+from torchrl_gpu.streaming.web.viewer import Viewer
 
 _LOG = logging.getLogger(__name__)
 MAX_OFFER = 32_768  # characters
 _CONNECT_TIMEOUT = 10.0
 _HEADER_PERIOD = 0.2  # seconds between two headers on the data channel
 _MIN_SILENCE = 5.0  # seconds that a page, which pings every two, may be silent at least
-_MAX_MISTAKES = 3
 _CODECS = ("video/H264", "video/rtx")
 _MAX_CANDIDATES = 16  # addresses of a viewer that are tried
 _MAX_LINES = 400
@@ -117,7 +115,7 @@ def _has_address(candidate: str) -> bool:
     return True
 
 
-class Peer:
+class Peer(Viewer):
     """One viewer's connection.
 
     On a data channel, if it opens one, it is told headers and may say `watch`, `pause` and `ping`. From then on it must
@@ -130,8 +128,9 @@ class Peer:
     """
 
     def __init__(self, state: AppState, stream: str, release: Callable[[], None]) -> None:
+        super().__init__(state)
         self.id = secrets.token_urlsafe(8)
-        self._state = state
+        self.watched = Watch(stream, "h264")
         self._give_back = release
         self._track = PacketTrack(state.hub, stream)
         # An empty list: without one, aiortc would ask a public server for this machine's address.
@@ -139,14 +138,14 @@ class Peer:
         self._connection.on("connectionstatechange", self._on_state_change)
         self._connection.on("datachannel", self._open_channel)
         self._track.on("ended", self._close_soon)
+        self._channel: RTCDataChannel | None = None
         self._headers: asyncio.Task[None] | None = None
-        self._bucket = TokenBucket(20.0, 40.0)
-        self._mistakes = 0
         self._last_heard = time.monotonic()
         self._closed = False
         self._closing: asyncio.Future[None] | None = None
         self._deadline = asyncio.get_running_loop().call_later(_CONNECT_TIMEOUT, self._close_soon)
         state.closers.add(self.close)
+        state.hub.listeners.add(self._on_broadcast)
 
     async def answer(self, sdp: str) -> dict[str, str]:
         """The answer to an offer.
@@ -174,6 +173,7 @@ class Peer:
         if self._closed:
             return
         self._closed = True
+        self._state.hub.listeners.discard(self._on_broadcast)
         self._deadline.cancel()
         if self._headers is not None:
             self._headers.cancel()
@@ -202,7 +202,8 @@ class Peer:
         if self._headers is not None:  # what comes on it would be heard by nobody, and counted by nobody
             self._close_soon()
         elif not self._closed:
-            channel.on("message", lambda message: self._on_message(channel, message))
+            self._channel = channel
+            channel.on("message", self._on_message)
             self._last_heard = time.monotonic()
             self._headers = asyncio.ensure_future(self._send_headers(channel))
 
@@ -214,42 +215,41 @@ class Peer:
                 encoded = self._track.last
                 if encoded is not None and encoded is not described and channel.readyState == "open":
                     facts = f'"dropped": {self._track.dropped}, "origin": {self._origin()}'
-                    self._send_text(channel, f"{encoded.head}, {facts}}}")
+                    self.say(f"{encoded.head}, {facts}}}")
                     described = encoded
                 await asyncio.sleep(_HEADER_PERIOD)
                 if time.monotonic() - self._last_heard > max(2 * self._state.settings.heartbeat_s, _MIN_SILENCE):
                     self._close_soon()
 
-    def _send_text(self, channel: RTCDataChannel, text: str) -> None:
-        """Sends text, unless the viewer has not received what was sent before."""
-        if channel.readyState == "open" and channel.bufferedAmount < _MAX_BUFFERED:
+    def say(self, text: str) -> None:
+        """Sends text, unless the viewer has no data channel, or has not received what was sent before."""
+        channel = self._channel
+        if channel is not None and channel.readyState == "open" and channel.bufferedAmount < _MAX_BUFFERED:
             channel.send(text)
 
     def _origin(self) -> str:
         return "null" if self._track.origin is None else str(self._track.origin)
 
-    def _on_message(self, channel: RTCDataChannel, message: str | bytes) -> None:
+    def _on_message(self, message: str | bytes) -> None:
         self._last_heard = time.monotonic()
-        try:
-            if not isinstance(message, str) or not self._bucket.take(time.monotonic()):
-                raise ProtocolError("want text, and less of it")
-            self._handle(channel, protocol.parse(message))
-        except UnknownStream as error:  # it may yet come, or has just gone
-            self._send_text(channel, protocol.text_message("error", message=str(error)))
-        except ProtocolError as error:
-            self._state.metrics.bad_messages.inc()
-            self._mistakes += 1
-            self._send_text(channel, protocol.text_message("error", message=str(error)))
-            if self._mistakes >= _MAX_MISTAKES:
-                self._close_soon()
+        if self.is_heard():
+            self.hear(message)
 
-    def _handle(self, channel: RTCDataChannel, message: protocol.Message) -> None:
-        match message:
-            case Watch(stream):
-                self._track.watch(stream)
-            case Pause(on):
-                self._track.pause(on)
-            case Ping(t):
-                self._send_text(channel, protocol.text_message("pong", t=t, now=stream_time()))
-            case _:
-                raise ProtocolError("want watch, pause or ping here")
+    def _on_broadcast(self, text: str) -> None:
+        self.look_again()  # texts go to the WebSocket that a page has besides
+
+    def show(self, watch: Watch) -> None:
+        """Goes on with a stream from a key frame, in H.264 whatever was asked for."""
+        self._track.watch(watch.stream)
+
+    def hide(self) -> None:
+        """Takes no more pictures."""
+        self._track.leave()
+
+    def act(self, message: protocol.Message) -> None:
+        """Refuses everything else."""
+        raise ProtocolError("want watch, pause or ping here")
+
+    def dismiss(self, why: str) -> None:
+        """Begins to close the connection, which has no place for the reason."""
+        self._close_soon()
