@@ -1,6 +1,6 @@
 // Elements of the page, changed only where they differ.
 
-const $ = (id) => document.getElementById(id);
+export const $ = (id) => document.getElementById(id);
 export function setStyle(element, name, value) { if (element.style[name] !== value) element.style[name] = value; }
 export function setText(element, text) { if (element.textContent !== text) element.textContent = text; }
 export function setDisabled(element, off) { if (element.disabled !== off) element.disabled = off; }
