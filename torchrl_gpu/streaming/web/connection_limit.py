@@ -146,15 +146,16 @@ class Connection(asyncio.Protocol):
     async def _start_tls(self, tls: ssl.SSLContext) -> None:
         loop, transport = asyncio.get_running_loop(), self._transport
         assert transport is not None
+        secured: asyncio.Transport | None = None
         try:
             secured = await loop.start_tls(
                 transport, self, tls, server_side=True, ssl_handshake_timeout=_HANDSHAKE_TIMEOUT
             )
-        except OSError as error:  # no TLS, or broken off in the middle of it
+        except OSError as error:  # no TLS
             _LOG.debug("a connection failed: %s", error)
+        if secured is None:  # broken off in the middle of it
             self._connections.forget(self)
             return
-        assert secured is not None
         self._transport = secured
         self._protocol.connection_made(secured)
 
