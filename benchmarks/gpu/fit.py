@@ -20,22 +20,13 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from benchmarks.golden_runs import RUNS
 from torchrl_gpu import configs
 from torchrl_gpu.cli.lightning_cli import build
 from torchrl_gpu.device import get_device, now
 
 _SECONDS = 60.0
 _QUICK_STEPS = 4
-_QUICK = ("model.batch_size=8", "model.warmup_frames=16", "model.replay.capacity=500", "data.steps_per_epoch=2")
-_QUICK_OF = {
-    "packing": ("model.env.num_envs=4", "model.env.items.pool=16", "data.num_episodes=1", "data.num_val_episodes=1"),
-    "packing_irregular": (
-        *("model.env.num_envs=2", "model.env.resolution=20", "model.env.orientations=fixed", "model.env.num_items=3"),
-        *("model.env.visible_items=2", "model.env.items.num_objects=4", "model.networks.channels=[16,8]"),
-        *("model.n_steps=3", "model.worker_updates=1", "data.num_episodes=1", "data.num_val_episodes=1"),
-    ),
-    "navigation": ("model.env.num_envs=4", "model.env.pool=16", "model.env.max_steps=20", "model.updates_per_step=2"),
-}
 
 
 class Clock(Callback):
@@ -104,8 +95,8 @@ def _trained(args: argparse.Namespace) -> dict[str, Any]:
     if args.graphs:
         options += ["model.cuda_graphs=true", "model.graph_updates=true"]
     if args.quick:
-        family = args.config.removesuffix(".yaml")
-        options += [*_QUICK, *_QUICK_OF["navigation" if family.startswith("navigation") else family]]
+        small = next(run.options for run in RUNS.values() if run.config == args.config)
+        options += [f"{name}={value}" for name, value in small.items()]
     built = build("fit", ["--config", configs.find(args.config), *(f"--{each}" for each in options)])
     clock = Clock(_SECONDS, _QUICK_STEPS if args.quick else None)
     trainer: Any = built.trainer
