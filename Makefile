@@ -19,7 +19,7 @@ BIN := $(VENV)/bin
 CONFIG := packing.yaml
 PYTEST_ARGS := -n auto --maxprocesses=4 --dist loadfile --durations=30
 # What trains, compiles or starts processes.
-SLOW_TESTS := benchmarks callbacks cli docs evaluation examples native pretend recordings serving training \
+SLOW_TESTS := benchmarks callbacks checkpoints cli docs evaluation examples native pretend recordings serving training \
 	envs/workers envs/marine/test_env_compile.py envs/packing/test_env_compile.py policies/test_export.py streaming/ros2 \
 	streaming/web/browser test_end_to_end.py test_windows.py
 PRETEND_ARGS := -n 2

@@ -367,7 +367,7 @@ def test_a_foreign_checkpoint(error_of: Callable[..., str], tmp_path: Path) -> N
 
 def test_a_checkpoint_of_another_architecture(error_of: Callable[..., str], checkpoint: str) -> None:
     said = error_of("test", "--ckpt_path", checkpoint, "--model.agent.network.channels=5")
-    assert said.endswith("got one with others: model.agent.network.channels 4 → 5")
+    assert said.endswith("its options were others: model.agent.network.channels 4 → 5")
 
 
 def test_a_truncated_replay(error_of: Callable[..., str], checkpoint: str, tmp_path: Path) -> None:
