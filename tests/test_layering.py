@@ -136,7 +136,7 @@ def test_the_rules_see_every_form_of_import() -> None:
 
 @pytest.mark.parametrize("path", sorted((PACKAGE / "envs").rglob("env.py")), ids=lambda path: path.parent.name)
 def test_an_environment_never_imports_its_viewer(path: Path) -> None:
-    assert not [name for name in imported(path) if ".viewer" in name or ".drawing" in name]
+    assert not [name for name in imported(path) if ".viewer" in name or ".render" in name]
 
 
 @pytest.mark.parametrize(

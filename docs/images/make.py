@@ -1,8 +1,8 @@
 """Draws pictures of the documentation: `python docs/images/make.py [--folder FOLDER] [--packer CHECKPOINT]`.
 
-solids.png and marine.gif; with the checkpoint of a run of packing_irregular.yaml packer.png instead. packing.gif,
+packing.gif, solids.png and marine.gif; with the checkpoint of a run of packing_irregular.yaml packer.png instead.
 crossing.gif and shift.gif (its first 72 pictures, made smaller) are drawn by `lightning test` with the checkpoints of
-packing.yaml, navigation_iqn.yaml and dishwashing_video.yaml.
+navigation_iqn.yaml and dishwashing_video.yaml.
 """
 
 from __future__ import annotations
@@ -19,11 +19,22 @@ from torchrl_gpu.cli.parser import resolve_configs
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.marine.viewer import film
 from torchrl_gpu.envs.packing.items import ProceduralSolids
-from torchrl_gpu.envs.packing.viewer import contact_sheet, render, save_gif, save_png
+from torchrl_gpu.envs.packing.protocols import make_protocol
+from torchrl_gpu.envs.packing.viewer import contact_sheet, frames, render, save_gif, save_png
 from torchrl_gpu.evaluation.packing import evaluate
 from torchrl_gpu.evaluation.packing.items import easy
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED
+from torchrl_gpu.policies import AgentSpace, PackingPolicy
 from torchrl_gpu.policies.packing import HeightmapMinimization
+
+
+def packing(folder: Path) -> None:
+    """Of 99 bins by the policy cut2 the one that is filled as far as half of the others."""
+    env = make_protocol("cut2", 99, device="cpu", seed=UNSEEN_SEED, include=("z_map",))
+    packed = evaluate(env, PackingPolicy.from_pretrained("cut2", "cpu", space=AgentSpace.of(env)))
+    median = int(packed.utilization.argsort()[len(packed.utilization) // 2])
+    print(f"packing.gif: {packed.utilization[median]:.1%}")
+    save_gif(frames(env, median), folder / "packing.gif")
 
 
 def solids(folder: Path) -> None:
@@ -103,6 +114,7 @@ if __name__ == "__main__":
     parser.add_argument("--packer", type=Path)
     asked = parser.parse_args()
     if asked.packer is None:
+        packing(asked.folder)
         solids(asked.folder)
         marine(asked.folder)
     else:

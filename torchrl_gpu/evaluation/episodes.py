@@ -151,7 +151,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
 
     def draw(self, folder: Path) -> None:
         """The episode in the middle by the headline as `episode.png` and `episode.gif`; it is played again for it."""
-        from torchrl_gpu.envs.packing.drawing.pictures import save_gif, save_png  # PIL, which runs without do without
+        from torchrl_gpu.envs.packing.render.pictures import save_gif, save_png  # PIL, which runs without do without
 
         assert self.last is not None
         values = self.last.per_episode()[self.headline]

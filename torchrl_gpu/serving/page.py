@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from torchrl_gpu.envs.packing.drawing.stage import BACKGROUND
-from torchrl_gpu.envs.packing.drawing.top_view import ITEM, Pile, Placing, draw_action
+from torchrl_gpu.envs.packing.render.camera import BACKGROUND
+from torchrl_gpu.envs.packing.render.top_view import ITEM, Pile, Placing, draw_action
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.sidecar import elements_of
 from torchrl_gpu.policies.spaces import AgentSpace

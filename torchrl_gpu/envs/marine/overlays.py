@@ -13,8 +13,8 @@ from PIL import Image, ImageDraw
 from torchrl_gpu.envs.marine.dynamics import ACCELERATION, MAX_SPEED, THRUST_LEVELS, TURN
 from torchrl_gpu.envs.marine.types import CRAFTS
 from torchrl_gpu.envs.marine.viewer import HULLS, SAND, Chart, Snapshot, draw
-from torchrl_gpu.envs.packing.drawing.legend import FAINT, Legend, heat, rectangle, shares_of
-from torchrl_gpu.envs.packing.drawing.palette import item_colors
+from torchrl_gpu.envs.packing.render.legend import FAINT, Legend, heat, rectangle, shares_of
+from torchrl_gpu.envs.packing.render.palette import item_colors
 
 FASTER, STEADY, SLOWER = "#1d8a4a", "#2b333d", "#d0342c"
 HORIZON_S, LEAST_SPEED = 3.0, 0.8  # of an arrow; m/s, so that there is one where a robot stands still

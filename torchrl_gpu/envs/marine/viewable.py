@@ -13,7 +13,7 @@ from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.marine.overlays import Choice, draw_actions, draw_range, draw_values
 from torchrl_gpu.envs.marine.types import GOAL_RADIUS, VELOCITY
 from torchrl_gpu.envs.marine.viewer import HULLS, Snapshot, draw, snapshot
-from torchrl_gpu.envs.packing.drawing.palette import item_colors
+from torchrl_gpu.envs.packing.render.palette import item_colors
 from torchrl_gpu.envs.viewable import Decision, Overlay, Shape
 
 _FRAME, _OBSTACLE, _CRASH = (0.55, 0.59, 0.65, 1.0), (0.37, 0.42, 0.47, 1.0), (0.82, 0.2, 0.17, 1.0)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchrl_gpu.envs.packing.drawing.palette import decode_srgb, item_colors
 from torchrl_gpu.envs.packing.plan import PackingPlan
 from torchrl_gpu.envs.packing.poses import Pose
+from torchrl_gpu.envs.packing.render.palette import decode_srgb, item_colors
 
 MISSING = "save_glb: want trimesh, which an extra brings, pip install 'torchrl_gpu[meshes]'; got an install without it"
 

@@ -9,19 +9,16 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from torchrl_gpu.envs.packing import viewer
-from torchrl_gpu.envs.packing.drawing.camera import Camera
-from torchrl_gpu.envs.packing.drawing.palette import item_colors
-from torchrl_gpu.envs.packing.drawing.relief import Relief, ReliefSketch
-from torchrl_gpu.envs.packing.drawing.sketch import sketch_boxes
-from torchrl_gpu.envs.packing.drawing.top_view import Pile, Placing, draw_action, draw_mask, draw_values
 from torchrl_gpu.envs.packing.env import PackingEnv
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.plan import plan_of
+from torchrl_gpu.envs.packing.render.palette import item_colors
+from torchrl_gpu.envs.packing.render.top_view import Pile, Placing, draw_action, draw_mask, draw_values
 from torchrl_gpu.envs.packing.reward import REWARDS
+from torchrl_gpu.envs.packing.viewer import BinView
 from torchrl_gpu.envs.viewable import Decision, Overlay, Shape
 
-_MOST_SKETCHES = 16  # kept, so that only what has come since must be drawn; 6 MB each at 640×480
+_MOST_VIEWS = 16  # kept, so that only solids that have come since are drawn; 14 MB each at 640×480
 
 _WALL = (0.45, 0.5, 0.55, 1.0)
 
@@ -35,16 +32,13 @@ OVERLAYS = {
 class ViewablePacking:
     """The bins of a `PackingEnv`.
 
-    On CUDA the viewer draws on the device. On a CPU, where it takes a tenth of a second for a picture of boxes and more
-    than one of solids, boxes are sketched and solids shown as reliefs of their upper sides.
-
     Args:
         env: Looked at whenever something is asked.
     """
 
     def __init__(self, env: PackingEnv) -> None:
         self.env = env
-        self._sketches: dict[tuple[int, Camera], ReliefSketch] = {}
+        self._views: dict[tuple[int, int, int], BinView] = {}
 
     @property
     def num_envs(self) -> int:
@@ -68,14 +62,9 @@ class ViewablePacking:
             "num_packed": s.num_packed,
         }
 
-    def pictures(self, index: Sequence[int], width: int, height: int) -> Tensor | np.ndarray:
+    def pictures(self, index: Sequence[int], width: int, height: int) -> np.ndarray:
         """uint8 (B, H, W, 3)."""
-        if self.env.device.type != "cpu":
-            return viewer.render(self.env, index, width=width, height=height)
-        camera = Camera(self.env.bin_size, width, height)
-        if not self.env.catalogue.flat:
-            return np.stack([self._sketch(each, camera).picture(self._reliefs(each)) for each in index])
-        return np.stack([sketch_boxes(*self._boxes(each), camera) for each in index])
+        return np.stack([self._view(each, width, height).picture() for each in index])
 
     def shapes(self, index: int) -> list[Shape]:
         """The bin's edges, then the items in order of placement: of solids the cuboids around them; reads back."""
@@ -139,41 +128,11 @@ class ViewablePacking:
             height=float(env.catalogue.height[item, orientation]),
         )
 
-    def _boxes(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        """Opposite corners of the boxes of one bin, metres, float64 (M, 3), in order of placement."""
-        env = self.env
-        number = int(env.num_packed[index])
-        place = env.placements[index, :number].long()
-        item, orientation = place[:, 0], place[:, 1]
-        corner = torch.cat(
-            [
-                place[:, 2:] * torch.tensor(env.cell, dtype=torch.float32, device="cpu"),
-                env.placement_z[index, :number, None],
-            ],
-            1,
-        )
-        extent = env.catalogue.extent[item, orientation] * torch.tensor(env.cell, dtype=torch.float32, device="cpu")
-        size = torch.cat([extent, env.catalogue.height[item, orientation][:, None]], 1)
-        return corner.double().numpy(), (corner + size).double().numpy()
-
-    def _sketch(self, index: int, camera: Camera) -> ReliefSketch:
-        found = self._sketches.pop((index, camera), None) or ReliefSketch(self.env.cell, camera)
-        self._sketches[index, camera] = found
-        if len(self._sketches) > _MOST_SKETCHES:
-            self._sketches.pop(next(iter(self._sketches)))  # the one that was not asked for the longest
-        return found
-
-    def _reliefs(self, index: int) -> list[Relief]:
-        """The solids of one bin, in order of placement."""
-        env, found = self.env, []
-        assert env.catalogue.top is not None
-        assert env.catalogue.bottom is not None
-        rows = env.placements[index, : int(env.num_packed[index])].tolist()
-        for (item, orientation, x, y), z in zip(rows, env.placement_z[index].tolist(), strict=False):
-            p, q = env.catalogue.extent[item, orientation].tolist()
-            top, bottom = (maps[item, orientation, :p, :q] for maps in (env.catalogue.top, env.catalogue.bottom))
-            shown = torch.where(bottom < torch.inf, top, -1.0).numpy()
-            found.append(Relief((item, orientation), shown, (x * env.cell[0], y * env.cell[1], z)))
+    def _view(self, index: int, width: int, height: int) -> BinView:
+        found = self._views.pop((index, width, height), None) or BinView(self.env, index, width, height)
+        self._views[index, width, height] = found
+        if len(self._views) > _MOST_VIEWS:
+            self._views.pop(next(iter(self._views)))  # the one that was not asked for the longest
         return found
 
 

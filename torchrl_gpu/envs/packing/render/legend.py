@@ -1,4 +1,4 @@
-"""The column beside a picture that says what it shows: text, bars of colour, swatches. On the host, with Pillow."""
+"""The legend beside a picture: text, bars of colour, swatches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from torchrl_gpu.envs.packing.drawing.pictures import TEXT
+from torchrl_gpu.envs.packing.render.pictures import TEXT
 
 FAINT = "#6b7684"
 # Dark violet, blue, green, yellow: lightness rises evenly, so that more is lighter for everybody (as in viridis).
@@ -23,7 +23,7 @@ def heat(shares: np.ndarray) -> np.ndarray:
 
 
 def shares_of(values: np.ndarray) -> tuple[np.ndarray, float, float]:
-    """Values as shares of the way from the least to the greatest that is finite, and those two; (0, 0) of none."""
+    """Values scaled from the least finite one, 0, to the greatest, 1, and those two; (0, 0) where none is finite."""
     finite = values[np.isfinite(values)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     with np.errstate(invalid="ignore"):

@@ -1,7 +1,6 @@
-"""A bin from above with something laid over it: where the item may go, where it will, what each place is worth.
+"""Overlays of a bin seen from above: legal placements, the next placement, the value of each.
 
 x runs to the right and y upwards. A place on the placement grid is shown where the item's corner of least x and y lies.
-On the host: a picture is small, and what is in it are a few maps.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw
 
-from torchrl_gpu.envs.packing.drawing.legend import FAINT, Legend, heat, rectangle, shares_of
-from torchrl_gpu.envs.packing.drawing.stage import BACKGROUND, WIRE
+from torchrl_gpu.envs.packing.render.camera import BACKGROUND, WIRE
+from torchrl_gpu.envs.packing.render.legend import FAINT, Legend, heat, rectangle, shares_of
 
 LOW, HIGH = np.array([236.0, 240.0, 245.0]), np.array([74.0, 90.0, 112.0])  # sRGB of the floor and of a full bin
 FEW, MANY = np.array([178.0, 226.0, 168.0]), np.array([16.0, 122.0, 62.0])  # of one way to place an item, and of most
@@ -23,11 +22,11 @@ NO_PLACE = "nothing fits"
 
 @dataclass(frozen=True)
 class Placing:
-    """Where an item goes.
+    """The placement of an item.
 
     Attributes:
         item: Its number in the catalogue; None where it is not known.
-        orientation: Which way it is turned.
+        orientation: Number of its orientation.
         corner: Its first cell along x and y.
         extent: Cells along x and y.
         z, height: Of its base above the floor and of itself, metres.
@@ -43,14 +42,14 @@ class Placing:
 
 @dataclass(frozen=True)
 class Pile:
-    """A bin as it stands.
+    """The state of a bin.
 
     Attributes:
         heightmap: (X, Y), metres.
         bin_size: Metres.
         step: Cells between neighbours on the placement grid.
         utilization: Share of the volume that is packed; None where it is not known.
-        unit: In which lengths are written.
+        unit: Of lengths in the legend.
         per_unit: Metres in one of it, along x, y and z.
     """
 
@@ -74,7 +73,7 @@ class Pile:
 
 
 def draw_mask(pile: Pile, ways: np.ndarray, most: int, width: int, height: int) -> np.ndarray:
-    """Where visible items may be placed, (H, W, 3) uint8.
+    """Picture uint8 (H, W, 3) of the legal placements of the visible items.
 
     Args:
         pile: The bin.
@@ -102,7 +101,7 @@ def draw_mask(pile: Pile, ways: np.ndarray, most: int, width: int, height: int) 
 def draw_action(
     pile: Pile, placing: Placing | None, width: int, height: int, title: str = "next placement"
 ) -> np.ndarray:
-    """Where a policy would place an item next, (H, W, 3) uint8; None is for nowhere."""
+    """Picture uint8 (H, W, 3) of the next placement; None where nothing fits."""
     sheet = _Sheet(pile, pile.cells, width, height, title)
     if placing is None:
         sheet.legend.text(NO_PLACE)
@@ -113,7 +112,7 @@ def draw_action(
 
 
 def draw_values(pile: Pile, values: np.ndarray, placing: Placing | None, width: int, height: int) -> np.ndarray:
-    """What a policy expects of each place, (H, W, 3) uint8.
+    """Picture uint8 (H, W, 3) of the value of each placement.
 
     Args:
         pile: The bin.
@@ -136,7 +135,7 @@ def draw_values(pile: Pile, values: np.ndarray, placing: Placing | None, width: 
 
 
 class _Sheet:
-    """The bin on the left, what it says on the right.
+    """A picture with the bin on the left and the legend on the right.
 
     Args:
         pile: The bin.
@@ -169,7 +168,7 @@ class _Sheet:
         self.legend.gap(0.3)
 
     def pixel(self, x: float, y: float) -> tuple[float, float]:
-        """Of a place in cells."""
+        """Pixel of a place in cells."""
         return self.left + x * self.cell[0], self.top + self.size[1] - y * self.cell[1]
 
     def outline(self, placing: Placing, filled: bool) -> None:
@@ -191,18 +190,19 @@ class _Sheet:
         self.pen.ellipse(box_of_dot, fill="#ffffff", outline="#000000")
 
     def tell(self, placing: Placing, filled: bool) -> None:
-        """What is placed, and where, behind a swatch like `outline`."""
+        """Writes the item and its place into the legend, behind a swatch like `outline`."""
         legend, (x, y) = self.legend, placing.corner
         fill, edge = (ITEM, ITEM_EDGE) if filled else ("#ffffff", "#000000")
         legend.swatch(fill, "the item" if placing.item is None else f"item {placing.item}", edge)
-        size = *(cells * side / of for cells, side, of in self._sides(placing)), placing.height
+        sides = zip(placing.extent, self.pile.bin_size[:2], self.pile.heightmap.shape, strict=True)
+        size = *(cells * side / of for cells, side, of in sides), placing.height
         shown = (f"{s / per:.4g}" for s, per in zip(size, self.pile.per_unit, strict=True))
         legend.text(f"{' x '.join(shown)} {self.pile.unit}", fill=FAINT)
         legend.text(f"turn {placing.orientation}, cell ({x}, {y})", fill=FAINT)
         legend.text(f"rests at {placing.z / self.pile.per_unit[2]:.4g} {self.pile.unit}", fill=FAINT)
 
     def finish(self) -> np.ndarray:
-        """The picture, with what every one of them says."""
+        """Adds the scale of heights to the legend; the picture."""
         legend = self.legend
         legend.gap()
         legend.text(f"height of the pile, {self.pile.unit}", scale=0.9)
@@ -211,9 +211,6 @@ class _Sheet:
         if self.pile.utilization is not None:
             legend.text(f"{self.pile.utilization:.1%} packed")
         return np.asarray(self.image)
-
-    def _sides(self, placing: Placing) -> list[tuple[int, float, int]]:
-        return list(zip(placing.extent, self.pile.bin_size[:2], self.pile.heightmap.shape, strict=True))
 
     def _contours(self) -> None:
         """A line wherever the height changes, so that boxes are told apart."""

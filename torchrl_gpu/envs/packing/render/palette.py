@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +13,11 @@ GOLDEN_TURN = 0.61803398875  # of a full circle: the hue step that keeps any run
 LIGHTNESS = 0.73  # OKLCH, middle of the three levels
 LIGHTNESS_STEP = 0.075
 CHROMA = 0.135
+
+NUM_COLORS = 512  # of items by order of placement, then they begin again
+NUM_SHADES = 65  # from dark to bright
+LAMPS = (38, 22, 64)  # shade of a face across x, y and z on the viewer's side
+INK = 5  # shade of an edge
 
 
 def item_colors(slots: Tensor) -> Tensor:
@@ -40,11 +47,13 @@ def decode_srgb(srgb: Tensor) -> Tensor:
     return torch.where(srgb <= 0.04045, srgb / 12.92, ((srgb.clamp_min(0.04045) + 0.055) / 1.055) ** 2.4)
 
 
-def linear_rgb(hex_color: str) -> tuple[float, float, float]:
-    """Linear light of a colour written as "#rrggbb"."""
-    srgb = (int(hex_color[i : i + 2], 16) / 255.0 for i in (1, 3, 5))
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in srgb)
-    return red, green, blue
+@lru_cache(maxsize=1)
+def shades() -> np.ndarray:
+    """Colours of items by order of placement and by light, uint8 (NUM_COLORS, NUM_SHADES, 3)."""
+    color = decode_srgb(item_colors(torch.arange(NUM_COLORS, dtype=torch.int64, device="cpu")))[:, None]
+    light = torch.linspace(0, 1, NUM_SHADES, dtype=torch.float32, device="cpu")[:, None]
+    found: np.ndarray = (encode_srgb((color * light).clamp(0, 1)) * 255.0).round().to(torch.uint8).numpy()
+    return found
 
 
 def _oklab_to_linear(lightness: Tensor, a: Tensor, b: Tensor) -> Tensor:

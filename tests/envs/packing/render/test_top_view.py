@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torchrl_gpu.envs.packing.drawing.legend import Legend, heat, shares_of
-from torchrl_gpu.envs.packing.drawing.top_view import (
+from torchrl_gpu.envs.packing.render.legend import Legend, heat, shares_of
+from torchrl_gpu.envs.packing.render.top_view import (
     CONTOURED_CELLS,
     FEW,
     HIGH,

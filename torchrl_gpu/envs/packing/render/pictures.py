@@ -1,4 +1,4 @@
-"""Frames as files: the one place where pictures leave their device and text is drawn on them."""
+"""Frames as PNG and GIF files, with captions, and several pictures on one sheet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.drawing.stage import BACKGROUND
+from torchrl_gpu.envs.packing.render.camera import BACKGROUND
 
 TEXT = "#2b333d"
 PALETTE_FRAMES = 8  # frames that choose the colours of a GIF
@@ -65,6 +65,31 @@ def save_gif(
     return _write(
         images[0], path, format="GIF", save_all=True, append_images=images[1:], duration=durations, loop=0, disposal=1
     )
+
+
+def contact_sheet(pictures: Tensor, columns: int, gap: int = 8) -> Tensor:
+    """Pictures side by side, row after row, on the viewer's background.
+
+    Args:
+        pictures: uint8 (B, H, W, 3), B ≥ 1.
+        columns: Pictures per row.
+        gap: Pixels between them.
+
+    Returns:
+        uint8 (rows·(H + gap) − gap, columns·(W + gap) − gap, 3).
+    """
+    if columns < 1 or not len(pictures):
+        raise ValueError(f"contact_sheet: needs at least one picture and one column; got {len(pictures)} and {columns}")
+    count, height, width, _ = pictures.shape
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    sheet = pictures.new_empty(rows * (height + gap) - gap, columns * (width + gap) - gap, 3)
+    for channel in range(3):
+        sheet[..., channel] = int(BACKGROUND[1 + 2 * channel : 3 + 2 * channel], 16)
+    for i, picture in enumerate(pictures):
+        row, column = (i // columns) * (height + gap), (i % columns) * (width + gap)
+        sheet[row : row + height, column : column + width] = picture
+    return sheet
 
 
 def _image(frame: Tensor, caption: str | None) -> Image.Image:

@@ -1,0 +1,139 @@
+"""The orthographic projection of a bin onto a picture, and the empty bin on it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import product
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+Vector = tuple[float, float, float]
+
+SUPERSAMPLE = 2  # samples per pixel along each side
+MARGIN = 0.045  # of the picture's smaller side, left free around the bin
+NEAR = (1, 0, 1)  # side of a box that is seen along x, y and z: 1 for the upper one
+BACKGROUND = "#f3f4f6"
+BACK = ("#e9ecf0", "#e3e7ec", "#dfe3e8")  # walls across x and y, floor
+GRID = "#c3cad3"
+WIRE = "#3c4653"
+GRID_LINES = 12  # at most, along the longest side
+_OPACITY = {1: 90, 2: 180}  # of 255: of an edge between so many faces on the viewer's side
+
+_AZIMUTH, _ELEVATION = math.radians(-56.0), math.radians(29.0)  # of the viewer: from +x towards +y, above the floor
+_SCREEN = np.array(  # to the right and down, per metre along x, y and z
+    [
+        (-math.sin(_AZIMUTH), math.sin(_ELEVATION) * math.cos(_AZIMUTH)),
+        (math.cos(_AZIMUTH), math.sin(_ELEVATION) * math.sin(_AZIMUTH)),
+        (0.0, -math.cos(_ELEVATION)),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Camera:
+    """Shows a whole bin, of sides in metres, on `width` × `height` pixels of `SUPERSAMPLE`² samples each."""
+
+    bin_size: Vector
+    width: int
+    height: int
+
+    def __post_init__(self) -> None:
+        if min(self.width, self.height) < 1:
+            raise ValueError(f"viewer: width and height must be at least 1; got {self.width} and {self.height}")
+        if len(self.bin_size) != 3 or min(self.bin_size) <= 0.0:
+            raise ValueError(f"viewer: bin_size must be three positive lengths; got {self.bin_size}")
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """Samples across and down."""
+        return SUPERSAMPLE * self.width, SUPERSAMPLE * self.height
+
+    @cached_property
+    def _extent(self) -> tuple[np.ndarray, np.ndarray]:
+        """Least and greatest place of the bin's corners on the screen, metres."""
+        corners = np.array([*product(*((0.0, side) for side in self.bin_size))]) @ _SCREEN
+        return corners.min(0), corners.max(0)
+
+    @cached_property
+    def axes(self) -> np.ndarray:
+        """Samples to the right and down per metre along x, y and z, (3, 2)."""
+        low, high = self._extent
+        room = np.array(self.size) - 2.0 * MARGIN * min(self.size)
+        return _SCREEN * (room / (high - low)).min()
+
+    @cached_property
+    def origin(self) -> np.ndarray:
+        """Sample of the bin's corner x = y = z = 0, (2,): column, row."""
+        low, high = self._extent
+        scale = self.axes[2, 1] / _SCREEN[2, 1]
+        return np.array(self.size) / 2 - scale * (low + high) / 2
+
+    def samples(self, points: np.ndarray) -> np.ndarray:
+        """Column and row (…, 2) of points (…, 3); the centre of sample (i, j) is at (i + 0.5, j + 0.5)."""
+        return self.origin + points @ self.axes
+
+    @property
+    def line(self) -> int:
+        """Width of a line, samples."""
+        return max(1, round(SUPERSAMPLE * self.height / 420))
+
+
+@lru_cache(maxsize=8)
+def empty_bin(camera: Camera) -> Image.Image:
+    """Floor and back walls with a grid, one pixel per sample; kept, so copy it before drawing on it."""
+    image = Image.new("RGB", camera.size, BACKGROUND)
+    pen = ImageDraw.Draw(image)
+    step = grid_step(camera.bin_size)
+    for axis in range(3):
+        first, second = (other for other in range(3) if other != axis)
+        corners = np.zeros((4, 3))
+        corners[:, axis] = (1 - NEAR[axis]) * camera.bin_size[axis]
+        corners[1:3, first] = camera.bin_size[first]
+        corners[2:, second] = camera.bin_size[second]
+        pen.polygon(_flat(camera.samples(corners)), fill=BACK[axis])
+        for along, across in ((first, second), (second, first)):
+            for at in np.arange(0.0, camera.bin_size[along] * 1.001, step):
+                ends = corners[[0, 0]]
+                ends[:, along] = at
+                ends[1, across] = camera.bin_size[across]
+                pen.line(_flat(camera.samples(ends)), fill=GRID, width=camera.line)
+    return image
+
+
+def finished(image: Image.Image, camera: Camera) -> np.ndarray:
+    """The picture uint8 (H, W, 3) of an image of samples, with the bin's front edges drawn over it."""
+    pen = ImageDraw.Draw(image, "RGBA")
+    for points, opacity in _front_edges(camera):
+        pen.line(points, fill=f"{WIRE}{opacity:02x}", width=camera.line)
+    return np.array(image.reduce(SUPERSAMPLE))
+
+
+@lru_cache(maxsize=8)
+def _front_edges(camera: Camera) -> list[tuple[list[float], int]]:
+    """Ends and opacity of the bin's edges on the viewer's side."""
+    edges = []
+    for axis in range(3):
+        others = [other for other in range(3) if other != axis]
+        for sides in product((0, 1), repeat=2):
+            near = sum(side == NEAR[other] for side, other in zip(sides, others, strict=True))
+            ends = np.zeros((2, 3))
+            ends[1, axis] = camera.bin_size[axis]
+            ends[:, others] = np.array(sides) * np.array(camera.bin_size)[others]
+            if near:
+                edges.append((_flat(camera.samples(ends)), _OPACITY[near]))
+    return edges
+
+
+def grid_step(bin_size: Vector) -> float:
+    """Distance of grid lines, metres: the smallest of 1, 2, 5 × 10ⁿ that gives at most `GRID_LINES` of them."""
+    least = max(bin_size) / GRID_LINES
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * 0.999)
+
+
+def _flat(points: np.ndarray) -> list[float]:
+    """As Pillow takes them, which counts from the centre of the first pixel."""
+    return (points - 0.5).ravel().tolist()
