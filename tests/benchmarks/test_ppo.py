@@ -40,6 +40,8 @@ def test_other_learning_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no")
 def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(ppo, "ENVS", {"sink": sink})
+    measure = ppo.measure
+    monkeypatch.setattr(ppo, "measure", lambda *args: measure(*args[:-1], compiled=False))  # a compiler takes a minute
     path, threads = tmp_path / "ppo.json", torch.get_num_threads()
     try:
         ppo.main(["--envs", "4", "--hidden", "8", "--turns", "2", "--output", str(path)])
