@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,23 @@ class Measurement:
             write_json(self.args.output, self.result)
             print(f"Written: {self.args.output}")
         return self.result
+
+
+@dataclass
+class Section:
+    """Rows that are compared with each other, and those that could not be measured.
+
+    Attributes:
+        title: What all rows of it measure.
+        unit: Of the rates.
+        rows: In the order in which they are shown.
+        missing: Names of further rows, and why there is no rate.
+    """
+
+    title: str
+    unit: str
+    rows: list[TimedRow]
+    missing: dict[str, str] = field(default_factory=dict)
 
 
 def section(

@@ -16,7 +16,6 @@ from benchmarks import report
 from benchmarks.kernels import ceilings as kernel_ceilings
 from benchmarks.kernels import parity as kernel_parity
 from benchmarks.kernels import report as kernel_report
-from benchmarks.kernels.report import Section
 from benchmarks.kernels.rows import (
     UNFOLD_ENVS,
     Backends,
@@ -111,7 +110,10 @@ def _measure(measurement: report.Measurement, used: Backends) -> None:
     """Every section. All rows take turns with the ceilings: a share is of what the machine did at that time."""
     args, device = measurement.args, measurement.device
     rows, missing = kernel_ceilings.ceiling_rows(device)
-    sections = [Section("ceilings of this machine", "as noted", rows, missing), *_map_sections(args, device, used)]
+    sections = [
+        report.Section("ceilings of this machine", "as noted", rows, missing),
+        *_map_sections(args, device, used),
+    ]
     measurement.take_turns("z-maps", [row for each in sections for row in each.rows])
     if "steps" in args.workloads:
         steps = list(_step_sections(args, used))
@@ -121,7 +123,7 @@ def _measure(measurement: report.Measurement, used: Backends) -> None:
     measurement.result["sections"] = [kernel_report.as_data(each, ceilings) for each in sections]
 
 
-def _map_sections(args: argparse.Namespace, device: torch.device, used: Backends) -> Iterator[Section]:
+def _map_sections(args: argparse.Namespace, device: torch.device, used: Backends) -> Iterator[report.Section]:
     cells = f"{args.resolution}×{args.resolution} cells, grid step {args.grid_step}, 24 orientations"
     if "irregular" in args.workloads:
         title = f"irregular: {cells}, footprints {args.footprint}×{args.footprint}"
@@ -137,16 +139,16 @@ def _map_sections(args: argparse.Namespace, device: torch.device, used: Backends
         yield _section("boxes: bpp10, 10×10 cells, 2 orientations", [boxes(n) for n in args.box_envs], used)
 
 
-def _section(title: str, workloads: list[Workload], used: Backends) -> Section:
+def _section(title: str, workloads: list[Workload], used: Backends) -> report.Section:
     """NumPy on the largest batch, and our backends on each."""
-    section = Section(title, "z-maps/s", [numpy_row(workloads[-1])])
+    section = report.Section(title, "z-maps/s", [numpy_row(workloads[-1])])
     for workload in workloads:
         section.rows += [our_row(name, device, workload) for name, device in used.running.items()]
         section.missing |= {row_name(name, workload.num_envs): why for name, why in used.missing.items()}
     return section
 
 
-def _step_sections(args: argparse.Namespace, used: Backends) -> Iterator[Section]:
+def _step_sections(args: argparse.Namespace, used: Backends) -> Iterator[report.Section]:
     solids = irregular(args.visible, 60, args.resolution, args.grid_step)
     for title, changes, num_envs in (
         ("bpp10", {}, args.step_envs),
@@ -154,4 +156,4 @@ def _step_sections(args: argparse.Namespace, used: Backends) -> Iterator[Section
     ):
         missing = {row_name(name, n): why for n in num_envs for name, why in used.missing.items()}
         rows = list(step_rows(changes, num_envs, used.running))
-        yield Section(f"whole steps of {title}, random legal actions", "environment steps/s", rows, missing)
+        yield report.Section(f"whole steps of {title}, random legal actions", "environment steps/s", rows, missing)

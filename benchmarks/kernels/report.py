@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from rich.table import Table
@@ -11,7 +10,6 @@ from rich.table import Table
 from benchmarks import report
 from benchmarks.kernels.ceilings import Ceilings
 from benchmarks.kernels.rows import NUMPY, UNFOLD, row_name
-from torchrl_gpu.cli.timing import TimedRow
 from torchrl_gpu.console import wide_console
 
 _LEGEND = (
@@ -23,24 +21,7 @@ _LEGEND = (
 )
 
 
-@dataclass
-class Section:
-    """Rows that are compared with each other, and those that could not be measured.
-
-    Attributes:
-        title: What all rows of it measure.
-        unit: Of the rates.
-        rows: In the order in which they are shown.
-        missing: Names of further rows, and why there is no rate.
-    """
-
-    title: str
-    unit: str
-    rows: list[TimedRow]
-    missing: dict[str, str] = field(default_factory=dict)
-
-
-def as_data(section: Section, ceilings: Mapping[str, Ceilings]) -> dict[str, Any]:
+def as_data(section: report.Section, ceilings: Mapping[str, Ceilings]) -> dict[str, Any]:
     """A section that has been measured, with ratios and shares."""
     rates = {row.name: row.rate for row in section.rows}
     unfold = max((rate for name, rate in rates.items() if name.startswith(UNFOLD)), default=None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,21 +21,6 @@ from torchrl_gpu.device import get_device
 
 SETTINGS = ("bpp10", "irregular")
 _DROP_ENVS = (1, 64)
-
-
-@dataclass
-class Section:
-    """Rows that are compared with each other.
-
-    Attributes:
-        title: What all rows of it measure.
-        unit: Of the rates.
-        rows: In the order in which they are shown.
-    """
-
-    title: str
-    unit: str
-    rows: list[TimedRow]
 
 
 def main(argv: list[str]) -> int:
@@ -86,23 +70,23 @@ def _parity(args: argparse.Namespace, device: str) -> Iterator[dict[str, Any]]:
         yield {"setting": "irregular, 1 visible object", "num_envs": 1, "steps": 3, "difference": found}
 
 
-def _sections(args: argparse.Namespace, device: str) -> Iterator[Section]:
-    yield Section("ceilings of this machine", "as noted", ceilings(torch.device(device)))
+def _sections(args: argparse.Namespace, device: str) -> Iterator[report.Section]:
+    yield report.Section("ceilings of this machine", "as noted", ceilings(torch.device(device)))
     if "bpp10" in args.settings:
         peers = jumanji_rows.jumanji_rows(args.peer_batches) if args.peers else []
         for name, changes in BPP10.items():
             rows = [*_numpy_rows(changes, parity.BOX_DROPS), *_our_rows(changes, args.num_envs, device)]
             if name == "bpp10":
                 rows += [*_our_rows(changes, args.num_envs[-1:], device, ("z_map",)), *peers]
-            yield Section(name, "environment steps/s", rows)
+            yield report.Section(name, "environment steps/s", rows)
     if "irregular" in args.settings:
         one = irregular(1, 60, args.resolution, args.grid_step)
         cells = f"{args.resolution}×{args.resolution} cells"
         title = f"irregular, z-maps and legality of one object in 24 orientations, {cells}"
-        yield Section(title, "objects/s", drop_rows(one, _DROP_ENVS, device))
+        yield report.Section(title, "objects/s", drop_rows(one, _DROP_ENVS, device))
         changes = irregular(args.num_objects, 60, args.resolution, args.grid_step)
         rows = [*_numpy_rows(changes, parity.DROPS), *_our_rows(changes, [1], device)]
-        yield Section(f"irregular, whole steps, {args.num_objects} visible objects", "environment steps/s", rows)
+        yield report.Section(f"irregular, whole steps, {args.num_objects} visible objects", "environment steps/s", rows)
 
 
 def _numpy_rows(changes: dict[str, Any], drops: dict[str, Drop]) -> list[TimedRow]:
