@@ -25,6 +25,7 @@ from benchmarks import report
 from tests.envs.marine.reference import World
 from tests.envs.marine.settings import acted, random_action
 from tests.envs.marine.worlds import noise_of, world_of
+from torchrl_gpu.cli.parser import whole
 from torchrl_gpu.cli.timing import TimedRow
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import MarineNavEnv
@@ -223,8 +224,8 @@ def markdown(result: dict[str, Any]) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = report.parser("benchmarks/marine.py", __doc__, seconds=5.0)
     add = parser.add_argument
-    add("--settings", type=report.count, default=len(SETTINGS), help="how many of the settings, from the first on")
-    add("--num_envs", nargs="+", type=report.count, default=[1, 64, 1024, 4096], help="batches")
+    add("--settings", type=whole(1), default=len(SETTINGS), help="how many of the settings, from the first on")
+    add("--num_envs", nargs="+", type=whole(1), default=[1, 64, 1024, 4096], help="batches")
     add("--compiled", action=argparse.BooleanOptionalAction, default=True, help="torch.compile, too")
     add("--peers", action=argparse.BooleanOptionalAction, default=True, help="VMAS, too")
     return parser

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from torchrl_gpu import machine
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.cli.parser import OneLineParser
+from torchrl_gpu.cli.parser import OneLineParser, positive, whole
 from torchrl_gpu.cli.timing import ADD_MAX, TimedRow, measure
 from torchrl_gpu.console import progress, wide_console
 from torchrl_gpu.evaluation.reports import write_json
@@ -32,7 +32,7 @@ def parser(program: str, description: str | None, *, seconds: float, repetitions
     made = OneLineParser(prog=program, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; NumPy and peers run on the CPU")
     made.add_argument("--seconds", type=positive, default=seconds, help="for each row, over all repetitions")
-    made.add_argument("--repetitions", type=count, default=repetitions, help="turns; the median and range are shown")
+    made.add_argument("--repetitions", type=whole(1), default=repetitions, help="turns; the median and range are shown")
     made.add_argument("--output", type=Path, help="JSON with every raw timing")
     return made
 
@@ -41,21 +41,7 @@ def add_counts(parser: argparse.ArgumentParser, counts: Mapping[str, tuple[int |
     """Adds options that take one or several numbers of at least 1: their defaults, and what `--help` says."""
     for name, (default, said) in counts.items():
         several = "+" if isinstance(default, list) else None
-        parser.add_argument(f"--{name}", nargs=several, type=count, default=default, help=said)
-
-
-def count(word: str) -> int:
-    """A number of at least 1, as an option's type."""
-    if int(word) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1; got {word}")
-    return int(word)
-
-
-def positive(word: str) -> float:
-    """A positive time, as an option's type."""
-    if not 0 < float(word) < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be positive; got {word}")
-    return float(word)
+        parser.add_argument(f"--{name}", nargs=several, type=whole(1), default=default, help=said)
 
 
 class Measurement:
@@ -93,11 +79,11 @@ class Measurement:
             console.print(f"Nothing was timed: {why}.", markup=False)
         return bool(failed)
 
-    def take_turns(self, title: str, rows: Sequence[TimedRow], seconds: float | None = None) -> None:
+    def take_turns(self, title: str, rows: Sequence[TimedRow]) -> None:
         """Times rows in turn, each warm; what has failed a check is never timed."""
         assert not any(check["difference"] for check in self.result["parity"])
         with progress(title) as say:
-            measure(rows, seconds or self.args.seconds, self.args.repetitions, on_row=say)
+            measure(rows, self.args.seconds, self.args.repetitions, on_row=say)
 
     def finish(self) -> dict[str, Any]:
         """Writes the JSON where one is asked for; the whole result."""

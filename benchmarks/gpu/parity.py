@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from benchmarks.gpu.shipped import environment_arguments
+from torchrl_gpu.cli.bench import difference
 from torchrl_gpu.device import get_device
-from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import BACKENDS, available_backends
 from torchrl_gpu.envs.packing.kernels.self_tests import run_every_kind
 from torchrl_gpu.self_tests import run_here
@@ -58,37 +58,10 @@ def checks(device: torch.device, quick: bool) -> list[dict[str, Any]]:
             rows.append(at | {"setting": "every job, kind and rule", "difference": found, "ran": True})
             for setting, (arguments, theirs) in settings.items():
                 steps = 5 if quick else 40
-                found = run_here(partial(difference, arguments, (name, where), theirs, steps))
+                compared = partial(difference, backend=name, reference=theirs, tolerance=_CLOSE)
+                found = run_here(partial(compared, arguments, where, steps))
                 rows.append(at | {"setting": f"{steps} steps in {setting}", "difference": found, "ran": True})
     return rows
-
-
-def difference(arguments: dict[str, Any], ours: tuple[str, torch.device], theirs: str, steps: int) -> str:
-    """What first differs between two environments that are driven by the same actions, in one line; "" for nothing.
-
-    Args:
-        arguments: Of `PackingEnv`.
-        ours: A backend, and where it runs.
-        theirs: The other's backend, on a CPU.
-        steps: Of both.
-    """
-    here, there = (
-        PackingEnv(2, **arguments | {"seed": 0, "backend": backend, "device": device})
-        for backend, device in (ours, (theirs, torch.device("cpu")))
-    )
-    generator = torch.Generator().manual_seed(0)
-    mine, other = here.reset(), there.reset()
-    for step in range(steps):
-        legal = other["action_mask"].float() + 1e-9
-        action = legal.multinomial(1, generator=generator).squeeze(1)
-        mine["action"], other["action"] = action.to(here.device), action
-        (gave, mine), (expected, other) = here.step_and_maybe_reset(mine), there.step_and_maybe_reset(other)
-        for key, wanted in expected["next"].items():
-            came = gave["next", key].cpu()
-            wrong = ~came.isclose(wanted, rtol=0, atol=_CLOSE) if wanted.is_floating_point() else came != wanted
-            if bool(wrong.any()):
-                return f"step {step}: {key} differs in {int(wrong.sum())} of {wrong.numel()} entries"
-    return ""
 
 
 if __name__ == "__main__":

@@ -87,20 +87,31 @@ def _settings(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return {"bpp10": {}, "irregular": irregular}
 
 
-def difference(changes: dict[str, Any], device: torch.device, steps: int) -> str:
+def difference(
+    changes: dict[str, Any],
+    device: torch.device,
+    steps: int,
+    *,
+    backend: str = "auto",
+    reference: str = "reference",
+    tolerance: float = _TOLERANCE,
+) -> str:
     """The first difference between the kernels of a device and the reference, in one line; "" without one.
 
     Args:
         changes: Constructor arguments of `PackingEnv`.
         device: Where its kernels run; the reference runs on the CPU.
         steps: Of both, driven by the same actions: legal ones, and now and then any.
+        backend: Kernels of the device.
+        reference: Kernels of the CPU.
+        tolerance: Of heights, volumes and rewards.
     """
-    ours, reference = (
-        PackingEnv(2, **changes | {"device": where, "seed": 0, "backend": backend})
-        for where, backend in ((device, "auto"), ("cpu", "reference"))
+    ours, theirs = (
+        PackingEnv(2, **changes | {"device": where, "seed": 0, "backend": kernels})
+        for where, kernels in ((device, backend), ("cpu", reference))
     )
     generator = torch.Generator().manual_seed(0)
-    here, there = ours.reset(), reference.reset()
+    here, there = ours.reset(), theirs.reset()
     for step in range(steps):
         weights = (
             there["action_mask"].float()
@@ -109,10 +120,10 @@ def difference(changes: dict[str, Any], device: torch.device, steps: int) -> str
         )
         action = weights.multinomial(1, generator=generator).squeeze(1)
         here["action"], there["action"] = action.to(device), action
-        (gave, here), (expected, there) = ours.step_and_maybe_reset(here), reference.step_and_maybe_reset(there)
+        (gave, here), (expected, there) = ours.step_and_maybe_reset(here), theirs.step_and_maybe_reset(there)
         for key, wanted in expected["next"].items():
             came = gave["next", key].cpu()
-            wrong = came != wanted if wanted.dtype == torch.bool else ~came.isclose(wanted, rtol=0, atol=_TOLERANCE)
+            wrong = came != wanted if wanted.dtype == torch.bool else ~came.isclose(wanted, rtol=0, atol=tolerance)
             if bool(wrong.any()):
                 return f"step {step}: {key} differs in {int(wrong.sum())} of {wrong.numel()} entries"
     return ""
