@@ -14,10 +14,11 @@ import aiohttp
 import numpy as np
 
 from tests.streaming.pictures import scene
-from torchrl_gpu.streaming.broadcast.frames import Codec, EncodedPicture
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.metrics import PREFIX
 from torchrl_gpu.streaming.broadcast.protocol import read_picture
+from torchrl_gpu.streaming.codecs.encoder import Codec
 from torchrl_gpu.streaming.server import StreamServer
 
 TIMEOUT = 20.0

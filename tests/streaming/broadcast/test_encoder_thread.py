@@ -15,11 +15,13 @@ import pytest
 
 from tests.streaming.pictures import decode_h264, decode_jpeg, psnr, scene, unit_types
 from tests.streaming.viewers import counted, run, until
-from torchrl_gpu.streaming.broadcast import encoder_thread as encoding_module
 from torchrl_gpu.streaming.broadcast.encoder_thread import EncoderThread
-from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, Codec, EncodedPicture
+from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
+from torchrl_gpu.streaming.codecs import encoder as registry
+from torchrl_gpu.streaming.codecs import h264, jpeg
+from torchrl_gpu.streaming.codecs.encoder import Codec, EncoderSettings, Packet, StreamCodec
 
 
 @contextlib.asynccontextmanager
@@ -162,10 +164,10 @@ def test_an_encoder_that_nobody_watches_is_let_go() -> None:
             hub.declare("main")
             still, video = hub.subscribe("main", "jpeg"), hub.subscribe("main", "h264")
             await shown(hub, scene(), still, video)
-            assert encoding._h264
+            assert ("main", "h264") in encoding._encoders
             video.close()
             await shown(hub, scene(), still)
-            assert not encoding._h264
+            assert ("main", "h264") not in encoding._encoders
 
     run(inner())
 
@@ -190,7 +192,7 @@ def test_h264_that_fails_ends_its_viewers_and_not_those_of_jpeg(
     def refuse(*_: object) -> None:
         raise RuntimeError("no codec\nopens here")
 
-    monkeypatch.setattr(encoding_module, "H264Encoder", refuse)
+    monkeypatch.setattr(h264, "H264Encoder", refuse)
 
     async def inner() -> None:
         async with encoding_hub() as (hub, encoding):
@@ -220,7 +222,7 @@ def test_a_jpeg_that_fails_is_an_error_and_the_next_one_comes(monkeypatch: pytes
             raise RuntimeError("out of luck")
         return b"jpeg"
 
-    monkeypatch.setattr(encoding_module, "compress", sometimes)
+    monkeypatch.setattr(jpeg, "compress", sometimes)
 
     async def inner() -> None:
         async with encoding_hub() as (hub, encoding):
@@ -311,12 +313,46 @@ def test_a_member_that_is_dropped_takes_its_encoder_along() -> None:
             await until(hub.wanted_streams)
             hub.publish(scene(), "env3", None, bgr=False)
             await asyncio.wait_for(task, 10)
-            encoder = encoding._h264["env3"]
+            encoder = encoding._encoders["env3", "h264"]
             subscription.close()
             hub.streams["env3"].idle_since = -1e9
             hub.tick()
-            await until(lambda: not encoding._h264)
+            await until(lambda: ("env3", "h264") not in encoding._encoders)
             with pytest.raises(RuntimeError, match="one that was closed"):
                 encoder.encode(scene())
+
+    run(inner())
+
+
+class Numbers:
+    """An encoder of a codec of one's own: says how many pictures came before, and whether the next ones need it."""
+
+    def __init__(self, width: int, height: int, settings: EncoderSettings) -> None:
+        self.number = 0
+
+    def encode(self, rgb: Any, key_frame: bool = False, *, bgr: bool = False) -> Packet:
+        self.number += 1
+        return Packet(bytes([self.number]), key_frame or self.number == 1)
+
+    def close(self) -> None:
+        self.number = -1
+
+
+@pytest.mark.parametrize("has_deltas", [True, False])
+def test_another_codec_is_one_line(monkeypatch: pytest.MonkeyPatch, has_deltas: bool) -> None:
+    monkeypatch.setitem(registry.CODECS, "numbers", StreamCodec(Numbers, has_deltas))
+
+    async def inner() -> None:
+        async with encoding_hub() as (hub, encoding):
+            viewers = [hub.subscribe(hub.declare("main").name, codec) for codec in ("numbers", "jpeg")]
+            pictures = [(await shown(hub, scene(), *viewers))[0] for _ in range(3)]
+            assert [(picture.codec, picture.data[0]) for picture in pictures] == [("numbers", i) for i in (1, 2, 3)]
+            assert [picture.key for picture in pictures] == [True, False, False]
+            place = "main" if has_deltas else "", "numbers"
+            made = encoding._encoders[place]
+            viewers[0].close()
+            await shown(hub, scene(), viewers[1])
+            assert (place in encoding._encoders) is not has_deltas, "one for all streams stays"
+        assert made.number == -1
 
     run(inner())

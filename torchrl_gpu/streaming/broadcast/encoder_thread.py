@@ -7,14 +7,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, Codec, EncodedPicture, beside, depth_meta
+from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, EncodedPicture, beside, depth_meta
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.streams import Stream
+from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec, Encoder, EncoderSettings, Packet
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.h264 import H264Encoder
-from torchrl_gpu.streaming.codecs.jpeg import compress
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
@@ -36,11 +33,9 @@ class EncoderThread:
     def __init__(self, hub: Hub, jpeg_quality: int = 80, pipeline: GpuFramePipeline | None = None) -> None:
         self.error: BaseException | None = None
         self._hub = hub
-        self._quality = jpeg_quality
-        self._pipeline = pipeline
-        self._own_pipeline: GpuFramePipeline | None = None
+        self._settings = EncoderSettings(hub.fps, jpeg_quality, pipeline)
         self._failed: set[tuple[str, str]] = set()
-        self._h264: dict[str, H264Encoder] = {}
+        self._encoders: dict[tuple[str, Codec], Encoder] = {}
         self._thread = threading.Thread(target=self._run, name="torchrl_gpu stream encoder", daemon=True)
         for module in ("cv2", "av"):  # now, and not in the way of the first picture
             load(module)
@@ -63,16 +58,12 @@ class EncoderThread:
                 except Exception as error:
                     self._note(stream, "frame", error)
         finally:
-            for encoder in self._h264.values():
+            for encoder in self._encoders.values():
                 encoder.close()
-            if self._own_pipeline is not None:
-                self._own_pipeline.close()
 
     def _encode(self, stream: Stream) -> None:
         if stream.is_dropped:
-            encoder = self._h264.pop(stream.name, None)
-            if encoder is not None:
-                encoder.close()
+            self._let_go(stream, *CODECS)
             return
         again, stream.again_asked = stream.again_asked, False
         capture = stream.mailbox.take() or (self._once_more(stream) if again else None)
@@ -82,8 +73,7 @@ class EncoderThread:
             capture.copied.synchronize()
         if capture.depth is not None:
             capture.meta, capture.depth = capture.meta | depth_meta(capture.depth), None
-        if not stream.has_viewers_of("h264"):
-            self._h264.pop(stream.name, None)
+        self._let_go(stream, *(codec for codec in CODECS if not stream.has_viewers_of(codec)))
         with beside(capture.pixels):
             for codec in self._codecs(stream, capture):
                 picture = self._picture(stream, capture, codec)
@@ -97,16 +87,16 @@ class EncoderThread:
         return stream.mailbox.current
 
     def _codecs(self, stream: Stream, capture: CapturedFrame) -> list[Codec]:
-        """Codecs that viewers wait for, and at intervals JPEG for instant replay."""
+        """Codecs that viewers wait for, and at intervals stills for instant replay."""
         codecs = sorted(stream.codecs_due(time.monotonic()))
-        needs_jpeg = stream.replay.is_on and capture.captured - stream.replay.newest >= _REPLAY_PERIOD
-        return [*codecs, "jpeg"] if needs_jpeg and codecs == ["h264"] else codecs
+        needs_still = stream.replay.is_on and capture.captured - stream.replay.newest >= _REPLAY_PERIOD
+        return [*codecs, STILLS] if needs_still and codecs and STILLS not in codecs else codecs
 
     def _picture(self, stream: Stream, capture: CapturedFrame, codec: Codec) -> EncodedPicture | None:
         """A frame in a codec; None if the codec fails, or keeps it for later."""
         begin = time.perf_counter()
         try:
-            data, key = self._jpeg(capture) if codec == "jpeg" else self._video(stream, capture)
+            data, key = self._packet(stream, capture, codec)
         except Exception as error:
             self._fail(stream, codec, error)
             return None
@@ -128,32 +118,35 @@ class EncoderThread:
             meta=capture.meta,
         )
 
-    def _jpeg(self, capture: CapturedFrame) -> tuple[bytes, bool]:
-        if self._pipeline is None and isinstance(capture.pixels, np.ndarray):
-            return compress(capture.pixels, self._quality, bgr=capture.bgr), True
-        if self._pipeline is None:
-            from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
-
-            self._pipeline = self._own_pipeline = GpuFramePipeline(capture.pixels.device)
-        return self._pipeline.encode_jpeg(capture.pixels, self._quality, bgr=capture.bgr), True
-
-    def _video(self, stream: Stream, capture: CapturedFrame) -> tuple[bytes, bool]:
-        encoder = self._h264.get(stream.name)
-        if encoder is None:
-            encoder = self._h264[stream.name] = H264Encoder(capture.width, capture.height, self._hub.fps)
+    def _packet(self, stream: Stream, capture: CapturedFrame, codec: Codec) -> Packet:
+        place = self._place(stream, codec)
+        if place not in self._encoders:
+            self._encoders[place] = CODECS[codec].make(capture.width, capture.height, self._settings)
+        if not CODECS[codec].has_deltas:
+            return self._encoders[place].encode(capture.pixels, bgr=capture.bgr)
         key, stream.key_asked = stream.key_asked, False
-        packet = encoder.encode(capture.pixels, key, bgr=capture.bgr)
+        packet = self._encoders[place].encode(capture.pixels, key, bgr=capture.bgr)
         if packet.key:
             stream.key_at = time.monotonic()
             self._hub.metrics.key_frames.labels(stream.label).inc()
-        return packet.data, packet.key
+        return packet
+
+    def _place(self, stream: Stream, codec: Codec) -> tuple[str, Codec]:
+        return stream.name if CODECS[codec].has_deltas else "", codec
+
+    def _let_go(self, stream: Stream, *codecs: Codec) -> None:
+        """Closes the encoders that a stream has to itself."""
+        for codec in codecs:
+            encoder = self._encoders.pop((stream.name, codec), None)
+            if encoder is not None:
+                encoder.close()
 
     def _fail(self, stream: Stream, codec: Codec, error: Exception) -> None:
-        """Ends the subscriptions of the codec, so that their viewers choose another; JPEG has none beside it."""
+        """Ends the subscriptions of the codec, so that their viewers choose another; stills have none beside them."""
         self._hub.metrics.encode_errors.labels(stream.label, codec).inc()
         self._note(stream, codec, error)
-        if codec == "h264":
-            self._h264.pop(stream.name, None)
+        if codec != STILLS:
+            self._let_go(stream, codec)
             self._hub.call_in_loop(self._hub.end_codec, stream, codec, " ".join(str(error).split()))
 
     def _note(self, stream: Stream, what: str, error: Exception) -> None:
@@ -161,5 +154,5 @@ class EncoderThread:
         if (stream.label, what) not in self._failed:
             self._failed.add((stream.label, what))
             _LOG.warning("stream %r cannot be encoded as %s: %s", stream.name, what, error)
-        if what != "h264" and self.error is None:
+        if (what == STILLS or what not in CODECS) and self.error is None:
             self.error = error

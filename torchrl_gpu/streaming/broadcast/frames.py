@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torchrl_gpu.streaming.codecs.encoder import Codec
 from torchrl_gpu.streaming.codecs.images import FrameFormat, format_of, plain_frame, to_array
 from torchrl_gpu.streaming.codecs.pixels import canvas_shape, check_depth_range, check_size, measured_range, paint
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from torchrl_gpu.streaming.codecs.images import Depth, Frame
 
-Codec = Literal["jpeg", "h264"]
 Scalar = str | int | float | bool | None
 MAX_FRAME_SIDE = 16_384
 MAX_META = 64
@@ -42,8 +42,8 @@ class CapturedFrame:
         seq: Number of the frame, unique on the server, rising within a stream.
         meta: JSON scalars that travel with the picture.
         copied: CUDA event behind the copy of the pixels; None for those on the host.
-        depth: Metres of the first and the last colour, on the host, to be read behind `copied`; None where `meta` has
-            them, or the frame had no depth.
+        depth: Metres of the first and the last colour, on the host, to be read behind `copied`; None once `meta` has
+            them, or where the frame had no depth.
     """
 
     pixels: Frame
@@ -52,7 +52,7 @@ class CapturedFrame:
     seq: int
     meta: dict[str, Scalar]
     copied: torch.cuda.Event | None = None
-    depth: torch.Tensor | None = None
+    depth: Depth = None
 
     @property
     def width(self) -> int:

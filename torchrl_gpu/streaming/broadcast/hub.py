@@ -20,14 +20,12 @@ from torchrl_gpu.streaming.broadcast.curves import Curves
 from torchrl_gpu.streaming.broadcast.families import Families, split_name
 from torchrl_gpu.streaming.broadcast.frames import (
     CapturedFrame,
-    Codec,
     EncodedPicture,
     Scalar,
     check_state,
     check_title,
     clean_meta,
     copy_pixels,
-    depth_meta,
     record_event,
 )
 from torchrl_gpu.streaming.broadcast.instant_replay import InstantReplay
@@ -35,6 +33,8 @@ from torchrl_gpu.streaming.broadcast.mailboxes import EncoderQueue
 from torchrl_gpu.streaming.broadcast.metrics import PREFIX, Metrics
 from torchrl_gpu.streaming.broadcast.protocol import Command, UnknownStream
 from torchrl_gpu.streaming.broadcast.streams import MAX_STREAMS, STILL, Stream, Subscription, check_name
+from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec
+from torchrl_gpu.streaming.codecs.images import is_tensor
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
@@ -159,10 +159,9 @@ class Hub:
         depth = layout.measure_depth(frame, depth_range)
         pixels = copy_pixels(frame, layout.shape, buffer, depth, layout.format)
         bgr = bgr and depth is None
-        if isinstance(depth, tuple):
-            clean, depth = clean | depth_meta(depth), None
-        on_its_way = None if depth is None else depth.to("cpu", non_blocking=True)  # to be read behind the event
-        captured = CapturedFrame(pixels, bgr, stream_time(), self.next_seq(), clean, record_event(pixels), on_its_way)
+        if is_tensor(depth):
+            depth = depth.to("cpu", non_blocking=True)  # to be read behind the event
+        captured = CapturedFrame(pixels, bgr, stream_time(), self.next_seq(), clean, record_event(pixels), depth)
         if stream.mailbox.put(captured):
             self.metrics.frames_overwritten.labels(stream.label).inc()
         self.pending.add(stream)
@@ -212,12 +211,12 @@ class Hub:
                 for subscription in stream.subscriptions:
                     subscription.close("the server stops")
 
-    def subscribe(self, name: str, codec: Codec = "jpeg", fps: float | None = None) -> Subscription:
+    def subscribe(self, name: str, codec: Codec = STILLS, fps: float | None = None) -> Subscription:
         """The pictures of a stream for one viewer.
 
         Args:
             name: The stream.
-            codec: "jpeg" or "h264".
+            codec: A name of `encoder.CODECS`.
             fps: A ceiling; None for the server's own.
 
         Raises:
@@ -239,9 +238,9 @@ class Hub:
         return name in self.streams or self.families.find(name) is not None
 
     def deliver(self, stream: Stream, encoded: EncodedPicture) -> None:
-        """Hands a picture to the viewers of its codec, and a JPEG to instant replay too."""
+        """Hands a picture to the viewers of its codec, and a still to instant replay too."""
         now = time.monotonic()
-        if encoded.codec == "jpeg":
+        if encoded.codec == STILLS:
             stream.replay.add(encoded)
         for subscription in stream.subscriptions:
             if subscription.codec == encoded.codec:
@@ -381,7 +380,7 @@ class Hub:
         for label in {stream.label for stream in streams} | self._dropped_published.keys():
             members = [stream for stream in streams if stream.label == label]
             published.add_metric([label], self._num_published(label, members))
-            for codec in ("jpeg", "h264"):
+            for codec in CODECS:
                 number = sum(each.codec == codec for stream in members for each in stream.subscriptions)
                 watchers.add_metric([label, codec], number)
         yield published

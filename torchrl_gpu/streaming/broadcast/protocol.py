@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torchrl_gpu.streaming.broadcast.frames import Codec, EncodedPicture, Scalar
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture, Scalar
+from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec
 
 MAX_MESSAGE_BYTES = 4_096  # bytes that a viewer may send at once
 MAX_NAME = 64
@@ -50,7 +51,7 @@ class Watch:
     """
 
     stream: str
-    codec: Codec = "jpeg"
+    codec: Codec = STILLS
     fps: float | None = None
     beside: str | None = None
 
@@ -166,9 +167,9 @@ def text_message(kind: str, **fields: Any) -> str:
 
 
 def _watch(fields: Mapping[str, Any], stream: str) -> Watch:
-    codec, fps = fields.get("codec", "jpeg"), fields.get("fps")
-    if codec not in ("jpeg", "h264"):
-        raise ProtocolError("watch: want a codec out of jpeg, h264")
+    codec, fps = fields.get("codec", STILLS), fields.get("fps")
+    if not isinstance(codec, str) or codec not in CODECS:
+        raise ProtocolError(f"watch: want a codec out of {', '.join(CODECS)}")
     beside = None if fields.get("beside") is None else _name(fields, "beside")
     return Watch(_name(fields, "stream"), codec, None if fps is None else read_fps(fps), beside)
 

@@ -6,11 +6,12 @@ import asyncio
 import math
 import time
 
-from torchrl_gpu.streaming.broadcast.frames import Codec, EncodedPicture, FrameLayout
+from torchrl_gpu.streaming.broadcast.frames import EncodedPicture, FrameLayout
 from torchrl_gpu.streaming.broadcast.instant_replay import InstantReplay
 from torchrl_gpu.streaming.broadcast.mailboxes import EncoderQueue, FrameMailbox, GopQueue, NewestPicture, PictureQueue
 from torchrl_gpu.streaming.broadcast.protocol import MAX_NAME
 from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
+from torchrl_gpu.streaming.codecs.encoder import CODECS, Codec
 
 JOIN_SPACING = 0.25  # seconds between two key frames that joining viewers get
 GAP_SPACING = 1.0  # the same for viewers that were too slow: the others pay for these key frames
@@ -144,22 +145,23 @@ class Subscription:
 
     Args:
         stream: The stream.
-        codec: "jpeg", of which the newest picture is given; or "h264", of which pictures follow each other without a
-            gap, or begin again at a key frame.
-        fps: The largest rate. H.264 comes at the rate of the stream's fastest viewer, for none may be left out.
+        codec: Its newest picture is given; of one with deltas, pictures follow each other without a gap, or begin again
+            at a key frame.
+        fps: The largest rate. Deltas come at the rate of the stream's fastest viewer, for none may be left out.
     """
 
     def __init__(self, stream: Stream, codec: Codec, fps: float) -> None:
         self.stream = stream
         self.codec = codec
         self.schedule = FrameSchedule(1 / fps)
-        self.queue: PictureQueue = GopQueue() if codec == "h264" else NewestPicture()
+        self._has_deltas = CODECS[codec].has_deltas
+        self.queue: PictureQueue = GopQueue() if self._has_deltas else NewestPicture()
         self._seen = -1
         self._waits_since = math.inf
         self._waiter: asyncio.Future[None] | None = None
         self._why_closed: str | None = None
         stream.add(self)
-        if codec == "h264":
+        if self._has_deltas:
             self.request_key()
 
     @property
@@ -191,7 +193,7 @@ class Subscription:
 
     def offer(self, encoded: EncodedPicture, now: float) -> None:
         """Queues a picture for the viewer, if it is due."""
-        if self.codec == "jpeg" and now < self.schedule.next_at:
+        if not self._has_deltas and now < self.schedule.next_at:
             return
         self.queue.offer(encoded)
         if not self.queue.needs_key:
@@ -200,7 +202,7 @@ class Subscription:
             self.stream.ask_key(JOIN_SPACING if self._seen < 0 else GAP_SPACING, now)
 
     def request_key(self) -> None:
-        """Asks for a picture that a decoder can start at; without meaning for JPEG."""
+        """Asks for a picture that a decoder can start at; without meaning where each one is."""
         self.stream.ask_key(JOIN_SPACING, time.monotonic())
 
     def misses(self, seq: int, now: float) -> bool:
@@ -218,7 +220,7 @@ class Subscription:
         self._waiter = asyncio.get_running_loop().create_future()
         self._waits_since = time.monotonic()
         self.stream.ask_from(self.schedule.next_at)
-        if self._seen < 0 and (self.codec == "jpeg" or self.stream.key_asked):
+        if self._seen < 0 and (not self._has_deltas or self.stream.key_asked):
             self.stream.show_newest()
         try:
             await self._waiter

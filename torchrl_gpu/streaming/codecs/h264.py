@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torchrl_gpu.streaming.codecs import libavcodec, probes
+from torchrl_gpu.streaming.codecs.encoder import Packet
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.images import MAX_SIDE, check_frame, to_array
 from torchrl_gpu.streaming.codecs.yuv import even, to_i420
@@ -22,13 +23,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _WARNED: set[str] = set()  # the codecs whose turn has been logged in this process
 CODECS = ("auto", "nvenc", "x264")
-
-
-class Packet(NamedTuple):
-    """One frame, encoded."""
-
-    data: bytes  # Annex B; empty where the codec keeps the frame for later
-    key: bool  # whether a decoder can start here: parameter sets and an IDR picture
 
 
 class H264Encoder:

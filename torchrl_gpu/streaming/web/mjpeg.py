@@ -38,7 +38,7 @@ def _subscription(request: web.Request) -> Iterator[Subscription]:
         raise web.HTTPBadRequest(**error_body(str(error))) from None
     try:
         hub = request.app[STATE].hub
-        subscription = hub.subscribe(hub.stream_for(request.query.get("stream")), "jpeg", fps)
+        subscription = hub.subscribe(hub.stream_for(request.query.get("stream")), fps=fps)
     except ProtocolError as error:
         raise web.HTTPNotFound(**error_body(str(error))) from None
     try:
@@ -72,7 +72,7 @@ async def _stream(request: web.Request, subscription: Subscription) -> web.Strea
             chunk = b"" if encoded is None else _part(encoded, compat)
             if encoded is not counted:
                 counted = encoded
-                state.metrics.count_sent("jpeg", "mjpeg", len(chunk))
+                state.metrics.count_sent(encoded.codec, "mjpeg", len(chunk))
     if request.transport is not None:
         request.transport.abort()
     return response

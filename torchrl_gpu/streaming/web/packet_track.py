@@ -14,6 +14,7 @@ from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 
+CODEC = "h264"  # the one of `encoder.CODECS` that aiortc packs and browsers take
 CLOCK_RATE = 90_000  # RTP ticks a second, for video
 _WRAP = 2**32
 
@@ -40,7 +41,7 @@ class PacketTrack(MediaStreamTrack):
         self._ticks = -1
         self._dropped = 0
         self._changed = asyncio.Event()
-        self._subscription: Subscription | None = hub.subscribe(stream, "h264")
+        self._subscription: Subscription | None = hub.subscribe(stream, CODEC)
 
     @property
     def dropped(self) -> int:
@@ -56,12 +57,12 @@ class PacketTrack(MediaStreamTrack):
         self._ticks = max(self._ticks + 1, round(encoded.captured * CLOCK_RATE))
         packet.pts, packet.time_base = self._ticks, Fraction(1, CLOCK_RATE)
         self.last = encoded
-        self._hub.metrics.count_sent("h264", "webrtc", len(encoded.data))
+        self._hub.metrics.count_sent(CODEC, "webrtc", len(encoded.data))
         return packet
 
     def watch(self, stream: str) -> None:
         """Goes on with another stream, from a key frame."""
-        subscription = self._hub.subscribe(stream, "h264")
+        subscription = self._hub.subscribe(stream, CODEC)
         self.leave()
         self._subscription = subscription
         self._changed.set()

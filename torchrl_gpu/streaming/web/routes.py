@@ -99,7 +99,7 @@ async def snapshot(request: web.Request) -> web.StreamResponse:
     state = request.app[STATE]
     release = admit_viewer(request, "snapshot")
     try:
-        subscription = state.hub.subscribe(state.hub.stream_for(request.query.get("stream")), "jpeg")
+        subscription = state.hub.subscribe(state.hub.stream_for(request.query.get("stream")))
     except ProtocolError as error:
         release()
         raise web.HTTPNotFound(**error_body(str(error))) from None

@@ -17,6 +17,7 @@ from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.protocol import Ack, Command, ProtocolError, Replay, UnknownStream, Watch
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
+from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS
 from torchrl_gpu.streaming.web.access import STATE, admit_viewer, become_viewer, role_of
 from torchrl_gpu.streaming.web.ack_window import AckWindow
 from torchrl_gpu.streaming.web.app_state import AppState
@@ -114,7 +115,7 @@ class SocketViewer(Viewer):
             "hello",
             role=self._role,
             streams=self._hub.describe_streams(),
-            transports=["h264", "jpeg"],
+            transports=list(CODECS),
             now=stream_time(),
             state=self._hub.state,
         )
@@ -221,7 +222,7 @@ class SocketViewer(Viewer):
         """Sends JPEGs of a second stream, too, if there is one of this name."""
         if watch.beside is not None and watch.beside != watch.stream and self._hub.offers(watch.beside):
             with contextlib.suppress(UnknownStream):  # there may be no room for it
-                self._beside = self._hub.subscribe(watch.beside, "jpeg", min(watch.fps or _BESIDE_FPS, _BESIDE_FPS))
+                self._beside = self._hub.subscribe(watch.beside, fps=min(watch.fps or _BESIDE_FPS, _BESIDE_FPS))
                 self._sending_beside = asyncio.create_task(self._live_beside(self._beside))
 
     def hide(self) -> None:
@@ -253,11 +254,11 @@ class SocketViewer(Viewer):
             self._fall_back(subscription)
 
     def _fall_back(self, subscription: Subscription) -> None:
-        """Goes on with JPEG where H.264 has failed."""
-        if self.watched is not None and subscription.codec == "h264":
+        """Goes on with stills where another codec has failed."""
+        if self.watched is not None and subscription.codec != STILLS:
             self._sending = None  # which is this very task
             with contextlib.suppress(UnknownStream):
-                self._watch(replace(self.watched, codec="jpeg"))
+                self._watch(replace(self.watched, codec=STILLS))
 
     async def _live_beside(self, subscription: Subscription) -> None:
         """Sends one picture at a time, the newest once the one before is acknowledged."""

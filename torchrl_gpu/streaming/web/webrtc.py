@@ -24,7 +24,7 @@ from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, Watch
 from torchrl_gpu.streaming.web.access import error_body
 from torchrl_gpu.streaming.web.app_state import AppState
-from torchrl_gpu.streaming.web.packet_track import PacketTrack
+from torchrl_gpu.streaming.web.packet_track import CODEC, PacketTrack
 from torchrl_gpu.streaming.web.viewer import Viewer
 
 _LOG = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class Peer(Viewer):
     def __init__(self, state: AppState, stream: str, release: Callable[[], None]) -> None:
         super().__init__(state)
         self.id = secrets.token_urlsafe(8)
-        self.watched = Watch(stream, "h264")
+        self.watched = Watch(stream, CODEC)
         self._give_back = release
         self._track = PacketTrack(state.hub, stream)
         # An empty list: without one, aiortc would ask a public server for this machine's address.
@@ -177,7 +177,7 @@ class Peer(Viewer):
         self._deadline.cancel()
         if self._headers is not None:
             self._headers.cancel()
-        self._state.metrics.frames_dropped.labels("h264").inc(self._track.dropped)
+        self._state.metrics.frames_dropped.labels(CODEC).inc(self._track.dropped)
         self._track.stop()
         try:
             await self._connection.close()
