@@ -15,7 +15,6 @@ from torchrl_gpu.streaming.broadcast.frames import (
     FrameLayout,
     check_state,
     clean_meta,
-    copy_pixels,
     depth_meta,
 )
 from torchrl_gpu.streaming.codecs.pixels import UNMEASURED, color_map, grid
@@ -24,7 +23,7 @@ from torchrl_gpu.streaming.codecs.pixels import UNMEASURED, color_map, grid
 def copied(frame: Any, into: np.ndarray | None = None, depth_range: tuple[float, float] | None = None) -> np.ndarray:
     layout = FrameLayout()
     frame = layout.update(frame, depth_range)
-    return copy_pixels(frame, layout.shape, into, layout.measure_depth(frame, depth_range), layout.format)
+    return layout.picture(frame, depth_range, into)[0]  # type: ignore[return-value]
 
 
 @settings(deadline=None)
@@ -123,7 +122,7 @@ def test_depth_runs_from_the_first_colour_to_the_last(dtype: Any) -> None:
     frame = np.array([[1.0, 2.0, 3.0], [np.nan, np.inf, -np.inf]], dtype)
     layout = FrameLayout()
     layout.update(frame)
-    assert depth_meta(layout.measure_depth(frame, None)) == {"depth_near_m": 1.0, "depth_far_m": 3.0}
+    assert depth_meta(layout.picture(frame)[1]) == {"depth_near_m": 1.0, "depth_far_m": 3.0}
     picture, colors = copied(frame), color_map()
     assert picture[0].tolist() == [colors[0].tolist(), colors[128].tolist(), colors[255].tolist()]
     assert (picture[1] == UNMEASURED).all()
@@ -139,7 +138,7 @@ def test_depth_without_a_range(frame: np.ndarray) -> None:
     layout = FrameLayout()
     layout.update(frame)
     known = None if np.isnan(near) else 7.0
-    assert depth_meta(layout.measure_depth(frame, None)) == {"depth_near_m": known, "depth_far_m": known}
+    assert depth_meta(layout.picture(frame)[1]) == {"depth_near_m": known, "depth_far_m": known}
 
 
 def test_depth_of_any_size() -> None:

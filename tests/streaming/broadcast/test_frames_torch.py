@@ -10,15 +10,14 @@ import pytest
 import torch
 
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.streaming.broadcast.frames import FrameLayout, copy_pixels, depth_meta, record_event
+from torchrl_gpu.streaming.broadcast.frames import FrameLayout, depth_meta, record_event
 from torchrl_gpu.streaming.codecs import pixels
 from torchrl_gpu.streaming.codecs.images import format_of
 
 
 def copied(frame: torch.Tensor) -> Any:
     layout = FrameLayout()
-    frame = layout.update(frame)
-    return copy_pixels(frame, layout.shape, None, layout.measure_depth(frame, None), layout.format)
+    return layout.picture(layout.update(frame))[0]
 
 
 def test_torch_on_the_host() -> None:
@@ -86,8 +85,9 @@ def test_torch_on_the_gpu_stays_there_and_does_not_wait(name: str) -> None:
     layout.update(frame)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        depth = layout.measure_depth(frame, None)
-        picture: Any = copy_pixels(frame, layout.shape, None, depth, layout.format)
+        picture: Any
+        depth: Any
+        picture, depth = layout.picture(frame)
         depth = None if depth is None else depth.to("cpu", non_blocking=True)
         event = record_event(picture)
     finally:
@@ -95,4 +95,4 @@ def test_torch_on_the_gpu_stays_there_and_does_not_wait(name: str) -> None:
     event.synchronize()
     np.testing.assert_allclose(picture.cpu().numpy().astype(int), copied(frame.cpu()), atol=3)
     layout.update(frame.cpu())
-    assert depth_meta(depth) == depth_meta(layout.measure_depth(frame.cpu(), None))
+    assert depth_meta(depth) == depth_meta(layout.picture(frame.cpu())[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from torchrl_gpu.policies import AgentSpace
 from torchrl_gpu.streaming.ros2.messages import FLOATS, IMAGE, JOINTS, Messages
-from torchrl_gpu.streaming.ros2.transport import InProcess
+from torchrl_gpu.streaming.ros2.transport import Callback
 
 MESSAGES = Messages()
 ACTION, CAMERA, VECTOR = "/policy/action", "/camera/image_raw", "/robot/observation"
@@ -23,6 +24,28 @@ IMAGES = {"frame": ((3, 4, 6), "uint8")}
 CLIPS = {"clip": ((4, 3, 4, 6), "uint8")}
 SAFE = (0.25, -0.25)
 SOON = 20.0  # seconds that a test waits at most
+
+
+class InProcess:
+    """Messages between parts of one program, on the thread that publishes: for tests and simulators."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._subscribed: dict[tuple[str, str], list[Callback]] = defaultdict(list)
+
+    def subscribe(self, topic: str, type_name: str, callback: Callback) -> None:
+        with self._lock:
+            self._subscribed[topic, type_name].append(callback)
+
+    def publish(self, topic: str, type_name: str, data: bytes) -> None:
+        """Calls whoever subscribed to the topic with this type."""
+        with self._lock:
+            for callback in self._subscribed[topic, type_name]:
+                callback(data)
+
+    def close(self) -> None:
+        with self._lock:
+            self._subscribed.clear()
 
 
 class Told:

@@ -21,6 +21,7 @@ from tests.streaming.ros2.robots import (
     SAFE,
     VECTOR,
     VECTORS,
+    InProcess,
     Robot,
     Told,
     decided,
@@ -33,7 +34,6 @@ from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.networks.perceptron import Perceptron
 from torchrl_gpu.streaming import RosBridge
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, FLOATS, IMAGE, JOINTS
-from torchrl_gpu.streaming.ros2.transport import InProcess
 
 LONG = 60.0  # seconds, an age that no test reaches
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.streaming.ros2.robots import MESSAGES, until
+from tests.streaming.ros2.robots import MESSAGES, InProcess, until
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, FLOATS, IMAGE, JOINTS
-from torchrl_gpu.streaming.ros2.transport import InProcess, open_transport
+from torchrl_gpu.streaming.ros2.transport import open_transport
 
 PIXEL = np.zeros((1, 1, 3), np.uint8)
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torchrl_gpu.streaming.codecs.encoder import Codec
-from torchrl_gpu.streaming.codecs.images import FrameFormat, format_of, plain_frame, to_array
-from torchrl_gpu.streaming.codecs.pixels import canvas_shape, check_depth_range, check_size, measured_range, paint
+from torchrl_gpu.streaming.codecs.images import FrameFormat, format_of, plain_frame
+from torchrl_gpu.streaming.codecs.pixels import canvas_shape, check_depth_range, check_size, picture_of
 
 if TYPE_CHECKING:
     import torch
@@ -126,46 +126,17 @@ class FrameLayout:
             check_depth_range(depth_range, self.format, _WHERE)
         return frame
 
-    def measure_depth(self, frame: Frame, depth_range: tuple[float, float] | None) -> Depth:
-        """Range of a frame of depth, as `pixels.measured_range` gives it; None for other formats.
+    def picture(
+        self, frame: Frame, depth_range: tuple[float, float] | None = None, into: np.ndarray | None = None
+    ) -> tuple[Frame, Depth]:
+        """The picture of a frame that `update` gave, and the range of its depth, as `pixels.picture_of` gives them.
 
         Raises:
             ValueError: It is a tensor that holds no strided numbers, though one like it did.
         """
         if not isinstance(frame, np.ndarray):
             plain_frame(frame, _WHERE)
-        return measured_range(frame, depth_range) if self.format.kind == "depth" else None
-
-
-def copy_pixels(
-    frame: Frame,
-    shape: tuple[int, int, int],
-    into: np.ndarray | None = None,
-    depth: Depth = None,
-    found: FrameFormat | None = None,
-) -> Frame:
-    """The picture that a frame makes, of shape (H, W, 3), in memory of its own.
-
-    Args:
-        frame: As `FrameLayout.update` gave it, of any strides: NumPy, or torch on any device.
-        shape: `FrameLayout.shape`.
-        into: A buffer on the host to use again; another is made if its shape does not fit.
-        depth: `FrameLayout.measure_depth`.
-        found: `FrameLayout.format`; None for H×W×3.
-
-    Returns:
-        A NumPy array for what lies on the host; for CUDA tensors one of the same device, made on the current stream
-        without waiting for it.
-    """
-    found = found or FrameFormat("rgb", None, shape[0], shape[1])
-    if getattr(frame, "is_cuda", False):
-        canvas = sys.modules["torch"].empty(shape, dtype=sys.modules["torch"].uint8, device=frame.device)
-        paint(canvas, frame, found, depth)
-        return canvas
-    if into is None or into.shape != shape:
-        into = np.empty(shape, np.uint8)
-    paint(into, to_array(frame), found, depth)
-    return into
+        return picture_of(frame, self.format, depth_range, into)
 
 
 def depth_meta(depth: Depth) -> dict[str, Scalar]:

@@ -25,7 +25,6 @@ from torchrl_gpu.streaming.broadcast.frames import (
     check_state,
     check_title,
     clean_meta,
-    copy_pixels,
     record_event,
 )
 from torchrl_gpu.streaming.broadcast.instant_replay import InstantReplay
@@ -156,8 +155,7 @@ class Hub:
             return
         stream.schedule.advance(now)
         buffer = None if getattr(frame, "is_cuda", False) else stream.mailbox.buffer()
-        depth = layout.measure_depth(frame, depth_range)
-        pixels = copy_pixels(frame, layout.shape, buffer, depth, layout.format)
+        pixels, depth = layout.picture(frame, depth_range, buffer)
         bgr = bgr and depth is None
         if is_tensor(depth):
             depth = depth.to("cpu", non_blocking=True)  # to be read behind the event

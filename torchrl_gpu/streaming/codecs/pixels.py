@@ -95,13 +95,40 @@ def paint(canvas: Frame, frame: Frame, found: FrameFormat, depth: Depth = None) 
         tiles[full, number - full * columns :] = 0
 
 
+def picture_of(
+    frame: Frame, found: FrameFormat, depth_range: tuple[float, float] | None = None, into: np.ndarray | None = None
+) -> tuple[Frame, Depth]:
+    """The picture of a frame, (H, W, 3) uint8 in memory of its own, and the range of its depth.
+
+    Args:
+        frame: What `plain_frame` gave.
+        found: Its format.
+        depth_range: Metres that the first and the last colour of depth stand for; None takes those of the frame.
+        into: A buffer on the host to use again; another is made if its shape does not fit.
+
+    Returns:
+        A NumPy array for what lies on the host; for CUDA tensors one of the same device, made on the current stream
+        without waiting for it. The range is what `measured_range` gives; None for other formats.
+    """
+    depth = measured_range(frame, depth_range) if found.kind == "depth" else None
+    shape, canvas = canvas_shape(found), into
+    if getattr(frame, "is_cuda", False):
+        canvas = sys.modules["torch"].empty(shape, dtype=sys.modules["torch"].uint8, device=frame.device)
+    else:
+        frame = to_array(frame)
+        if canvas is None or canvas.shape != shape:
+            canvas = np.empty(shape, np.uint8)
+    paint(canvas, frame, found, depth)
+    return canvas, depth
+
+
 def as_rgb(frame: Frame, where: str, *, depth_range: tuple[float, float] | None = None) -> tuple[Frame, bool]:
     """A frame as H×W×3 uint8 where it lies: itself where it is that, a picture of it where it is not.
 
     Args:
         frame: As `images.FORMATS` says.
         where: For messages.
-        depth_range: Metres that the first and the last colour of depth stand for; None takes those of the frame.
+        depth_range: As of `picture_of`.
 
     Returns:
         The frame, and whether its channels are red, green, blue whatever was said of them, as those of depth are.
@@ -114,16 +141,9 @@ def as_rgb(frame: Frame, where: str, *, depth_range: tuple[float, float] | None 
     if depth_range is not None:
         check_depth_range(depth_range, found, where)
     check_size(found, where)
-    shape = canvas_shape(found)
     if found.kind == "rgb" and found.number is None:
         return frame, False
-    depth = measured_range(frame, depth_range) if found.kind == "depth" else None
-    if getattr(frame, "is_cuda", False):
-        canvas: Any = sys.modules["torch"].empty(shape, dtype=sys.modules["torch"].uint8, device=frame.device)
-    else:
-        canvas, frame = np.empty(shape, np.uint8), to_array(frame)
-    paint(canvas, frame, found, depth)
-    return canvas, found.kind == "depth"
+    return picture_of(frame, found, depth_range)[0], found.kind == "depth"
 
 
 def check_size(found: FrameFormat, where: str, most: int = MAX_SIDE) -> None:

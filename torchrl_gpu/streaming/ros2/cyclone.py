@@ -75,7 +75,6 @@ class CycloneDds:
         self._thread.start()
 
     def subscribe(self, topic: str, type_name: str, callback: Callback) -> None:
-        """As in `Transport`."""
         core = self._dds["core"]
         with self._lock:
             self._refuse_if_closed()
@@ -90,11 +89,6 @@ class CycloneDds:
             self._wake.set(True)
 
     def publish(self, topic: str, type_name: str, data: bytes) -> None:
-        """As in `Transport`.
-
-        Raises:
-            RuntimeError: It is closed.
-        """
         with self._lock:
             self._refuse_if_closed()
             writer = self._writers.get((topic, type_name)) or self._writer(topic, type_name)
@@ -108,7 +102,6 @@ class CycloneDds:
             return bool(writer.get_matched_subscriptions())
 
     def close(self) -> None:
-        """As in `Transport`."""
         with self._lock:
             if self._closed:
                 return

@@ -57,12 +57,6 @@ class Rclpy:
         self._node.create_subscription(made, topic, callback, self._quality(reliable=False), raw=True)
 
     def publish(self, topic: str, type_name: str, data: bytes) -> None:
-        """As in `Transport`.
-
-        Raises:
-            RuntimeError: It is closed.
-            ValueError: As of `subscribe`.
-        """
         if self._closed:
             raise RuntimeError("Rclpy: want an open transport; got one that was closed")
         if (topic, type_name) not in self._publishers:
@@ -72,7 +66,6 @@ class Rclpy:
         self._publishers[topic, type_name].publish(data)
 
     def close(self) -> None:
-        """As in `Transport`."""
         if self._closed:
             return
         self._closed = True

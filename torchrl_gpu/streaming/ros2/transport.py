@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import threading
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -30,30 +28,6 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Ends every subscription; when it returns nothing is called back any more. Closing again does nothing."""
-
-
-class InProcess:
-    """Messages between parts of one program, on the thread that publishes: for tests and simulators."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._subscribed: dict[tuple[str, str], list[Callback]] = defaultdict(list)
-
-    def subscribe(self, topic: str, type_name: str, callback: Callback) -> None:
-        """As in `Transport`."""
-        with self._lock:
-            self._subscribed[topic, type_name].append(callback)
-
-    def publish(self, topic: str, type_name: str, data: bytes) -> None:
-        """Calls whoever subscribed to the topic with this type."""
-        with self._lock:
-            for callback in self._subscribed[topic, type_name]:
-                callback(data)
-
-    def close(self) -> None:
-        """As in `Transport`."""
-        with self._lock:
-            self._subscribed.clear()
 
 
 def open_transport(name: str, domain: int | None, node: str) -> Transport:

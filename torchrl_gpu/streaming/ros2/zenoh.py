@@ -59,8 +59,6 @@ class Zenoh:
         self._is_named, self._has_hash, self._closed = True, True, False
 
     def subscribe(self, topic: str, type_name: str, callback: Callback) -> None:
-        """As in `Transport`."""
-
         def receive(sample: Any) -> None:
             if self._closed:
                 return
@@ -72,11 +70,6 @@ class Zenoh:
         self._session.declare_subscriber(key(self.domain, topic, type_name, "*"), receive)
 
     def publish(self, topic: str, type_name: str, data: bytes) -> None:
-        """As in `Transport`.
-
-        Raises:
-            RuntimeError: It is closed.
-        """
         with self._lock:
             if self._closed:
                 raise RuntimeError("Zenoh: want an open transport; got one that was closed")
@@ -90,7 +83,6 @@ class Zenoh:
             publisher.put(data, attachment=attachment(next(numbers), time.time_ns(), sender, self._is_named))
 
     def close(self) -> None:
-        """As in `Transport`."""
         with self._lock:
             if not self._closed:
                 self._closed = True

@@ -171,19 +171,15 @@ class Connection(asyncio.Protocol):
             self._on_flood()
 
     def eof_received(self) -> bool | None:
-        """Passes the end of input on."""
         return self._protocol.eof_received()
 
     def pause_writing(self) -> None:
-        """Passes on that the peer reads too slowly."""
         self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """Passes on that it has caught up."""
         self._protocol.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Forgets the connection."""
         self._connections.forget(self)
         self._protocol.connection_lost(error)
 
