@@ -20,7 +20,7 @@ from torch.nn import functional
 from torchrl_gpu.demonstrations.mp4_boxes import check_samples
 from torchrl_gpu.demonstrations.untrusted import MOST_FRAMES, check_file, reading, refuse
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.libavcodec import error_text
+from torchrl_gpu.streaming.codecs.libavcodec import error_text, file_stream
 
 _LOG = logging.getLogger(__name__)
 
@@ -234,8 +234,7 @@ def _sample() -> bytes:
     av = load("av", "video", "demonstrations")
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as container:
-        stream = container.add_stream("libx264", rate=30)
-        stream.width, stream.height, stream.pix_fmt = 256, 256, "yuv420p"
+        stream = file_stream(container, 256, 256, 30)
         for _ in range(2):
             frame = av.VideoFrame.from_ndarray(np.full((256, 256, 3), 128, np.uint8), format="rgb24")
             container.mux(stream.encode(frame))

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 from torchrl_gpu import arguments
 from torchrl_gpu.demonstrations.lerobot import DATA_PATH, EPISODES_PATH, IMAGES, INDICES, INFO, VIDEO_PATH
 from torchrl_gpu.streaming.codecs.extras import load
-from torchrl_gpu.streaming.codecs.yuv import set_color_properties
+from torchrl_gpu.streaming.codecs.libavcodec import file_stream
 
 VERSION = "v3.0"
 _CHUNKS_SIZE = 1000  # files of a folder
@@ -164,10 +163,7 @@ class LeRobotWriter:
     def _open(self) -> None:
         path = self._path(VIDEO_PATH, self._file)
         self._container = self._av.open(path, "w", format="mp4")
-        rate = Fraction(self.fps).limit_denominator(1001)
-        self._stream = self._container.add_stream("libx264", rate=rate, options=_OPTIONS)
-        self._stream.width, self._stream.height, self._stream.pix_fmt = self.width, self.height, "yuv420p"
-        set_color_properties(self._stream.codec_context)
+        self._stream = file_stream(self._container, self.width, self.height, self.fps, _OPTIONS)
 
     def _finish_file(self) -> None:
         self._close_video()

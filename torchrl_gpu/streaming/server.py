@@ -1,4 +1,4 @@
-"""Frames in, viewers out: what a program that has pictures talks to."""
+"""`StreamServer`: shows a program's frames to browsers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _ANYWHERE = ("0.0.0.0", "::")
 class StreamServer:
     """Shows pictures to browsers, beside a program that goes on without waiting for them.
 
-    Whoever opens `url` sees the newest frame at once. With nobody watching, one frame a second is copied, and kept for
-    whoever comes; the others cost microseconds, and none is encoded. A viewer gets the newest picture whenever it has
+    Opening `url` shows the newest frame at once. Without viewers one frame a second is copied and kept for the next
+    viewer; the others cost microseconds, and none is encoded. A viewer gets the newest picture whenever it has
     painted the one before the last: a slow one sees fewer pictures, not older ones, and costs the others nothing.
     Before `start` and after `stop` nothing happens.
 
@@ -152,7 +152,7 @@ class StreamServer:
         bgr: bool = False,
         depth_range: tuple[float, float] | None = None,
     ) -> None:
-        """Shows a frame to whoever watches, or comes before the next one; never waits for them.
+        """Shows a frame to the viewers, and to those who come before the next one; never waits for them.
 
         Args:
             frame: NumPy or torch, on any device, in any strides: uint8 H×W×3 (RGB), H×W×4 (RGBA, shown over white),
@@ -180,7 +180,7 @@ class StreamServer:
 
         The camera's frame goes to `stream`, and what the policy saw of it to `stream:seen`; both carry the numbers, so
         that a picture that is held or replayed comes with those of its moment. Without a frame, the numbers stand
-        beside whatever is shown. As `publish`, it never waits, and while nobody wants a frame it takes microseconds and
+        beside whatever is shown. As `publish`, it never waits, and while no frame is wanted it takes microseconds and
         looks at nothing; more than `fps` views a second are left out.
 
         Args:
@@ -200,19 +200,19 @@ class StreamServer:
                 self.publish(frame, name, with_facts(meta, view.facts()), bgr=bgr)
 
     def wanted(self, stream: str = "main") -> bool:
-        """Whether a frame of this stream is wanted now; ask before rendering. Takes about a microsecond.
+        """True if a frame of this stream is wanted now; ask before rendering. Takes about a microsecond.
 
-        True while somebody waits for one; and once a second while nobody does, so that whoever comes sees the newest
+        True while a viewer waits for one, and once a second while none does, so that the next viewer sees the newest
         frame at once.
         """
         return self._service is not None and self._service.hub.wanted(stream)
 
     def wanted_streams(self) -> list[str]:
-        """The streams of which somebody waits for a frame now: those of families, too, which `declare_family` names."""
+        """Streams of which a viewer waits for a frame now, members of families included."""
         return [] if self._service is None else self._service.hub.wanted_streams()
 
     def watchers(self, stream: str | None = None) -> int:
-        """How many watch a stream, or all of them."""
+        """Number of viewers of a stream, or of all."""
         return 0 if self._service is None else self._service.hub.watchers(stream)
 
     def declare(self, stream: str, title: str | None = None) -> None:
@@ -227,8 +227,8 @@ class StreamServer:
     def declare_family(self, name: str, count: int, title: str | None = None) -> None:
         """Lets viewers choose any of many streams: `declare_family("env", 1024)` offers env0 to env1023.
 
-        A member is there while somebody watches it, and a little longer; `wanted_streams` then names it. There are at
-        most 64 streams at a time. What is published to a member that nobody has asked for is passed over.
+        A member exists while it has viewers, and a little longer; `wanted_streams` then names it. There are at most 64
+        streams at a time. Frames published to a member that no viewer has asked for are passed over.
 
         Args:
             name: Letters and underscores; or NAME:OVERLAY, whose members are NAME0:OVERLAY, NAME1:OVERLAY, …

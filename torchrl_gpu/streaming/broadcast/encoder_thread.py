@@ -1,4 +1,4 @@
-"""The one thread that encodes: each frame once per codec that somebody waits for, however many do."""
+"""The thread that encodes: each frame once per codec, for any number of viewers."""
 
 from __future__ import annotations
 

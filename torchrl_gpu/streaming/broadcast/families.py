@@ -24,7 +24,7 @@ class StreamName(NamedTuple):
 
 @dataclass(frozen=True)
 class Family:
-    """Streams `env0`, `env1`, …, or with an overlay `env0:q`, `env1:q`, …, made when somebody asks for one.
+    """Streams `env0`, `env1`, …, or with an overlay `env0:q`, `env1:q`, …, made when a viewer asks for one.
 
     Attributes:
         name: "env", or "env:q".

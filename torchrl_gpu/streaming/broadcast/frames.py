@@ -190,7 +190,7 @@ def with_facts(meta: Mapping[str, Any] | None, facts: Mapping[str, Scalar]) -> d
 
 
 def check_title(where: str, title: object) -> str | None:
-    """What viewers read; ValueError unless it is None or text."""
+    """The title of a stream; ValueError unless it is None or text."""
     if title is None or (isinstance(title, str) and len(title) <= MAX_TEXT):
         return title
     got = f"{len(title)} characters" if isinstance(title, str) else type(title).__name__

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
 
 MAX_COMMANDS = 256
-MEMBER_LINGER_S = 10.0  # seconds for which a member of a family stays that nobody watches
+MEMBER_LINGER_S = 10.0  # seconds for which a member of a family stays without viewers
 _STATE_SPACING = 0.1  # seconds between two messages of the state
 
 
@@ -82,7 +82,7 @@ class Hub:
     # What the producer calls, in any thread.
 
     def declare(self, name: str, title: str | None = None) -> Stream:
-        """The stream of a name, which is there from now on whether somebody watches it or not.
+        """The stream of a name, which is there from now on, with or without viewers.
 
         Raises:
             ValueError: The name is not 1 to 64 characters, or that of a family, the title is no text, or there are 64
@@ -117,7 +117,7 @@ class Hub:
         self.families.declare(name, count, title)
 
     def wanted(self, name: str) -> bool:
-        """Whether a stream wants a frame now: see `Stream.is_due`."""
+        """True if a stream wants a frame now: see `Stream.is_due`."""
         stream = self.find(name)
         return stream is not None and stream.is_due(time.monotonic())
 
@@ -127,7 +127,7 @@ class Hub:
         return [stream.name for stream in list(self.streams.values()) if stream.is_due(now)]
 
     def watchers(self, name: str | None) -> int:
-        """How many watch a stream, or all of them."""
+        """Number of viewers of a stream, or of all."""
         return sum(len(each.subscriptions) for each in list(self.streams.values()) if name in (None, each.name))
 
     def publish(
@@ -139,7 +139,7 @@ class Hub:
         bgr: bool,
         depth_range: tuple[float, float] | None = None,
     ) -> None:
-        """Counts a frame, and takes a copy of it if somebody waits for one, or none was taken for a second.
+        """Counts a frame, and takes a copy of it if a viewer waits for one, or none was taken for a second.
 
         The copy takes the place of one that the encoder has not come to.
         """
@@ -232,7 +232,7 @@ class Hub:
         return next(iter(list(self.streams)), "main")
 
     def offers(self, name: str) -> bool:
-        """Whether there is a stream of this name, or a family of which it would be a member."""
+        """True if there is a stream of this name, or a family of which it would be a member."""
         return name in self.streams or self.families.find(name) is not None
 
     def deliver(self, stream: Stream, encoded: EncodedPicture) -> None:
@@ -327,7 +327,7 @@ class Hub:
         return Stream(name, title, self.fps, InstantReplay(self._instant_replay_s), self.pending)
 
     def _open(self, name: str) -> Stream:
-        """Makes the member of a family, in place of another that nobody watches where there are too many streams."""
+        """Makes the member of a family, in place of one without viewers where there are too many streams."""
         family = self.families.find(name)
         if family is None:
             names = [*self.streams, *(f"{each.name} and a number" for each in self.families.by_name.values())]
@@ -343,7 +343,7 @@ class Hub:
             return self.streams.setdefault(name, stream)
 
     def _make_room(self) -> None:
-        """Drops members of families until there are no more streams than there may be: first those nobody watches."""
+        """Drops members of families until there are no more streams than there may be: first those without viewers."""
         members = [stream for stream in list(self.streams.values()) if stream.is_on_demand]
         members.sort(key=lambda each: (len(each.subscriptions), each.idle_since))
         for stream in members[: max(0, len(self.streams) - MAX_STREAMS)]:

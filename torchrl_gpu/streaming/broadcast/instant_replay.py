@@ -29,18 +29,18 @@ class InstantReplay:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is kept."""
+        """True if anything is kept."""
         return self._seconds > 0
 
     @property
     def newest(self) -> float:
-        """When the newest picture was captured, seconds by `clock.stream_time`; −inf where there is none."""
+        """Time of capture of the newest picture, seconds by `clock.stream_time`; −inf where there is none."""
         return self._ring[-1].captured if self._ring else -math.inf
 
     def add(self, encoded: EncodedPicture) -> None:
         """Takes the newest picture in, and lets go of what has become too old or too much.
 
-        One that is no newer than the last is a frame that was shown again to whoever came, and is left out.
+        One that is no newer than the last is a frame that was shown again to a newcomer, and is left out.
         """
         if not self.is_on or encoded.captured <= self.newest:
             return

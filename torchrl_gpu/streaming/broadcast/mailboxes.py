@@ -27,7 +27,7 @@ class FrameMailbox:
         self._lock = threading.Lock()
 
     def buffer(self) -> np.ndarray | None:
-        """A buffer that nobody reads, for the next frame; None if there is none."""
+        """An unused buffer for the next frame; None if there is none."""
         with self._lock:
             return self._spare.pop() if self._spare else None
 

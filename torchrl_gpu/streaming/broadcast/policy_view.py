@@ -1,4 +1,4 @@
-"""What a policy saw and did at one moment, for the page: of a robot as of a training run."""
+"""The page's view of a policy at one moment: its input, its action, its timing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_NAME, _MAX_POLICY = 32, 64
 
 
 class PolicyView(NamedTuple):
-    """What a policy saw and did at one moment; see `StreamServer.show_policy`. Whatever is None is not shown.
+    """Input, action and timing of a policy at one moment; see `StreamServer.show_policy`. None is not shown.
 
     Attributes:
         frame: What the camera showed: any frame that `StreamServer.publish` takes.
@@ -59,7 +59,7 @@ class PolicyView(NamedTuple):
         return facts | {f"action/{_line(name, _MAX_NAME)}": _number(value) for name, value in self._actions()}
 
     def _are_choices(self) -> bool:
-        """Whether the action is a choice for each of several robots."""
+        """True if the action is a choice for each of several robots."""
         values = self._array()
         return values is not None and values.size > 1 and values.dtype.kind in "iu"
 
@@ -80,7 +80,7 @@ class PolicyView(NamedTuple):
 
 
 def observation_picture(observation: np.ndarray | torch.Tensor) -> np.ndarray:
-    """What a network takes, as pictures: uint8 H×W×C, or N×H×W×C for several, which `publish` tiles.
+    """Observations as pictures: uint8 H×W×C, or N×H×W×C for several, which `publish` tiles.
 
     Args:
         observation: C×H×W, or N×C×H×W such as the frames of a clip, with one channel or three. What is no uint8 is

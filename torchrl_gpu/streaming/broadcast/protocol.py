@@ -41,7 +41,7 @@ class Ack:
 
 @dataclass(frozen=True)
 class Watch:
-    """Which stream to send, and how.
+    """Asks for a stream.
 
     Args:
         stream: The stream.
@@ -212,7 +212,7 @@ def _name(fields: Mapping[str, Any], key: str) -> str:
 
 
 def _is_line(text: str, most: int) -> bool:
-    """Whether text is safe to print and log: no control characters, no line breaks, no halves of characters."""
+    """True if text is safe to print and log: no control characters, no line breaks, no halves of characters."""
     return len(text) <= most and text.isprintable()
 
 

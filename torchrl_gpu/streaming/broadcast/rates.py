@@ -1,4 +1,4 @@
-"""When the next frame is due at a rate, and how much may be sent at a rate."""
+"""Schedules of frames at a rate, and rate limits."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from torchrl_gpu.streaming.codecs.encoder import CODECS, Codec
 JOIN_SPACING = 0.25  # seconds between two key frames that joining viewers get
 GAP_SPACING = 1.0  # the same for viewers that were too slow: the others pay for these key frames
 STILL = 0.25  # seconds without a frame, after which a source counts as standing still
-KEEP_SPACING = 1.0  # seconds between two frames that are kept for whoever comes, while nobody waits for one
+KEEP_SPACING = 1.0  # seconds between two frames that are kept for newcomers while no viewer waits for one
 
 MAX_STREAMS = 64
 
@@ -75,14 +75,14 @@ class Stream:
 
     @property
     def is_on_demand(self) -> bool:
-        """Whether it is a member of a family, made on request of a viewer."""
+        """True for a member of a family, made on request of a viewer."""
         return self.label != self.name
 
     def is_due(self, now: float) -> bool:
-        """Whether a frame is wanted at a time of the monotonic clock.
+        """True if a frame is wanted at a time of the monotonic clock.
 
-        Somebody waits for one, or the one that is kept for newcomers has grown old. None is kept of a stream that is
-        there because somebody asked for it.
+        A viewer waits for one, or the one that is kept for newcomers has grown old. None is kept of a stream that is
+        there because a viewer asked for it.
         """
         kept_is_old = not self.is_on_demand and now >= self.schedule.taken_at + KEEP_SPACING
         return now >= self.schedule.next_at and (now >= self.demand_at or kept_is_old)
@@ -124,11 +124,11 @@ class Stream:
             self._pending.add(self)
 
     def has_viewers_of(self, codec: Codec) -> bool:
-        """Whether there are viewers of a codec."""
+        """True if there are viewers of a codec."""
         return any(each.codec == codec for each in self.subscriptions)
 
     def stands_still(self, now: float) -> bool:
-        """Whether a viewer has waited in vain while there is a frame that it has not seen."""
+        """True if a viewer has waited in vain while there is a frame that it has not seen."""
         newest = self.mailbox.current
         return newest is not None and any(each.misses(newest.seq, now) for each in self.subscriptions)
 
@@ -171,7 +171,7 @@ class Subscription:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether `get` waits."""
+        """True while `get` waits."""
         waiter = self._waiter
         return waiter is not None and not waiter.done()
 
@@ -206,11 +206,11 @@ class Subscription:
         self.stream.ask_key(JOIN_SPACING, time.monotonic())
 
     def misses(self, seq: int, now: float) -> bool:
-        """Whether the viewer has waited for a while, and not seen this frame."""
+        """True if the viewer has waited for a while, and not seen this frame."""
         return self.is_waiting and self._seen < seq and now - max(self._waits_since, self.schedule.next_at) >= STILL
 
     def close(self, why: str = "closed") -> None:
-        """Ends it; whoever waits in `get` learns why. Closing again does nothing."""
+        """Ends it; `get` raises with the reason. Closing again does nothing."""
         if self._why_closed is None:
             self._why_closed = why
             self.stream.remove(self)

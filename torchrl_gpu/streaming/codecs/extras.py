@@ -1,4 +1,4 @@
-"""The packages that the extras bring, loaded by whoever needs them."""
+"""Packages of the extras, loaded on first use."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _KINDS: dict[tuple[str, int], Kind] = {
 
 
 class FrameFormat(NamedTuple):
-    """What the numbers of a frame mean, and how many there are.
+    """Meaning and number of the values of a frame.
 
     Attributes:
         kind: "rgb", "rgba", "gray" or "depth" (metres).
@@ -50,7 +50,7 @@ class FrameFormat(NamedTuple):
 
 
 def is_tensor(value: object) -> TypeIs[Tensor]:
-    """Whether a value is a tensor; without torch, which a program that has tensors has imported, none is."""
+    """True for a tensor; without torch, which a program that has tensors has imported, none is."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
 
 NAMES = {"nvenc": "h264_nvenc", "x264": "libx264"}
-KEY_FRAME_PERIOD_S = 4.0  # at most; whoever joins asks for one at once
+KEY_FRAME_PERIOD_S = 4.0  # at most; a viewer that joins asks for one at once
 _CRF = 23  # x264's own default: what looks right costs no more bits, however many are allowed
 _PIXELS_PER_THREAD = 1 << 21
 
@@ -58,6 +58,14 @@ def open_codec(codec: str, width: int, height: int, *, fps: float, bitrate: int)
     except (av.FFmpegError, ValueError) as error:
         raise RuntimeError(f"{NAMES[codec]} does not open at {width}×{height}: {error_text(error)}") from error
     return context
+
+
+def file_stream(file: Any, width: int, height: int, fps: float, options: dict[str, str] | None = None) -> Any:
+    """A stream of x264 in an open container, for pictures as `to_i420` makes them; the first packet opens the codec."""
+    stream = file.add_stream(NAMES["x264"], rate=Fraction(fps).limit_denominator(1001), options=options)
+    stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+    set_color_properties(stream.codec_context)
+    return stream
 
 
 def codec_problem(codec: str, width: int = 640, height: int = 480) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,8 @@ import numpy as np
 
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.images import check_frame, to_array
-from torchrl_gpu.streaming.codecs.libavcodec import error_text, video_frame
-from torchrl_gpu.streaming.codecs.yuv import even, set_color_properties, to_i420
+from torchrl_gpu.streaming.codecs.libavcodec import error_text, file_stream, video_frame
+from torchrl_gpu.streaming.codecs.yuv import even, to_i420
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
@@ -133,12 +132,10 @@ def letterboxed(frame: np.ndarray, width: int, height: int) -> np.ndarray:
 def _video_stream(file: Any, width: int, height: int, fps: float) -> Any:
     """An open x264 stream of one thread: what runs beside the recording needs the others."""
     av = load("av")
-    stream = file.add_stream("libx264", rate=Fraction(fps).limit_denominator(1001), options=_OPTIONS)
-    stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+    stream = file_stream(file, width, height, fps, _OPTIONS)
     context = stream.codec_context
     context.gop_size = max(1, round(_KEY_FRAME_PERIOD_S * fps))
     context.thread_count = 1
-    set_color_properties(context)
     try:
         context.open()
     except (av.FFmpegError, ValueError) as error:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.streaming.server import StreamServer
 
 BESIDE = ("confidence", "safe", "age_s")
-"""What stands behind the action in its message."""
+"""Names behind those of the action in its message."""
 _COUNTED = (
     *("actions", "safe_actions", "stale", "late", "bad_messages", "policy_errors", "send_errors"),
     *("camera_frames", "camera_errors", "swaps"),
@@ -265,7 +265,7 @@ class RosBridge:
         return self._camera.show_rendered(frame, time.time_ns() if stamp_ns is None else stamp_ns, bgr=bgr)
 
     def metrics(self) -> dict[str, Any]:
-        """What it did, as plain numbers: counts of messages, actions and errors; medians and 95th percentiles of the
+        """Metrics as plain numbers: counts of messages, actions and errors; medians and 95th percentiles of the
         last 256 times in milliseconds, `inference` of the policy alone, `latency` from the arrival of an input to its
         action and `overhead`, their difference; the age of each input; the last action with its confidence."""
         found: dict[str, Any] = self._statistics.snapshot(_COUNTED, ("inference", "latency", "overhead"))
@@ -321,7 +321,7 @@ class RosBridge:
         self._transport.publish(self._camera_topic, COMPRESSED, data)
 
     def _facts(self) -> tuple[PolicyView, dict[str, Any]]:
-        """What the policy saw and did last, and state of the page."""
+        """The last view of the policy, and state of the page."""
         found = self.metrics()
         action = found.pop("action", None)
         if self._control is None:

@@ -1,4 +1,4 @@
-"""What the robot's camera sees, beside the policy: to browsers, and as JPEGs for whoever subscribes."""
+"""The robot's camera, shown to browsers and published as JPEGs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CameraOut:
 
     Args:
         read: `RosImage` of the bytes of a message.
-        send: Sends the bytes of a `CompressedImage`; None where nobody wants one.
+        send: Sends the bytes of a `CompressedImage`; None for none.
         messages: Writes them.
         pipeline: Encodes JPEGs; None where `send` is.
         server: Shows the stream "camera" and, where the policy takes images, "camera:seen"; may be None.
@@ -77,7 +77,7 @@ class CameraOut:
         self._images.put(NAME, data)
 
     def show(self, frame: Frame, stamp_ns: int, *, bgr: bool = False, frame_id: str = "") -> None:
-        """Shows a frame to whoever watches, and sends it."""
+        """Shows a frame to viewers, and sends it."""
         if self._server is not None:
             view, state = self._facts()
             for first in range(0, len(state), MAX_META):  # many inputs have more than one call may bring

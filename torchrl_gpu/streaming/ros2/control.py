@@ -21,7 +21,7 @@ END_S = 5.0  # that a policy may take to come to an end
 
 
 class Action(NamedTuple):
-    """What is sent to the robot.
+    """An action sent to the robot.
 
     Attributes:
         values: (D,) float64.
@@ -108,7 +108,7 @@ class Control:
             raise RuntimeError(f"RosBridge: want a policy that decides within {END_S:g} s; got one that has not")
 
     def ages(self) -> dict[str, float]:
-        """How old what was decided on last is by now, seconds, by its name."""
+        """Present age of the inputs of the last decision, seconds, by name."""
         now = time.monotonic()
         return {name: now - taken_at for name, (_, taken_at) in list(self._values.items())}
 

@@ -95,7 +95,7 @@ class CycloneDds:
             writer.write(self._types[type_name](data))
 
     def is_matched(self, topic: str, type_name: str) -> bool:
-        """Whether somebody receives what is published to a topic; declares the publisher."""
+        """True if a topic has a subscriber; declares the publisher."""
         with self._lock:
             self._refuse_if_closed()
             writer = self._writers.get((topic, type_name)) or self._writer(topic, type_name)

@@ -20,7 +20,7 @@ _MAX_WIDTH = 1 << 20
 
 
 class Decision(NamedTuple):
-    """What a policy decided.
+    """A decision of a policy.
 
     Attributes:
         action: (D,) float64, finite and within bounds; of a discrete policy its index alone.
@@ -34,7 +34,7 @@ class Decision(NamedTuple):
 
 
 class ImageEntry(NamedTuple):
-    """How an entry is made of images.
+    """An entry of a policy that is made of images.
 
     Attributes:
         name: Of the entry.
@@ -106,7 +106,7 @@ class Decider:
             self._run({name: value[None].to(self.device) for name, value in observations.items()})
 
     def decide(self, image: RosImage | None, vectors: Mapping[str, np.ndarray]) -> Decision:
-        """What to do now; the image becomes the last frame of the clip.
+        """The policy's decision; the image becomes the last frame of the clip.
 
         Raises:
             BadAction: The policy gave something else than a finite action.

@@ -44,12 +44,12 @@ class RosImage(NamedTuple):
 
     @property
     def is_depth(self) -> bool:
-        """Whether it holds distances."""
+        """True if it holds distances."""
         return ENCODINGS[self.encoding][0] != "u1"
 
     @property
     def is_bgr(self) -> bool:
-        """Whether blue comes first."""
+        """True if blue comes first."""
         return self.encoding.startswith("bgr")
 
     def rgb(self) -> Tensor:

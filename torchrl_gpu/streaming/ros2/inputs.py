@@ -25,7 +25,7 @@ class Arrival(NamedTuple):
     wall_ns: int
 
     def taken_at(self, stamp_ns: int, same_clock: bool, max_age: float) -> float:
-        """When it was taken, seconds of the monotonic clock: by its stamp, or else when it came.
+        """Time of capture, seconds of the monotonic clock: by its stamp, or else by its arrival.
 
         Args:
             stamp_ns: Of its header; 0 for none.
@@ -45,7 +45,7 @@ class Arrival(NamedTuple):
 
 
 class Pace:
-    """When the next message may be taken, at a rate.
+    """Rate limit of messages.
 
     A tenth more is let through, and one that comes half an interval early: a sender of the same rate is never in step
     to the last digit, and its messages would be held up longer and longer.
@@ -69,7 +69,7 @@ class Pace:
 
 
 class NewestMessages:
-    """Holds one message of each input. Whoever decides waits here for the next one of the first input.
+    """Holds one message of each input. The policy's thread waits here for the next one of the first input.
 
     Args:
         names: Of the inputs; the first is the one that is decided on.
@@ -97,7 +97,7 @@ class NewestMessages:
                 self._changed.notify()
 
     def next(self, pace: Pace) -> dict[str, Arrival] | None:
-        """What is new of each input, once the first is and its time has come; None after `close`."""
+        """The new messages of each input, once the first input has one and its time has come; None after `close`."""
         with self._changed:
             while not self._closed:
                 left = pace.next_at - time.monotonic()
@@ -109,7 +109,7 @@ class NewestMessages:
             return None
 
     def close(self) -> None:
-        """Ends whoever waits."""
+        """Ends `next`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

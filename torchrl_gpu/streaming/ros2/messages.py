@@ -128,7 +128,7 @@ class Messages:
     def _read(self, data: bytes | memoryview, type_name: str) -> Any:
         try:
             return self.store.deserialize_cdr(data, type_name)
-        except Exception as error:  # of bytes that somebody made up: of many kinds
+        except Exception as error:  # of made-up bytes: of many kinds
             said = " ".join(str(error).split())[:160]
             raise BadMessage(f"{type_name}: want a message of this type; got what fails with {said}") from None
 

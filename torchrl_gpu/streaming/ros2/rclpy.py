@@ -48,7 +48,7 @@ class Rclpy:
         self._thread.start()
 
     def subscribe(self, topic: str, type_name: str, callback: Callback) -> None:
-        """As in `Transport`.
+        """Subscribes, see `Transport`.
 
         Raises:
             ValueError: This install has another type of that name.

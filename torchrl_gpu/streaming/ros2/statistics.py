@@ -1,4 +1,4 @@
-"""What a bridge did, as plain numbers."""
+"""Counts, times and errors of a bridge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What carries messages: bytes by topic, whatever the middleware."""
+"""The protocol of transports: bytes by topic, over any middleware."""
 
 from __future__ import annotations
 

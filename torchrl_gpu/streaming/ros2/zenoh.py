@@ -104,7 +104,7 @@ def key(domain: int, topic: str, type_name: str, of_type: str) -> str:
 
 
 def attachment(number: int, time_ns: int, sender: bytes, named: bool) -> bytes:
-    """What stands beside a message: its number and its time, int64 little endian, and 16 bytes of its sender."""
+    """Attachment of a message: its number and its time, int64 little endian, and 16 bytes of its sender."""
     values = {
         "sequence_number": number.to_bytes(8, "little"),
         "source_timestamp": time_ns.to_bytes(8, "little"),
@@ -114,5 +114,5 @@ def attachment(number: int, time_ns: int, sender: bytes, named: bool) -> bytes:
 
 
 def is_named(found: bytes) -> bool:
-    """Whether the names of its values stand in an attachment."""
+    """True if an attachment holds the names of its values."""
     return found.startswith(b"\x0fsequence_number")

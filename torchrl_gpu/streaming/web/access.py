@@ -41,7 +41,7 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
                 return await _answer(request, handler)
             finally:
                 connection.lasts = False
-    except ConnectionError:  # the peer has left: nothing to log, and nobody to answer
+    except ConnectionError:  # the peer has left: nothing to log or to answer
         return web.Response(status=400)
     except TimeoutError:
         if not connection.deadline.expired():
@@ -141,7 +141,7 @@ def role_of(request: web.Request) -> Role:
 
 
 def role_of_token(request: web.Request, token: str | None) -> Role:
-    """The role that a token gives to whoever sent it; raises as `role_of` does.
+    """The role of a token; raises as `role_of` does.
 
     A long token opens at any time, for its guesses are hopeless however many there are. A short one, which only
     loopback may have, opens only while its address has guesses left: the limit is all that keeps it.
@@ -186,7 +186,7 @@ def _path(request: web.Request) -> str | None:
 
 
 def _is_of_other_site(request: web.Request) -> bool:
-    """Whether a browser says that a page of another site wants to show this within itself.
+    """True if a browser says that a page of another site embeds this.
 
     Of the page it need not be asked: its own policy says who may show it in a frame.
     """
@@ -196,13 +196,13 @@ def _is_of_other_site(request: web.Request) -> bool:
 
 
 def _is_preflight(request: web.Request) -> bool:
-    """Whether a browser asks, without any token, what a page of an allowed origin may send."""
+    """True for a CORS preflight of a page of an allowed origin; it carries no token."""
     asks = request.method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
     return asks and request.app[STATE].rules.lists_origin(request.headers.get(hdrs.ORIGIN))
 
 
 def _is_listed(request: web.Request) -> bool:
-    """Whether the page that asks is one of an allowed origin. A picture's request names it as its referrer only."""
+    """True if the requesting page has an allowed origin. A picture's request names it as its referrer only."""
     page = request.headers.get(hdrs.ORIGIN) or request.headers.get(hdrs.REFERER)
     return request.app[STATE].rules.lists_origin(page)
 

@@ -44,7 +44,7 @@ class AckWindow:
 
     @property
     def is_open(self) -> bool:
-        """Whether another picture may be sent."""
+        """True if another picture may be sent."""
         return len(self._flights) < self._limit
 
     def send(self, seq: int, now: float) -> None:

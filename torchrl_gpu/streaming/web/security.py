@@ -20,7 +20,7 @@ _HOST = re.compile(r"[A-Za-z0-9._\-]+(:\d{1,5})?|\[[0-9A-Fa-f:.]+\](:\d{1,5})?")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address is this machine's alone. No name but localhost is looked up."""
+    """True for a name or address of this machine alone. No name but localhost is looked up."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -89,7 +89,7 @@ class AccessRules:
 
     @property
     def is_open(self) -> bool:
-        """Whether everyone has control."""
+        """True if everyone has control."""
         return "control" not in self._tokens
 
     def role_of_token(self, token: str) -> Role | None:
@@ -97,11 +97,11 @@ class AccessRules:
         return _match(token, self._tokens)
 
     def is_out_of_reach(self, role: Role) -> bool:
-        """Whether the token of a role is so long that guesses need no limit."""
+        """True if the token of a role is so long that guesses need no limit."""
         return role in self._out_of_reach
 
     def allows_host(self, host: str) -> bool:
-        """Whether a request's Host header is allowed.
+        """True if a request's Host header is allowed.
 
         Without a token only names of this machine may: a page of a name that was turned to 127.0.0.1 would otherwise
         count as of the same origin (DNS rebinding).
@@ -111,7 +111,7 @@ class AccessRules:
         return not self.is_open or is_loopback(_hostname(host)) or host.lower() in self._allowed_hosts
 
     def allows_origin(self, origin: str | None, host: str) -> bool:
-        """Whether a page of this origin may connect: one of the same host, or an allowed one; no page at all may."""
+        """True if a page of this origin may connect: of the same host, or an allowed one. A client with no page may."""
         return (
             origin is None
             or origin.lower() in (f"http://{host}".lower(), f"https://{host}".lower())
@@ -119,7 +119,7 @@ class AccessRules:
         )
 
     def lists_origin(self, page: str | None) -> bool:
-        """Whether the origin of a page, given by the origin itself or by an address within, is an allowed one."""
+        """True if the origin of a page is an allowed one; `page` is its origin or any address within."""
         return page is not None and _origin(page) in self.allowed_origins
 
 

@@ -216,7 +216,7 @@ def tls_context(files: tuple[str, str] | None) -> ssl.SSLContext | None:
 
 def _no_password() -> str:
     """Instead of a question on the terminal, for which a run would wait forever."""
-    raise ValueError("the key is encrypted, and nobody is asked for its password")
+    raise ValueError("the key is encrypted, and no password is asked for")
 
 
 def _bind(host: str, port: int) -> socket.socket:

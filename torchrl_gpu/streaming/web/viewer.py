@@ -1,4 +1,4 @@
-"""What viewers have in common, whatever carries their messages: limits, mistakes, what they watch, pauses."""
+"""The viewer behind every transport: limits of its messages, its mistakes, its stream, its pauses."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Viewer(ABC):
         state: The server.
 
     Attributes:
-        watched: What it has chosen; None before it has.
-        is_paused: Whether it wants no pictures. It counts as no viewer then: nothing is encoded for it.
+        watched: Its choice of stream and codec; None before the first.
+        is_paused: True while it wants no pictures. Nothing is encoded for it then.
     """
 
     def __init__(self, state: AppState) -> None:

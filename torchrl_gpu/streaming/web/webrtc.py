@@ -199,7 +199,7 @@ class Peer(Viewer):
             self._closing = asyncio.ensure_future(self.close())
 
     def _open_channel(self, channel: RTCDataChannel) -> None:
-        if self._headers is not None:  # what comes on it would be heard by nobody, and counted by nobody
+        if self._headers is not None:  # its messages would be neither heard nor counted
             self._close_soon()
         elif not self._closed:
             self._channel = channel
