@@ -33,7 +33,6 @@ from torchrl_gpu.streaming.broadcast.metrics import PREFIX, Metrics
 from torchrl_gpu.streaming.broadcast.protocol import Command, UnknownStream
 from torchrl_gpu.streaming.broadcast.streams import MAX_STREAMS, STILL, Stream, Subscription, check_name
 from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec
-from torchrl_gpu.streaming.codecs.images import is_tensor
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
@@ -157,7 +156,7 @@ class Hub:
         buffer = None if getattr(frame, "is_cuda", False) else stream.mailbox.buffer()
         pixels, depth = layout.picture(frame, depth_range, buffer)
         bgr = bgr and depth is None
-        if is_tensor(depth):
+        if depth is not None and not isinstance(depth, tuple):
             depth = depth.to("cpu", non_blocking=True)  # to be read behind the event
         captured = CapturedFrame(pixels, bgr, stream_time(), self.next_seq(), clean, record_event(pixels), depth)
         if stream.mailbox.put(captured):

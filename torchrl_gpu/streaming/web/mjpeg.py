@@ -13,6 +13,7 @@ from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.protocol import ProtocolError, picture_header, read_fps
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
+from torchrl_gpu.streaming.codecs.encoder import STILLS
 from torchrl_gpu.streaming.web.access import STATE, admit_viewer, error_body, let_last
 
 _BOUNDARY = b"--frame\r\n"
@@ -72,7 +73,7 @@ async def _stream(request: web.Request, subscription: Subscription) -> web.Strea
             chunk = b"" if encoded is None else _part(encoded, compat)
             if encoded is not counted:
                 counted = encoded
-                state.metrics.count_sent(encoded.codec, "mjpeg", len(chunk))
+                state.metrics.count_sent(STILLS, "mjpeg", len(chunk))
     if request.transport is not None:
         request.transport.abort()
     return response
