@@ -20,8 +20,9 @@ from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.streams import Subscription, SubscriptionClosed
 from torchrl_gpu.streaming.codecs import encoder as registry
-from torchrl_gpu.streaming.codecs import h264, jpeg
-from torchrl_gpu.streaming.codecs.encoder import Codec, EncoderSettings, Packet, StreamCodec
+from torchrl_gpu.streaming.codecs import h264, stills
+from torchrl_gpu.streaming.codecs.encoder import Codec, EncoderSettings, StreamCodec
+from torchrl_gpu.streaming.codecs.packet import Packet
 
 
 @contextlib.asynccontextmanager
@@ -222,7 +223,7 @@ def test_a_jpeg_that_fails_is_an_error_and_the_next_one_comes(monkeypatch: pytes
             raise RuntimeError("out of luck")
         return b"jpeg"
 
-    monkeypatch.setattr(jpeg, "compress", sometimes)
+    monkeypatch.setattr(stills, "compress", sometimes)
 
     async def inner() -> None:
         async with encoding_hub() as (hub, encoding):

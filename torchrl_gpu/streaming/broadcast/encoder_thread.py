@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from torchrl_gpu.streaming.broadcast.frames import CapturedFrame, EncodedPicture, beside, depth_meta
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.streams import Stream
-from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec, Encoder, EncoderSettings, Packet
+from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec, Encoder, EncoderSettings
 from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.streaming.codecs.packet import Packet
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline

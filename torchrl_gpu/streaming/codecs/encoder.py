@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+from torchrl_gpu.streaming.codecs.packet import Packet
+
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame
     from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
@@ -13,13 +15,6 @@ if TYPE_CHECKING:
 Codec: TypeAlias = str  # a name of `CODECS`
 STILLS: Codec = "jpeg"
 """Every viewer shows it, and each picture stands alone: for snapshots, replay, and where another codec fails."""
-
-
-class Packet(NamedTuple):
-    """One frame, encoded."""
-
-    data: bytes  # empty where the codec keeps the frame for later
-    key: bool  # whether a decoder can start here
 
 
 class Encoder(Protocol):
@@ -67,7 +62,7 @@ def _h264(width: int, height: int, settings: EncoderSettings) -> Encoder:
 
 
 def _jpeg(width: int, height: int, settings: EncoderSettings) -> Encoder:
-    from torchrl_gpu.streaming.codecs.jpeg import JpegEncoder
+    from torchrl_gpu.streaming.codecs.stills import JpegEncoder
 
     return JpegEncoder(settings.jpeg_quality, settings.pipeline)
 

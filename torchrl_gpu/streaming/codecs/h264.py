@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchrl_gpu.streaming.codecs import libavcodec, probes
-from torchrl_gpu.streaming.codecs.encoder import Packet
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.images import MAX_SIDE, check_frame, to_array
+from torchrl_gpu.streaming.codecs.packet import Packet
 from torchrl_gpu.streaming.codecs.yuv import even, to_i420
 
 if TYPE_CHECKING:
