@@ -138,8 +138,8 @@ def run_plainly(folder: Path) -> None:
     """A tiny run, and its policy played in the browser and served, until an interrupt."""
     from tests.test_end_to_end import small
     from torchrl_gpu import cli
-    from torchrl_gpu.cli.ending import Flag
     from torchrl_gpu.cli.session import ViewerSession
+    from torchrl_gpu.serving.ending import Flag
 
     def interrupted(*_: object) -> bool:
         signal.raise_signal(signal.SIGINT)

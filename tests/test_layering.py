@@ -37,6 +37,7 @@ LAYERS |= {
     "recordings": 4,
     "policies": 4,
     "evaluation": 5,
+    "serving": 5,
 }
 LAYERS |= {"checkpoints": 6, "training": 7, "callbacks": 8}
 TOP = 9

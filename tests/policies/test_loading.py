@@ -20,7 +20,6 @@ from tests.policies.packing.packer_scenes import NARROW, narrow, solids_env
 from torchrl_gpu import cli
 from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.cli import evaluate, ros, serve_policy
-from torchrl_gpu.cli.parser import import_classes
 from torchrl_gpu.policies import (
     Agent,
     AgentSpace,
@@ -36,7 +35,7 @@ from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.cloning import Cloned
 from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.packing import HierarchicalPacker
-from torchrl_gpu.policies.registry import REGISTRY
+from torchrl_gpu.policies.registry import REGISTRY, import_classes
 
 
 @pytest.mark.parametrize("kind", checkpoints.EVERY)

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchrl_gpu.cli.ending import Flag, until_told_to_end
 from torchrl_gpu.policies import load_policy
 from torchrl_gpu.serving import simulator
+from torchrl_gpu.serving.ending import Flag, until_told_to_end
 from torchrl_gpu.streaming import PolicyView
 
 for module in ("aiohttp", "cv2", "av", "prometheus_client"):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchrl_gpu import arguments
 from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.cli.parser import OneLineParser, import_classes, whole
+from torchrl_gpu.cli.parser import OneLineParser, whole
 
 if TYPE_CHECKING:
     from torchrl_gpu.envs import PackingEnv
@@ -237,6 +237,7 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     from torchrl_gpu.envs.packing.protocols import PROTOCOLS
     from torchrl_gpu.policies import PackingPolicy, load_policy
     from torchrl_gpu.policies.packing import BASELINES
+    from torchrl_gpu.policies.registry import import_classes
 
     loaded: dict[str, Any] = {}
     words: list[str] = []

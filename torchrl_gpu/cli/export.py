@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchrl_gpu.cli.parser import OneLineParser, check_checkpoint_path, import_classes
+from torchrl_gpu.cli.parser import OneLineParser, check_checkpoint_path
 
 WHERE = "torchrl-gpu export"
 
@@ -22,12 +22,12 @@ def main(argv: list[str]) -> None:
     parser.add_classes()
     args = parser.parse_args(argv)
     check_checkpoint_path(args.checkpoint)
-    classes = import_classes(WHERE, args.classes)
     from torchrl_gpu.policies import export_policy, load_policy
+    from torchrl_gpu.policies.registry import import_classes
     from torchrl_gpu.policies.sidecar import computed_inputs
 
     out = args.output or Path(args.checkpoint).with_suffix(f".{args.format}")
-    policy = load_policy(args.checkpoint, "cpu", classes=classes)
+    policy = load_policy(args.checkpoint, "cpu", classes=import_classes(WHERE, args.classes))
     written = export_policy(policy, out, args.format)
     print(f"Written: {written}, and what it means in {written.with_suffix('.json')}")
     if computed := computed_inputs(policy):

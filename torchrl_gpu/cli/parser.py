@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib
 import math
 import os
 import re
@@ -45,7 +44,7 @@ class OneLineParser(argparse.ArgumentParser):
         self.add_argument("--config", required=True, action=_Once, help=said)
 
     def add_classes(self) -> None:
-        """Adds `--classes`, for `import_classes`."""
+        """Adds `--classes`, for `policies.registry.import_classes`."""
         self.add_argument("--classes", help=CLASSES_HELP)
 
     def add_address(self, token: str) -> None:
@@ -144,25 +143,6 @@ def resolve_configs(args: list[str], shipped: bool = True) -> list[str]:
             raise ValueError(f"command line: want a file behind {option}; got {value or 'none'}")
         found.append(f"--config={_config_path(value, shipped)}")
     return found + others
-
-
-def import_classes(where: str, names: str | None) -> list[type]:
-    """Agents and networks of one's own that `--classes` names, for `load_policy`: module.Class,module.Class.
-
-    Raises:
-        ValueError: One of them is no class that can be imported.
-    """
-    found = []
-    for name in filter(None, (names or "").split(",")):
-        module, _, attribute = name.strip().rpartition(".")
-        try:
-            each = getattr(importlib.import_module(module), attribute, None)
-        except (ImportError, ValueError, TypeError) as error:
-            raise ValueError(f"{where}: --classes must be module.Class; got {name!r}: {error}") from error
-        if not isinstance(each, type):
-            raise ValueError(f"{where}: --classes must be module.Class; got {name!r}, which is none")
-        found.append(each)
-    return found
 
 
 def _config_path(name: str, shipped: bool) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from torchrl_gpu.cli.ending import Flag, hangups, until_told_to_end
-from torchrl_gpu.cli.parser import CLASSES_HELP, TOKEN_VARIABLES, check_checkpoint_path, import_classes, resolve_configs
+from torchrl_gpu.cli.parser import CLASSES_HELP, TOKEN_VARIABLES, check_checkpoint_path, resolve_configs
+from torchrl_gpu.serving.ending import Flag, hangups, until_told_to_end
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming import RosBridge
@@ -22,13 +22,15 @@ _OF_PROGRAMS = {"pipeline", "add_routes", "max_body_bytes"}
 def main(argv: list[str]) -> None:
     """Runs until an interrupt or SIGTERM; SIGHUP loads the policy's file again, and swaps."""
     args = _parser().parse_args(resolve_configs(argv, shipped=False)).as_dict()
+    from torchrl_gpu.policies.registry import import_classes
+
     path, device = args.pop("policy"), args.pop("device")
-    classes = import_classes(WHERE, args.pop("classes"))
+    loading = {"device": device, "classes": import_classes(WHERE, args.pop("classes"))}
     page, on_page = args.pop("server"), args.pop("page")
     args.pop("config")
     check_checkpoint_path(path or "")
     with hangups() as again:
-        _run(path, {"device": device, "classes": classes}, page if on_page else None, args, again)
+        _run(path, loading, page if on_page else None, args, again)
 
 
 def _run(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any
 
-from torchrl_gpu.cli.ending import until_told_to_end
-from torchrl_gpu.cli.parser import TOKEN_VARIABLES, OneLineParser, check_checkpoint_path, import_classes, whole
+from torchrl_gpu.cli.parser import TOKEN_VARIABLES, OneLineParser, check_checkpoint_path, whole
+from torchrl_gpu.serving.ending import until_told_to_end
 
 if TYPE_CHECKING:
     from torchrl_gpu.envs import PackingEnv
@@ -26,6 +26,7 @@ def main(argv: list[str]) -> None:
         import torch
 
         from torchrl_gpu.policies import load_policy
+        from torchrl_gpu.policies.registry import import_classes
         from torchrl_gpu.policies.sidecar import catalogue_of, settings_of
         from torchrl_gpu.serving.server import policy_server
 

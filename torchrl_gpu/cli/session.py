@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from torchrl_gpu.callbacks.env_streams import EnvStreams
-    from torchrl_gpu.cli.ending import Flag
     from torchrl_gpu.evaluation.player import Player
+    from torchrl_gpu.serving.ending import Flag
 
 COMMANDS = ("pause", "resume", "step", "reset", "slower", "faster")
 SLOWEST, FASTEST = 0.1, 1000.0  # steps a second

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import is_dataclass
@@ -80,6 +81,25 @@ class Registry:
         named = get_args(kind) or (kind,)
         settings: list[type] = [each for each in self.classes if is_dataclass(each) and each in named]
         return self.build(name, value, *settings) if settings else value
+
+
+def import_classes(where: str, names: str | None) -> list[type]:
+    """Imports the agents and networks of one's own that a user names: module.Class,module.Class; for `load_policy`.
+
+    Raises:
+        ValueError: One of them is no class that can be imported.
+    """
+    found = []
+    for name in filter(None, (names or "").split(",")):
+        module, _, attribute = name.strip().rpartition(".")
+        try:
+            each = getattr(importlib.import_module(module), attribute, None)
+        except (ImportError, ValueError, TypeError) as error:
+            raise ValueError(f"{where}: --classes must be module.Class; got {name!r}: {error}") from error
+        if not isinstance(each, type):
+            raise ValueError(f"{where}: --classes must be module.Class; got {name!r}, which is none")
+        found.append(each)
+    return found
 
 
 def _is_path_of(path: Any, cls: type) -> bool:

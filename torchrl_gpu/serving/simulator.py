@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu import arguments
-from torchrl_gpu.cli.ending import Flag, until_told_to_end
-from torchrl_gpu.cli.parser import CLASSES_HELP, import_classes
 from torchrl_gpu.policies import InferencePolicy, load_policy
+from torchrl_gpu.policies.registry import import_classes
+from torchrl_gpu.serving.ending import Flag, until_told_to_end
 from torchrl_gpu.streaming import GpuFramePipeline, PolicyView, StreamServer
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def main(make: Callable[[str], Simulator], description: str | None, fps: float =
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", help="a file that load_policy reads; without one nobody decides")
-    parser.add_argument("--classes", help=CLASSES_HELP)
+    parser.add_argument("--classes", help="agents and networks of your own: module.Class,module.Class")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8080, help="or the next that is free (default: %(default)s)")
     parser.add_argument("--steps", type=int, help="after which it ends; runs on without")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from torchrl_gpu.cli import ending as module
-from torchrl_gpu.cli.ending import Flag, hangups, until_told_to_end
+from torchrl_gpu.serving import ending as module
+from torchrl_gpu.serving.ending import Flag, hangups, until_told_to_end
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
