@@ -167,4 +167,11 @@ LEARNERS: list[Mutant] = [
         "policies/test_cloning.py",
         k="legal",
     ),
+    mutant(
+        "a_class_is_named_with_its_module",
+        ' and f"{cls.__module__}.".startswith(f"{module}.")',
+        "",
+        "policies/test_loading.py",
+        k="never_imported",
+    ),
 ]

@@ -14,7 +14,7 @@ from tests.training import tiny_packer
 from tests.training.tiny import trainer
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.evaluation.episodes import suite_for
-from torchrl_gpu.evaluation.packing.irregular import Agreement, drop, latencies
+from torchrl_gpu.evaluation.packing.irregular import Agreement, drop
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.evaluation.suite import TableOptions
 from torchrl_gpu.policies.packing import DeepestBottomLeft, RandomLegal, VolumeSorted
@@ -40,18 +40,15 @@ def judged(num_envs: int) -> PackingEnv:
     return solids_env().like(num_envs, stability_judge="com")
 
 
-def test_a_latency_for_each_case() -> None:
-    env, said = judged(2), []
-    found = latencies(env, policies(env), 3, said.append)
+def test_cases_are_packed_alone_by_policies_in_turns() -> None:
+    suite, said = PackingSuite(judged(2), False, 3), []
+    suite.say = said.append
+    found = suite.packed_alone(policies(suite.env), 3)
     assert set(found) == {"deepest", "random"}
-    assert all(len(values) == 3 and (values > 0).all() for values in found.values())
-    assert said[:2] == ["deepest, timed alone", "random, timed alone"]  # in turns
+    assert all(len(each) == 3 and all(bin_.seconds > 0 for bin_ in each) for each in found.values())
+    assert said[:2] == ["deepest, timed alone", "random, timed alone"]
     assert len(said) == 2 * (1 + 3)
-
-
-def test_no_latency_where_none_is_asked_for() -> None:
-    env = judged(1)
-    assert [len(values) for values in latencies(env, policies(env), 0).values()] == [0, 0]
+    assert suite.packed_alone(policies(suite.env), 0) == {"deepest": [], "random": []}
 
 
 def test_agreement_by_hand() -> None:

@@ -17,7 +17,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ItemSource
 from torchrl_gpu.envs.packing.items.source import SameItems
 from torchrl_gpu.evaluation.comparison import comparison_data, comparison_table
-from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, evaluate
+from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults
 from torchrl_gpu.evaluation.packing.items import HARD_SHAPES, easy, hard
 from torchrl_gpu.evaluation.reports import print_whole
 from torchrl_gpu.evaluation.suite import TableOptions
@@ -96,7 +96,7 @@ def _table(suite: PackingSuite, run: Any, options: TableOptions, title: str, ite
     env = suite.env
     rows = run.baselines(env)  # of a packer, and without its manager where there is no choice
     policies = _chosen(suite.policies_of(run) if rows is None else rows, options.methods)
-    alone = latencies(env, policies, 3 if options.timed is None else options.timed, suite.say)
+    alone = suite.packed_alone(policies, 3 if options.timed is None else options.timed)
     results = suite.play_all(policies)
     methods, agreements = {}, []
     for name, each in results.items():
@@ -106,7 +106,9 @@ def _table(suite: PackingSuite, run: Any, options: TableOptions, title: str, ite
             shares, agreement = drop(env, each, min(options.physics, suite.num_episodes))
             agreements.append({"method": name, **agreement.data()})
         methods[name] = each.columns(shares) | {"objects/s": each.num_packed.sum()[None] / each.seconds}
-        methods[name] |= {"ms/object": alone[name]} if len(alone[name]) else {}
+        if alone[name]:
+            taken = [1e3 * bin_.seconds / max(1.0, bin_.num_packed.item()) for bin_ in alone[name]]
+            methods[name]["ms/object"] = torch.tensor(taken, dtype=torch.float32, device="cpu")
     cells = "×".join(str(side) for side in env.bin.cells)
     title += f" of {env.num_items} objects, {env.num_orientations} orientations, {cells} cells"
     title += f", {suite.num_episodes} cases"
@@ -133,25 +135,7 @@ def _arguments_of(source: ItemSource) -> dict[str, Any]:
     return {k: v if isinstance(v, int | float | str | list | tuple | None) else str(v) for k, v in values.items()}
 
 
-# -- latencies and physics -------------------------------------------------------------------------------------------
-
-
-def latencies(
-    env: PackingEnv, policies: Mapping[str, Policy], cases: int, say: Callable[[str], None] = lambda words: None
-) -> dict[str, Tensor]:
-    """Milliseconds for each object of one bin alone, (cases,) by name, warm: maps of all visible objects and decision.
-
-    Methods take turns: whatever else the machine does, it does to all of them alike.
-    """
-    taken: dict[str, list[float]] = {name: [] for name in policies}
-    one = env.like(1, stability_judge="rule", items=SameItems(env)) if cases else env
-    for case in (0, *range(cases)) if cases else ():  # the first is a rehearsal
-        one.renumber(case)
-        for name, policy in policies.items():
-            say(f"{name}, timed alone")
-            results = evaluate(one, policy)
-            taken[name].append(1e3 * results.seconds / max(1.0, results.num_packed.item()))
-    return {name: torch.tensor(values[1:], dtype=torch.float32, device="cpu") for name, values in taken.items()}
+# -- physics --------------------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -22,7 +22,7 @@ from torchrl_gpu.envs.packing.items.sequences import MISFITS
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS, SUITE_EPISODES, SUITE_SEED, make_protocol
 from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.evaluation.comparison import plus_minus
-from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
+from torchrl_gpu.evaluation.packing.episodes import PackingResults
 from torchrl_gpu.evaluation.packing.published import PUBLISHED
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.policies.policy import Policy, known
@@ -115,24 +115,16 @@ class ProtocolSuite(PackingSuite):
             policies: By name, made for `env`.
             timed: So many of the first sequences are packed alone, for the time of a decision for one bin.
         """
-        results = self.play_all(policies)
-        rows = []
+        results, alone, rows = self.play_all(policies), self.packed_alone(policies, timed), []
         for name, policy in policies.items():
             row = asdict(results[name].score(name)) | {"knows": known(policy, self.env.visible_items)}
-            row["decision_alone_ms"] = self._alone_ms(policy, timed) if timed else None
+            row["decision_alone_ms"] = PackingResults.joined(alone[name]).decision_ms if timed else None
             row["utilizations"] = [round(each, 6) for each in results[name].utilization.tolist()]
             rows.append(row)
         self.say("")
         told = PUBLISHED.get((self.protocol, self.env.visible_items), ())
         published = [{"policy": name, "utilization": share / 100, "knows": knows} for name, share, knows in told]
         return {"sequences": self.describe(), "policies": rows, "published": published}
-
-    def _alone_ms(self, policy: Policy, timed: int) -> float:
-        env, played = self.like(1), []
-        for number in range(min(timed, self.num_episodes) + 1):  # the first one warms up
-            self.begin(env, max(0, number - 1))
-            played.append(evaluate(env, policy))
-        return PackingResults.joined(played[1:]).decision_ms
 
 
 def sequence_sizes(env: PackingEnv, number: int) -> list[Tensor]:

@@ -43,6 +43,20 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         """As in the base class."""
         return evaluate(env, policy, num_episodes)
 
+    def packed_alone(self, policies: Mapping[str, Policy], cases: int) -> dict[str, list[PackingResults]]:
+        """Results of the first cases by each policy, which packs one bin at a time, warm, for its times.
+
+        Policies take turns, so that other load slows all of them alike.
+        """
+        env = self.env.like(1, stability_judge="rule", items=SameItems(self.env))
+        results: dict[str, list[PackingResults]] = {name: [] for name in policies}
+        for case in (0, *range(min(cases, self.num_episodes))) if cases else ():  # the first is a rehearsal
+            self.begin(env, case)
+            for name, policy in policies.items():
+                self.say(f"{name}, timed alone")
+                results[name].append(evaluate(env, policy))
+        return {name: each[1:] for name, each in results.items()}
+
     def baselines(self) -> Mapping[str, Policy]:
         """The heuristics; on the pallet of orders the policy that comes with the package, too."""
         return baselines(self.env) | (pretrained_for(self.env) if packs_orders(self.env) else {})
