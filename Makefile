@@ -20,11 +20,11 @@ CONFIG := packing.yaml
 PYTEST_ARGS := -n auto --maxprocesses=4 --dist loadfile --durations=30
 # What trains, compiles or starts processes.
 SLOW_TESTS := benchmarks callbacks checkpoints cli docs evaluation examples native pretend recordings serving training \
-	envs/workers envs/marine/test_env_compile.py envs/packing/test_env_compile.py policies/test_export.py streaming/ros2 \
+	envs/workers envs/marine/test_env_compile.py envs/packing/test_env_compile.py policies/test_exporter.py streaming/ros2 \
 	streaming/web/browser test_end_to_end.py test_windows.py
 PRETEND_ARGS := -n 2
 KERNEL_TESTS := tests/envs/packing/kernels
-ASAN_TESTS := tests/native/test_operators.py $(KERNEL_TESTS)/test_fuzz.py $(KERNEL_TESTS)/test_border.py
+ASAN_TESTS := tests/native/test_operators.py $(KERNEL_TESTS)/test_fuzz.py $(KERNEL_TESTS)/test_validation.py
 SOAK_TESTS := $(ASAN_TESTS) $(KERNEL_TESTS)/test_compiled.py $(KERNEL_TESTS)/test_transition.py
 SOAK := 50
 KILLS := 100
@@ -131,7 +131,7 @@ format: install-dev
 	$(BIN)/ruff format .
 
 configs: install
-	$(BIN)/python -m torchrl_gpu.configs
+	$(BIN)/python -m torchrl_gpu.cli.check_configs
 
 bench: install
 	$(BIN)/torchrl-gpu bench packing

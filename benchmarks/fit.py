@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from torchrl_gpu import machine
+from torchrl_gpu.system import machine
 
 CONFIG = "packing.yaml"
 

@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))  # to find the other bench
 
 from benchmarks import report
 from torchrl_gpu.cli.timing import TimedRow
-from torchrl_gpu.console import wide_console
 from torchrl_gpu.streaming.codecs.libavcodec import open_codec
 from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
+from torchrl_gpu.system.console import wide_console
 
 SIZES = ((640, 480), (1280, 720))
 QUALITY, BITRATE = 80, 8_000_000

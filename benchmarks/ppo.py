@@ -36,13 +36,13 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.tables import listed
-from torchrl_gpu import machine
 from torchrl_gpu.envs import BatchedEnv, DishwashingEnv, MarineNavEnv, RslRlVecEnv
 from torchrl_gpu.evaluation.reports import write_json
 from torchrl_gpu.policies import PPO, AgentSpace
 from torchrl_gpu.policies.losses import generalized_advantage
+from torchrl_gpu.system import machine
 from torchrl_gpu.training import OnPolicy
-from torchrl_gpu.training.loaders import StepLoader
+from torchrl_gpu.training.data.loaders import StepLoader
 from torchrl_gpu.training.updates.compiled import CompiledLosses
 
 STEPS, EPOCHS, MINIBATCHES, RATE, GAMMA, LAM, CLIP, NORM = 24, 5, 4, 1e-3, 0.99, 0.95, 0.2, 1.0

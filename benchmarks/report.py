@@ -13,12 +13,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from torchrl_gpu import machine
-from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.cli.parser import OneLineParser, positive, whole
 from torchrl_gpu.cli.timing import ADD_MAX, TimedRow, measure
-from torchrl_gpu.console import progress, wide_console
 from torchrl_gpu.evaluation.reports import write_json
+from torchrl_gpu.system import machine
+from torchrl_gpu.system.allocator import keep_freed_memory
+from torchrl_gpu.system.console import progress, wide_console
 
 _LEGEND = (
     "Rates are medians of repetitions that took turns, with their range; resets are in the time. NumPy, loop: every"

@@ -90,7 +90,7 @@ def describe() -> dict[str, Any]:
     """The machine and what it runs, in the words of the other benchmarks."""
     import torch
 
-    from torchrl_gpu import machine
+    from torchrl_gpu.system import machine
 
     made = machine.describe(torch.device("cpu"))
     made["versions"] |= {name: metadata.version(name) for name in PACKAGES}
@@ -250,9 +250,9 @@ def idle_module() -> Any:
 
 def measure_training(args: argparse.Namespace) -> tuple[list[Row], dict[str, Any]]:
     """Training steps a second with a viewer against without, stretch by stretch in one run."""
-    from torchrl_gpu.allocator import keep_freed_memory
     from torchrl_gpu.callbacks import FrameStream
     from torchrl_gpu.cli.lightning_cli import build
+    from torchrl_gpu.system.allocator import keep_freed_memory
 
     keep_freed_memory()  # as `lightning fit` does
     stream = FrameStream(port=0, streams=["env0"])

@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from torchrl_gpu.self_tests import Unavailable
+from torchrl_gpu.system.self_tests import Unavailable
 
 
 def run(how: str, file: str) -> str:

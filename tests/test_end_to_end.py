@@ -20,15 +20,15 @@ from tests import forks
 from tests.deterministic import Deterministic
 from tests.training.resuming import part_of
 from torchrl_gpu import cli
-from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.cli import lightning_cli
 from torchrl_gpu.demonstrations import memmap
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import CutBoxes
-from torchrl_gpu.evaluation.demonstrating import play_rows
+from torchrl_gpu.evaluation.demonstrations import play_rows
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.policies import AgentSpace, ClonedChoice, PlacementScores, load_policy
 from torchrl_gpu.policies.packing.heuristics import DeepestBottomLeft
+from torchrl_gpu.system.archives import ENTRY
 
 NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]
 BC_NETWORK = ["--model.network.channels=4", "--model.network.blocks=1"]

@@ -23,7 +23,7 @@ FACTORIES = {"empty", "zeros", "ones", "full", "arange", "range", "linspace", "l
 FACTORIES |= {"rand", "randn", "randint", "randperm", "normal", "scalar_tensor", "asarray", "empty_strided"}
 FROM_DATA = {"as_tensor"}  # which have a dtype already
 # Modules that call C++, and what makes tensors of any form beside `native.output`.
-CALLERS = ("native/operators.py", "envs/packing/kernels/compiled.py", "envs/packing/kernels/afterstates.py")
+CALLERS = ("native/operators.py", "envs/packing/kernels/compiled.py", "policies/packing/ntuple/values.py")
 UNFILLED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
 
 

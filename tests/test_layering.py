@@ -13,33 +13,10 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "torchrl_gpu"
 
-# Lower layers know nothing of higher ones. What is not named here (the CLI and what belongs to it) stands on top.
-LAYERS = {
-    name: 0
-    for name in (
-        "allocator",
-        "archives",
-        "arguments",
-        "cache",
-        "console",
-        "device",
-        "machine",
-        "sections",
-    )
-}
-LAYERS |= {
-    "policy_validation": 1,
-    "self_tests": 1,
-    "native": 2,
-    "envs": 3,
-    "streaming": 3,
-    "demonstrations": 4,
-    "recordings": 4,
-    "policies": 4,
-    "evaluation": 5,
-    "serving": 5,
-}
-LAYERS |= {"checkpoints": 6, "training": 7, "callbacks": 8}
+# Rooms from the lowest to the highest; a room imports lower ones alone.
+LAYERS = {"device": 0, "system": 0, "native": 1, "envs": 2, "streaming": 2}
+LAYERS |= {"demonstrations": 3, "recordings": 3, "policies": 3, "evaluation": 4}
+LAYERS |= {"checkpoints": 5, "training": 6, "callbacks": 7, "serving": 7, "configs": 7, "cli": 8}
 TOP = 9
 # The same within streaming.
 STREAMING = ("codecs", "broadcast", "web", "server", "ros2")

@@ -24,8 +24,8 @@ import triton
 from benchmarks.gpu.chips import CHIPS
 from benchmarks.gpu.launches import Compiled, Launch
 from benchmarks.gpu.steps import CONFIGS, environment, launches
-from torchrl_gpu import machine
 from torchrl_gpu.cli.parser import OneLineParser
+from torchrl_gpu.system import machine
 
 RESULT = Path(__file__).parents[1] / "results" / "kernels_ahead.json"
 MOST_SPILLS = 0  # of any kernel on any chip

@@ -19,8 +19,8 @@ from benchmarks.gpu.chips import DEVICES, MAXIMA_PER_CLOCK, Device
 from benchmarks.gpu.steps import CONFIGS, environment
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.geometry import grid_positions
-from torchrl_gpu.envs.packing.kernels.triton_boxes import MOST_CELLS_X
-from torchrl_gpu.envs.packing.kernels.triton_solids import pairs_on
+from torchrl_gpu.envs.packing.kernels.triton.boxes import MOST_CELLS_X
+from torchrl_gpu.envs.packing.kernels.triton.solids import pairs_on
 
 _FLOAT, _LONG, _INT, _FLAG = 4, 8, 4, 1  # bytes
 _MAP = _FLOAT + _FLAG  # of a placement: its height and its legality

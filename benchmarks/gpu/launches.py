@@ -20,7 +20,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from torchrl_gpu.envs.packing.kernels import triton_solids
+from torchrl_gpu.envs.packing.kernels.triton import solids as triton_solids
 
 _TYPES = {torch.float32: "*fp32", torch.int64: "*i64", torch.int32: "*i32", torch.uint8: "*u8"}
 _REGISTERS = re.compile(r"\bREG:(\d+)")

@@ -20,7 +20,7 @@ from torchrl_gpu.cli.bench import difference
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs.packing.kernels import BACKENDS, available_backends
 from torchrl_gpu.envs.packing.kernels.self_tests import run_every_kind
-from torchrl_gpu.self_tests import run_here
+from torchrl_gpu.system.self_tests import run_here
 
 _SMALL: dict[str, Any] = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5}
 _CLOSE = 1e-5  # metres, and shares of a bin

@@ -20,8 +20,8 @@ from typing import Any
 
 from benchmarks.gpu import page
 from benchmarks.gpu.parts import Part, parts
-from torchrl_gpu import machine
 from torchrl_gpu.device import get_device
+from torchrl_gpu.system import machine
 
 ROOT = Path(__file__).parents[2]
 PASSED, FAILED, LATE, NOT_TRIED = "passed", "failed", "ended: too long", "not tried"

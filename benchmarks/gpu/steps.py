@@ -11,7 +11,7 @@ from benchmarks.gpu import shipped
 from benchmarks.gpu.launches import Launch, as_on, recorded
 from torchrl_gpu import configs
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.kernels import triton_kernels
+from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
 from torchrl_gpu.envs.packing.types import PackingState, Placement, StoredMaps
 
 CONFIGS = tuple(  # those of the same environment launch the same

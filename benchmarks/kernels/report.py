@@ -10,7 +10,7 @@ from rich.table import Table
 from benchmarks import report
 from benchmarks.kernels.ceilings import Ceilings
 from benchmarks.kernels.rows import NUMPY, UNFOLD, row_name
-from torchrl_gpu.console import wide_console
+from torchrl_gpu.system.console import wide_console
 
 _LEGEND = (
     "A z-map is one item in one orientation on one bin; with it comes the legality of every placement, no stability;"

@@ -13,7 +13,6 @@ from pathlib import Path
 import torch
 from tensordict import TensorDictBase
 
-from torchrl_gpu.archives import read_archive
 from torchrl_gpu.cli.lightning_cli import build
 from torchrl_gpu.cli.parser import resolve_configs
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
@@ -26,6 +25,7 @@ from torchrl_gpu.evaluation.packing.items import easy
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED
 from torchrl_gpu.policies import AgentSpace, PackingPolicy
 from torchrl_gpu.policies.packing import HeightmapMinimization
+from torchrl_gpu.system.archives import read_archive
 
 
 def packing(folder: Path) -> None:

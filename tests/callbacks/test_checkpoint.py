@@ -23,12 +23,12 @@ from tests import forks
 from tests.training.rank_cases import Lines
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import data, fit, module, trainer
-from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.callbacks import EpisodeCheckpoint, checkpoint_writer
 from torchrl_gpu.callbacks import checkpoint as checkpoint_callback
 from torchrl_gpu.callbacks.end_signals import EndSignals
 from torchrl_gpu.checkpoints import folder as run_folder
 from torchrl_gpu.checkpoints.files import checkpoint_entry, new_id, newest_checkpoint, parts_of, write_whole
+from torchrl_gpu.system.archives import ENTRY
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
 

@@ -19,7 +19,7 @@ from tests.training.resuming import differences, everything, last
 from tests.training.tiny import fit, module, packing_env, trainer
 from torchrl_gpu.callbacks import EnvWorkers, EpisodeCheckpoint
 from torchrl_gpu.envs.workers.pool import WorkerPool
-from torchrl_gpu.sections import start_clock, stop_clock
+from torchrl_gpu.system.sections import start_clock, stop_clock
 from torchrl_gpu.training import Rollout
 
 

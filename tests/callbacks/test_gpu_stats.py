@@ -14,8 +14,8 @@ from tests.training.tiny import fit, module
 from torchrl_gpu.callbacks import GpuStats
 from torchrl_gpu.callbacks import gpu_stats as gpu_stats_module
 from torchrl_gpu.callbacks.gpu_stats import idle_message
-from torchrl_gpu.callbacks.sampler import UTILIZATION, ProcessReader, Sampler, read_gpu
-from torchrl_gpu.sections import OUTSIDE
+from torchrl_gpu.callbacks.machine_sampler import UTILIZATION, ProcessReader, Sampler, read_gpu
+from torchrl_gpu.system.sections import OUTSIDE
 
 CPU = torch.device("cpu")
 FOREVER_S = 1e6  # between readings of the thread: the tests read themselves

@@ -14,7 +14,7 @@ from PIL import Image
 from tests.evaluation.counting_env import CountingEnv
 from tests.evaluation.navigation.test_suite import ROWS
 from tests.training.crossing_worlds import homing, marine_env
-from tests.training.test_navigation_data import Trained
+from tests.training.data.test_navigation import Trained
 from tests.training.tiny import data, fit, module, trainer
 from torchrl_gpu.callbacks import EvaluationPictures
 from torchrl_gpu.envs import MarineNavEnv

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from tests.training.resuming import LIGHTNINGS_OWN, differences, last
-from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.checkpoints.files import newest_checkpoint, parts_of
+from torchrl_gpu.system.archives import ENTRY
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import data, fit, module
 from torchrl_gpu.callbacks import EpisodeCheckpoint
-from torchrl_gpu.training.loaders import StepLoader
+from torchrl_gpu.training.data.loaders import StepLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
 

@@ -11,8 +11,8 @@ import torch
 
 from tests.training.resuming import check_checkpoint, last
 from tests.training.tiny import data, fit, module, trainer
-from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.callbacks import EpisodeCheckpoint
+from torchrl_gpu.system.archives import ENTRY
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
 

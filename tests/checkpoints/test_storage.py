@@ -12,9 +12,9 @@ import fsspec
 import pytest
 import torch
 
-from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.checkpoints.files import checkpoint_entry, new_id, newest_checkpoint, part_path, write_whole
 from torchrl_gpu.checkpoints.storage import CheckpointStorage
+from torchrl_gpu.system.archives import ENTRY
 
 RUN = "0123456789ab"
 

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from tests.native.compilers import need_compiler
-from torchrl_gpu import cli, native, self_tests
+from torchrl_gpu import cli, native
 from torchrl_gpu.cli import doctor
 from torchrl_gpu.cli import self_tests as tests_of_doctor
 from torchrl_gpu.envs.packing import kernels
-from torchrl_gpu.self_tests import SelfTest
 from torchrl_gpu.streaming.codecs import probes
+from torchrl_gpu.system import self_tests
+from torchrl_gpu.system.self_tests import SelfTest
 from torchrl_gpu.training.collect.graphed import Body, Graph
 
 

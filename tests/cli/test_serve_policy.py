@@ -16,10 +16,10 @@ from tensordict import TensorDict
 
 from tests.policies import checkpoints
 from tests.policies.packing.packer_scenes import NARROW, trained
-from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.cli import main, serve_policy
 from torchrl_gpu.policies import InferencePolicy
-from torchrl_gpu.policies.sidecar import sidecar
+from torchrl_gpu.policies.export.manifest import sidecar
+from torchrl_gpu.system.archives import ENTRY
 
 
 def test_from_a_checkpoint_to_an_answer_and_an_end(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.envs.packing.settings import packing, play
 from tests.envs.test_base import Countdown, down
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.envs.entries import Bounds
+from torchrl_gpu.envs.state_validation import Bounds
 
 Change = Callable[[Tensor], object]
 

@@ -11,13 +11,13 @@ ENVS: list[Mutant] = [
         'done = tensordict.get("terminated").reshape(self.num_envs)',
         "envs/test_base.py",
     ),
-    mutant("states_are_finite", "out = ~value.isfinite()", "out = value.isnan()", "envs/test_entries.py"),
+    mutant("states_are_finite", "out = ~value.isfinite()", "out = value.isnan()", "envs/test_state_validation.py"),
 ]
 
 _DISHES = "envs/dishes/test_dynamics.py"
 _ENDS = "envs/marine/test_reward.py"
 _SIGHT = "envs/marine/test_sensors.py"
-_PATCHES = "policies/packing/test_patch_tables.py"
+_PATCHES = "policies/packing/test_tables.py"
 _NEXT = "policies/packing/test_next_items.py"
 KERNELS: list[Mutant] = [
     mutant(
@@ -139,7 +139,7 @@ ADAPTERS: list[Mutant] = [
         "robots_that_wait_earn_nothing",
         "= where(there, reward, 0.0), terminated & there",
         "= reward, terminated & there",
-        "envs/adapters/test_rows.py",
+        "envs/adapters/test_transitions.py",
     ),
     mutant("outcomes_of_whole_episodes", 'over = done & self._rows.flat(after["done"])', "over = done", _GYMNASIUM),
     mutant("time_limits_are_told", "bool(truncated[row])", "not bool(truncated[row])", _SB3, k=_QUICK),

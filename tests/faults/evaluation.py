@@ -101,13 +101,13 @@ DEMONSTRATIONS: list[Mutant] = [
         "copies_are_held_back_together",
         "held = torch.isin(alike, torch.tensor(chosen or [least]",
         "held = torch.isin(torch.arange(len(alike)) % num, torch.tensor(chosen or [least]",
-        "demonstrations/test_rows.py",
+        "demonstrations/test_transitions.py",
     ),
     mutant(
         "rows_in_another_order_are_others",
         "digest * (2 * weights[step] + 1)",
         "digest",
-        "demonstrations/test_rows.py",
+        "demonstrations/test_transitions.py",
         k="order",
     ),
     mutant(

@@ -128,7 +128,7 @@ SERVING: list[Mutant] = [
         "actions_stay_within_bounds",
         "np.clip(found, space.low, space.high)",
         "np.clip(found, space.low, None)",
-        "test_policy_validation.py",
+        "test_policy_messages.py",
     ),
     mutant(
         "what_comes_late_is_not_sent",

@@ -12,7 +12,7 @@ from tests.native.compilers import need_compiler
 from torchrl_gpu import native
 from torchrl_gpu.envs.counter_rng import draw_bits
 from torchrl_gpu.native import operators, self_test
-from torchrl_gpu.self_tests import SelfTest
+from torchrl_gpu.system.self_tests import SelfTest
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,10 @@ from tensordict.nn import TensorDictModuleBase
 from tests.policies.navigation_spaces import AGENTS, make, networks_for, space_of, states
 from tests.training.tiny import packing_env
 from torchrl_gpu import policies
-from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.envs import BatchedEnv
 from torchrl_gpu.policies import Agent, AgentSpace, BCPolicy, ClipEncoder, ClonedChoice, FromClips
 from torchrl_gpu.policies.cloning import Cloned
+from torchrl_gpu.system.archives import ENTRY
 
 CLIP = (4, 3, 16, 16)
 PACKING = {"DQN": "PlacementScores", "IQN": "PlacementQuantiles", "Rainbow": "PlacementAtoms"}

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from tests.policies import checkpoints
-from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.policies import load_policy
+from torchrl_gpu.system.archives import ENTRY
 
 NUMBER = 230
 _TIMEOUT_S = 30

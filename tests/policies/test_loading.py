@@ -18,7 +18,6 @@ from tests.policies import checkpoints
 from tests.policies.hostile_files import NUMBER
 from tests.policies.packing.packer_scenes import NARROW, narrow, solids_env
 from torchrl_gpu import cli
-from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.cli import evaluate, ros, serve_policy
 from torchrl_gpu.policies import (
     Agent,
@@ -33,9 +32,10 @@ from torchrl_gpu.policies import (
 )
 from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.cloning import Cloned
-from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.packing import HierarchicalPacker
 from torchrl_gpu.policies.registry import REGISTRY, import_classes
+from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.system.archives import ENTRY
 
 
 @pytest.mark.parametrize("kind", checkpoints.EVERY)

@@ -273,7 +273,7 @@ def test_quantiles_computed_part_by_part_are_those_at_once(rows: int, monkeypatc
     agent, seen = make("IQN"), seen_by("IQN", rows)
     assert isinstance(agent, IQN)
     scores = agent.scores(seen.clone())["action_value"]
-    monkeypatch.setattr("torchrl_gpu.policies.networks.taus._AT_ONCE", {"cpu": 1 << 30})
+    monkeypatch.setattr("torchrl_gpu.policies.networks.quantile_embedding._AT_ONCE", {"cpu": 1 << 30})
     assert_near(scores, agent.scores(seen.clone())["action_value"])
 
 

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from tests.envs.packing.kernels.test_self_tests import BROKEN
 from tests.test_end_to_end import SMALL, write_demonstrations, write_orders
-from torchrl_gpu import cli, self_tests
+from torchrl_gpu import cli
 from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.envs.packing.kernels import self_tests as tests_of_kernels
-from torchrl_gpu.self_tests import SelfTest
 from torchrl_gpu.streaming import GpuFramePipeline
 from torchrl_gpu.streaming.codecs import nvjpeg, pipeline
+from torchrl_gpu.system import self_tests
+from torchrl_gpu.system.self_tests import SelfTest
 
 STEPS = 3  # the third update is the first that a graph would make
 PPO_STEPS = 8  # four rollouts: a graph of all learning would be made at the second, then of an update at the third

@@ -136,7 +136,7 @@ def test_pictures_that_nobody_watches_cost_no_step_its_speed(tmp_path: Path) -> 
 
 
 def test_figures_of_the_machine_are_waited_for_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchrl_gpu.callbacks.sampler.Sampler.means", lambda self: {"gpu_power_w": 250.0})
+    monkeypatch.setattr("torchrl_gpu.callbacks.machine_sampler.Sampler.means", lambda self: {"gpu_power_w": 250.0})
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *args: name == "pynvml" or found(name, *args))
     seen = WaitsOfSteps()

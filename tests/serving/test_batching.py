@@ -12,8 +12,8 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 
 from torchrl_gpu.policies import AgentSpace, InferencePolicy
-from torchrl_gpu.policy_validation import BadAction
 from torchrl_gpu.serving.batching import Batching, Busy
+from torchrl_gpu.system.policy_messages import BadAction
 
 SPACE = AgentSpace("test", (), {"x": ((1,), "float32")}, low=(-1e9,), high=(1e9,))
 

@@ -17,7 +17,7 @@ from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.demonstrations import memmap
 from torchrl_gpu.envs import DishwashingEnv, PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
-from torchrl_gpu.evaluation.demonstrating import play_rows
+from torchrl_gpu.evaluation.demonstrations import play_rows
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.policies import (
@@ -30,7 +30,7 @@ from torchrl_gpu.policies import (
     VectorCritic,
     VectorGaussian,
 )
-from torchrl_gpu.policies.video.settings import ClipEncoder
+from torchrl_gpu.policies.encoders.settings import ClipEncoder
 from torchrl_gpu.training import (
     AfterstateLearning,
     BehaviourCloning,

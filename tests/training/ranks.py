@@ -20,7 +20,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from tests.training import rank_cases as cases
 from torchrl_gpu.callbacks import FrameStream
-from torchrl_gpu.policies.packing.packed_tables import unpack_tables
+from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 from torchrl_gpu.training.averaging import RunAveraging
 
 warnings.filterwarnings("ignore")

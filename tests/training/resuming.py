@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.checkpoints.files import parts_of
 from torchrl_gpu.checkpoints.resume import check_resumed, open_checkpoint
+from torchrl_gpu.system.archives import ENTRY
 
 # States of callbacks, and the ids of run and checkpoint, and the time.
 LIGHTNINGS_OWN = ("callbacks", ENTRY)

@@ -18,15 +18,15 @@ from tensordict import TensorDict
 from tests.no_host_reads import NoHostReads
 from tests.training.resuming import differences, without_replay
 from torchrl_gpu import native
-from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids, RandomBoxes
 from torchrl_gpu.evaluation.packing.episodes import evaluate
 from torchrl_gpu.policies import PatchTables, load_policy
-from torchrl_gpu.policies.packing.packed_tables import unpack_tables
+from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
+from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.training import AfterstateLearning
 from torchrl_gpu.training.averaging import RunAveraging
-from torchrl_gpu.training.loaders import StepLoader
+from torchrl_gpu.training.data.loaders import StepLoader
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization"),

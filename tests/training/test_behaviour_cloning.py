@@ -21,7 +21,7 @@ from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.demonstrations import Demonstrations, memmap
 from torchrl_gpu.envs.dishes.env import DishwashingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
-from torchrl_gpu.evaluation.demonstrating import play_rows
+from torchrl_gpu.evaluation.demonstrations import play_rows
 from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.policies import AgentSpace, BCPolicy, PlacementScores, load_policy

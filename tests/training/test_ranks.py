@@ -18,7 +18,7 @@ from tests.conftest import ROOT
 from tests.training import rank_cases as cases
 from tests.training.resuming import LIGHTNINGS_OWN, differences, last
 from torchrl_gpu.checkpoints.files import parts_of
-from torchrl_gpu.policies.packing.packed_tables import unpack_tables
+from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory", "ignore:`LightningModule.configure_optimizers`")
 each_case = pytest.mark.parametrize("name", cases.NAMES)

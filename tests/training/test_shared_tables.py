@@ -16,8 +16,8 @@ import torch
 from torchrl_gpu import native
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
-from torchrl_gpu.envs.packing.kernels.afterstates import Changes, PatchPlan, shape_values, value_bins
 from torchrl_gpu.policies import AgentSpace, PatchTables
+from torchrl_gpu.policies.packing.ntuple.values import Changes, PatchPlan, shape_values, value_bins
 from torchrl_gpu.training import shared_sums, shared_tables
 from torchrl_gpu.training.shared_sums import SharedSums, sums_over_processes
 from torchrl_gpu.training.shared_tables import SharedTables, shares_of

@@ -12,7 +12,7 @@ from tests.policies.packing.packer_scenes import narrow, solids_env
 from tests.training.tiny import with_replay
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing import PackerNetworks
-from torchrl_gpu.policies.packing.views import ItemViews
+from torchrl_gpu.policies.packing.hierarchical.views import ItemViews
 from torchrl_gpu.training import HierarchicalPacking
 
 

@@ -15,15 +15,15 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from torchrl_gpu import arguments
-from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.callbacks.checkpoint_writer import listeners, write_checkpoint
 from torchrl_gpu.callbacks.device_count import DeviceCount
 from torchrl_gpu.callbacks.end_signals import EndSignals, any_of_all, is_restart, requeue_from
 from torchrl_gpu.checkpoints.files import new_id, newest_checkpoint, order_of, remove_checkpoint
 from torchrl_gpu.checkpoints.folder import BEST, LAST, RunFolder
 from torchrl_gpu.checkpoints.loops import validates_next
-from torchrl_gpu.sections import in_section
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.archives import ENTRY
+from torchrl_gpu.system.sections import in_section
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _RUN = re.compile(r"[0-9a-f]{12}")

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
-from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.callbacks.checkpoint_writer import CheckpointListener
 from torchrl_gpu.checkpoints.files import find_checkpoints
 from torchrl_gpu.checkpoints.storage import CheckpointStorage
+from torchrl_gpu.system import arguments
 
 _STAGED = ".mirror"
 _log = logging.getLogger(__name__)

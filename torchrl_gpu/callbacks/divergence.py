@@ -14,10 +14,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torch.optim import Optimizer
 
-from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
 from torchrl_gpu.callbacks.device_count import DeviceCount
 from torchrl_gpu.checkpoints.files import newest_checkpoint, write_whole
+from torchrl_gpu.system import arguments
 from torchrl_gpu.training.divergence import Diverged, drop_broken, not_finite
 from torchrl_gpu.training.run import EnvRun
 

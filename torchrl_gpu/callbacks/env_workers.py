@@ -7,9 +7,9 @@ from typing import Any, get_args
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs.workers.pool import Transport, WorkerPool
-from torchrl_gpu.sections import section
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.sections import section
 from torchrl_gpu.training.collect.rollout import Rollout
 
 

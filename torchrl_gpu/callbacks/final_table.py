@@ -7,9 +7,9 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.progress import RunProgress
-from torchrl_gpu.training.data import suite_of
+from torchrl_gpu.system import arguments
+from torchrl_gpu.training.data.episodes import suite_of
 
 
 class FinalTable(Callback):

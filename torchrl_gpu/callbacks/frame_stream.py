@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of
 from torchrl_gpu.callbacks.films import Films
 from torchrl_gpu.callbacks.logger_guard import outlives
@@ -18,8 +17,9 @@ from torchrl_gpu.callbacks.run_curves import CurveLogger, follow, unfollow
 from torchrl_gpu.callbacks.time_budget import HookTimer, TimeBudget
 from torchrl_gpu.envs.viewable import Viewable, viewable
 from torchrl_gpu.evaluation.decisions import decisions_of
-from torchrl_gpu.sections import in_section
 from torchrl_gpu.streaming.web.settings import ServerSettings
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.sections import in_section
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.server import StreamServer

@@ -10,9 +10,9 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
-from torchrl_gpu import arguments
-from torchrl_gpu.callbacks.sampler import ProcessReader, Sampler, read_gpu
-from torchrl_gpu.sections import OUTSIDE, running_clock
+from torchrl_gpu.callbacks.machine_sampler import ProcessReader, Sampler, read_gpu
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.sections import OUTSIDE, running_clock
 
 _ADVICE = {
     "environment": "more environments, --model.env.num_envs, or --model.cuda_graphs true",

@@ -7,11 +7,11 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import TensorBoardLogger
 
-from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.logger_guard import outlives
 from torchrl_gpu.envs.packing.viewer import contact_sheet
 from torchrl_gpu.evaluation.episodes import has_pictures
-from torchrl_gpu.sections import in_section
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.sections import in_section
 
 
 class EvaluationPictures(Callback):

@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from lightning.pytorch.loggers.logger import DummyLogger
 from tqdm.contrib.logging import logging_redirect_tqdm  # type: ignore[import-untyped]
 
-from torchrl_gpu import arguments
+from torchrl_gpu.system import arguments
 
 _REFRESH_S = 0.5
 _SMOOTHING = 0.3  # as tqdm's own

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from torchrl_gpu import arguments
+from torchrl_gpu.system import arguments
 
 
 class Throughput(Callback):

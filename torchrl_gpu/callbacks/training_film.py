@@ -13,10 +13,10 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.callbacks.logger_guard import outlives
 from torchrl_gpu.envs.viewable import Overlaid, viewable
 from torchrl_gpu.evaluation.episodes import has_pictures
+from torchrl_gpu.system import arguments
 
 
 class TrainingFilm(Callback):

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from torchrl_gpu.archives import ENTRY, read_archive
-from torchrl_gpu.arguments import whole
+from torchrl_gpu.system.archives import ENTRY, read_archive
+from torchrl_gpu.system.arguments import whole
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _MOST_STEPS = 2**62

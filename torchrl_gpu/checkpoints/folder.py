@@ -12,8 +12,8 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from torchrl_gpu.archives import ENTRY
 from torchrl_gpu.checkpoints.files import find_checkpoints, order_of, parts_of
+from torchrl_gpu.system.archives import ENTRY
 
 BEST, LAST = "best.ckpt", "last.ckpt"
 

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from torchrl_gpu.archives import ENTRY
-from torchrl_gpu.machine import commit, version
+from torchrl_gpu.system.archives import ENTRY
+from torchrl_gpu.system.machine import commit, version
 
 _PACKAGES = ("torchrl_gpu", "torch", "torchrl", "tensordict", "lightning", "numpy")
 _SECRET = re.compile(r"(.*_)?(token|password|secret|api_key)", re.IGNORECASE)

@@ -13,11 +13,11 @@ from lightning.pytorch.trainer.connectors.checkpoint_connector import _Checkpoin
 from lightning.pytorch.utilities.migration.utils import _pl_migrate_checkpoint
 from packaging.version import InvalidVersion, Version
 
-from torchrl_gpu.archives import ENTRY, read_archive
 from torchrl_gpu.checkpoints.files import order_of
 from torchrl_gpu.checkpoints.record import changed_options, in_words
-from torchrl_gpu.policies.packing.packed_tables import unpack_tables
+from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
 from torchrl_gpu.policies.weights import check_weights
+from torchrl_gpu.system.archives import ENTRY, read_archive
 
 if TYPE_CHECKING:
     from torch import nn

@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from torchrl_gpu import machine
-from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.cli.parser import OneLineParser, positive, whole
 from torchrl_gpu.cli.timing import COPY, TimedRow, ceilings, measure
-from torchrl_gpu.console import progress, wide_console
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.policies.exploration import random_legal
+from torchrl_gpu.system import machine
+from torchrl_gpu.system.allocator import keep_freed_memory
+from torchrl_gpu.system.console import progress, wide_console
 
 _TOLERANCE = 1e-6  # of heights, volumes and rewards
 _MOST_IRREGULAR = 64  # environments

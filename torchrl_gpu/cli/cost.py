@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torchrl_gpu import arguments
 from torchrl_gpu.cli.parser import OneLineParser, positive
+from torchrl_gpu.system import arguments
 
 WHERE = "torchrl-gpu cost"
 
@@ -70,8 +70,8 @@ def measured(cli: Any, seconds: float) -> Rate:
     """The rate of a run that is ended after some seconds, without its warm-up and its first training step."""
     from lightning.pytorch import Callback
 
-    from torchrl_gpu import machine
     from torchrl_gpu.device import now
+    from torchrl_gpu.system import machine
 
     class Clock(Callback):
         begun: tuple[float, int] | None = None

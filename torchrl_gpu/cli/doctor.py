@@ -66,7 +66,7 @@ def examine(*, full: bool = False) -> list[Finding]:
         full: Whether that is tried, too, which takes up to a minute.
     """
     from torchrl_gpu import native
-    from torchrl_gpu.self_tests import forget_results
+    from torchrl_gpu.system.self_tests import forget_results
 
     forget_results()
     print(
@@ -116,8 +116,8 @@ def _devices() -> list[Finding]:
 def _cuda_device(index: int) -> Finding:
     import torch
 
-    from torchrl_gpu import machine
     from torchrl_gpu.streaming.codecs.probes import cuda_problem
+    from torchrl_gpu.system import machine
 
     device = torch.device("cuda", index)
     told = machine.cuda_versions(device)
@@ -274,7 +274,7 @@ def _print_table(findings: list[Finding]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from torchrl_gpu.console import wide_console
+    from torchrl_gpu.system.console import wide_console
 
     table = Table(title="torchrl-gpu doctor")
     for heading in ("", "what", "tried just now", "details, why not, or how to try"):

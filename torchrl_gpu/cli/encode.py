@@ -25,9 +25,9 @@ def main(argv: list[str]) -> None:
             raise FileNotFoundError(f"{WHERE}: {path}: want a video or a folder; there is none")
     if out.exists():
         raise FileExistsError(f"{WHERE}: --output must be a folder that is not there yet; got {out}")
-    from torchrl_gpu.console import progress_bar, wide_console
     from torchrl_gpu.demonstrations import load_demonstrations, save_store
     from torchrl_gpu.demonstrations.memmap import has_frames
+    from torchrl_gpu.system.console import progress_bar, wide_console
 
     if has_frames(args.videos[0]):
         raise ValueError(f"{WHERE}: want videos; got {args.videos[0]}, which has been encoded")

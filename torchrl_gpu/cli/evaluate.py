@@ -14,9 +14,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchrl_gpu import arguments
-from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.cli.parser import OneLineParser, whole
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.allocator import keep_freed_memory
 
 if TYPE_CHECKING:
     from torchrl_gpu.envs import PackingEnv
@@ -41,9 +41,9 @@ def main(argv: list[str]) -> None:
     else:
         args, words = _config_parser().parse_run(["--config", *argv] if argv and argv[0][0] != "-" else argv)
         _check(args)
-    from torchrl_gpu import machine
-    from torchrl_gpu.console import progress
     from torchrl_gpu.evaluation.reports import write_json
+    from torchrl_gpu.system import machine
+    from torchrl_gpu.system.console import progress
 
     started = time.perf_counter()
     keep_freed_memory()
@@ -121,7 +121,7 @@ def _by_config(args: argparse.Namespace, words: list[str]) -> tuple[Suite[Any, A
     from torchrl_gpu.cli.loading import load_run
     from torchrl_gpu.device import get_device
     from torchrl_gpu.evaluation.suite import TableOptions
-    from torchrl_gpu.training.data import suite_of
+    from torchrl_gpu.training.data.episodes import suite_of
 
     device = get_device(args.device)
     own = ["--model.env.num_envs=1", f"--model.env.device={device}"]  # the suite makes the environments of its batches
@@ -274,10 +274,10 @@ def _knowledge(args: argparse.Namespace) -> list[str]:
 
 def _planners(env: PackingEnv, loaded: dict[str, Any], knows: list[str], args: argparse.Namespace) -> dict[str, Any]:
     """Policies of tables that look ahead by what they know of the boxes to come."""
-    from torchrl_gpu.policies.packing.expectation import ExpectedPlacement
-    from torchrl_gpu.policies.packing.next_items import pretrained_next_items
-    from torchrl_gpu.policies.packing.patch_tables import PatchTables
-    from torchrl_gpu.policies.packing.stream_search import StreamSearch
+    from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
+    from torchrl_gpu.policies.packing.planners.expectation import ExpectedPlacement
+    from torchrl_gpu.policies.packing.planners.next_items import pretrained_next_items
+    from torchrl_gpu.policies.packing.planners.stream_search import StreamSearch
 
     candidates, depth, beam = args.candidates or CANDIDATES, args.depth or DEPTH, args.beam or BEAM
     by_tables = {

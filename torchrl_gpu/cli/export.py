@@ -23,8 +23,8 @@ def main(argv: list[str]) -> None:
     args = parser.parse_args(argv)
     check_checkpoint_path(args.checkpoint)
     from torchrl_gpu.policies import export_policy, load_policy
+    from torchrl_gpu.policies.export.manifest import computed_inputs
     from torchrl_gpu.policies.registry import import_classes
-    from torchrl_gpu.policies.sidecar import computed_inputs
 
     out = args.output or Path(args.checkpoint).with_suffix(f".{args.format}")
     policy = load_policy(args.checkpoint, "cpu", classes=import_classes(WHERE, args.classes))

@@ -22,9 +22,9 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from torchrl_gpu import callbacks as own_callbacks
-from torchrl_gpu.allocator import keep_freed_memory
-from torchrl_gpu.arguments import refuse
 from torchrl_gpu.cli.errors import is_for_user, one_line
+from torchrl_gpu.system.allocator import keep_freed_memory
+from torchrl_gpu.system.arguments import refuse
 
 _NOISY = (
     "lightning.pytorch.utilities.rank_zero",

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torchrl_gpu.archives import read_archive
 from torchrl_gpu.cli.lightning_cli import PackageCLI, build
 from torchrl_gpu.cli.parser import resolve_configs
 from torchrl_gpu.envs.base import BatchedEnv
@@ -15,7 +14,8 @@ from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.policies.packing.irregular_baselines import RULE, VALUES
 from torchrl_gpu.policies.packing.pretrained import pretrained_for
 from torchrl_gpu.policies.policy import Policy
-from torchrl_gpu.training.data import suite_of
+from torchrl_gpu.system.archives import read_archive
+from torchrl_gpu.training.data.episodes import suite_of
 
 PREFERRED = (
     "pretrained",

@@ -9,12 +9,12 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from torchrl_gpu.allocator import keep_freed_memory
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of, title
 from torchrl_gpu.cli.parser import TOKEN_VARIABLES, OneLineParser, positive, whole
 from torchrl_gpu.cli.session import COMMANDS, ViewerSession
 from torchrl_gpu.serving.ending import until_told_to_end
 from torchrl_gpu.streaming import StreamServer
+from torchrl_gpu.system.allocator import keep_freed_memory
 
 if TYPE_CHECKING:
     from torchrl_gpu.cli.loading import LoadedPolicy

@@ -45,7 +45,7 @@ def main(argv: list[str]) -> None:
     if args.output.exists():
         raise FileExistsError(f"{WHERE}: --output must be a folder that is not there yet; got {args.output}")
     from torchrl_gpu.cli.loading import load_policy
-    from torchrl_gpu.console import progress_bar
+    from torchrl_gpu.system.console import progress_bar
 
     seed = args.seed if args.seed is not None or args.format != "memmap" else ROWS_SEED
     words += [] if seed is None else [f"--data.seed={seed}"]
@@ -190,7 +190,7 @@ def record_rows(
     """
     from torchrl_gpu.checkpoints.record import run_record
     from torchrl_gpu.demonstrations import memmap
-    from torchrl_gpu.evaluation.demonstrating import play_rows
+    from torchrl_gpu.evaluation.demonstrations import play_rows
 
     assert played.suite is not None
     demonstrations = play_rows(played.suite, played.policy, episodes, progress)

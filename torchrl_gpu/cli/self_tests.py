@@ -8,8 +8,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from torchrl_gpu import machine
-from torchrl_gpu.self_tests import SelfTest, usable
+from torchrl_gpu.system import machine
+from torchrl_gpu.system.self_tests import SelfTest, usable
 from torchrl_gpu.training.collect.graphed import capture_cuda
 
 

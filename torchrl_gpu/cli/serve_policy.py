@@ -26,8 +26,8 @@ def main(argv: list[str]) -> None:
         import torch
 
         from torchrl_gpu.policies import load_policy
+        from torchrl_gpu.policies.export.manifest import catalogue_of, settings_of
         from torchrl_gpu.policies.registry import import_classes
-        from torchrl_gpu.policies.sidecar import catalogue_of, settings_of
         from torchrl_gpu.serving.server import policy_server
 
         if args.threads is not None:

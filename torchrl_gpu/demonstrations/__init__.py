@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from torchrl_gpu.demonstrations.clip_store import ClipStore, Video
 from torchrl_gpu.demonstrations.loading import load_demonstrations
 from torchrl_gpu.demonstrations.reading import read_demonstrations
-from torchrl_gpu.demonstrations.rows import Demonstrations
 from torchrl_gpu.demonstrations.saved import open_store, save_store
-from torchrl_gpu.demonstrations.store import ClipStore, Video
+from torchrl_gpu.demonstrations.transitions import Demonstrations
 from torchrl_gpu.demonstrations.writer import LeRobotWriter
 
 __all__ = [

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from torchrl_gpu.arguments import shown
 from torchrl_gpu.demonstrations.recordings import BadParts
-from torchrl_gpu.demonstrations.rows import Demonstrations, from_episodes
+from torchrl_gpu.demonstrations.transitions import Demonstrations, from_episodes
 from torchrl_gpu.demonstrations.untrusted import (
     MOST_FRAMES,
     Arrays,
@@ -28,6 +27,7 @@ from torchrl_gpu.demonstrations.untrusted import (
     room_of,
 )
 from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.system.arguments import shown
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MOST_EPISODES, _MOST_ENTRIES, _MOST_AGAIN = 10**6, 1000, 10_000

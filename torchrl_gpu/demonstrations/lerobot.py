@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from tensordict import NestedKey
 
-from torchrl_gpu.arguments import shown
 from torchrl_gpu.demonstrations.decoding import count_frames
 from torchrl_gpu.demonstrations.recordings import BadParts, Episode, Recording, Source
-from torchrl_gpu.demonstrations.rows import Demonstrations, from_episodes
+from torchrl_gpu.demonstrations.transitions import Demonstrations, from_episodes
 from torchrl_gpu.demonstrations.untrusted import (
     MOST_FRAMES,
     Arrays,
@@ -28,6 +27,7 @@ from torchrl_gpu.demonstrations.untrusted import (
     read_strings,
     refuse,
 )
+from torchrl_gpu.system.arguments import shown
 
 _LOG = logging.getLogger(__name__)
 

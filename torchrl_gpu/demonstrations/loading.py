@@ -15,17 +15,18 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from torchrl_gpu import arguments
-from torchrl_gpu.demonstrations import lerobot, sidecars
+from torchrl_gpu.demonstrations import lerobot
+from torchrl_gpu.demonstrations import mp4_actions as sidecars
+from torchrl_gpu.demonstrations.clip_store import ClipStore, Video
 from torchrl_gpu.demonstrations.decoding import MOST_PIXELS, Decoder, VideoHeader, decode, read_header
 from torchrl_gpu.demonstrations.memmap import has_frames
 from torchrl_gpu.demonstrations.recordings import BadParts, Episode, OnBad, Recording, Source
 from torchrl_gpu.demonstrations.saved import open_store
-from torchrl_gpu.demonstrations.store import ClipStore, Video
 from torchrl_gpu.demonstrations.untrusted import refuse
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import memory
 from torchrl_gpu.envs.memory import Placement
+from torchrl_gpu.system import arguments
 
 _LOG = logging.getLogger(__name__)
 

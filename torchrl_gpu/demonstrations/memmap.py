@@ -13,9 +13,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict
 
-from torchrl_gpu import arguments
-from torchrl_gpu.arguments import shown
-from torchrl_gpu.demonstrations.rows import Demonstrations
+from torchrl_gpu.demonstrations.transitions import Demonstrations
 from torchrl_gpu.demonstrations.untrusted import (
     MOST_FRAMES,
     check_file,
@@ -26,6 +24,8 @@ from torchrl_gpu.demonstrations.untrusted import (
     refuse,
 )
 from torchrl_gpu.envs import memory
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.arguments import shown
 
 FORMAT = "torchrl_gpu rows 1"
 ABOUT, ROWS = "demonstrations.json", "rows"

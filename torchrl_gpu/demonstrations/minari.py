@@ -7,10 +7,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from torchrl_gpu.arguments import shown
 from torchrl_gpu.demonstrations import hdf5
 from torchrl_gpu.demonstrations.recordings import BadParts
-from torchrl_gpu.demonstrations.rows import Demonstrations, from_episodes
+from torchrl_gpu.demonstrations.transitions import Demonstrations, from_episodes
 from torchrl_gpu.demonstrations.untrusted import (
     Arrays,
     check_file,
@@ -22,6 +21,7 @@ from torchrl_gpu.demonstrations.untrusted import (
     refuse,
 )
 from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.system.arguments import shown
 
 DATA_FILE = Path("data") / "main_data.hdf5"
 _ABOUT = Path("data") / "metadata.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torchrl_gpu.demonstrations import hdf5, lerobot, memmap, minari
 from torchrl_gpu.demonstrations.recordings import BadParts, OnBad
-from torchrl_gpu.demonstrations.rows import Demonstrations
+from torchrl_gpu.demonstrations.transitions import Demonstrations
 from torchrl_gpu.demonstrations.untrusted import refuse
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from torchrl_gpu import arguments
 from torchrl_gpu.demonstrations.untrusted import Arrays
+from torchrl_gpu.system import arguments
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from tensordict import NestedKey
 
-from torchrl_gpu import arguments
-from torchrl_gpu.arguments import shown
 from torchrl_gpu.demonstrations import memmap
+from torchrl_gpu.demonstrations.clip_store import ClipStore, Video
 from torchrl_gpu.demonstrations.lerobot import read_stats
 from torchrl_gpu.demonstrations.memmap import ABOUT, FRAMES
-from torchrl_gpu.demonstrations.rows import Demonstrations
-from torchrl_gpu.demonstrations.store import ClipStore, Video
+from torchrl_gpu.demonstrations.transitions import Demonstrations
 from torchrl_gpu.demonstrations.untrusted import refuse
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.arguments import shown
 
 _CHUNK = 4096  # frames that are copied at a time
 

@@ -17,10 +17,10 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 import torch
 
-from torchrl_gpu.arguments import shown
 from torchrl_gpu.demonstrations import parquet_pages
 from torchrl_gpu.envs import memory
 from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.system.arguments import shown
 
 MOST_FRAMES = 10**8
 """Rows of all files together, and frames of a video."""

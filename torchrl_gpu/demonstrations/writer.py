@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from torchrl_gpu import arguments
 from torchrl_gpu.demonstrations.lerobot import DATA_PATH, EPISODES_PATH, IMAGES, INDICES, INFO, VIDEO_PATH
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.libavcodec import file_stream
+from torchrl_gpu.system import arguments
 
 VERSION = "v3.0"
 _CHUNKS_SIZE = 1000  # files of a folder

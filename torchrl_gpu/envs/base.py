@@ -14,9 +14,9 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.envs import EnvBase
 
-from torchrl_gpu import arguments
 from torchrl_gpu.device import get_device
-from torchrl_gpu.envs.entries import Bounds, Entry, check_entries
+from torchrl_gpu.envs.state_validation import Bounds, Entry, check_entries
+from torchrl_gpu.system import arguments
 
 DONE_KEYS = ("done", "terminated", "truncated")
 MOST_ENVS = 2**31 - 1

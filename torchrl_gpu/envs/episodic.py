@@ -11,9 +11,9 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, where_rows
 from torchrl_gpu.envs.counter_rng import draw_bits, episode_key
+from torchrl_gpu.system import arguments
 
 _COUNTS = ("step_count", "episode", "score")
 _OF_STEPS = ("action", "reward", "next", "_reset", *DONE_KEYS)  # entries that TorchRL has itself

@@ -10,12 +10,12 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs import clips
 from torchrl_gpu.envs.base import BatchedEnv, Conflict, where_rows
-from torchrl_gpu.envs.entries import Bounds
+from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.envs.viewable import Decision, Overlaid, Overlay, Viewable
 from torchrl_gpu.envs.workers.shard import Recipe
+from torchrl_gpu.system import arguments
 
 _OWN = ("clip", "shown", "age")
 

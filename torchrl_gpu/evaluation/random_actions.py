@@ -10,8 +10,8 @@ from torch import Tensor
 from torchrl.data import Bounded, Categorical
 from torchrl.envs import EnvBase
 
-from torchrl_gpu.policies.draws import uniform
 from torchrl_gpu.policies.exploration import random_legal
+from torchrl_gpu.policies.uniform_draws import uniform
 
 
 @final

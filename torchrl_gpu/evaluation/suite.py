@@ -13,10 +13,10 @@ from rich.table import Table
 from torch import Tensor
 
 from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.evaluation.batch_size import episode_bytes, num_side_by_side
 from torchrl_gpu.evaluation.random_actions import RandomActions
 from torchrl_gpu.evaluation.reports import print_whole, without_noise, write_json
 from torchrl_gpu.evaluation.results import Results
-from torchrl_gpu.evaluation.side_by_side import episode_bytes, num_side_by_side
 from torchrl_gpu.policies.policy import Policy
 
 UNSEEN_SEED = 1_000_003  # decides episodes that training never plays

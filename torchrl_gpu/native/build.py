@@ -15,8 +15,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from torchrl_gpu.cache import private_folder
-from torchrl_gpu.self_tests import SelfTest
+from torchrl_gpu.system.cache import private_folder
+from torchrl_gpu.system.self_tests import SelfTest
 
 _LOG = logging.getLogger(__name__)
 _HERE = Path(__file__).parent

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchrl_gpu.arguments import tensor
 from torchrl_gpu.native.build import library, problem
+from torchrl_gpu.system.arguments import tensor
 
 _CPU = torch.device("cpu")
 

@@ -2,8 +2,13 @@
 
 from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, PPO, SAC, Agent, Rainbow
 from torchrl_gpu.policies.cloning import BCPolicy, ClonedChoice
+from torchrl_gpu.policies.encoders.from_clips import FromClips
+from torchrl_gpu.policies.encoders.r3d import R3D18
+from torchrl_gpu.policies.encoders.settings import ClipEncoder
+from torchrl_gpu.policies.encoders.simple import Simple2DCNN, Simple3DCNN
+from torchrl_gpu.policies.encoders.timesformer import TimeSformer
 from torchrl_gpu.policies.exploration import EpsilonGreedy
-from torchrl_gpu.policies.export import export_policy
+from torchrl_gpu.policies.export.exporter import export_policy
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.loading import load_policy
 from torchrl_gpu.policies.networks.navigation import (
@@ -19,17 +24,12 @@ from torchrl_gpu.policies.networks.navigation import (
 from torchrl_gpu.policies.networks.vectors import VectorActor, VectorCritic, VectorGaussian, VectorScores, VectorValue
 from torchrl_gpu.policies.packing.actor_critic import PlacementLogits, PlacementValue
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
-from torchrl_gpu.policies.packing.patch_tables import PatchTables
+from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.packing.scores import PlacementScores
 from torchrl_gpu.policies.registry import register
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets
-from torchrl_gpu.policies.video.from_clips import FromClips
-from torchrl_gpu.policies.video.r3d import R3D18
-from torchrl_gpu.policies.video.settings import ClipEncoder
-from torchrl_gpu.policies.video.simple import Simple2DCNN, Simple3DCNN
-from torchrl_gpu.policies.video.timesformer import TimeSformer
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 
 __all__ = [

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, gaussian_nll_loss
 from torchrl.modules import MLP
 
-from torchrl_gpu import arguments
-from torchrl_gpu.arguments import shown
 from torchrl_gpu.policies.agents.legal import greedy_module
 from torchrl_gpu.policies.agents.shapes import check_network
-from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.risk import RiskLevel
 from torchrl_gpu.policies.spaces import AgentSpace, observed
+from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.arguments import shown
 
 
 @dataclass(frozen=True)

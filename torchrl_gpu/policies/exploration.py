@@ -11,9 +11,10 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, exploration_type
 
-from torchrl_gpu import arguments, native
-from torchrl_gpu.policies.draws import uniform
+from torchrl_gpu import native
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.policies.uniform_draws import uniform
+from torchrl_gpu.system import arguments
 
 
 @dataclass(frozen=True)

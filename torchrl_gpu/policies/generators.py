@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.entries import Entry
+from torchrl_gpu.envs.state_validation import Entry
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

@@ -11,9 +11,9 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.policy_validation import ACTIVE
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.policy_messages import ACTIVE
 
 
 @final

@@ -13,26 +13,26 @@ import torch
 from tensordict import TensorDict
 from torch import nn
 
-from torchrl_gpu import arguments
-from torchrl_gpu.archives import ENTRY, read_archive
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.agents import Agent
 from torchrl_gpu.policies.cloning import Cloned, ClonedChoice, settings_of, vectors_of
-from torchrl_gpu.policies.entry import Entry
+from torchrl_gpu.policies.encoders.from_clips import FromClips
+from torchrl_gpu.policies.encoders.settings import ClipEncoder
 from torchrl_gpu.policies.inference import InferencePolicy
 from torchrl_gpu.policies.networks.perceptron import Perceptron, widths_of
-from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker, PackerNetworks
-from torchrl_gpu.policies.packing.packed_tables import unpack_tables
-from torchrl_gpu.policies.packing.patch_tables import PatchTables
+from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker, PackerNetworks
+from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_tables
+from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.registry import REGISTRY, Registry, check_plain
 from torchrl_gpu.policies.size_limit import without_memory
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.policies.video.from_clips import FromClips
-from torchrl_gpu.policies.video.settings import ClipEncoder
+from torchrl_gpu.policies.tensordict_module import Entry
 from torchrl_gpu.policies.weights import check_weights, without_settings
 from torchrl_gpu.policies.wrapper import PolicyWrapper
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.archives import ENTRY, read_archive
 
 Module = TypeVar("Module", bound=nn.Module)
 

@@ -9,17 +9,17 @@ from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, TypeVar, get_args
 
-from torchrl_gpu.arguments import shown
 from torchrl_gpu.policies.agents import ACIQN, DDPG, DQN, IQN, PPO, SAC, Rainbow
+from torchrl_gpu.policies.encoders.settings import ClipEncoder
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.networks import navigation, vectors
 from torchrl_gpu.policies.packing.actor_critic import PlacementLogits, PlacementValue
 from torchrl_gpu.policies.packing.distributional import PlacementAtoms, PlacementQuantiles
-from torchrl_gpu.policies.packing.hierarchical import PackerNetworks
-from torchrl_gpu.policies.packing.patch_tables import PatchTables
+from torchrl_gpu.policies.packing.hierarchical.packer import PackerNetworks
+from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.scores import PlacementScores
 from torchrl_gpu.policies.targets import PeriodicTargets, SoftTargets
-from torchrl_gpu.policies.video.settings import ClipEncoder
+from torchrl_gpu.system.arguments import shown
 
 _MOST_VALUES = 10_000  # of all settings together
 

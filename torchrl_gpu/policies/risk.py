@@ -8,8 +8,8 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from torchrl_gpu import arguments
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.system import arguments
 
 Risk = float | Literal["adaptive"]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torchrl.data import Bounded, Categorical, Composite
 from torchrl.envs import EnvBase
 
-from torchrl_gpu import arguments
+from torchrl_gpu.system import arguments
 
 _DEEPEST = 8  # lists and dicts within each other
 

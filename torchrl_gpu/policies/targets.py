@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torchrl.objectives import LossModule
 
-from torchrl_gpu import arguments
 from torchrl_gpu.policies.weights import settings_in
+from torchrl_gpu.system import arguments
 
 Network = TypeVar("Network", bound=nn.Module)
 Tensors = tuple[Tensor, ...]

@@ -11,9 +11,9 @@ import numpy as np
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs.viewable import Spatial, Viewable
 from torchrl_gpu.recordings.mcap import McapWriter
+from torchrl_gpu.system import arguments
 
 _VALUES = ("state_value", "chosen_action_value", "action_value")  # the first that a policy writes
 _COUNTS = ("step", "episode")

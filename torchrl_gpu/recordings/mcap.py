@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs.viewable import Shape
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.codecs.h264 import H264Encoder
 from torchrl_gpu.streaming.codecs.images import check_frame
+from torchrl_gpu.system import arguments
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 import numpy as np
 from safetensors.numpy import load, save
 
-from torchrl_gpu.arguments import shown
 from torchrl_gpu.policies.inference import InferencePolicy
-from torchrl_gpu.policy_validation import ACTIVE, BadMessage, check_finite
+from torchrl_gpu.system.arguments import shown
+from torchrl_gpu.system.policy_messages import ACTIVE, BadMessage, check_finite
 
 Observations = dict[str, np.ndarray]
 """Entries by name, (B, …) each."""

@@ -12,8 +12,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from torchrl_gpu.envs.packing.render.camera import BACKGROUND
 from torchrl_gpu.envs.packing.render.top_view import ITEM, Pile, Placing, draw_action
+from torchrl_gpu.policies.export.manifest import elements_of
 from torchrl_gpu.policies.inference import InferencePolicy
-from torchrl_gpu.policies.sidecar import elements_of
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.serving.messages import Observations
 from torchrl_gpu.streaming import PolicyView, StreamServer, observation_picture

@@ -13,19 +13,19 @@ from typing import Any
 
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
-from torchrl_gpu import arguments
+from torchrl_gpu.policies.export.manifest import sidecar
 from torchrl_gpu.policies.inference import InferencePolicy
-from torchrl_gpu.policies.sidecar import sidecar
-from torchrl_gpu.policy_validation import BadAction, BadMessage
 from torchrl_gpu.serving.batching import Batching, Busy
 from torchrl_gpu.serving.messages import Messages
 from torchrl_gpu.serving.page import PolicyPage
 from torchrl_gpu.streaming import StreamServer
-from torchrl_gpu.streaming.broadcast.rates import TokenBucket
+from torchrl_gpu.streaming.broadcast.rate_limits import TokenBucket
 from torchrl_gpu.streaming.web.access import STATE, admit_viewer, error_body, let_last, role_of
 from torchrl_gpu.streaming.web.routes import read_body
 from torchrl_gpu.streaming.web.sockets import CLOSE_TIMEOUT, abort_if_unclosed
 from torchrl_gpu.streaming.web.viewer import message_limit
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.policy_messages import BadAction, BadMessage
 
 _LOG = logging.getLogger(__name__)
 _MANY = 16  # passes that may wait

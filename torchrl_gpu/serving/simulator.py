@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.policies import InferencePolicy, load_policy
 from torchrl_gpu.policies.registry import import_classes
 from torchrl_gpu.serving.ending import Flag, until_told_to_end
 from torchrl_gpu.streaming import GpuFramePipeline, PolicyView, StreamServer
+from torchrl_gpu.system import arguments
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame

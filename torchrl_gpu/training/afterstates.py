@@ -9,14 +9,15 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor, nn
 
-from torchrl_gpu import arguments, native
+from torchrl_gpu import native
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
-from torchrl_gpu.policies.packing.packed_tables import pack_tables, unpack_tables
-from torchrl_gpu.policies.packing.patch_tables import PatchTables
+from torchrl_gpu.policies.packing.ntuple.packed_tables import pack_tables, unpack_tables
+from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.sections import in_section, section
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.sections import in_section, section
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
 from torchrl_gpu.training.shared_tables import SharedTables

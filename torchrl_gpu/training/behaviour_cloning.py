@@ -11,17 +11,17 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.demonstrations import Demonstrations
 from torchrl_gpu.demonstrations.untrusted import refuse
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.envs.entries import Bounds, Entry, entries_of
+from torchrl_gpu.envs.state_validation import Bounds, Entry, entries_of
 from torchrl_gpu.policies.agents.base import NetworkFactory
 from torchrl_gpu.policies.cloning import BCPolicy, Cloned, ClonedChoice
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.wrapper import PolicyWrapper
-from torchrl_gpu.sections import in_section, section
-from torchrl_gpu.training.demonstration_data import DemonstrationEpisodes, HeldOut
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.sections import in_section, section
+from torchrl_gpu.training.data.demonstrations import DemonstrationEpisodes, HeldOut
 from torchrl_gpu.training.lightning_callbacks import adapt_resumed
 from torchrl_gpu.training.run import PRECISIONS, EnvFactory, EnvRun, check_counts
 

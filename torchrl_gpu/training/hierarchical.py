@@ -15,12 +15,12 @@ from torch.nn.functional import smooth_l1_loss
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
-from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker, PackerNetworks
+from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker, PackerNetworks
 from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
 from torchrl_gpu.policies.policy import Policy
-from torchrl_gpu.sections import in_section, section
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.sections import in_section, section
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.replay.buffer import DeviceReplay, ReplayFactory
 from torchrl_gpu.training.replay.codecs import HeightmapCodec

@@ -11,11 +11,11 @@ from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from torchrl_gpu import arguments
+from torchrl_gpu.policies.encoders.from_clips import FromClips
+from torchrl_gpu.policies.encoders.settings import ClipEncoder
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.policies.video.from_clips import FromClips
-from torchrl_gpu.policies.video.settings import ClipEncoder
-from torchrl_gpu.sections import in_section, section
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.sections import in_section, section
 from torchrl_gpu.training.agent_run import AgentFactory, AgentRun, last_loss
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.out_of_memory import Share, advice

@@ -11,10 +11,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from torchrl_gpu import arguments
 from torchrl_gpu.policies.agents.ppo import PPO
 from torchrl_gpu.policies.spaces import AgentSpace
-from torchrl_gpu.sections import in_section, section
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.sections import in_section, section
 from torchrl_gpu.training.agent_run import AgentFactory, AgentRun, last_loss
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.run import EnvFactory, check_counts

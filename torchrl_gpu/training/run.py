@@ -18,21 +18,21 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs import EnvBase
 
-from torchrl_gpu.archives import ENTRY
-from torchrl_gpu.arguments import number, shown, whole
 from torchrl_gpu.checkpoints.record import check_replay_options, results_folder, run_record
 from torchrl_gpu.checkpoints.resume import CheckedRestore
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.episodes import score_names
 from torchrl_gpu.policies.generators import random_state
 from torchrl_gpu.policies.policy import Policy
-from torchrl_gpu.sections import Clock, in_section, start_clock, stop_clock, summary
+from torchrl_gpu.system.archives import ENTRY
+from torchrl_gpu.system.arguments import number, shown, whole
+from torchrl_gpu.system.sections import Clock, in_section, start_clock, stop_clock, summary
 from torchrl_gpu.training.averaging import RunAveraging
 from torchrl_gpu.training.collect.episodes import EpisodeMeter
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.data import suite_of
+from torchrl_gpu.training.data.episodes import suite_of
+from torchrl_gpu.training.data.loaders import StepLoader, single_batch
 from torchrl_gpu.training.lightning_callbacks import adapt_callbacks, adapt_resumed, check_monitors, check_trainer
-from torchrl_gpu.training.loaders import StepLoader, single_batch
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 from torchrl_gpu.training.run_resume import RunResume
 from torchrl_gpu.training.step_log import StepLog

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_info
 
-from torchrl_gpu.archives import ENTRY
-from torchrl_gpu.arguments import shown, whole
 from torchrl_gpu.checkpoints.files import read_entry, read_part
 from torchrl_gpu.checkpoints.loops import go_on
 from torchrl_gpu.checkpoints.record import changed_options, describe_changes
 from torchrl_gpu.policies.generators import set_random_state
+from torchrl_gpu.system.archives import ENTRY
+from torchrl_gpu.system.arguments import shown, whole
 
 if TYPE_CHECKING:
     from torchrl_gpu.training.run import EnvRun

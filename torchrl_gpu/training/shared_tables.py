@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from torchrl_gpu.envs.packing.kernels.afterstates import Changes, PatchPlan, shape_values
-from torchrl_gpu.policies.packing.patch_tables import PatchTables
+from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
+from torchrl_gpu.policies.packing.ntuple.values import Changes, PatchPlan, shape_values
 from torchrl_gpu.training.shared_sums import sums_over_processes
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
-from torchrl_gpu.sections import LOGGING, in_section, section
+from torchrl_gpu.system.sections import LOGGING, in_section, section
 
 if TYPE_CHECKING:
     from torchrl_gpu.training.run import EnvRun

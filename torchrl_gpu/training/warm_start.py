@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from torchrl_gpu.archives import read_archive
 from torchrl_gpu.policies.weights import is_dense
+from torchrl_gpu.system.archives import read_archive
 
 _LOG = logging.getLogger(__name__)
 

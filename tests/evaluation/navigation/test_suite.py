@@ -19,13 +19,13 @@ from tests.training.crossing_worlds import IDLE, always, homing, marine_env
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.levels import FINAL_TEST
 from torchrl_gpu.envs.marine.types import PLACE
-from torchrl_gpu.evaluation import side_by_side
+from torchrl_gpu.evaluation import batch_size as side_by_side
+from torchrl_gpu.evaluation.batch_size import episode_bytes
 from torchrl_gpu.evaluation.episodes import score_names
 from torchrl_gpu.evaluation.navigation.episodes import NavigationResults
 from torchrl_gpu.evaluation.navigation.published import V2_TEST, V3_TEST, published_for
 from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
 from torchrl_gpu.evaluation.navigation.table import COLUMNS, navigation_table
-from torchrl_gpu.evaluation.side_by_side import episode_bytes
 
 ROWS = [[0, 1, 0, 0, 20], [0, 3, 2, 2, 20]]
 

@@ -15,9 +15,9 @@ from tests.training.tiny import packing_env
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.memory import LiveBytes
 from torchrl_gpu.envs.packing.items import ProceduralSolids
+from torchrl_gpu.evaluation.batch_size import episode_bytes
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
-from torchrl_gpu.evaluation.side_by_side import episode_bytes
 from torchrl_gpu.policies.packing import HierarchicalPacker, RandomLegal
 from torchrl_gpu.policies.packing.irregular_baselines import irregular_baselines
 from torchrl_gpu.policies.policy import Policy

@@ -18,13 +18,13 @@ from tests.training.tiny import dqn, packing_env
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes
 from torchrl_gpu.envs.packing.protocols import make_protocol
-from torchrl_gpu.evaluation import side_by_side
+from torchrl_gpu.evaluation import batch_size as side_by_side
 from torchrl_gpu.evaluation import suite as suite_module
+from torchrl_gpu.evaluation.batch_size import episode_bytes
 from torchrl_gpu.evaluation.episodes import score_names
 from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
 from torchrl_gpu.evaluation.packing.suite import PackingSuite, packing_table
 from torchrl_gpu.evaluation.packing.suite import _file_name as suite_file_name
-from torchrl_gpu.evaluation.side_by_side import episode_bytes
 from torchrl_gpu.policies import EpsilonGreedy, PolicyWrapper
 from torchrl_gpu.policies.packing import DeepestBottomLeft, baselines
 

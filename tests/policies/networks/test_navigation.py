@@ -24,7 +24,7 @@ from torchrl_gpu.policies import (
     NavigationScores,
 )
 from torchrl_gpu.policies.networks.encoders import encoder_of
-from torchrl_gpu.policies.networks.taus import TauEmbedding
+from torchrl_gpu.policies.networks.quantile_embedding import TauEmbedding
 
 DISCRETE = [NavigationScores, NavigationAtoms, NavigationQuantiles]
 CONTINUOUS = [NavigationActor, NavigationGaussian, NavigationCritic, NavigationQuantileCritic]
@@ -206,7 +206,7 @@ def test_advantages_are_those_over_their_mean() -> None:
 def test_means_of_quantiles(
     version: str, batch: tuple[int, ...], at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchrl_gpu.policies.networks.taus._AT_ONCE", {"cpu": at_once})
+    monkeypatch.setattr("torchrl_gpu.policies.networks.quantile_embedding._AT_ONCE", {"cpu": at_once})
     net: Any = built(NavigationQuantiles, version)
     *seen, taus = inputs(net, *batch, version=version)
     assert_near(net.mean(*seen, taus), net(*seen, taus).mean(-2))

@@ -14,7 +14,7 @@ from tests.no_host_reads import NoHostReads
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import OrderBoxes
 from torchrl_gpu.policies import AgentSpace
-from torchrl_gpu.policies.packing.patch_tables import NEVER
+from torchrl_gpu.policies.packing.ntuple.tables import NEVER
 from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
 
 SETTINGS: dict[str, dict[str, Any]] = {

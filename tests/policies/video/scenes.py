@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from torchrl_gpu.policies import ClipEncoder
-from torchrl_gpu.policies.video.clips import ClipShape
+from torchrl_gpu.policies.encoders.clips import ClipShape
 
 SHAPES: dict[str, ClipShape] = {
     "simple2dcnn": (4, 3, 16, 32),

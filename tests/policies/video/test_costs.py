@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchvision.models.video import R3D_18_Weights, r3d_18
 
 from torchrl_gpu.policies import ClipEncoder
-from torchrl_gpu.policies.video.clips import ClipShape, VideoEncoder
+from torchrl_gpu.policies.encoders.clips import ClipShape, VideoEncoder
 
 
 class Cost(NamedTuple):

@@ -18,7 +18,7 @@ from tests.streaming.viewers import counted, encoded, run, until
 from torchrl_gpu.streaming.broadcast import hub as hub_module
 from torchrl_gpu.streaming.broadcast.hub import MAX_COMMANDS, MEMBER_LINGER_S, Hub
 from torchrl_gpu.streaming.broadcast.protocol import Command, UnknownStream
-from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
+from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule
 from torchrl_gpu.streaming.broadcast.streams import MAX_STREAMS, Stream, SubscriptionClosed
 
 

@@ -15,7 +15,7 @@ from torchrl_gpu.streaming.broadcast import streams
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.hub import Hub
 from torchrl_gpu.streaming.broadcast.protocol import ProtocolError
-from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
+from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule
 from torchrl_gpu.streaming.broadcast.streams import Stream, Subscription, SubscriptionClosed
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from tests.streaming.codecs.test_nvjpeg import by_opencv, refuses
-from torchrl_gpu import machine, self_tests
 from torchrl_gpu.device import cuda_problem
-from torchrl_gpu.self_tests import SelfTest, Unavailable
 from torchrl_gpu.streaming.codecs import libavcodec, nvjpeg, probes
+from torchrl_gpu.system import machine, self_tests
+from torchrl_gpu.system.self_tests import SelfTest, Unavailable
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
-from torchrl_gpu.policy_validation import BadMessage
 from torchrl_gpu.streaming.ros2.images import ENCODINGS, RosImage, area_means, view_pixels
+from torchrl_gpu.system.policy_messages import BadMessage
 
 CPU = torch.device("cpu")
 GENERATOR = np.random.default_rng(0)

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from torchrl_gpu.policy_validation import BadMessage
 from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages, Pace
+from torchrl_gpu.system.policy_messages import BadMessage
 
 
 def held(rate: float, arrivals: list[float]) -> list[float]:

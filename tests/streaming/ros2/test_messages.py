@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchrl_gpu.policy_validation import BadMessage
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, DOUBLES, FLOATS, IMAGE, JOINTS, Messages
+from torchrl_gpu.system.policy_messages import BadMessage
 
 MESSAGES = Messages()
 STAMP = 1_700_000_000_000_000_123

@@ -19,9 +19,9 @@ from torchrl.data import TensorDictReplayBuffer
 
 import torchrl_gpu.training.replay.priorities as replay_module
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.archives import read_archive
 from torchrl_gpu.checkpoints.files import write_whole
-from torchrl_gpu.envs.entries import Bounds, Entry
+from torchrl_gpu.envs.state_validation import Bounds, Entry
+from torchrl_gpu.system.archives import read_archive
 from torchrl_gpu.training.replay.buffer import replay_buffer
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler

@@ -11,10 +11,10 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.data import Bounded, Categorical, TensorSpec
 
-from torchrl_gpu import arguments
-from torchrl_gpu.envs.adapters.rows import AgentRows
+from torchrl_gpu.envs.adapters.agent_rows import AgentRows
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.viewable import viewable
+from torchrl_gpu.system import arguments
 
 try:
     from gymnasium import error, spaces

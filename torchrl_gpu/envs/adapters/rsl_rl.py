@@ -10,7 +10,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Bounded, Categorical
 
-from torchrl_gpu.envs.adapters.rows import AgentRows
+from torchrl_gpu.envs.adapters.agent_rows import AgentRows
 from torchrl_gpu.envs.base import BatchedEnv
 
 _ENDLESS = 1_000_000

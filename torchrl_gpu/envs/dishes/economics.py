@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torchrl_gpu import arguments
+from torchrl_gpu.system import arguments
 
 MOST_BROKEN = 16
 """Dishes that can break in a slice."""

@@ -12,15 +12,15 @@ from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.data import Bounded, TensorSpec, Unbounded
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs import clips
 from torchrl_gpu.envs.dishes import dynamics
 from torchrl_gpu.envs.dishes.camera import VISIBLE, Camera
 from torchrl_gpu.envs.dishes.economics import Economics, Optimum, stationary_optimum
 from torchrl_gpu.envs.dishes.reference import MOST_BROKEN
-from torchrl_gpu.envs.entries import Bounds
 from torchrl_gpu.envs.episodic import Advanced, EpisodicEnv
+from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.envs.viewable import Decision, Overlay
+from torchrl_gpu.system import arguments
 
 _MOST_DEMAND = 4.0  # times the usual one, in what is observed
 _TURN = 0.45  # of a phase from slice to slice at most, so that its direction can be told

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.marine.currents import flow
-from torchrl_gpu.envs.marine.layout import contiguous_copy
+from torchrl_gpu.envs.marine.memory_format import contiguous_copy
 from torchrl_gpu.envs.marine.types import DT, HEADING, SPEED, SUBSTEPS, THRUST, Scene
 
 MAX_SPEED = 2.0  # m/s through the water

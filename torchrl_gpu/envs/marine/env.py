@@ -11,17 +11,14 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, Conflict
 from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, episode_key, seed_bits
-from torchrl_gpu.envs.entries import Bounds
 from torchrl_gpu.envs.marine.colregs import starboard_turn
 from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
 from torchrl_gpu.envs.marine.generator import generate
-from torchrl_gpu.envs.marine.layout import contiguous_copy, to_bool
 from torchrl_gpu.envs.marine.levels import Level, Sizes, chosen_levels
+from torchrl_gpu.envs.marine.memory_format import contiguous_copy, to_bool
 from torchrl_gpu.envs.marine.noise import draw_noise, radius_factors
-from torchrl_gpu.envs.marine.pool import Pool
 from torchrl_gpu.envs.marine.reward import Outcome, rewards_and_ends
 from torchrl_gpu.envs.marine.sensors import Sight, object_mask, observation, see_v2, see_v3
 from torchrl_gpu.envs.marine.specs import GROUP, make_specs
@@ -35,7 +32,10 @@ from torchrl_gpu.envs.marine.types import (
     MarineState,
     Scene,
 )
+from torchrl_gpu.envs.marine.world_pool import Pool
 from torchrl_gpu.envs.memory import check_fits
+from torchrl_gpu.envs.state_validation import Bounds
+from torchrl_gpu.system import arguments
 
 ACTIONS = {"v2": ("discrete",), "v3": ("continuous", "discrete")}  # the published one first
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}

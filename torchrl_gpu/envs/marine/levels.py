@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from torchrl_gpu import arguments
+from torchrl_gpu.system import arguments
 
 MOST = 256  # robots, cores or obstacles of a level
 

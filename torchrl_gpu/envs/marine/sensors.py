@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from torchrl_gpu.envs.marine.layout import contiguous_copy
+from torchrl_gpu.envs.marine.memory_format import contiguous_copy
 from torchrl_gpu.envs.marine.types import FAR, HEADING, NEAREST, PLACE, THRUST, VELOCITY, YAW_RATE, Craft, Scene
 
 _ABOVE_ZERO = 8.0  # m: no gap between surfaces is so far below 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torchrl_gpu.arguments import length, tensor
+from torchrl_gpu.system.arguments import length, tensor
 
 if TYPE_CHECKING:
     from torchrl_gpu.envs.packing.types import Catalogue

@@ -14,9 +14,7 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, Unbounded
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import BatchedEnv, Conflict
-from torchrl_gpu.envs.entries import Bounds
 from torchrl_gpu.envs.memory import check_fits, measure_bytes_per_env
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import ItemSequences, ItemSource, item_source
@@ -27,6 +25,8 @@ from torchrl_gpu.envs.packing.kernels.transition import passed_over
 from torchrl_gpu.envs.packing.physics.judge import PhysicsJudge
 from torchrl_gpu.envs.packing.reward import REWARDS, WEIGHTS, Weights
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
+from torchrl_gpu.envs.state_validation import Bounds
+from torchrl_gpu.system import arguments
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
 INCLUDED_KEYS = (*LARGE_KEYS, "future_items", "packed_items")

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from torchrl_gpu import arguments
+from torchrl_gpu.system import arguments
 
 LEAST_STEP = 15  # degrees; below, the distinct rotations are tens of thousands and take minutes to find
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.catalogue_check import check_catalogue
+from torchrl_gpu.system import arguments
 
 STABILITY_RULES = ("none", "corners", "support", "com")
 UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3}  # in metres

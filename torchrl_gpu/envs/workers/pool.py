@@ -16,9 +16,9 @@ from tensordict import NestedKey, TensorDictBase
 from torchrl_gpu.envs import clips
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.workers.failures import WorkerDied, WorkerFailed
-from torchrl_gpu.envs.workers.rows import SplitTensors, axes, shares
 from torchrl_gpu.envs.workers.self_test import SelfTest
 from torchrl_gpu.envs.workers.shard import Recipe, Tensors
+from torchrl_gpu.envs.workers.slices import SplitTensors, axes, shares
 
 _LOG = logging.getLogger(__name__)
 

@@ -8,9 +8,7 @@ import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory, check_penalty
-from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, quantile_huber, weighted_mean
 from torchrl_gpu.policies.losses.quantile import quantile_error
@@ -18,6 +16,8 @@ from torchrl_gpu.policies.risk import Risk, RiskLevel
 from torchrl_gpu.policies.spaces import AgentSpace, detached, observed
 from torchrl_gpu.policies.squashing import DeterministicActor, Squash, Squashing
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, fixed, target_of, weight_pairs
+from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.system import arguments
 
 
 @final

@@ -11,7 +11,6 @@ from tensordict import NestedKey, TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor, nn
 
-from torchrl_gpu import arguments
 from torchrl_gpu.policies.agents.legal import end_without_actions
 from torchrl_gpu.policies.agents.shapes import Shape, check_network
 from torchrl_gpu.policies.exploration import EpsilonGreedy
@@ -20,6 +19,7 @@ from torchrl_gpu.policies.risk import RiskLevel
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.targets import TargetUpdate
 from torchrl_gpu.policies.weights import drop_settings
+from torchrl_gpu.system import arguments
 
 NetworkFactory = Callable[[AgentSpace], nn.Module]
 

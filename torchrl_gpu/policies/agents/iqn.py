@@ -11,18 +11,18 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 from torch import Tensor, nn
 
-from torchrl_gpu import arguments
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.agents.legal import greedy_module, legal_values
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import discounted, quantile_huber, weighted_mean
 from torchrl_gpu.policies.losses.quantile import quantile_error
-from torchrl_gpu.policies.networks.taus import in_parts
+from torchrl_gpu.policies.networks.quantile_embedding import in_parts
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.policies.risk import Risk, RiskLevel, midpoints
 from torchrl_gpu.policies.spaces import AgentSpace, in_keys, observed
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, target_of, weight_pairs
 from torchrl_gpu.policies.wrapper import PolicyWrapper
+from torchrl_gpu.system import arguments
 
 
 @final

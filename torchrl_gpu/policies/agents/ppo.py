@@ -8,7 +8,6 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.agents.legal import end_without_actions
 from torchrl_gpu.policies.losses import clipped_surrogate, generalized_advantage, standardized, weighted_mean
@@ -16,6 +15,7 @@ from torchrl_gpu.policies.losses.policy_gradient import Total
 from torchrl_gpu.policies.spaces import AgentSpace, in_keys, observed
 from torchrl_gpu.policies.squashing import Squash, Squashing
 from torchrl_gpu.policies.stochastic import CategoricalActor, SquashedGaussianActor
+from torchrl_gpu.system import arguments
 
 _BLOCK = 1024  # rows at a time on a CPU, so that what lies between layers stays in its cache
 

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 from torchrl.modules import NoisyLinear
 
-from torchrl_gpu import arguments
 from torchrl_gpu.policies.agents.base import Agent, NetworkFactory
 from torchrl_gpu.policies.agents.legal import greedy_module, legal_values
 from torchrl_gpu.policies.agents.shapes import checked_in_keys
-from torchrl_gpu.policies.entry import Entry
 from torchrl_gpu.policies.exploration import EpsilonGreedy
 from torchrl_gpu.policies.losses import cross_entropy, discounted, project, weighted_mean
 from torchrl_gpu.policies.spaces import AgentSpace, in_keys, observed
 from torchrl_gpu.policies.targets import SoftTargets, TargetUpdate, target_of, weight_pairs
+from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.system import arguments
 
 
 @final

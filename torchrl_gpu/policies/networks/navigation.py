@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 from torchrl.modules import NoisyLinear
 
-from torchrl_gpu import arguments
 from torchrl_gpu.policies.networks.encoders import encoder_of
-from torchrl_gpu.policies.networks.taus import TauEmbedding, in_parts
+from torchrl_gpu.policies.networks.quantile_embedding import TauEmbedding, in_parts
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.system import arguments
 
 _LOGITS_AT_ONCE = 1 << 17  # on a CPU, whose cache holds no more
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, final
 
 from torch import Tensor, nn
 
-from torchrl_gpu import arguments
+from torchrl_gpu.system import arguments
 
 _ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "gelu": nn.GELU, "silu": nn.SiLU}
 _MOST_LAYERS = 64

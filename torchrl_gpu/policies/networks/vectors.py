@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torchrl.modules import MLP
 
-from torchrl_gpu import arguments
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.system import arguments
 
 
 class _Vectors(nn.Module):

@@ -9,9 +9,9 @@ from torchrl_gpu.policies.packing.heuristics import (
     RandomLegal,
     baselines,
 )
-from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker, PackerNetworks
+from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker, PackerNetworks
+from torchrl_gpu.policies.packing.hierarchical.pile_values import PileValuePacker, PileValues
 from torchrl_gpu.policies.packing.maximal_spaces import BoundaryRule, OnlineBinPacking
-from torchrl_gpu.policies.packing.pile_values import PileValuePacker, PileValues
 from torchrl_gpu.policies.packing.placements import PlacementHeuristic
 from torchrl_gpu.policies.packing.spaces import MaximalAccessibleSpace
 from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted

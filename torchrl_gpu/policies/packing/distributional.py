@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torchrl.modules import NoisyLinear
 
-from torchrl_gpu import arguments
-from torchrl_gpu.policies.networks.taus import TauEmbedding
+from torchrl_gpu.policies.networks.quantile_embedding import TauEmbedding
 from torchrl_gpu.policies.packing.scores import PlacementScores, placement_planes, pooled
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.system import arguments
 
 
 @final

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d, pad
 
-from torchrl_gpu.arguments import shown
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.system.arguments import shown
 
 
 def bin_of(space: AgentSpace) -> Bin:

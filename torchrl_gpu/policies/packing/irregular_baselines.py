@@ -10,8 +10,8 @@ from tensordict.nn import TensorDictModuleBase
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.exploration import random_legal
 from torchrl_gpu.policies.packing.heuristics import DeepestBottomLeft
-from torchrl_gpu.policies.packing.hierarchical import HierarchicalPacker
-from torchrl_gpu.policies.packing.pile_values import PileValuePacker
+from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker
+from torchrl_gpu.policies.packing.hierarchical.pile_values import PileValuePacker
 from torchrl_gpu.policies.packing.volume_sorted import VolumeSorted
 
 RANDOM, DEEPEST, RULE = "random", "deepest bottom left", "box order + HM"

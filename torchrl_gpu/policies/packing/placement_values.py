@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from torchrl_gpu import arguments
 from torchrl_gpu.policies.packing.features import bin_of
-from torchrl_gpu.policies.packing.patch_tables import NEVER
+from torchrl_gpu.policies.packing.ntuple.tables import NEVER
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.system import arguments
 
 NAMES = (
     "base",

@@ -11,9 +11,9 @@ from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.geometry import grid_positions
+from torchrl_gpu.system import arguments
 
 Form = tuple[torch.dtype, Sequence[int | None]]
 """Dtype of an entry, and its shape without batch."""

@@ -11,18 +11,18 @@ import torch
 from tensordict import TensorDictBase
 from tensordict.nn import TensorDictModuleBase, TensorDictSequential
 
-from torchrl_gpu.arguments import shown, tensor, whole
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
-from torchrl_gpu.envs.packing.kernels.afterstates import MOST_LEVELS
 from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
 from torchrl_gpu.policies.agents.legal import greedy_module
-from torchrl_gpu.policies.entry import Entry
-from torchrl_gpu.policies.packing.packed_tables import images_of, spread
-from torchrl_gpu.policies.packing.patch_tables import PatchTables
+from torchrl_gpu.policies.packing.ntuple.packed_tables import images_of, spread
+from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
+from torchrl_gpu.policies.packing.ntuple.values import MOST_LEVELS
 from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.tensor_files import read_tensors
+from torchrl_gpu.policies.tensordict_module import Entry
+from torchrl_gpu.system.arguments import shown, tensor, whole
 
 FORMAT = "torchrl_gpu packing tables, 1"
 FORMAT_OF_WEIGHTS = "torchrl_gpu placement values, 1"

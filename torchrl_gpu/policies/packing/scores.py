@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from torchrl_gpu import arguments
 from torchrl_gpu.policies.packing.features import PlacementFeatures
 from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.system import arguments
 
 
 class PlacementScores(nn.Module):

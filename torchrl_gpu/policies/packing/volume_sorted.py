@@ -9,10 +9,10 @@ from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.env import SORT_KEYS
 from torchrl_gpu.policies.packing.placements import Form, checked_entries
+from torchrl_gpu.system import arguments
 
 _PER_ITEM = ("item_id", "legal_mask", "z_map", "item_top", "item_bottom")
 

@@ -17,7 +17,6 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from torchrl_gpu.streaming.broadcast import protocol
 from torchrl_gpu.streaming.broadcast.clock import stream_time
 from torchrl_gpu.streaming.broadcast.curves import Curves
-from torchrl_gpu.streaming.broadcast.families import Families, split_name
 from torchrl_gpu.streaming.broadcast.frames import (
     CapturedFrame,
     EncodedPicture,
@@ -31,6 +30,7 @@ from torchrl_gpu.streaming.broadcast.instant_replay import InstantReplay
 from torchrl_gpu.streaming.broadcast.mailboxes import EncoderQueue
 from torchrl_gpu.streaming.broadcast.metrics import PREFIX, Metrics
 from torchrl_gpu.streaming.broadcast.protocol import Command, UnknownStream
+from torchrl_gpu.streaming.broadcast.stream_names import Families, split_name
 from torchrl_gpu.streaming.broadcast.streams import MAX_STREAMS, STILL, Stream, Subscription, check_name
 from torchrl_gpu.streaming.codecs.encoder import CODECS, STILLS, Codec
 

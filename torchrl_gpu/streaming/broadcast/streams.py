@@ -10,7 +10,7 @@ from torchrl_gpu.streaming.broadcast.frames import EncodedPicture, FrameLayout
 from torchrl_gpu.streaming.broadcast.instant_replay import InstantReplay
 from torchrl_gpu.streaming.broadcast.mailboxes import EncoderQueue, FrameMailbox, GopQueue, NewestPicture, PictureQueue
 from torchrl_gpu.streaming.broadcast.protocol import MAX_NAME
-from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
+from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule
 from torchrl_gpu.streaming.codecs.encoder import CODECS, Codec
 
 JOIN_SPACING = 0.25  # seconds between two key frames that joining viewers get

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from torchrl_gpu import machine
-from torchrl_gpu.self_tests import SelfTest, usable
 from torchrl_gpu.streaming.codecs.images import to_array
+from torchrl_gpu.system import machine
+from torchrl_gpu.system.self_tests import SelfTest, usable
 
 # Planar pictures (3, H, W) and a quality in; files out, (bytes,) uint8, on the same device.
 Backend: TypeAlias = Callable[[list[Tensor], int], list[Tensor]]

@@ -6,8 +6,8 @@ import functools
 from typing import TYPE_CHECKING
 
 from torchrl_gpu.device import cuda_problem as cuda_missing
-from torchrl_gpu.self_tests import SelfTest, Unavailable, one_line, usable
 from torchrl_gpu.streaming.codecs import libavcodec
+from torchrl_gpu.system.self_tests import SelfTest, Unavailable, one_line, usable
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ def nvenc_problem() -> str:
 def _nvenc_failure() -> str:
     import torch
 
-    from torchrl_gpu import machine
+    from torchrl_gpu.system import machine
 
     depends_on = machine.cuda_versions(torch.device("cuda")) | {"av": str(machine.version("av"))}
     return SelfTest("H.264 by NVENC", f"{libavcodec.__name__}:codec_problem", ("nvenc",), depends_on).failure()

@@ -9,8 +9,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torchrl_gpu import arguments
-from torchrl_gpu.policy_validation import Policy
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
 from torchrl_gpu.streaming.codecs.jpeg import check_quality
 from torchrl_gpu.streaming.ros2.camera import CAMERA, SEEN, CameraOut
@@ -20,6 +18,8 @@ from torchrl_gpu.streaming.ros2.inputs import NewestMessages
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, IMAGES, JOINTS, VECTORS, Messages
 from torchrl_gpu.streaming.ros2.statistics import Statistics
 from torchrl_gpu.streaming.ros2.transport import TRANSPORTS, Transport, open_transport
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.policy_messages import Policy
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.codecs.images import Frame

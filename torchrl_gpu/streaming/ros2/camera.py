@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchrl_gpu.streaming.broadcast import policy_view
 from torchrl_gpu.streaming.broadcast.frames import MAX_META
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
-from torchrl_gpu.streaming.broadcast.rates import FrameSchedule
+from torchrl_gpu.streaming.broadcast.rate_limits import FrameSchedule
 from torchrl_gpu.streaming.ros2.inputs import NewestMessages, Pace
 from torchrl_gpu.streaming.ros2.messages import Messages
 from torchrl_gpu.streaming.ros2.statistics import Statistics

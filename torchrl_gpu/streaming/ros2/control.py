@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchrl_gpu.policy_validation import BadMessage
 from torchrl_gpu.streaming.ros2.decider import Decider
 from torchrl_gpu.streaming.ros2.inputs import Arrival, NewestMessages, Pace
 from torchrl_gpu.streaming.ros2.statistics import Statistics
+from torchrl_gpu.system.policy_messages import BadMessage
 
 Read = Callable[[str, bytes], Any]
 """Value of a message of an input: `RosImage` or `RosVector`."""

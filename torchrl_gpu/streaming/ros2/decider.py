@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_gpu import arguments
-from torchrl_gpu.policy_validation import ACTIVE, Policy, Space, answers
 from torchrl_gpu.streaming.ros2.images import RosImage
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.policy_messages import ACTIVE, Policy, Space, answers
 
 WHERE = "RosBridge"
 _WARM_UPS = 2  # the first call allocates, the second is like all others

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from torchrl_gpu.policy_validation import BadMessage
 from torchrl_gpu.streaming.codecs.extras import load
+from torchrl_gpu.system.policy_messages import BadMessage
 
 MAX_SIDE, MAX_PIXELS = 16_384, 1 << 25
 ENCODINGS = {

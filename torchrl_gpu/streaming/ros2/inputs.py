@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torchrl_gpu.policy_validation import BadMessage
+from torchrl_gpu.system.policy_messages import BadMessage
 
 
 class Arrival(NamedTuple):

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchrl_gpu.policy_validation import BadMessage, check_finite
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.ros2.images import RosImage, view_pixels
 from torchrl_gpu.streaming.ros2.picture_files import checked_picture
+from torchrl_gpu.system.policy_messages import BadMessage, check_finite
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 JOINTS = "sensor_msgs/msg/JointState"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from torchrl_gpu import arguments
+from torchrl_gpu.system import arguments
 
 Callback = Callable[[bytes], None]
 """Takes the bytes of a message on a thread of the transport, and returns at once."""

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from torchrl_gpu.streaming.broadcast.rates import TokenBucket
+from torchrl_gpu.streaming.broadcast.rate_limits import TokenBucket
 from torchrl_gpu.streaming.web.security import network
 
 _LOG = logging.getLogger(__name__)

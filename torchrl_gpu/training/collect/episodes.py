@@ -8,7 +8,7 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 
-from torchrl_gpu.envs.entries import Bounds, Entry, check_entries
+from torchrl_gpu.envs.state_validation import Bounds, Entry, check_entries
 
 
 class EpisodeMeter:

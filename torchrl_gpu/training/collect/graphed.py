@@ -17,7 +17,7 @@ from torchrl.envs.utils import exploration_type
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.policies.policy import Policy
-from torchrl_gpu.sections import section
+from torchrl_gpu.system.sections import section
 
 RESULTS: tuple[NestedKey, ...] = ("reward", "done", "terminated")
 

@@ -9,12 +9,12 @@ import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torch import Tensor
 
-from torchrl_gpu.arguments import shown
 from torchrl_gpu.envs.base import BatchedEnv
-from torchrl_gpu.envs.entries import Bounds, Entry, check_entries, entries_of, flat_entries
+from torchrl_gpu.envs.state_validation import Bounds, Entry, check_entries, entries_of, flat_entries
 from torchrl_gpu.envs.workers.pool import WorkerPool
 from torchrl_gpu.policies.policy import Policy
-from torchrl_gpu.sections import section
+from torchrl_gpu.system.arguments import shown
+from torchrl_gpu.system.sections import section
 from torchrl_gpu.training.collect.graphed import RESULTS, GraphedRollout, play_steps
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from torchrl.data import LazyTensorStorage, TensorDictReplayBuffer
 from torchrl.data.replay_buffers.samplers import RandomSampler, Sampler
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.clips import STORED_KEYS
 from torchrl_gpu.envs.memory import Placement, Staging, place
-from torchrl_gpu.sections import section
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.sections import section
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 
 ReplayFactory = Callable[[int, torch.device, bool], TensorDictReplayBuffer]

@@ -10,11 +10,11 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 
-from torchrl_gpu.arguments import shown
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.clips import STORED_KEYS
-from torchrl_gpu.envs.entries import Bounds, Entry, check_entries
 from torchrl_gpu.envs.memory import Placement, Staging, place
+from torchrl_gpu.envs.state_validation import Bounds, Entry, check_entries
+from torchrl_gpu.system.arguments import shown
 from torchrl_gpu.training.replay.buffer import DeviceReplay
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 

@@ -6,7 +6,7 @@ import torch
 from tensordict import NestedKey, TensorDictBase
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.entries import Bounds, Entry
+from torchrl_gpu.envs.state_validation import Bounds, Entry
 
 _KEY = "box_heightmap"
 

@@ -8,8 +8,8 @@ from typing import Any
 from tensordict import NestedKey, TensorDict
 from torchrl.data import TensorDictReplayBuffer
 
-from torchrl_gpu.arguments import shown, whole
-from torchrl_gpu.envs.entries import Entry, check_entries
+from torchrl_gpu.envs.state_validation import Entry, check_entries
+from torchrl_gpu.system.arguments import shown, whole
 from torchrl_gpu.training.replay.buffer import DeviceReplay
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchrl.data.replay_buffers.samplers import Sampler
 from torchrl.data.replay_buffers.storages import Storage
 
-from torchrl_gpu.envs.entries import Bounds, Entry, check_entries
+from torchrl_gpu.envs.state_validation import Bounds, Entry, check_entries
 
 _BLOCK = 128  # priorities that are summed together
 _PRIORITIES = Bounds(0, 1e100)

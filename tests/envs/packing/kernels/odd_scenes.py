@@ -19,7 +19,8 @@ from tests.envs.packing.kernels.hostile import (
 )
 from tests.envs.packing.kernels.test_triton_parity import turned_solids
 from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, pile, scene_in
-from torchrl_gpu.envs.packing.kernels import triton_kernels, triton_solids
+from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
+from torchrl_gpu.envs.packing.kernels.triton import solids as triton_solids
 from torchrl_gpu.envs.packing.types import StoredMaps
 
 KINDS = ("boxes", "solids", "turned", "boxes as solids")

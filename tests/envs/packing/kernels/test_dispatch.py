@@ -130,7 +130,7 @@ def test_a_stability_rule_that_is_named_but_not_implemented_is_refused(backend: 
 
 
 def test_triton_takes_the_rules_that_it_has_kernels_for() -> None:
-    triton_stability = pytest.importorskip("torchrl_gpu.envs.packing.kernels.triton_stability", exc_type=ImportError)
+    triton_stability = pytest.importorskip("torchrl_gpu.envs.packing.kernels.triton.stability", exc_type=ImportError)
     bin_ = Bin((1.0, 1.0, 1.0), (10, 10))
     assert triton_stability.RULES == STABILITY_RULES
     object.__setattr__(bin_, "stability", "tilt")

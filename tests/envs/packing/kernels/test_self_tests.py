@@ -13,14 +13,14 @@ import torch
 
 from tests.envs.packing.kernels.broken import OWN_CELLS
 from tests.native.compilers import need_compiler
-from torchrl_gpu import self_tests
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.envs.packing.kernels import eager, get_kernels
 from torchrl_gpu.envs.packing.kernels import self_tests as tests_of_kernels
 from torchrl_gpu.envs.packing.types import STABILITY_RULES
-from torchrl_gpu.self_tests import SelfTest
+from torchrl_gpu.system import self_tests
+from torchrl_gpu.system.self_tests import SelfTest
 
 BROKEN = "tests.envs.packing.kernels.broken"
 CPU = torch.device("cpu")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchrl_gpu.envs.packing.kernels import get_kernels, triton_kernels
+from torchrl_gpu.envs.packing.kernels import get_kernels
+from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
 
 HERE = Path(__file__).parent
 

@@ -14,8 +14,9 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("checks interpreted kernels, in the process of test_triton.py", allow_module_level=True)
 
 from tests.envs.packing.kernels.access_checker import AccessChecker
-from torchrl_gpu.envs.packing.kernels import afterstates, triton_afterstates
-from torchrl_gpu.envs.packing.kernels.afterstates import PatchPlan
+from torchrl_gpu.policies.packing.ntuple import triton_values as triton_afterstates
+from torchrl_gpu.policies.packing.ntuple import values as afterstates
+from torchrl_gpu.policies.packing.ntuple.values import PatchPlan
 
 PLANS = [
     PatchPlan(("2x2",), 3),

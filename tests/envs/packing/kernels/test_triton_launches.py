@@ -16,9 +16,10 @@ import torch
 from benchmarks.gpu.launches import Launch, as_on, innermost_loops, recorded
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene_in
 from tests.no_host_reads import NoHostReads
-from torchrl_gpu.envs.packing.kernels import triton_afterstates, triton_kernels
-from torchrl_gpu.envs.packing.kernels.afterstates import PatchPlan
+from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
 from torchrl_gpu.envs.packing.types import Catalogue, Moved, PackingState, Placement, StoredMaps
+from torchrl_gpu.policies.packing.ntuple import triton_values as triton_afterstates
+from torchrl_gpu.policies.packing.ntuple.values import PatchPlan
 
 
 @pytest.fixture

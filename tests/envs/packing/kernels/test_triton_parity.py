@@ -19,7 +19,8 @@ from tests.envs.packing.kernels.test_compiled import changed_by, shown_next
 from tests.envs.packing.kernels.test_eager import some_placement
 from tests.envs.packing.scenes import CELL, RULES, Scene, as_solids, bin_of, scene, scene_in
 from tests.tolerances import assert_near
-from torchrl_gpu.envs.packing.kernels import get_kernels, reference, triton_kernels
+from torchrl_gpu.envs.packing.kernels import get_kernels, reference
+from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
 from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # the interpreter wraps integers
@@ -314,7 +315,7 @@ def test_a_captured_step_follows_its_inputs(kind: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(INTERPRETED, reason="interpreted kernels run on no CUDA device")
 def test_every_cut_of_the_work_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchrl_gpu.envs.packing.kernels import triton_solids
+    from torchrl_gpu.envs.packing.kernels.triton import solids as triton_solids
 
     s = scene(7, "solids", num_envs=3).counted(CELL)
     bounds = replace(s.catalogue, unit=CELL)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchrl_gpu.arguments import shown
 from torchrl_gpu.envs.packing.items.boxes import CutBoxes, RandomBoxes
 from torchrl_gpu.envs.packing.items.mesh_files import MESH_SUFFIXES
 from torchrl_gpu.envs.packing.items.meshes import MeshItems
@@ -12,6 +11,7 @@ from torchrl_gpu.envs.packing.items.orders import OrderBoxes
 from torchrl_gpu.envs.packing.items.procedural import ProceduralSolids
 from torchrl_gpu.envs.packing.items.sequences import BoxSequences
 from torchrl_gpu.envs.packing.items.source import ItemSequences, ItemSource
+from torchrl_gpu.system.arguments import shown
 
 __all__ = [
     "BoxSequences",

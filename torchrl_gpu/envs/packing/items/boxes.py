@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.items.cutting import MOST_FRESH_PIECES, Cells, CutSequences
 from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences, ItemSource, PooledSequences
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.system import arguments
 
 MOST_SIDE = 2**20  # cells
 # Volume of whole cells over that of the boxes: above the first a warning, above the second an error.

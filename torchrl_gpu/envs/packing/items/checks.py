@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchrl_gpu.arguments import refuse, shown, whole
-from torchrl_gpu.envs.entries import ANY, Bounds, Entry
 from torchrl_gpu.envs.packing.items.source import ItemSequences, PooledSequences, SortedSequences
 from torchrl_gpu.envs.packing.types import Catalogue
+from torchrl_gpu.envs.state_validation import ANY, Bounds, Entry
+from torchrl_gpu.system.arguments import refuse, shown, whole
 
 _SIXTEENTHS = 16  # of a cell, see `Catalogue.plumb`
 

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs.packing.items.mesh_cache import MeshCache, cache_key
 from torchrl_gpu.envs.packing.items.mesh_files import find_meshes, read_groups
@@ -21,6 +20,7 @@ from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences, ItemSource
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import UNITS, Bin, Catalogue
+from torchrl_gpu.system import arguments
 
 if TYPE_CHECKING:
     from torchrl_gpu.envs.packing.items.mesh_shapes import MeshShape

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers, episode_key
 from torchrl_gpu.envs.packing.items.boxes import MOST_SIZES, box_catalogue, check_rounding, fits, whole_cells, written
 from torchrl_gpu.envs.packing.items.source import NUM_BITS, ItemSequences, ItemSource
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.system import arguments
 
 _LOG = logging.getLogger(__name__)
 MOST_MILLIMETRES = 10_000  # along a side

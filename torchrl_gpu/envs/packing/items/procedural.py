@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.items.source import EndlessSequences, ItemSequences, ItemSource
 from torchrl_gpu.envs.packing.items.voxels import heightmaps, solid_of
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.system import arguments
 
 Occupancy = np.ndarray  # (A, B, C) bool
 MOST_OBJECTS = 100_000

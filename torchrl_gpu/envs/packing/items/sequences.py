@@ -17,8 +17,6 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 import torch
 
-from torchrl_gpu import arguments
-from torchrl_gpu.archives import refused
 from torchrl_gpu.envs.packing.items.boxes import (
     box_catalogue,
     cell_volume,
@@ -30,6 +28,8 @@ from torchrl_gpu.envs.packing.items.boxes import (
 )
 from torchrl_gpu.envs.packing.items.source import ItemSequences, ItemSource, PooledSequences
 from torchrl_gpu.envs.packing.types import UNITS, Bin, Catalogue
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.archives import refused
 
 _LOG = logging.getLogger(__name__)
 SEQUENCE_UNITS = ("cells", *UNITS)

@@ -25,7 +25,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.kernels import balance, border, self_tests
+from torchrl_gpu.envs.packing.kernels import balance, self_tests
+from torchrl_gpu.envs.packing.kernels import validation as border
 from torchrl_gpu.envs.packing.kernels.balance import balanced
 from torchrl_gpu.envs.packing.kernels.self_tests import Setting
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement

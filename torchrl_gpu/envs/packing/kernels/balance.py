@@ -10,9 +10,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.geometry import inside
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
+from torchrl_gpu.system import arguments
 
 SIXTEENTHS = 16  # of a cell; a cell's centre is at 8 of them
 _HOLDING_FLOOR = ("none", "corners", "support")  # rules by which everything stands on the floor

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.kernels import transition
 from torchrl_gpu.envs.packing.kernels.balance import plumb
 from torchrl_gpu.envs.packing.kernels.transition import any_legal, restart
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
+from torchrl_gpu.system import arguments
 
 __all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
 

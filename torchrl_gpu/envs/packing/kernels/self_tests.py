@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torchrl_gpu import machine, native, self_tests
-from torchrl_gpu.arguments import shown
+from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels import eager
 from torchrl_gpu.envs.packing.kernels.balance import balanced
 from torchrl_gpu.envs.packing.types import (
@@ -34,7 +33,9 @@ from torchrl_gpu.envs.packing.types import (
     Placement,
     StoredMaps,
 )
-from torchrl_gpu.self_tests import SelfTest
+from torchrl_gpu.system import machine, self_tests
+from torchrl_gpu.system.arguments import shown
+from torchrl_gpu.system.self_tests import SelfTest
 
 JOBS = ("drop_map", "place", "pile_growth", "advance", "restart", "any_legal")
 Jobs = dict[str, Callable[..., Any]]

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import threshold
 
-from torchrl_gpu import arguments
 from torchrl_gpu.envs.packing.kernels.balance import SIXTEENTHS, cells_from, plumb
 from torchrl_gpu.envs.packing.kernels.windows import GridWindows
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.system import arguments
 
 
 def stands(

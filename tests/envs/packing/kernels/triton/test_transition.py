@@ -1,0 +1,323 @@
+"""Parity of an action and a restart in Triton with their torch forms, and of whole rollouts with the eager backend.
+
+They run where those of `test_triton_parity.py` do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.envs.packing.kernels.hostile import hostile_actions, hostile_items, hostile_state, wild
+from tests.envs.packing.kernels.test_transition import (
+    ITSELF,
+    KINDS,
+    assert_same_move,
+    assert_same_state,
+    copy_of,
+    every_other,
+    following_of,
+    restarted,
+    some_actions,
+    state_of,
+)
+from tests.envs.packing.kernels.test_triton_parity import INTERPRETED
+from tests.envs.packing.scenes import CELL, Scene, bin_of, scene, scene_in
+from tests.envs.packing.settings import assert_same, legal_action, packing, small_solids
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.kernels import reference, transition
+from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
+from torchrl_gpu.envs.packing.types import STABILITY_RULES, Catalogue, Moved, PackingState
+
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # the interpreter wraps integers
+SEEDS = range(4 if INTERPRETED else 40)
+
+
+@pytest.fixture(params=["cpu"] if INTERPRETED else [pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Where the kernels run in this process."""
+    return torch.device(request.param)
+
+
+def moved_to(state: PackingState, device: torch.device | str) -> PackingState:
+    """A copy of a state."""
+    return PackingState(**{f.name: getattr(state, f.name).to(device, copy=True) for f in fields(state)})
+
+
+def assert_advance_agrees(
+    s: Scene, state: PackingState, action: Tensor, following: Tensor, device: torch.device
+) -> Moved:
+    """What the torch form gives, to the bit; of what was given only the placements are written."""
+    there, ours, theirs = s.to(device), moved_to(state, device), copy_of(state)
+    expected = transition.advance(theirs, action, following, s.catalogue, s.bin_, reference.place)
+    came = triton_kernels.advance(ours, action.to(device), following.to(device), there.catalogue, s.bin_)
+    assert_same_move(came._replace(state=moved_to(came.state, "cpu"), **_on_cpu(came)), expected)
+    assert_same_state(moved_to(ours, "cpu"), replace(state, **{name: getattr(theirs, name) for name in ITSELF}))
+    return expected
+
+
+def _on_cpu(moved: Moved) -> dict[str, Tensor]:
+    return {name: getattr(moved, name).cpu() for name in ("legal", "slot", "changed")}
+
+
+def assert_restart_agrees(
+    s: Scene, state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, device: torch.device
+) -> None:
+    """What the torch form gives, to the bit; what was given stays."""
+    there, ours = s.to(device), moved_to(state, device)
+    expected = transition.restart(state, mask, key, item_id, s.catalogue, s.bin_)
+    given = [each.to(device) for each in (mask, key, item_id)]
+    came = triton_kernels.restart(ours, *given, there.catalogue, s.bin_)
+    assert_same_state(moved_to(came, "cpu"), expected)
+    assert_same_state(moved_to(ours, "cpu"), state)
+
+
+def some_step(s: Scene, rng: np.random.Generator) -> tuple[PackingState, Tensor, Tensor]:
+    """A state, an action and the following item of each environment."""
+    state = state_of(s, rng)
+    return state, some_actions(state, rng), following_of(s, rng)
+
+
+def repeated(s: Scene, times: int) -> Scene:
+    """The same environments several times."""
+    return s._replace(heightmap=s.heightmap.repeat(times, 1, 1), item_id=s.item_id.repeat(times, 1))
+
+
+# -- one action, one restart -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_advance_agrees(kind: str, device: torch.device) -> None:
+    legal = total = 0
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        s = scene(seed, kind, num_envs=6)
+        moved = assert_advance_agrees(s, *some_step(s, rng), device)
+        legal, total = legal + int(moved.legal.sum()), total + len(moved.legal)
+    assert 0.3 * total < legal < 0.9 * total
+
+
+@pytest.mark.parametrize("stability", STABILITY_RULES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_restart_agrees(kind: str, stability: str, device: torch.device) -> None:
+    for seed in SEEDS[::3]:
+        rng = np.random.default_rng(seed)
+        s = scene(seed, kind, num_envs=3, stability=stability)
+        for mask in itertools.product([False, True], repeat=3):
+            rows = torch.tensor(mask)
+            assert_restart_agrees(s, *_begun_again(s, rows, rng), device)
+
+
+@pytest.mark.parametrize("high", [0.2, 0.9, 1.0, 1.1])  # but for 1, it matters which terms of the limit are rounded
+def test_heights_at_the_very_limit_agree(high: float, device: torch.device) -> None:
+    bin_ = replace(bin_of((3, 4)), size=(3 * CELL, 4 * CELL, high))
+    limit = np.float32(bin_.size[2] + bin_.tolerance)
+    heights = [np.nextafter(limit, np.float32(0)), limit, np.nextafter(limit, np.float32(np.inf))]
+    sizes = torch.tensor([[[2, 1, float(height)]] for height in heights], dtype=torch.float64)
+    s = Scene(torch.zeros(2, 3, 4), torch.arange(3).repeat(2, 1), Catalogue.of_boxes(sizes, torch.ones(3)), bin_)
+    again = _begun_again(s, torch.tensor([True, False]), np.random.default_rng(0))
+    assert_restart_agrees(s, *again[:-1], s.item_id, device)
+
+
+def _begun_again(s: Scene, mask: Tensor, rng: np.random.Generator) -> tuple[PackingState, Tensor, Tensor, Tensor]:
+    state, key, item_id = restarted(s, mask, rng)
+    return state, mask, key, item_id
+
+
+# (1, 1): a thousand bins to a program; (40, 33): two programs to a bin, and more to its maps
+@pytest.mark.parametrize(("cells", "times"), [((1, 1), 5), ((7, 9), 9), ((10, 10), 3), ((40, 33), 1)])
+@pytest.mark.parametrize("kind", ["boxes", "solids"])
+def test_bins_share_programs_and_programs_share_bins(
+    kind: str, cells: tuple[int, int], times: int, device: torch.device
+) -> None:
+    rng = np.random.default_rng(cells[0])
+    s = repeated(scene_in(bin_of(cells), rng, kind, num_envs=3, most_items=3, most_visible=2), times)
+    state, action, following = some_step(s, rng)
+    assert_advance_agrees(s, state, action, following, device)
+    mask = torch.from_numpy(rng.random(len(action)) < 0.5)
+    assert_restart_agrees(s, state, mask, state.key + 7, s.item_id.flip(0), device)
+
+
+@pytest.mark.parametrize(("kind", "step"), [("boxes", 3), ("solids", 2)])  # some placements are flush with the wall
+def test_every_action_of_a_bin_agrees(kind: str, step: int, device: torch.device) -> None:
+    rng, bin_ = np.random.default_rng(step), bin_of((5, 7), step=step)
+    s = scene_in(bin_, rng, kind, num_envs=1, most_items=4, most_orientations=2)
+    s = s._replace(item_id=torch.arange(s.catalogue.num_items)[None])
+    num_actions = s.item_id.numel() * s.catalogue.num_orientations * bin_.grid[0] * bin_.grid[1]
+    s = repeated(s, num_actions)
+    moved = assert_advance_agrees(s, state_of(s, rng), torch.arange(num_actions), following_of(s, rng), device)
+    assert moved.legal.sum() > 5
+
+
+def test_strides_do_not_matter(device: torch.device) -> None:
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        s = scene(seed, KINDS[seed % 3], num_envs=5)
+        state, action, following = some_step(s, rng)
+        apart = {f.name: every_other(getattr(state, f.name)) for f in fields(state) if f.name not in ITSELF}
+        spread = {name: _as_spread(each, device) for name, each in apart.items()}
+        ours, there = replace(moved_to(state, device), **spread), s.to(device)
+        given = [_as_spread(every_other(each), device) for each in (action, following)]
+        came = triton_kernels.advance(ours, *given, there.catalogue, s.bin_)
+        expected = transition.advance(copy_of(state), action, following, s.catalogue, s.bin_, reference.place)
+        assert_same_move(came._replace(state=moved_to(came.state, "cpu"), **_on_cpu(came)), expected)
+        mask = torch.from_numpy(rng.random(5) < 0.5)
+        given = [_as_spread(every_other(each), device) for each in (mask, state.key + 7, state.item_id)]
+        begun = triton_kernels.restart(ours, *given, there.catalogue, s.bin_)
+        expected_state = transition.restart(state, mask, state.key + 7, state.item_id, s.catalogue, s.bin_)
+        for field in fields(PackingState):
+            if field.name not in ITSELF:  # which `advance` has written
+                assert torch.equal(getattr(begun, field.name).cpu(), getattr(expected_state, field.name)), field.name
+
+
+def _as_spread(tensor: Tensor, device: torch.device) -> Tensor:
+    """On the device with the same strides."""
+    there = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+    return there.copy_(tensor)
+
+
+# -- more elements than 32 bits count ----------------------------------------------------------------------------------
+
+
+def test_maps_of_more_than_2_to_the_31_placements_are_looked_up_right(device: torch.device, tmp_path: Path) -> None:
+    if device.type == "cuda" and torch.cuda.mem_get_info(device)[0] < 17 << 30:
+        pytest.skip("needs 17 GiB of GPU memory")
+    num_envs, num_orientations, cells = 3, 2**14, 256
+    sizes = torch.tensor([[1, 2, CELL]], dtype=torch.float64).expand(num_orientations, 3)
+    catalogue = Catalogue.of_boxes(sizes[None], torch.full((1,), 2 * CELL**3))
+    item_id = torch.zeros(num_envs, 1, dtype=torch.int64)
+    s = Scene(torch.zeros(num_envs, cells, cells), item_id, catalogue, bin_of((cells, cells)))
+    shape = (num_envs, 1, num_orientations, cells, cells)
+    maps = {
+        name: vast(shape, dtype, tmp_path / name) for name, dtype in (("z_map", torch.float32), ("legal", torch.bool))
+    }
+    assert maps["legal"].numel() > 2**31
+    action = torch.tensor([0, 1, maps["legal"][0].numel() - 300])  # the last but one row: flush with no wall
+    for env, at in enumerate(action.tolist()):
+        maps["z_map"][env].view(-1)[at] = CELL * (env + 1)
+        maps["legal"][env].view(-1)[at] = True
+    count = torch.zeros(num_envs, dtype=torch.int64)
+    counts = dict.fromkeys(("position", "key", "episode", "num_packed", "step_count"), count)
+    rows = {"placements": torch.zeros(num_envs, 2, 4, dtype=torch.int32), "placement_z": torch.zeros(num_envs, 2)}
+    state = PackingState(s.heightmap, item_id, **counts, volume=count.float(), stable=count > 0, **rows, **maps)
+    there = s.to(device)
+    ours = replace(state, **{f.name: getattr(state, f.name).to(device) for f in fields(state)})
+    moved = triton_kernels.advance(ours, action.to(device), count.to(device), there.catalogue, s.bin_)
+    assert moved.legal.all()
+    assert moved.state.placements[:, 0].tolist() == [[0, 0, 0, 0], [0, 0, 0, 1], [0, num_orientations - 1, 254, 212]]
+    assert moved.state.placement_z[:, 0].tolist() == [CELL, 2 * CELL, 3 * CELL]
+    assert moved.state.heightmap.flatten(1).sum(1).tolist() == [4 * CELL, 6 * CELL, 8 * CELL]
+
+
+def vast(shape: tuple[int, ...], dtype: torch.dtype, path: Path) -> Tensor:
+    """Zeros that take memory only where something else is written."""
+    return torch.from_file(str(path), shared=True, size=int(np.prod(shape)), dtype=dtype).view(shape)
+
+
+# -- whole rollouts ----------------------------------------------------------------------------------------------------
+
+# Cells of 1/64 m, so that sums are exact; few, for the interpreter's sake.
+_FEW_CELLS = {"bin_size": (0.125, 0.125, 0.125), "resolution": 8, "items": small_solids(), "num_envs": 2}
+ROLLOUTS: dict[str, dict[str, Any]] = {
+    "bpp10": {},
+    "coarse grid": {},
+    "three visible": {},
+    "oblong": {"visible_items": 2},
+    "irregular": {**_FEW_CELLS, "grid_step": 3, "orientations": "yaw"},
+    "irregular, on its corners": {**_FEW_CELLS, "orientations": "fixed"},
+    "irregular, passing over": {**_FEW_CELLS, "orientations": "fixed", "num_items": 8},
+}
+
+
+@pytest.mark.parametrize("setting", ROLLOUTS)
+def test_a_rollout_goes_the_way_of_the_eager_backend(setting: str, device: torch.device) -> None:
+    changes = {"device": device, "num_envs": 3} | ROLLOUTS[setting]
+    env, twin = (packing(setting, backend=backend, **changes) for backend in ("triton", "eager"))
+    assert env.kernels.advance.__wrapped__ is triton_kernels.advance
+    assert assert_one_way(env, twin, steps=20) >= 3
+
+
+def assert_one_way(env: PackingEnv, twin: PackingEnv, steps: int) -> int:
+    """Both see, give and hold the same under the same actions, some of them illegal; how many episodes ended."""
+    generator = torch.Generator(env.device).manual_seed(3)
+    ours, theirs, ended = env.reset(), twin.reset(), 0
+    for turn in range(steps):
+        assert_same(ours, theirs)
+        action = legal_action(ours["action_mask"], generator)
+        if turn % 7 == 6:
+            action[turn % env.num_envs] = -1
+        seen, ours = env.step_and_maybe_reset(ours.set("action", action))
+        expected, theirs = twin.step_and_maybe_reset(theirs.set("action", action))
+        assert_same(seen, expected)
+        ended += int(seen["next", "done"].sum())
+    mine, other = env.state_dict(), twin.state_dict()
+    assert all(torch.equal(mine[name], other[name]) for name in mine)
+    return ended
+
+
+# -- on a CUDA device alone --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(INTERPRETED, reason="interpreted kernels run on no CUDA device")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_captured_transition_follows_its_inputs(kind: str) -> None:
+    rng = np.random.default_rng(5)
+    s = scene(5, kind, num_envs=4)
+    there, state, action = s.to("cuda"), moved_to(state_of(s, rng), "cuda"), torch.zeros(4, dtype=torch.int64).cuda()
+
+    def step() -> tuple[Moved, PackingState]:
+        moved = triton_kernels.advance(state, action, action, there.catalogue, s.bin_)
+        item_id = moved.state.item_id
+        return moved, triton_kernels.restart(moved.state, ~moved.legal, action, item_id, there.catalogue, s.bin_)
+
+    graph, (moved, begun) = captured(step)
+    for _ in range(4):
+        now = state_of(s, rng)
+        chosen = some_actions(now, rng)
+        for field in fields(PackingState):
+            getattr(state, field.name).copy_(getattr(now, field.name))
+        action.copy_(chosen)
+        graph.replay()
+        expected = transition.advance(now, chosen, chosen, s.catalogue, s.bin_, reference.place)
+        assert_same_move(moved._replace(state=moved_to(moved.state, "cpu"), **_on_cpu(moved)), expected)
+        again = ~expected.legal, chosen, expected.state.item_id
+        assert_same_state(moved_to(begun, "cpu"), transition.restart(expected.state, *again, s.catalogue, s.bin_))
+
+
+def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A step as a graph, and what it gives."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outputs = step()
+    return graph, outputs
+
+
+# -- numbers out of every range --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["boxes", "solids"])
+def test_hostile_states_and_actions_do_the_same(kind: str, device: torch.device) -> None:
+    legal = 0
+    for seed in SEEDS:
+        rng = np.random.default_rng(seed)
+        s = hostile_items(scene(seed, kind, num_envs=5), rng)
+        state = hostile_state(s, rng)
+        action, following = hostile_actions(state, rng), wild(rng, (5,), 0, s.catalogue.num_items)
+        legal += int(assert_advance_agrees(s, state, action, following, device).legal.sum())
+        mask = torch.from_numpy(rng.random(5) < 0.5)
+        assert_restart_agrees(s, state, mask, state.key, hostile_items(s, rng).item_id, device)
+    assert legal > 3

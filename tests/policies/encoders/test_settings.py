@@ -1,0 +1,108 @@
+"""Settings of an encoder, and the encoders that they make."""
+
+from __future__ import annotations
+
+import urllib.error
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from jsonargparse import ArgumentParser
+from torch import nn
+from torchvision.models.video import r3d_18
+
+from tests.policies.video.scenes import SHAPES, made, random_clips, scramble
+from torchrl_gpu.policies import R3D18, ClipEncoder, Simple2DCNN, Simple3DCNN, TimeSformer
+from torchrl_gpu.policies.encoders.r3d import FrozenBatchNorm3d
+
+SHAPE = SHAPES["simple2dcnn"]
+CLASSES = {"simple2dcnn": Simple2DCNN, "simple3dcnn": Simple3DCNN, "r3d18": R3D18, "timesformer": TimeSformer}
+
+
+@pytest.fixture(scope="module")
+def torchvisions() -> nn.Module:
+    network = r3d_18(weights=None)
+    scramble(network)
+    return network
+
+
+@pytest.mark.parametrize("arch", CLASSES)
+def test_the_settings_reach_the_encoder(arch: str) -> None:
+    encoder = ClipEncoder(arch, num_features=7, checkpointing=True, patch=4).make(list(SHAPES[arch]))
+    assert type(encoder) is CLASSES[arch]
+    assert (encoder.num_features, encoder.checkpointing, encoder.clip_shape) == (7, True, SHAPES[arch])
+    assert not isinstance(encoder, TimeSformer) or encoder.patch == 4
+
+
+def test_a_command_line_and_a_file_give_the_same() -> None:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--encoder", type=ClipEncoder, default=ClipEncoder())
+    assert parser.instantiate(parser.parse_args([])).encoder == ClipEncoder()
+    given = ["--encoder.arch=r3d18", "--encoder.pretrained=true", "--encoder.norm=group"]
+    wanted = ClipEncoder("r3d18", pretrained=True, norm="group")
+    assert parser.instantiate(parser.parse_args(given)).encoder == wanted
+    text = "encoder: {arch: timesformer, pretrained: some/file.pt, size: small, num_features: 50}"
+    wanted = ClipEncoder("timesformer", pretrained="some/file.pt", size="small", num_features=50)
+    assert parser.instantiate(parser.parse_string(text)).encoder == wanted
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"checkpointing": 1}, "checkpointing must be true or false; got 1"),
+        ({"pretrained": 3}, "pretrained must be true, false or the path of a file; got 3"),
+        (
+            {"arch": "timesformer", "pretrained": True},
+            "pretrained must be false or the path of a file, since only r3d18 has published weights; got true for",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"ClipEncoder: {message}"):
+        ClipEncoder(**changes)
+
+
+@pytest.mark.parametrize("arch", ["simple2dcnn", "simple3dcnn", "timesformer"])
+def test_weights_of_a_file_are_those_that_were_saved(arch: str, tmp_path: Path) -> None:
+    shape = SHAPES[arch]
+    saved = made(ClipEncoder(arch), shape)
+    scramble(saved)
+    torch.save(saved.state_dict(), tmp_path / "encoder.pt")
+    clips = random_clips(2, shape)
+    assert torch.equal(ClipEncoder(arch, pretrained=str(tmp_path / "encoder.pt")).make(shape)(clips), saved(clips))
+
+
+def test_the_norm_follows_the_weights(torchvisions: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", lambda *_, **__: torchvisions.state_dict())
+    shape, norms = SHAPES["r3d18"], {}
+    for pretrained, norm in [(False, "auto"), (True, "auto"), (True, "group"), (False, "frozen")]:
+        with torch.device("cpu" if pretrained else "meta"):
+            norms[pretrained, norm] = ClipEncoder("r3d18", pretrained=pretrained, norm=norm).make(shape).stem[1]
+    kinds = [nn.GroupNorm, FrozenBatchNorm3d, nn.GroupNorm, FrozenBatchNorm3d]
+    assert [type(norm) for norm in norms.values()] == kinds
+    assert torch.equal(norms[True, "auto"].running_var, torchvisions.stem[1].running_var)
+    assert torch.equal(norms[True, "group"].weight, torchvisions.stem[1].weight)
+
+
+def test_the_file_that_torchvision_publishes_is_taken_by_its_path(torchvisions: nn.Module, tmp_path: Path) -> None:
+    path = tmp_path / "r3d_18.pth"
+    torch.save(torchvisions.state_dict(), path, _use_new_zipfile_serialization=False)  # as old files are
+    encoder = ClipEncoder("r3d18", pretrained=str(path)).make(SHAPES["r3d18"])
+    assert torch.equal(encoder.layers[2][0].conv1[0].weight, torchvisions.layer3[0].conv1[0].weight)
+    path.unlink()
+
+
+def test_without_network_it_says_which_file_to_place_where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def unreachable(*args: object, **options: Any) -> None:
+        assert options["weights_only"]
+        raise urllib.error.URLError("no route to host")
+
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", unreachable)
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    with pytest.raises(ValueError) as error:
+        ClipEncoder("r3d18", pretrained=True).make(SHAPES["r3d18"])
+    message = str(error.value)
+    assert message.startswith("R3D18: want its Kinetics weights from torch's cache or the network; got URLError:")
+    assert f"place it at {tmp_path / 'checkpoints' / 'r3d_18-b3b3357e.pth'}" in message
+    assert "https://download.pytorch.org/models/r3d_18-b3b3357e.pth" in message

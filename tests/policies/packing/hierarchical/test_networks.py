@@ -1,0 +1,183 @@
+"""The two networks: what comes out for what goes in, and that every weight is used."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.tolerances import assert_near
+from torchrl_gpu.policies.packing.hierarchical.networks import PlacementUNet, StateValue, ViewResNet
+
+NARROW = [16, 8]
+
+
+def stirred(network: nn.Module, seed: int = 0) -> nn.Module:
+    """The network as if it had been trained: no weight is zero, so that every part shows in the output."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.add_(torch.empty_like(weight).normal_(0, 0.05, generator=generator))
+    return network
+
+
+def maps(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+NETWORKS = {
+    "U-Net": (lambda: PlacementUNet(3, channels=NARROW), (3, 9, 7)),
+    "ResNet": (lambda: ViewResNet(7), (7, 16, 16)),
+}
+
+
+@pytest.fixture(params=NETWORKS)
+def network(request: pytest.FixtureRequest) -> nn.Module:
+    torch.manual_seed(0)
+    return NETWORKS[request.param][0]()
+
+
+@pytest.fixture
+def images(request: pytest.FixtureRequest, network: nn.Module) -> Tensor:
+    """Five inputs of the network."""
+    shape = next(shape for _, shape in NETWORKS.values() if isinstance(network, PlacementUNet) == (shape[0] == 3))
+    return maps(5, *shape)
+
+
+@pytest.mark.parametrize("grid", [(1, 1), (5, 5), (8, 8), (9, 16), (13, 3)])
+@pytest.mark.parametrize("depth", [2, 3, 5])
+def test_a_score_for_every_place_of_any_grid(grid: tuple[int, int], depth: int) -> None:
+    scores = stirred(PlacementUNet(4, channels=[8] * depth))(maps(2, 4, *grid))
+    assert scores.shape == (2, *grid)
+    assert scores.dtype == torch.float32
+    assert scores.isfinite().all()
+
+
+def test_a_score_for_every_stack_of_views() -> None:
+    for cells in (8, 32):
+        scores = stirred(ViewResNet(7))(maps(3, 7, cells, cells))
+        assert scores.shape == (3,)
+        assert scores.dtype == torch.float32
+        assert scores.unique().numel() == 3
+
+
+def test_untrained_they_say_nothing(network: nn.Module, images: Tensor) -> None:
+    assert (network(images) == 0).all()
+
+
+def test_where_a_thing_is_decides_the_score() -> None:
+    # A thing 8 places further: the scores move with it, but for the walls, which the means of the groups feel.
+    network = stirred(PlacementUNet(2, channels=[8] * 2))
+    here, there = torch.zeros(2, 1, 2, 64, 64)
+    here[..., 30, 20], there[..., 38, 20] = 5.0, 5.0
+    with torch.no_grad():
+        first, second = network(here)[0], network(there)[0]
+    around = first[26:35, 16:25]
+    assert around.std() > 0.1
+    assert (second[34:43, 16:25] - around).abs().amax() < 1e-3 * around.abs().amax()
+
+
+@pytest.mark.parametrize("encoder", ["resnet18", "resnet50"])
+@pytest.mark.parametrize("depth", [2, 3, 4, 5])
+def test_every_weight_of_the_u_net_learns(depth: int, encoder: str) -> None:
+    network = stirred(PlacementUNet(4, encoder, [8] * depth))
+    network(maps(2, 4, 32, 32)).square().sum().backward()
+    assert idle(network) == []
+
+
+def test_every_weight_of_the_resnet_learns() -> None:
+    network = stirred(ViewResNet(7))
+    network(maps(2, 7, 64, 64)).square().sum().backward()
+    assert idle(network) == []
+
+
+def idle(network: nn.Module) -> list[str]:
+    """Weights that the loss did not reach."""
+    return [name for name, weight in network.named_parameters() if weight.grad is None or not weight.grad.any()]
+
+
+def test_the_first_update_reaches_the_last_layer_and_the_second_all(network: nn.Module, images: Tensor) -> None:
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (network(images) - 1).square().sum().backward()
+        optimizer.step()
+    assert idle(network) == []
+
+
+def test_scores_do_not_depend_on_the_rest_of_the_batch(network: nn.Module, images: Tensor) -> None:
+    stirred(network).train()
+    with torch.no_grad():
+        together, alone = network(images), torch.cat([network(image[None]) for image in images])
+        others = network(torch.cat([images[:1], 100 * images[1:]]))
+    assert_near(together, alone)
+    assert_near(others[:1], together[:1])
+    assert together.std() > 1e-4
+
+
+def test_training_and_evaluation_are_the_same(network: nn.Module, images: Tensor) -> None:
+    stirred(network)
+    with torch.no_grad():
+        assert torch.equal(network.train()(images), network.eval()(images))
+    assert not any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in network.modules())
+    assert not list(network.buffers())  # a running mean would be one
+
+
+def test_weights_and_images_are_channels_last(network: nn.Module, images: Tensor) -> None:
+    seen: list[Tensor] = []
+    first = next(part for part in network.modules() if isinstance(part, nn.Conv2d))
+    first.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    network(images)
+    assert seen[0].is_contiguous(memory_format=torch.channels_last)
+    kernels = [weight for weight in network.parameters() if weight.ndim == 4]
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in kernels)
+
+
+def test_the_u_net_sees_maps_of_whole_steps() -> None:
+    network, seen = PlacementUNet(3, channels=[8] * 3), []
+    network.net.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    images = maps(2, 3, 13, 6)
+    network(images)
+    assert seen[0].shape == (2, 3, 16, 8)
+    assert torch.equal(seen[0][:, :, :13, :6], images)
+    assert seen[0].count_nonzero() == images.numel()
+
+
+def test_scores_are_float32_under_mixed_precision(network: nn.Module, images: Tensor) -> None:
+    stirred(network)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        mixed = network(images)
+    with torch.no_grad():
+        exact = network(images)
+    assert mixed.dtype == torch.float32
+    assert not torch.equal(mixed, exact)
+    assert (mixed - exact).abs().amax() < 0.1 * exact.abs().amax()
+
+
+@pytest.mark.parametrize("channels", [[], [8], [8] * 6])
+def test_depths_that_there_are_not(channels: list[int]) -> None:
+    with pytest.raises(ValueError) as error:
+        PlacementUNet(4, channels=channels)
+    assert str(error.value) == f"PlacementUNet: channels must be 2 to 5 widths; got {channels}"
+
+
+@pytest.mark.parametrize("encoder", ["resnet19", "vgg16", "efficientnet-b0"])
+def test_encoders_that_there_are_not(encoder: str) -> None:
+    with pytest.raises(ValueError) as error:
+        PlacementUNet(4, encoder)
+    wanted = "resnet18, resnet34, resnet50, resnet101, resnet152"
+    assert str(error.value) == f"PlacementUNet: encoder must be one of {wanted}; got {encoder!r}"
+
+
+# -- the value of a state ---------------------------------------------------------------------------------------------
+
+
+def test_the_value_of_a_state_starts_at_zero_and_learns_with_every_weight() -> None:
+    network, figures = StateValue(), maps(6, StateValue.num_features)
+    assert torch.equal(network(figures), torch.zeros(6))
+    values = stirred(network)(figures)
+    assert values.unique().numel() == 6
+    values.square().sum().backward()
+    assert idle(network) == []
+    with torch.autocast("cpu", torch.bfloat16):
+        assert network(figures).dtype == torch.float32

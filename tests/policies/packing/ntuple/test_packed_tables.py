@@ -1,0 +1,149 @@
+"""Tables in the form of a checkpoint: a few megabytes, the same bits, and nothing from outside trusted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchrl_gpu.envs.packing.protocols import make_protocol
+from torchrl_gpu.policies import PatchTables
+from torchrl_gpu.policies.packing.ntuple import packed_tables
+from torchrl_gpu.policies.packing.ntuple.packed_tables import pack_tables, unpack_tables
+from torchrl_gpu.policies.spaces import AgentSpace
+
+SHAPES = ["2x2", "1x4", "3x3:1"]
+NAMES = ("tables.weight", "tables.drift", "tables.path")
+
+
+def learned(steps: int = 3, bins: int = 16) -> nn.Module:
+    """A module with tables that have learned from some bins."""
+    tables = PatchTables(AgentSpace.of(make_protocol("rs", 1, device="cpu", seed=0, include=("z_map",))), SHAPES)
+    g = torch.Generator().manual_seed(2)
+    for _ in range(steps):
+        levels = torch.randint(0, 4, (bins, 10, 10), generator=g).to(torch.uint8)
+        counts = torch.ones(bins, dtype=torch.bool)
+        tables.learn(levels, torch.randn(bins, generator=g) / 10, counts, 0.5)
+    return nn.ModuleDict({"tables": tables, "other": nn.Linear(2, 2)})
+
+
+def bits(value: Tensor) -> Tensor:
+    return value.view(torch.int32)
+
+
+def test_the_same_bits_come_back() -> None:
+    module = learned()
+    state = module.state_dict()
+    packed = pack_tables(module, state)
+    whole = unpack_tables("file", module, packed)
+    assert set(whole) == set(state)
+    assert all(torch.equal(bits(whole[name]), bits(state[name])) for name in state)
+    moved = int((state["tables.path"] > 0).sum())
+    assert 0 < moved < 60_000
+    assert [packed[name].shape for name in (*NAMES, "tables.learned")] == [(moved,)] * 4
+    assert packed["tables.other"].untyped_storage().nbytes() == 4  # a view would be saved with all that it is of
+    assert packed["other.weight"] is state["other.weight"]
+    assert len(state["tables.weight"]) == ENTRIES  # what was given is not changed
+
+
+def test_tables_that_have_not_learned() -> None:
+    module = learned(steps=0)
+    packed = pack_tables(module, module.state_dict())
+    assert len(packed["tables.learned"]) == 0
+    whole = unpack_tables("file", module, packed)
+    assert all(torch.equal(bits(whole[name]), bits(value)) for name, value in module.state_dict().items())
+
+
+def test_a_file_that_was_not_packed_stays_as_it_is() -> None:
+    module = learned()
+    whole = unpack_tables("file", module, module.state_dict())
+    assert all(whole[name] is value or torch.equal(whole[name], value) for name, value in module.state_dict().items())
+    assert set(whole) == set(module.state_dict())
+
+
+def untold(state: dict[str, Tensor]) -> None:
+    state["tables.weight"][7] += 1e-3  # of an entry that says that it has not learned
+
+
+def one_sided(state: dict[str, Tensor]) -> None:
+    """An entry that differs from its own mirror image."""
+    at = int((state["tables.path"] > 0).nonzero()[-1])
+    state["tables.weight"][at] += 1e-3
+
+
+def everywhere(state: dict[str, Tensor]) -> None:
+    state["tables.path"].fill_(1.0)
+
+
+def negative_zero(state: dict[str, Tensor]) -> None:
+    state["tables.weight"].zero_()
+    state["tables.weight"][9] = -0.0
+
+
+@pytest.mark.parametrize("change", [untold, one_sided, everywhere, negative_zero])
+def test_what_would_not_come_back_is_not_packed(change: Any) -> None:
+    module = learned()
+    state = module.state_dict()
+    change(state)
+    packed = pack_tables(module, state)
+    assert "tables.learned" not in packed
+    assert all(packed[name] is state[name] for name in NAMES)
+
+
+def test_weights_that_are_no_numbers_come_back() -> None:
+    """A run that goes back to them must see that it diverged."""
+    module = learned()
+    state = module.state_dict()
+    at = int((state["tables.path"] > 0).nonzero()[0])
+    table = module["tables"].plan
+    state["tables.weight"][table.images(0, torch.tensor([at]))] = torch.nan
+    packed = pack_tables(module, state)
+    assert "tables.learned" in packed
+    assert torch.equal(bits(unpack_tables("file", module, packed)["tables.weight"]), bits(state["tables.weight"]))
+
+
+def test_larger_tables_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = learned()
+    monkeypatch.setattr(packed_tables, "MOST_ENTRIES", module["tables"].plan.entries - 1)
+    assert "tables.learned" not in pack_tables(module, module.state_dict())
+
+
+def test_a_module_without_tables() -> None:
+    module = nn.Linear(2, 2)
+    assert pack_tables(module, module.state_dict()).keys() == module.state_dict().keys()
+
+
+def changed(name: str, value: Any) -> dict[str, Any]:
+    module = learned()
+    packed = pack_tables(module, module.state_dict())
+    return packed | {f"tables.{name}": value(packed[f"tables.{name}"]) if callable(value) else value}
+
+
+ENTRIES = learned(0)["tables"].plan.entries
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("learned", lambda at: at.flip(0), f"want learned to rise, from 0 or more to below {ENTRIES:,}"),
+        ("learned", lambda at: at.clone().index_fill_(0, torch.tensor([1]), int(at[0])), "want learned to rise"),
+        ("learned", lambda at: torch.cat([torch.tensor([-1], dtype=torch.int32), at[1:]]), "want learned to rise"),
+        ("learned", lambda at: torch.cat([at[:-1], torch.tensor([ENTRIES], dtype=torch.int32)]), "learned to rise"),
+        ("learned", lambda at: at[:1].expand(2**40), "want learned to name at most a quarter of"),
+        ("learned", lambda at: at.long(), "learned must be of dtype int32; got int64"),
+        ("learned", lambda at: at[:-1], r"weight must have shape \(\d+,\)"),
+        ("learned", lambda at: at[None], r"learned must have shape \(any,\)"),
+        ("weight", lambda held: held.double(), "weight must be of dtype float32"),
+        ("weight", lambda held: held.to_sparse(), "weight must be a dense tensor"),
+        ("drift", lambda held: held[1:], "drift must have shape"),
+        ("path", lambda held: held.to("meta"), "path must be a dense tensor with data"),
+        ("path", "text", "path must be a tensor; got 'text'"),
+        ("other", lambda held: held.expand(2), r"other must have shape \(1,\)"),
+        ("other", None, "other must be a tensor; got none"),
+    ],
+)
+def test_what_cannot_be_such_tables_is_refused(name: str, value: Any, wanted: str) -> None:
+    with pytest.raises(ValueError, match=f"^file: tables: .*{wanted}"):
+        unpack_tables("file", learned(), changed(name, value))

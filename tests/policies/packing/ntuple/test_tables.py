@@ -1,0 +1,250 @@
+"""Values of placements by tables, in the environments that they are made for."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import CutBoxes, RandomBoxes
+from torchrl_gpu.policies import AgentSpace, PatchTables
+from torchrl_gpu.policies.packing.ntuple.tables import NEVER
+from torchrl_gpu.policies.packing.planners import expectation
+from torchrl_gpu.policies.packing.planners.expectation import ExpectedPlacement
+from torchrl_gpu.policies.packing.planners.next_items import NextItems
+
+
+def environment(**changes: object) -> PackingEnv:
+    settings = {"items": RandomBoxes(1, 3), "bin_size": (5.0, 5.0, 5.0), "resolution": 5, "seed": 3, "device": "cpu"}
+    return PackingEnv(4, **settings | changes)  # type: ignore[arg-type]
+
+
+def tables_of(env: PackingEnv, *patches: str, pool: int = 1) -> PatchTables:
+    made = PatchTables(AgentSpace.of(env), patches or ("2x2", "1x3"), initial=0.0, pool=pool)
+    drawn = torch.randn(made.plan.entries, generator=torch.Generator().manual_seed(1))
+    made.weight.copy_(drawn[made.plan.first_images])
+    return made
+
+
+def values_in(tables: PatchTables, shown: object) -> Tensor:
+    return tables(*(shown.get(key) for key in tables.in_keys))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"orientations": "axis", "visible_items": 3},
+        {"bin_size": (0.5, 0.5, 0.5)},  # cells of 10 cm
+        {"bin_size": (1.1, 1.1, 1.1)},  # where three of them over one are a little less than three
+        {"grid_step": 2},
+        {"resolution": (5, 10), "orientations": "fixed"},
+        {"bin_size": (1.2, 0.8, 1.0), "resolution": (12, 8), "items": RandomBoxes(2, 5), "grid_step": 3, "pool": 4},
+    ],
+    ids=[
+        "boxes",
+        "several items, six orientations",
+        "metres",
+        "rounded",
+        "a coarser grid",
+        "cells that are not square",
+        "pools",
+    ],
+)
+def test_a_placement_is_worth_its_gain_and_the_bin_that_it_leaves(changes: dict[str, object]) -> None:
+    pool = int(str(changes.get("pool", 1)))
+    env = environment(**{name: value for name, value in changes.items() if name != "pool"})
+    tables, shown = tables_of(env, pool=pool), env.reset()
+    for _ in range(3):
+        shown = env.step_and_maybe_reset(env.rand_action(shown))[1]
+    values = values_in(tables, shown)
+    assert values.shape == (4, env.num_actions)
+    state, checked = env.state_dict(), 0
+    for action in range(env.num_actions):
+        legal = shown["action_mask"][:, action]
+        assert bool((values[~legal, action] == NEVER).all())
+        if not bool(legal.any()):
+            continue
+        env.load_state_dict(state)
+        after = env.step(shown.clone().set("action", torch.full((4,), action)))["next"]
+        wanted = after["reward"][:, 0] + tables.values(tables.levels_of(after["box_heightmap"]))
+        torch.testing.assert_close(values[legal, action], wanted[legal], rtol=1e-4, atol=1e-4)
+        checked += int(legal.sum())
+    assert checked > 20
+
+
+def test_every_bin_begins_at_what_was_asked_for() -> None:
+    env = environment()
+    tables = PatchTables(AgentSpace.of(env), initial=0.75)
+    levels = torch.randint(0, 6, (8, 5, 5), dtype=torch.uint8)
+    torch.testing.assert_close(tables.values(levels), torch.full((8,), 0.75))
+
+
+def test_high_bins_are_read_by_ten_levels() -> None:
+    env = environment(bin_size=(5.0, 5.0, 40.0))
+    assert PatchTables(AgentSpace.of(env), ["2x2"]).plan.levels == 10
+    assert PatchTables(AgentSpace.of(env), ["2x2"], levels=20).plan.levels == 20
+    assert PatchTables(AgentSpace.of(environment()), ["2x2"]).plan.levels == 5
+
+
+def test_copies_are_whole() -> None:
+    tables = tables_of(environment())
+    levels = torch.zeros(1, 5, 5, dtype=torch.uint8)
+    tables.learn(levels, torch.ones(1), torch.ones(1, dtype=torch.bool), 0.5)  # makes what is not saved
+    for other in (copy.deepcopy(tables), pickle.loads(pickle.dumps(tables))):
+        assert torch.equal(other.values(levels), tables.values(levels))
+        other.learn(levels, torch.ones(1), torch.ones(1, dtype=torch.bool), 0.5)
+        assert not torch.equal(other.values(levels), tables.values(levels))
+    assert set(tables.state_dict()) == {"weight", "drift", "path"}
+
+
+def test_patches_must_fit_the_bin() -> None:
+    with pytest.raises(ValueError, match="PatchPlan: want patches that fit a bin of"):
+        PatchTables(AgentSpace.of(environment()), ["1x8"])
+    fine = AgentSpace.of(environment(bin_size=(1.2, 0.8, 1.0), resolution=(12, 8)))
+    with pytest.raises(ValueError, match="PatchPlan: want patches that fit a bin of"):
+        PatchTables(fine, ["1x6"], pool=4)  # three of them and the frame
+    assert PatchTables(fine, ["2x2"], pool=4).seen == (3, 2)
+
+
+@pytest.mark.parametrize(("pool", "message"), [(5, "pool must divide"), (0, "pool"), (True, "pool"), (1.5, "pool")])
+def test_pools_that_cannot_be(pool: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PatchTables(AgentSpace.of(environment(bin_size=(1.2, 0.8, 1.0), resolution=(12, 8))), ["2x2"], pool=pool)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("orientations", "items", "knows", "foretold"),
+    [
+        ("fixed", RandomBoxes(1, 3), "the distribution", False),
+        ("yaw", RandomBoxes(1, 3), "the distribution", False),
+        ("fixed", CutBoxes(1, 3, pool=None), "the distribution", False),
+        ("fixed", CutBoxes(1, 3, pool=None), "the distribution", True),
+        ("yaw", CutBoxes(1, 3, pool=None), "the boxes but not their order", False),
+    ],
+    ids=["fixed", "yaw", "cut", "foretold", "known boxes"],
+)
+def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
+    orientations: str, items: object, knows: str, foretold: bool
+) -> None:
+    """One candidate and one item after the other, in environments that are put into that state."""
+    torch.manual_seed(3)  # gives states in some of which it decides otherwise
+    env = environment(orientations=orientations, items=items, include=("z_map", "future_items", "packed_items"))
+    tables, shown = tables_of(env), env.reset()
+    network = NextItems.of(env, ages=3, width=8) if foretold else None
+    for _ in range(4):
+        shown = env.step_and_maybe_reset(env.rand_action(shown))[1]
+    policy = ExpectedPlacement(env, tables, candidates=5, next_items=network, sequences=300, knows=knows)
+    wanted = torch.full((4, 27), 1 / 27)
+    if knows == "the boxes but not their order":
+        left = [[i for i in row if i >= 0] for row in shown["future_items"].tolist()]
+        assert min(map(len, left)) > 1
+        wanted = torch.tensor([[row.count(i) / len(row) for i in range(27)] for row in left])
+    elif network is not None:
+        torch.nn.init.normal_(network.layers[-1].weight)  # some items are likely
+        wanted = network(shown["packed_items"], shown["item_id"][:, 0]).detach().softmax(1)
+        shares = policy._shares_after(shown["item_id"][:, 0], shown["packed_items"])
+        torch.testing.assert_close(shares, wanted)
+    elif isinstance(items, CutBoxes):
+        counts = counted(env, 300)
+        wanted = torch.stack([following(counts, each) for each in shown.unbind(0)])
+        shares = policy._shares_after(shown["item_id"][:, 0], shown["utilization"])
+        torch.testing.assert_close(shares, wanted)
+    chosen = policy(shown.clone())["action"]
+    state, values = env.state_dict(), values_in(tables, shown)
+    changed = 0
+    for row in range(env.num_envs):
+        scores = {}
+        for action in values[row].topk(5).indices.tolist():
+            if not shown["action_mask"][row, action]:
+                continue
+            env.load_state_dict(state)
+            after = env.step(shown.clone().set("action", torch.full((env.num_envs,), action)))["next"]
+            heightmap = after["box_heightmap"][row].expand(27, -1, -1).contiguous()
+            made = env.restore(TensorDict({"box_heightmap": heightmap, "item_id": torch.arange(27)[:, None]}, [27]))
+            best = torch.where(made["action_mask"], values_in(tables, made), -torch.inf).amax(1)
+            each = torch.where(made["action_mask"].any(1), best, 0.0)
+            ahead = (each * wanted[row]).sum().item()
+            scores[action] = after["reward"][row].item() + ahead
+        assert scores[chosen[row].item()] > max(scores.values()) - 1e-4  # some are worth the same but for rounding
+        changed += chosen[row].item() != values[row].argmax().item()
+    assert changed > 0
+
+
+def test_the_visible_item_is_part_of_what_has_come() -> None:
+    env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map",))
+    policy = ExpectedPlacement(env, tables_of(env), sequences=300)
+    large, small = env.catalogue.volume.argmax(), env.catalogue.volume.argmin()  # 27 and 1 of 125 cells
+    shares = policy._shares_after(torch.stack([large, small, large]), torch.tensor([[0.0], [0.0], [0.5]]))
+    counted = policy._shares
+    assert counted is not None
+    wanted = [counted[12 * 27 // 125, large], counted[0, small], counted[int(12 * (0.5 + 27 / 125)), large]]
+    assert torch.equal(shares, torch.stack(wanted))
+    assert not torch.equal(counted[0, large], wanted[0])
+
+
+def counted(env: PackingEnv, sequences: int) -> Tensor:
+    """How often (fill, item, next item) stood in sequences, one after the other."""
+    cut: Any = env.item_sequences
+    counts = torch.zeros(12, 27, 27)
+    which = torch.arange(sequences)
+    for row in cut.rows(cut.begin(expectation._SEED, which, 0 * which)).tolist():
+        came = 0
+        for last, after in pairwise(row):
+            if after < 0:
+                break
+            came += round(env.catalogue.volume[last].item())
+            counts[12 * came // 125, last, after] += 1
+    return counts
+
+
+def following(counts: Tensor, shown: TensorDictBase) -> Tensor:
+    """Shares (27,) of next items where one item is visible."""
+    last = shown["item_id"].item()
+    came = round(125 * shown["utilization"].item()) + math.prod(shown["item_size"][0, 0, :3].round().tolist())
+    here = counts[int(12 * came // 125)]
+    found = here[last] + 20 * here.sum(0) / here.sum()
+    return found / found.sum()
+
+
+@pytest.mark.parametrize("order", ["layers", "stack"])
+def test_next_items_are_counted_as_the_reference_cuts(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pair's share beside the one in a pool cut in NumPy."""
+    monkeypatch.setattr(expectation, "_PRIOR", 1e-6)
+    env = environment(items=CutBoxes(1, 3, order, pool=None))
+    shares = expectation.shares_of_next(env, 30_000)
+    torch.testing.assert_close(shares.sum(2), torch.ones(12, 27))
+    row = {tuple(sides.tolist()): i for i, sides in enumerate(env.item_sizes[:, 0, :3].round().long())}
+    found = torch.zeros(12, 27, 27)
+    for episode in CutBoxes(1, 3, order, pool=12_000, seed=7).cut(env.bin):
+        came = 0
+        for (_, last), (_, after) in pairwise(episode):
+            came += math.prod(last)
+            found[12 * came // 125, row[last], row[after]] += 1
+    number = found.sum(2)
+    often = number > 200
+    assert int(often.sum()) > 40
+    wanted = found / number[..., None].clamp_min(1)
+    most = torch.maximum(wanted, shares)
+    off = (shares - wanted).abs() / (most * (1 - most) / number[..., None].clamp_min(1)).sqrt().clamp_min(1e-3)
+    assert float(off[often].max()) < 6
+
+
+def test_what_cannot_be_expected() -> None:
+    env = environment(items="cut", include=("z_map",))
+    with pytest.raises(ValueError, match="ExpectedPlacement: want an environment of RandomBoxes or, without a pool"):
+        ExpectedPlacement(env, tables_of(env))
+    env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map", "packed_items"))
+    with pytest.raises(ValueError, match="ExpectedPlacement: want next_items of 27 items; got one of 26"):
+        ExpectedPlacement(env, tables_of(env), next_items=NextItems(26))
+    env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map",))
+    with pytest.raises(ValueError, match="next_items wants the distribution known and packed_items included"):
+        ExpectedPlacement(env, tables_of(env), next_items=NextItems(27))

@@ -1,0 +1,261 @@
+"""Planners that know the boxes to come, beside searches over everything in NumPy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from tests.policies.packing.ntuple.test_tables import environment, tables_of, values_in
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes, RandomBoxes
+from torchrl_gpu.evaluation.packing import evaluate
+from torchrl_gpu.policies import PatchTables
+from torchrl_gpu.policies.packing.planners.expectation import ExpectedPlacement, shares_among
+from torchrl_gpu.policies.packing.planners.stream_search import StreamSearch
+from torchrl_gpu.policies.policy import known
+
+SHOWN = ("z_map", "future_items")
+BOXES = "the boxes but not their order"
+
+
+def sequences(folder: Path, episodes: list[list[list[int]]]) -> BoxSequences:
+    (folder / "boxes.json").write_text(json.dumps(episodes))
+    return BoxSequences(str(folder / "boxes.json"), in_order=True)
+
+
+def worthless(env: PackingEnv) -> PatchTables:
+    tables = tables_of(env, "1x2")
+    tables.weight.zero_()
+    return tables
+
+
+@pytest.fixture
+def second_cube(tmp_path: Path) -> PackingEnv:
+    """Two columns, two cells high. Two cubes, and then what fits only if the second one stands beside the first (a
+    plate over both) or upon it (a column): the same is visible in both bins, and either can be filled."""
+    cube, plate, column = [1, 1, 1], [2, 1, 1], [1, 1, 2]
+    items = sequences(tmp_path, [[cube, cube, plate], [cube, cube, column]])
+    changes = {"bin_size": (2.0, 1.0, 2.0), "resolution": (2, 1), "orientations": "fixed", "include": SHOWN}
+    return environment(items=items, **changes).like(2)
+
+
+@pytest.mark.parametrize("what", ["stream", "boxes"])
+def test_what_comes_third_decides_where_the_second_goes(second_cube: PackingEnv, what: str) -> None:
+    env = second_cube
+    policy = StreamSearch(env, worthless(env)) if what == "stream" else by_boxes(env)
+    assert evaluate(env, policy).utilization.tolist() == [1.0, 1.0]
+    alone = evaluate(env, StreamSearch(env, worthless(env), depth=1)).utilization
+    assert sorted(alone.tolist()) == [0.5, 1.0]  # whatever it does, it does twice
+
+
+def by_boxes(env: PackingEnv) -> ExpectedPlacement:
+    return ExpectedPlacement(env, worthless(env), 2, knows=BOXES)
+
+
+def test_more_of_what_is_left_outweighs_less(tmp_path: Path) -> None:
+    """Behind the second cube come two plates and a column, in this order or another: beside, the next one fits twice in
+    three times and fills 2 of 4 cells, upon it once."""
+    cube, plate, column = [1, 1, 1], [2, 1, 1], [1, 1, 2]
+    orders = [[plate, plate, column], [column, plate, plate], [column, column, plate]]
+    items = sequences(tmp_path, [[cube, cube, *order] for order in orders])
+    changes = {"bin_size": (2.0, 1.0, 2.0), "resolution": (2, 1), "orientations": "fixed", "include": SHOWN}
+    env = environment(items=items, **changes).like(3)
+    policy, shown = by_boxes(env), env.reset()
+    shown = env.step_and_maybe_reset(policy(shown))[1]
+    assert shown["box_heightmap"].flatten(1).sort().values.tolist() == [[0, 1]] * 3
+    after = env.step(policy(shown))["next", "box_heightmap"].flatten(1).sort().values.tolist()
+    assert after == [[1, 1], [1, 1], [0, 2]]  # the order of the first two does not matter
+
+
+# -- searches over everything -----------------------------------------------------------------------------------------
+
+
+def best_packing(sizes: list[tuple[int, int, int]], turns: bool, heights: np.ndarray, ceiling: int) -> int:
+    """Most cells that boxes fill, one after the other, until one fits nowhere; without a rule of stability."""
+    if not sizes:
+        return 0
+    most = None
+    p, q, h = sizes[0]
+    for a, b in {(p, q), (q, p)} if turns else {(p, q)}:
+        for x in range(heights.shape[0] - a + 1):
+            for y in range(heights.shape[1] - b + 1):
+                top = heights[x : x + a, y : y + b].max() + h
+                if top > ceiling:
+                    continue
+                after = heights.copy()
+                after[x : x + a, y : y + b] = top
+                most = max(most or 0, p * q * h + best_packing(sizes[1:], turns, after, ceiling))
+    return 0 if most is None else most
+
+
+@pytest.mark.parametrize("orientations", ["fixed", "yaw"])
+def test_a_beam_over_all_lines_packs_what_can_be_packed(orientations: str) -> None:
+    changes = {"bin_size": (3.0, 3.0, 3.0), "resolution": 3, "num_items": 5, "orientations": orientations}
+    env = environment(items=RandomBoxes(1, 3), include=SHOWN, **changes).like(12)
+    shown = env.reset()
+    comes = torch.cat([shown["item_id"], shown["future_items"]], 1)
+    sides = env.item_sizes[:, 0, :3].round().int()
+    tables = tables_of(env)  # that know nothing of it
+    found = evaluate(env, StreamSearch(env, tables, depth=5, beam=4096)).utilization * 27
+    wanted = []
+    for row in comes:
+        sizes = [tuple(sides[item].tolist()) for item in row.tolist() if item >= 0]
+        assert len(sizes) == 5
+        wanted.append(best_packing(sizes, orientations == "yaw", np.zeros((3, 3), int), 3))
+    assert found.round().int().tolist() == wanted
+    narrow = evaluate(env, StreamSearch(env, tables, depth=5, beam=1)).utilization * 27
+    assert int((narrow.round().int() < torch.tensor(wanted)).sum()) > 0  # that it takes the search
+
+
+def line_values(env: PackingEnv, tables: PatchTables, shown: Any, depth: int) -> Tensor:
+    """What the best line of so many items is worth that begins with each action, (N, A), step by step in `env`."""
+    state, rows = env.state_dict(), env.num_envs
+    worth = torch.full((rows, env.num_actions), -torch.inf)
+    values = torch.where(shown["action_mask"], values_in(tables, shown), -torch.inf)
+    for action in range(env.num_actions):
+        legal = shown["action_mask"][:, action]
+        if not bool(legal.any()):
+            continue
+        env.load_state_dict(state)
+        after = env.step(shown.clone().set("action", torch.full((rows,), action)))["next"]
+        found = values[:, action]
+        if depth > 1:
+            ahead = line_values(env, tables, after, depth - 1).amax(1)
+            found = after["reward"][:, 0] + torch.where(after["action_mask"].any(1), ahead, 0.0)
+        found = torch.where(shown["future_items"][:, 0] >= 0, found, after["reward"][:, 0])  # nothing comes
+        worth[:, action] = torch.where(legal, found, -torch.inf)
+    env.load_state_dict(state)
+    return worth
+
+
+@pytest.mark.parametrize("stability", ["none", "support"])
+@pytest.mark.parametrize("num_items", [3, 50])
+def test_lines_are_worth_what_they_fill_and_the_bin_behind_them(stability: str, num_items: int) -> None:
+    """Two items deep, in bins that are nearly full and where sequences end; the beam holds every line."""
+    torch.manual_seed(0)
+    changes = {"bin_size": (3.0, 3.0, 3.0), "resolution": 3, "num_items": num_items, "stability": stability}
+    env = environment(items=RandomBoxes(1, 2), include=SHOWN, **changes).like(8)
+    tables, shown = tables_of(env), env.reset()
+    greedy, seen = 0, 0
+    policy = StreamSearch(env, tables, depth=2, beam=1024)
+    for _ in range(4):
+        chosen = policy(shown.clone())["action"][:, None]
+        worth = line_values(env, tables, shown, 2)
+        here = shown["action_mask"].any(1)
+        best = worth.amax(1)
+        torch.testing.assert_close(worth.gather(1, chosen)[here, 0], best[here], rtol=1e-4, atol=1e-4)
+        alone = values_in(tables, shown).argmax(1, keepdim=True)
+        greedy += int((worth.gather(1, alone)[here, 0] < best[here] - 1e-3).sum())
+        seen += int((shown["future_items"][:, 0] < 0).sum())
+        shown = env.step_and_maybe_reset(env.rand_action(shown))[1]
+    assert greedy > 2
+    assert (seen > 0) == (num_items == 3)
+
+
+def test_one_item_deep_it_is_the_policy_alone() -> None:
+    env = environment(include=SHOWN, stability="support").like(64)
+    tables, shown = tables_of(env), env.reset()
+    for _ in range(5):
+        chosen = StreamSearch(env, tables, depth=1, beam=7)(shown.clone())["action"]
+        torch.testing.assert_close(
+            values_in(tables, shown).gather(1, chosen[:, None])[:, 0],
+            values_in(tables, shown).amax(1),
+            rtol=0,
+            atol=1e-5,
+        )
+        shown = env.step_and_maybe_reset(shown.set("action", chosen))[1]
+
+
+@pytest.mark.parametrize("changes", [{"orientations": "yaw"}, {"orientations": "fixed"}, {"grid_step": 2}])
+def test_mirror_images_count_once(changes: dict[str, Any]) -> None:
+    env = environment(include=SHOWN, **changes)
+    policy = StreamSearch(env, tables_of(env))
+    piles = torch.randint(0, 4, (1, 5, 5), generator=torch.Generator().manual_seed(2)).float()
+    images = [piles, piles.clone(), piles.flip(1), piles.flip(2), piles.flip(1, 2), piles.mT, piles.mT.flip(1)]
+    levels = (torch.stack(images, 1) / env.bin.tolerance).round().flatten(2).double()
+    number = (levels @ policy.numbers).amin(2)[0].unique().numel()
+    assert number == {"yaw": 1, "fixed": 2}.get(changes.get("orientations", ""), 6)
+
+
+@pytest.mark.parametrize("planner", ["stream", "boxes"])
+def test_batches_and_repetitions_decide_nothing(planner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = environment(items=CutBoxes(1, 3, pool=None), orientations="fixed", include=SHOWN).like(9)
+    tables = tables_of(env)
+    made = {
+        "stream": lambda: StreamSearch(env, tables, 3, 5),
+        "boxes": lambda: ExpectedPlacement(env, tables, knows=BOXES),
+    }
+    shown, policy = env.reset(), made[planner]()
+    whole = policy(shown.clone())["action"]
+    assert torch.equal(made[planner]()(shown.clone())["action"], whole)
+    monkeypatch.setattr("torchrl_gpu.policies.packing.planners.stream_search._MOST_VALUES", 1000)
+    monkeypatch.setattr("torchrl_gpu.policies.packing.planners.expectation._MOST_VALUES", 9000)
+    assert torch.equal(policy(shown.clone())["action"], whole)
+    assert torch.equal(policy(shown.clone()[3:7].view(2, 2))["action"], whole[3:7].view(2, 2))
+
+
+# -- what is known ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("items", [RandomBoxes(1, 3), CutBoxes(1, 3, pool=None), CutBoxes(1, 3, pool=8)])
+def test_what_comes_is_what_will_be_shown(items: Any) -> None:
+    env = environment(items=items, include=SHOWN, num_items=7, orientations="fixed", bin_size=(5.0, 5.0, 50.0))
+    shown = env.reset()
+    assert shown["future_items"].shape == (4, env.longest_episode)
+    came, going = torch.cat([shown["item_id"], shown["future_items"]], 1), torch.ones(4, dtype=torch.bool)
+    for step in range(1, 8):
+        assert torch.equal(env.observation(2)["future_items"][0], shown["future_items"][2])
+        shown = env.step(shown.set("action", shown["action_mask"].int().argmax(1)))["next"]
+        going &= ~shown["done"][:, 0]
+        assert bool(going.any()) == (step < 7)
+        assert torch.equal(shown["item_id"][going, 0], came[going, step])
+        assert torch.equal(shown["future_items"][going, : 7 - step], came[going, step + 1 :])
+
+
+def test_shares_of_what_is_left() -> None:
+    items = torch.tensor([[2, 0, 2, 2, -1], [-1, -1, -1, -1, -1]])
+    wanted = torch.tensor([[0.25, 0, 0.75], [0, 0, 0]])
+    assert torch.equal(shares_among(items, 3), wanted)
+
+
+def test_planners_say_what_they_know() -> None:
+    env = environment(include=SHOWN)
+    tables = tables_of(env)
+    assert known(StreamSearch(env, tables)) == "the true stream"
+    assert known(ExpectedPlacement(env, tables, knows=BOXES)) == BOXES
+    assert known(ExpectedPlacement(env, tables)) == "the distribution"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"visible_items": 2, "include": SHOWN}, {"include": ("z_map",)}, {"skip_unplaceable": True, "include": SHOWN}],
+)
+def test_streams_that_cannot_be_searched(changes: dict[str, Any]) -> None:
+    env = environment(**changes)
+    with pytest.raises(ValueError, match="StreamSearch: want an environment of one visible item that includes"):
+        StreamSearch(env, tables_of(env))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"visible_items": 2, "include": SHOWN}, {"include": ("z_map",)}, {"order": "volume", "include": SHOWN}]
+)
+def test_boxes_that_cannot_be_known(changes: dict[str, Any]) -> None:
+    env = environment(**changes)
+    with pytest.raises(ValueError, match="ExpectedPlacement: want an environment of one visible item, in sequence"):
+        ExpectedPlacement(env, tables_of(env), knows=BOXES)
+
+
+def test_numbers_and_words_that_cannot_be() -> None:
+    env = environment(include=SHOWN)
+    tables = tables_of(env)
+    for name in ("depth", "beam"):
+        with pytest.raises(ValueError, match=f"StreamSearch: {name} must be at least 1; got 0"):
+            StreamSearch(env, tables, **{name: 0})
+    with pytest.raises(ValueError, match="ExpectedPlacement: knows must be one of the distribution, the boxes"):
+        ExpectedPlacement(env, tables, knows="the true stream")

@@ -1,0 +1,99 @@
+"""The episodes of evaluation of any environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.evaluation.counting_env import CountingEnv
+from tests.training.crossing_worlds import marine_env
+from tests.training.data.test_navigation import Trained
+from tests.training.tiny import packing_env, trainer
+from torchrl_gpu.envs.packing.items import CutBoxes
+from torchrl_gpu.evaluation.episodes import EpisodeSuite
+from torchrl_gpu.evaluation.navigation.suite import NavigationSuite
+from torchrl_gpu.evaluation.packing.suite import PackingSuite
+from torchrl_gpu.training import Episodes
+from torchrl_gpu.training.data.episodes import suite_of
+
+
+def connected(env: Any, data: Episodes | None = None) -> Trained:
+    """A module and, where there is one, a data module, as the Trainer connects them."""
+    runner, module = trainer(Path("unused")), Trained(env)
+    runner.strategy.connect(module)
+    module.trainer = runner
+    if data is not None:
+        data.trainer, runner.datamodule = runner, data  # type: ignore[attr-defined]
+    return module
+
+
+def test_every_stage_has_its_episodes() -> None:
+    data = Episodes(steps_per_epoch=11, num_episodes=7, num_val_episodes=3, batch_size=2, seed=5)
+    module = connected(CountingEnv(4, seed=1), data)
+    assert len(data.train_dataloader()) == 11
+    loaders = data.val_dataloader(), data.test_dataloader(), data.predict_dataloader()
+    suites = [suite for loader in loaders for suite in loader]
+    assert [suite.num_episodes for suite in suites] == [3, 7, 7]
+    assert [(suite.batch_size, suite.env.seed) for suite in suites] == [(2, 5 + 2**29), (2, 5), (2, 5)]
+    assert data.suite("test", 4).num_episodes == suite_of(module, "test", 4).num_episodes == 4
+    assert data.transfer_batch_to_device(suites[0], torch.device("cpu"), 0) is suites[0]
+
+
+@pytest.mark.parametrize(
+    ("env", "kind"),
+    [(CountingEnv(2), EpisodeSuite), (packing_env(2), PackingSuite), (marine_env(2), NavigationSuite)],
+)
+def test_each_environment_has_the_suite_of_its_kind(env: Any, kind: type) -> None:
+    module = connected(env, Episodes(num_episodes=6))
+    suite = suite_of(module)
+    assert type(suite) is kind
+    assert suite.num_episodes == 6
+    assert suite.env.seed != env.seed
+
+
+@pytest.mark.parametrize("seed", [0, 1_000_003, 1_000_003 + 2**29, 2**63 - 1])
+@pytest.mark.parametrize("make", [CountingEnv, packing_env, marine_env])
+def test_training_validation_and_test_have_seeds_of_their_own(make: Any, seed: int) -> None:
+    env = make(2, seed=seed)
+    module = connected(env, Episodes(num_episodes=3, num_val_episodes=3, seed=min(seed, 1_000_003)))
+    seeds = [env.seed, *(suite_of(module, stage).env.seed for stage in ("validate", "test"))]
+    assert len(set(seeds)) == 3
+    assert suite_of(module, "predict").env.seed == seeds[2]
+    assert seeds[2] == (1_000_003 if seed > 1_000_003 else seed + 2**30)
+
+
+@pytest.mark.parametrize("order", ["layers", "stack"])
+def test_no_sequence_of_a_pool_is_both_of_validation_and_of_test_or_training(order: str) -> None:
+    env = packing_env(2, items=CutBoxes(1, 3, order, pool=5, seed=1_000_003), seed=9)
+    module = connected(env, Episodes(num_episodes=3, num_val_episodes=3))
+    suites = [suite_of(module, stage) for stage in ("validate", "test")]
+    pools = [each.item_sequences.sequences.tolist() for each in (env, *(suite.env for suite in suites))]
+    catalogues = [each.catalogue.extent[:, 0].tolist() for each in (env, *(suite.env for suite in suites))]
+    told = [
+        {tuple(tuple(sizes[row]) for row in sequence if row >= 0) for sequence in pool}
+        for pool, sizes in zip(pools, catalogues, strict=True)
+    ]
+    assert not told[0] & told[1]
+    assert not told[0] & told[2]
+    assert not told[1] & told[2]
+
+
+def test_without_a_data_module_there_are_episodes_all_the_same() -> None:
+    suite = suite_of(connected(CountingEnv(2)), "validate", 5)
+    assert (type(suite), suite.num_episodes) == (EpisodeSuite, 5)
+    assert suite_of(connected(CountingEnv(2))).env.seed == 1_000_003
+    assert suite_of(connected(CountingEnv(2)), "validate").num_episodes == 200
+
+
+@pytest.mark.parametrize("name", ["steps_per_epoch", "num_episodes", "num_val_episodes", "batch_size"])
+def test_numbers_that_cannot_work(name: str) -> None:
+    with pytest.raises(ValueError, match=f"Episodes: {name} must be at least 1; got 0"):
+        Episodes(**{name: 0})
+
+
+def test_a_module_without_an_environment() -> None:
+    with pytest.raises(ValueError, match="want a module that trains in a BatchedEnv; got NoneType as its env"):
+        suite_of(connected(None))

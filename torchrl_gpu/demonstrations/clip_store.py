@@ -1,0 +1,139 @@
+"""Decoded demonstrations: every frame once, as uint8 on the device, and clips of them by index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import NestedKey, TensorDict
+from torch import Tensor
+
+from torchrl_gpu.envs.memory import Staging
+from torchrl_gpu.system import arguments
+
+
+class Video(NamedTuple):
+    """A video of a store, or one that was skipped.
+
+    Attributes:
+        name: Its path.
+        frames: That are in the store.
+        height, width, fps: Of the file; 0 where it does not say.
+        problem: Why it was skipped; empty where it was not.
+    """
+
+    name: str
+    frames: int = 0
+    height: int = 0
+    width: int = 0
+    fps: float = 0.0
+    problem: str = ""
+
+
+class ClipStore:
+    """F frames of E episodes, each stored once, and what was recorded beside them.
+
+    Frames of an episode lie one behind another, and episodes one behind another. A frame is meant by its number in the
+    store, from 0 to F − 1; beyond them, the nearest is meant.
+
+    Args:
+        frames: (F, 3, H, W) uint8 RGB, on the device, or in host memory, from where clips are staged.
+        lengths: Frames of each episode, E of them.
+        rows: (F,) entries beside the frames, such as `action`, on the device.
+        fps: Frames per second.
+        device: Where clips are wanted; None for that of `frames`.
+        image_key: TorchRL's key of the pictures in the dataset.
+        tasks: What was to be done, by `task_index`.
+        stats: Of the dataset's features, by their names: `mean`, `std`, `min`, `max` and the like.
+        videos: Where the frames are from, those that were skipped included.
+
+    Attributes:
+        episode: (F,) int64, number of the frame's episode.
+        frame: (F,) int64, number of the frame in its episode.
+        first: (F,) int64, number in the store of the first frame of its episode.
+    """
+
+    def __init__(
+        self,
+        frames: Tensor,
+        lengths: Sequence[int],
+        rows: TensorDict,
+        *,
+        fps: float,
+        device: torch.device | None = None,
+        image_key: NestedKey = "pixels",
+        tasks: Mapping[int, str] | None = None,
+        stats: Mapping[str, Mapping[str, Any]] | None = None,
+        videos: Sequence[Video] = (),
+    ) -> None:
+        where = type(self).__name__
+        arguments.tensor(where, "frames", frames, torch.uint8, (None, 3, None, None))
+        if not lengths or min(lengths) < 1 or sum(lengths) != len(frames) or tuple(rows.shape) != (len(frames),):
+            raise ValueError(
+                f"{where}: want lengths of episodes that add up to the frames, and as many rows; got"
+                f" {sum(lengths)}, {len(frames)} and {tuple(rows.shape)}"
+            )
+        self.device = device or frames.device
+        self.frames, self.lengths, self.fps, self.image_key = frames, list(lengths), float(fps), image_key
+        self.tasks, self.videos = dict(tasks or {}), list(videos)
+        self._stage = Staging(where, "clips", self.device)
+        self.stats = {
+            feature: {word: _as_tensor(values) for word, values in each.items()}
+            for feature, each in (stats or {}).items()
+        }
+        self.rows = rows.to(self.device)
+        length = torch.tensor(self.lengths, dtype=torch.int64, device="cpu")
+        begin = length.cumsum(0) - length
+        self.first = begin.repeat_interleave(length).to(self.device)
+        self.episode = (
+            torch.arange(len(length), dtype=torch.int64, device="cpu").repeat_interleave(length).to(self.device)
+        )
+        self.frame = torch.arange(len(frames), device=self.device, dtype=torch.int64) - self.first
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    @property
+    def num_episodes(self) -> int:
+        """E."""
+        return len(self.lengths)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """H and W."""
+        return self.frames.shape[2], self.frames.shape[3]
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """Videos that are not in it, and why."""
+        return {video.name: video.problem for video in self.videos if video.problem}
+
+    def clips(self, index: Tensor, length: int) -> Tensor:
+        """The clips that end with some frames, the oldest first; before there are T, an episode's first is repeated.
+
+        On the device nothing is read back; staged, the indices are.
+
+        Args:
+            index: (B,) int64, numbers of frames in the store.
+            length: T.
+
+        Returns:
+            (B, T, 3, H, W) uint8.
+        """
+        index = index.to(self.device).clamp(0, len(self) - 1)
+        back = torch.arange(1 - length, 1, device=self.device, dtype=torch.int64)
+        at = torch.maximum(index[:, None] + back, self.first[index][:, None])  # (B, T)
+        shape = (len(index), length, *self.frames.shape[1:])
+        if self.frames.device == self.device:  # not frames[at], which copies byte by byte on a CPU
+            return self.frames.index_select(0, at.flatten()).view(shape)
+        return self._stage(self.frames.index_select(0, at.flatten().cpu()).view(shape))
+
+    def batch(self, index: Tensor, length: int, clip_key: NestedKey = "clip") -> TensorDict:
+        """Clips that end with some frames, and what was recorded beside these: (B,)."""
+        index = index.to(self.device).clamp(0, len(self) - 1)
+        return self.rows[index].set(clip_key, self.clips(index, length))
+
+
+def _as_tensor(values: Any) -> Tensor:
+    return torch.as_tensor(values, dtype=torch.float64, device="cpu").float()

@@ -1,0 +1,235 @@
+"""`drop_map` of boxes in small bins in Triton: columns of the bin in registers.
+
+A lane is one line of placements along x, of one box in one orientation in one bin: many bins share a program. The
+maximum over the box's width is had from the rows that the lane reads, that over its length from windows of powers of
+two, in registers, whose number of operations is that of the digits of the length. Each result is written once; a line
+reads `width` words per row, from the first-level cache: for so narrow bins shuffles between lanes would cost as much.
+
+Stored maps are not read: to make a height again costs less than to load it.
+"""
+
+# Arguments of kernels have no types that mypy knows.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+# ruff: noqa: RUF005 (kernels know no unpacking)
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.kernels.triton.placements import present
+from torchrl_gpu.envs.packing.kernels.triton.stability import balances, rule_of, stands
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+
+MOST_CELLS_X = 16  # rows that a lane keeps in registers
+_LANES = 128  # per program
+
+
+def drop_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Tensor, Tensor]:
+    """As `reference.drop_map`, for boxes in bins of at most `MOST_CELLS_X` rows; arguments contiguous."""
+    shape = (*item_id.shape, catalogue.num_orientations, *bin_.grid)
+    z_map = heightmap.new_empty(shape)
+    legal = torch.empty_like(z_map, dtype=torch.bool)
+    num_lanes = item_id.numel() * catalogue.num_orientations * bin_.grid[1]
+    drop_boxes_kernel[(triton.cdiv(num_lanes, _LANES),)](
+        heightmap,
+        item_id,
+        catalogue.extent,
+        catalogue.height,
+        z_map,
+        legal.view(torch.uint8),
+        item_id.numel(),
+        catalogue.num_items,
+        *heights_of(bin_),
+        SLOTS=item_id.shape[1],
+        ORIENTATIONS=catalogue.num_orientations,
+        X=bin_.cells[0],
+        Y=bin_.cells[1],
+        STEP=bin_.step,
+        LEVELS=min(catalogue.footprint[0], bin_.cells[0]).bit_length() - 1,
+        RULE=rule_of(bin_),
+        T=_LANES,
+        enable_fp_fusion=False,
+        num_warps=_LANES // 32,
+        maxnreg=64 if bin_.stability == "com" else None,  # left to itself ptxas would rather spill
+    )
+    return z_map, legal
+
+
+def heights_of(bin_: Bin) -> tuple[float, float, float]:
+    """The bin's height, the highest top that is legal, and up to which gap a cell carries; metres."""
+    return bin_.size[2], float(np.float32(bin_.size[2]) + np.float32(bin_.tolerance)), bin_.contact_tolerance
+
+
+@triton.jit
+def lines(
+    item_id,
+    extent,
+    item_height,
+    num_slots,
+    num_items,
+    slots_per_env,
+    orientations,
+    GY,
+    T: tl.constexpr,
+):
+    """What the T lines of placements of a program are.
+
+    Returns:
+        Environment, int64, and placement along y; box (p, q, height), p and q being 0 for an empty slot; the line's
+        number over (N, K, O), int64; whether there is such a line. (T,) each.
+    """
+    start = tl.program_id(0).to(tl.int64) * T
+    # 64-bit division once per program, 32-bit division per lane
+    from_line, from_slot = start // GY, start // GY // orientations
+    offset = (start % GY).to(tl.int32) + tl.arange(0, T)
+    gy = offset % GY
+    offset_line = (from_line % orientations).to(tl.int32) + offset // GY
+    orientation = offset_line % orientations
+    slot = from_slot + offset_line // orientations
+    env = (
+        from_slot // slots_per_env
+        + ((from_slot % slots_per_env).to(tl.int32) + offset_line // orientations) // slots_per_env
+    )
+    there = slot < num_slots
+    item = present(tl.load(item_id + slot, mask=there, other=-1), num_items)
+    variant = tl.maximum(item, 0) * orientations + orientation
+    p = tl.where(item >= 0, tl.load(extent + variant * 2), 0).to(tl.int32)
+    q = tl.where(item >= 0, tl.load(extent + variant * 2 + 1), 0).to(tl.int32)
+    return env, gy, p, q, tl.load(item_height + variant), slot * orientations + orientation, there
+
+
+@triton.jit
+def fits_along(placement, extent, cells, STEP: tl.constexpr):
+    """Whether footprints (0 cells: nothing) fit at a placement of the grid along one axis."""
+    return (extent > 0) & (extent <= cells) & (placement * STEP - (cells - extent) < STEP)
+
+
+@triton.jit
+def write_legality(
+    here,
+    out_z,
+    out_legal,
+    gy,
+    p,
+    q,
+    high,
+    there,
+    ceiling,
+    limit,
+    tolerance,
+    X,
+    Y,
+    RULE: tl.constexpr,
+    STEP: tl.constexpr,
+):
+    """Writes the legality of T lines of boxes whose z-map is written, and the z of placements that do not fit."""
+    GX = (X + STEP - 1) // STEP
+    GY = (Y + STEP - 1) // STEP
+    y = tl.maximum(tl.minimum(gy * STEP, Y - q), 0)
+    fits_y = there & fits_along(gy, q, Y, STEP)
+    for gx in range(GX):
+        fits = fits_y & fits_along(gx, p, X, STEP)
+        z = tl.load(out_z + gx * GY, mask=fits, other=float("inf"))
+        fine = z + high <= limit
+        if RULE != "none":
+            x = tl.maximum(tl.minimum(gx * STEP, X - p), 0)
+            rows, columns = tl.where(fits, p, 0), tl.where(fits, q, 0)
+            if RULE == "com":
+                middle_x, middle_y = (8 * rows)[None, :], (8 * columns)[None, :]
+                held = balances(
+                    here, here, x, y, rows, columns, z[None, :], middle_x, middle_y, tolerance, X, Y, 0, True, 1
+                )
+            else:
+                held = stands(here, here, x, y, rows, columns, z[None, :], tolerance, X, Y, 0, RULE, True, 1)
+            fine = fine & (tl.max(held.to(tl.int32), 0) > 0)
+        tl.store(out_z + gx * GY, tl.zeros_like(z) + ceiling, mask=there & ~fits)
+        tl.store(out_legal + gx * GY, fine.to(tl.uint8), mask=there)
+
+
+@triton.jit(do_not_specialize=["num_slots", "num_items"])
+def drop_boxes_kernel(
+    heightmap,
+    item_id,
+    extent,
+    item_height,
+    z_map,
+    legal,
+    num_slots,
+    num_items,
+    ceiling,
+    limit,
+    tolerance,
+    SLOTS: tl.constexpr,
+    ORIENTATIONS: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+    LEVELS: tl.constexpr,
+    RULE: tl.constexpr,
+    T: tl.constexpr,
+):
+    """T lines of placements along x per program."""
+    GX: tl.constexpr = (X + STEP - 1) // STEP
+    GY: tl.constexpr = (Y + STEP - 1) // STEP
+    env, gy, p, q, high, line, there = lines(
+        item_id, extent, item_height, num_slots, num_items, SLOTS, ORIENTATIONS, GY, T
+    )
+    fits_y = there & (p <= X) & fits_along(gy, q, Y, STEP)
+    y = tl.minimum(gy * STEP, Y - q)
+    here = heightmap + env * (X * Y)
+
+    # The highest cell of each row over the width, X of them.
+    rows = (tl.zeros([T], tl.float32),) * X
+    width = tl.where(fits_y, q, 0)
+    for j in range(tl.max(width, 0)):
+        under = rows[:0]
+        for x in tl.static_range(X):
+            height = tl.load(here + (x * Y + y + j), mask=j < width, other=0.0)
+            under = under + (tl.maximum(rows[x], height),)
+        rows = under
+
+    # Windows of 2, 4, 8 … rows as far as the box is long, then two that overlap.
+    reach = tl.full([T], 1, tl.int32)
+    for k in tl.static_range(LEVELS):
+        longer = p >= (2 << k)
+        doubled = rows[:0]
+        for x in tl.static_range(X):
+            if x + (1 << k) < X:
+                doubled = doubled + (tl.where(longer, tl.maximum(rows[x], rows[x + (1 << k)]), rows[x]),)
+            else:
+                doubled = doubled + (rows[x],)
+        rows = doubled
+        reach = tl.where(longer, 2 << k, reach)
+    second = rows
+    for k in tl.static_range(LEVELS):
+        shifts = ((p - reach) >> k & 1) == 1
+        shifted = rows[:0]
+        for x in tl.static_range(X):
+            if x + (1 << k) < X:
+                shifted = shifted + (tl.where(shifts, second[x + (1 << k)], second[x]),)
+            else:
+                shifted = shifted + (second[x],)
+        second = shifted
+
+    flush = tl.zeros([T], tl.float32)
+    if STEP > 1:
+        for x in tl.static_range(X):
+            flush = tl.where(X - p == x, tl.maximum(rows[x], second[x]), flush)
+    out = line * (GX * GY) + gy
+    for gx in tl.static_range(GX):
+        z = tl.maximum(rows[gx * STEP], second[gx * STEP])
+        if STEP > 1:
+            z = tl.where(gx * STEP > X - p, flush, z)
+        fits = fits_y & (gx * STEP - (X - p) < STEP)
+        tl.store(z_map + (out + gx * GY), tl.where(fits, z, ceiling), mask=there)
+        if RULE == "none":
+            tl.store(legal + (out + gx * GY), (fits & (z + high <= limit)).to(tl.uint8), mask=there)
+    if RULE != "none":
+        tl.debug_barrier()  # what follows reads z with another layout of threads
+        write_legality(
+            here, z_map + out, legal + out, gy, p, q, high, there, ceiling, limit, tolerance, X, Y, RULE, STEP
+        )

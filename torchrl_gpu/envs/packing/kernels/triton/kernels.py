@@ -1,0 +1,80 @@
+"""The packing kernels in Triton, for CUDA devices.
+
+One launch makes the z-map, the legality and the stability of every placement: of boxes in small bins, of boxes in
+large ones, or of irregular items; a small one ahead of the latter two prepares what it reads. The rest of a step is one
+launch for the action and one for the rows that begin again. Nothing is read back and how the work is cut follows from
+shapes alone, so that calls can be captured in a CUDA graph. With `TRITON_INTERPRET=1` the same kernels run on a CPU,
+slowly, for tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+import triton
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.kernels.transition import any_legal
+from torchrl_gpu.envs.packing.kernels.triton import piles as triton_piles
+from torchrl_gpu.envs.packing.kernels.triton import transition as triton_transition
+from torchrl_gpu.envs.packing.kernels.triton.boxes import MOST_CELLS_X, drop_boxes
+from torchrl_gpu.envs.packing.kernels.triton.solids import drop_solids
+from torchrl_gpu.envs.packing.kernels.triton.wide_boxes import drop_wide_boxes
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState, Placement, StoredMaps
+
+__all__ = ["advance", "any_legal", "drop_map", "pile_growth", "place", "problem", "restart"]
+
+DEVICES = ("cuda", "cpu")
+
+
+def problem(device: torch.device) -> str:
+    """It runs on CUDA devices, and on a CPU by Triton's interpreter."""
+    if device.type == "cuda" or (device.type == "cpu" and triton.knobs.runtime.interpret):
+        return ""
+    return f"runs on CUDA devices, or on a CPU with TRITON_INTERPRET=1; got {device}"
+
+
+def drop_map(
+    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None = None
+) -> tuple[Tensor, Tensor]:
+    """As `reference.drop_map`; of irregular items only what `stored` does not hold is worked out."""
+    heightmap, item_id = heightmap.contiguous(), item_id.contiguous()
+    with _on(heightmap.device):
+        if not catalogue.flat:
+            return drop_solids(heightmap, item_id, catalogue, bin_, stored)
+        if bin_.cells[0] <= MOST_CELLS_X:
+            return drop_boxes(heightmap, item_id, catalogue, bin_)
+        return drop_wide_boxes(heightmap, item_id, catalogue, bin_)
+
+
+def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """As `reference.place`."""
+    placement = type(placement)(*(field.contiguous() for field in placement))
+    with _on(heightmap.device):
+        return triton_piles.place(heightmap.contiguous(), placement, catalogue)
+
+
+def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
+    """As `transition.advance`."""
+    with _on(action.device):
+        return triton_transition.advance(state, action, following, catalogue, bin_)
+
+
+def restart(
+    state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
+) -> PackingState:
+    """As `transition.restart`."""
+    with _on(mask.device):
+        return triton_transition.restart(state, mask, key, item_id, catalogue, bin_)
+
+
+def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
+    """As `reference.pile_growth`."""
+    with _on(heightmap.device):
+        return triton_piles.growth(heightmap.contiguous(), item_id.contiguous(), z_map.contiguous(), catalogue, bin_)
+
+
+def _on(device: torch.device) -> contextlib.AbstractContextManager:
+    """Triton launches on the current device."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

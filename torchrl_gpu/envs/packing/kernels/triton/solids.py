@@ -1,0 +1,311 @@
+"""`drop_map` of irregular items in Triton: every placement of every item in one launch.
+
+A program works out a tile of placements of V orientations that share an extent, hence also their placements; the loop
+is in `triton_contact`. Which orientations share an extent is settled per item on the device; that most of them come in
+groups of V is assumed from the bounds of the catalogue, and only costs time where it is wrong.
+"""
+
+# Arguments of kernels have no types that mypy knows.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.kernels.balance import plumb
+from torchrl_gpu.envs.packing.kernels.triton.boxes import heights_of
+from torchrl_gpu.envs.packing.kernels.triton.contact import counted, first_contact
+from torchrl_gpu.envs.packing.kernels.triton.placements import num_fitting, present, sharers, touched, variants, work
+from torchrl_gpu.envs.packing.kernels.triton.split import sortable, split
+from torchrl_gpu.envs.packing.kernels.triton.stability import balances, rule_of, stands
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, StoredMaps
+
+# Results per thread, by stability rule: the more, the more often what is read is used, until the registers of the
+# rule's own pass no longer fit.
+RESULTS_PER_THREAD = {"none": 32, "corners": 16, "support": 8, "com": 8}
+MOST_LANES_PER_THREAD = {"none": 16, "corners": 8, "support": 8, "com": 8}
+_PACKED_SINCE = (9, 0)  # compute capability with instructions that add and maximise pairs of int16
+
+
+class Blocks(NamedTuple):
+    """How the work is cut: a pure function of shapes, so that a call can be captured in a graph.
+
+    Attributes:
+        variants: V, orientations per program.
+        lanes: T, placements, or pairs of them, that a program works on at once.
+        num_warps: Warps per program; one wastes least of the last tile.
+    """
+
+    variants: int
+    lanes: int
+    num_warps: int = 1
+
+
+def blocks(catalogue: Catalogue, bin_: Bin) -> Blocks:
+    """The cut for a catalogue and a bin.
+
+    Orientations share a program where their extents are the same for every item, as those of half turns are.
+    """
+    alike = Counter(zip(catalogue.bounds, catalogue.least, strict=True)).values()
+    variants = next(v for v in (4, 2, 1) if all(count % v == 0 for count in alike))
+    variants = variants if sortable(catalogue) else 1
+    rule = rule_of(bin_)
+    per_thread = min(MOST_LANES_PER_THREAD[rule], RESULTS_PER_THREAD[rule] // variants)
+    wanted = triton.next_power_of_2(bin_.grid[0] * bin_.grid[1])
+    return Blocks(variants, max(32, min(32 * per_thread, wanted)))
+
+
+def drop_solids(
+    heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None
+) -> tuple[Tensor, Tensor]:
+    """As `reference.drop_map`, for catalogues with maps; arguments contiguous."""
+    assert catalogue.bottom is not None
+    num_envs, num_slots = item_id.shape
+    num_orientations, (grid_x, grid_y) = catalogue.num_orientations, bin_.grid
+    z_map = heightmap.new_empty(num_envs, num_slots, num_orientations, grid_x, grid_y)
+    legal = torch.empty_like(z_map, dtype=torch.bool)
+    cut, packed = blocks(catalogue, bin_), _packed(heightmap.device)
+    pairs = catalogue.unit is not None and packed is not None
+    read = split(heightmap, catalogue, bin_, counted=pairs, ordered=cut.variants > 1)
+    rows = grid_x // 2 + 1 if pairs else grid_x  # of pairs, the one with a flush placement apart
+    num_tiles = triton.cdiv(rows * grid_y, cut.lanes)
+    centres = plumb(catalogue, bin_).contiguous() if bin_.stability == "com" else read.order  # or any int32: not read
+    earlier = (z_map, legal, item_id, item_id) if stored is None else tuple(each.contiguous() for each in stored)
+    drop_solids_kernel[(num_envs * num_slots * (num_orientations // cut.variants) * num_tiles,)](
+        read.heights,
+        read.counts,
+        read.exact,
+        read.order,
+        item_id,
+        catalogue.extent,
+        catalogue.height,
+        catalogue.bottom.contiguous(),
+        centres,
+        earlier[0],
+        earlier[1].view(torch.uint8),
+        *earlier[2:],
+        z_map,
+        legal.view(torch.uint8),
+        catalogue.num_items,
+        *heights_of(bin_),
+        catalogue.unit or 1.0,
+        1.0 / (catalogue.unit or 1.0),
+        num_slots,
+        num_orientations,
+        *bin_.cells,
+        *catalogue.bottom.shape[-2:],
+        num_tiles,
+        read.exact.shape[-1],
+        STEP=bin_.step,
+        RULE=rule_of(bin_),
+        V=cut.variants,
+        T=cut.lanes,
+        EXACT_PADDED=triton.next_power_of_2(read.exact.shape[-1]),
+        PAIRS=pairs,
+        PACKED=bool(packed),
+        STORED=stored is not None,
+        enable_fp_fusion=False,
+        num_warps=cut.num_warps,
+    )
+    return z_map, legal
+
+
+def _packed(device: torch.device) -> bool | None:
+    """Whether the device has instructions for pairs of int16; None where to count in pairs would not pay."""
+    if device.type != "cuda":
+        return False  # the interpreter counts for the tests' sake
+    return pairs_on(*torch.cuda.get_device_capability(device))
+
+
+def pairs_on(major: int, minor: int) -> bool | None:
+    """The same by compute capability."""
+    return True if (major, minor) >= _PACKED_SINCE else None
+
+
+@triton.jit
+def _cell(at, cells):
+    """An edge between cells, within the bin."""
+    return tl.minimum(tl.maximum(at, 0), cells)
+
+
+@triton.jit(
+    do_not_specialize=["num_items", "num_slots", "orientations", "X", "Y", "rows", "columns", "tiles", "exact_tiles"]
+)
+def drop_solids_kernel(
+    heights,
+    counts,
+    exact,
+    order,
+    item_id,
+    extent,
+    item_height,
+    bottom,
+    centres,
+    kept_z,
+    kept_legal,
+    kept_slot,
+    changed,
+    z_map,
+    legal,
+    num_items,
+    ceiling,
+    limit,
+    tolerance,
+    unit,
+    per_unit,
+    num_slots,
+    orientations,
+    X,
+    Y,
+    rows,
+    columns,
+    tiles,
+    exact_tiles,
+    STEP: tl.constexpr,
+    RULE: tl.constexpr,
+    V: tl.constexpr,
+    T: tl.constexpr,
+    EXACT_PADDED: tl.constexpr,
+    PAIRS: tl.constexpr,
+    PACKED: tl.constexpr,
+    STORED: tl.constexpr,
+):
+    """A tile of placements of V orientations of one visible item per program.
+
+    A program has two shares, each a part of its own list: of all placements, where it writes those that need no work;
+    of those that do, which lie together in a rectangle of the grid, where it works.
+    """
+    GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
+    cells = STEP * STEP * GX * GY
+    PARTS: tl.constexpr = 2 if PAIRS else 1  # tiles of single placements in one of pairs
+    pid = tl.program_id(0)
+    tile, groups = pid % tiles, orientations // V
+    group = pid // tiles % groups
+    slot = (pid // tiles // groups).to(tl.int64)
+    env = slot // num_slots
+    source = (item_id + slot, order, extent, bottom, group, num_items)
+    orientation, _variant, p, q = variants(source, orientations, X, V)
+    out = (slot * orientations + orientation) * (GX * GY)
+
+    window = (0, X, 0, Y)
+    before = out
+    if STORED:
+        held = present(tl.load(kept_slot + slot), num_slots)
+        before = ((env * num_slots + tl.maximum(held, 0)) * orientations + orientation) * (GX * GY)
+        x0, y0 = tl.load(changed + env * 4), tl.load(changed + env * 4 + 1)
+        x1, y1 = tl.load(changed + env * 4 + 2), tl.load(changed + env * 4 + 3)
+        window = (
+            tl.where(held >= 0, _cell(x0, X), 0).to(tl.int32),
+            tl.where(held >= 0, _cell(x1, X), X).to(tl.int32),
+            tl.where(held >= 0, _cell(y0, Y), 0).to(tl.int32),
+            tl.where(held >= 0, _cell(y1, Y), Y).to(tl.int32),
+        )
+
+    # What needs no work.
+    from_x, to_x = touched(p, window[0], window[1], X, STEP)
+    from_y, to_y = touched(q, window[2], window[3], Y, STEP)
+    for part in range(PARTS):
+        lane = (tile * PARTS + part) * T + tl.arange(0, T)
+        gx, gy = (lane // GY)[None, :], (lane % GY)[None, :]
+        works = (gx >= from_x[:, None]) & (gx < to_x[:, None]) & (gy >= from_y[:, None]) & (gy < to_y[:, None])
+        write = (lane < GX * GY)[None, :] & ~works
+        z = tl.zeros([V, T], tl.float32) + ceiling
+        fine = tl.zeros([V, T], tl.uint8)
+        if STORED:
+            fits = (gx < num_fitting(p, X, STEP)[:, None]) & (gy < num_fitting(q, Y, STEP)[:, None])
+            z = tl.load(kept_z + (before[:, None] + lane[None, :]), mask=write & fits, other=ceiling)
+            fine = tl.load(kept_legal + (before[:, None] + lane[None, :]), mask=write & fits, other=0)
+        tl.store(z_map + (out[:, None] + lane[None, :]), z, mask=write)
+        tl.store(legal + (out[:, None] + lane[None, :]), fine, mask=write)
+
+    is_exact = False
+    if PAIRS:
+        check = tl.arange(0, EXACT_PADDED)
+        is_exact = tl.min(tl.load(exact + env * exact_tiles + check, mask=check < exact_tiles, other=1), 0) > 0
+
+    # What does: one extent after the other, which is one only where the sorted orientations come in whole groups.
+    here, there = heights + env * cells, counts + env * cells
+    into = (z_map, legal, item_height, centres, slot)
+    for turn in range(V):
+        low, _mine, leads, p_now, q_now = sharers(source, turn, orientations, X, rows * columns, V)
+        if leads:
+            if is_exact:
+                start = tile * T
+                gx, gy, _paired, there_is = work(start, p_now, q_now, window, X, Y, True, STEP, T)
+                if tl.max(there_is.to(tl.int32), 0) > 0:
+                    x, y = tl.minimum(gx * STEP, X - p_now), tl.minimum(gy * STEP, Y - q_now)
+                    pairs = first_contact(
+                        there, low, x, y, p_now, q_now, per_unit, X, Y, columns, True, PACKED, STEP, V, T
+                    )
+                    for half in range(2):
+                        z = counted(pairs, half) * unit
+                        _judge(
+                            z, half, start, turn, source, window, here, into, limit, tolerance,
+                            orientations, X, Y, rows, columns, True, STEP, RULE, V, T,
+                        )  # fmt: skip
+            else:
+                for part in range(PARTS):
+                    start = (tile * PARTS + part) * T
+                    gx, gy, _paired, there_is = work(start, p_now, q_now, window, X, Y, False, STEP, T)
+                    if tl.max(there_is.to(tl.int32), 0) > 0:
+                        x, y = tl.minimum(gx * STEP, X - p_now), tl.minimum(gy * STEP, Y - q_now)
+                        z = first_contact(
+                            here, low, x, y, p_now, q_now, per_unit, X, Y, columns, False, PACKED, STEP, V, T
+                        )
+                        _judge(
+                            z, 0, start, turn, source, window, here, into, limit, tolerance,
+                            orientations, X, Y, rows, columns, False, STEP, RULE, V, T,
+                        )  # fmt: skip
+
+
+@triton.jit
+def _judge(
+    z,
+    half,
+    start,
+    turn,
+    source,
+    window,
+    here,
+    into,
+    limit,
+    tolerance,
+    orientations,
+    X,
+    Y,
+    rows,
+    columns,
+    PAIRS: tl.constexpr,
+    STEP: tl.constexpr,
+    RULE: tl.constexpr,
+    V: tl.constexpr,
+    T: tl.constexpr,
+):
+    """Judges and writes the heights z (V, T) of a turn's placements, of pairs the first (half 0) or the second (1)."""
+    GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
+    z_map, legal, item_height, centres, slot = into
+    low, mine, _leads, p, q = sharers(source, turn, orientations, X, rows * columns, V)
+    first_gx, gy, paired, there_is = work(start, p, q, window, X, Y, PAIRS, STEP, T)
+    there = there_is & ((half == 0) | paired)
+    gx = tl.where(there, first_gx + half, first_gx)
+    orientation, variant, _p, _q = variants(source, orientations, X, V)
+    fine = z + tl.load(item_height + variant)[:, None] <= limit
+    if RULE != "none":
+        x, y = tl.minimum(gx * STEP, X - p), tl.minimum(gy * STEP, Y - q)
+        if RULE == "com":
+            centre = centres + variant[:, None] * 2
+            mid_x, mid_y = tl.load(centre), tl.load(centre + 1)
+            held = balances(here, low, x, y, p, q, z, mid_x, mid_y, tolerance, X, Y, columns, False, STEP)
+        else:
+            held = stands(here, low, x, y, p, q, z, tolerance, X, Y, columns, RULE, False, STEP)
+        fine = fine & held
+    at = ((slot * orientations + orientation) * (GX * GY))[:, None] + (gx * GY + gy)[None, :]
+    write = mine[:, None] & there[None, :]
+    tl.store(z_map + at, z, mask=write)
+    tl.store(legal + at, fine.to(tl.uint8), mask=write)

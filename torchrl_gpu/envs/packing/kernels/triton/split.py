@@ -1,0 +1,156 @@
+"""What the kernel of irregular items reads in place of the heightmap: one small launch ahead of it.
+
+- The heightmap split by the phases of the grid step, so that neighbouring placements read neighbouring words.
+- The same counted in whole units, in pairs of int16: a cell and the one a step further along x, which the neighbouring
+  placement reads at the same time; and per tile whether counting loses nothing.
+- Per item the orientations in the order of their extents, so that those of one extent come together.
+"""
+
+# Arguments of kernels have no types that mypy knows.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.kernels.triton.contact import MOST_COUNTED
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+
+_TILE = 1024  # cells per program
+_MOST_SORTED = 128  # orientations; all pairs are compared
+
+
+class Split(NamedTuple):
+    """The heightmap as the kernel of irregular items reads it.
+
+    U = ceil(X / step), W = ceil(Y / step); phase (r, q) holds the cells (u·step + r, w·step + q).
+
+    Attributes:
+        heights: (N, step, step, U, W) float32, metres; 0 behind the wall.
+        counts: The same in whole units, int32: a cell's count in the low half, in the high half that of (u + 1, w).
+            Empty where nothing is to be counted.
+        exact: (N, number of tiles) int32, 1 where the counts of a tile are its heights; empty likewise.
+        order: (M, O) int32, orientations of each item sorted by extent; empty where not wanted.
+    """
+
+    heights: Tensor
+    counts: Tensor
+    exact: Tensor
+    order: Tensor
+
+
+def split(heightmap: Tensor, catalogue: Catalogue, bin_: Bin, *, counted: bool, ordered: bool) -> Split:
+    """Makes a `Split` of heightmaps (N, X, Y) float32, contiguous, without a host read."""
+    num_envs, step = len(heightmap), bin_.step
+    length_x, length_y = bin_.grid
+    cells = step * step * length_x * length_y
+    num_tiles = triton.cdiv(cells, _TILE)
+    num_sorted = catalogue.num_items if ordered else 0
+    phases = (num_envs, step, step, length_x, length_y)
+    heights = heightmap if step == 1 else heightmap.new_empty(phases)
+    counts = heightmap.new_empty(phases if counted else 0, dtype=torch.int32)
+    exact = heightmap.new_empty((num_envs, num_tiles) if counted else 0, dtype=torch.int32)
+    shape = (num_sorted, catalogue.num_orientations)
+    order = heightmap.new_empty(shape if ordered else 0, dtype=torch.int32)
+    split_tiles = num_envs * num_tiles if step > 1 or counted else 0
+    if split_tiles + num_sorted:
+        split_kernel[(split_tiles + num_sorted,)](
+            heightmap,
+            heights,
+            counts,
+            exact,
+            catalogue.extent,
+            order,
+            split_tiles,
+            1.0 / (catalogue.unit or 1.0),
+            catalogue.num_orientations,
+            X=bin_.cells[0],
+            Y=bin_.cells[1],
+            STEP=step,
+            COUNTED=counted,
+            PADDED=triton.next_power_of_2(catalogue.num_orientations) if ordered else 1,
+            TILES=num_tiles,
+            TILE=_TILE,
+            enable_fp_fusion=False,
+            num_warps=4,
+        )
+    return Split(heights, counts, exact, order)
+
+
+def sortable(catalogue: Catalogue) -> bool:
+    """Whether there are few enough orientations to sort."""
+    return catalogue.num_orientations <= _MOST_SORTED
+
+
+@triton.jit
+def cell_at(x, y, X, Y, STEP: tl.constexpr):
+    """Where the split heightmap of a bin holds cell (x, y)."""
+    length_x = (X + STEP - 1) // STEP
+    length_y = (Y + STEP - 1) // STEP
+    row = x % STEP * (STEP * length_x * length_y) + x // STEP * length_y
+    return row + (y % STEP * (length_x * length_y) + y // STEP)
+
+
+@triton.jit(do_not_specialize=["split_tiles", "orientations"])
+def split_kernel(
+    heightmap,
+    heights,
+    counts,
+    exact,
+    extent,
+    order,
+    split_tiles,
+    per_unit,
+    orientations,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+    COUNTED: tl.constexpr,
+    PADDED: tl.constexpr,
+    TILES: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """One tile of one bin per program; the programs behind those sort the orientations of one item each."""
+    pid = tl.program_id(0).to(tl.int64)
+    if pid < split_tiles:
+        env, tile = pid // TILES, (pid % TILES).to(tl.int32)
+        length_x: tl.constexpr = (X + STEP - 1) // STEP
+        length_y: tl.constexpr = (Y + STEP - 1) // STEP
+        cells: tl.constexpr = STEP * STEP * length_x * length_y
+        at = tile * TILE + tl.arange(0, TILE)
+        x = at // length_y % length_x * STEP + at // (STEP * length_x * length_y)
+        y = at % length_y * STEP + at // (length_x * length_y) % STEP
+        inside = (at < cells) & (x < X) & (y < Y)
+        height = tl.load(heightmap + env * (X * Y) + (x * Y + y), mask=inside, other=0.0)
+        if STEP > 1:
+            tl.store(heights + env * cells + at, height, mask=at < cells)
+        if COUNTED:
+            beside = inside & (x + STEP < X)
+            next_height = tl.load(heightmap + env * (X * Y) + ((x + STEP) * Y + y), mask=beside, other=0.0)
+            count, whole = _count(height, per_unit)
+            next_count, _ = _count(next_height, per_unit)
+            tl.store(counts + env * cells + at, count | (next_count << 16), mask=at < cells)
+            tl.store(exact + pid, tl.min(whole.to(tl.int32), 0))
+    else:
+        item = pid - split_tiles
+        index = tl.arange(0, PADDED)
+        side = extent + (item * orientations + index) * 2
+        side_x = tl.load(side, mask=index < orientations, other=32767).to(tl.int32)
+        side_y = tl.load(side + 1, mask=index < orientations, other=32767).to(tl.int32)
+        key = side_x * 32768 + side_y
+        before = (key[None, :] < key[:, None]) | ((key[None, :] == key[:, None]) & (index[None, :] < index[:, None]))
+        rank = tl.sum(before.to(tl.int32), 1)
+        tl.store(order + item * orientations + rank, index, mask=index < orientations)
+
+
+@triton.jit
+def _count(height, per_unit):
+    """Whole units, 0 where there are none or too many, and whether that is the height."""
+    count = tl.floor(height * per_unit + 0.5)
+    whole = (tl.abs(height * per_unit - count) < 1e-3) & (count >= 0) & (count <= MOST_COUNTED)
+    return tl.where(whole, count, 0.0).to(tl.int32), whole

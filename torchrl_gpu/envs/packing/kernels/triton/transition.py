@@ -1,0 +1,448 @@
+"""An action and a restart in Triton, one launch each: all of a step but the maps of what lies in the bins.
+
+A program copies the same part of several small bins, or a part of a large one, changed where the action or the restart
+changes it; the first program of a bin also writes what it has one of. Every row of every result is written once, and
+rows that begin again are not read.
+"""
+
+# Arguments of kernels have no types that mypy knows.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from torchrl_gpu.envs.packing.kernels.balance import standing_height
+from torchrl_gpu.envs.packing.kernels.triton.piles import cut, maps_of, raised
+from torchrl_gpu.envs.packing.kernels.triton.placements import num_fitting, present
+from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved, PackingState
+
+_MOVED = ("heightmap", "item_id", "position", "volume", "stable", "num_packed", "step_count")
+_BEGUN = (*_MOVED, "key", "episode", "z_map", "legal")
+
+
+def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: Catalogue, bin_: Bin) -> Moved:
+    """As `transition.advance`."""
+    assert state.placements.is_contiguous()  # both are written in place
+    assert state.placement_z.is_contiguous()
+    after = {name: torch.empty_like(each) for name, each in _contiguous(state, _MOVED).items()}
+    legal, slot = torch.empty_like(after["stable"]), torch.empty_like(after["item_id"])
+    changed = slot.new_empty(len(slot), 4)
+    share, maps = cut(bin_.cells[0] * bin_.cells[1]), maps_of(catalogue)
+    num_envs, num_slots = slot.shape
+    advance_kernel[(triton.cdiv(num_envs, share.envs) * share.tiles,)](
+        *_pointers(_contiguous(state, (*_MOVED, "z_map", "legal"))),
+        action.contiguous(),
+        following.contiguous(),
+        catalogue.extent,
+        catalogue.height,
+        catalogue.volume,
+        *maps,
+        state.placements,
+        state.placement_z,
+        *_pointers(after),
+        legal.view(torch.uint8),
+        slot,
+        changed,
+        num_envs,
+        catalogue.num_items,
+        state.placements.shape[1],
+        num_slots,
+        catalogue.num_orientations,
+        *maps[1].shape[-2:],
+        PADDED=triton.next_power_of_2(num_slots),
+        X=bin_.cells[0],
+        Y=bin_.cells[1],
+        STEP=bin_.step,
+        FLAT=catalogue.flat,
+        ENVS=share.envs,
+        LANES=share.lanes,
+        TILES=share.tiles,
+        enable_fp_fusion=False,
+        num_warps=4,
+    )
+    return Moved(replace(state, **after), legal, slot, changed)
+
+
+def _contiguous(state: PackingState, names: tuple[str, ...]) -> dict[str, Tensor]:
+    return {name: getattr(state, name).contiguous() for name in names}
+
+
+def _pointers(tensors: dict[str, Tensor]) -> list[Tensor]:
+    """What a kernel is given: flags as bytes."""
+    return [each.view(torch.uint8) if each.dtype == torch.bool else each for each in tensors.values()]
+
+
+@triton.jit(do_not_specialize=["num_envs", "num_items", "longest", "num_slots", "orientations", "rows", "columns"])
+def advance_kernel(
+    heightmap,
+    item_id,
+    position,
+    volume,
+    stable,
+    num_packed,
+    step_count,
+    z_map,
+    legal,
+    action,
+    following,
+    extent,
+    item_height,
+    item_volume,
+    top,
+    bottom,
+    placements,
+    placement_z,
+    next_heightmap,
+    next_item,
+    next_position,
+    next_volume,
+    next_stable,
+    next_num_packed,
+    next_step_count,
+    was_legal,
+    slot,
+    changed,
+    num_envs,
+    num_items,
+    longest,
+    num_slots,
+    orientations,
+    rows,
+    columns,
+    PADDED: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+    FLAT: tl.constexpr,
+    ENVS: tl.constexpr,
+    LANES: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """LANES cells of ENVS bins per program."""
+    pid = tl.program_id(0).to(tl.int64)
+    tile = (pid % TILES).to(tl.int32)
+    env = pid // TILES * ENVS + tl.arange(0, ENVS)
+    there = env < num_envs
+    cell = tile * LANES + tl.arange(0, LANES)
+    where = (env * (X * Y))[:, None] + cell[None, :]
+    inside = there[:, None] & (cell < X * Y)[None, :]
+    height = tl.load(heightmap + where, mask=inside, other=0.0)  # on its way while the action is looked up
+    fine, gone, placed = chosen(
+        env, there, action, (item_id, z_map, legal), extent, num_items, num_slots, orientations, X, Y, STEP
+    )
+    item, variant, x, y, _z = placed
+    maps = (extent, item_height, top, bottom)
+    tl.store(next_heightmap + where, raised(height, cell, placed, maps, rows, columns, Y, FLAT), mask=inside)
+    if tile == 0:
+        one = fine.to(tl.int64)
+        more = tl.where(fine, tl.load(item_volume + tl.maximum(item, 0)), 0.0)
+        packed = tl.load(num_packed + env, mask=there, other=0)
+        tl.store(was_legal + env, fine.to(tl.uint8), mask=there)
+        tl.store(next_num_packed + env, packed + one, mask=there)
+        tl.store(next_position + env, tl.load(position + env, mask=there, other=0) + one, mask=there)
+        tl.store(next_step_count + env, tl.load(step_count + env, mask=there, other=0) + 1, mask=there)
+        tl.store(next_volume + env, tl.load(volume + env, mask=there, other=0.0) + more, mask=there)
+        stood = tl.load(stable + env, mask=there, other=0) != 0
+        tl.store(next_stable + env, (stood | fine).to(tl.uint8), mask=there)
+        tl.store(changed + env * 4, x * one, mask=there)
+        tl.store(changed + env * 4 + 1, y * one, mask=there)
+        tl.store(changed + env * 4 + 2, (x + tl.load(extent + variant * 2)) * one, mask=there)
+        tl.store(changed + env * 4 + 3, (y + tl.load(extent + variant * 2 + 1)) * one, mask=there)
+        row = tl.minimum(tl.maximum(packed, 0), longest - 1)
+        _record(env * longest + row, placed, placements, placement_z, orientations)
+        _close(env, there, tl.where(fine, gone, num_slots), (item_id, following), next_item, slot, num_slots, PADDED)
+
+
+@triton.jit
+def chosen(
+    env,
+    there,
+    action,
+    state,
+    extent,
+    num_items,
+    num_slots,
+    orientations,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+):
+    """What the actions of some environments do.
+
+    Args:
+        env: Environments, (E,) int64.
+        there: Whether there is such an environment, (E,).
+        action: Pointer to the actions.
+        state: Pointers to visible items, z-maps and legality.
+        extent: Pointer to the extents of the catalogue.
+        num_items: Items of the catalogue.
+
+    Returns:
+        Whether the action is legal; the slot of its item; and the placement: item, −1 where it is not legal, its row of
+        the catalogue, int64, x and y, int32, and z. (E,) each.
+    """
+    GX: tl.constexpr = (X + STEP - 1) // STEP
+    GY: tl.constexpr = (Y + STEP - 1) // STEP
+    num_actions = tl.cast(num_slots, tl.int64) * orientations * (GX * GY)
+    item_id, z_map, legal = state
+    wanted = tl.load(action + env, mask=there, other=-1)
+    inside = (wanted >= 0) & (wanted < num_actions)
+    index = tl.where(inside, wanted, 0)
+    fine = inside & (tl.load(legal + env * num_actions + index, mask=inside, other=0) != 0)
+    z = tl.load(z_map + env * num_actions + index, mask=inside, other=0.0)
+    from_start = (index // (GX * GY)).to(tl.int32)  # over (K, O): 64-bit division by a constant alone
+    slot = from_start // orientations
+    item = present(tl.load(item_id + env * num_slots + slot, mask=inside, other=-1), num_items)
+    variant = tl.maximum(item, 0) * orientations + from_start % orientations
+    last_x, last_y = X - tl.load(extent + variant * 2), Y - tl.load(extent + variant * 2 + 1)
+    fine = fine & (item >= 0) & (last_x >= 0) & (last_y >= 0)
+    item = tl.where(fine, item, -1)
+    x = tl.maximum(tl.minimum(index // GY % GX * STEP, last_x), 0).to(tl.int32)
+    y = tl.maximum(tl.minimum(index % GY * STEP, last_y), 0).to(tl.int32)
+    return fine, slot, (item, variant, x, y, z)
+
+
+@triton.jit
+def _record(at, placed, placements, placement_z, orientations):
+    """Writes the placements of some environments into rows `at` of those that were made, where there is an item."""
+    item, variant, x, y, z = placed
+    write = item >= 0
+    tl.store(placements + at * 4, item.to(tl.int32), mask=write)
+    tl.store(placements + at * 4 + 1, (variant - tl.maximum(item, 0) * orientations).to(tl.int32), mask=write)
+    tl.store(placements + at * 4 + 2, x, mask=write)
+    tl.store(placements + at * 4 + 3, y, mask=write)
+    tl.store(placement_z + at, z, mask=write)
+
+
+@triton.jit
+def _close(env, there, gone, items, next_item, slot, num_slots, PADDED: tl.constexpr):
+    """Closes the slots `gone`, `num_slots` for none: later items move up, and the one that follows is shown last."""
+    item_id, following = items
+    k = tl.arange(0, PADDED)[None, :]
+    before = k + (k >= gone[:, None]).to(tl.int64)
+    at, write, moves = (env * num_slots)[:, None], there[:, None] & (k < num_slots), before < num_slots
+    moved = tl.load(item_id + (at + before), mask=write & moves, other=-1)
+    shown = tl.load(following + env, mask=there, other=-1)[:, None]
+    tl.store(next_item + (at + k), tl.where(moves, moved, shown), mask=write)
+    tl.store(slot + (at + k), tl.where(moves, before, -1), mask=write)
+
+
+def restart(
+    state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
+) -> PackingState:
+    """As `transition.restart`."""
+    before = _contiguous(state, _BEGUN)
+    fresh = {name: torch.empty_like(each) for name, each in before.items()}
+    num_envs, num_slots = item_id.shape
+    share, of_maps = cut(bin_.cells[0] * bin_.cells[1]), cut(state.legal[0].numel())
+    num_piles = triton.cdiv(num_envs, share.envs) * share.tiles
+    restart_kernel[(num_piles + triton.cdiv(num_envs, of_maps.envs) * of_maps.tiles,)](
+        mask.contiguous().view(torch.uint8),
+        key.contiguous(),
+        item_id.contiguous(),
+        *_pointers(before),
+        catalogue.extent,
+        standing_height(catalogue, bin_).contiguous(),
+        *_pointers(fresh),
+        num_envs,
+        catalogue.num_items,
+        num_piles,
+        bin_.size[2],
+        bin_.size[2] + bin_.tolerance,
+        num_slots,
+        PADDED=triton.next_power_of_2(num_slots),
+        ORIENTATIONS=catalogue.num_orientations,
+        X=bin_.cells[0],
+        Y=bin_.cells[1],
+        STEP=bin_.step,
+        PLACEMENTS=state.legal[0].numel(),
+        ENVS=share.envs,
+        LANES=share.lanes,
+        TILES=share.tiles,
+        MAP_ENVS=of_maps.envs,
+        MAP_LANES=of_maps.lanes,
+        MAP_TILES=of_maps.tiles,
+        enable_fp_fusion=False,
+        num_warps=4,
+    )
+    return replace(state, **fresh)
+
+
+@triton.jit(do_not_specialize=["num_envs", "num_items", "num_piles", "num_slots"])
+def restart_kernel(
+    mask,
+    fresh_key,
+    fresh_item,
+    heightmap,
+    item_id,
+    position,
+    volume,
+    stable,
+    num_packed,
+    step_count,
+    key,
+    episode,
+    z_map,
+    legal,
+    extent,
+    item_height,
+    next_heightmap,
+    next_item,
+    next_position,
+    next_volume,
+    next_stable,
+    next_num_packed,
+    next_step_count,
+    next_key,
+    next_episode,
+    next_z_map,
+    next_legal,
+    num_envs,
+    num_items,
+    num_piles,
+    ceiling,
+    limit,
+    num_slots,
+    PADDED: tl.constexpr,
+    ORIENTATIONS: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+    PLACEMENTS: tl.constexpr,
+    ENVS: tl.constexpr,
+    LANES: tl.constexpr,
+    TILES: tl.constexpr,
+    MAP_ENVS: tl.constexpr,
+    MAP_LANES: tl.constexpr,
+    MAP_TILES: tl.constexpr,
+):
+    """LANES cells of ENVS bins per program; the programs behind those write MAP_LANES placements of MAP_ENVS bins."""
+    pid = tl.program_id(0).to(tl.int64)
+    if pid < num_piles:
+        env = pid // TILES * ENVS + tl.arange(0, ENVS)
+        there = env < num_envs
+        again = tl.load(mask + env, mask=there, other=0) != 0
+        cell = (pid % TILES).to(tl.int32) * LANES + tl.arange(0, LANES)
+        at, inside = (env * (X * Y))[:, None] + cell[None, :], there[:, None] & (cell < X * Y)[None, :]
+        height = tl.load(heightmap + at, mask=inside & ~again[:, None], other=0.0)
+        tl.store(next_heightmap + at, height, mask=inside)
+        if pid % TILES == 0:
+            items, keys = (fresh_item, item_id, next_item), (fresh_key, key, next_key)
+            old = (position, volume, stable, num_packed, step_count, episode)
+            new = (next_position, next_volume, next_stable, next_num_packed, next_step_count, next_episode)
+            _begin(env, there, again, items, keys, old, new, num_slots, PADDED)
+    else:
+        maps = (z_map, legal, next_z_map, next_legal)
+        _begin_maps(
+            pid - num_piles, num_envs, num_items, mask, fresh_item, maps, extent, item_height, ceiling, limit,
+            num_slots, ORIENTATIONS, X, Y, STEP, PLACEMENTS, MAP_ENVS, MAP_LANES, MAP_TILES,
+        )  # fmt: skip
+
+
+@triton.jit
+def _begin(env, there, again, items, keys, old, new, num_slots, PADDED: tl.constexpr):
+    """Writes all but the maps: items and keys from what is fresh or what was, the others from `old` to `new`."""
+    position, volume, stable, num_packed, step_count, episode = old
+    next_position, next_volume, next_stable, next_num_packed, next_step_count, next_episode = new
+    goes_on = there & ~again
+    tl.store(next_position + env, tl.load(position + env, mask=goes_on, other=num_slots), mask=there)
+    tl.store(next_volume + env, tl.load(volume + env, mask=goes_on, other=0.0), mask=there)
+    tl.store(next_stable + env, tl.load(stable + env, mask=goes_on, other=0), mask=there)
+    tl.store(next_num_packed + env, tl.load(num_packed + env, mask=goes_on, other=0), mask=there)
+    tl.store(next_step_count + env, tl.load(step_count + env, mask=goes_on, other=0), mask=there)
+    tl.store(next_episode + env, tl.load(episode + env, mask=there, other=0) + again.to(tl.int64), mask=there)
+    tl.store(keys[2] + env, tl.load(tl.where(again, keys[0], keys[1]) + env, mask=there, other=0), mask=there)
+    k = tl.arange(0, PADDED)[None, :]
+    at, write = (env * num_slots)[:, None] + k, there[:, None] & (k < num_slots)
+    shown = tl.load(tl.where(again, items[0], items[1])[:, None] + at, mask=write, other=-1)
+    tl.store(items[2] + at, shown, mask=write)
+
+
+@triton.jit
+def _begin_maps(
+    pid,
+    num_envs,
+    num_items,
+    mask,
+    fresh_item,
+    maps,
+    extent,
+    item_height,
+    ceiling,
+    limit,
+    num_slots,
+    ORIENTATIONS: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+    PLACEMENTS: tl.constexpr,
+    ENVS: tl.constexpr,
+    LANES: tl.constexpr,
+    TILES: tl.constexpr,
+):
+    """Writes LANES placements of ENVS bins: those of an empty bin, or as they were."""
+    z_map, legal, next_z_map, next_legal = maps
+    env = pid // TILES * ENVS + tl.arange(0, ENVS)
+    start = pid % TILES * LANES
+    lane = start + tl.arange(0, LANES)
+    write = (env < num_envs)[:, None] & (lane < PLACEMENTS)[None, :]
+    again = write & (tl.load(mask + env, mask=env < num_envs, other=0) != 0)[:, None]
+    fits, high = standing(
+        (fresh_item + env * num_slots)[:, None],
+        start, again, extent, item_height, num_items, ORIENTATIONS, X, Y, STEP, LANES,
+    )  # fmt: skip
+    at = (env * PLACEMENTS)[:, None] + lane[None, :]
+    z = tl.load(z_map + at, mask=write & ~again, other=ceiling)
+    fine = tl.load(legal + at, mask=write & ~again, other=0)
+    tl.store(next_z_map + at, tl.where(fits, 0.0, z), mask=write)
+    tl.store(next_legal + at, tl.where(fits, (high <= limit).to(tl.uint8), fine), mask=write)
+
+
+@triton.jit
+def standing(
+    items,
+    start,
+    wanted,
+    extent,
+    item_height,
+    num_items,
+    ORIENTATIONS: tl.constexpr,
+    X: tl.constexpr,
+    Y: tl.constexpr,
+    STEP: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """Which placements of some empty bins an item fits, where it then stands on the floor.
+
+    Args:
+        items: Pointers to the first visible item of each bin, (E, 1).
+        start: Number over (K, O, Gx, Gy) of the first of LANES placements, int64.
+        wanted: Which of them are asked for, (E, LANES); others fit nothing.
+        extent: Pointer to the extents of the catalogue.
+        item_height: Pointer to its heights.
+        num_items: Its items.
+
+    Returns:
+        Whether the item fits, and its height; (E, LANES).
+    """
+    GX: tl.constexpr = (X + STEP - 1) // STEP
+    GY: tl.constexpr = (Y + STEP - 1) // STEP
+    # 64-bit division once per program, 32-bit division per lane
+    from_variant = start // (GX * GY)
+    offset = (start % (GX * GY)).to(tl.int32) + tl.arange(0, LANES)
+    offset_variant = (from_variant % ORIENTATIONS).to(tl.int32) + offset // (GX * GY)
+    slot = from_variant // ORIENTATIONS + offset_variant // ORIENTATIONS
+    item = present(tl.load(items + slot[None, :], mask=wanted, other=-1), num_items)
+    variant = tl.maximum(item, 0) * ORIENTATIONS + (offset_variant % ORIENTATIONS)[None, :]
+    there = item >= 0
+    p = tl.load(extent + variant * 2, mask=there, other=X + 1).to(tl.int32)  # an empty slot fits nowhere
+    q = tl.load(extent + variant * 2 + 1, mask=there, other=Y + 1).to(tl.int32)
+    gx, gy = (offset // GY % GX)[None, :], (offset % GY)[None, :]
+    fits = (gx < num_fitting(p, X, STEP)) & (gy < num_fitting(q, Y, STEP))
+    return fits, tl.load(item_height + variant, mask=there, other=0.0)

@@ -1,0 +1,84 @@
+"""What the encoders of clips share: the shape that they are made for, leading axes, features, checkpointing."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from torchrl_gpu.system import arguments
+
+ClipShape = tuple[int, int, int, int]
+"""(T, 3, H, W): frames, colours, pixels."""
+
+
+class VideoEncoder(nn.Module, ABC):
+    """Features of clips.
+
+    Args:
+        clip_shape: (T, 3, H, W) of the clips.
+        num_features: F.
+        checkpointing: Whether activations within a stage are computed again in the backward pass and not kept: less
+            memory, a third more work, the same numbers.
+    """
+
+    least_shape: ClipShape = (1, 3, 16, 16)
+    """The smallest clip that this encoder takes."""
+
+    def __init__(self, clip_shape: Sequence[int], num_features: int = 64, *, checkpointing: bool = False) -> None:
+        super().__init__()
+        where = type(self).__name__
+        self.clip_shape = clip_shape_of(where, clip_shape, self.least_shape)
+        self.num_features = arguments.whole(where, "num_features", num_features, 1, 1 << 16)
+        self.checkpointing = arguments.flag(where, "checkpointing", checkpointing)
+
+    def forward(self, clip: Tensor) -> Tensor:
+        """Features (…, F) float32 in [-1, 1] of clips (…, T, 3, H, W) uint8, under autocast too."""
+        if clip.dtype is not torch.uint8 or clip.shape[-4:] != self.clip_shape:
+            wanted = ", ".join(map(str, self.clip_shape))
+            arguments.refuse(type(self).__name__, "clip", f"a tensor of torch.uint8 (…, {wanted})", clip)
+        return self.encode(clip.reshape(-1, *self.clip_shape)).view(*clip.shape[:-4], self.num_features)
+
+    @abstractmethod
+    def encode(self, clips: Tensor) -> Tensor:
+        """Features (B, F) of clips (B, T, 3, H, W)."""
+
+    def stage(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """What a part of the network gives, checkpointed where that is wanted."""
+        if not self.checkpointing or not torch.is_grad_enabled():
+            return function(*inputs)
+        # Nothing here draws random numbers, so there is no generator to be put back.
+        out: Tensor = checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=False)
+        return out
+
+
+class Projection(nn.Module):
+    """A linear layer, LayerNorm and tanh, as DrQ-v2 ends its encoder; the last two not under autocast."""
+
+    def __init__(self, num_inputs: int, num_features: int) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(num_inputs, num_features), nn.LayerNorm(num_features)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Features (…, F) float32 of inputs (…, I)."""
+        return self.norm(self.linear(inputs).to(self.norm.weight.dtype)).tanh()
+
+
+def clip_shape_of(where: str, value: Sequence[int], least: ClipShape) -> ClipShape:
+    """The shape as plain numbers.
+
+    Raises:
+        ValueError: It is not (T, 3, H, W) or smaller than the least.
+    """
+    wanted = f"(T, 3, H, W), at least {least}"
+    sides = arguments.listed(where, "clip_shape", wanted, value)
+    if len(sides) != 4:
+        arguments.refuse(where, "clip_shape", wanted, value)
+    frames, colours, height, width = (arguments.whole(where, "clip_shape", side) for side in sides)
+    shape = frames, colours, height, width
+    if colours != 3 or any(side < low for side, low in zip(shape, least, strict=True)):
+        arguments.refuse(where, "clip_shape", wanted, value)
+    return shape

@@ -1,0 +1,108 @@
+"""R3D-18 behind the interface of the encoders: torchvision's network with normalisation that is safe for learning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import batch_norm
+
+from torchrl_gpu.policies.encoders.clips import Projection, VideoEncoder
+from torchrl_gpu.system import arguments
+
+_GROUPS = 32
+_KINETICS_MEAN, _KINETICS_STD = (0.43216, 0.394666, 0.37645), (0.22803, 0.22145, 0.216989)  # of torchvision's weights
+
+
+@final
+class FrozenBatchNorm3d(nn.BatchNorm3d):
+    """BatchNorm by its running statistics, in training too, where they stay as they are; scale and shift learn.
+
+    Batches of a replay are no fair sample, and a target network that normalised by its own batch would be another one.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        return batch_norm(
+            input, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
+        )
+
+
+@final
+class R3D18(VideoEncoder):
+    """An 18-layer ResNet with 3D convolutions: Tran et al., "A Closer Look at Spatiotemporal Convolutions", CVPR 2018.
+
+    Layers and their names are those of `torchvision.models.video.r3d_18`. Its mean over time and space (B, 512) goes
+    through a linear layer, LayerNorm and tanh in the place of its classes. Frames keep their size, since the network is
+    convolutional: 64×64 are four by four places in the last stage, where the 112×112 of Kinetics are seven by seven.
+
+    Args:
+        clip_shape: (T, 3, H, W).
+        num_features: F.
+        norm: "frozen", see `FrozenBatchNorm3d`, which suits weights that were trained before, or "group" for GroupNorm
+            of 32 groups, which suits training from nothing.
+        checkpointing: As in `VideoEncoder`; the stages are the stem and the four layers.
+    """
+
+    least_shape = (2, 3, 16, 16)
+
+    def __init__(
+        self,
+        clip_shape: Sequence[int],
+        num_features: int = 64,
+        *,
+        norm: Literal["frozen", "group"] = "group",
+        checkpointing: bool = False,
+    ) -> None:
+        super().__init__(clip_shape, num_features, checkpointing=checkpointing)
+        arguments.choice("R3D18", "norm", norm, ("frozen", "group"))
+        from torchvision.models.video import r3d_18  # only here: it takes a second to import
+
+        network = r3d_18(weights=None)
+        _replace_norms(network, norm)
+        self.stem, self.layers = network.stem, nn.ModuleList(getattr(network, f"layer{n}") for n in range(1, 5))
+        self.projection = Projection(network.fc.in_features, num_features)
+        self.mean: Tensor
+        self.std: Tensor
+        for name, colours in (("mean", _KINETICS_MEAN), ("std", _KINETICS_STD)):
+            self.register_buffer(
+                name,
+                255 * torch.tensor(colours, dtype=torch.float32, device=torch.get_default_device()),
+                persistent=False,
+            )
+
+    def encode(self, clips: Tensor) -> Tensor:
+        return self.projection(self.pooled(clips))
+
+    def pooled(self, clips: Tensor) -> Tensor:
+        """The mean of the last layer (B, 512) for clips (B, T, 3, H, W) uint8; on a CPU not under autocast."""
+        pixels = clips.transpose(1, 2).to(self.mean.dtype)  # (B, 3, T, H, W)
+        x = (pixels - self.mean[:, None, None, None]) / self.std[:, None, None, None]
+        # torch 2.15 leaves the bfloat16 gradients of 3D kernels over two frames unwritten on a CPU: whatever was there.
+        with torch.autocast("cpu", enabled=False):
+            for stage in (self.stem, *self.layers):
+                x = self.stage(stage, x)
+        return x.mean((2, 3, 4))
+
+    def adapted(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Weights of torchvision's `r3d_18` by the names that they have here; the projection is this module's own.
+
+        Its classes are left out, and with GroupNorm, which has none, the running statistics.
+        """
+        renamed = {f"layers.{int(k[5]) - 1}{k[6:]}" if k.startswith("layer") else k: v for k, v in state.items()}
+        mine = self.state_dict()
+        unused = {name for name in renamed if name.startswith("fc.") or (name not in mine and "running_" in name)}
+        unused |= {name for name in renamed if name.endswith("num_batches_tracked")}  # counts nothing here
+        own = {name: mine[name] for name in mine if name.startswith("projection.") or "num_batches" in name}
+        return own | {name: value for name, value in renamed.items() if name not in unused}
+
+
+def _replace_norms(module: nn.Module, norm: str) -> None:
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm3d):
+            channels = child.num_features
+            new = FrozenBatchNorm3d(channels) if norm == "frozen" else nn.GroupNorm(_GROUPS, channels)
+            setattr(module, name, new)
+        else:
+            _replace_norms(child, norm)

@@ -1,0 +1,145 @@
+"""TimeSformer: Bertasius et al., "Is Space-Time Attention All You Need for Video Understanding?", ICML 2021."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.init import trunc_normal_
+
+from torchrl_gpu.policies.encoders.clips import Projection, VideoEncoder
+from torchrl_gpu.system import arguments
+
+_CENTRE, _SPREAD = 255 * 0.45, 255 * 0.225  # of a pixel, as released with the paper
+_EPS = 1e-6
+
+
+class Size(NamedTuple):
+    """Channels, blocks and heads of attention."""
+
+    width: int
+    depth: int
+    num_heads: int
+
+
+SIZES = {"tiny": Size(128, 4, 4), "small": Size(384, 12, 6), "base": Size(768, 12, 12)}
+"""Base is the paper's, small that of ViT-S; tiny is small enough to learn while acting."""
+
+
+@final
+class TimeSformer(VideoEncoder):
+    """A vision transformer whose blocks attend over time, then over space (the paper's "divided" attention).
+
+    Each frame is cut into patches, each patch is a linear token plus a learned position in space and one in time. In a
+    block a token attends to those of its place in all frames, then to those of its frame and the class token, of which
+    each frame has a copy there; the class token becomes the mean of its copies. The class token's last value goes
+    through LayerNorm, then a linear layer, LayerNorm and tanh.
+
+    Departs from the released code: no drop path; linear layers start as torch's own do, which is as large in base and
+    larger in narrower ones; that behind attention over time does not start at zero, as it does there, from a network of
+    images.
+
+    Args:
+        clip_shape: (T, 3, H, W), H and W multiples of the patch.
+        num_features: F.
+        size: One of `SIZES`.
+        patch: P, pixels on each side of a patch; the paper has 16 for 224×224.
+        checkpointing: As in `VideoEncoder`; the stages are the blocks.
+    """
+
+    least_shape = (1, 3, 1, 1)
+
+    def __init__(
+        self,
+        clip_shape: Sequence[int],
+        num_features: int = 64,
+        *,
+        size: Literal["tiny", "small", "base"] = "tiny",
+        patch: int = 8,
+        checkpointing: bool = False,
+    ) -> None:
+        super().__init__(clip_shape, num_features, checkpointing=checkpointing)
+        width, depth, num_heads = SIZES[arguments.choice("TimeSformer", "size", size, SIZES)]
+        frames, _, *sides = self.clip_shape
+        self.patch = arguments.whole("TimeSformer", "patch", patch, 1, min(sides))
+        if any(side % self.patch for side in sides):
+            arguments.refuse("TimeSformer", f"sides of frames {tuple(sides)}", "multiples of the patch", self.patch)
+        num_patches = sides[0] // self.patch * (sides[1] // self.patch)
+        self.embedding = nn.Conv2d(3, width, self.patch, self.patch)
+        self.class_token = nn.Parameter(torch.empty(width, dtype=torch.float32, device=torch.get_default_device()))
+        self.space = nn.Parameter(
+            torch.empty(1 + num_patches, width, dtype=torch.float32, device=torch.get_default_device())
+        )  # the class token's first
+        self.time = nn.Parameter(torch.empty(frames, width, dtype=torch.float32, device=torch.get_default_device()))
+        self.blocks = nn.ModuleList(Block(frames, width, num_heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width, _EPS)
+        for tokens in (self.class_token, self.space, self.time):
+            trunc_normal_(tokens, std=0.02)
+        self.projection = Projection(width, num_features)
+
+    def encode(self, clips: Tensor) -> Tensor:
+        first, tokens = self.class_token + self.space[0], self._tokens(clips)
+        first = first.expand(clips.shape[0], 1, -1)
+        for block in self.blocks:
+            # One tensor of all tokens between blocks, so that a checkpoint keeps one.
+            packed = torch.cat([first, tokens.flatten(1, 2)], 1)
+            packed = self.stage(block, packed)
+            first, tokens = packed[:, :1], packed[:, 1:].unflatten(1, tokens.shape[1:3])
+        return self.projection(self.norm(first.squeeze(1)))
+
+    def _tokens(self, clips: Tensor) -> Tensor:
+        """Tokens (B, T, S, D) of the patches."""
+        batch, frames, colours, height, width = clips.shape
+        side = self.patch
+        cut = clips.view(batch, frames, colours, height // side, side, width // side, side)
+        patches = cut.permute(0, 1, 3, 5, 2, 4, 6).reshape(batch, frames, len(self.space) - 1, colours * side**2)
+        pixels = (patches.to(self.space.dtype) - _CENTRE) / _SPREAD
+        tokens = linear(pixels, self.embedding.weight.flatten(1), self.embedding.bias)
+        return tokens + self.space[1:] + self.time[:, None]
+
+
+class Attention(nn.Module):
+    """Attention of the tokens of a sequence to each other, by several heads."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What tokens (B, L, D) get, (B, L, D)."""
+        q, k, v = (
+            self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        )  # each (B, heads, L, D/heads)
+        return self.out(scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+class Block(nn.Module):
+    """Attention over time, attention over space, two linear layers, each behind LayerNorm and added to its input."""
+
+    def __init__(self, num_frames: int, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_frames = num_frames
+        self.time_norm, self.time = nn.LayerNorm(width, _EPS), Attention(width, num_heads)
+        self.time_out = nn.Linear(width, width)
+        self.space_norm, self.space = nn.LayerNorm(width, _EPS), Attention(width, num_heads)
+        self.norm = nn.LayerNorm(width, _EPS)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, packed: Tensor) -> Tensor:
+        """Tokens (B, 1 + T·S, D), the class token first, after the block."""
+        first, tokens = packed[:, :1], packed[:, 1:].unflatten(1, (self.num_frames, -1))  # (B, 1, D), (B, T, S, D)
+        batch, frames, places, width = tokens.shape
+        # In memory (B, S, T, D), as attention over time has it.
+        over_time = self.time_norm(tokens.transpose(1, 2)).reshape(batch * places, frames, width)
+        moved = self.time_out(self.time(over_time)).view(batch, places, frames, width)
+        tokens = tokens + moved.transpose(1, 2)
+        copies = first[:, None].expand(-1, frames, -1, -1)
+        over_space = self.space_norm(torch.cat([copies, tokens], 2)).flatten(0, 1)  # (B·T, 1 + S, D)
+        moved = self.space(over_space).unflatten(0, (batch, frames))
+        first = first + moved[:, :, 0].mean(1, keepdim=True)
+        packed = torch.cat([first, (tokens + moved[:, :, 1:]).flatten(1, 2)], 1)
+        return packed + self.mlp(self.norm(packed))

@@ -1,0 +1,399 @@
+"""A manager that picks the item and a worker that places it, over whole batches of bins."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple, final
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor, nn
+from torchrl.envs.utils import ExplorationType, exploration_type
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.state_validation import ANY, Bounds, Entry
+from torchrl_gpu.policies.exploration import random_legal
+from torchrl_gpu.policies.packing.hierarchical.networks import PlacementUNet, StateValue, ViewResNet
+from torchrl_gpu.policies.packing.hierarchical.views import ItemViews, PlacementPlanes
+from torchrl_gpu.policies.packing.placements import checked_entries
+from torchrl_gpu.system import arguments
+
+_IMAGES = 192  # maps that go through the U-Net at once: bounds its memory whatever the batch
+POINT = 0.01  # J; networks answer in points: what an item or a placement adds is about a tenth of one
+WASTE_WEIGHT = 0.5  # of wasted volume against that of the bounding box, in the rule "waste"
+PICKS = ("learned", "waste", "box", "random")
+PLACES = ("learned", "growth")
+
+
+class Chosen(NamedTuple):
+    """One decision for each bin, (B,) int64 where nothing else is said."""
+
+    slot: Tensor  # which visible item
+    variant: Tensor  # item · O + orientation
+    place: Tensor  # gx · Gy + gy
+    action: Tensor  # index of the environment's action
+    least: Tensor  # (B,) float32: growth of the pile by the item's best placement, in bin volumes
+
+
+class Picked(NamedTuple):
+    """What came into question, and what was picked."""
+
+    slot: Tensor  # (B,) int64, which visible item
+    candidates: Tensor  # (B, J) int64, slots
+    waste: Tensor  # (B, J) float32, bin volumes, see `HierarchicalPacker.waste`; infinite where it was not looked at
+
+
+def _narrow(images: Tensor) -> AbstractContextManager[object]:
+    """bfloat16 on a GPU, where convolutions gain by it; elsewhere nothing changes."""
+    return torch.autocast("cuda", torch.bfloat16) if images.is_cuda else nullcontext()
+
+
+def _parts(images: Tensor) -> Sequence[Tensor]:
+    """At most `_IMAGES` each; an exported graph, which takes any batch, has them all at once."""
+    return (images,) if torch.compiler.is_exporting() else images.split(_IMAGES)
+
+
+class PackerNetworks(nn.Module):
+    """The weights of the hierarchical packer: they fit any environment with the same bin, items of any number and kind.
+
+    Both networks answer for what they add to a simple rule, and start at zero: the worker (a U-Net beside a linear
+    score of the planes, which a few thousand transitions teach already) to heightmap minimisation
+    (Wang & Hauser, ICRA 2019), the manager to the largest bounding box first, less what volume the item's best
+    placement would waste. Scores are advantages: what an item or a placement adds to the value of the state, which is
+    learned beside them (Wang et al. 2016) and needed in training alone. Q-values, the sums, are of the reward
+    `objective`: what J the packing will still gain. On CUDA the networks run in bfloat16 whatever the Trainer's
+    precision: of placements about as good it may choose another than a CPU does.
+
+    Args:
+        encoder: Of the worker's U-Net.
+        channels: Of its decoder.
+        slope: J that is lost for each bin volume by which the pile grows, at first; then learned.
+        box_slope: J gained for each bin volume of the bounding box of the item that the manager picks, likewise.
+        waste_slope: J lost for each bin volume that its best placement wastes, likewise.
+    """
+
+    def __init__(
+        self,
+        encoder: str = "resnet18",
+        channels: Sequence[int] = (64, 32, 16),
+        slope: float = 0.2,
+        box_slope: float = 0.5,
+        waste_slope: float = 0.25,
+    ) -> None:
+        super().__init__()
+        for name, value in (("slope", slope), ("box_slope", box_slope), ("waste_slope", waste_slope)):
+            arguments.number("PackerNetworks", name, value)
+        self.worker = PlacementUNet(PlacementPlanes.num_planes, encoder, channels)
+        self.linear = nn.Conv2d(PlacementPlanes.num_planes, 1, 1, bias=False)
+        nn.init.zeros_(self.linear.weight)
+        self.manager = ViewResNet(ItemViews.num_views)
+        self.value = StateValue()
+        self.slope = nn.Parameter(torch.tensor(float(slope), dtype=torch.float32, device=torch.get_default_device()))
+        self.box_slope = nn.Parameter(
+            torch.tensor(float(box_slope), dtype=torch.float32, device=torch.get_default_device())
+        )
+        self.waste_slope = nn.Parameter(
+            torch.tensor(float(waste_slope), dtype=torch.float32, device=torch.get_default_device())
+        )
+
+    def deep(self) -> list[nn.Parameter]:
+        """Weights of U-Net and ResNet; the others are few."""
+        return [*self.worker.parameters(), *self.manager.parameters()]
+
+    def score_places(self, planes: Tensor, growth: Tensor) -> Tensor:
+        """Advantages (B, J, Gx, Gy) float32 of planes (B, J, C, Gx, Gy) and growth (B, J, Gx, Gy)."""
+        images = planes.flatten(0, 1)
+        with _narrow(images):
+            scores = torch.cat([self.worker(part) + self.linear(part)[:, 0] for part in _parts(images)])
+        return POINT * scores.float().view(growth.shape) - self.slope * growth
+
+    def score_items(self, views: Tensor, box: Tensor, waste: Tensor) -> Tensor:
+        """Advantages (B, K) float32 of views (B, K, C, V, V), bounding boxes and waste (B, K), in bin volumes."""
+        images = views.flatten(0, 1)
+        with _narrow(images):
+            scores = torch.cat([self.manager(part) for part in _parts(images)])
+        return POINT * scores.view(box.shape) + self.box_slope * box - self.waste_slope * waste
+
+
+@final
+class HierarchicalPacker(TensorDictModuleBase):
+    """The packer in one environment: reads what it shows and writes `action`; one pass for all bins of a batch.
+
+    Huang, Wang, Zhou, Lu, RA-L 8(1), 2023. Departs from the paper: scores are given at the placement grid, not at
+    every cell; each network adds to a rule (see `PackerNetworks`); the worker keeps to placements that raise the pile
+    by at most `margin` more than the best one does, as its experience is about those (Fujimoto et al., ICML 2019).
+
+    Under `ExplorationType.RANDOM` it explores: with probability `epsilon` a placement is drawn uniformly from those
+    within the margin, and with probability `item_epsilon` an item from those that fit.
+
+    Args:
+        env: Gives the bin, the items and the kernels, which an `AgentSpace` does not hold.
+        networks: The weights.
+        items: Who picks the item: "learned", "box" (the largest bounding box that fits), "waste" (the largest, less
+            half of the volume that its best placement wastes) or "random".
+        places: Who places it: "learned" or "growth" (heightmap minimisation).
+        margin: In bin volumes.
+        view_cells: Pixels along each side of the manager's views.
+        shortlist: Orientations that are looked at, those that raise the pile least; None for all. The margin leaves few
+            of the others anyway.
+        item_shortlist: Items that the manager looks at, the largest of those that fit; None for all.
+    """
+
+    def __init__(
+        self,
+        env: PackingEnv,
+        networks: PackerNetworks,
+        items: str = "learned",
+        places: str = "learned",
+        margin: float = 0.002,
+        view_cells: int = 32,
+        shortlist: int | None = None,
+        item_shortlist: int | None = None,
+    ) -> None:
+        super().__init__()
+        _check_words(items, places)
+        if margin < 0:
+            raise ValueError(f"HierarchicalPacker: margin must be at least 0; got {margin}")
+        if "z_map" not in env.include:
+            raise ValueError(
+                f"HierarchicalPacker: want an environment that includes z_map; got one of {list(env.include)}"
+            )
+        for name, number in (("shortlist", shortlist), ("item_shortlist", item_shortlist)):
+            if number is not None and number < 1:
+                raise ValueError(f"HierarchicalPacker: {name} must be at least 1, or None; got {number}")
+        self.networks, self.items, self.places, self.margin = networks, items, places, margin
+        self.shortlist, self.item_shortlist = shortlist, item_shortlist
+        self.planes, self.views = PlacementPlanes(env), ItemViews(env, view_cells)
+        maps = env.action_shape
+        self._forms = {
+            "box_heightmap": (torch.float32, env.bin.cells),
+            "item_id": (torch.int64, maps[:1]),
+            "item_mask": (torch.bool, maps[:1]),
+            "z_map": (torch.float32, maps),
+            "legal_mask": (torch.bool, maps),
+        }
+        self.in_keys = list(self._forms)
+        self.out_keys = ["action", "slot", "variant", "place", "least", "candidates", "waste"]
+        self.num_orientations = env.num_orientations
+        self.epsilon: Tensor
+        self.item_epsilon: Tensor
+        self.box: Tensor
+        self.volume: Tensor
+        self.register_buffer(
+            "epsilon", torch.zeros((), dtype=torch.float32, device=torch.get_default_device()), persistent=False
+        )
+        self.register_buffer(
+            "item_epsilon", torch.zeros((), dtype=torch.float32, device=torch.get_default_device()), persistent=False
+        )
+        box = env.catalogue.box_volume(env.bin) / env.bin.volume
+        self.register_buffer("box", torch.cat([box, box.new_zeros(1)]).float(), persistent=False)
+        volume = env.catalogue.volume / env.bin.volume
+        self.register_buffer("volume", torch.cat([volume, volume.new_zeros(1)]).float(), persistent=False)
+        self.height = env.bin.size[2]
+
+    def choosing(self, items: str, places: str) -> HierarchicalPacker:
+        """The same packer by other words; weights, maps of the items and epsilons are shared."""
+        _check_words(items, places)
+        other = copy.copy(self)
+        other.items, other.places = items, places
+        return other
+
+    def written(self) -> dict[str, Entry]:
+        """What it writes besides the action must be, without batch axes, so that a loaded replay can be checked."""
+        (k, _, gx, gy), floats = self._forms["z_map"][1], Entry(torch.float32, (), Bounds(*ANY))
+        items = min(self.item_shortlist or k, k)
+        return {
+            "slot": Entry(torch.int64, (), Bounds(0, k - 1)),
+            "variant": Entry(torch.int64, (), Bounds(-1, (len(self.box) - 1) * self.num_orientations - 1)),
+            "place": Entry(torch.int64, (), Bounds(0, gx * gy - 1)),
+            "least": floats,
+            "candidates": Entry(torch.int64, (items,), Bounds(0, k - 1)),
+            "waste": floats.behind(items),
+        }
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes the fields of `Chosen` and `Picked`, each behind the batch shape of `tensordict`."""
+        shape = tensordict.shape
+        given = checked_entries("HierarchicalPacker", tensordict, self._forms, self.box.device)
+        heightmap, item_id, item_mask, z_map, legal = (each.reshape(-1, *each.shape[len(shape) :]) for each in given)
+        picked = self.pick(heightmap, item_id, item_mask, (z_map, legal))
+        row, slot = torch.arange(len(item_id), device=item_id.device, dtype=torch.int64), picked.slot
+        chosen = self.put(heightmap, item_id[row, slot], slot, z_map[row, slot], legal[row, slot])
+        written = chosen._asdict() | picked._asdict()
+        return tensordict.update({name: value.view((*shape, *value.shape[1:])) for name, value in written.items()})
+
+    @property
+    def has_values(self) -> bool:
+        """Whether `decide` writes what is expected of each action."""
+        return self.places == "learned"
+
+    def decide(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """As `forward`, and `action_value` (…, K·O·Gx·Gy): the worker's advantages of the item that is chosen, −inf for
+        what it does not look at."""
+        out = self(tensordict)
+        if not self.has_values:
+            return out
+        shape = out.get("item_id").shape
+        z_map, legal, slot = (
+            out.get(key).reshape(-1, *out.get(key).shape[len(shape) - 1 :]) for key in ("z_map", "legal_mask", "slot")
+        )
+        row = torch.arange(len(slot), device=slot.device, dtype=torch.int64)
+        item = out.get("item_id").reshape(len(slot), -1)[row, slot]
+        heightmap = out.get("box_heightmap").reshape(len(slot), *out.get("box_heightmap").shape[-2:])
+        looked_at, _, allowed, growth, scores = self._scored(heightmap, item, z_map[row, slot], legal[row, slot])
+        known = torch.where(self._near(growth, allowed), scores, -torch.inf)  # (B, J, Gx, Gy)
+        values = torch.full_like(z_map, -torch.inf)
+        index = looked_at[:, :, None, None].expand_as(known)
+        values[row, slot] = values[row, slot].scatter(1, index, known)
+        return out.set("action_value", values.view(*shape[:-1], -1))
+
+    def pick(
+        self, heightmap: Tensor, item_id: Tensor, item_mask: Tensor, maps: tuple[Tensor, Tensor] | None = None
+    ) -> Picked:
+        """The item to pack next.
+
+        Args:
+            heightmap: (B, X, Y) float32, metres.
+            item_id: (B, K) int64.
+            item_mask: (B, K) bool, those that fit.
+            maps: z-maps and legal placements (B, K, O, Gx, Gy); made again where they are not at hand.
+        """
+        box = torch.where(item_mask, self.box[self._row(item_id)], -torch.inf)
+        number = min(self.item_shortlist or box.shape[1], box.shape[1])
+        candidates = box.sort(dim=1, descending=True, stable=True).indices[:, :number]
+        unseen = box.new_full(candidates.shape, torch.inf)
+        if self.items == "random":
+            return Picked(random_legal(item_mask), candidates, unseen)
+        if self.items == "box":
+            return Picked(candidates[:, 0], candidates, unseen)
+        item, allowed = item_id.gather(1, candidates), item_mask.gather(1, candidates)
+        looked_at = None if maps is None else (rows_of(maps[0], candidates), rows_of(maps[1], candidates))
+        waste = torch.where(allowed, self.waste(heightmap, item, looked_at), 0.0)
+        best = torch.where(allowed, self.item_scores(heightmap, item, waste), -torch.inf).argmax(1)
+        if self.items == "learned":
+            best = self._explored(best, allowed, self.item_epsilon)
+        return Picked(candidates.gather(1, best[:, None])[:, 0], candidates, waste)
+
+    def waste(self, heightmap: Tensor, item: Tensor, maps: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """What volume the best placement of items (B, J) would close off, (B, J), in bin volumes; arguments of `pick`.
+
+        It is by how much the pile grows, less the volume of the item; infinite where the item fits nowhere.
+        """
+        variants = self._variants(item)  # (B, J, O)
+        if maps is None:
+            z_map, legal, growth = self._maps(heightmap, variants.flatten(1))
+        else:
+            z_map, legal = maps[0].flatten(1, 2), maps[1].flatten(1, 2)
+            growth = self.planes.growth(heightmap, variants.flatten(1), z_map)
+        least = torch.where(legal, growth, torch.inf).amin((2, 3)).view_as(variants).amin(2)
+        return least - self.volume[self._row(item)]
+
+    def item_scores(self, heightmap: Tensor, item_id: Tensor, waste: Tensor) -> Tensor:
+        """Scores (B, J) float32 of items that would waste (B, J) bin volumes, on piles (B, X, Y), metres."""
+        box = self.box[self._row(item_id)]
+        if self.items == "waste":
+            return box - WASTE_WEIGHT * waste
+        return self.networks.score_items(self.views(heightmap, item_id), box, waste)
+
+    def state_features(self, heightmap: Tensor, item_id: Tensor, utilization: Tensor, num_packed: Tensor) -> Tensor:
+        """Features (B, 10) float32 for `StateValue`: of piles (B, X, Y), items (B, K), what is packed (B, 1)."""
+        row, pile = self._row(item_id), heightmap.flatten(1) / self.height
+        box, volume = self.box[row], self.volume[row]
+        features = [pile.mean(1), pile.amax(1), pile.std(1), utilization[:, 0], num_packed[:, 0].float() / 50]
+        features += [(item_id >= 0).float().mean(1), box.sum(1), volume.sum(1), 10 * volume.amax(1), 10 * volume[:, -1]]
+        return torch.stack(features, 1)
+
+    def put(self, heightmap: Tensor, item: Tensor, slot: Tensor, z_map: Tensor, legal: Tensor) -> Chosen:
+        """Places `item` (B,) that is in `slot` (B,), given its maps (B, O, Gx, Gy)."""
+        looked_at, variants, legal, growth, scores = self._scored(heightmap, item, z_map, legal)
+        least = torch.where(legal, growth, torch.inf).amin((1, 2, 3))  # what is not looked at raises the pile more
+        near = self._near(growth, legal).flatten(1)
+        best = torch.where(near, scores.flatten(1), -torch.inf).argmax(1)
+        best = self._explored(best, near, self.epsilon)
+        per_map = legal[0, 0].numel()
+        turned = (best // per_map)[:, None]
+        variant, orientation = variants.gather(1, turned)[:, 0], looked_at.gather(1, turned)[:, 0]
+        place = best % per_map
+        action = (slot * self.num_orientations + orientation) * per_map + place
+        return Chosen(slot, variant, place, action, least)
+
+    def _scored(
+        self, heightmap: Tensor, item: Tensor, z_map: Tensor, legal: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Orientations and variants that come into question, (B, J), with legality, growth and scores of their places,
+        (B, J, Gx, Gy); arguments of `put`."""
+        variants = self._variants(item)
+        growth = self.planes.growth(heightmap, variants, z_map)
+        looked_at = self._looked_at(growth, legal)  # (B, J)
+        variants, z_map, legal, growth = (rows_of(value, looked_at) for value in (variants, z_map, legal, growth))
+        if self.places == "growth":
+            scores = -growth
+        else:
+            scores = self.networks.score_places(self.planes(heightmap, variants, z_map, legal, growth), growth)
+        return looked_at, variants, legal, growth, scores
+
+    def _looked_at(self, growth: Tensor, legal: Tensor) -> Tensor:
+        """The orientations (B, J) int64 that come into question, those with the least growth, in their own order."""
+        rows = growth.shape[0]  # `len` would make a number of it, which no exported graph may have
+        every = torch.arange(self.num_orientations, device=growth.device, dtype=torch.int64).expand(rows, -1)
+        if self.shortlist is None or self.shortlist >= self.num_orientations:
+            return every
+        least = torch.where(legal, growth, torch.inf).amin((2, 3))
+        return least.sort(dim=1, stable=True).indices[:, : self.shortlist].sort(1).values
+
+    def scores_of(self, heightmap: Tensor, variants: Tensor) -> Tensor:
+        """Advantages (B, J, Gx, Gy) float32 of variants (B, J) on piles (B, X, Y) whose maps are not at hand."""
+        z_map, legal, growth = self._maps(heightmap, variants)
+        return self.networks.score_places(self.planes(heightmap, variants, z_map, legal, growth), growth)
+
+    def best_advantage(self, heightmap: Tensor, item: Tensor, targets: PackerNetworks) -> Tensor:
+        """Advantage (B,) by `targets` of the placement that this packer chooses for `item` (B,) on piles (B, X, Y).
+
+        Over that of a placement by heightmap minimisation, as far as `slope` tells.
+        """
+        variants = self._variants(item)
+        z_map, legal, growth = self._maps(heightmap, variants)
+        planes = self.planes(heightmap, variants, z_map, legal, growth)
+        scores, near = self.networks.score_places(planes, growth), self._near(growth, legal)
+        best = torch.where(near, scores, -torch.inf).flatten(1).argmax(1, keepdim=True)
+        least = torch.where(legal, growth, torch.inf).amin((1, 2, 3))
+        return targets.score_places(planes, growth).flatten(1).gather(1, best)[:, 0] + targets.slope * least
+
+    def _variants(self, item: Tensor) -> Tensor:
+        orientation = torch.arange(self.num_orientations, device=item.device, dtype=torch.int64)
+        row = self._row(item)[..., None]
+        return torch.where(row == len(self.box) - 1, -1, row * self.num_orientations + orientation)
+
+    def _row(self, item_id: Tensor) -> Tensor:
+        """Rows of `box` and `volume`: the last one, of no volume, for every id that the catalogue does not have."""
+        last = len(self.box) - 1
+        return torch.where((item_id >= 0) & (item_id < last), item_id, last)
+
+    def _maps(self, heightmap: Tensor, variants: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        planes = self.planes
+        z_map, legal = (m[:, :, 0] for m in planes.kernels.drop_map(heightmap, variants, planes.catalogue, planes.bin))
+        return z_map, legal, planes.growth(heightmap, variants, z_map)
+
+    def _near(self, growth: Tensor, legal: Tensor) -> Tensor:
+        least = torch.where(legal, growth, torch.inf).amin((1, 2, 3), keepdim=True)
+        return legal & (growth <= least + self.margin)
+
+    def _explored(self, best: Tensor, allowed: Tensor, epsilon: Tensor) -> Tensor:
+        if exploration_type() is not ExplorationType.RANDOM:
+            return best
+        explore = torch.rand(best.shape, device=best.device, dtype=torch.float32) < epsilon
+        return torch.where(explore, random_legal(allowed), best)
+
+
+def rows_of(value: Tensor, index: Tensor) -> Tensor:
+    """Entries `index` (B, J) of `value` (B, O, …) along its second axis."""
+    return value.gather(1, index[(..., *[None] * (value.ndim - 2))].expand(-1, -1, *value.shape[2:]))
+
+
+def _check_words(items: str, places: str) -> None:
+    for name, word, words in (("items", items, PICKS), ("places", places, PLACES)):
+        if word not in words:
+            raise ValueError(f"HierarchicalPacker: {name} must be one of {', '.join(words)}; got {word!r}")

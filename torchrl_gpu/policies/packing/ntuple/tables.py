@@ -1,0 +1,155 @@
+"""What bins are worth by look-up tables, and so what every placement is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from torchrl_gpu.policies.packing.features import bin_of
+from torchrl_gpu.policies.packing.ntuple.values import (
+    Changes,
+    PatchPlan,
+    Tables,
+    learn_bins,
+    level_heights,
+    value_bins,
+    value_placements,
+)
+from torchrl_gpu.policies.spaces import AgentSpace
+from torchrl_gpu.system import arguments
+
+NEVER = -1e3  # the value of what is not legal: finite, so that it can be drawn and averaged
+
+
+class PatchTables(nn.Module):
+    """Values of placements: what is gained at once, and what the bin is worth after it, by sums of table entries.
+
+    A bin's value is the utilization that is still to come. It is a sum over patches of neighbouring cells of one table
+    entry each, which the heights of the patch find; where a patch lies does not matter, but walls are seen. See
+    `kernels.afterstates`. Items are boxes of whole cells; heights that are no whole levels are rounded. Where cells are
+    fine (a pallet in centimetres), `pool` × `pool` of them are seen as one, as high as the highest.
+
+    Args:
+        space: Gives the bin and the grid of placements.
+        patches: Shapes of patches, see `PatchPlan`.
+        levels: Levels that a bin is high; None for its cells, if they are at most 16, else 10.
+        initial: What every bin is worth at first: above what can be reached, so that nothing is left untried.
+        pool: Cells along each side of what is seen as one.
+
+    Raises:
+        ValueError: The bin is no whole number of pools wide and deep, or a patch does not fit it.
+    """
+
+    in_keys: ClassVar = ["box_heightmap", "item_size", "z_map", "legal_mask"]
+
+    def __init__(
+        self,
+        space: AgentSpace,
+        patches: Sequence[str] = ("2x2", "1x4", "2x3", "1x6"),
+        levels: int | None = None,
+        initial: float = 0.5,
+        pool: int = 1,
+    ) -> None:
+        super().__init__()
+        self.bin = bin_of(space)
+        self.pool = arguments.whole("PatchTables", "pool", pool, 1)
+        if any(cells % self.pool for cells in self.bin.cells):
+            raise ValueError(f"PatchTables: pool must divide {tuple(self.bin.cells)} cells; got {self.pool}")
+        self.seen = tuple(cells // self.pool for cells in self.bin.cells)
+        if levels is None:
+            cells = round(self.bin.size[2] / (min(self.bin.cell) * self.pool))
+            levels = cells if cells <= 16 else 10
+        self.plan = PatchPlan(tuple(patches), levels)
+        self.plan.check_fits(self.seen)
+        self.num_patches = self.plan.patches(self.seen)
+        initial = arguments.number("PatchTables", "initial", initial) / self.num_patches
+        self.cell: Tensor
+        self.weight: Tensor
+        self.drift: Tensor
+        self.path: Tensor
+        self.register_buffer(
+            "cell",
+            torch.tensor(self.bin.cell, dtype=torch.float32, device=torch.get_default_device()),
+            persistent=False,
+        )
+        self.register_buffer(
+            "weight", torch.full((self.plan.entries,), initial, dtype=torch.float32, device=torch.get_default_device())
+        )
+        self.register_buffer(
+            "drift", torch.zeros(self.plan.entries, dtype=torch.float32, device=torch.get_default_device())
+        )
+        self.register_buffer(
+            "path", torch.zeros(self.plan.entries, dtype=torch.float32, device=torch.get_default_device())
+        )
+        self._scratch: Tensor | None = None
+
+    def forward(self, box_heightmap: Tensor, item_size: Tensor, z_map: Tensor, legal_mask: Tensor) -> Tensor:
+        """Values of all placements, in bin volumes.
+
+        Args:
+            box_heightmap: (…, X, Y) float32, metres.
+            item_size: (…, K, O, 4) float32, metres.
+            z_map: (…, K, O, Gx, Gy) float32, metres.
+            legal_mask: (…, K, O, Gx, Gy) bool.
+
+        Returns:
+            (…, K·O·Gx·Gy) float32, `NEVER` where a placement is not legal.
+        """
+        batch, (items, turns, *grid) = item_size.shape[:-3], legal_mask.shape[-4:]
+        sizes = item_size.reshape(-1, items * turns, 4)
+        extent = (sizes[..., :2] / self.cell).round().long()
+        top = (z_map + item_size[..., 2, None, None]).reshape(-1, items * turns, *grid)
+        after = value_placements(
+            self.levels_of(box_heightmap.reshape(-1, *self.bin.cells)),
+            extent,
+            level_heights(top, self.bin.size[2], self.plan.levels),
+            legal_mask.reshape(top.shape),
+            self.weight,
+            self.plan,
+            self.bin.step,
+            self.pool,
+        )
+        gain = sizes[..., 3] / self.bin.volume
+        return (after + gain[..., None, None]).clamp_min(NEVER).reshape(*batch, -1)
+
+    def levels_of(self, heightmap: Tensor) -> Tensor:
+        """What is seen of heightmaps (…, X, Y) in metres: (…, X / pool, Y / pool) uint8, levels."""
+        if self.pool > 1:
+            sides = [part for cells in self.seen for part in (cells, self.pool)]
+            heightmap = heightmap.unflatten(-1, sides[2:]).unflatten(-3, sides[:2]).amax((-3, -1))
+        return level_heights(heightmap, self.bin.size[2], self.plan.levels)
+
+    def values(self, levels: Tensor) -> Tensor:
+        """What bins (N, X / pool, Y / pool) uint8, in levels, are worth, (N,) float32."""
+        return value_bins(levels, self.weight, self.plan)
+
+    @torch.no_grad()
+    def learn(
+        self,
+        levels: Tensor,
+        error: Tensor,
+        counts: Tensor,
+        rate: float,
+        part: Sequence[int] | None = None,
+        changes: Changes | None = None,
+    ) -> None:
+        """Moves the values of bins by about `rate` times their errors; see `learn_bins`.
+
+        Args:
+            levels: (N, X / pool, Y / pool) uint8.
+            error: (N,) float32.
+            counts: (N,) bool, whether a bin counts.
+            rate: From 0 to 1.
+            part: Numbers of the tables that move; None for all.
+            changes: Told which entries have moved.
+        """
+        if self._scratch is None or self._scratch.device != self.weight.device:
+            self._scratch = self.weight.new_zeros(len(self.weight), 2, dtype=torch.int64)
+        tables = Tables(self.weight, self.drift, self.path)
+        learn_bins(levels, error, counts, tables, self.plan, rate, self._scratch, part=part, changes=changes)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**super().__getstate__(), "_scratch": None}

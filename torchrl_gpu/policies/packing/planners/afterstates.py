@@ -1,0 +1,64 @@
+"""Bins after placements, and what each placement of given items is worth there: what planners look ahead by."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.geometry import grid_positions
+from torchrl_gpu.envs.packing.types import Placement
+from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
+
+
+class Afterstates:
+    """Places items into bins that no environment holds, and values their placements by tables.
+
+    Actions are those of one item: numbers from 0 to below A = O·Gx·Gy. Bins are (B, X, Y) float32, metres.
+
+    Args:
+        env: Gives items, bin and kernels; nothing of its state.
+        tables: Of the same bin.
+    """
+
+    def __init__(self, env: PackingEnv, tables: PatchTables) -> None:
+        self.catalogue, self.bin, self.kernels, self.tables = env.catalogue, env.bin, env.kernels, tables
+        self.turns, self.grid, self._sizes = env.num_orientations, env.grid, env.item_sizes
+        self.num_actions = self.turns * math.prod(self.grid)
+
+    def gain(self, item: Tensor) -> Tensor:
+        """Share of the bin that each item (…) int64 fills; 0 for none, −1."""
+        return torch.where(item >= 0, self.catalogue.volume[item.clamp_min(0)] / self.bin.volume, 0.0)
+
+    def values(self, heightmap: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
+        """What the placements of items are worth, gain and bin after it; and where each comes to rest.
+
+        Args:
+            heightmap: (B, X, Y).
+            item: (B, J) int64, each placed by itself; −1 for none.
+
+        Returns:
+            (B, J, A) float32 in bin volumes, `NEVER` where a placement is not legal; (B, J, A) float32, metres.
+        """
+        z_map, legal = self.kernels.drop_map(heightmap, item, self.catalogue, self.bin)
+        values = self.tables(heightmap, self._sizes[item.clamp_min(0)], z_map, legal)
+        return values.view(*item.shape, -1), z_map.flatten(2)
+
+    def after(self, heightmap: Tensor, item: Tensor, action: Tensor, z: Tensor) -> Tensor:
+        """Bins (B, X, Y) after one placement in each.
+
+        Args:
+            heightmap: (B, X, Y).
+            item, action: (B,) int64; −1 places nothing.
+            z: (B,) float32, base of the item, metres.
+        """
+        along_x, along_y = self.grid
+        turn, x, y = action // (along_x * along_y) % self.turns, action // along_y % along_x, action % along_y
+        sides = self.catalogue.extent[item.clamp_min(0), turn]  # (B, 2)
+        x, y = (
+            grid_positions(sides[:, axis], self.bin.cells[axis], self.bin.step)[0].gather(1, at[:, None])[:, 0]
+            for axis, at in ((0, x), (1, y))
+        )
+        return self.kernels.place(heightmap, Placement(item, turn, x, y, z), self.catalogue, self.bin)

@@ -1,0 +1,192 @@
+"""Looking one item ahead: the best placements by what they leave for whatever comes next."""
+
+from __future__ import annotations
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import RandomBoxes
+from torchrl_gpu.policies.packing.ntuple.tables import NEVER, PatchTables
+from torchrl_gpu.policies.packing.planners.afterstates import Afterstates
+from torchrl_gpu.policies.packing.planners.next_items import NextItems, cut_as, sequences_cut
+from torchrl_gpu.system import arguments
+
+_MOST_VALUES = 2**24  # of placements at a time
+_SEED = 0x0DD_17E15  # of sequences that next items are counted in
+_AT_ONCE = 4096
+_FILLS = 12  # parts of the bin's volume, that next items are counted apart in
+_PRIOR = 20.0  # items as after any other, that the items after each are counted on top of
+KNOWLEDGE = ("the distribution", "the boxes but not their order")
+
+
+class ExpectedPlacement(TensorDictModuleBase):
+    """Of the placements that tables value most, the one with the largest expected value one item later.
+
+    No future is sampled. What it knows decides how likely each next item is:
+
+    - "the distribution": `RandomBoxes`, as in the protocols `rs`, `discrete125` and `free125`, are equally likely and
+      independent of each other, so that the expectation is exact. Of `CutBoxes`, whose pieces follow each other, a
+      network tells how likely each item is after those that came (`NextItems`), or shares are counted in sequences of
+      their own, see `shares_of_next`.
+    - "the boxes but not their order": each box of the episode that has not come yet is as likely as any other, whatever
+      source the items are from. It reads the observation `future_items`, and of that only how often each item is there.
+
+    Args:
+        env: Gives items, bin and kernels; one visible item, in sequence. `RandomBoxes` or `CutBoxes` without a pool
+            where the distribution is known; `include` with `future_items` where the boxes are.
+        tables: Trained ones.
+        candidates: Placements that are looked at.
+        next_items: Tells how likely each next item is, of `CutBoxes`; the environment includes `packed_items`. None
+            stands for counting.
+        sequences: That are cut to count next items, of `CutBoxes`.
+        knows: One of `KNOWLEDGE`.
+
+    Raises:
+        ValueError: Items of the environment are not drawn or not shown so, or several are visible.
+    """
+
+    def __init__(
+        self,
+        env: PackingEnv,
+        tables: PatchTables,
+        candidates: int = 6,
+        *,
+        next_items: NextItems | None = None,
+        sequences: int = 200_000,
+        knows: str = "the distribution",
+    ) -> None:
+        super().__init__()
+        where = type(self).__name__
+        self.knows = arguments.choice(where, "knows", knows, KNOWLEDGE)
+        _check_known(where, env, knows, next_items)
+        self.candidates = arguments.whole(where, "candidates", candidates, 1, env.num_actions)
+        sequences = arguments.whole(where, "sequences", sequences, 1, 1 << 24)
+        self.afterstates, self.tables, self.num_items = Afterstates(env, tables), tables, env.catalogue.num_items
+        self.in_keys, self.out_keys = [*tables.in_keys, "item_id"], ["action"]
+        self._shares: Tensor | None = None
+        self.next_items = next_items
+        if next_items is not None:
+            self.in_keys.append("packed_items")
+        elif knows == "the boxes but not their order":
+            self.in_keys.append("future_items")
+        elif cut_as(env) is not None:
+            self._shares = shares_of_next(env, sequences)
+            self.in_keys.append("utilization")
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes `action`, of the batch shape of `tensordict`."""
+        shown = [tensordict.get(key) for key in self.in_keys]
+        rows = shown[0].shape[:-2]
+        flat = [each.reshape(-1, *each.shape[len(rows) :]) for each in shown]
+        size = max(1, _MOST_VALUES // (self.candidates * self.num_items * self.afterstates.num_actions))
+        chosen = [self._chosen(*part) for part in zip(*(each.split(size) for each in flat), strict=True)]
+        return tensordict.set("action", torch.cat(chosen).view(rows))
+
+    def _chosen(
+        self, heightmap: Tensor, size: Tensor, z_map: Tensor, legal: Tensor, item_id: Tensor, *known: Tensor
+    ) -> Tensor:
+        values = self.tables(heightmap, size, z_map, legal)  # (N, A)
+        best, action = values.topk(self.candidates, 1)  # (N, M)
+        z, item = z_map.flatten(1).gather(1, action), item_id.expand_as(action)
+        before = heightmap.repeat_interleave(self.candidates, 0)
+        after = self.afterstates.after(before, item.flatten(), action.flatten(), z.flatten())  # (N·M, X, Y)
+        shares = self._shares_after(item_id[:, 0], *known)[:, None]  # (N, 1, I)
+        ahead = (self._worth(after, shares.expand(*action.shape, -1)) * shares).sum(2)
+        gain = self.afterstates.gain(item_id[:, :1])
+        score = torch.where(best > NEVER / 2, gain + ahead, NEVER)
+        return action.gather(1, score.argmax(1, keepdim=True))[:, 0]
+
+    def _shares_after(self, item: Tensor, known: Tensor | None = None) -> Tensor:
+        """Of each next item, (N, I) or (1, I), after `item` (N,).
+
+        Args:
+            item: (N,) int64.
+            known: (N, T), the items that came before, where a network tells what comes; of known boxes those to come;
+                of cut ones (N, 1), how full the bin is without `item`.
+        """
+        number = self.num_items
+        if known is None:
+            return torch.full((1, number), 1 / number, device=item.device, dtype=torch.float32)
+        if self.next_items is not None:
+            return self.next_items(known, item).softmax(1)
+        if self._shares is None:
+            return shares_among(known, number)
+        item = item.clamp_min(0)
+        return self._shares[fill_of(known[:, 0] + self.afterstates.gain(item)), item]
+
+    def _worth(self, heightmap: Tensor, shares: Tensor) -> Tensor:
+        """What the best placement of each next item with a share (N, M, I) is worth, likewise, in bins (N·M, X, Y)."""
+        item = torch.arange(self.num_items, device=heightmap.device, dtype=torch.int64)
+        item = torch.where(shares > 0, item, -1).flatten(0, 1)
+        best = self.afterstates.values(heightmap, item)[0].amax(2).view(shares.shape)
+        return torch.where(best > NEVER / 2, best, 0.0)
+
+
+def _check_known(where: str, env: PackingEnv, knows: str, next_items: NextItems | None) -> None:
+    came = f"{type(env.items).__name__}, {env.visible_items} visible, order {env.order!r}, include {env.include}"
+    one = env.visible_items == 1 and env.order == "sequence"
+    if knows == "the distribution":
+        drawn = isinstance(env.items.drawn_as, RandomBoxes) or cut_as(env) is not None
+        wanted = "RandomBoxes or, without a pool, CutBoxes, one visible, in sequence"
+    else:
+        drawn, wanted = "future_items" in env.include, "one visible item, in sequence, that includes future_items"
+    if not (drawn and one):
+        raise ValueError(f"{where}: want an environment of {wanted}; got {came}")
+    if next_items is None:
+        return
+    if knows != "the distribution" or "packed_items" not in env.include:
+        raise ValueError(f"{where}: next_items wants the distribution known and packed_items included; got {came}")
+    if next_items.num_items != env.catalogue.num_items:
+        wanted = f"next_items of {env.catalogue.num_items} items"
+        raise ValueError(f"{where}: want {wanted}; got one of {next_items.num_items}")
+
+
+def shares_among(items: Tensor, number: int) -> Tensor:
+    """How often each of so many rows of a catalogue is among items, of all that there are.
+
+    Args:
+        items: (N, T) int64, −1 for none.
+        number: I.
+
+    Returns:
+        (N, I) float32; rows sum to 1, or to 0 where there is no item.
+    """
+    there = (items >= 0).float()
+    counts = there.new_zeros(len(items), number).scatter_add_(1, items.clamp_min(0), there)
+    return counts / there.sum(1, keepdim=True).clamp_min(1)
+
+
+def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
+    """How often each item follows each other in cut sequences, by how much of the bin has come until then.
+
+    Sequences are cut as in the environment, by a seed of their own. A pair of items is rare in a twelfth of the bin's
+    volume, so that what follows any item there stands in for `_PRIOR` of those that follow this one.
+
+    Args:
+        env: Of `CutBoxes` without a pool.
+        sequences: That are cut.
+
+    Returns:
+        (12, I, I) float32: twelfth of the volume that has come, item that came last, next item. Rows sum to 1.
+    """
+    number, device = env.catalogue.num_items, env.catalogue.volume.device
+    counts = torch.zeros(_FILLS * number * number, dtype=torch.float64, device=device)
+    for first in range(0, sequences, _AT_ONCE):
+        row = sequences_cut(env, _SEED, first, min(_AT_ONCE, sequences - first))
+        volume = torch.where(row >= 0, env.catalogue.volume[row.clamp_min(0)], 0.0).cumsum(1) / env.bin.volume
+        last, after = row[:, :-1].clamp_min(0), row[:, 1:].clamp_min(0)
+        pairs = (fill_of(volume[:, :-1]) * number + last) * number + after
+        both = (row[:, :-1] >= 0) & (row[:, 1:] >= 0)
+        counts.index_add_(0, pairs.flatten(), both.double().flatten())
+    counts = counts.view(_FILLS, number, number)
+    of_any = counts.sum(1, keepdim=True) + 1e-9
+    counts = counts + _PRIOR * of_any / of_any.sum(2, keepdim=True)
+    return (counts / counts.sum(2, keepdim=True)).float()
+
+
+def fill_of(share: Tensor) -> Tensor:
+    """Which part of the bin's volume a share of it is in."""
+    return (share * _FILLS + 1e-3).long().clamp(0, _FILLS - 1)  # sums are rounded

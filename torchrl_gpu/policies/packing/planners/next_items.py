@@ -1,0 +1,236 @@
+"""How likely each item comes next, by those that came: of boxes that are cut from one bin the next can be foretold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import CutBoxes
+from torchrl_gpu.envs.packing.items.cutting import CutSequences
+from torchrl_gpu.envs.packing.items.source import NUM_BITS
+from torchrl_gpu.envs.packing.protocols import SUITE_EPISODES, SUITE_SEED, protocol_of
+from torchrl_gpu.policies.size_limit import without_memory
+from torchrl_gpu.policies.tensor_files import read_tensors
+from torchrl_gpu.system import arguments
+
+FORMAT = "torchrl_gpu next items, 1"
+FOLDER = Path(__file__).parent / "weights" / "next_items"
+_MOST_BYTES = 2**26  # of a file, and of the weights that it asks for
+_SUMS = 4
+_MOST_ITEMS, _MOST_AGES, _MOST_WIDTH = 2**20, 256, 4096
+
+
+@final
+class NextItems(nn.Module):
+    """The probability that each item comes next, by a small network over the items that came before.
+
+    It sees which items came, the last ones by their order, and four sums over all of them: their number, volume, base
+    area and height. It is learned from sequences alone, see `learn_next_items`, and needs no packing.
+
+    Args:
+        num_items: I, of the catalogue.
+        ages: So many of the last items are known by their order.
+        width: Units of each of the three hidden layers.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+
+    def __init__(self, num_items: int, ages: int = 20, width: int = 256) -> None:
+        super().__init__()
+        where = type(self).__name__
+        self.num_items = arguments.whole(where, "num_items", num_items, 1, _MOST_ITEMS)
+        self.ages = arguments.whole(where, "ages", ages, 1, _MOST_AGES)
+        self.width = arguments.whole(where, "width", width, 1, _MOST_WIDTH)
+        self.item_sums: Tensor
+        self.register_buffer(
+            "item_sums", torch.zeros(self.num_items + 1, _SUMS, dtype=torch.float32, device=torch.get_default_device())
+        )  # the first row is no item
+        self.recent = nn.EmbeddingBag(self.ages * (self.num_items + 1), self.width, mode="sum")
+        self.sums = nn.Linear(_SUMS, self.width, bias=False)
+        self.layers = nn.Sequential(
+            nn.ReLU(),
+            nn.Linear(self.width, self.width),
+            nn.ReLU(),
+            nn.Linear(self.width, self.width),
+            nn.ReLU(),
+            nn.Linear(self.width, self.num_items),
+        )
+
+    @classmethod
+    def of(cls, env: PackingEnv, ages: int = 20, width: int = 256) -> NextItems:
+        """One for the items of an environment, not trained yet.
+
+        Raises:
+            ValueError: They are not `CutBoxes` without a pool, or a number is out of range.
+        """
+        if cut_as(env) is None:
+            came = type(env.items).__name__
+            raise ValueError(f"NextItems: want an environment of CutBoxes without a pool; got one of {came}")
+        made = cls(env.catalogue.num_items, ages, width)
+        made.item_sums[1:] = _sums_of(env).half().float()  # as a file holds them
+        return made.to(env.device)
+
+    def forward(self, packed_items: Tensor, item_id: Tensor) -> Tensor:
+        """Logarithms of probabilities, up to a constant for each row.
+
+        Args:
+            packed_items: (B, T) int64, the items packed so far in their order, −1 behind the last.
+            item_id: (B,) int64, the item at hand, −1 for none.
+
+        Returns:
+            (B, I) float32.
+        """
+        came = (packed_items + 1).clamp(0, self.num_items)  # (B, T), 0 for none
+        number = (came > 0).sum(1, keepdim=True)
+        age = torch.arange(self.ages - 1, device=came.device, dtype=torch.int64)
+        at = number - 1 - age  # (B, ages − 1): places of the last items, the latest first
+        last = torch.where(at >= 0, came.gather(1, at.clamp(0, came.shape[1] - 1)), 0)
+        here = (item_id + 1).clamp(0, self.num_items)[:, None]
+        recent = torch.cat([here, last], 1) + torch.arange(self.ages, device=came.device, dtype=torch.int64) * (
+            self.num_items + 1
+        )
+        sums = self.item_sums[came].sum(1) + self.item_sums[here[:, 0]]  # (B, 4)
+        scores: Tensor = self.layers(self.recent(recent) + self.sums(sums))
+        return scores
+
+    def save(self, path: str | Path, about: dict[str, object]) -> None:
+        """Writes the weights in half precision, as a safetensors file, with what made them as plain data."""
+        from safetensors.torch import save_file
+
+        settings = {"num_items": self.num_items, "ages": self.ages, "width": self.width}
+        plain = {"format": FORMAT, "settings": json.dumps(settings), "about": json.dumps(about)}
+        save_file({name: each.detach().half().cpu() for name, each in self.state_dict().items()}, str(path), plain)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> NextItems:
+        """What `save` wrote.
+
+        Raises:
+            ValueError: The file is something else, is cut off, or its weights do not fit.
+        """
+        path = Path(path)
+        where = f"next items {path}"
+        plain, held = read_tensors(path, where, _MOST_BYTES)
+        try:
+            settings = json.loads(plain.get("settings", "null"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{where}: want JSON beside the weights; got {error}") from error
+        if plain.get("format") != FORMAT or not isinstance(settings, dict):
+            raise ValueError(f"{where}: want a file that NextItems.save wrote; got one with {sorted(held)}")
+        sizes = [arguments.whole(where, name, settings.get(name), 1) for name in ("num_items", "ages", "width")]
+        wanted = without_memory(lambda: cls(*sizes), where, 2 * _MOST_BYTES).state_dict()
+        if set(wanted) != set(held):
+            raise ValueError(f"{where}: want weights {sorted(wanted)}; got {sorted(held)}")
+        for name, each in held.items():
+            arguments.tensor(where, name, each, torch.float16, tuple(wanted[name].shape))
+            if not bool(each.isfinite().all()):
+                raise ValueError(f"{where}: want finite weights; got others in {name}")
+        with torch.device("cpu"):
+            made = cls(*sizes).float()  # whatever torch's defaults are
+        made.load_state_dict({name: each.float() for name, each in held.items()})
+        return made.eval()
+
+
+def pretrained_next_items(env: PackingEnv) -> NextItems | None:
+    """The network that comes with the package for the boxes of an environment's protocol; None where there is none."""
+    path = FOLDER / f"{protocol_of(env)}.safetensors"
+    return NextItems.from_file(path).to(env.device) if path.is_file() else None
+
+
+def _sums_of(env: PackingEnv) -> Tensor:
+    """What each item adds to the four sums, (I, 4); they are about 1 in a full bin."""
+    catalogue, bin_ = env.catalogue, env.bin
+    base = catalogue.extent[:, 0].prod(1).float() / (2 * bin_.cells[0] * bin_.cells[1])
+    volume, height = catalogue.volume / bin_.volume, catalogue.height[:, 0] / (8 * bin_.size[2])
+    return torch.stack([torch.full_like(volume, 1 / 16), volume, base, height], 1).float()
+
+
+def cut_as(env: PackingEnv) -> CutSequences | None:
+    """The sequences that the items of an environment are drawn as; None where they are not cut afresh."""
+    made, source = env.item_sequences, env.items.drawn_as
+    if isinstance(made, CutSequences):
+        return made
+    return source.fresh(env.bin, env.num_items) if isinstance(source, CutBoxes) and source.pool is None else None
+
+
+def sequences_cut(env: PackingEnv, seed: int, first: int, number: int) -> Tensor:
+    """Item ids (number, T) int64 of sequences that are cut as in an environment, −1 behind the last item of each.
+
+    None is of a protocol's suite, unless it is the suite's seed: where a key is one of theirs, the next one is taken.
+
+    Args:
+        env: Of `CutBoxes` without a pool.
+        seed: Of the sequences; those of the environment have its own.
+        first: Number of the first sequence.
+        number: Of sequences.
+    """
+    cut = cut_as(env)
+    assert cut is not None
+    which = torch.arange(first, first + number, device=env.device, dtype=torch.int64)
+    key = cut.begin(seed, which, torch.zeros_like(which))
+    if seed != SUITE_SEED:
+        suite = torch.arange(SUITE_EPISODES, dtype=torch.int64, device=env.device)
+        played = cut.begin(SUITE_SEED, suite, torch.zeros_like(suite))
+        while bool((again := torch.isin(key, played)).any()):
+            key = (key + again) % NUM_BITS
+    return cut.rows(key)[:, : cut.length]
+
+
+def next_item_loss(network: NextItems, rows: Tensor, draws: Tensor) -> Tensor:
+    """Mean negative log-likelihood of one item of each sequence by those before it.
+
+    Args:
+        network: That is scored.
+        rows: (B, T) int64, sequences of at least two items, −1 behind the last.
+        draws: (B,) float32 in [0, 1), which item of each.
+    """
+    number = (rows >= 0).sum(1)
+    last = ((number - 1) * draws).long().clamp_max(number - 2)  # place of the item at hand; the next is foretold
+    before = torch.arange(rows.shape[1], device=rows.device, dtype=torch.int64) < last[:, None]
+    item, following = (rows.gather(1, at[:, None])[:, 0] for at in (last, last + 1))
+    return functional.cross_entropy(network(torch.where(before, rows, -1), item), following)
+
+
+def learn_next_items(
+    network: NextItems, env: PackingEnv, steps: int, *, batch: int = 4096, lr: float = 1e-3, seed: int = 0x0DD_17E15
+) -> list[float]:
+    """Fits a network to what comes next in freshly cut sequences, of which none is one of a protocol's suite.
+
+    Args:
+        network: Written to.
+        env: Whose boxes are cut; its own sequences are of another seed.
+        steps: Of Adam, whose learning rate falls to 0 along half a cosine.
+        batch: Sequences of each step; one item of each is foretold.
+        lr: Learning rate at first.
+        seed: Of sequences and draws.
+
+    Returns:
+        The mean loss of each hundred steps, nats.
+    """
+    where = "learn_next_items"
+    steps, batch = arguments.whole(where, "steps", steps, 1), arguments.whole(where, "batch", batch, 1)
+    generator = torch.Generator(env.device).manual_seed(seed)
+    optimizer = torch.optim.Adam(network.parameters(), lr)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    losses, told = [], []
+    for step in range(steps):
+        rows = sequences_cut(env, seed, step * batch, batch)
+        loss = next_item_loss(
+            network, rows, torch.rand(batch, generator=generator, device=env.device, dtype=torch.float32)
+        )
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.detach())
+        if len(losses) == 100 or step == steps - 1:
+            told.append(float(torch.stack(losses).mean()))
+            losses = []
+    return told

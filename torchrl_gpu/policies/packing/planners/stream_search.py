@@ -1,0 +1,148 @@
+"""Search over the boxes that are known to come: many lines of placements side by side, in many bins at once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from tensordict import TensorDictBase
+from tensordict.nn import TensorDictModuleBase
+from torch import Tensor
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.policies.packing.ntuple.tables import NEVER, PatchTables
+from torchrl_gpu.policies.packing.planners.afterstates import Afterstates
+from torchrl_gpu.system import arguments
+
+_MOST_VALUES = 2**22  # of placements at a time
+_MOST_LINES = 2**20
+_TURNED = ("yaw", "axis", "cube")  # orientations of which each has its sides along x and y swapped in another
+_SPARE = 4  # lines that are grown for each that is kept, since some lead to the same bin
+
+
+class Lines(NamedTuple):
+    """Placements one after the other from where each bin stands now, W lines in each of N bins, the best one first.
+
+    Attributes:
+        heightmap: (N, W, X, Y) float32, metres, at the end of a line.
+        gain: (N, W) float32, share of the bin that a line fills; `NEVER` where there is no line.
+        ended: (N, W) bool, where the item that follows fits nowhere, or none does.
+        first: (N, W) int64, the action that a line begins with.
+    """
+
+    heightmap: Tensor
+    gain: Tensor
+    ended: Tensor
+    first: Tensor
+
+
+class StreamSearch(TensorDictModuleBase):
+    """The first placement of the best line that a beam search over the true coming items finds.
+
+    Lines are as long as `depth` items, the visible one counted; of each length the `beam` best go on, by what they fill
+    and what tables say of the bin after it. A line ends where the next item fits nowhere or none is left, and is then
+    worth what it fills. Lines that lead to the same bin, or to its mirror image where that makes no difference, count
+    once. With as many items as an episode has, and a beam as wide as there are lines, the search is exhaustive.
+
+    It reads the observation `future_items`. Nothing is drawn, so that the same bins get the same actions.
+
+    Args:
+        env: Gives items, bin and kernels; one visible item, `include` with `future_items`, without `skip_unplaceable`.
+        tables: Trained ones.
+        depth: Items of a line; 1 is the policy alone, and more than an episode has are no more than that.
+        beam: Lines that go on.
+
+    Raises:
+        ValueError: Several items are visible, or those to come are not, or items are passed over.
+    """
+
+    knows = "the true stream"
+
+    def __init__(self, env: PackingEnv, tables: PatchTables, depth: int = 10, beam: int = 32) -> None:
+        super().__init__()
+        where = type(self).__name__
+        if env.visible_items > 1 or env.skip_unplaceable or "future_items" not in env.include:
+            came = f"{env.visible_items} visible, skip_unplaceable {env.skip_unplaceable}, include {env.include}"
+            wanted = "one visible item that includes future_items and passes over nothing"
+            raise ValueError(f"{where}: want an environment of {wanted}; got {came}")
+        self.depth = arguments.whole(where, "depth", depth, 1)
+        self.beam = arguments.whole(where, "beam", beam, 1, _MOST_LINES)
+        self.afterstates, self.tables = Afterstates(env, tables), tables
+        self.in_keys, self.out_keys = ["box_heightmap", "item_id", "future_items"], ["action"]
+        self.numbers: Tensor
+        self.register_buffer("numbers", _hash_numbers(env), persistent=False)
+
+    def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
+        """Writes `action`, of the batch shape of `tensordict`; 0 where nothing is legal."""
+        shown = [tensordict.get(key) for key in self.in_keys]
+        rows = shown[0].shape[:-2]
+        heightmap, item, future = (each.reshape(-1, *each.shape[len(rows) :]) for each in shown)
+        size = max(1, _MOST_VALUES // (self.beam * self.afterstates.num_actions))
+        parts = zip(heightmap.split(size), torch.cat([item, future], 1).split(size), strict=True)
+        return tensordict.set("action", torch.cat([self._chosen(*part) for part in parts]).view(rows))
+
+    def _chosen(self, heightmap: Tensor, stream: Tensor) -> Tensor:
+        """Actions (N,) in bins (N, X, Y) where items (N, 1 + T) come, −1 behind the last."""
+        none = heightmap.new_zeros(len(heightmap), 1)
+        lines = Lines(heightmap[:, None], none, none > 0, none.long() - 1)
+        for item, following in zip(stream[:, : self.depth].unbind(1), stream[:, 1:].unbind(1), strict=False):
+            lines = self._grown(lines, item, following)
+        return lines.first[:, 0]
+
+    def _grown(self, lines: Lines, item: Tensor, following: Tensor) -> Lines:
+        """Lines with one more item (N,), behind which comes `following` (N,)."""
+        (rows, width), number = lines.gain.shape, self.afterstates.num_actions
+        placed = torch.where(lines.ended, -1, item[:, None])  # (N, W)
+        values, z = self.afterstates.values(lines.heightmap.flatten(0, 1), placed.view(-1, 1))  # (N·W, 1, A)
+        legal = values.view(rows, width, number) > NEVER / 2
+        gain = self.afterstates.gain(item)[:, None, None]
+        ahead = torch.where((following >= 0)[:, None, None], values.view(legal.shape), gain)
+        goes_on = torch.where(legal, lines.gain[..., None] + ahead, NEVER)
+        stops = torch.where(legal.any(2), NEVER, lines.gain)
+        score = torch.cat([goes_on.flatten(1), stops], 1)  # (N, W·A + W)
+        best, at = score.topk(min(_SPARE * self.beam, score.shape[1]), 1)  # (N, C)
+
+        ended = (at >= width * number) | (best < NEVER / 2)
+        line, action = torch.where(ended, at - width * number, at // number).clamp_min(0), at % number
+        placed = torch.where(ended, -1, item[:, None])
+        own = (torch.arange(rows, device=at.device, dtype=torch.int64)[:, None] * width + line).flatten()
+        after = self.afterstates.after(
+            lines.heightmap.flatten(0, 1)[own],
+            placed.flatten(),
+            action.flatten(),
+            z.view(rows, -1).gather(1, line * number + action).flatten(),
+        ).view(*at.shape, *lines.heightmap.shape[2:])
+        first = lines.first.gather(1, line)
+        first = torch.where(first < 0, torch.where(ended, 0, action), first)
+        gains = lines.gain.gather(1, line) + self.afterstates.gain(placed)
+        grown = Lines(after, torch.where(best < NEVER / 2, NEVER, gains), ended, first)
+        keep = self._different(grown).to(torch.uint8).sort(dim=1, descending=True, stable=True).indices[:, : self.beam]
+        kept = (each[torch.arange(rows, device=at.device, dtype=torch.int64)[:, None], keep] for each in grown)
+        return Lines(*kept)
+
+    def _different(self, lines: Lines) -> Tensor:
+        """Which lines lead to a bin that no better one leads to, (N, C) bool; of those that have ended, the best."""
+        levels = (lines.heightmap / self.afterstates.bin.tolerance).round().flatten(2).double()
+        image = (levels @ self.numbers).amin(2)  # (N, C): the same for every image of a bin
+        image, order = torch.where(lines.ended, -1.0, image).sort(dim=1, stable=True)
+        new = torch.ones_like(image, dtype=torch.bool)
+        new[:, 1:] = image[:, 1:] != image[:, :-1]
+        return torch.empty_like(new).scatter_(1, order, new)
+
+
+def _hash_numbers(env: PackingEnv) -> Tensor:
+    """A number for each cell and image of the bin, (X·Y, S) float64: sums of heights by them tell bins apart.
+
+    Whole, and small enough that sums of heights in tolerances are exact: the same in any order.
+    """
+    cells, levels = env.bin.cells, round(env.bin.size[2] / env.bin.tolerance)
+    most = 2**52 // (levels * cells[0] * cells[1])
+    numbers = torch.randint(
+        1, most, cells, generator=torch.Generator().manual_seed(0), dtype=torch.int64, device="cpu"
+    ).double()
+    images = [numbers]
+    if env.grid_step == 1 and env.catalogue.flat:  # else placements have no mirror images
+        images += [numbers.flip(0), numbers.flip(1), numbers.flip(0, 1)]
+        if cells[0] == cells[1] and env.bin.cell[0] == env.bin.cell[1] and env.orientations in _TURNED:
+            images += [each.T for each in images]
+    return torch.stack([each.flatten() for each in images], 1).to(env.device)

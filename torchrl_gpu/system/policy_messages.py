@@ -1,0 +1,160 @@
+"""Validation of what a policy is asked and of what it answers, over HTTP and ROS alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from tensordict import TensorDict, TensorDictBase
+from torch import Tensor
+
+from torchrl_gpu.system import arguments
+
+ACTIVE = "active"
+"""The observation that says which robots take part. Who sends none takes part."""
+_SLACK = 1e-4  # by which a confidence may be beyond 0 and 1
+
+
+class Space(Protocol):
+    """Observations and action of a policy: `AgentSpace`, or what has the same attributes."""
+
+    @property
+    def observations(self) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        """Shape, without batch, and dtype of each entry."""
+
+    @property
+    def num_actions(self) -> int | None:
+        """Number of discrete actions."""
+
+    @property
+    def low(self) -> tuple[float, ...] | None:
+        """Smallest continuous action."""
+
+    @property
+    def high(self) -> tuple[float, ...] | None:
+        """Largest one."""
+
+
+class Policy(Protocol):
+    """What decides: an `InferencePolicy`, or what has the same attributes."""
+
+    in_keys: list[str]
+
+    @property
+    def space(self) -> Space:
+        """What it observes and does."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it decides."""
+
+    @property
+    def policy(self) -> Callable[[TensorDictBase], TensorDictBase]:
+        """Writes `action` for rows, and `confidence`, `action_value` or `action_log_prob` where it knows them."""
+
+
+class BadMessage(ValueError):
+    """What is wrong with a message, for its sender."""
+
+
+class BadAction(ValueError):
+    """What is wrong with an action that a policy gave."""
+
+
+class Answers(NamedTuple):
+    """Actions of a batch.
+
+    Attributes:
+        actions: (B, D) float64 within bounds; of a discrete policy (B,) int64.
+        confidence: (B,) float64 from 0 to 1; NaN where the policy does not say.
+        faults: What is wrong with the action of a row, by the row; only the other rows may be used.
+    """
+
+    actions: np.ndarray
+    confidence: np.ndarray
+    faults: dict[int, str]
+
+    def check(self, start: int = 0, stop: int | None = None) -> None:
+        """Raises `BadAction` where one of the rows of a request has no usable action, by its number in the request."""
+        bad = next((row for row in range(start, len(self.actions) if stop is None else stop) if row in self.faults), -1)
+        if bad >= 0:
+            raise BadAction(f"policy: row {bad - start}: {self.faults[bad]}")
+
+
+def check_finite(wanted: str, values: np.ndarray) -> None:
+    """Raises `BadMessage` where numbers of an observation are NaN or infinite.
+
+    Args:
+        wanted: The first part of the message.
+        values: Of any dtype and shape; integers and booleans are always finite.
+    """
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise BadMessage(f"{wanted}; got {values[~np.isfinite(values)][0]}")
+
+
+def answers(policy: Policy, observations: Mapping[str, Tensor]) -> Answers:
+    """The actions of a policy, checked: what a network makes of numbers that overflow in it is no action.
+
+    A continuous action is finite, and clipped to the bounds. A discrete one is an index, legal where any is, whose
+    value or probability, where the policy writes that, is a finite number.
+
+    Args:
+        policy: Decides.
+        observations: (B, …) each, on its device.
+
+    Raises:
+        BadAction: What the policy wrote is of another shape.
+    """
+    rows = len(next(iter(observations.values())))
+    written = policy.policy(TensorDict(dict(observations), [rows]))
+    space, action = policy.space, written.get("action")
+    width = 1 if space.num_actions is not None else len(space.low or ())
+    if action.numel() != rows * width or (rows > 1 and len(action) != rows):
+        raise BadAction(f"policy: want {width} finite numbers for each of {rows} rows; got shape {tuple(action.shape)}")
+    found = action.reshape(rows, width).double().cpu().numpy()
+    good = np.isfinite(found).all(1)
+    faults = {row: f"want {width} finite numbers; got {arguments.shown(found[row].tolist())}" for row in _rows(~good)}
+    if space.num_actions is None:
+        return Answers(np.clip(found, space.low, space.high), _confidence(rows, written, None, faults), faults)
+    found = np.where(good[:, None], found, 0)[:, 0]
+    for row in _rows((found < 0) | (found >= space.num_actions) | (found != np.rint(found))):
+        faults.setdefault(row, f"want an action from 0 to {space.num_actions - 1}; got {found[row]:g}")
+    found = found.clip(0, space.num_actions - 1).astype(np.int64)
+    _check_choices(torch.from_numpy(found).to(action.device)[:, None], observations, written, faults)
+    return Answers(found, _confidence(rows, written, written.get("action_log_prob", None), faults), faults)
+
+
+def _check_choices(
+    chosen: Tensor, observations: Mapping[str, Tensor], written: TensorDictBase, faults: dict[int, str]
+) -> None:
+    """Adds the rows whose choice (B, 1) is worth no finite number, or is illegal although another one is legal."""
+    values, mask = written.get("action_value", None), observations.get("action_mask")
+    worth = written.get("action_log_prob", None) if values is None else values.gather(-1, chosen)
+    if worth is not None:
+        numbers = worth.reshape(-1).double().cpu().numpy()
+        for row in _rows(~np.isfinite(numbers)):
+            faults.setdefault(row, f"want an action whose value is a finite number; got {numbers[row]}")
+    if mask is not None:
+        illegal = (~mask.gather(-1, chosen)[:, 0] & mask.any(-1)).cpu().numpy()
+        for row in _rows(illegal):
+            faults.setdefault(row, f"want a legal action; got {chosen[row].item()}")
+
+
+def _confidence(rows: int, written: TensorDictBase, log_prob: Tensor | None, faults: dict[int, str]) -> np.ndarray:
+    value: Any = written.get("confidence", None)
+    if value is None:
+        value = None if log_prob is None else log_prob.exp()
+    if value is None:
+        return np.full(rows, math.nan)
+    found: np.ndarray = value.reshape(-1).double().cpu().numpy()
+    for row in _rows(~((found >= -_SLACK) & (found <= 1 + _SLACK))):
+        faults.setdefault(row, f"want a confidence from 0 to 1; got {found[row]:g}")
+    return found.clip(0, 1)
+
+
+def _rows(flags: np.ndarray) -> list[int]:
+    found: list[int] = flags.nonzero()[0].tolist()
+    return found

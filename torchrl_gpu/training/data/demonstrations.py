@@ -1,0 +1,153 @@
+"""The data side of behaviour cloning: demonstrations, some of them held back, and episodes for evaluation."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchrl_gpu.demonstrations import Demonstrations, read_demonstrations
+from torchrl_gpu.demonstrations.recordings import OnBad
+from torchrl_gpu.demonstrations.untrusted import refuse
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED
+from torchrl_gpu.system import arguments
+from torchrl_gpu.system.arguments import shown
+from torchrl_gpu.training.data.episodes import Episodes
+from torchrl_gpu.training.data.loaders import StepLoader, single_batch
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Rows of demonstrations that are not learned from.
+
+    Attributes:
+        demonstrations: On the device.
+        index: (M,) int64, their numbers, on the device.
+    """
+
+    demonstrations: Demonstrations
+    index: Tensor
+
+
+class DemonstrationEpisodes(Episodes):
+    """Demonstrations to learn from, and, where the module has an environment, episodes to evaluate on.
+
+    The demonstrations lie on the device whole, and batches are drawn there by index. Validation is on whole episodes
+    that are held back, drawn by a seed; those that are alike to the last bit are held back together.
+
+    Args:
+        demonstrations: What `read_demonstrations` reads: a folder or a file. Of observations, those that the module
+            takes are looked at.
+        held_out: Share of the rows that is held back for validation, in whole episodes.
+        split_seed: Decides which.
+        masks: Two groups of episodes that an HDF5 file of robomimic names in `mask`, such as [train, valid]: those to
+            learn from, and those that are held back; others are left out. None for `held_out`.
+        on_bad: "raise" what is wrong with an episode, or "skip" it and log a line.
+        steps_per_epoch: Training steps between validations; None for a pass over the demonstrations.
+        num_episodes: Episodes of `test` and `predict` in the environment.
+        num_val_episodes: Episodes of validation in the environment; 0 for none.
+        seed, pictures, batch_size: Of the episodes in the environment, as in `Episodes`.
+    """
+
+    def __init__(
+        self,
+        demonstrations: str,
+        held_out: float = 0.1,
+        split_seed: int = 0,
+        *,
+        masks: list[str] | None = None,
+        on_bad: OnBad = "raise",
+        steps_per_epoch: int | None = None,
+        num_episodes: int = 1000,
+        num_val_episodes: int = 200,
+        seed: int = UNSEEN_SEED,
+        pictures: bool = True,
+        batch_size: int | None = None,
+    ) -> None:
+        where = type(self).__name__
+        played = arguments.whole(where, "num_val_episodes", num_val_episodes, 0)
+        self.check(steps_per_epoch=steps_per_epoch)
+        super().__init__(steps_per_epoch or 1, num_episodes, max(1, played), seed, pictures, batch_size)
+        if not 0 < held_out < 1:
+            raise ValueError(f"{where}: held_out must lie between 0 and 1; got {held_out}")
+        if masks is not None and (len(masks) != 2 or masks[0] == masks[1]):
+            raise ValueError(f"{where}: masks must be two names, such as [train, valid]; got {masks}")
+        arguments.choice(where, "on_bad", on_bad, ("raise", "skip"))
+        self.path, self.held_out = demonstrations, held_out
+        self.masks, self.on_bad = masks, on_bad
+        self.split_seed = arguments.seed(where, "split_seed", split_seed, 0)
+        self.asked_steps, self.plays = steps_per_epoch, played > 0
+        self.demonstrations: Demonstrations | None = None
+        self.train_rows = self.held_rows = torch.empty(0, dtype=torch.int64, device="cpu")
+
+    def setup(self, stage: str) -> None:
+        """Reads and splits the demonstrations, where the stage has a use for them.
+
+        Raises:
+            ValueError: They cannot be used, in one line.
+        """
+        if self.demonstrations is not None or (stage in ("test", "predict") and self._has_env()):
+            return
+        observed = None if self.trainer is None else getattr(self.trainer.lightning_module, "observed", None)
+        self.demonstrations = read_demonstrations(self.path, entries=observed, on_bad=self.on_bad)
+        train, held = self._split(self.demonstrations)
+        self.train_rows, self.held_rows = (self.demonstrations.rows_of(each) for each in (train, held))
+        _LOG.info(
+            "demonstrations: %s: %s rows of %s episodes, %s of them held back",
+            *(self.path, f"{len(self.demonstrations):,}", f"{self.demonstrations.num_episodes:,}", f"{len(held):,}"),
+        )
+
+    def _split(self, found: Demonstrations) -> tuple[Tensor, Tensor]:
+        """Numbers of the episodes to learn from, and of those that are held back."""
+        there: dict[str, list[int]] = found.about.get("masks", {})
+        if self.masks is None:
+            if there.get("train") and there.get("valid"):
+                said = (self.path, len(there["train"]), len(there["valid"]))
+                line = "demonstrations: %s: mask/train (%d episodes) and mask/valid (%d) are not used;"
+                _LOG.warning(line + " data.masks [train, valid] learns from the one and validates on the other", *said)
+            return found.split(self.held_out, self.split_seed)
+        for name in self.masks:
+            if not there.get(name):
+                refuse(self.path, f"episodes of mask/{name}", f"masks {shown(sorted(there))}" if there else "no masks")
+        train, held = ({*there[name]} for name in self.masks)
+        if both := train & held:
+            refuse(
+                self.path,
+                f"other episodes in mask/{self.masks[0]} than in mask/{self.masks[1]}",
+                f"{len(both)} in both",
+            )
+        numbers = [torch.tensor(sorted(each), dtype=torch.int64, device="cpu") for each in (train, held)]
+        return numbers[0], numbers[1]
+
+    def put_on(self, device: torch.device) -> Demonstrations:
+        """The demonstrations, moved to a device, with the numbers of rows of both parts."""
+        assert self.demonstrations is not None, "setup reads them"
+        self.demonstrations = self.demonstrations.to(device)
+        self.train_rows, self.held_rows = self.train_rows.to(device), self.held_rows.to(device)
+        return self.demonstrations
+
+    def _has_env(self) -> bool:
+        return self.trainer is not None and bool(getattr(self.trainer.lightning_module, "has_env", False))
+
+    # -- loaders ----------------------------------------------------------------------------------------------------
+
+    def train_dataloader(self) -> StepLoader:
+        assert self.trainer is not None
+        module: Any = self.trainer.lightning_module
+        return StepLoader(self.asked_steps or module.steps_of(len(self.train_rows)))
+
+    def val_dataloader(self) -> Any:
+        suite = [self.suite("validate")] if self._has_env() and self.plays else []
+        return single_batch(self._held(), *suite)
+
+    def test_dataloader(self) -> Any:
+        return single_batch(self.suite("test") if self._has_env() else self._held())
+
+    def _held(self) -> HeldOut:
+        assert self.demonstrations is not None, "setup reads them"
+        return HeldOut(self.demonstrations, self.held_rows)

@@ -1,0 +1,112 @@
+"""The data side of a run: training steps by their number, and episodes for evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningDataModule
+
+from torchrl_gpu.envs.base import BatchedEnv
+from torchrl_gpu.evaluation.episodes import suite_for
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite, unseen_seed
+from torchrl_gpu.system import arguments
+from torchrl_gpu.training.data.loaders import StepLoader, single_batch
+
+
+class Episodes(LightningDataModule):
+    """Episodes that the policy never trained on, in environments like the one that it trains in.
+
+    Args:
+        steps_per_epoch: Training steps of an epoch.
+        num_episodes: Episodes of `test` and `predict`.
+        num_val_episodes: Episodes of `validate` and of validation in between.
+        seed: Decides the episodes; training has other ones whatever its seed, and validation others than `test`.
+        pictures: Whether `test` writes pictures.
+        batch_size: Episodes that are evaluated side by side; None takes as many as there is memory for.
+    """
+
+    env_class: type = BatchedEnv
+    shows_own_table = True  # so that Lightning's own table of metrics is left out
+
+    def __init__(
+        self,
+        steps_per_epoch: int = 100,
+        num_episodes: int = 1000,
+        num_val_episodes: int = 200,
+        seed: int = UNSEEN_SEED,
+        pictures: bool = True,
+        batch_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.check(steps_per_epoch=steps_per_epoch, num_episodes=num_episodes, num_val_episodes=num_val_episodes)
+        self.check(batch_size=batch_size)
+        self.steps_per_epoch, self.batch_size = steps_per_epoch, batch_size
+        self.seed = arguments.seed(type(self).__name__, "seed", seed, 0)
+        self.pictures = arguments.flag(type(self).__name__, "pictures", pictures)
+        self.num_episodes, self.num_val_episodes = num_episodes, num_val_episodes
+
+    def check(self, **counts: int | None) -> None:
+        """ValueError unless every count is a whole number, at least 1, or None."""
+        for name, count in counts.items():
+            arguments.optional(arguments.whole, type(self).__name__, name, count, 1)
+
+    @property
+    def env(self) -> Any:
+        """The environment that the module trains in."""
+        assert self.trainer is not None
+        env = getattr(self.trainer.lightning_module, "env", None)
+        if not isinstance(env, self.env_class):
+            raise ValueError(
+                f"{type(self).__name__}: want a module that trains in a {self.env_class.__name__};"
+                f" got {type(env).__name__} as its env"
+            )
+        return env
+
+    def suite(self, stage: str = "test", num_episodes: int | None = None) -> Suite[Any, Any]:
+        """Episodes of "validate", "test" or "predict", on the device of the module's environment.
+
+        Args:
+            stage: One of the three.
+            num_episodes: Only so many of them; None stands for all.
+        """
+        number = num_episodes or (self.num_val_episodes if stage == "validate" else self.num_episodes)
+        seed = self.seed_of(stage)
+        return suite_for(self.env, number, seed=seed, pictures=self.pictures, batch_size=self.batch_size)
+
+    def seed_of(self, stage: str) -> int:
+        """The seed of the episodes of a stage; those of "record" are to be trained on, and may be of any seed."""
+        if stage == "record":
+            return self.seed
+        trained = {self.env.seed, getattr(getattr(self.env, "items", None), "seed", None)}  # of a pool of items, too
+        return unseen_seed(self.seed, trained, validation=stage == "validate")
+
+    def train_dataloader(self) -> StepLoader:
+        return StepLoader(self.steps_per_epoch)
+
+    def val_dataloader(self) -> Any:
+        return single_batch(self.suite("validate"))
+
+    def test_dataloader(self) -> Any:
+        return single_batch(self.suite("test"))
+
+    def predict_dataloader(self) -> Any:
+        return single_batch(self.suite("predict"))
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Suites are on their device already."""
+        return batch
+
+
+def suite_of(module: Any, stage: str = "test", num_episodes: int | None = None) -> Suite[Any, Any]:
+    """The suite of a stage: that of the Trainer's data module, or, where that has none, `Episodes` with its defaults.
+
+    Args:
+        module: Attached to a Trainer; its `env` is a `BatchedEnv`.
+        stage, num_episodes: As in `Episodes.suite`.
+    """
+    data: Any = getattr(module.trainer, "datamodule", None)
+    if not hasattr(data, "suite"):
+        data = Episodes()
+        data.trainer = module.trainer
+    return data.suite(stage, num_episodes)
