@@ -33,6 +33,7 @@ def restored(path: Path, folder: Path) -> None:
     runner.fit(made, datamodule=data(), ckpt_path=path, weights_only=True)
 
 
+_WEIGHT = ("optimizer_states", 0, "state", 0)
 _LOOP = ("loops", "fit_loop")
 
 
@@ -49,15 +50,30 @@ def test_weights_that_are_no_numbers_are_refused(content: dict[str, Any], tmp_pa
 @pytest.mark.parametrize(
     ("place", "value"),
     [
+        (("loops",), 7),
+        (("loops",), {}),
+        (_LOOP, [7]),
+        ((*_LOOP, "epoch_progress"), None),
+        ((*_LOOP, "epoch_progress", "current", "ready"), "x"),
+        ((*_LOOP, "epoch_progress", "current", "completed"), -3),
+        ((*_LOOP, "epoch_progress", "current"), {"ready": 1}),
+        ((*_LOOP, "epoch_loop.batch_progress", "is_last_batch"), 3),
+        ((*_LOOP, "epoch_loop.batch_progress", "current", "reset"), 3),
+        ((*_LOOP, "state_dict", "combined_loader"), 3),
+        ((*_LOOP, "state_dict", "combined_loader"), [{"done": "x"}]),
+        ((*_LOOP, "state_dict", "combined_loader"), [{}]),
         (("pytorch-lightning_version",), "0.0.1"),
         (("pytorch-lightning_version",), "newest"),
         (("pytorch-lightning_version",), None),
         (("global_step",), "x"),
         (("callbacks",), 7),
-        (("loops",), 7),
-        (("loops",), {}),
-        ((*_LOOP, "epoch_progress"), None),
+        (("callbacks", "EpisodeCheckpoint"), 7),
         (("optimizer_states",), None),
+        (("optimizer_states", 0, "param_groups", 0, "lr"), "fast"),
+        (("optimizer_states", 0, "param_groups", 0, "weight_decay"), None),
+        ((*_WEIGHT, "exp_avg"), None),
+        ((*_WEIGHT, "exp_avg"), torch.zeros(3)),
+        ((*_WEIGHT, "step"), torch.tensor(-3.0)),
         (("lr_schedulers",), 7),
         (("lr_schedulers",), None),
     ],

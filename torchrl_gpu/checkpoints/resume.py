@@ -12,6 +12,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from lightning.pytorch.utilities.migration.utils import _pl_migrate_checkpoint
 from packaging.version import InvalidVersion, Version
+from torch import Tensor
 
 from torchrl_gpu.checkpoints.files import order_of
 from torchrl_gpu.checkpoints.record import changed_options, in_words
@@ -21,6 +22,7 @@ from torchrl_gpu.system.archives import ENTRY, read_archive
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.optim import Optimizer
 
 _OLDEST = Version("2.0")  # of Lightning
 
@@ -105,7 +107,31 @@ class CheckedRestore(_CheckpointConnector):
 
     def restore_training_state(self) -> None:
         with self._in_one_line():
+            self._check_loops()
+            before = self._settings()
             super().restore_training_state()
+            for name, settings in self._settings().items():
+                check_like(name, before[name], settings, exact=False)
+            for optimizer in self.trainer.optimizers:
+                _check_state(optimizer)
+
+    def _check_loops(self) -> None:
+        loops = self._loaded_checkpoint.get("loops")
+        if loops is not None:
+            check_like("loops", self._get_loops_state_dict(), loops, exact=True)
+            states = loops["fit_loop"]["state_dict"].get("combined_loader", [])
+            if not isinstance(states, list) or not all(isinstance(each, dict) for each in states):
+                raise ValueError(f"loops: want a list of the states of loaders; got {str(states)[:80]}")
+
+    def _settings(self) -> dict[str, Any]:
+        """Settings of optimizers and schedules, which torch takes as they are."""
+        groups = [
+            {name: value for name, value in group.items() if name != "params"}
+            for optimizer in self.trainer.optimizers
+            for group in optimizer.param_groups
+        ]
+        schedules = [each.scheduler.state_dict() for each in self.trainer.lr_scheduler_configs]
+        return {"optimizer_states": groups, "lr_schedulers": schedules}
 
     @contextmanager
     def _in_one_line(self) -> Iterator[None]:
@@ -120,3 +146,55 @@ class CheckedRestore(_CheckpointConnector):
             said = f"{type(error).__name__}: {text}"[:240]
             where = f"checkpoint {self._ckpt_path}"
             raise ValueError(f"{where}: want one that Lightning can go on from; got what fails with {said}") from error
+
+
+def _check_state(optimizer: Optimizer) -> None:
+    """ValueError unless an optimizer holds the same of each weight that it has stepped, in the weight's shape."""
+    held = [(weight, state) for weight, state in optimizer.state.items() if state]
+    kinds = {name: type(value) for _, state in held[:1] for name, value in state.items()}
+    for weight, state in held:
+        if {name: type(value) for name, value in state.items()} != kinds:
+            raise ValueError(f"optimizer_states: want {', '.join(map(str, kinds))} of each weight; got others")
+        for name, value in state.items():
+            shapes = ((), weight.shape)
+            fits = value.shape in shapes if isinstance(value, Tensor) else not isinstance(value, str | list | dict)
+            if not fits or (name == "step" and value < 0):
+                raise ValueError(f"optimizer_states: want {name} of shape {tuple(weight.shape)}; got {str(value)[:80]}")
+
+
+def check_like(where: str, template: Any, given: Any, *, exact: bool) -> None:
+    """Validates plain values against a template of the same structure.
+
+    Args:
+        where: Names them in the error.
+        template: Such values as they should be.
+        given: Those of a file.
+        exact: Whether they are counts and flags under the same names; else numbers must be numbers, where they are.
+
+    Raises:
+        ValueError: They are not.
+    """
+    if isinstance(template, dict):
+        counts = bool(template) and all(type(value) is int for value in template.values())
+        known = isinstance(given, dict) and (
+            not (exact or where.startswith("optimizer")) or set(template) <= set(given)
+        )
+        if not known or (exact and counts and set(template) != set(given)):
+            raise ValueError(
+                f"{where}: want {', '.join(map(str, template)) or 'values by name'}; got {str(given)[:80]}"
+            )
+        for name in template.keys() & given.keys():
+            check_like(f"{where}.{name}", template[name], given[name], exact=exact)
+    elif isinstance(template, list | tuple):
+        if not isinstance(given, list | tuple):
+            raise ValueError(f"{where}: want a list; got {str(given)[:80]}")
+        for number, (value, found) in enumerate(zip(template, given, strict=False)):
+            check_like(f"{where}.{number}", value, found, exact=exact)
+    elif isinstance(template, bool):
+        if not isinstance(given, bool):
+            raise ValueError(f"{where}: want true or false; got {str(given)[:80]}")
+    elif isinstance(template, int | float):
+        count = type(given) is int and given >= 0
+        number = isinstance(given, Tensor) or (isinstance(given, int | float) and not isinstance(given, bool))
+        if not (count if exact else number):
+            raise ValueError(f"{where}: want a {'count' if exact else 'number'}; got {str(given)[:80]}")
