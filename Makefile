@@ -20,8 +20,9 @@ CONFIG := packing.yaml
 PYTEST_ARGS := -n auto --maxprocesses=4 --dist loadfile --durations=30
 # What trains, compiles or starts processes.
 SLOW_TESTS := benchmarks callbacks checkpoints cli docs evaluation examples native pretend recordings serving training \
-	envs/workers envs/marine/test_env_compile.py envs/packing/test_env_compile.py policies/test_exporter.py streaming/ros2 \
+	envs/workers envs/marine/test_env_compile.py envs/packing/test_env_compile.py policies/export/test_exporter.py streaming/ros2 \
 	streaming/web/browser test_end_to_end.py test_windows.py
+FAST_ARGS = -q -n auto --dist loadfile $(addprefix --ignore=tests/,$(SLOW_TESTS))
 PRETEND_ARGS := -n 2
 KERNEL_TESTS := tests/envs/packing/kernels
 ASAN_TESTS := tests/native/test_operators.py $(KERNEL_TESTS)/test_fuzz.py $(KERNEL_TESTS)/test_validation.py
@@ -32,8 +33,7 @@ LOWEST := .venv-lowest
 # Not genesis, which wants another Pillow.
 LOWEST_EXTRAS := dev cloud docs peers ray compiler plots gymnasium rsl-rl meshes hdf5 physics stream video mcap webrtc ros2 \
 	zenoh monitor export
-LOWEST_TESTS := tests/test_end_to_end.py tests/training/test_navigation_configs.py tests/training/test_dishwashing_configs.py \
-	tests/envs tests/policies tests/cli tests/callbacks tests/demonstrations tests/recordings tests/evaluation
+LOWEST_TESTS := tests/test_end_to_end.py tests/training/test_navigation_configs.py tests/training/test_dishwashing_configs.py
 CKPT := runs/packing/checkpoints/last.ckpt
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
@@ -82,7 +82,7 @@ test: install-dev
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-fast: install-dev
-	$(BIN)/python -m pytest -q -n auto --dist loadfile $(addprefix --ignore=tests/,$(SLOW_TESTS))
+	$(BIN)/python -m pytest $(FAST_ARGS)
 
 # The variable silences an announcement of MkDocs 2, which has no plugins; see docs/decisions.
 docs: install-dev
@@ -120,6 +120,7 @@ $(LOWEST)/installed: $(VENV)/made pyproject.toml
 # Old packages warn of newer ones: there a warning is none of ours.
 lowest: $(LOWEST)/installed
 	$(LOWEST)/bin/python -m pytest -W default $(PYTEST_ARGS) $(LOWEST_TESTS)
+	$(LOWEST)/bin/python -m pytest -W default $(FAST_ARGS)
 
 lint: install-dev
 	$(BIN)/ruff check .
