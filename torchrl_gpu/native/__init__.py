@@ -1,4 +1,4 @@
-"""C++ kernels, compiled on this machine at first use: no binary to install, and the widest vectors that it has."""
+"""C++ kernels, compiled at first use on this machine: no binary to install, and its widest vector instructions."""
 
 from torchrl_gpu.native.build import CompilerError, compiler, library, problem
 from torchrl_gpu.native.operators import any_true, cut_boxes, cut_items, draw_bits, output, pick_true, runs_on

@@ -1,8 +1,8 @@
-// What bins are worth after placements, by tables: one entry for each patch of cells, found by the heights in it. The
-// definition is kernels/afterstates.py; called from there.
+// N-tuple network value of the heightmap after each placement: one table weight for each patch of cells, indexed by
+// the heights in it. Defined by and called from policies/packing/ntuple/values.py.
 //
-// The bin has a frame of one cell around it, as high as the bin. Heights are counted in levels; what is above the
-// bin's counts as its height.
+// The bin has a frame of one cell around it, as high as the bin. Heights are counted in levels; those above the bin's
+// count as its height.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 constexpr int most_cells = 9, most_images = 8, lanes = 8;
 
-// One shape of patches, lying one way. Mirrored in kernels/afterstates.py.
+// One shape of patches, lying one way. Mirrored in policies/packing/ntuple/values.py.
 struct Patch {
     int64_t rows, columns, cells;
     int64_t clip;    // −1: found by heights; else by the first cell's and by how the others differ from it, at most so much
@@ -38,15 +38,15 @@ struct Patches {
 
 struct Lying;
 
-// Of shapes of so many cells: the entries of `lanes` neighbouring patches along y, as numbers within their table; those
-// behind the last one are entries, too.
+// For shapes of `cells` cells: indices into their table of the weights of `lanes` neighbouring patches along y; those
+// behind the last patch are valid indices, too.
 template <int cells, bool clipped>
 inline void entries(const Lying& lying, const uint8_t* heights, int32_t* out);
 
 template <int cells, bool clipped>
 void images(const Lying& lying, const uint8_t* heights, int32_t out[most_images][lanes]);
 
-// The sum of the entries of patches [x0, x1] × [y0, y1].
+// Sum of the weights of patches [x0, x1] × [y0, y1].
 template <int cells, bool clipped>
 float sum_of(const Patches& p, const Lying& lying, const uint8_t* heights, int64_t x0, int64_t x1, int64_t y0,
              int64_t y1);
@@ -124,7 +124,7 @@ float sum_of(const Patches& p, const Lying& lying, const uint8_t* heights, int64
     return all;
 }
 
-// The sum of all entries of a bin within its frame; `each` is given every entry with its place.
+// Sum of the weights of all patches of a bin in its frame; `each` is called with every place and its weight.
 template <class Each>
 double sum_of_bin(const Patches& p, const Lying& lying, const uint8_t* framed, Each each) {
     const float* table = p.weight + lying.patch->offset;
@@ -149,7 +149,7 @@ inline void frame(const Patches& p, const uint8_t* heights, uint8_t* out) {
             out[(x + 1) * p.wide() + y + 1] = uint8_t(std::min<int64_t>(heights[x * p.cells_y + y], p.levels));
 }
 
-// The first item or orientation that is placed just as the one numbered v: a square one, turned.
+// Index of the first item or orientation with the same placements as v: a square one, turned.
 inline int64_t same_before(const int64_t* extent, const uint8_t* top, const uint8_t* legal, int64_t v, int64_t plane) {
     for (int64_t u = 0; u < v; u++)
         if (std::equal(extent + 2 * u, extent + 2 * u + 2, extent + 2 * v) &&
@@ -159,8 +159,8 @@ inline int64_t same_before(const int64_t* extent, const uint8_t* top, const uint
     return v;
 }
 
-// The value of every legal placement of V items or orientations in one bin. Extents and steps are in cells of which
-// `pool` × `pool` make one of the bin's; a box raises every one that it touches.
+// N-tuple value of one bin after every legal placement of V items or orientations. Extents and steps are in cells, of
+// which `pool` × `pool` make one of the bin's; a box raises every one that it touches.
 inline void value_placements(const Patches& p, const uint8_t* heights, const int64_t* extent, const uint8_t* top,
                              const uint8_t* legal, int64_t variants, int64_t step, int64_t pool, int64_t grid_x,
                              int64_t grid_y, float* out) {
@@ -214,7 +214,7 @@ inline void value_placements(const Patches& p, const uint8_t* heights, const int
     }
 }
 
-// The value of a bin as it is.
+// N-tuple value of one bin.
 inline float value_of(const Patches& p, const uint8_t* heights) {
     std::vector<uint8_t> base(p.framed());
     frame(p, heights, base.data());
@@ -224,7 +224,7 @@ inline float value_of(const Patches& p, const uint8_t* heights) {
     return float(whole);
 }
 
-// The sums of a bin's entries of each shape as it lies, which make its value: (S, N), of which this is column n.
+// Sum of a bin's weights of each shape, as it lies; the sums add up to its value. (S, N), of which this is column n.
 inline void shape_values_of(const Patches& p, const uint8_t* heights, int64_t rows, double* out) {
     std::vector<uint8_t> base(p.framed());
     frame(p, heights, base.data());
@@ -234,18 +234,18 @@ inline void shape_values_of(const Patches& p, const uint8_t* heights, int64_t ro
 
 struct Learnt {
     float* weight;          // (E,)
-    float* drift;           // (E,) sum of the mean errors that an entry has seen
-    float* path;            // (E,) sum of their sizes
-    int64_t* seen;          // (E, 2) zeros, before and after: the sum of the errors, and how many there are
+    float* drift;           // (E,) sum of the mean errors of each weight
+    float* path;            // (E,) sum of their absolute values
+    int64_t* seen;          // (E, 2) zeros, before and after: sum and number of the errors of the batch
     const int64_t* error;   // (N,) in units of 2^-32
-    const uint8_t* counts;  // (N,) whether a row counts
+    const uint8_t* counts;  // (N,) 1 for rows to learn from
     int32_t* changed;       // null, or (E,): of each table, from its offset on, the first images that have changed
     int64_t* num_changed;   // (tables,) how many those are
-    uint8_t* marked;        // (E,) whether an entry is among them
+    uint8_t* marked;        // (E,) 1 for weights among them
     double rate;            // of a step, over the number of patches of a bin
 };
 
-// The entries of `lanes` neighbouring patches along y, for each way to turn and mirror them, as numbers within their table.
+// Table indices of `lanes` neighbouring patches along y, for each way to turn and mirror them.
 template <int cells, bool clipped>
 void images(const Lying& lying, const uint8_t* heights, int32_t out[most_images][lanes]) {
     const int32_t clip = int32_t(lying.patch->clip);
@@ -265,7 +265,7 @@ void images(const Lying& lying, const uint8_t* heights, int32_t out[most_images]
     }
 }
 
-// A step of all entries of one table towards what (N, X, Y) bins were worth.
+// Update of one table by the errors of bins (N, X, Y), each weight's step scaled by its coherence, |drift| / path.
 inline void learn_table(const Patches& p, const Learnt& to, int64_t table, const uint8_t* heights, int64_t rows) {
     struct Images {
         int32_t entry[most_images];  // the least first

@@ -1,8 +1,8 @@
-// The rule `com`: which irregular items have their centre of mass over their contact, for many placements at once.
+// Stability of irregular items by the rule `com`, for many placements at once: the centre of mass is over the contact.
 //
-// The columns of a footprint pass by in order. Of each, every lane keeps the first and the last cell that touches, told
-// on the turned-about heights of the z-map, and then the steepest line from the centre to one. Slopes are fractions of
-// integers, in sixteenths of a cell, compared by products that lanes hold exactly.
+// The columns of a footprint are visited in order. For each, every lane keeps the first and the last cell that touches,
+// compared on the turned-about heights of the z-map, and then the steepest line from the centre to one. Slopes are
+// fractions of integers, in sixteenths of a cell, compared by products that lanes represent exactly.
 #pragma once
 
 #include <type_traits>
@@ -31,7 +31,7 @@ class Balance {
    public:
     using L = Lanes<T>;
 
-    // `nearest` are turned-about rest heights, `open` not 0 where a lane is to be judged; a vector for each line.
+    // `nearest` are turned-about rest heights, `open` not 0 where a lane is to be tested; a vector for each line.
     Balance(Centre centre, T gap, const T* nearest, const uint8_t* open) : centre_(centre), gap_(gap) {
         for (int r = 0; r < R; r++) {
             level_[r] = L::load(nearest + r * L::count);
@@ -184,7 +184,7 @@ class Balance {
     Part parts_[R][parts];
 };
 
-// The verdicts on one item, given where it rests.
+// Stability of one item, given its rest heights.
 template <class T, class A>
 class Judge {
    public:
@@ -198,7 +198,7 @@ class Judge {
             gap_ = p.gap;
     }
 
-    // Takes out of the legal placements of `region` those that do not stand.
+    // Removes from the legal placements of `region` those that are not stable.
     void all(Region region) const {
         const int64_t on_x = std::min(region.x1, v_.x.on_grid), on_y = std::min(region.y1, v_.y.on_grid);
         for (int64_t gy = region.y0 / L::count * L::count; gy < on_y; gy += L::count) {
@@ -249,7 +249,7 @@ class Judge {
         });
     }
 
-    // Verdicts on some lanes of R lines, which `legal_` has `at(line, lane)`; `windows(j)` and `next` are what
+    // Stability of some lanes of R lines, which `legal_` has `at(line, lane)`; `windows(j)` and `next` are what
     // `Balance::take` wants.
     template <int R, class At, class Windows>
     void decide(const T* nearest, Range lanes, const At& at, int64_t next, const Windows& windows) const {

@@ -1,12 +1,12 @@
-// Where boxes come to rest and which of them stand: the maximum of the heightmap under each, from windows of a power
-// of two, and the contact with the pile for as many neighbouring placements as a vector holds.
+// Rest height and stability of boxes: the maximum of the heightmap under each, from power-of-two windows, and the
+// contact with the pile for as many neighbouring placements as a vector holds.
 #pragma once
 
 #include "lanes.h"
 #include "problem.h"
 #include "stability.h"
 
-// One bin with the maxima over 1, 2, 4, … rows from each row on: whatever a box's length, two of them cover it.
+// One bin with the maxima over 1, 2, 4, … rows from each row on: two of them cover a box of any length.
 class BoxBin {
    public:
     using L = Lanes<float>;
@@ -46,7 +46,7 @@ class BoxBin {
         std::fill(out + lines * p.grid_y, out + p.plane(), INFINITY);
     }
 
-    // Takes out of `legal` the placements that do not stand; `z` is what `rest` gave.
+    // Removes from `legal` the placements that are not stable; `z` is the result of `rest`.
     void judge(const Problem& p, const Variant& v, const float* z, uint8_t* legal) {
         const Shares shares(v.x.extent * v.y.extent);
         for (int64_t gx = 0; gx < v.x.fitting; gx++) {

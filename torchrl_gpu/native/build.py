@@ -1,4 +1,4 @@
-"""Compiles the C++ sources of this folder once and loads them from a cache."""
+"""Compilation of the C++ sources of this folder, once per machine, and loading of the cached library."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _VARIANTS = (("-march=native", "-fopenmp"), ("-mcpu=native", "-fopenmp"), ("-mar
 
 
 class CompilerError(RuntimeError):
-    """The kernels cannot be compiled here; the message says why, in one line."""
+    """The kernels cannot be compiled on this machine; the message is the reason, in one line."""
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """The compiled kernels.
+    """The library of compiled kernels.
 
-    They lie in `$TORCHRL_GPU_CACHE`, or else in the user's cache folder, under a name made from the sources, the
+    It is cached in `$TORCHRL_GPU_CACHE`, or else in the user's cache folder, under a name hashed from the sources, the
     compiler and the processor; the first call on a machine takes a few seconds.
 
     Raises:
@@ -54,9 +54,9 @@ def library() -> ctypes.CDLL:
 
 @cache
 def problem() -> str:
-    """Why the compiled operators cannot be used here, in one line; "" where they compile and pass their self-test."""
+    """The reason why the C++ operators cannot be used, in one line; "" where they compile and pass their self-test."""
     try:
-        name = Path(library()._name).name  # made from sources, compiler and processor
+        name = Path(library()._name).name  # hashed from sources, compiler and processor
     except CompilerError as error:
         return str(error)
     function = "torchrl_gpu.native.self_test:wrong_operator"
@@ -67,7 +67,7 @@ def compiler() -> tuple[str, ...]:
     """The C++ compiler: `$CXX`, c++, g++, clang++, or the one of the Python package `ziglang`.
 
     Raises:
-        CompilerError: None of them is here.
+        CompilerError: None of them is installed.
     """
     named = shlex.split(os.environ.get("CXX", ""))
     for words in filter(None, (named, ["c++"], ["g++"], ["clang++"])):
@@ -108,7 +108,7 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def _processor() -> str:
-    """What `-march=native` depends on."""
+    """Processor model and instruction sets, on which `-march=native` depends."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -126,7 +126,7 @@ def _compile(command: tuple[str, ...], path: Path) -> None:
             run = _run([*command, *_COMMON, *variant, *extra, str(_HERE / _SOURCE), "-o", str(made)])
             error = _first_error(run.stderr) if run.returncode else _load_error(made)
             if not error:
-                made.replace(path)  # at once and whole, whoever else compiles at the same time
+                made.replace(path)  # atomic, also while another process compiles
                 return
             said = said or error
     raise CompilerError(f"{' '.join(command)} does not compile the packing kernels: {said}")
@@ -138,7 +138,7 @@ def _first_error(output: str) -> str:
 
 
 def _load_error(path: Path) -> str:
-    """Why a library cannot be loaded: a compiler may take -fopenmp and bring no OpenMP."""
+    """The reason why a library cannot be loaded, or "": a compiler may accept -fopenmp without an OpenMP to link."""
     try:
         ctypes.CDLL(str(path))
     except OSError as error:

@@ -1,4 +1,4 @@
-// The rate of add-max steps that nothing but the arithmetic bounds: all operands stay in registers.
+// Upper bound of the rate of add-max steps, by arithmetic alone: all operands stay in registers.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// A bin cut into boxes by a key: see envs/packing/items/cutting.py, which defines every draw and the order.
+// Sequences of boxes cut from a bin by a key; envs/packing/items/cutting.py defines every draw and the order.
 
 #pragma once
 

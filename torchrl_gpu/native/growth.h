@@ -1,4 +1,4 @@
-// By how much placements of irregular items raise a bin: sums over the footprint, for many placements at once.
+// Rise of the heightmap by placements of irregular items: sums over the footprint, for many placements at once.
 #pragma once
 
 #include <type_traits>

@@ -1,4 +1,4 @@
-// Vectors of the widest kind that the processor has, and the one step of a max-plus correlation on them.
+// Vectors as wide as the processor has, and the add-max step of a max-plus correlation on them.
 //
 // Heights are turned about: a window cell holds w = top − h, so that the rest height z = max(h − b) becomes
 // top − min(w + b). The sum takes its second operand straight from memory, and unsigned integers saturate exactly

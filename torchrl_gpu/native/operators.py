@@ -1,4 +1,4 @@
-"""Small operators over CPU tensors; each has a torch form beside its caller, which defines it."""
+"""Small C++ operators over CPU tensors; each is defined by a torch form beside its caller."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _CPU = torch.device("cpu")
 
 
 def runs_on(tensor: Tensor) -> bool:
-    """Whether the operators here take `tensor`: on a CPU with a compiler, and not while torch.compile traces."""
+    """True where these operators take `tensor`: on a CPU with a compiler, and not while torch.compile traces."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling() and not problem()
 
 
 def output(*shape: int, dtype: torch.dtype) -> Tensor:
-    """A tensor for C++ to write into: whatever torch's defaults are, contiguous, on the CPU, and of this dtype."""
+    """Uninitialised output tensor for C++: contiguous, on the CPU and of this dtype, regardless of torch's defaults."""
     return torch.empty(shape, dtype=dtype, device=_CPU)
 
 
@@ -30,7 +30,7 @@ def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
     """As `counter_rng.draw_bits`.
 
     Raises:
-        ValueError: They are no integers on a CPU, or do not broadcast.
+        ValueError: They are not integers on a CPU, or do not broadcast.
     """
     key = tensor("draw_bits", "key", key, torch.int64, _shape(key), _CPU, cast=True)
     counter = tensor("draw_bits", "counter", counter, torch.int64, _shape(counter), _CPU, cast=True)
@@ -47,11 +47,11 @@ def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
 
 
 def pick_true(mask: Tensor, draw: Tensor) -> Tensor:
-    """The true entry of rank ⌊draw · count⌋ of each row.
+    """Index of the true value of rank ⌊draw · count⌋ in each row, count being the row's true values.
 
     Args:
         mask: (…, A) bool; a byte that is neither 0 nor 1 is true.
-        draw: (…,) float64 in [0, 1); what is outside gives the nearest entry, what is no number the first.
+        draw: (…,) float64 in [0, 1); a draw outside gives the nearest true value, NaN the first.
 
     Returns:
         (…,) int64; 0 where there is none.
@@ -69,7 +69,7 @@ def pick_true(mask: Tensor, draw: Tensor) -> Tensor:
 
 
 def any_true(values: Tensor) -> Tensor:
-    """Whether each row holds a true value; a byte that is neither 0 nor 1 is one.
+    """True where a row has a true value; a byte that is neither 0 nor 1 is true.
 
     Args:
         values: (N, …) bool.
@@ -87,7 +87,7 @@ def any_true(values: Tensor) -> Tensor:
 
 
 def cut_boxes(key: Tensor, cuts: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Whole sequences of boxes cut from a bin, see `envs.packing.items.cutting.CutSequences`.
+    """Complete sequences of boxes cut from a bin, see `envs.packing.items.cutting.CutSequences`.
 
     Args:
         key: (B,) int64.
@@ -95,7 +95,7 @@ def cut_boxes(key: Tensor, cuts: Sequence[int]) -> tuple[Tensor, Tensor]:
             layers, steps.
 
     Returns:
-        Corners (B, T, 3), 0 behind the last box, and places in the catalogue (B, T), −1 there; int64.
+        Corners (B, T, 3), 0 after the last box, and catalogue rows (B, T), −1 there; int64.
     """
     key = tensor("cut_boxes", "key", key, torch.int64, _shape(key)[:1], _CPU).contiguous()
     most = cuts[-2]
@@ -108,15 +108,15 @@ def cut_boxes(key: Tensor, cuts: Sequence[int]) -> tuple[Tensor, Tensor]:
 def cut_items(
     key: Tensor, position: Tensor, cuts: Sequence[int], kept_key: Tensor, last: Tensor, kept: Tensor
 ) -> Tensor:
-    """Boxes at places (N, K) of the sequences of keys (N,), of which each row keeps the last two; int64 (N, K).
+    """Catalogue rows (N, K) int64 of the boxes at places (N, K) of keyed sequences; each row caches its last two.
 
     Args:
         key: (N,) int64.
-        position: (N, K) int64; what is outside [0, T) gives the nearest place.
+        position: (N, K) int64, places; one outside [0, T) gives the nearest place.
         cuts: As in `cut_boxes`.
-        kept_key: (N, 2) int64, the keys of those kept; −1 for none. Written, as the two that follow.
-        last: (N,) int64, which of the two was read last.
-        kept: (N, 2, T) int64.
+        kept_key: (N, 2) int64, keys of the cached sequences; −1 for none. Written in place, as the next two.
+        last: (N,) int64, index of the one read last.
+        kept: (N, 2, T) int64, the cached sequences.
     """
     rows = len(key)
     forms = {

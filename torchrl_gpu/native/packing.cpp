@@ -1,4 +1,4 @@
-// The packing kernels of a CPU; their definition is reference.py. Called from compiled.py.
+// Packing kernels for CPUs, defined by reference.py; the exported functions are called from compiled.py.
 #include <atomic>
 #include <limits>
 #include <thread>
@@ -63,7 +63,7 @@ void spread_envs(const Problem& p, int64_t bytes_per_env, const Work& work) {
     });
 }
 
-// Bottoms of one variant as the kernel wants them: a column of the footprint is a line.
+// Bottoms of one variant as the kernel reads them: a column of the footprint is a line.
 template <class T>
 struct Columns {
     Scratch<T> cells_;
@@ -97,7 +97,7 @@ struct Columns {
     }
 };
 
-// Rest heights, what of them is legal, and what stands.
+// Rest heights, legality and stability.
 template <class T>
 void drop_solid(const Problem& p, int64_t env, const Variant& v, SolidBin<T>& bin, Region region, float* z,
                 uint8_t* legal) {
@@ -160,7 +160,7 @@ void reaching(const Axis& axis, int64_t step, int64_t from, int64_t to, int64_t&
     first = std::min(first, axis.fitting);
 }
 
-// What of a variant must be worked out; the rest of its maps is filled.
+// Region of a variant's placements to compute; the rest of its maps is filled.
 Region outdated(const Problem& p, const Maps& maps, int64_t env, int64_t slot, int64_t orientation, const Variant& v,
                 float* z, uint8_t* legal) {
     const int64_t kept = maps.kept_slot ? maps.kept_slot[env * p.slots + slot] : -1;
@@ -190,7 +190,7 @@ void drop(const Problem& p, const Maps& maps, int64_t env, int64_t variant, uint
         return;
     }
     const Variant v(p, item, orientation);
-    if (p.flat()) return drop_box(p, env, v, call, z, legal);  // costs about as much as keeping
+    if (p.flat()) return drop_box(p, env, v, call, z, legal);  // costs about as much as copying stored maps
     const Region region = outdated(p, maps, env, slot, orientation, v, z, legal);
     if (!region.empty()) drop_solid(p, env, v, region, call, z, legal);
 }
@@ -279,7 +279,7 @@ void place(const Problem* problem, const int64_t* item, const int64_t* orientati
     });
 }
 
-// By how much each placement raises the sum of the heightmap; (N, K, O, Gx, Gy), 0 where the footprint does not fit.
+// Increase of the sum of the heightmap by each placement; (N, K, O, Gx, Gy), 0 where the footprint does not fit.
 void pile_growth(const Problem* problem, const float* z_map, float* growth) {
     const Problem& p = *problem;
     const uint64_t call = ++calls;
@@ -304,7 +304,7 @@ void restart(const Problem* problem, const Restart* rows) {
     });
 }
 
-// The value of each placement that is legal, less than any number elsewhere: (N, V, Gx, Gy).
+// N-tuple value of each legal placement, −inf elsewhere: (N, V, Gx, Gy).
 void value_placements(const Patches* patches, int64_t rows, const uint8_t* heights, const int64_t* extent,
                       const uint8_t* top, const uint8_t* legal, int64_t variants, int64_t step, int64_t pool,
                       int64_t grid_x, int64_t grid_y, float* out) {
@@ -315,13 +315,13 @@ void value_placements(const Patches* patches, int64_t rows, const uint8_t* heigh
     });
 }
 
-// The value of each bin, (N,).
+// N-tuple value of each bin, (N,).
 void value_bins(const Patches* patches, int64_t rows, const uint8_t* heights, float* out) {
     spread(rows, rows < 64 ? 1 : patches->threads,
            [&](int64_t n) { out[n] = value_of(*patches, heights + n * patches->area()); });
 }
 
-// The parts of each value that the shapes as they lie have, (S, N).
+// Share of each shape, as it lies, in the value of each bin, (S, N).
 void shape_values(const Patches* patches, int64_t rows, const uint8_t* heights, double* out) {
     spread(rows, rows < 64 ? 1 : patches->threads,
            [&](int64_t n) { shape_values_of(*patches, heights + n * patches->area(), rows, out + n); });
@@ -344,7 +344,7 @@ int64_t take_sum(int64_t* memory, int64_t processes, int64_t room, int64_t numbe
     return take_sum_of(memory, processes, room, number, count, out, most_us);
 }
 
-// Whether each of `rows` rows of `length` truth values holds a true one.
+// True for each of `rows` rows of `length` truth values with a true one.
 void any_true(const uint8_t* values, int64_t rows, int64_t length, uint8_t* out) {
     for (int64_t n = 0; n < rows; n++) out[n] = some_true(values + n * length, length);
 }
@@ -369,7 +369,7 @@ void draw_bits(const int64_t* key, const int64_t* counter, int64_t size, int64_t
     for (int64_t i = 0; i < size; i++) out[i] = mix(mix(uint32_t(key[i])) ^ mix(uint32_t(counter[i]) + 0x9E3779B9u));
 }
 
-// Whole sequences of boxes cut from a bin, by keys: corners (rows, most, 3) and catalogue rows (rows, most).
+// Complete sequences of boxes cut from a bin, by keys: corners (rows, most, 3) and catalogue rows (rows, most).
 void cut_boxes(const int64_t* cuts, const int64_t* key, int64_t rows, int64_t threads, int64_t* corner, int64_t* out) {
     const Cuts& c = *reinterpret_cast<const Cuts*>(cuts);
     const int64_t parts = std::min<int64_t>(rows, 4 * threads), size = (rows + parts - 1) / std::max<int64_t>(parts, 1);
@@ -382,8 +382,8 @@ void cut_boxes(const int64_t* cuts, const int64_t* key, int64_t rows, int64_t th
     });
 }
 
-// Catalogue rows at `places` places of the sequence of each key, the nearest that there are. Row n keeps the last two: `kept_key` (rows, 2), which
-// of them was asked for last, and `kept` (rows, 2, most).
+// Catalogue rows at `places` places, clamped, of the sequence of each key. Row n caches the last two sequences: `kept`
+// (rows, 2, most), their `kept_key` (rows, 2), and in `last` the one that was read last.
 void cut_items(const int64_t* cuts, const int64_t* key, const int64_t* position, int64_t rows, int64_t places,
                int64_t* kept_key, int64_t* last, int64_t* kept, int64_t* out) {
     const Cuts& c = *reinterpret_cast<const Cuts*>(cuts);

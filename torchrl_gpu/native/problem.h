@@ -1,7 +1,7 @@
-// What the kernels are called with: a catalogue, a bin and a batch, as plain pointers. Mirrored in compiled.py.
+// Arguments shared by all kernels: a catalogue, a bin and a batch, as plain pointers. Mirrored in compiled.py.
 //
-// Types, shapes and devices are checked before a call; values are not, since that would read them twice. So whatever
-// index or count comes out of a tensor is held within its range here, or stands for nothing.
+// Types, shapes and devices are checked before a call; values are not, since that would read them twice. So any index
+// or count read from a tensor is clamped to its range here, or ignored.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ struct Problem {
     const float* top;                         // (M, O, P, Q); null for boxes
     const float* bottom;                      // (M, O, P, Q); null for boxes
     const int32_t* plumb;                     // (M, O, 2), centres of mass in sixteenths of a cell; null for the middle
-    const uint8_t* steady;                    // (M, O), which stand on the floor by `com`; null where it is not known
+    const uint8_t* steady;                    // (M, O), 1 where stable on the floor by `com`; null where not known
     const void* counted;                      // (M, O, Q, P), bottoms in units; null where heights are not counted
     const int16_t* material;                  // (M, O, Q, 2), first and last + 1 cell of each column; null likewise
     int64_t count_bytes;                      // of one counted cell: 1 or 2
@@ -56,7 +56,7 @@ struct Axis {
         on_grid = last < 0 ? 0 : std::min(grid, last / step + 1);
         fitting = last < 0 ? 0 : std::min(grid, on_grid + (last % step != 0));
     }
-    bool holds(int64_t first) const { return 0 <= first && first <= last; }  // whether a footprint at it is inside
+    bool holds(int64_t first) const { return 0 <= first && first <= last; }  // true if a footprint there is inside
     int64_t position(int64_t g, int64_t step) const { return std::min(g * step, last); }
 };
 

@@ -1,4 +1,4 @@
-"""Self-test of the C++ operators: they give known numbers."""
+"""Self-test of the C++ operators against known results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CUTS = {  # a stack, layers; by `CutSequences.cut`, of the keys 1 and 2
 
 
 def wrong_operator() -> str:
-    """Which operator gives wrong numbers; "" for none."""
+    """Name and fault of the first operator with wrong results; "" for none."""
     key, counter = _integers(list(_BITS)), _integers(range(4))
     drawn = operators.draw_bits(key[:, None], counter)
     if drawn.tolist() != list(_BITS.values()):
@@ -37,7 +37,7 @@ def wrong_operator() -> str:
             return "cut_boxes gives wrong numbers"
         kept = _integers([[-1, -1], [-1, -1]]), _integers([0, 0]), _integers([[[0] * 8] * 2] * 2)
         position = _integers([range(8)] * 2)
-        for _ in range(2):  # the second time from what is kept
+        for _ in range(2):  # the second time from the cached sequences
             if operators.cut_items(_integers([1, 2]), position, cuts, *kept).tolist() != items:
                 return "cut_items gives wrong numbers"
     return ""

@@ -1,9 +1,9 @@
-// Sums over processes of one machine through memory that they share: microseconds where a message takes a hundred times
-// as long. Called from training/shared_sums.py.
+// All-reduce sum over the processes of one machine through shared memory: microseconds, a hundredth of the time of
+// messages. Called from training/shared_sums.py.
 //
 // The memory: for each process a line of eight int64, the first of which is the number of the last sum that it has
 // offered its values for; then two slots of values for each process, for sums of odd and of even number. A slot is
-// written again two sums later, when everybody has come to the sum in between, and so has read it.
+// written again two sums later, when every process has reached the sum in between, and so has read it.
 #pragma once
 
 #include <chrono>
@@ -15,8 +15,8 @@ inline double* sum_slot(int64_t* memory, int64_t processes, int64_t room, int64_
     return reinterpret_cast<double*>(memory + 8 * processes) + ((number & 1) * processes + rank) * room;
 }
 
-// Waits at most so long until each process has offered its values; whether they have. Then `out` is their sum, in the
-// order of ranks.
+// Waits at most `most_us` microseconds until each process has offered its values; 1 where all have, with their sum in
+// `out`, added in the order of ranks; else 0.
 inline int64_t take_sum_of(int64_t* memory, int64_t processes, int64_t room, int64_t number, int64_t count, double* out,
                            int64_t most_us) {
     const auto begun = std::chrono::steady_clock::now();

@@ -1,4 +1,4 @@
-// Where irregular items come to rest: a max-plus correlation over the footprint, for many placements at once.
+// Rest heights of irregular items: a max-plus correlation over the footprint, for many placements at once.
 #pragma once
 
 #include <vector>
@@ -78,9 +78,9 @@ class SolidBin {
         if (region.y1 > v.y.on_grid) flush_column(p, v, cells, material, region, out, pitch);
     }
 
-    // What `rest` has read, for who judges its results: turned-about heights under column j of the footprint, from the
-    // first line and the first placement on, lines of the bin being `pitch()` apart; the same along x under row i, for
-    // placements that begin at cell `offset` and further steps behind; whether nothing stands on lines [x, end).
+    // Input of `rest`, for the stability test of its results: turned-about heights under column j of the footprint,
+    // from the first line and the first placement on, lines of the bin being `pitch()` apart; the same along x under
+    // row i, for placements that begin at cell `offset` and further steps behind; true if lines [x, end) are empty.
     const T* column(int64_t j, const Problem& p) const {
         return tabled_ ? table_.data() + j * p.cells_x * lanes_ : along_y_.from(j);
     }
@@ -99,7 +99,7 @@ class SolidBin {
         int64_t pitch;
     };
 
-    // Also counts the lines of the bin, up to each, on which something stands.
+    // Also counts the lines of the bin, up to each, that are not empty.
     bool turn_about(const Problem& p, const float* heights) {
         filled_.assign(p.cells_x + 1, 0);
         for (int64_t x = 0; x < p.cells_x; x++) {
@@ -116,7 +116,7 @@ class SolidBin {
         int odd = 0;
         for (int64_t i = 0; i < p.area(); i++) {
             const float counts = heights[i] * per_unit;
-            const float held = counts > 0 ? counts : 0;  // not a number, too: no integer is made of that
+            const float held = counts > 0 ? counts : 0;  // also for NaN, which converts to no integer
             const int32_t whole = int32_t((held < most ? held : most) + 0.5f);
             odd |= !(std::fabs(counts - float(whole)) <= 1e-3f) | (counts > most);
             w[i] = T(int32_t(L::top) - whole);
@@ -179,7 +179,7 @@ class SolidBin {
         Vector<T> nearest[R][C];
         for (int r = 0; r < R; r++)
             for (int c = 0; c < C; c++) nearest[r][c] = L::all(L::top);
-        const bool empty = bare(x, x + (R - 1) * job.p.step + job.v.x.extent);  // then the floor it is
+        const bool empty = bare(x, x + (R - 1) * job.p.step + job.v.x.extent);  // then it rests on the floor
         for (int64_t j = 0; j < (empty ? 0 : job.v.y.extent); j++) {
             const T* cell = job.cells + j * job.p.rows;
             const int64_t first = job.material[2 * j], end = job.material[2 * j + 1];

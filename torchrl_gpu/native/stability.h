@@ -1,9 +1,9 @@
-// Which placements stand: the rules of reference.py, one placement at a time.
+// Stability of placements: the rules of reference.py, one placement at a time.
 #pragma once
 
 #include "problem.h"
 
-// The contact of an item, given where it is, with the pile: cells at which it touches.
+// Contact of an item at a given place with the pile: the cells at which it touches.
 struct Contact {
     const Problem& p;
     const Variant& v;
@@ -44,11 +44,11 @@ struct Steepest {
     void take(int64_t new_rise, int64_t new_run) {
         if (run == 0 || new_rise * run > rise * new_run) rise = new_rise, run = new_run;
     }
-    // Whether the line from one side's best contact to the other's passes the centre or goes through it.
+    // True if the line from one side's best contact to the other's passes the centre or goes through it.
     bool meets(const Steepest& other) const { return run && other.run && rise * other.run + other.rise * run >= 0; }
 };
 
-// Whether the centre of the footprint lies in the convex hull of the contact cells. Offsets from it, doubled.
+// True if the centre of the footprint lies in the convex hull of the contact cells. Offsets from it, doubled.
 inline bool centre_in_hull(const Contact& c) {
     Steepest before[2], after[2];  // towards the end of the row, towards its start
     bool held[2] = {false, false};
@@ -68,7 +68,7 @@ inline bool centre_in_hull(const Contact& c) {
     return (held[0] || before[0].meets(after[0])) && (held[1] || before[1].meets(after[1]));
 }
 
-// Whether the centre of the footprint lies in the square of a contact cell: of one, two or four around it.
+// True if the centre of the footprint lies in the square of a contact cell: of one, two or four around it.
 inline bool centre_in_square(const Contact& c) {
     bool held = false;
     for (int64_t i = (c.v.x.extent - 1) / 2; i <= c.v.x.extent / 2; i++)
@@ -76,7 +76,7 @@ inline bool centre_in_square(const Contact& c) {
     return held;
 }
 
-// What share of the material touches, decided on counts: more than 95, 85 and 50 % of the cells.
+// Share of the material that touches, decided on counts: more than 95, 85 and 50 % of the cells.
 struct Shares {
     int64_t nearly_all, most, half;
 
@@ -126,7 +126,7 @@ inline void judge(const Problem& p, int64_t env, const Variant& v, Region region
         if (!judged) continue;
         const float* line = heights + v.x.position(gx, p.step) * p.cells_y;
         for (int64_t gy = region.y0; gy < region.y1; gy++)
-            if (row[gy] && z_row[gy] > p.tolerance)  // too tall is out, and the floor holds everything
+            if (row[gy] && z_row[gy] > p.tolerance)  // too tall is out; every item is stable on the floor
                 row[gy] = stands({p, v, line + v.y.position(gy, p.step), p.cells_y, z_row[gy] - p.gap}, shares);
     }
 }

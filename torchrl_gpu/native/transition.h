@@ -1,4 +1,4 @@
-// A step of the environment but for the maps: what an action does to a packing, and what a restart does.
+// Place an item and reset finished bins, without the maps of the next step.
 #pragma once
 
 #include <cstring>
@@ -41,7 +41,7 @@ inline void raise_pile(const Problem& p, const Variant& v, int64_t x, int64_t y,
     }
 }
 
-// What an action chooses; nothing where it is not legal.
+// Placement that an action decodes to; none where it is not legal.
 struct Choice {
     bool legal = false;
     int64_t slot = 0, item = -1, orientation = 0;
@@ -88,7 +88,7 @@ inline void advance_one(const Problem& p, const Step& s, int64_t n) {
     std::copy(cells, cells + 4, changed);
 }
 
-// Rows that begin again where `mask` is set, and the others as they were.
+// State with the rows of `mask` reset, and the others as before.
 struct Restart {
     const uint8_t* mask;  // (N,)
     const int64_t *fresh_item, *fresh_key;
@@ -106,7 +106,7 @@ struct Restart {
     uint8_t* next_stable;
 };
 
-// Maps of an empty bin: everything that fits stands on the floor.
+// Maps of an empty bin: every item that fits rests on the floor.
 inline void empty_maps(const Problem& p, const int64_t* item, float* z, uint8_t* legal) {
     const float limit = p.ceiling + p.tolerance;
     std::fill(z, z + p.variants() * p.plane(), p.ceiling);

@@ -1,17 +1,17 @@
 """The kernels of packing: one function per job, one file per backend.
 
-- `drop_map`: where every item comes to rest on every placement, and whether it may stay there.
+- `drop_map`: rest height and legality of every item on every placement.
 - `place`: the heightmap after a placement.
-- `pile_growth`: by how much each placement would raise the heightmap.
-- `advance`: the state after an action, but for its maps.
-- `restart`: the state with some rows begun again.
-- `any_legal`: which environments have a legal placement left.
+- `pile_growth`: rise of the heightmap, summed over its cells, under each placement.
+- `advance`: the state after an action, except the z-map and the legal mask.
+- `restart`: the state with some environments reset.
+- `any_legal`: True where an environment has a legal placement left.
 
-And the same in torch for every backend: `judge_placements`, which given placements stand by the rule `com`; `balanced`,
-a catalogue with what that rule reads of it.
+The same torch code for every backend: `judge_placements`, the stability of given placements by the rule `com`;
+`balanced`, a catalogue with the centres of mass and the floor stability that this rule reads.
 
-`reference` (NumPy) is the definition; the others must agree with it. All are called through `border`, which refuses
-what they cannot read. "auto" takes a backend only once it has passed its self-test.
+`reference` (NumPy) is the definition; the others must agree with it. All are called through `validation`, which
+rejects what they cannot read. "auto" takes a backend only once it has passed its self-test.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CPU = torch.device("cpu")
 
 judge_placements = border.checked("judge_placements", balance.judge_placements, None)
 
-# name: module with the jobs, with `DEVICES`, the types of devices that it reads, None for all, and with
+# name: module with the kernels; with `DEVICES`, the device types that it reads, None for all; and with
 # `problem(device)`, the reason why it cannot run on a device, "" where it can
 BACKENDS = {
     name: f"torchrl_gpu.envs.packing.kernels.{module}"
@@ -63,9 +63,9 @@ _PREFERRED = {"cpu": ("compiled", "eager"), "cuda": ("triton", "eager")}  # by "
 
 
 class Kernels(NamedTuple):
-    """The jobs of one backend, behind the border.
+    """The kernels of one backend, each behind input validation.
 
-    `drop_map(heightmap, item_id, catalogue, bin, stored=None)` gives the same with and without `stored`.
+    `drop_map(heightmap, item_id, catalogue, bin, stored=None)` returns the same with and without `stored`.
     """
 
     backend: str
@@ -77,16 +77,16 @@ class Kernels(NamedTuple):
     any_legal: Callable[[Tensor], Tensor]
 
     def __reduce__(self) -> tuple[Callable[[str], Kernels], tuple[str]]:
-        return _jobs, (self.backend,)  # what lies behind the border has no name to be found by
+        return _jobs, (self.backend,)  # pickle finds no validating wrapper by its name
 
 
 def available_backends(device: torch.device = _CPU) -> dict[str, str]:
-    """Every backend by name with the reason why it cannot run on `device`; "" where it can."""
+    """Every backend by name, with the reason why it cannot run on `device`; "" where it can."""
     return {name: _problem(name, device) for name in BACKENDS}
 
 
 def get_kernels(backend: str = "auto", device: torch.device = _CPU) -> Kernels:
-    """The jobs of a backend, "auto" being the fastest that passes its self-test on `device`.
+    """Kernels of a backend; "auto" is the fastest that passes its self-test on `device`.
 
     Raises:
         ValueError: There is no such backend, or it cannot run there.
@@ -101,11 +101,11 @@ def get_kernels(backend: str = "auto", device: torch.device = _CPU) -> Kernels:
 
 
 def tested_in(kernels: Kernels, setting: Setting, *, fall_back: bool) -> Kernels:
-    """The kernels where they pass their self-test in a setting; elsewhere those of another backend, and one log line.
+    """The given kernels if they pass their self-test in a setting; else those of another backend, and one log line.
 
     Args:
         kernels: Of a backend that runs on the setting's device.
-        setting: Where they will be called.
+        setting: Bin, catalogue and batch that they will be called with.
         fall_back: Whether another backend may take their place.
 
     Raises:
@@ -125,7 +125,7 @@ def tested_in(kernels: Kernels, setting: Setting, *, fall_back: bool) -> Kernels
 
 
 def tested_backends(device: torch.device) -> dict[str, str]:
-    """As `available_backends`, with the failures of the self-tests of those that can run."""
+    """Every backend by name, with the reason why it cannot run on `device` or fails its self-test; "" for neither."""
     return {
         name: problem or self_tests.device_failure(name, device, BACKENDS[name])
         for name, problem in available_backends(device).items()

@@ -1,4 +1,4 @@
-"""The rule `com` on one placement at a time, in torch: what is worked out once, and verdicts on given placements.
+"""The stability rule `com` in torch: centres of mass and floor stability of a catalogue; stability of given placements.
 
 Lengths are whole sixteenths of a cell, so that the rule is exact and every backend gives the same answer.
 """
@@ -15,11 +15,11 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 from torchrl_gpu.system import arguments
 
 SIXTEENTHS = 16  # of a cell; a cell's centre is at 8 of them
-_HOLDING_FLOOR = ("none", "corners", "support")  # rules by which everything stands on the floor
+_HOLDING_FLOOR = ("none", "corners", "support")  # rules by which every item is stable on the floor
 
 
 def balanced(catalogue: Catalogue, bin_: Bin) -> Catalogue:
-    """The catalogue with its `plumb` and `steady`, which kernels would otherwise make in each call."""
+    """The catalogue with `plumb` and `steady` filled in, which kernels would otherwise compute in each call."""
     if catalogue.plumb is not None and catalogue.steady is not None:
         return catalogue
     catalogue = replace(catalogue, plumb=plumb(catalogue, bin_))
@@ -27,10 +27,10 @@ def balanced(catalogue: Catalogue, bin_: Bin) -> Catalogue:
 
 
 def plumb(catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Where the centre of mass is above an item's footprint.
+    """Centre of mass of each item, projected onto its footprint.
 
     Returns:
-        (M, O, 2) int32, sixteenths of a cell from the footprint's corner, along x and y; within the footprint.
+        (M, O, 2) int32, sixteenths of a cell from the footprint's corner, along x and y; clamped to the footprint.
     """
     if catalogue.plumb is not None:
         return catalogue.plumb
@@ -42,7 +42,7 @@ def plumb(catalogue: Catalogue, bin_: Bin) -> Tensor:
 
 
 def steady(catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Which items stand on the bare floor: (M, O) bool."""
+    """True where an item is stable on the floor of an empty bin by the rule `com`: (M, O) bool."""
     if catalogue.steady is not None:
         return catalogue.steady
     if catalogue.bottom is None:
@@ -52,14 +52,14 @@ def steady(catalogue: Catalogue, bin_: Bin) -> Tensor:
 
 
 def standing_height(catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Height of items on the bare floor: (M, O) float32, metres; +inf where by the bin's rule they do not stand."""
+    """Height of items on the floor of an empty bin: (M, O) float32, metres; +inf where unstable by the bin's rule."""
     if arguments.choice("restart", "stability", bin_.stability, (*_HOLDING_FLOOR, "com")) in _HOLDING_FLOOR:
         return catalogue.height
     return torch.where(steady(catalogue, bin_), catalogue.height, torch.inf)
 
 
 def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """Whether given placements stand by the rule `com`, whatever the bin's own rule is.
+    """Stability of given placements by the rule `com`, regardless of the bin's own rule.
 
     Args:
         heightmap: (N, X, Y) float32, metres, before the placements.
@@ -68,7 +68,7 @@ def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalog
         bin_: The bin.
 
     Returns:
-        (N,) bool; False where nothing is placed, or not inside the bin.
+        (N,) bool, True where stable; False where nothing is placed, or not inside the bin.
     """
     placement, present = inside(placement, catalogue, bin_)
     row = placement.item_id, placement.orientation
@@ -89,7 +89,7 @@ def _windows(heightmap: Tensor, x: Tensor, y: Tensor, footprint: torch.Size) -> 
 
 
 def holds(contact: Tensor, centre: Tensor) -> Tensor:
-    """Whether contact cells hold a centre of mass, in the hull of their centres or in the square of one of them.
+    """True where the centre of mass lies in the convex hull of the contact cells' centres, or within one of the cells.
 
     Args:
         contact: (…, P, Q) bool.
@@ -111,18 +111,18 @@ def holds(contact: Tensor, centre: Tensor) -> Tensor:
 
 
 def cells_from(centre: Tensor, cells: int) -> Tensor:
-    """Where the centres of a line of cells are, seen from `centre` (…): (…, cells)."""
+    """Offsets of the centres of a line of cells from `centre` (…), in sixteenths of a cell: (…, cells) int64."""
     return (
         SIXTEENTHS * torch.arange(cells, device=centre.device, dtype=torch.int64) + SIXTEENTHS // 2 - centre[..., None]
     )
 
 
 def _hull_reaches(furthest: Tensor, ahead: Tensor, centre: Tensor) -> Tensor:
-    """Whether the hull, on the centre's row, reaches the centre or past it.
+    """True where the hull, on the centre's row, reaches the centre or beyond.
 
     It does where a contact of that row does, or where a line from a contact before it to one behind it: then the
     largest slopes on both sides sum to at least 0. Slopes are ratios of integers up to 2¹⁵, so in float64 sums that
-    are not 0 are far from it, and those that are 0 come out as 0.
+    are not 0 are far from it, and those that are 0 are computed as 0.
 
     Args:
         furthest: (…, P), 1 + the last contact of each row; 0 for none.

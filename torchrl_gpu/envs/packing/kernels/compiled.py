@@ -1,4 +1,4 @@
-"""The packing kernels in C++, for a CPU: all cores, the widest vectors, heights counted in bytes where they are whole.
+"""The packing kernels in C++, for CPUs: all cores, the widest vectors, whole heights counted in bytes.
 
 Irregular items: the heightmap is split by the phases of the grid step, so that a vector holds neighbouring placements;
 blocks of placements stay in registers while the cells of the footprint pass by. Boxes: maxima over windows of a power
@@ -27,7 +27,7 @@ Job = TypeVar("Job", bound=Callable[..., Any])
 
 
 def _traced_as(form: Callable[..., Any]) -> Callable[[Job], Job]:
-    """Lets torch.compile see the torch form of a job: it makes C++ of that itself, and cannot look into ours."""
+    """Decorator that shows torch.compile the torch form of a kernel, since it cannot trace into the C++ one."""
 
     def choose(job: Job) -> Job:
         @wraps(job)
@@ -40,7 +40,7 @@ def _traced_as(form: Callable[..., Any]) -> Callable[[Job], Job]:
 
 
 def problem(device: torch.device) -> str:
-    """It runs on a CPU where there is a C++ compiler."""
+    """The reason why this backend cannot run on `device`; "" on a CPU with a C++ compiler."""
     return native.problem() if device.type == "cpu" else "runs on a CPU only"
 
 
@@ -48,7 +48,7 @@ _COUNTS = ("position", "num_packed", "step_count")
 
 
 class _Problem(Structure):
-    """`struct Problem` of problem.h."""
+    """ctypes mirror of `struct Problem` of problem.h."""
 
     _fields_ = (
         *((name, c_int64) for name in ("envs", "slots", "orientations", "items", "cells_x", "cells_y", "step")),
@@ -64,13 +64,13 @@ class _Problem(Structure):
 
 
 class _Maps(Structure):
-    """`struct Maps` of packing.cpp."""
+    """ctypes mirror of `struct Maps` of packing.cpp."""
 
     _fields_ = tuple((name, c_void_p) for name in ("z", "legal", "kept_z", "kept_legal", "kept_slot", "changed"))
 
 
 class _Step(Structure):
-    """`struct Step` of transition.h."""
+    """ctypes mirror of `struct Step` of transition.h."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("action", "z_map", "legal", "position", "num_packed", "step_count", "volume")),
@@ -82,7 +82,7 @@ class _Step(Structure):
 
 
 class _Restart(Structure):
-    """`struct Restart` of transition.h."""
+    """ctypes mirror of `struct Restart` of transition.h."""
 
     _fields_ = (
         *((name, c_void_p) for name in ("mask", "fresh_item", "fresh_key", "z_map", "legal", "position", "key")),
@@ -94,7 +94,7 @@ class _Restart(Structure):
 
 @dataclass(frozen=True)
 class _Counted:
-    """Bottoms of a catalogue in whole units, a column of the footprint being a line.
+    """Bottoms of a catalogue in whole units, transposed: each column of the footprint is contiguous.
 
     Attributes:
         cells: (M, O, Q, P) uint8 or uint16, the largest value where there is no material.
@@ -109,7 +109,7 @@ _COUNTED: WeakKeyDictionary[Catalogue, dict[torch.dtype, _Counted]] = WeakKeyDic
 
 
 def _counted(catalogue: Catalogue, levels: float) -> _Counted | None:
-    """The catalogue for bins of `levels` units' height; None where heights are no whole units or too many."""
+    """Counted bottoms for bins of `levels` units' height; None where heights are not whole units, or too many."""
     if catalogue.bottom is None or catalogue.unit is None or levels > 65533:
         return None
     dtype = torch.uint8 if levels <= 253 else torch.uint16
@@ -135,7 +135,7 @@ def _count(bottom: Tensor, extent: Tensor, unit: float, dtype: torch.dtype) -> _
 def _described(
     heightmap: Tensor, item_id: Tensor | None, catalogue: Catalogue, bin_: Bin, height: Tensor | None = None
 ) -> _Problem:
-    """What the C++ side is called with; `height` in place of the catalogue's."""
+    """Arguments of a C++ kernel as `struct Problem`; `height` replaces the catalogue's where given."""
     counted = _counted(catalogue, bin_.size[2] / catalogue.unit) if catalogue.unit else None
     maps = catalogue.extent, catalogue.height if height is None else height, catalogue.top, catalogue.bottom
     balance = (plumb(catalogue, bin_), catalogue.steady) if bin_.stability == "com" else (None, None)
@@ -165,7 +165,7 @@ def _described(
 
 @cache
 def _rule(name: str) -> int:
-    """The number that C++ knows a stability rule by."""
+    """Number of a stability rule in C++."""
     number_of = native.library().stability_rule
     number_of.restype, number_of.argtypes = c_int64, (c_char_p,)
     number: int = number_of(name.encode())
@@ -249,7 +249,7 @@ def restart(
 
 
 def _like(state: PackingState, names: tuple[str, ...]) -> dict[str, Tensor]:
-    """New tensors, not filled, of the shapes that some fields have."""
+    """Uninitialised tensors with the shapes and dtypes of some fields of a state."""
     fields = {name: getattr(state, name) for name in names}
     return {name: native.output(*each.shape, dtype=each.dtype) for name, each in fields.items()}
 
@@ -261,12 +261,12 @@ def any_legal(legal: Tensor) -> Tensor:
 
 
 def add_max_rate(dtype: str, threads: int, seconds: float) -> float:
-    """Add-max steps per second that the processor reaches when all operands stay in registers: a ceiling.
+    """Upper bound of the add-max steps per second of this processor: all operands stay in registers.
 
     Args:
         dtype: "float32", "uint16" or "uint8".
-        threads: How many work at the same time.
-        seconds: For how long.
+        threads: Number of threads.
+        seconds: Duration of the measurement.
     """
     sizes = {"uint8": 1, "uint16": 2, "float32": 4}
     if dtype not in sizes or threads < 1:

@@ -1,6 +1,6 @@
 """The packing kernels in plain torch: every device, no compiler, no host read.
 
-Boxes cost nothing per cell: the maximum of the pile under a box is a sliding maximum, had from power-of-two windows.
+Boxes cost nothing per cell: the maximum of the pile under a box is a sliding maximum over power-of-two windows.
 Irregular items cost one subtraction and one maximum per footprint cell, over all placements at once.
 
 On a CPU `torch.where` over a mask that changes from element to element takes ten times as long as arithmetic or
@@ -32,12 +32,12 @@ _CHUNK = 1 << 17  # elements of one accumulator: stays in a core's second-level 
 
 
 def problem(device: torch.device) -> str:
-    """It runs everywhere."""
+    """The reason why this backend cannot run on `device`: always "", it runs on every device."""
     return ""
 
 
 class Variants(NamedTuple):
-    """Every (visible item, orientation) of every environment, J = K·O, and where its placements are."""
+    """Every (visible item, orientation) of every environment, J = K·O, with the first cells of its placements."""
 
     item: Tensor  # (N, J) int64, 0 where the slot is empty
     orientation: Tensor  # (N, J) int64
@@ -47,7 +47,7 @@ class Variants(NamedTuple):
 
 
 def variants(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Variants:
-    """Lays out the placements of visible items (N, K)."""
+    """Variants of visible items (N, K) with their placements."""
     n, k = item_id.shape
     o = catalogue.num_orientations
     item = catalogue_rows(item_id, catalogue)[..., None].expand(n, k, o).reshape(n, k * o)
@@ -84,7 +84,7 @@ def _rest_boxes(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin)
     """
     num_envs, num_variants = v.item.shape
     cells_x, cells_y = bin_.cells
-    p = v.extent[..., 0].clamp_max(cells_x).flatten()  # too large a box fits nowhere anyway
+    p = v.extent[..., 0].clamp_max(cells_x).flatten()  # a larger box fits nowhere anyway
     q = v.extent[..., 1].clamp_max(cells_y).flatten()
     largest = min(catalogue.footprint[0], cells_x), min(catalogue.footprint[1], cells_y)
     bin_of = torch.arange(num_envs, device=heightmap.device, dtype=torch.int64).repeat_interleave(num_variants)
@@ -101,7 +101,7 @@ def _rest_boxes(heightmap: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin)
 
 
 def _window_max(values: Tensor, row: Tensor, extent: Tensor, stride: int, largest: int) -> Tensor:
-    """Maximum over the `extent` cells, `stride` apart, that begin at each cell of a row.
+    """Sliding maximum: over the `extent` cells, `stride` apart, that begin at each cell of a row.
 
     Two overlapping windows of a power of two cover any extent.
 
@@ -166,15 +166,15 @@ def _first_contact(
     grid: tuple[int, int],
     turned: tuple[bool, bool] = (False, False),
 ) -> Tensor:
-    """Highest `h − b` where items stand at multiples of `step` cells, (N, J, *grid), 0 where none can stand.
+    """Highest `h − b` of items placed at multiples of `step` cells, (N, J, *grid); 0 where none fits.
 
     Args:
         heightmap: (N, X, Y).
-        v: What to place.
+        v: The items to place.
         catalogue: The items.
         step: Cells between placements.
         grid: Placements along x and y.
-        turned: Along which axes everything is seen from the far wall.
+        turned: Axes along which the bin and the items are mirrored, so that cells count from the far wall.
     """
     heightmap = heightmap.flip([axis for axis in (1, 2) if turned[axis - 1]])
     num_envs, num_variants = v.item.shape
@@ -201,7 +201,7 @@ def _first_contact(
 def _bottom_from(
     v: Variants, part: tuple[slice, slice], footprint: Sequence[int], catalogue: Catalogue, turned: tuple[bool, bool]
 ) -> Tensor:
-    """Bottoms of some variants of some environments, (n, j, P, Q), turned about within each item's own extent."""
+    """Bottoms of some variants of some environments, (n, j, P, Q), mirrored within each item's own extent."""
     assert catalogue.bottom is not None
     bottom = catalogue.bottom[v.item[part], v.orientation[part]][..., : footprint[0], : footprint[1]]
     for axis in (0, 1):
@@ -281,7 +281,7 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
 
 
 def _growth_boxes(heightmap: Tensor, z: Tensor, v: Variants, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """A box raises all the cells under it to its top: their number times the top, less what they sum to now."""
+    """`pile_growth` of boxes: the number of cells under the box times its top, less the sum of their heights."""
     sums = pad(heightmap.double().cumsum(1).cumsum(2), (1, 0, 1, 0)).flatten(1)  # (N, (X+1)·(Y+1))
     (cells_x, cells_y), (p, q) = bin_.cells, v.extent.unbind(-1)
     x = torch.stack([v.x, (v.x + p[..., None]).clamp_max(cells_x)]) * (cells_y + 1)  # (2, N, J, Gx)

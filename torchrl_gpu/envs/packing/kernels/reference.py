@@ -1,4 +1,4 @@
-"""The definition of the packing kernels: NumPy, one window of the heightmap at a time. Slow, and read in tests."""
+"""Reference packing kernels in NumPy, which define the others: one window of the heightmap at a time, for tests."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ DEVICES = None
 
 
 def problem(device: torch.device) -> str:
-    """It runs everywhere."""
+    """The reason why this backend cannot run on `device`: always "", it runs on every device."""
     return ""
 
 
 def drop_map(
     heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Where every item rests on every placement, and whether it may stay there.
+    """Rest height and legality of every visible item on every placement.
 
     Args:
         heightmap: (N, X, Y) float32, metres.
-        item_id: (N, K) int64; −1, or whatever else is no row of the catalogue, is an empty slot.
+        item_id: (N, K) int64; −1, or any other number that is no row of the catalogue, is an empty slot.
         catalogue: The items.
-        bin_: The bin; its stability rule decides what stands.
+        bin_: The bin, with the stability rule.
         stored: Not needed here.
 
     Returns:
@@ -77,16 +77,16 @@ def drop_item(
 def stands(
     contact: np.ndarray, material: np.ndarray, on_floor: bool, rule: str, centre: np.ndarray | None = None
 ) -> bool:
-    """Whether an item stands on its contact cells.
+    """True where an item is stable on its contact cells.
 
     Args:
         contact: (P, Q) bool, cells where the item touches the pile or the floor.
         material: (P, Q) bool, cells of the item.
-        on_floor: Whether its base is on the floor of the bin.
-        rule: "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) or "com", see `holds`. Where the
-            code released with the two decides otherwise, from 21 cells on and on edges of the hull:
+        on_floor: True where its base is on the floor of the bin.
+        rule: "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) or "com", see `holds`. The code
+            released with the two papers differs from 21 cells on and on edges of the hull, see
             `docs/environments/packing-reference.md`.
-        centre: (2,) integers, centre of mass in sixteenths of a cell; None for the middle. Counts for "com" only.
+        centre: (2,) integers, centre of mass in sixteenths of a cell; None for the middle. Read by "com" only.
 
     Raises:
         ValueError: There is no such rule.
@@ -125,15 +125,15 @@ _RULES: dict[str, Callable[[np.ndarray, np.ndarray, bool, np.ndarray | None], bo
 
 
 def _centre_in_hull(contact: np.ndarray) -> bool:
-    """Whether the centre of the grid lies in the convex hull of the true cells."""
+    """True where the centre of the grid lies in the convex hull of the contact cells."""
     return _in_hull(np.argwhere(contact) - (np.array(contact.shape) - 1) / 2)
 
 
 def holds(contact: np.ndarray, centre: np.ndarray | None = None) -> bool:
-    """Whether contact cells hold a centre of mass: it lies in the convex hull of their centres, or in one's square.
+    """True where the centre of mass lies in the convex hull of the contact cells' centres, or within one of the cells.
 
-    So nothing stands on no contact, on one only what has its centre within the cell, and on two also what has it on
-    the line between them.
+    So an item without contact is not stable; on one cell it is stable where its centre is within that cell, and on two
+    also where its centre is on the line between them.
 
     Args:
         contact: (P, Q) bool.
@@ -149,7 +149,7 @@ def holds(contact: np.ndarray, centre: np.ndarray | None = None) -> bool:
 
 
 def _in_hull(cells: np.ndarray) -> bool:
-    """Whether the origin lies in the convex hull of points (C, 2): no open half plane holds them all."""
+    """True where the origin lies in the convex hull of points (C, 2): no open half-plane contains them all."""
     if (cells == 0).all(1).any():
         return True
     for normal in np.concatenate([cells @ [[0, 1], [-1, 0]], cells @ [[0, -1], [1, 0]]]):
@@ -163,7 +163,7 @@ def _in_hull(cells: np.ndarray) -> bool:
 def place(heightmap: Tensor, placement: Placement, catalogue: Catalogue, bin_: Bin) -> Tensor:
     """The heightmap after one placement per environment; (N, X, Y) float32, metres.
 
-    One of no item or orientation of the catalogue, or with cells outside the bin, places nothing.
+    A placement of no item or orientation of the catalogue, or with cells outside the bin, places nothing.
     """
     heights = heightmap.cpu().numpy().copy()
     for n in range(len(heights)):
@@ -181,7 +181,7 @@ def _is_inside(item: int, orientation: int, x: int, y: int, catalogue: Catalogue
 
 
 def place_item(heights: np.ndarray, top: np.ndarray, bottom: np.ndarray, x: int, y: int, z: np.float32) -> None:
-    """Raises one bin (X, Y), in place, to the top of an item that stands at (x, y, z)."""
+    """Raises the heightmap (X, Y) of one bin, in place, to the top of an item whose base is at (x, y, z)."""
     window = heights[x : x + top.shape[0], y : y + top.shape[1]]
     np.maximum(window, z + top, out=window, where=np.isfinite(bottom))
 
@@ -192,7 +192,7 @@ def advance(state: PackingState, action: Tensor, following: Tensor, catalogue: C
 
 
 def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """By how much each placement would raise the sum of the heightmap.
+    """Increase of the sum of the heightmap by each placement.
 
     Args:
         heightmap: (N, X, Y) float32, metres.
@@ -234,7 +234,7 @@ def judge_placements(heightmap: Tensor, placement: Placement, catalogue: Catalog
 def judge_item(
     heights: np.ndarray, bottom: np.ndarray, x: int, y: int, z: np.float32, bin_: Bin, centre: np.ndarray | None = None
 ) -> bool:
-    """Whether an item (P, Q) at rest at (x, y, z) in one bin (X, Y) stands by the rule `com`; centre as in `holds`."""
+    """True where an item (P, Q) at (x, y, z) in one bin (X, Y) is stable by the rule `com`; centre as in `holds`."""
     window = heights[x : x + bottom.shape[0], y : y + bottom.shape[1]]
     return holds(window - bottom >= z - np.float32(bin_.com_tolerance), centre)
 

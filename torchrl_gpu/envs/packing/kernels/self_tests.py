@@ -1,8 +1,8 @@
-"""Self-tests of kernel backends: every job against that of `eager`, on packings of a few bins.
+"""Self-tests of kernel backends: every kernel is compared with that of `eager` while a few bins are packed.
 
 A backend is tested on small bins of every kind before "auto" takes it on a device. Triton compiles kernels for the
-constants of a bin, so it is also tested in the bin of an environment when that is made; then each job runs once in this
-process at the environment's size, so that no step compiles anything.
+constants of a bin, so it is also tested in the bin of an environment when that is made; then each kernel runs once in
+this process at the environment's size, so that no step compiles anything.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CELL = 0.125  # metres, a power of two: heights and their sums are exact
 
 
 class Setting(NamedTuple):
-    """What a backend may compile its kernels for.
+    """Bin, catalogue and batch sizes that a backend may compile its kernels for.
 
     Attributes:
         name: For messages.
@@ -68,17 +68,17 @@ class Setting(NamedTuple):
 
     @property
     def device(self) -> torch.device:
-        """Where the jobs run."""
+        """Device of the catalogue, on which the kernels run."""
         return self.catalogue.extent.device
 
 
 def device_failure(backend: str, device: torch.device, module: str) -> str:
-    """Why a backend may not be taken on a device, in one line; "" where it may.
+    """Failure of a backend's self-test on a device, in one line; "" where it passes.
 
     Args:
         backend: Its name.
-        device: Where its jobs are to run.
-        module: Where they are written.
+        device: The device that its kernels are to run on.
+        module: The module that defines them.
     """
     if backend in _NEEDS_NO_TEST:
         return ""
@@ -87,7 +87,7 @@ def device_failure(backend: str, device: torch.device, module: str) -> str:
 
 
 def setting_failure(backend: str, setting: Setting, module: str) -> str:
-    """Why a backend may not be taken in a bin, in one line; "" where it may."""
+    """Failure of a backend's self-test in an environment's bin, in one line; "" where it passes or needs none."""
     if backend not in _COMPILED_FOR_SETTINGS:
         return ""
     with tempfile.TemporaryDirectory() as folder:
@@ -104,7 +104,7 @@ def _setting_test(backend: str, setting: Setting, module: str, path: Path) -> Se
 
 
 def launch_failure(backend: str, setting: Setting, module: str) -> str:
-    """Why the jobs of a backend do not run in this process as an environment will call them; "" where they do.
+    """Failure of a backend's kernels in this process, called as an environment will; "" where they run.
 
     Raises:
         RuntimeError: They have left the device unusable for this process.
@@ -122,7 +122,7 @@ def launch_failure(backend: str, setting: Setting, module: str) -> str:
         legal = _play(
             lambda job, *arguments: jobs[job](*arguments), setting, 2, lambda state, _: torch.zeros_like(state.key)
         )
-        legal.sum().item()  # waits, so that what failed on the device is raised here
+        legal.sum().item()  # synchronises, so that a failure on the device is raised here
         _LAUNCHED[key] = ""
     except torch.OutOfMemoryError:
         raise
@@ -143,7 +143,7 @@ _LAUNCHED: dict[tuple[str, str, str], str] = {}
 
 
 def _constants(setting: Setting) -> str:
-    """All that kernels may be compiled for."""
+    """The constants that kernels may be compiled for, as a key."""
     c = setting.catalogue
     maps = None if c.bottom is None else tuple(c.bottom.shape[-2:])
     parts = setting.bin, c.bounds, c.least, c.unit, maps, c.plumb is None, setting.visible_items, setting.num_envs
@@ -151,7 +151,7 @@ def _constants(setting: Setting) -> str:
 
 
 def versions(module: str, device: torch.device) -> dict[str, str]:
-    """What the result of a backend's self-test depends on."""
+    """Versions of sources, packages, compiler and device that the result of a backend's self-test depends on."""
     own_file = importlib.import_module(module).__file__
     sources = {*_HERE.glob("*.py"), _HERE.parent / "types.py", _HERE.parent / "geometry.py", Path(own_file or __file__)}
     contents = b"".join(path.read_bytes() for path in sorted(sources))
@@ -165,7 +165,7 @@ def versions(module: str, device: torch.device) -> dict[str, str]:
         "device": device,
     }
     if device.type == "cpu":
-        # its name says which sources, compiler and processor it was made from
+        # its name contains a hash of its sources, compiler and processor
         found["library"] = "" if native.problem() else Path(native.library()._name).name
     if device.type == "cuda":
         found |= machine.cuda_versions(device)
@@ -179,7 +179,7 @@ def versions(module: str, device: torch.device) -> dict[str, str]:
 
 
 def run_every_kind(module: str, device: str) -> str:
-    """Which job of a backend is wrong on boxes, in small and wide bins, and on solids, by every rule; "" for none.
+    """First wrong kernel of a backend on boxes, in small and wide bins, and solids, by every rule; "" for none.
 
     Raises:
         Unavailable: The device cannot be used from this process.
@@ -189,7 +189,7 @@ def run_every_kind(module: str, device: str) -> str:
 
 
 def run_setting(module: str, device: str, path: str) -> str:
-    """The same in a setting that `save` has written."""
+    """First wrong kernel of a backend in a setting that `save` has written; "" for none."""
     return _first_difference(module, iter([load(path, self_tests.usable(device))]))
 
 
@@ -207,7 +207,7 @@ def _jobs(module: str) -> Jobs:
 
 
 def save(setting: Setting, path: str) -> None:
-    """Writes a setting with a few of its items: a catalogue may take most of the memory."""
+    """Saves a setting with at most `_MOST_ITEMS` of its items, since a catalogue may take most of the memory."""
     c = setting.catalogue
     rows = torch.linspace(0, c.num_items - 1, min(c.num_items, _MOST_ITEMS), dtype=torch.float32, device=setting.device)
     tensors = {field.name: each for field in fields(c) if isinstance(each := getattr(c, field.name), Tensor)}
@@ -216,14 +216,14 @@ def save(setting: Setting, path: str) -> None:
 
 
 def load(path: str, device: torch.device) -> Setting:
-    """A setting that `save` has written."""
+    """Loads a setting that `save` has written."""
     with torch.serialization.safe_globals([Setting, Bin, Catalogue]):
         setting: Setting = torch.load(path, weights_only=True, map_location=device)
     return setting
 
 
 def settings(rule: str, device: torch.device) -> Iterator[Setting]:
-    """Small ones for every kind of kernel: boxes in small and wide bins, solids whose heights are counted or not."""
+    """Small settings for every kind of kernel: boxes in small and wide bins, solids with heights counted or not."""
     for name, cells, step, catalogue in (
         ("boxes", (9, 8), 1, _boxes()),
         ("boxes in a wide bin", (18, 7), 2, _boxes()),
@@ -247,7 +247,7 @@ def _solids(unit: float | None) -> Catalogue:
     top = torch.zeros(3, 4, 5, 5, dtype=torch.float32, device="cpu")
     bottom = torch.full_like(top, torch.inf)
     extent = torch.zeros(3, 4, 2, dtype=torch.int64, device="cpu")
-    solids = (  # cells of nothing below the material; 9 stands for no material
+    solids = (  # cells of nothing below the material; 9 marks no material
         [[0, 2, 2, 0], [2, 2, 2, 2], [0, 2, 2, 0]],
         [[0, 0], [1, 1], [2, 2], [2, 0], [1, 0]],
         [[0, 0, 0], [0, 9, 0], [0, 0, 0]],
@@ -265,12 +265,12 @@ def _solids(unit: float | None) -> Catalogue:
 
 
 def difference(jobs: Jobs, setting: Setting, steps: int = 3) -> str:
-    """Which job gives something else than that of `eager` while a few bins are packed; "" for none.
+    """First kernel whose result differs from that of `eager` while a few bins are packed; "" for none.
 
     Args:
-        jobs: Those of a backend, by name.
-        setting: Where they run.
-        steps: Items placed in every bin; `eager` chooses, so that an error does not hide those behind it.
+        jobs: Kernels of a backend, by name.
+        setting: Bin, catalogue and batch that they run with.
+        steps: Items placed in every bin. The state follows `eager`, so that one error does not hide later ones.
     """
 
     def both(job: str, *arguments: Any) -> Any:
@@ -294,13 +294,13 @@ def difference(jobs: Jobs, setting: Setting, steps: int = 3) -> str:
 
 
 class _Different(Exception):
-    """A job gave something else than that of `eager`."""
+    """A kernel's result differs from that of `eager`."""
 
 
 def _play(
     call: Callable[..., Any], setting: Setting, steps: int, choose: Callable[[PackingState, int], Tensor]
 ) -> Tensor:
-    """Packs a few items by `call(job, *arguments)`, every job among them; which bins can go on in the end."""
+    """Packs a few items by `call(job, *arguments)`, every kernel among them; `any_legal` of the final state."""
     _, bin_, catalogue, k, n, _ = setting
     row = torch.arange(n, device=setting.device, dtype=torch.int64)
     item_id = (row[:, None] + torch.arange(k, device=setting.device, dtype=torch.int64)) % catalogue.num_items
@@ -329,7 +329,7 @@ def _play(
 
 
 def _legal_action(state: PackingState, number: int) -> Tensor:
-    """(N,) int64: of each bin the legal action of some rank, another in each; the last bin's is not legal."""
+    """Actions (N,) int64: in each bin the legal action of another rank; an illegal one in the last of several bins."""
     legal = state.legal.flatten(1)
     row = torch.arange(len(legal), device=legal.device, dtype=torch.int64)
     rank = (row * 3 + number) % legal.sum(1).clamp_min(1)
@@ -354,7 +354,7 @@ def _difference(came: list[tuple[str, Tensor]], expected: list[tuple[str, Tensor
 
 
 def _tensors(result: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that a job gives, by name."""
+    """Tensors of a kernel's result, by name."""
     if isinstance(result, Tensor):
         yield "the result", result
     elif isinstance(result, Moved):
@@ -367,7 +367,7 @@ def _tensors(result: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _copied(argument: Any) -> Any:
-    """A copy of the tensors that a job writes in place."""
+    """The argument with copies of the tensors that a kernel writes in place."""
     if not isinstance(argument, PackingState):
         return argument
     return replace(argument, placements=argument.placements.clone(), placement_z=argument.placement_z.clone())

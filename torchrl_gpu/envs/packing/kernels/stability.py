@@ -1,4 +1,4 @@
-"""Which placements stand, in torch: the rules of `reference.stands` over all placements at once."""
+"""Stability of all placements at once, in torch: the rules of `reference.stands`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchrl_gpu.system import arguments
 def stands(
     windows: GridWindows, z: Tensor, item: Tensor, orientation: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> Tensor:
-    """Whether items stand where they come to rest.
+    """True where an item is stable at rest.
 
     Args:
         windows: The heightmap under the placements.
@@ -39,7 +39,7 @@ def stands(
 
 
 class _Contacts:
-    """Where each item touches the pile, one footprint cell at a time."""
+    """Contact of each item with the pile, one footprint cell at a time."""
 
     def __init__(
         self, windows: GridWindows, level: Tensor, item: Tensor, orientation: Tensor, catalogue: Catalogue
@@ -76,7 +76,7 @@ class _Contacts:
 
 
 def _corners(contacts: _Contacts) -> Tensor:
-    """Zhao et al., AAAI 2021: enough area for the number of corners that are held."""
+    """Rule "corners", Zhao et al., AAAI 2021: True where enough area touches for the number of corners that do."""
     rows, columns = contacts.windows.footprint
     last = contacts.extent - 1
     count, corners = contacts.zeros(rows * columns), contacts.zeros(4)
@@ -93,7 +93,7 @@ _NONE, _SURE = -1e4, 1e6
 
 
 def _support(contacts: _Contacts) -> Tensor:
-    """GOPT, RA-L 2024: more than half the area, or the centre within the hull of at least two contact cells.
+    """Rule "support", GOPT, RA-L 2024: more than half the area, or the centre in the hull of two or more contact cells.
 
     The hull meets the centre's row in an interval. Its upper end is past the centre exactly if a contact of that row
     is, or if the steepest contacts before and after the row rise to it: the largest slopes on both sides sum to at
@@ -116,14 +116,14 @@ def _support(contacts: _Contacts) -> Tensor:
     return (count.float() / contacts.area > 0.50) | ((count >= 2) & sides[0].meet() & sides[1].meet())
 
 
-_OFF_FLOOR = {"corners": _corners, "support": _support}  # the floor holds everything
+_OFF_FLOOR = {"corners": _corners, "support": _support}  # every item is stable on the floor
 
 
 class _Slopes:
     """The steepest contacts before and after the centre's row, as slopes from the centre.
 
-    A contact of the centre's row itself counts as before it, with a slope that settles the matter; where there is no
-    contact the slope is so low that only such a one lifts the sum.
+    A contact on the centre's row itself counts as before it, with a slope so steep that its sign decides the sum;
+    without a contact the slope is so low that only such a contact lifts the sum.
     """
 
     def __init__(self, like: Tensor, centre: Tensor) -> None:
@@ -143,12 +143,12 @@ class _Slopes:
             torch.maximum(best, rise + start, out=best)
 
     def meet(self) -> Tensor:
-        """Whether the hull reaches the centre; slopes are ratios of small integers, their sums 1e-5 apart at least."""
+        """True where the hull reaches the centre; slopes are ratios of small integers, sums at least 1e-5 apart."""
         return self.before + self.after >= -1e-5
 
 
 def _com(contacts: _Contacts, centre: Tensor) -> Tensor:
-    """The centre of mass (N, J, 2), int32 sixteenths of a cell, within the hull or the square of contact cells."""
+    """Rule "com": the centre of mass (N, J, 2), int32 sixteenths of a cell, in the hull or within a contact cell."""
     rows, columns = contacts.windows.footprint
     below = [
         (cells_from(centre[..., axis], size).abs() <= SIXTEENTHS // 2).to(torch.int8)
@@ -171,10 +171,10 @@ def _com(contacts: _Contacts, centre: Tensor) -> Tensor:
 
 
 class _Reach:
-    """Whether the hull reaches a centre on its row, in integers; rows come in order.
+    """Incremental test, in integers, that the hull reaches the centre on its row; rows are added in order.
 
     It does where a contact of that row does, or where the steepest of the contacts before, at `rise` over `run`, and
-    one behind it rise to it. Before there is any, the slope is −1 / 0, below every other and of no use to any.
+    one behind it rise to it. Before any contact the slope is −1 / 0, below every other, and joins with none.
     """
 
     def __init__(self, like: Tensor, centre: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""A step but for the maps, in torch: what an action does to a packing, and what a restart does. Every device."""
+"""Place an item and reset finished bins, without the maps of the next step (torch implementation, every device)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def advance(
     Args:
         state: Before; `placements` and `placement_z` are written in place.
         action: (N,) int64, index into (K, O, Gx, Gy); one that is not legal, outside, or over an empty slot or an
-            item larger than the bin, whatever the mask says, places nothing.
+            item larger than the bin, regardless of the mask, places nothing.
         following: (N,) int64, catalogue row of the item shown next; −1 for none.
         catalogue: The items.
         bin_: The bin.
@@ -36,7 +36,7 @@ def advance(
     placement, slot, legal = _decode(state, action, catalogue, bin_)
     _record(state, placement)
     slots = torch.arange(state.item_id.shape[1], device=action.device, dtype=torch.int64)
-    before = slots + (legal[:, None] & (slots >= slot[:, None]))  # K stands for the item newly shown
+    before = slots + (legal[:, None] & (slots >= slot[:, None]))  # K is the index of the item newly shown
     extent = catalogue.extent[placement.item_id.clamp_min(0), placement.orientation]
     corner = torch.stack([placement.x, placement.y], 1)
     volume = catalogue.volume[placement.item_id.clamp_min(0)]
@@ -55,7 +55,7 @@ def advance(
 
 
 def passed_over(moved: Moved, stuck: Tensor, following: Tensor) -> Moved:
-    """What an action did, but that the first visible item of some environments made room for the next one.
+    """Result of an action after the first visible item of some environments is dropped and the next one shown.
 
     Args:
         moved: From `advance`.
@@ -72,7 +72,7 @@ def passed_over(moved: Moved, stuck: Tensor, following: Tensor) -> Moved:
 
 
 def _decode(state: PackingState, action: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Placement, Tensor, Tensor]:
-    """The placement, with item −1 where it is not legal; the slot of the item, (N,); whether it is legal, (N,)."""
+    """Placement of an action, item −1 where it is not legal; slot of the item, (N,) int64; legality, (N,) bool."""
     num_orientations, grid_x, grid_y = state.legal.shape[2:]
     inside = (action >= 0) & (action < state.legal[0].numel())
     action = torch.where(inside, action, 0)
@@ -93,7 +93,7 @@ def _decode(state: PackingState, action: Tensor, catalogue: Catalogue, bin_: Bin
 
 
 def _record(state: PackingState, placement: Placement) -> None:
-    """Writes the placement behind the others; one that is not legal leaves no trace."""
+    """Appends the placement to `placements` and `placement_z`, in place, where it is legal."""
     legal = placement.item_id >= 0
     rows = torch.arange(len(legal), device=legal.device, dtype=torch.int64)
     at = rows, state.num_packed.clamp(0, state.placements.shape[1] - 1)
@@ -105,13 +105,13 @@ def _record(state: PackingState, placement: Placement) -> None:
 def restart(
     state: PackingState, mask: Tensor, key: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
 ) -> PackingState:
-    """The state with the rows of `mask` begun again.
+    """The state with the environments of `mask` reset.
 
     Args:
         state: Before.
         mask: (N,) bool.
-        key: (N,) int64, names the sequences of the new episodes.
-        item_id: (N, K) int64, the items that they show first.
+        key: (N,) int64, keys of the new episodes' item sequences.
+        item_id: (N, K) int64, the first visible items of the new episodes.
         catalogue: The items.
         bin_: The bin.
     """
@@ -133,13 +133,13 @@ def restart(
 
 
 def _empty_bin_maps(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> tuple[Tensor, Tensor]:
-    """`drop_map` of an empty bin, where everything is on the floor: no kernel is needed."""
+    """`drop_map` of an empty bin without a kernel: every item rests on the floor."""
     z = walls(item_id, catalogue, bin_)  # (N, K, O, Gx, Gy)
     height = standing_height(catalogue, bin_)[catalogue_rows(item_id, catalogue)][..., None, None]
     return z.nan_to_num(posinf=bin_.size[2]), z + height <= bin_.size[2] + bin_.tolerance
 
 
 def any_legal(legal: Tensor) -> Tensor:
-    """Which environments have a legal placement: (N,) bool, from (N, K, O, Gx, Gy) bool."""
+    """True where an environment has a legal placement: (N,) bool, from (N, K, O, Gx, Gy) bool."""
     flat = legal.flatten(1)
     return flat.sum(1) > 0 if flat.device.type == "cpu" else flat.any(1)  # any(1) takes ten times as long on a CPU

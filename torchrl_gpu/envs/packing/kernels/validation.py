@@ -1,9 +1,9 @@
-"""Where tensors enter the kernels: every job of every backend is called through here.
+"""Input validation shared by all kernel backends.
 
-What costs no read is checked: types, shapes and devices. Integers of another width are cast to int64; all else that is
-not as wanted is a ValueError. What only the values tell is settled where they are read, alike in every backend: an item
-that is no row of the catalogue is an empty slot, an action that is out of range or over an empty slot is not legal, and
-a placement that is not inside the bin places nothing.
+Types, shapes and devices are checked, which needs no read of the device. Integers of another width are cast to int64;
+any other mismatch is a ValueError. Values are handled where the kernels read them, alike in every backend: an item that
+is no row of the catalogue is an empty slot, an action that is out of range or over an empty slot is not legal, and a
+placement that is not inside the bin places nothing.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ argument = partial(tensor, cast=True)
 
 
 def checked(name: str, job: Callable[..., Any], devices: tuple[str, ...] | None) -> Callable[..., Any]:
-    """A job that takes only what it can read.
+    """A kernel with its input validation in front.
 
     Args:
-        name: Which of the jobs of `Kernels` it is.
-        job: The backend's.
-        devices: Types of devices that the backend reads; None for all.
+        name: Its name in `Kernels`.
+        job: The backend's kernel.
+        devices: Device types that the backend reads; None for all.
     """
     check = _CHECKS[name]
 
@@ -48,7 +48,7 @@ def drop_map(
     bin_: Bin,
     stored: StoredMaps | None = None,
 ) -> tuple[Any, ...]:
-    """The arguments of `drop_map`."""
+    """Validated arguments of `drop_map`."""
     where, device = "drop_map", _device("drop_map", devices, catalogue)
     heightmap, item_id = _bins(where, heightmap, item_id, bin_, device)
     if stored is None:
@@ -72,7 +72,7 @@ def place(
     *,
     where: str = "place",
 ) -> tuple[Any, ...]:
-    """The arguments of `place`, and of `judge_placements`."""
+    """Validated arguments of `place` and `judge_placements`."""
     device = _device(where, devices, catalogue)
     heightmap = argument(where, "heightmap", heightmap, _REAL, (length(heightmap), *bin_.cells), device)
     rows = (heightmap.shape[0],)
@@ -94,7 +94,7 @@ def pile_growth(
     catalogue: Catalogue,
     bin_: Bin,
 ) -> tuple[Any, ...]:
-    """The arguments of `pile_growth`."""
+    """Validated arguments of `pile_growth`."""
     where, device = "pile_growth", _device("pile_growth", devices, catalogue)
     heightmap, item_id = _bins(where, heightmap, item_id, bin_, device)
     maps = *item_id.shape, catalogue.num_orientations, *bin_.grid
@@ -109,7 +109,7 @@ def advance(
     catalogue: Catalogue,
     bin_: Bin,
 ) -> tuple[Any, ...]:
-    """The arguments of `advance`."""
+    """Validated arguments of `advance`."""
     where, device = "advance", _device("advance", devices, catalogue)
     state = _state(where, state, catalogue, bin_, device)
     rows = (state.heightmap.shape[0],)
@@ -127,7 +127,7 @@ def restart(
     catalogue: Catalogue,
     bin_: Bin,
 ) -> tuple[Any, ...]:
-    """The arguments of `restart`."""
+    """Validated arguments of `restart`."""
     where, device = "restart", _device("restart", devices, catalogue)
     state = _state(where, state, catalogue, bin_, device)
     rows = (state.heightmap.shape[0],)
@@ -138,7 +138,7 @@ def restart(
 
 
 def any_legal(devices: tuple[str, ...] | None, legal: Tensor) -> tuple[Any, ...]:
-    """The argument of `any_legal`."""
+    """Validated argument of `any_legal`."""
     if not isinstance(legal, Tensor) or legal.ndim < 2 or legal.dtype is not _FLAG:
         raise ValueError(f"any_legal: legal must be bool of two axes or more; got {shown(legal)}")
     if devices is not None and legal.device.type not in devices:
@@ -147,7 +147,7 @@ def any_legal(devices: tuple[str, ...] | None, legal: Tensor) -> tuple[Any, ...]
 
 
 def _device(where: str, devices: tuple[str, ...] | None, catalogue: Catalogue) -> torch.device:
-    """Where the catalogue is, and so must be all else."""
+    """Device of the catalogue, which every other tensor must share."""
     device = catalogue.extent.device
     if devices is not None and device.type not in devices:
         raise ValueError(f"{where}: want tensors on {' or '.join(devices)}; got a catalogue on {device}")
@@ -155,14 +155,14 @@ def _device(where: str, devices: tuple[str, ...] | None, catalogue: Catalogue) -
 
 
 def _bins(where: str, heightmap: Tensor, item_id: Tensor, bin_: Bin, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Heightmaps (N, X, Y) and visible items (N, K), at least one."""
+    """Validated heightmaps (N, X, Y) and visible items (N, K), K at least 1."""
     heightmap = argument(where, "heightmap", heightmap, _REAL, (length(heightmap), *bin_.cells), device)
     shown = heightmap.shape[0], max(1, length(item_id, 1))
     return heightmap, argument(where, "item_id", item_id, _COUNT, shown, device)
 
 
 def _state(where: str, state: PackingState, catalogue: Catalogue, bin_: Bin, device: torch.device) -> PackingState:
-    """Every field; the same object where nothing had to be cast."""
+    """A validated state; the same object where nothing had to be cast."""
     heightmap, item_id = _bins(where, state.heightmap, state.item_id, bin_, device)
     rows, maps = heightmap.shape[:1], (*item_id.shape, catalogue.num_orientations, *bin_.grid)
     longest = max(1, length(state.placements, 1))

@@ -1,4 +1,4 @@
-"""The cells of a heightmap under every placement, one footprint cell at a time."""
+"""Heightmap cells under every placement, one footprint cell at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 
 class GridWindows:
-    """Reads `heightmap[x + i, y + j]` for all placements (x, y) of all variants at once.
+    """Views of `heightmap[x + i, y + j]` for all placements (x, y) of all variants at once.
 
     Args:
         heightmap: (N, X, Y).
@@ -21,7 +21,7 @@ class GridWindows:
         step: Cells between placements; with 1 a window is a contiguous view.
         footprint: (P, Q), the range of (i, j).
 
-    A window that leaves the bin reads cells that mean nothing; such placements do not fit.
+    A window that leaves the bin reads arbitrary cells; such placements do not fit.
     """
 
     def __init__(self, heightmap: Tensor, x: Tensor, y: Tensor, step: int, footprint: tuple[int, int]) -> None:
@@ -48,7 +48,7 @@ class GridWindows:
         return row.gather(-1, column[:, :, None].expand(*row.shape[:-1], self.grid[1]))
 
     def _rows(self, i: int) -> Tensor:
-        """Rows of the heightmap under row i of the footprints, (N, J, Gx, Y); kept while i stays."""
+        """Rows of the heightmap under row i of the footprints, (N, J, Gx, Y); cached for the last i."""
         if self._row is None or self._row[0] != i:
             num_envs, cells_x, cells_y = self.heightmap.shape
             base = torch.arange(num_envs, device=self.x.device, dtype=torch.int64)[:, None, None] * cells_x

@@ -1,4 +1,4 @@
 """Packing kernels in Triton, the default on CUDA.
 
-Each module has the functions of its namesake in torch; `reference` defines what they give.
+`kernels` is the entry point, with the functions of every backend; `reference` defines their results.
 """

@@ -1,11 +1,11 @@
 """`drop_map` of boxes in small bins in Triton: columns of the bin in registers.
 
 A lane is one line of placements along x, of one box in one orientation in one bin: many bins share a program. The
-maximum over the box's width is had from the rows that the lane reads, that over its length from windows of powers of
-two, in registers, whose number of operations is that of the digits of the length. Each result is written once; a line
-reads `width` words per row, from the first-level cache: for so narrow bins shuffles between lanes would cost as much.
+maximum over the box's width is taken while the lane reads the rows, the maximum over its length from power-of-two
+windows in registers, in as many operations as the length has binary digits. Each result is written once; a line reads
+`width` words per row, from the first-level cache: in bins this narrow shuffles between lanes would cost as much.
 
-Stored maps are not read: to make a height again costs less than to load it.
+Stored maps are not read: recomputing a height costs less than loading it.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -60,7 +60,7 @@ def drop_boxes(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: B
 
 
 def heights_of(bin_: Bin) -> tuple[float, float, float]:
-    """The bin's height, the highest top that is legal, and up to which gap a cell carries; metres."""
+    """Height of the bin, highest legal top, and largest gap that still counts as contact; metres."""
     return bin_.size[2], float(np.float32(bin_.size[2]) + np.float32(bin_.tolerance)), bin_.contact_tolerance
 
 
@@ -76,11 +76,11 @@ def lines(
     GY,
     T: tl.constexpr,
 ):
-    """What the T lines of placements of a program are.
+    """Environment, placement along y and box of each of the T lines of placements of a program.
 
     Returns:
         Environment, int64, and placement along y; box (p, q, height), p and q being 0 for an empty slot; the line's
-        number over (N, K, O), int64; whether there is such a line. (T,) each.
+        number over (N, K, O), int64; True where there is such a line. (T,) each.
     """
     start = tl.program_id(0).to(tl.int64) * T
     # 64-bit division once per program, 32-bit division per lane
@@ -104,7 +104,7 @@ def lines(
 
 @triton.jit
 def fits_along(placement, extent, cells, STEP: tl.constexpr):
-    """Whether footprints (0 cells: nothing) fit at a placement of the grid along one axis."""
+    """True where a footprint of `extent` cells, 0 for an empty slot, fits at a placement of the grid along one axis."""
     return (extent > 0) & (extent <= cells) & (placement * STEP - (cells - extent) < STEP)
 
 
@@ -126,7 +126,7 @@ def write_legality(
     RULE: tl.constexpr,
     STEP: tl.constexpr,
 ):
-    """Writes the legality of T lines of boxes whose z-map is written, and the z of placements that do not fit."""
+    """Writes the legal mask of T lines of boxes from their z-map, and the bin's height as z where none fits."""
     GX = (X + STEP - 1) // STEP
     GY = (Y + STEP - 1) // STEP
     y = tl.maximum(tl.minimum(gy * STEP, Y - q), 0)
@@ -172,7 +172,7 @@ def drop_boxes_kernel(
     RULE: tl.constexpr,
     T: tl.constexpr,
 ):
-    """T lines of placements along x per program."""
+    """`drop_map` of boxes in small bins: T lines of placements along x per program."""
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
     env, gy, p, q, high, line, there = lines(
@@ -192,7 +192,7 @@ def drop_boxes_kernel(
             under = under + (tl.maximum(rows[x], height),)
         rows = under
 
-    # Windows of 2, 4, 8 … rows as far as the box is long, then two that overlap.
+    # Windows of 2, 4, 8 … rows up to the length of the box: two that overlap cover it.
     reach = tl.full([T], 1, tl.int32)
     for k in tl.static_range(LEVELS):
         longer = p >= (2 << k)
@@ -229,7 +229,7 @@ def drop_boxes_kernel(
         if RULE == "none":
             tl.store(legal + (out + gx * GY), (fits & (z + high <= limit)).to(tl.uint8), mask=there)
     if RULE != "none":
-        tl.debug_barrier()  # what follows reads z with another layout of threads
+        tl.debug_barrier()  # write_legality reads z with another layout of threads
         write_legality(
             here, z_map + out, legal + out, gy, p, q, high, there, ceiling, limit, tolerance, X, Y, RULE, STEP
         )

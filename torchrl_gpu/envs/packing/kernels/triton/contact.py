@@ -1,4 +1,4 @@
-"""First contact of irregular items, the loop that nearly all the time goes into, in Triton.
+"""First contact of irregular items in Triton: the inner loop, which takes nearly all of the time.
 
 V items rest on T placements, or pairs of placements: V·T results stay in registers while the cells of the footprint
 pass by, so that a height is read once for V add-maxima and a bottom once for T. That matters because a multiprocessor
@@ -59,8 +59,8 @@ def first_contact(
         per_unit: Units per metre.
         X, Y: Cells of the bin.
         pitch: Cells from a row of the bottoms to the next.
-        PAIRS: Whether to count, in pairs of placements.
-        PACKED: Whether the device has instructions for pairs of int16.
+        PAIRS: True to count whole units, two placements to an int32.
+        PACKED: True where the device has instructions for pairs of int16.
         STEP: Cells between placements.
         V, T: Sizes.
 
@@ -89,7 +89,8 @@ def first_contact(
 
 @triton.jit
 def _below(bottom, per_unit, PACKED: tl.constexpr):
-    """Counts of −b, twice in an int32."""
+    """Count of −b, in both halves of an int32."""
+    # Clamped, so that +inf, no material, counts as less than any height can make up for.
     count = tl.maximum(tl.fma(-bottom, per_unit, _ORIGIN), _ORIGIN - MOST_COUNTED - 1)
     bits = count.to(tl.int32, bitcast=True)
     if PACKED:
@@ -102,7 +103,7 @@ def _below(bottom, per_unit, PACKED: tl.constexpr):
 
 @triton.jit
 def _add_max(height, below, highest, PACKED: tl.constexpr):
-    """max(height + below, highest) of pairs of int16."""
+    """max(height + below, highest), on pairs of int16."""
     if PACKED:
         return tl.inline_asm_elementwise(
             "{ .reg .b32 sum; add.s16x2 sum, $1, $2; max.s16x2 $0, sum, $3; }",
@@ -120,5 +121,5 @@ def _add_max(height, below, highest, PACKED: tl.constexpr):
 
 @triton.jit
 def counted(pairs, half):
-    """The counts (float32) of the first or second placement of pairs; half is 0 or 1."""
+    """Counts, float32, of the first (half 0) or second (half 1) placement of pairs."""
     return ((pairs << (16 * (1 - half))) >> 16).to(tl.float32)

@@ -1,10 +1,10 @@
 """The packing kernels in Triton, for CUDA devices.
 
-One launch makes the z-map, the legality and the stability of every placement: of boxes in small bins, of boxes in
-large ones, or of irregular items; a small one ahead of the latter two prepares what it reads. The rest of a step is one
-launch for the action and one for the rows that begin again. Nothing is read back and how the work is cut follows from
-shapes alone, so that calls can be captured in a CUDA graph. With `TRITON_INTERPRET=1` the same kernels run on a CPU,
-slowly, for tests.
+One launch computes the z-map and the legal mask, stability included, of every placement: of boxes in small bins, of
+boxes in large ones, or of irregular items; for the latter two a small launch prepares its input. The rest of a step is
+one launch for the action and one for the environments that are reset. Nothing is read back and the launch grid follows
+from shapes alone, so that calls can be captured in a CUDA graph. With `TRITON_INTERPRET=1` the same kernels run on a
+CPU, slowly, for tests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEVICES = ("cuda", "cpu")
 
 
 def problem(device: torch.device) -> str:
-    """It runs on CUDA devices, and on a CPU by Triton's interpreter."""
+    """The reason why this backend cannot run on `device`; "" on CUDA, and on a CPU with Triton's interpreter."""
     if device.type == "cuda" or (device.type == "cpu" and triton.knobs.runtime.interpret):
         return ""
     return f"runs on CUDA devices, or on a CPU with TRITON_INTERPRET=1; got {device}"
@@ -38,7 +38,7 @@ def problem(device: torch.device) -> str:
 def drop_map(
     heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, stored: StoredMaps | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As `reference.drop_map`; of irregular items only what `stored` does not hold is worked out."""
+    """As `reference.drop_map`; for irregular items only placements that `stored` lacks are computed."""
     heightmap, item_id = heightmap.contiguous(), item_id.contiguous()
     with _on(heightmap.device):
         if not catalogue.flat:
@@ -76,5 +76,5 @@ def pile_growth(heightmap: Tensor, item_id: Tensor, z_map: Tensor, catalogue: Ca
 
 
 def _on(device: torch.device) -> contextlib.AbstractContextManager:
-    """Triton launches on the current device."""
+    """Context with `device` as the current CUDA device, on which Triton launches."""
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""The heightmap after a placement, and by how much placements would raise it, in Triton."""
+"""`place` and `pile_growth` in Triton: heightmaps after a placement, and their rise by each possible placement."""
 
 # Arguments of kernels have no types that mypy knows.
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -20,12 +20,12 @@ _PLACEMENTS = 128  # per program of `growth_kernel`
 
 
 class Cut(NamedTuple):
-    """How programs share what every environment has as many of, such as cells.
+    """Tiling of equally many elements of every environment, such as cells, over programs.
 
     Attributes:
-        envs: Environments of a program: several small ones, or a part of one.
-        lanes: Elements of each environment that a program works on, a power of two.
-        tiles: Programs that one environment is cut into.
+        envs: Environments per program; 1 where an environment takes several programs.
+        lanes: Elements of each environment per program, a power of two.
+        tiles: Programs per environment.
     """
 
     envs: int
@@ -34,13 +34,13 @@ class Cut(NamedTuple):
 
 
 def cut(elements: int) -> Cut:
-    """The cut of environments of so many elements."""
+    """Tiling of environments with this many elements each."""
     lanes = min(_LANES, triton.next_power_of_2(elements))
     return Cut(_LANES // lanes, lanes, triton.cdiv(elements, lanes))
 
 
 def maps_of(catalogue: Catalogue) -> tuple[Tensor, Tensor]:
-    """Tops and bottoms, contiguous; where there are none, something in their place that is never read."""
+    """Tops and bottoms of a catalogue, contiguous; for boxes two placeholders that kernels never read."""
     if catalogue.top is None or catalogue.bottom is None:
         return catalogue.extent, catalogue.extent
     return catalogue.top.contiguous(), catalogue.bottom.contiguous()
@@ -100,7 +100,7 @@ def place_kernel(
     LANES: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """LANES cells of ENVS bins per program: read once, raised where the item is, written once."""
+    """`place`: LANES cells of ENVS bins per program, read once, raised under the item, written once."""
     pid = tl.program_id(0).to(tl.int64)
     env = pid // TILES * ENVS + tl.arange(0, ENVS)
     cell = (pid % TILES).to(tl.int32) * LANES + tl.arange(0, LANES)
@@ -134,10 +134,10 @@ def raised(
     Y: tl.constexpr,
     FLAT: tl.constexpr,
 ):
-    """Cells of some bins after a placement in each.
+    """Heights of cells of some bins after a placement in each.
 
     Args:
-        height: (E, L), of L cells of each bin.
+        height: (E, L), before, of L cells of each bin.
         cell: (L,), their numbers.
         placed: Items, −1 for none, their rows of the catalogue, and x, y and z; (E,) each.
         maps: Pointers to extents, heights, tops and bottoms of the catalogue.
@@ -213,7 +213,7 @@ def growth_kernel(
     FLAT: tl.constexpr,
     T: tl.constexpr,
 ):
-    """T placements of one item in one orientation per program."""
+    """`pile_growth`: T placements of one item in one orientation per program."""
     GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
     pid = tl.program_id(0)
     turned = pid // tiles % orientations

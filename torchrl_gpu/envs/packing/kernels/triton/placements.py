@@ -1,6 +1,6 @@
-"""Which placements a program of `drop_solids_kernel` works on, as functions inside the kernel.
+"""Device functions that give a program of `drop_solids_kernel` its orientations and placements.
 
-They are called again after the loop over cells rather than kept through it, where registers are dear.
+They are called again after the loop over cells, since keeping their results through it would take registers.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -14,13 +14,13 @@ import triton.language as tl
 
 @triton.jit
 def present(item, num_items):
-    """Items, −1 in place of what is no row of the catalogue."""
+    """Item indices, with −1 for any that is no row of the catalogue."""
     return tl.where((item >= 0) & (item < num_items), item, -1)
 
 
 @triton.jit
 def variants(source, orientations, X, V: tl.constexpr):
-    """The V orientations of a group.
+    """The V orientations of a group, with their catalogue rows and extents.
 
     Args:
         source: Pointer to the item; pointers to the order of orientations, extents and bottoms of the catalogue; the
@@ -43,11 +43,11 @@ def variants(source, orientations, X, V: tl.constexpr):
 
 @triton.jit
 def sharers(source, turn, orientations, X, cells, V: tl.constexpr):
-    """Which orientations of a group share the extent of the one in `turn`.
+    """Orientations of a group that share the extent of the one in `turn`.
 
     Returns:
-        Pointers to their bottoms, for others to that of the one in turn, (V,); which they are, (V,); whether the one
-        in turn is the first of them; the extent.
+        Pointers to their bottoms, for others to that of the one in turn, (V,); True for each that shares, (V,); True
+        if the one in turn is the first of them; the extent.
     """
     index = tl.arange(0, V)
     _orientation, variant, p, q = variants(source, orientations, X, V)
@@ -71,11 +71,11 @@ def work(
     STEP: tl.constexpr,
     T: tl.constexpr,
 ):
-    """T of the placements, or pairs of them along x, that fit and touch the cells of a window,
-    x0, x1, y0, y1, from `start` on.
+    """T placements, or pairs of them along x, that fit and touch a window of cells (x0, x1, y0, y1), from `start` on.
 
     Returns:
-        Placement along x, of a pair the first, and along y; whether there is a second; whether there is a first. (T,)
+        Placement along x, of a pair the first, and along y; True where there is a second; True where there is a first.
+        (T,) each.
     """
     first_x, last_x = touched(p, window[0], window[1], X, STEP)
     first_y, last_y = touched(q, window[2], window[3], Y, STEP)
@@ -102,17 +102,17 @@ def work(
 
 @triton.jit
 def num_fitting(extent, cells, STEP: tl.constexpr):
-    """Placements of a footprint along one axis, the one flush with the wall included."""
+    """Number of placements of a footprint along one axis, including the one flush with the wall."""
     room = cells - extent
     return tl.where(room >= 0, tl.minimum((tl.maximum(room, 0) + STEP - 1) // STEP + 1, (cells + STEP - 1) // STEP), 0)
 
 
 @triton.jit
 def touched(extent, start, end, cells, STEP: tl.constexpr):
-    """The fitting placements along one axis whose footprint meets the cells [start, end): the first, and one past."""
+    """Range of fitting placements along one axis whose footprint meets the cells [start, end): first, and one past."""
     first = tl.where(start >= extent, (start - extent) // STEP + 1, 0)
     fitting = num_fitting(extent, cells, STEP)
     last = tl.minimum(fitting, (end + STEP - 1) // STEP)
-    # The last placement may stand flush with the wall, before its place on the grid.
+    # The last placement may be flush with the wall, before its place on the grid.
     last = tl.where(cells - extent < end, fitting, last)
     return first, tl.maximum(last, first)

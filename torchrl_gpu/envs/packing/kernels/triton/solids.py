@@ -1,7 +1,7 @@
 """`drop_map` of irregular items in Triton: every placement of every item in one launch.
 
-A program works out a tile of placements of V orientations that share an extent, hence also their placements; the loop
-is in `triton_contact`. Which orientations share an extent is settled per item on the device; that most of them come in
+A program computes a tile of placements of V orientations that share an extent, hence also their placements; the loop
+is in `contact`. The orientations that share an extent are found per item on the device; that most of them come in
 groups of V is assumed from the bounds of the catalogue, and only costs time where it is wrong.
 """
 
@@ -26,7 +26,7 @@ from torchrl_gpu.envs.packing.kernels.triton.split import sortable, split
 from torchrl_gpu.envs.packing.kernels.triton.stability import balances, rule_of, stands
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, StoredMaps
 
-# Results per thread, by stability rule: the more, the more often what is read is used, until the registers of the
+# Results per thread, by stability rule: the more, the more often each value read is reused, until the registers of the
 # rule's own pass no longer fit.
 RESULTS_PER_THREAD = {"none": 32, "corners": 16, "support": 8, "com": 8}
 MOST_LANES_PER_THREAD = {"none": 16, "corners": 8, "support": 8, "com": 8}
@@ -34,7 +34,7 @@ _PACKED_SINCE = (9, 0)  # compute capability with instructions that add and maxi
 
 
 class Blocks(NamedTuple):
-    """How the work is cut: a pure function of shapes, so that a call can be captured in a graph.
+    """Block sizes of the kernel: a pure function of shapes, so that a call can be captured in a CUDA graph.
 
     Attributes:
         variants: V, orientations per program.
@@ -48,7 +48,7 @@ class Blocks(NamedTuple):
 
 
 def blocks(catalogue: Catalogue, bin_: Bin) -> Blocks:
-    """The cut for a catalogue and a bin.
+    """Block sizes for a catalogue and a bin.
 
     Orientations share a program where their extents are the same for every item, as those of half turns are.
     """
@@ -117,20 +117,20 @@ def drop_solids(
 
 
 def _packed(device: torch.device) -> bool | None:
-    """Whether the device has instructions for pairs of int16; None where to count in pairs would not pay."""
+    """True where the device has instructions for pairs of int16; None where counting in pairs would be slower."""
     if device.type != "cuda":
         return False  # the interpreter counts for the tests' sake
     return pairs_on(*torch.cuda.get_device_capability(device))
 
 
 def pairs_on(major: int, minor: int) -> bool | None:
-    """The same by compute capability."""
+    """`_packed` of a CUDA device by its compute capability."""
     return True if (major, minor) >= _PACKED_SINCE else None
 
 
 @triton.jit
 def _cell(at, cells):
-    """An edge between cells, within the bin."""
+    """A cell edge clamped to the bin."""
     return tl.minimum(tl.maximum(at, 0), cells)
 
 
@@ -178,8 +178,8 @@ def drop_solids_kernel(
 ):
     """A tile of placements of V orientations of one visible item per program.
 
-    A program has two shares, each a part of its own list: of all placements, where it writes those that need no work;
-    of those that do, which lie together in a rectangle of the grid, where it works.
+    A program has a share of two lists: of all placements, of which it writes those that need no computation; and of
+    those that need it, which form a rectangle of the grid, and which it computes.
     """
     GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
     cells = STEP * STEP * GX * GY
@@ -207,7 +207,7 @@ def drop_solids_kernel(
             tl.where(held >= 0, _cell(y1, Y), Y).to(tl.int32),
         )
 
-    # What needs no work.
+    # Placements that need no computation: those that do not fit, and stored ones away from the changed cells.
     from_x, to_x = touched(p, window[0], window[1], X, STEP)
     from_y, to_y = touched(q, window[2], window[3], Y, STEP)
     for part in range(PARTS):
@@ -229,7 +229,7 @@ def drop_solids_kernel(
         check = tl.arange(0, EXACT_PADDED)
         is_exact = tl.min(tl.load(exact + env * exact_tiles + check, mask=check < exact_tiles, other=1), 0) > 0
 
-    # What does: one extent after the other, which is one only where the sorted orientations come in whole groups.
+    # Placements that need it: one extent after the other; only one where the sorted orientations come in whole groups.
     here, there = heights + env * cells, counts + env * cells
     into = (z_map, legal, item_height, centres, slot)
     for turn in range(V):
@@ -287,7 +287,7 @@ def _judge(
     V: tl.constexpr,
     T: tl.constexpr,
 ):
-    """Judges and writes the heights z (V, T) of a turn's placements, of pairs the first (half 0) or the second (1)."""
+    """Writes z (V, T) and legality of a turn's placements, of pairs the first (half 0) or the second (half 1)."""
     GX, GY = (X + STEP - 1) // STEP, (Y + STEP - 1) // STEP
     z_map, legal, item_height, centres, slot = into
     low, mine, _leads, p, q = sharers(source, turn, orientations, X, rows * columns, V)

@@ -1,9 +1,9 @@
-"""What the kernel of irregular items reads in place of the heightmap: one small launch ahead of it.
+"""Input of the kernel of irregular items, prepared from the heightmap in one small launch.
 
 - The heightmap split by the phases of the grid step, so that neighbouring placements read neighbouring words.
 - The same counted in whole units, in pairs of int16: a cell and the one a step further along x, which the neighbouring
-  placement reads at the same time; and per tile whether counting loses nothing.
-- Per item the orientations in the order of their extents, so that those of one extent come together.
+  placement reads at the same time; and per tile a flag that the counts are exact.
+- Per item the orientations sorted by extent, so that those of one extent are adjacent.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -26,16 +26,16 @@ _MOST_SORTED = 128  # orientations; all pairs are compared
 
 
 class Split(NamedTuple):
-    """The heightmap as the kernel of irregular items reads it.
+    """The heightmap split by the phases of the grid step, as floats and as counts, and sorted orientations.
 
     U = ceil(X / step), W = ceil(Y / step); phase (r, q) holds the cells (u·step + r, w·step + q).
 
     Attributes:
         heights: (N, step, step, U, W) float32, metres; 0 behind the wall.
         counts: The same in whole units, int32: a cell's count in the low half, in the high half that of (u + 1, w).
-            Empty where nothing is to be counted.
+            Empty where heights are not counted.
         exact: (N, number of tiles) int32, 1 where the counts of a tile are its heights; empty likewise.
-        order: (M, O) int32, orientations of each item sorted by extent; empty where not wanted.
+        order: (M, O) int32, orientations of each item sorted by extent; empty where not requested.
     """
 
     heights: Tensor
@@ -45,7 +45,7 @@ class Split(NamedTuple):
 
 
 def split(heightmap: Tensor, catalogue: Catalogue, bin_: Bin, *, counted: bool, ordered: bool) -> Split:
-    """Makes a `Split` of heightmaps (N, X, Y) float32, contiguous, without a host read."""
+    """The `Split` of heightmaps (N, X, Y) float32, contiguous, made without a host read."""
     num_envs, step = len(heightmap), bin_.step
     length_x, length_y = bin_.grid
     cells = step * step * length_x * length_y
@@ -83,13 +83,13 @@ def split(heightmap: Tensor, catalogue: Catalogue, bin_: Bin, *, counted: bool, 
 
 
 def sortable(catalogue: Catalogue) -> bool:
-    """Whether there are few enough orientations to sort."""
+    """True where a catalogue has few enough orientations to sort."""
     return catalogue.num_orientations <= _MOST_SORTED
 
 
 @triton.jit
 def cell_at(x, y, X, Y, STEP: tl.constexpr):
-    """Where the split heightmap of a bin holds cell (x, y)."""
+    """Index of cell (x, y) in the split heightmap of a bin."""
     length_x = (X + STEP - 1) // STEP
     length_y = (Y + STEP - 1) // STEP
     row = x % STEP * (STEP * length_x * length_y) + x // STEP * length_y
@@ -115,7 +115,7 @@ def split_kernel(
     TILES: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """One tile of one bin per program; the programs behind those sort the orientations of one item each."""
+    """`split`: one tile of one bin per program; further programs sort the orientations of one item each."""
     pid = tl.program_id(0).to(tl.int64)
     if pid < split_tiles:
         env, tile = pid // TILES, (pid % TILES).to(tl.int32)
@@ -150,7 +150,7 @@ def split_kernel(
 
 @triton.jit
 def _count(height, per_unit):
-    """Whole units, 0 where there are none or too many, and whether that is the height."""
+    """Height in whole units, 0 where it is not whole or too large, int32; True where the count is exact."""
     count = tl.floor(height * per_unit + 0.5)
     whole = (tl.abs(height * per_unit - count) < 1e-3) & (count >= 0) & (count <= MOST_COUNTED)
     return tl.where(whole, count, 0.0).to(tl.int32), whole

@@ -1,4 +1,4 @@
-"""Which placements stand, inside a Triton kernel: the rules of `reference.stands` on a tile of placements.
+"""Stability of a tile of placements inside a Triton kernel: the rules of `reference.stands`.
 
 Counts are compared as integers, and so is all of "com". Slopes of "support" are ratios of integers that differ by far
 more than their rounding where they differ at all, and are equal where those are equal, since the division rounds
@@ -19,11 +19,11 @@ from torchrl_gpu.system import arguments
 
 RULES = ("none", "corners", "support", "com")  # of `stands` and `balances`, and none
 _NONE = tl.constexpr(-1e4)  # slope where there is no contact
-_SURE = tl.constexpr(1e6)  # slope of a contact of the centre's row that settles the matter
+_SURE = tl.constexpr(1e6)  # slope of a contact on the centre's row that reaches the centre
 
 
 def rule_of(bin_: Bin) -> str:
-    """The bin's stability rule, for kernels to be compiled by; a ValueError where they do not have it."""
+    """The bin's stability rule as a constant of the kernels; ValueError where they do not implement it."""
     return arguments.choice("triton", "stability", bin_.stability, RULES)
 
 
@@ -44,22 +44,22 @@ def stands(
     FLAT: tl.constexpr,
     STEP: tl.constexpr,
 ):
-    """Whether items stand where they come to rest: V items on T placements.
+    """True where V items are stable at rest on T placements.
 
     Args:
         heights: The split heightmap of the bin, a pointer, or of the bin of each placement, (T,).
         low: (V,) pointers to the bottoms of the items; not read for boxes.
         x: (T,) int32, first cell of each placement.
         y: Likewise.
-        p: Cells of the items along x: a number, or for boxes (T,), 0 where there is nothing to judge.
+        p: Cells of the items along x: a number, or for boxes (T,), 0 where there is no placement.
         q: Likewise along y.
         z: (V, T) float32.
         tolerance: Heights closer than this are the same.
         X, Y: Cells of the bin.
         pitch: Cells from a row of the bottoms to the next.
         RULE: "corners" or "support".
-        FLAT: Whether the items are boxes.
-        STEP: By which `heights` is split.
+        FLAT: True for boxes.
+        STEP: Grid step by which `heights` is split.
 
     Returns:
         (V, T) bool.
@@ -126,7 +126,7 @@ def _touches(
     FLAT: tl.constexpr,
     STEP: tl.constexpr,
 ):
-    """Whether footprint cell (i, j) of V items touches at T placements, and 1 for each item that has material there."""
+    """True where footprint cell (i, j) of V items touches at T placements; 1 for each item with material there."""
     at = cell_at(x + i, y + j, X, Y, STEP)
     if FLAT:
         inside = (i >= 0) & (j >= 0) & (i < p) & (j < q)
@@ -140,7 +140,7 @@ def _touches(
 
 @triton.jit
 def _steepest(before, after, rise, there, ahead):
-    """The steepest contacts before and after the centre's row with one more row, `ahead` of the centre's."""
+    """Steepest slopes before and after the centre's row, updated with a row that is `ahead` of it."""
     slope = tl.div_rn(rise.to(tl.float32), tl.maximum(tl.abs(ahead), 1).to(tl.float32))
     slope = tl.where(ahead == 0, tl.where(rise >= 0, _SURE, _NONE), slope)
     before = tl.where(there & (ahead <= 0), tl.maximum(before, slope), before)
@@ -166,12 +166,12 @@ def balances(
     FLAT: tl.constexpr,
     STEP: tl.constexpr,
 ):
-    """Whether items stand by the rule "com", as `reference.holds`: V items on T placements.
+    """True where V items are stable by the rule "com" on T placements, as `reference.holds`.
 
     Args:
         centre_x: Centre of mass, int32 sixteenths of a cell from the corner of the footprint; (V, 1), for boxes (1, T).
         centre_y: Likewise along y.
-        tolerance: A gap up to this carries.
+        tolerance: Gaps up to this count as contact.
         others: As in `stands`.
 
     Returns:
@@ -205,8 +205,11 @@ def balances(
 
 @triton.jit
 def _join(rise, run, reach, there, ahead):
-    """The steepest contact before the centre's row, rise over run, with one more row, whose furthest contact lies
-    `reach` past the centre; and whether by that one the hull reaches the centre."""
+    """Steepest slope before the centre's row, rise over run, updated with one more row.
+
+    The furthest contact of that row lies `reach` beyond the centre. Third result: True where the hull reaches the
+    centre by that contact.
+    """
     joined = tl.where(ahead == 0, reach, reach * run + rise * ahead)
     steeper = there & (ahead < 0) & (reach * run > rise * -ahead)
     return tl.where(steeper, reach, rise), tl.where(steeper, -ahead, run), there & (ahead >= 0) & (joined >= 0)

@@ -1,8 +1,8 @@
-"""An action and a restart in Triton, one launch each: all of a step but the maps of what lies in the bins.
+"""Place an item and reset finished bins in Triton, one launch each, without the maps of the next step.
 
-A program copies the same part of several small bins, or a part of a large one, changed where the action or the restart
-changes it; the first program of a bin also writes what it has one of. Every row of every result is written once, and
-rows that begin again are not read.
+A program copies the same part of several small bins, or a part of a large one, with the changes of the action or the
+reset; the first program of a bin also writes its scalars and visible items. Every row of every result is written once,
+and the heights and maps of bins that are reset are not read.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -74,7 +74,7 @@ def _contiguous(state: PackingState, names: tuple[str, ...]) -> dict[str, Tensor
 
 
 def _pointers(tensors: dict[str, Tensor]) -> list[Tensor]:
-    """What a kernel is given: flags as bytes."""
+    """Tensors as kernels take them: bool viewed as bytes."""
     return [each.view(torch.uint8) if each.dtype == torch.bool else each for each in tensors.values()]
 
 
@@ -124,7 +124,7 @@ def advance_kernel(
     LANES: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """LANES cells of ENVS bins per program."""
+    """`advance`: LANES cells of ENVS bins per program."""
     pid = tl.program_id(0).to(tl.int64)
     tile = (pid % TILES).to(tl.int32)
     env = pid // TILES * ENVS + tl.arange(0, ENVS)
@@ -132,7 +132,7 @@ def advance_kernel(
     cell = tile * LANES + tl.arange(0, LANES)
     where = (env * (X * Y))[:, None] + cell[None, :]
     inside = there[:, None] & (cell < X * Y)[None, :]
-    height = tl.load(heightmap + where, mask=inside, other=0.0)  # on its way while the action is looked up
+    height = tl.load(heightmap + where, mask=inside, other=0.0)  # in flight while the action is decoded
     fine, gone, placed = chosen(
         env, there, action, (item_id, z_map, legal), extent, num_items, num_slots, orientations, X, Y, STEP
     )
@@ -173,19 +173,19 @@ def chosen(
     Y: tl.constexpr,
     STEP: tl.constexpr,
 ):
-    """What the actions of some environments do.
+    """Decoded actions of some environments: legality, slot and placement.
 
     Args:
         env: Environments, (E,) int64.
-        there: Whether there is such an environment, (E,).
+        there: True where there is such an environment, (E,).
         action: Pointer to the actions.
         state: Pointers to visible items, z-maps and legality.
         extent: Pointer to the extents of the catalogue.
         num_items: Items of the catalogue.
 
     Returns:
-        Whether the action is legal; the slot of its item; and the placement: item, −1 where it is not legal, its row of
-        the catalogue, int64, x and y, int32, and z. (E,) each.
+        True where the action is legal; the slot of its item; and the placement: item, −1 where it is not legal, its row
+        of the catalogue, int64, x and y, int32, and z. (E,) each.
     """
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP
@@ -210,7 +210,7 @@ def chosen(
 
 @triton.jit
 def _record(at, placed, placements, placement_z, orientations):
-    """Writes the placements of some environments into rows `at` of those that were made, where there is an item."""
+    """Writes the placements of some environments, where there is an item, into rows `at` of the record."""
     item, variant, x, y, z = placed
     write = item >= 0
     tl.store(placements + at * 4, item.to(tl.int32), mask=write)
@@ -222,7 +222,7 @@ def _record(at, placed, placements, placement_z, orientations):
 
 @triton.jit
 def _close(env, there, gone, items, next_item, slot, num_slots, PADDED: tl.constexpr):
-    """Closes the slots `gone`, `num_slots` for none: later items move up, and the one that follows is shown last."""
+    """Removes the slots `gone`, `num_slots` for none: later items move up, and the following one is shown last."""
     item_id, following = items
     k = tl.arange(0, PADDED)[None, :]
     before = k + (k >= gone[:, None]).to(tl.int64)
@@ -322,7 +322,7 @@ def restart_kernel(
     MAP_LANES: tl.constexpr,
     MAP_TILES: tl.constexpr,
 ):
-    """LANES cells of ENVS bins per program; the programs behind those write MAP_LANES placements of MAP_ENVS bins."""
+    """`restart`: LANES cells of ENVS bins per program; further programs write MAP_LANES placements of MAP_ENVS bins."""
     pid = tl.program_id(0).to(tl.int64)
     if pid < num_piles:
         env = pid // TILES * ENVS + tl.arange(0, ENVS)
@@ -347,7 +347,7 @@ def restart_kernel(
 
 @triton.jit
 def _begin(env, there, again, items, keys, old, new, num_slots, PADDED: tl.constexpr):
-    """Writes all but the maps: items and keys from what is fresh or what was, the others from `old` to `new`."""
+    """Writes the state except heights and maps: items and keys fresh or as before, the others from `old` to `new`."""
     position, volume, stable, num_packed, step_count, episode = old
     next_position, next_volume, next_stable, next_num_packed, next_step_count, next_episode = new
     goes_on = there & ~again
@@ -386,7 +386,7 @@ def _begin_maps(
     LANES: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Writes LANES placements of ENVS bins: those of an empty bin, or as they were."""
+    """Writes the maps of LANES placements of ENVS bins: those of an empty bin where it is reset, else as before."""
     z_map, legal, next_z_map, next_legal = maps
     env = pid // TILES * ENVS + tl.arange(0, ENVS)
     start = pid % TILES * LANES
@@ -418,18 +418,18 @@ def standing(
     STEP: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """Which placements of some empty bins an item fits, where it then stands on the floor.
+    """Placements of some empty bins that an item fits, where it rests on the floor.
 
     Args:
         items: Pointers to the first visible item of each bin, (E, 1).
         start: Number over (K, O, Gx, Gy) of the first of LANES placements, int64.
-        wanted: Which of them are asked for, (E, LANES); others fit nothing.
+        wanted: True for the requested placements, (E, LANES); the others fit nothing.
         extent: Pointer to the extents of the catalogue.
         item_height: Pointer to its heights.
         num_items: Its items.
 
     Returns:
-        Whether the item fits, and its height; (E, LANES).
+        True where the item fits, and its height; (E, LANES) each.
     """
     GX: tl.constexpr = (X + STEP - 1) // STEP
     GY: tl.constexpr = (Y + STEP - 1) // STEP

@@ -1,11 +1,11 @@
-"""`drop_map` of boxes in large bins in Triton: a maximum that slides along each line of placements.
+"""`drop_map` of boxes in large bins in Triton: a sliding maximum along each line of placements.
 
-Along y: the pile's maxima over windows of 2, 4, 8 … cells, made once per bin, of which two that overlap are a box's
-width. Along x: the line is cut into blocks as long as the box; a window is the end of one block and the beginning of
-the next, whose maxima come about while the line is walked back and forth (van Herk 1992; Gil and Werman 1993). A result
-costs four words from the cache, however large the box.
+Along y: the pile's maxima over windows of 2, 4, 8 … cells, computed once per bin, of which two that overlap cover a
+box's width. Along x: the line is cut into blocks as long as the box; a window is the end of one block and the beginning
+of the next, whose maxima are running maxima of a backward and a forward pass (van Herk 1992; Gil and Werman 1993). A
+result costs four words from the cache, independent of the size of the box.
 
-Stored maps are not read: to make a height again costs as much as to load it.
+Stored maps are not read: recomputing a height costs as much as loading it.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -80,7 +80,7 @@ def windows_kernel(heightmap, windows, level_size, Y, PADDED: tl.constexpr, LEVE
     tl.store(windows + row + y, highest, mask=y < Y)
     level = windows + row
     for k in tl.static_range(LEVELS - 1):
-        tl.debug_barrier()  # the other threads' part of the row below
+        tl.debug_barrier()  # the level below is complete: other threads wrote parts of it
         highest = tl.maximum(highest, tl.load(level + y + (1 << k), mask=y + (1 << k) < Y, other=0.0))
         level += tl.cast(level_size, tl.int64)
         tl.store(level + y, highest, mask=y < Y)
@@ -110,7 +110,7 @@ def drop_wide_boxes_kernel(
     RULE: tl.constexpr,
     T: tl.constexpr,
 ):
-    """T lines of placements along x per program."""
+    """`drop_map` of boxes in large bins: T lines of placements along x per program."""
     GX = (X + STEP - 1) // STEP
     GY = (Y + STEP - 1) // STEP
     env, gy, p, q, high, line, there = lines(
@@ -139,7 +139,7 @@ def drop_wide_boxes_kernel(
         placed = fits & (tl.minimum(gx * STEP, X - p) == x) & (last >= x)
         tl.store(out_z + gx * GY, highest, mask=placed)
         in_block = tl.where(in_block == 0, length - 1, in_block - 1)
-    tl.debug_barrier()  # what follows may read z with another layout of threads
+    tl.debug_barrier()  # the second pass may read z with another layout of threads
     # From the near end: the maximum from the beginning of each row's block to it.
     in_block = tl.zeros([T], tl.int32)
     for x in range(X):
@@ -151,6 +151,6 @@ def drop_wide_boxes_kernel(
         where = out_z + first_gx * GY
         tl.store(where, tl.maximum(highest, tl.load(where, mask=placed, other=0.0)), mask=placed)
         in_block = tl.where(in_block == length - 1, 0, in_block + 1)
-    tl.debug_barrier()
+    tl.debug_barrier()  # write_legality reads z with another layout of threads
     here = heightmap + env * (X * Y)
     write_legality(here, out_z, out_legal, gy, p, q, high, there, ceiling, limit, tolerance, X, Y, RULE, STEP)
