@@ -1,4 +1,4 @@
-"""What every catalogue holds to, checked once, when it is made: kernels read its maps by these numbers."""
+"""Validation of a catalogue, once, when it is made: kernels index its maps by these numbers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MOST_MAP_CELLS = 32767  # a side of a map: kernels number its cells in 16 bits
 
 
 def check_catalogue(catalogue: Catalogue) -> None:
-    """Nothing, where types, shapes and extents fit each other.
+    """Validates dtypes, shapes and extents of a catalogue against each other.
 
     The extents themselves are read on a CPU only, where every catalogue is made before it is moved.
 
     Raises:
-        ValueError: They do not, or there is no item.
+        ValueError: They do not match, or there is no item.
     """
     c, where = catalogue, "Catalogue"
     items, orientations = length(c.extent), length(c.extent, 1)

@@ -1,4 +1,4 @@
-"""Bin packing on heightmaps, batched, on the device."""
+"""`PackingEnv`: bin packing on heightmaps, batched, on the device."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SIMULATES = "PackingEnv with stability_judge='physics' reads the device back an
 
 
 class PackingEnv(BatchedEnv):
-    """Bins packed from above, one item a step: choose a visible item, an orientation and a place.
+    """Batched bin packing from above: each step places one visible item in an orientation at a grid position.
 
     With no arguments but the number of environments it is bpp10: a bin of 10×10×10 cells and boxes of whole cells.
     Keys, shapes and physics are those of the table in `docs/environments/packing-reference.md`.
@@ -55,23 +55,23 @@ class PackingEnv(BatchedEnv):
         num_items: Most items of an episode.
         visible_items: K, items to choose from.
         orientations: "fixed", "yaw", "axis", "cube", or a step in degrees; see `rotations.orientation_set`.
-        stability: What is legal: "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) or "com" (the
-            centre of mass lies over the contact cells).
+        stability: Rule for legal placements: "none", "corners" (Zhao et al., AAAI 2021), "support" (GOPT, RA-L 2024) or
+            "com" (the centre of mass lies over the contact cells).
         reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
-        stability_judge: What decides in J whether the last placement stands: "rule" (whatever is legal does), "com" (by
-            that rule, whatever is legal) or "physics" (MuJoCo drops it; needs the extra `physics`). The last one reads
-            the device back and simulates on the host in every step, see `physics.PhysicsJudge`: no CUDA graph can hold
-            it, and `torch.compile` stops at it.
+        stability_judge: Stability test of the last placement, for S in J: "rule" (every legal placement is stable),
+            "com" (by that rule, whatever is legal) or "physics" (simulated in MuJoCo; needs the extra `physics`). The
+            last one reads the device back and simulates on the host in every step, see `physics.PhysicsJudge`: no CUDA
+            graph can capture it, and `torch.compile` breaks the graph at it.
         objective_weights: α, β and γ of J: of compactness, pyramidality and stability.
-        skip_unplaceable: Whether an episode goes on where no visible item fits: the next step, whatever its action,
-            passes over the first of them for the reward 0, and the episode ends when nothing is left to show. Until
-            then such states have no legal action, so that this is for evaluation, not for training.
+        skip_unplaceable: Continue an episode where no visible item fits: the next step, whatever its action, skips the
+            first of them for the reward 0, and the episode ends when no item is left. Until then such states have no
+            legal action, so that this is for evaluation, not for training.
         order: "sequence" (as the source gives them), "volume" (largest first) or "box" (largest bounding box first).
-        include: Which of `INCLUDED_KEYS` to return: the large observations, `packed_items`, and `future_items`, which
-            tells what comes behind the visible items.
+        include: Which of `INCLUDED_KEYS` to return: the large observations, `packed_items`, and `future_items`, the
+            ids of the items behind the visible ones.
         backend: Kernels, "auto" or a name from `kernels.BACKENDS`.
-        incremental: Keep the maps of visible items wherever the last placement did not change what lies under them;
-            the maps are the same, the time is not.
+        incremental: Reuse the maps of visible items wherever the last placement did not change the heightmap below;
+            this changes the time of a step, not its maps.
         device: As in `get_device`.
         seed: Decides every episode of every environment; None draws one from torch's global generator.
         first_env: Number of the first environment, so that ranks or shards see different episodes.
@@ -135,7 +135,7 @@ class PackingEnv(BatchedEnv):
         check_fits(num_envs, self._least_bytes(), self.device, measure=lambda: self.bytes_per_env)
         self._slots = torch.arange(visible_items, device=self.device, dtype=torch.int64)
         self._sizes = self._item_sizes()
-        # A box costs too little for it, and with one slot the only item shown is always a new one.
+        # Maps of boxes cost too little to be reused, and with one slot the only visible item is always a new one.
         self._keeps_maps = self.incremental and visible_items > 1 and not self.catalogue.flat
         setting = Setting(f"a bin of {self.bin.cells} cells", self.bin, self.catalogue, visible_items, num_envs, 1e-3)
         self.kernels = tested_in(self.kernels, setting, fall_back=backend == "auto")
@@ -147,7 +147,7 @@ class PackingEnv(BatchedEnv):
         for name, word in words.items():
             arguments.choice(where, name, word, known[name])
 
-    # -- what the environment is made of ---------------------------------------------------------------------------
+    # -- items, memory, sizes ---------------------------------------------------------------------------------------
 
     def _build_items(self) -> tuple[Catalogue, ItemSequences]:
         catalogue, sequences = self.items.build(self.bin, self.orientations, self.num_items, self.num_envs)
@@ -161,11 +161,11 @@ class PackingEnv(BatchedEnv):
 
     @property
     def item_sizes(self) -> Tensor:
-        """(M, O, 4) float32: sides of each item's bounding box and its volume, metres."""
+        """Sides of each item's bounding box, metres, and its volume, cubic metres; (M, O, 4) float32."""
         return self._sizes[:-1]
 
     def _item_sizes(self) -> Tensor:
-        """(M + 1, O, 4) float32: sides of each item's bounding box and its volume, metres; the last row is no item."""
+        """`item_sizes` and a last row for no item, (M + 1, O, 4) float32."""
         cell = torch.tensor(self.bin.cell, device=self.device, dtype=torch.float32)
         volume = self.catalogue.volume[:, None].expand_as(self.catalogue.height)
         sizes = torch.cat(
@@ -174,10 +174,10 @@ class PackingEnv(BatchedEnv):
         return torch.cat([sizes, torch.zeros_like(sizes[:1])])
 
     def _sizes_of(self, item_id: Tensor) -> Tensor:
-        return self._sizes[item_id.clamp(-1, self.catalogue.num_items)]  # what is no row of the catalogue is no item
+        return self._sizes[item_id.clamp(-1, self.catalogue.num_items)]  # an id outside the catalogue is no item
 
     def _least_bytes(self) -> int:
-        """Bytes of one environment that are always taken: two states and the item maps of two observations."""
+        """Lower bound of the bytes of one environment: two states and the item maps of two observations."""
         longest = self.longest_episode
         state = 4 * math.prod(self.bin.cells) + 5 * self.num_actions + 20 * longest
         maps = 4 * math.prod(self.catalogue.footprint) * self.visible_items * self.num_orientations
@@ -185,7 +185,7 @@ class PackingEnv(BatchedEnv):
 
     @cached_property
     def bytes_per_env(self) -> int:
-        """Most bytes that one environment takes while it steps; measured in a few that have the same items."""
+        """Peak bytes of one environment during a step, measured in a few environments with the same items."""
         judge = "rule" if self.stability_judge == "physics" else self.stability_judge
         changes = {"items": SameItems(self), "seed": 0, "stability_judge": judge}
 
@@ -195,23 +195,23 @@ class PackingEnv(BatchedEnv):
         return measure_bytes_per_env(make, lambda shown: shown["action_mask"].int().argmax(1))
 
     def shard_arguments(self, num_envs: int, first_env: int) -> dict[str, Any]:
-        """As in the base class; the items are these, and not drawn again for another number of environments."""
+        """As in the base class, with the same items: they are not drawn again for another number of environments."""
         arguments = super().shard_arguments(num_envs, first_env) | {"items": SameItems(self).to(torch.device("cpu"))}
         return arguments if self.device.type == "cpu" else arguments | {"backend": "auto"}
 
     @property
     def longest_episode(self) -> int:
-        """T, most items of an episode, at least 1."""
+        """Maximum number of items of an episode, T; at least 1."""
         return max(1, min(self.num_items, self.item_sequences.length))
 
     @property
     def num_orientations(self) -> int:
-        """O."""
+        """Number of orientations, O."""
         return self.catalogue.num_orientations
 
     @property
     def grid(self) -> tuple[int, int]:
-        """(Gx, Gy), placements along x and y."""
+        """Placements along x and y, (Gx, Gy)."""
         return self.bin.grid
 
     @property
@@ -221,32 +221,32 @@ class PackingEnv(BatchedEnv):
 
     @property
     def space_extras(self) -> dict[str, Any]:
-        """The bin, and what an action is an index into, (K, O, Gx, Gy)."""
+        """The bin and the shape (K, O, Gx, Gy) that a flat action index unravels to."""
         return {"bin": asdict(self.bin), "action_shape": self.action_shape}
 
     @property
     def action_shape(self) -> tuple[int, int, int, int]:
-        """(K, O, Gx, Gy), what an action index runs over."""
+        """Shape that a flat action index unravels to, (K, O, Gx, Gy)."""
         return self.visible_items, self.num_orientations, *self.grid
 
     @property
     def num_actions(self) -> int:
-        """K·O·Gx·Gy."""
+        """Number of actions, K·O·Gx·Gy."""
         return self.visible_items * self.num_orientations * self.grid[0] * self.grid[1]
 
     @property
     def placements(self) -> Tensor:
-        """(N, T, 4) int32: item, orientation, x and y in cells of each placement; the first `num_packed` count."""
+        """Item, orientation, x and y in cells of each placement, (N, T, 4) int32; the first `num_packed` are valid."""
         return self.state.placements
 
     @property
     def placement_z(self) -> Tensor:
-        """(N, T) float32: base of each placed item, metres."""
+        """Base of each placed item, metres; (N, T) float32."""
         return self.state.placement_z
 
     @property
     def num_packed(self) -> Tensor:
-        """(N,) int64."""
+        """Items packed in each bin, (N,) int64."""
         return self.state.num_packed
 
     def _make_specs(self) -> None:
@@ -290,23 +290,23 @@ class PackingEnv(BatchedEnv):
 
     @property
     def far(self) -> float:  # type: ignore[override]  # known when the bin is
-        """The bin's height, metres: no item has its bottom there."""
+        """Height of the bin, metres: no item has its bottom there."""
         return self.bin.size[2]
 
     # -- replay -----------------------------------------------------------------------------------------------------
 
     @property
     def stored_keys(self) -> list[str]:
-        """Observations that replay must keep; `restore` makes the others again."""
+        """Observation keys that a replay buffer must store; `restore` recomputes the others."""
         return ["box_heightmap", "item_id"]
 
     @property
     def stored_meaning(self) -> str:
-        """Of the sizes of the items that `item_id` counts."""
+        """Hash of the item sizes that `item_id` indexes."""
         return hashlib.sha256(self._sizes.cpu().numpy().tobytes()).hexdigest()[:16]
 
     def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
-        """Adds the sizes, maps and masks of states (B,) that hold `box_heightmap` and `item_id`; in place.
+        """Recomputes sizes, maps and masks of stored states (B,) from `box_heightmap` and `item_id`; in place.
 
         An id that is no row of the catalogue counts as an empty slot. Values are not read.
 
@@ -339,7 +339,7 @@ class PackingEnv(BatchedEnv):
         return TensorDict(out, batch_size=self.batch_size, device=self.device)
 
     def _done(self, item_mask: Tensor, legal: Tensor, stuck: Tensor | None) -> Tensor:
-        """Which episodes are over after a step, (N, 1) bool."""
+        """Episodes that end with this step, (N, 1) bool."""
         if stuck is None:
             done = ~legal | ~item_mask.any(1)
         else:
@@ -347,13 +347,13 @@ class PackingEnv(BatchedEnv):
         return done.unsqueeze(-1)
 
     def _stuck(self) -> Tensor | None:
-        """Where the step passes over an item, (N,) bool; None where the environment never does."""
+        """Environments in which this step skips an item, (N,) bool; None without `skip_unplaceable`."""
         if not self.skip_unplaceable:
             return None
         return (self.state.item_id[:, 0] >= 0) & ~self.kernels.any_legal(self.state.legal)
 
     def _advanced(self, action: Tensor, stuck: Tensor | None) -> tuple[PackingState, Tensor]:
-        """The state after an action, maps included, and whether the action was legal, (N,) bool."""
+        """Next state, maps included, and the mask of legal actions, (N,) bool."""
         s = self.state
         following = self.item_sequences.items(s.key, s.position[:, None]).squeeze(1)
         moved = self.kernels.advance(s, action, following, self.catalogue, self.bin)
@@ -366,7 +366,7 @@ class PackingEnv(BatchedEnv):
         return replace(after, stable=stable, z_map=z_map, legal=legal), moved.legal
 
     def _judged(self, before: PackingState, moved: Moved) -> Tensor:
-        """Whether the last placement stands by the rule `com`, (N,) bool; as before where none was made."""
+        """Stability of the last placement by the rule `com`, (N,) bool; unchanged where none was made."""
         made = moved.state.placements
         at = (
             torch.arange(self.num_envs, device=self.device, dtype=torch.int64),
@@ -380,7 +380,7 @@ class PackingEnv(BatchedEnv):
 
     @torch.compiler.disable(reason=_SIMULATES)
     def _simulated(self, before: PackingState, legal: Tensor) -> Tensor:
-        """Whether the last placement stands in MuJoCo, (N,) bool; as before where none was made. Reads the device."""
+        """Stability of the last placement in MuJoCo, (N,) bool; unchanged where none was made. Reads the device."""
         assert self._physics is not None
         return torch.where(legal, self._physics(self, legal), before.stable)
 
@@ -392,7 +392,7 @@ class PackingEnv(BatchedEnv):
     # -- observations and resets ------------------------------------------------------------------------------------
 
     def observation(self, index: int) -> TensorDictBase:
-        """What is seen of one environment as it stands, batch size (1,)."""
+        """Current observation of one environment, batch size (1,)."""
         rows = {f.name: getattr(self.state, f.name)[index : index + 1] for f in fields(PackingState)}
         return TensorDict(self._observation(PackingState(**rows)), batch_size=[1], device=self.device)
 
@@ -456,7 +456,7 @@ class PackingEnv(BatchedEnv):
         return {"z_map": z_map, "legal": legal}
 
     def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:
-        """Legal placements are of an item that is there, inside the bin; those made lie inside it, too."""
+        """Conflict where a legal placement is of an empty slot or outside the bin, or a past one outside; or None."""
         item_id, legal, z_map = state["item_id"], state["legal"], state["z_map"]
         row = item_id.clamp_min(0)
         (_, fits_x), (_, fits_y) = (
@@ -486,7 +486,7 @@ def _legal_is_stable(env: PackingEnv, before: PackingState, moved: Moved) -> Ten
     return moved.state.stable
 
 
-# name: whether the last placement stands, (N,) bool; `physics` is asked when the step is done
+# name: stability of the last placement, (N,) bool; `physics` simulates when the step is done
 _JUDGES = {"rule": _legal_is_stable, "com": PackingEnv._judged, "physics": _legal_is_stable}
 
 

@@ -1,4 +1,4 @@
-"""Where the placement grid puts a footprint."""
+"""Placement grid: positions of item footprints in the bin."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def grid_positions(extent: Tensor, cells: int, step: int) -> tuple[Tensor, Tenso
 
 
 def catalogue_rows(item_id: Tensor, catalogue: Catalogue) -> Tensor:
-    """Rows of the catalogue, int64 (…), to read whatever `item_id` (…) holds; no item where they differ from it."""
+    """Item ids (…) clamped to rows of the catalogue, int64 (…); where the two differ there is no item."""
     return item_id.clamp(0, catalogue.num_items - 1)
 
 
 def inside(placement: Placement, catalogue: Catalogue, bin_: Bin) -> tuple[Placement, Tensor]:
-    """Placements with an item, an orientation and cells that there are, and where they are the given ones, (N,) bool.
+    """Placements clamped to valid items, orientations and cells, and the mask of those that were valid, (N,) bool.
 
     The others place nothing: without an item, or in no orientation, or with cells outside the bin.
     """
@@ -50,7 +50,7 @@ def inside(placement: Placement, catalogue: Catalogue, bin_: Bin) -> tuple[Place
 
 
 def walls(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
-    """How high the walls of the bin make items rest: 0 where the footprint fits, +inf elsewhere.
+    """Rest heights that the walls of the bin impose: 0 where the footprint fits, +inf elsewhere.
 
     Args:
         item_id: (N, K) int64; an empty slot fits nowhere.
@@ -62,7 +62,7 @@ def walls(item_id: Tensor, catalogue: Catalogue, bin_: Bin) -> Tensor:
     """
     present = catalogue_rows(item_id, catalogue)
     row = present.flatten()
-    shared = catalogue.num_items < row.numel()  # a catalogue row is then worked out once and copied
+    shared = catalogue.num_items < row.numel()  # a catalogue row is then computed once and copied
     extent = catalogue.extent if shared else catalogue.extent[row]  # (M or N·K, O, 2)
     _, fits_x = grid_positions(extent[..., 0], bin_.cells[0], bin_.step)
     _, fits_y = grid_positions(extent[..., 1], bin_.cells[1], bin_.step)

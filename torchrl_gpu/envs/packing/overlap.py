@@ -1,4 +1,4 @@
-"""Whether packed items share space: a check of shapes in their final poses, in which heightmaps have no part."""
+"""Overlap of packed items, from their shapes in final poses and independent of heightmaps."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torchrl_gpu.envs.packing.plan import PackingPlan
 
 
 class Overlap(NamedTuple):
-    """The deepest overlaps of a plan.
+    """Deepest overlaps of a plan: between two items, and of an item with the walls.
 
     Attributes:
-        items: Metres between two items: the largest over shared points of the shortest way through what they share,
-            along x, y or z. In whole voxels, and so within a voxel of the truth.
+        items: Overlap of two items, metres: the largest, over the points that they share, of the shortest run of shared
+            points along x, y or z. In whole voxels, and so exact to a voxel.
         pair: Which two, in order of packing; None if no two overlap.
         walls: Metres that an item sticks out of the bin, exact.
         item: Which one; None if none does.
@@ -30,12 +30,12 @@ class Overlap(NamedTuple):
 
     @property
     def deepest(self) -> float:
-        """Metres: the larger of the two."""
+        """The larger of the two overlaps, metres."""
         return max(self.items, self.walls)
 
 
 class _Voxels(NamedTuple):
-    """What one item fills: a piece of the lattice that begins at voxel `low` (3,) int64."""
+    """Occupancy of one item, over the part of the lattice that begins at voxel `low` (3,) int64."""
 
     low: np.ndarray
     filled: np.ndarray  # (A, B, C) bool
@@ -85,7 +85,7 @@ def _filled(triangles: np.ndarray, voxel: float) -> _Voxels:
 
 
 def _shared(a: _Voxels, b: _Voxels) -> np.ndarray:
-    """What both fill, (A, B, C) bool over the piece of the lattice that both have."""
+    """Voxels that both items fill, (A, B, C) bool over the part of the lattice that both have."""
     low = np.maximum(a.low, b.low)
     high = np.minimum(a.low + a.filled.shape, b.low + b.filled.shape)
     if (high <= low).any():
@@ -98,14 +98,14 @@ def _shared(a: _Voxels, b: _Voxels) -> np.ndarray:
 
 
 def _thickness(shared: np.ndarray) -> int:
-    """Most voxels, over those that are shared, of the shortest of the three runs of shared voxels through one."""
+    """Overlap in voxels: the largest, over shared voxels, of the shortest run of them along x, y or z."""
     if not shared.any():
         return 0
     return int(np.minimum.reduce([_runs(shared, axis) for axis in range(3)]).max())
 
 
 def _runs(mask: np.ndarray, axis: int) -> np.ndarray:
-    """How long the run along an axis is that each voxel belongs to; 0 for voxels that are not set."""
+    """Length of the run of set voxels along an axis that each voxel belongs to; 0 for voxels that are not set."""
     mask = np.moveaxis(mask, axis, -1)
     at = np.arange(mask.shape[-1])
     before = np.maximum.accumulate(np.where(mask, -1, at), axis=-1)  # the last voxel not set, up to here

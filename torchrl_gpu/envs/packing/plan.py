@@ -1,4 +1,4 @@
-"""A packed bin as physics, scenes and checks see it: shapes and poses instead of heightmaps."""
+"""`PackingPlan`: shapes and poses of all packed items, for physics, scene export and overlap checks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torchrl_gpu.envs.packing.poses import PackedBins, Pose, poses, solid_of
 
 
 class PackingPlan(NamedTuple):
-    """The items of one bin, in the order in which they are packed.
+    """Shapes and poses of the items of one bin, in the order of packing.
 
     Attributes:
         solids: Shape of each item, in a frame of its own.
-        poses: Where each is to be.
+        poses: Planned pose of each item.
         bin_size: Length, width and height, metres.
     """
 
@@ -23,7 +23,7 @@ class PackingPlan(NamedTuple):
 
 
 def plan_of(env: PackedBins, index: int) -> PackingPlan:
-    """What bin `index` of an environment holds now; reads the device back."""
+    """Plan of the items now in bin `index` of an environment; reads the device back."""
     planned = poses(env, index)
     shapes = {row: solid_of(env, row) for row in {pose.item for pose in planned}}
     return PackingPlan(tuple(shapes[pose.item] for pose in planned), tuple(planned), env.bin.size)

@@ -1,4 +1,4 @@
-"""Where packed items are in space: rotations and positions instead of cells."""
+"""Poses of packed items: rotations and positions in metres instead of orientations and cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 
 class PackedBins(Protocol):
-    """What of a `PackingEnv` says which items its bins hold, and where."""
+    """Attributes of a `PackingEnv` that give the items in its bins and their placements."""
 
     bin: Bin
     catalogue: Catalogue
@@ -23,19 +23,22 @@ class PackedBins(Protocol):
 
     @property
     def num_packed(self) -> Tensor:
-        """(N,) int64."""
+        """Items packed in each bin, (N,) int64."""
 
     @property
     def placements(self) -> Tensor:
-        """(N, T, 4) int32: item, orientation, x and y in cells of each placement."""
+        """Item, orientation, x and y in cells of each placement, (N, T, 4) int32."""
 
     @property
     def placement_z(self) -> Tensor:
-        """(N, T) float32: base of each placed item, metres."""
+        """Base of each placed item, metres; (N, T) float32."""
 
 
 class Pose(NamedTuple):
-    """One packed item. A point p of its solid is at `rotation @ p + position`, metres from the bin's lower corner."""
+    """Pose of one packed item.
+
+    A point p of its solid is at `rotation @ p + position`, metres from the bin's lower corner.
+    """
 
     item: int
     rotation: np.ndarray  # (3, 3) float64
@@ -48,7 +51,7 @@ class Pose(NamedTuple):
 
 
 def solid_of(env: PackedBins, item: int) -> Solid:
-    """The shape of a row of an environment's catalogue."""
+    """`Solid` of a row of an environment's catalogue."""
     if env.catalogue.flat:
         p, q = env.catalogue.extent[item, 0].tolist()
         size = np.array([p * env.bin.cell[0], q * env.bin.cell[1], env.catalogue.height[item, 0].item()])
@@ -57,7 +60,7 @@ def solid_of(env: PackedBins, item: int) -> Solid:
 
 
 def poses(env: PackedBins, index: int) -> list[Pose]:
-    """The items in bin `index` of an environment, in the order in which they were packed."""
+    """Poses of the items in bin `index` of an environment, in the order of packing; reads the device back."""
     rotations = orientation_set(env.orientations, boxes=env.catalogue.flat)
     number = int(env.num_packed[index])
     rows, heights = env.placements[index, :number].tolist(), env.placement_z[index, :number].tolist()
@@ -70,7 +73,7 @@ def poses(env: PackedBins, index: int) -> list[Pose]:
 
 
 def quaternion(rotation: np.ndarray) -> np.ndarray:
-    """(w, x, y, z) with w ≥ 0 of a rotation matrix (3, 3); float64. Bar-Itzhack 2000: the nearest, if it is noisy."""
+    """Unit quaternion (w, x, y, z), w ≥ 0, nearest to a rotation matrix (3, 3); float64. Bar-Itzhack 2000."""
     r = rotation
     k = np.array(
         [

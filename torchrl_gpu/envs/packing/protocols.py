@@ -1,4 +1,4 @@
-"""Named settings: the reference ones, and those of the bin of 10×10×10 cells in which published figures exist."""
+"""Named environment settings: reference ones, and the published protocols in a bin of 10×10×10 cells."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REFERENCE_SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def protocol_of(env: PackingEnv) -> str | None:
-    """The published protocol whose bin, boxes and rules an environment has, whatever sequences it plays; or None."""
+    """Name of the published protocol whose bin, boxes and rules an environment has, in any sequences; or None."""
     if env.order != "sequence" or (env.bin_size, env.bin.cells, env.grid_step) != ((10.0,) * 3, (10, 10), 1):
         return None
     drawn = env.items.drawn_as
@@ -62,8 +62,7 @@ def protocol_of(env: PackingEnv) -> str | None:
 
 
 def packs_orders(env: PackingEnv) -> bool:
-    """Whether an environment has the bin and the rules of the setting "orders", whatever boxes it packs, and one at a
-    time."""
+    """True where an environment has the bin and the rules of the setting "orders", with any boxes, one visible."""
     wanted = REFERENCE_SETTINGS["orders"]
     rules = (env.bin_size, env.bin.cells, env.grid_step, env.orientations, env.stability)
     same = rules == tuple(wanted[name] for name in ("bin_size", "resolution", "grid_step", "orientations", "stability"))
@@ -72,7 +71,7 @@ def packs_orders(env: PackingEnv) -> bool:
 
 
 def make_protocol(name: str, num_envs: int = 64, **changes: Any) -> PackingEnv:
-    """The environment of a protocol.
+    """Environment of a protocol or a reference setting.
 
     Args:
         name: "rs", "cut1", "cut2" (Zhao et al., AAAI 2021; cut anew for every episode), "discrete125" (GOPT, RA-L

@@ -1,4 +1,4 @@
-"""How good a packing is."""
+"""Rewards of packing: gains in utilization or in the objective J of compactness, pyramidality and stability."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pyramidality(heightmap: Tensor, volume: Tensor, bin_: Bin) -> Tensor:
 
 
 def objective(heightmap: Tensor, volume: Tensor, stable: Tensor, bin_: Bin, weights: Weights = WEIGHTS) -> Tensor:
-    """J = αC + βP + γS with S = 1 where the last placement stands.
+    """J = αC + βP + γS with S = 1 where the last placement is stable.
 
     Args:
         heightmap: (N, X, Y) float32, metres.

@@ -1,4 +1,4 @@
-"""A packed bin for other programs: the plan as JSON, the scene as GLB."""
+"""Export of a packed bin: the plan as JSON, the scene as GLB."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Y_UP = np.array([[1.0, 0, 0, 0], [0, 0, 1, 0], [0, -1, 0, 0], [0, 0, 0, 1]])
 
 
 def plan_table(plan: PackingPlan) -> dict[str, Any]:
-    """A plan in plain numbers: what `save_plan` writes.
+    """Plan as plain numbers, in the form that `save_plan` writes.
 
     Returns:
         `bin_size` (metres) and `items`, in the order of packing, each with `name` (of the object, or its file), `item`
@@ -52,7 +52,7 @@ def save_plan(plan: PackingPlan, path: str | os.PathLike[str]) -> Path:
 
 
 def save_glb(plan: PackingPlan, path: str | os.PathLike[str]) -> Path:
-    """Writes the packed bin as a glTF scene: items in the viewer's colours, walls one can see through.
+    """Writes the packed bin as a glTF scene: items in the viewer's colours, transparent walls.
 
     Item i is the node `item-i`, a child of the node `bin`, which turns z up into glTF's y up: poses in `bin` are those
     of the plan. Parent folders are made.
@@ -95,7 +95,7 @@ def _trimesh() -> Any:
 
 
 def _paint(trimesh: Any, color: tuple[float, ...]) -> Any:
-    """Rough, without shine; opaque or not by the colour's last number."""
+    """Rough, non-metallic material of an RGBA colour; blended where alpha is below 1."""
     material = trimesh.visual.material.PBRMaterial(
         baseColorFactor=np.round(255 * np.array(color)).astype(np.uint8),
         metallicFactor=0.0,

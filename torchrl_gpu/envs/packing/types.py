@@ -1,4 +1,4 @@
-"""What a bin, a catalogue of items and the state of a batch of packings are."""
+"""Data types of packing: the bin, the item catalogue, the batched state and its changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_CELLS = 2047  # of a bin with the rule "com": products of offsets in sixte
 
 @dataclass(frozen=True)
 class Bin:
-    """A bin and the grid of placements in it.
+    """Dimensions of a bin, its heightmap and placement grid, and its stability rule.
 
     Attributes:
         size: Length, width, height in metres.
@@ -56,27 +56,27 @@ class Bin:
         return self.size[0] / self.cells[0], self.size[1] / self.cells[1]
 
     def per_unit(self, unit: str) -> tuple[float, float, float]:
-        """Metres in one of a unit along x, y and z: "cells", as high as they are long, or one of `UNITS`."""
+        """Metres per unit along x, y and z; the unit is "cells", as high as they are long, or one of `UNITS`."""
         return (*self.cell, self.cell[0]) if unit == "cells" else (UNITS[unit],) * 3
 
     @property
     def grid(self) -> tuple[int, int]:
-        """(Gx, Gy), placements along x and y."""
+        """Placements along x and y, (Gx, Gy)."""
         return -(-self.cells[0] // self.step), -(-self.cells[1] // self.step)
 
     @property
     def volume(self) -> float:
-        """Cubic metres."""
+        """Volume of the bin, cubic metres."""
         return self.size[0] * self.size[1] * self.size[2]
 
     @property
     def cell_area(self) -> float:
-        """Square metres of one cell of the heightmap."""
+        """Area of one heightmap cell, square metres."""
         return self.cell[0] * self.cell[1]
 
     @property
     def tolerance(self) -> float:
-        """Heights closer than this, in metres, are the same height: a thousandth of a cell, or more in a high bin.
+        """Tolerance of height comparisons, metres: a thousandth of a cell, or more in a high bin.
 
         Heights are sums in float32, whose rounding grows as the square of the number of cells on top of each other.
         """
@@ -85,12 +85,12 @@ class Bin:
 
     @property
     def com_tolerance(self) -> float:
-        """A gap up to this, in metres, carries by the rule `com`: half a cell, and `tolerance` for its rounding."""
+        """Largest gap that is contact by the rule `com`, metres: half a cell, and `tolerance` for its rounding."""
         return 0.5 * min(self.cell) + self.tolerance
 
     @property
     def contact_tolerance(self) -> float:
-        """The same by the bin's own rule: for the others a gap is none, so `tolerance`."""
+        """Largest gap that is contact by the bin's own rule, metres: `com_tolerance` for "com", else `tolerance`."""
         return self.com_tolerance if self.stability == "com" else self.tolerance
 
 
@@ -120,7 +120,7 @@ def _cells_of(given: Any) -> tuple[int, int]:
 
 @dataclass
 class PackingState:
-    """All that decides how a batch of packings goes on; `z_map` and `legal` follow from it and save time."""
+    """State of a batch of packings; `z_map` and `legal` are derived from the rest, stored to save time."""
 
     heightmap: Tensor  # (N, X, Y) float32, metres
     item_id: Tensor  # (N, K) int64, −1 for an empty slot
@@ -128,7 +128,7 @@ class PackingState:
     key: Tensor  # (N,) int64, names the episode's sequence
     episode: Tensor  # (N,) int64, episodes begun
     volume: Tensor  # (N,) float32, cubic metres packed
-    stable: Tensor  # (N,) bool, whether the last placement stands, as the environment's judge says
+    stable: Tensor  # (N,) bool, stability of the last placement by the environment's `stability_judge`
     num_packed: Tensor  # (N,) int64
     step_count: Tensor  # (N,) int64
     placements: Tensor  # (N, T, 4) int32: item, orientation, x, y in cells, in order of placement
@@ -175,7 +175,7 @@ class Placement(NamedTuple):
 
 
 class StoredMaps(NamedTuple):
-    """Maps of an earlier heightmap, of which a backend may keep what still holds.
+    """Maps of an earlier heightmap, of which a backend may reuse those over unchanged cells.
 
     Attributes:
         z_map: (N, K, O, Gx, Gy) float32, as `drop_map` gave it.
@@ -191,11 +191,11 @@ class StoredMaps(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What an action of each environment did.
+    """Result of an action in each environment.
 
     Attributes:
         state: The state after it; its maps are still those from before.
-        legal: (N,) bool, whether the action was.
+        legal: (N,) bool, mask of legal actions.
         slot: (N, K) int64, the slot in which each visible item was before; −1 for the one newly shown.
         changed: (N, 4) int64, cells [x0, x1) × [y0, y1) of the footprint: x0, y0, x1, y1; empty where nothing changed.
     """
@@ -208,7 +208,7 @@ class Moved(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Catalogue:
-    """Every item that can appear, in every orientation, as heightmaps above its own base.
+    """All items that can appear, in every orientation, as top and bottom heightmaps above the item's own base.
 
     Boxes need no maps: the bottom of a box is 0 and its top its height, all over its extent.
 
@@ -224,8 +224,8 @@ class Catalogue:
             count heights in integers.
         centre: (M, O, 2) float32, centre of mass along x and y, metres from the corner of the item's own footprint.
             None for boxes, whose centre is the middle.
-        plumb: (M, O, 2) int32, the same in sixteenths of a cell. Made by `kernels.balanced`; None before.
-        steady: (M, O) bool, which items stand on the bare floor by the rule `com`; likewise.
+        plumb: (M, O, 2) int32, the centre of mass in sixteenths of a cell. Made by `kernels.balanced`; None before.
+        steady: (M, O) bool, mask of the items that are stable on the bare floor by the rule `com`; likewise.
     """
 
     extent: Tensor
@@ -248,32 +248,32 @@ class Catalogue:
 
     @property
     def flat(self) -> bool:
-        """Whether every item is a box."""
+        """True where every item is a box."""
         return self.top is None
 
     @property
     def num_items(self) -> int:
-        """M."""
+        """Number of items, M."""
         return self.extent.shape[0]
 
     @property
     def num_orientations(self) -> int:
-        """O."""
+        """Number of orientations, O."""
         return self.extent.shape[1]
 
     @property
     def footprint(self) -> tuple[int, int]:
-        """(P, Q), the cells that every map is padded to."""
+        """Cells that every map is padded to, (P, Q)."""
         return max(p for p, _ in self.bounds), max(q for _, q in self.bounds)
 
     def to(self, device: torch.device) -> Catalogue:
-        """The same catalogue on `device`; itself if it is there, as kernels keep what they made of it by identity."""
+        """The same catalogue on `device`; itself if it is there, as kernels cache derived tensors by its identity."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         moved: dict[str, Any] = {name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)}
         return self if all(v is values[name] for name, v in moved.items()) else replace(self, **moved)
 
     def maps(self, item_id: Tensor, orientation: Tensor) -> tuple[Tensor, Tensor]:
-        """Top and bottom of items in orientations.
+        """Top and bottom maps of items in given orientations.
 
         Args:
             item_id: int64, any shape; one that is no row, such as −1, gives an item without material.
@@ -293,11 +293,11 @@ class Catalogue:
         return torch.where(absent, 0.0, top), torch.where(absent, math.inf, bottom)
 
     def box_volume(self, bin_: Bin) -> Tensor:
-        """(M,) float32, cubic metres of each item's bounding box, in the first orientation."""
+        """Volume of each item's bounding box in the first orientation, cubic metres; (M,) float32."""
         return self.extent[:, 0].prod(1) * self.height[:, 0] * bin_.cell_area
 
     def separated(self) -> Catalogue:
-        """Each orientation as an item by itself: row item · O + orientation, with one orientation. Shares the maps."""
+        """Catalogue of each orientation as its own item: row item · O + orientation, one orientation, shared maps."""
         of_orientations = {
             name: value.flatten(0, 1)[:, None]
             for name in ("extent", "height", "top", "bottom", "centre", "plumb", "steady")
@@ -312,7 +312,7 @@ class Catalogue:
 
     @staticmethod
     def of_boxes(sizes: Tensor, volume: Tensor) -> Catalogue:
-        """Boxes of given sizes.
+        """Catalogue of boxes of given sizes.
 
         Args:
             sizes: (M, O, 3), cells along x and y and height in metres, float64.
@@ -330,7 +330,7 @@ class Catalogue:
         unit: float | None = None,
         centre: Tensor | None = None,
     ) -> Catalogue:
-        """Irregular items from their maps, shapes as in the class."""
+        """Catalogue of irregular items from their maps, shapes as in the class."""
         bounds, least = _pairs(extent.amax(0)), _pairs(extent.amin(0))
         height = top.amax((-1, -2))
         return Catalogue(extent, height, volume.float(), bounds, least, top, bottom, unit, centre)

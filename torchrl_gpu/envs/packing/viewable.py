@@ -1,4 +1,4 @@
-"""Bins to watch while they are packed."""
+"""`ViewablePacking`: metrics, pictures, 3D shapes and overlays of a `PackingEnv` for viewers."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ OVERLAYS = {
 
 
 class ViewablePacking:
-    """The bins of a `PackingEnv`.
+    """Viewer interface of the bins of a `PackingEnv`.
 
     Args:
-        env: Looked at whenever something is asked.
+        env: Read at every call.
     """
 
     def __init__(self, env: PackingEnv) -> None:
@@ -42,14 +42,14 @@ class ViewablePacking:
 
     @property
     def num_envs(self) -> int:
-        """N."""
+        """Number of environments, N."""
         return self.env.num_envs
 
     @torch.no_grad()
     def metrics(self) -> Mapping[str, Tensor]:
         """`step`, `episode`, `return`, `utilization` and `num_packed`, (N,) each.
 
-        Rewards of a packing are gains, so that the state alone tells their sum.
+        Rewards of a packing are gains, so that their sum follows from the state alone.
         """
         env, s = self.env, self.env.state
         utilization = s.volume / env.bin.volume
@@ -63,11 +63,11 @@ class ViewablePacking:
         }
 
     def pictures(self, index: Sequence[int], width: int, height: int) -> np.ndarray:
-        """uint8 (B, H, W, 3)."""
+        """Rendered bins, uint8 (B, H, W, 3)."""
         return np.stack([self._view(each, width, height).picture() for each in index])
 
     def shapes(self, index: int) -> list[Shape]:
-        """The bin's edges, then the items in order of placement: of solids the cuboids around them; reads back."""
+        """Edges of the bin, then items in order of placement, solids as bounding cuboids; reads the device back."""
         plan = plan_of(self.env, index)
         found = [Shape("outline", [side / 2 for side in plan.bin_size], plan.bin_size, _WALL)]
         colors = item_colors(torch.arange(len(plan.poses), dtype=torch.int64, device="cpu")).tolist()
@@ -80,7 +80,7 @@ class ViewablePacking:
 
     @property
     def overlays(self) -> Mapping[str, Overlay]:
-        """Legal placements, the next one, and what each is worth, over the bin seen from above."""
+        """Overlays on the bin seen from above: legal placements, the next one, and the Q value of each."""
         return OVERLAYS
 
     def observation(self, index: int) -> TensorDictBase:
@@ -89,7 +89,7 @@ class ViewablePacking:
 
     @torch.no_grad()
     def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> np.ndarray:
-        """uint8 (H, W, 3); reads the device."""
+        """Picture of an overlay, uint8 (H, W, 3); reads the device."""
         s, env = self.env.state, self.env
         heightmap, volume = s.heightmap[index].cpu().numpy(), float(s.volume[index])
         unit = env.items.unit
@@ -112,7 +112,7 @@ class ViewablePacking:
         return draw_values(pile, values[slot].amax(0).numpy(), placing, width, height)
 
     def _placing(self, index: int, slot: int, orientation: int, place: tuple[int, int]) -> Placing:
-        """A legal placement of an environment."""
+        """`Placing` of a legal action in an environment."""
         env, s = self.env, self.env.state
         item = int(s.item_id[index, slot])
         extent = env.catalogue.extent[item, orientation].cpu()
@@ -132,10 +132,10 @@ class ViewablePacking:
         found = self._views.pop((index, width, height), None) or BinView(self.env, index, width, height)
         self._views[index, width, height] = found
         if len(self._views) > _MOST_VIEWS:
-            self._views.pop(next(iter(self._views)))  # the one that was not asked for the longest
+            self._views.pop(next(iter(self._views)))  # the least recently used
         return found
 
 
 def viewable(env: PackingEnv) -> ViewablePacking:
-    """What `torchrl_gpu.envs.viewable` looks for."""
+    """Viewer interface of an environment; `torchrl_gpu.envs.viewable` looks for this function."""
     return ViewablePacking(env)

@@ -32,7 +32,7 @@ __all__ = [
 
 
 class PackedItems(Protocol):
-    """What the viewer reads of a catalogue."""
+    """Attributes of a catalogue that the viewer reads."""
 
     @property
     def flat(self) -> bool: ...  # every item is a box
@@ -47,7 +47,7 @@ class PackedItems(Protocol):
 
 
 class PackingView(Protocol):
-    """What the viewer reads of an environment."""
+    """Attributes of an environment that the viewer reads."""
 
     @property
     def placements(self) -> Tensor: ...  # (N, T, 4) int32: item, orientation, x and y in cells, in order of placement
@@ -76,11 +76,11 @@ def render(
     height: int = 480,
     upto: int | None = None,
 ) -> Tensor:
-    """Bins of an environment as they stand.
+    """Pictures of the bins of an environment in their current state.
 
     Args:
         env: A `PackingEnv`, or anything with the attributes of `PackingView`.
-        index: Which of its environments: one, a slice or a list.
+        index: Indices of the bins: one, a slice or a list.
         width, height: Pixels.
         upto: Draw only the first so many placements; None draws all.
 
@@ -94,13 +94,13 @@ def render(
 
 
 def frames(env: PackingView, index: int = 0, *, width: int = 640, height: int = 480) -> Tensor:
-    """A bin from empty to as it stands: one picture per placement and the empty one before, uint8 (T + 1, H, W, 3)."""
+    """Packing history of a bin: a picture of it empty, then one per placement; uint8 (T + 1, H, W, 3)."""
     view = BinView(env, index, width, height)
     return torch.from_numpy(np.stack([view.picture(upto) for upto in range(int(env.num_packed[index]) + 1)]))
 
 
 class BinView:
-    """Draws one bin of an environment as often as is asked; solids that it has drawn stay.
+    """Renderer of one bin of an environment; solids drawn once are kept for the next picture.
 
     Args:
         env: As in `render`.
@@ -115,7 +115,7 @@ class BinView:
 
     @torch.no_grad()
     def picture(self, upto: int | None = None) -> np.ndarray:
-        """uint8 (H, W, 3) of the first `upto` placements, or of all."""
+        """Picture of the first `upto` placements, or of all; uint8 (H, W, 3)."""
         env, index = self._env, self._index
         packed = int(env.num_packed[index])
         number = packed if upto is None else min(max(upto, 0), packed)

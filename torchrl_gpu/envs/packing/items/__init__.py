@@ -1,4 +1,4 @@
-"""Where items come from: boxes drawn or cut from a full bin, sequences from a file, irregular solids, mesh files."""
+"""Item sources: boxes drawn or cut from a full bin, sequences from a file, irregular solids, mesh files."""
 
 from __future__ import annotations
 

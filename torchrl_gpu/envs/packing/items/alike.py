@@ -19,7 +19,7 @@ class AlikeSequences(BoxSequences):
 
     Args:
         file: The sequences.
-        source: The other source; boxes that it has not are an error of `build`.
+        source: The other source; boxes that it lacks are an error of `build`.
     """
 
     def __init__(self, file: BoxSequences, source: ItemSource) -> None:
@@ -32,7 +32,7 @@ class AlikeSequences(BoxSequences):
         return self.source
 
     def foreign(self, bin_: Bin, orientations: str | float) -> str:
-        """The first box of the file that the other source has not, as "6 × 2 × 2 cells"; "" for none."""
+        """First box of the file that the other source lacks, as "6 × 2 × 2 cells"; "" for none."""
         of_file, _ = super().build(bin_, orientations, 1, 1)
         catalogue, _ = self.source.build(bin_, orientations, 1, 1)
         rows = _rows(of_file, catalogue, bin_)
@@ -55,7 +55,7 @@ class AlikeSequences(BoxSequences):
 
 
 def _rows(of_file: Catalogue, catalogue: Catalogue, bin_: Bin) -> list[int | None]:
-    """Where each box of one catalogue is in another one, with the same volume; None where it is not."""
+    """Row of each box of one catalogue in another one, with the same volume; None where it has none."""
     row = {box: i for i, box in enumerate(_boxes(catalogue, bin_))}
     found = [row.get(box) for box in _boxes(of_file, bin_)]
     ours, theirs = of_file.volume.tolist(), catalogue.volume.tolist()
@@ -64,7 +64,7 @@ def _rows(of_file: Catalogue, catalogue: Catalogue, bin_: Bin) -> list[int | Non
 
 
 def _boxes(catalogue: Catalogue, bin_: Bin) -> list[str]:
-    """Length, width and height of each box as it is given."""
+    """Text of each box's length, width and height in the first orientation."""
     height = (catalogue.height[:, :1].double() / bin_.cell[0]).round().long()
     sides = torch.cat([catalogue.extent[:, 0], height], 1).tolist()
     return [" × ".join(map(str, box)) + " cells" for box in sides]

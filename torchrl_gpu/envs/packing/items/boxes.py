@@ -50,7 +50,7 @@ def box_catalogue(sizes: np.ndarray, volume: np.ndarray, bin_: Bin, orientations
 
 
 def fits(sizes: np.ndarray, bin_: Bin, orientations: str | float) -> np.ndarray:
-    """Whether boxes (M, 3) of whole cells fit a bin in some orientation, (M,) bool."""
+    """Mask of the boxes (M, 3), of whole cells, that fit a bin in some orientation, (M,) bool."""
     return _inside(_turned(sizes, bin_, orientations), bin_)
 
 
@@ -73,7 +73,7 @@ def whole_cells(sizes: np.ndarray, unit: str, bin_: Bin) -> np.ndarray:
 
 
 def check_rounding(where: str, sizes: np.ndarray, number: np.ndarray, unit: str, bin_: Bin) -> str:
-    """A warning where `whole_cells` makes boxes more than a tenth larger; empty where it does not.
+    """Warning text where `whole_cells` makes boxes more than a tenth larger; empty where it does not.
 
     Args:
         where: The first part of messages.
@@ -104,12 +104,12 @@ def check_rounding(where: str, sizes: np.ndarray, number: np.ndarray, unit: str,
 
 
 def written(size: Iterable[float], unit: str, bin_: Bin) -> str:
-    """Lengths along x, y and z in metres as a user reads them in a unit."""
+    """Text of lengths along x, y and z, given in metres, in a unit."""
     return " × ".join(f"{s / per:g}" for s, per in zip(size, bin_.per_unit(unit), strict=True)) + f" {unit}"
 
 
 def cell_volume(sizes: np.ndarray, bin_: Bin) -> np.ndarray:
-    """Cubic metres of boxes (…, 3) given in whole cells."""
+    """Volumes of boxes (…, 3) given in whole cells, cubic metres."""
     return sizes.astype(np.float64).prod(-1) * bin_.cell_area * bin_.cell[0]
 
 
@@ -141,7 +141,7 @@ class RandomBoxes(ItemSource):
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemSequences]:
-        """One catalogue row for each triple of sides."""
+        """Catalogue with one row for each triple of sides, and its sequences."""
         sides = range(self.min_side, self.max_side + 1, self.step)
         if len(sides) ** 3 > MOST_SIZES:
             raise ValueError(
@@ -161,7 +161,7 @@ class CutBoxes(ItemSource):
         min_side: Smallest side, cells.
         max_side: Largest side, cells; at least 2·min_side − 1, or some sides could not be cut.
         order: "layers" (by height of the piece's base, equal ones as they were finished, by the walk of the released
-            generator: CUT-1) or "stack" (a piece follows those that it stands on, otherwise at random, CUT-2). Zhao et
+            generator: CUT-1) or "stack" (a piece follows those that support it, otherwise at random, CUT-2). Zhao et
             al., AAAI 2021.
         pool: Sequences cut at construction; episodes draw from them. None cuts each episode its own, on the device.
         seed: Decides the pool; without one the environment's seed decides all.
@@ -180,13 +180,13 @@ class CutBoxes(ItemSource):
         self.seed = arguments.seed("CutBoxes", "seed", seed, low=0)
 
     def reseeded(self, seed: int) -> CutBoxes:
-        """Another pool; without one itself."""
+        """The same source with another pool; itself without a pool."""
         return self if self.pool is None else CutBoxes(self.min_side, self.max_side, self.order, self.pool, seed)
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemSequences]:
-        """One catalogue row for each size that the pool has, or that may occur; no pieces beyond `num_items`."""
+        """Catalogue of each size in the pool, or that may occur, and sequences of at most `num_items` pieces."""
         if self.pool is None:
             fresh = self.fresh(bin_, num_items)
             sizes = np.array(fresh.sizes())
@@ -199,7 +199,7 @@ class CutBoxes(ItemSource):
         return catalogue, PooledSequences(sequences)
 
     def cut(self, bin_: Bin) -> list[list[tuple[Cells, Cells]]]:
-        """The pool: for each episode its pieces in order, as (corner, size) in cells: a packing of the whole bin."""
+        """Pool of known packings: each episode's pieces in order, (corner, size) in cells, filling the whole bin."""
         if self.pool is None:
             raise ValueError("CutBoxes: cut gives a pool, which this source has not; see fresh")
         whole = self._whole(bin_)
@@ -214,7 +214,7 @@ class CutBoxes(ItemSource):
         return [_by_stack(self._pieces(whole, rng), rng) for _ in range(self.pool)]
 
     def fresh(self, bin_: Bin, num_items: int) -> CutSequences:
-        """Sequences without a pool: each is cut when it is asked for."""
+        """Sequences without a pool, each cut when it is read."""
         whole = self._whole(bin_)
         if math.prod(len(range(self.min_side, min(side, self.max_side) + 1)) for side in whole) > MOST_SIZES:
             raise ValueError(f"CutBoxes: min_side and max_side must give at most {MOST_SIZES:,} sizes")
@@ -237,7 +237,7 @@ class CutBoxes(ItemSource):
         return whole
 
     def _layers(self, whole: Cells, rng: np.random.Generator) -> list[tuple[Cells, Cells]]:
-        """As `CutSequences` cuts layers, however many steps it takes."""
+        """Pieces of one bin, in layers as `CutSequences` cuts them, with no limit on the steps."""
         done: list[tuple[Cells, Cells]] = []
         waiting: list[tuple[Cells, Cells]] = []
         (waiting if max(whole) > self.max_side else done).append(((0, 0, 0), whole))
@@ -297,7 +297,7 @@ def _by_stack(pieces: list[tuple[Cells, Cells]], rng: np.random.Generator) -> li
 
 
 def _carries(pieces: np.ndarray) -> np.ndarray:
-    """Whether piece b stands on piece a, (a, b) bool; pieces are (I, 2, 3): corner and size."""
+    """Pairs in which piece a supports piece b, (a, b) bool; pieces are (I, 2, 3): corner and size."""
     first, last = pieces[:, 0], pieces.sum(1)
     overlap = (first[:, None, :2] < last[None, :, :2]) & (first[None, :, :2] < last[:, None, :2])
     return overlap.all(-1) & (last[:, None, 2] == first[None, :, 2])

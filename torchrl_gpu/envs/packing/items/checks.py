@@ -1,4 +1,4 @@
-"""What an item source built, held against what kernels rely on: a source may be a stranger's."""
+"""Validation of what an item source built, before kernels rely on it: a source may be third-party code."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SIXTEENTHS = 16  # of a cell, see `Catalogue.plumb`
 
 
 def check_built(where: str, catalogue: Any, given: Any) -> None:
-    """Returns if a catalogue and item sequences are what they must be. Reads the device.
+    """Validates a catalogue and item sequences. Reads the device.
 
     Raises:
-        ValueError: They are not; `where` is the first part of the message.
+        ValueError: They are invalid; `where` is the first part of the message.
     """
     if not isinstance(catalogue, Catalogue) or not isinstance(given, ItemSequences):
         raise ValueError(f"{where}: want a Catalogue and ItemSequences; got {shown(catalogue)} and {shown(given)}")
@@ -28,7 +28,7 @@ def check_built(where: str, catalogue: Any, given: Any) -> None:
 
 
 def _check_catalogue(where: str, c: Catalogue) -> None:
-    """Looks at values; types, shapes and extents have been checked when the catalogue was made."""
+    """Validates values; types, shapes and extents have been checked when the catalogue was made."""
     largest = torch.finfo(torch.float32).max
     for name, bounds in {
         "height": Bounds(0, largest),

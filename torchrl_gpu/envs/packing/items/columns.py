@@ -1,4 +1,4 @@
-"""Closed surfaces seen along vertical columns: which points they enclose, and how much they hold.
+"""Closed surfaces cut by vertical columns: volume, centre of mass and voxels of the enclosed points.
 
 A point is inside where the surfaces wind about it more often outward than inward. So the overlap of two solids counts
 once, and a hollow, whose surface is inside out, does not count.
@@ -17,7 +17,7 @@ _ASKEW = turn(20, 10, 35)  # faces along columns would be counted by whole colum
 
 
 class Crossings(NamedTuple):
-    """Where columns pass surfaces, all (C,)."""
+    """Intersections of columns with surfaces, all (C,)."""
 
     x: np.ndarray  # int64, number of the column
     y: np.ndarray  # int64
@@ -26,13 +26,13 @@ class Crossings(NamedTuple):
 
 
 def union(triangles: np.ndarray, columns: int = 160, parts: int = 1) -> tuple[float, np.ndarray]:
-    """Volume and centre of mass of what closed surfaces enclose.
+    """Volume and centre of mass of the union of solids that closed surfaces enclose.
 
     Args:
         triangles: (F, 3, 3), outward by the right hand.
         columns: Columns along x and along y; more where they would hardly meet the parts, fewer where they would pass
             surfaces too often.
-        parts: How many surfaces there are.
+        parts: Number of surfaces.
     """
     triangles = triangles @ _ASKEW.T
     low, high = triangles.min((0, 1)), triangles.max((0, 1))
@@ -75,7 +75,7 @@ def voxelised(triangles: np.ndarray, longest: int = 32) -> tuple[np.ndarray, np.
 
 
 def crossings(triangles: np.ndarray, columns_x: int, columns_y: int) -> Crossings:
-    """Where columns pass triangles (F, 3, 3) given in columns; the axis of column i is at i + 0.5.
+    """Intersections of columns with triangles (F, 3, 3), in units of columns; the axis of column i is at i + 0.5.
 
     Every edge is cut the same way for the two triangles that share it, and ends are half open, so that a closed surface
     is left as often as entered.
@@ -96,7 +96,7 @@ def crossings(triangles: np.ndarray, columns_x: int, columns_y: int) -> Crossing
 
 
 def _between(low: np.ndarray, high: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Whole numbers k, 0 ≤ k < count, with low < k ≤ high: whose they are, and k."""
+    """Whole numbers k, 0 ≤ k < count, with low < k ≤ high: index of the interval, and k."""
     first = np.maximum(np.floor(low).astype(int) + 1, 0)
     number = np.maximum(np.minimum(np.floor(high).astype(int), count - 1) - first + 1, 0)
     owner = np.repeat(np.arange(len(low)), number)

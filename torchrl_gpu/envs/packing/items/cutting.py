@@ -1,4 +1,4 @@
-"""Sequences of boxes cut from a full bin as they are asked for: fresh ones for every episode, in batches."""
+"""Sequences of boxes cut from a full bin when they are read: fresh ones for every episode, in batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchrl_gpu.envs.counter_rng import draw_bits, episode_key
 from torchrl_gpu.envs.packing.items.source import NUM_BITS, ItemSequences
 
 Cells = tuple[int, int, int]
-MOST_FRESH_PIECES = 1024  # that a bin may fall into: which stands on which is looked up for every pair
+MOST_FRESH_PIECES = 1024  # that a bin may be cut into: support is computed for every pair
 _CHUNK = {"cpu": 1 << 21}  # pairs of pieces, or numbers of layers, worked on at once: more leaves a core's cache
 _MOST_PAIRS = 1 << 26  # elsewhere
 
@@ -38,7 +38,7 @@ class Pieces(NamedTuple):
 
 @dataclass(frozen=True)
 class CutSequences(ItemSequences):
-    """Boxes cut from a full bin by a key: the same key gives the same sequence, whatever is cut beside it.
+    """Box sequences cut from a full bin by a key: the same key gives the same sequence in any batch.
 
     A box with sides above `max_side` is cut across one of them drawn uniformly, at a place drawn uniformly that leaves
     at least `min_side`, until there is none.
@@ -52,17 +52,17 @@ class CutSequences(ItemSequences):
     and when no more are left than the bin may still need, lengths are drawn only from those that can be cut. With
     10×10×10 cells and sides 2–5 there are 144, of which none of 20,000 sequences took more than 94.
 
-    A stack arrives in a random order in which all that a box stands on is there before it, each box that could be next
-    being equally likely: box i comes at the time max(those that it stands on) + E_i with independent exponential E_i,
+    A stack arrives in a random order in which all boxes that support a box precede it, each box that could be next
+    being equally likely: box i comes at the time max(those that support it) + E_i with independent exponential E_i,
     since these have no memory. Times are compared as exp(−time), products of uniform numbers.
 
     What is drawn is drawn by counter, so that every device gives the same sequences. On a CPU with a compiler those
-    that were asked for last are kept; elsewhere every look-up cuts again.
+    that were read last are cached; elsewhere every look-up cuts again.
 
     Attributes:
         whole: Sides of the bin, cells.
         min_side, max_side: Of the boxes, cells.
-        by_layers: Whether they arrive in layers (CUT-1); else as a stack (CUT-2).
+        by_layers: True for layers (CUT-1), False for a stack (CUT-2).
         num_items: Boxes of an episode beyond so many are left out.
     """
 
@@ -75,27 +75,30 @@ class CutSequences(ItemSequences):
 
     @property
     def length(self) -> int:  # type: ignore[override]
-        """Most boxes of an episode."""
+        """Maximum number of boxes of an episode."""
         return min(self.num_items, self.most_pieces)
 
     @property
     def num_keys(self) -> int:
-        """Drawn bits."""
+        """Number of keys, 2³²: all values of `draw_bits`."""
         return NUM_BITS
 
     @cached_property
     def most_pieces(self) -> int:
-        """T, into how many boxes the bin may fall."""
+        """Maximum number of boxes that the bin may be cut into, T."""
         return math.prod(most_parts(side, self.min_side, self.max_side) for side in self.whole)
 
     @cached_property
     def rounds(self) -> int:
-        """How often a box may be cut, itself and then its parts."""
+        """Maximum number of successive cuts: of a box, and then of its parts."""
         return sum(most_cuts(side, self.min_side, self.max_side) for side in self.whole)
 
     @cached_property
     def steps(self) -> int:
-        """Of the walk that cuts layers: for `most_pieces` the mean number where cuts fail most often, and 16."""
+        """Number of steps of the walk that cuts layers.
+
+        For `most_pieces` the mean number where cuts fail most often, and 16.
+        """
         shortest = self.max_side + 1  # of the sides that are cut; of its lengths the fewest can be
         return -(-self.most_pieces * shortest // (shortest - 2 * self.min_side + 1)) + 16
 
@@ -106,23 +109,23 @@ class CutSequences(ItemSequences):
         return x, y, z
 
     def sizes(self) -> list[Cells]:
-        """Every box that may occur, cells; their places here are what `items` gives."""
+        """Every box that may occur, cells; their places here are the rows that `items` gives."""
         x, y, z = (range(self.min_side, self.min_side + number) for number in self.num_sides)
         return [(p, q, h) for p in x for q in y for h in z]
 
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
-        """A key of 32 bits, drawn."""
+        """Keys (N,) of 32 drawn bits."""
         return episode_key(seed, env, episode)
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
-        """Cut, or read from what was cut last."""
+        """Rows of `sizes`, cut, or read from the sequences cut last."""
         inside = position < self.length
         position = position.clamp(0, max(self.length - 1, 0))
         found = self._looked_up(key, position) if native.runs_on(key) else self.rows(key).gather(1, position)
         return torch.where(inside, found, -1)
 
     def rows(self, key: Tensor) -> Tensor:
-        """Places in `sizes` of the boxes of whole sequences: int64 (B, T), −1 behind the last."""
+        """Rows of `sizes` of the boxes of whole sequences: int64 (B, T), −1 behind the last."""
         if native.runs_on(key):
             return native.cut_boxes(key, self._numbers)[1]
         _, size, _ = self.cut(key)
@@ -131,7 +134,7 @@ class CutSequences(ItemSequences):
         return torch.where(size[..., 0] > 0, row, -1)
 
     def cut(self, key: Tensor) -> Pieces:
-        """The sequences of keys (B,), with where each box was cut from."""
+        """Pieces of the sequences of keys (B,), with the corner that each box was cut from."""
         cut, numbers = (self._walked, 8 * self.steps) if self.by_layers else (self._stacked, self.most_pieces**2)
         width = max(1, _CHUNK.get(key.device.type, _MOST_PAIRS) // numbers)
         parts = [cut(each) for each in key.split(width)]
@@ -143,7 +146,7 @@ class CutSequences(ItemSequences):
         return (*self.whole, self.min_side, self.max_side, int(self.by_layers), self.most_pieces, turns)
 
     def _looked_up(self, key: Tensor, position: Tensor) -> Tensor:
-        """Boxes at places (N, K) of the sequences of keys (N,), of which each row keeps the last two."""
+        """Rows of `sizes` at places (N, K) of the sequences of keys (N,); each of the N caches its last two."""
         try:
             kept = self._kept.pop()  # by one thread at a time
         except IndexError:
@@ -161,7 +164,7 @@ class CutSequences(ItemSequences):
     # -- layers -----------------------------------------------------------------------------------------------------
 
     def _walked(self, key: Tensor) -> Pieces:
-        """Layers. Boxes that leave the list stay where they lie in it, and the place before is told which follows."""
+        """Pieces in layers. The list is a linked one: boxes that leave it stay in memory, unlinked."""
         most, device, rows = self.most_pieces, key.device, len(key)
         places = most + 2  # of a list: place 0 stands before the first box, two at the end are never read
         boxes = torch.zeros(rows, 2 * places, 6, dtype=torch.int64, device=device)  # to be cut, then finished
@@ -204,7 +207,7 @@ class CutSequences(ItemSequences):
     def _parts(
         self, box: Tensor, axis_draw: Tensor, length_draw: Tensor, must: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """The parts (B, 6) of boxes (B, 6), and whether they are long enough (B, 1); `must` be, where they can."""
+        """Both parts (B, 6) of boxes (B, 6), and mask of valid cuts (B, 1); under `must` all long boxes are cut."""
         corner, size = box.split(3, 1)
         long = size > self.max_side
         which = axis_draw * long.sum(1, keepdim=True) >> 32
@@ -238,7 +241,7 @@ class CutSequences(ItemSequences):
     def _halved(
         self, key: Tensor, turn: int, corner: Tensor, size: Tensor, count: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Cuts every box once that has a long side; the second half goes behind the others, (3, B, W) to (3, B, W')."""
+        """Cuts every box with a long side once; second halves go behind the other boxes, (3, B, W) to (3, B, W')."""
         width = size.shape[2]
         wider = min(2 * width, self.most_pieces)
         counter = 2 * (turn * self.most_pieces + torch.arange(width, device=key.device, dtype=torch.int64))
@@ -261,9 +264,9 @@ class CutSequences(ItemSequences):
         return corner, size, count + halves.sum(1)
 
     def _earliness(self, corner: Tensor, size: Tensor, uniform: Tensor) -> Tensor:
-        """exp(−time) at which each box of a stack arrives, (B, T) float64."""
+        """Order of arrival of each box of a stack as exp(−time), (B, T) float64."""
         (x, y, z), (p, q, h) = corner.short(), size.short()  # of a bin of at most 4,096 cells a side
-        below = (z + h)[:, None, :] == z[:, :, None]  # (B, T, T): box, and what it may stand on
+        below = (z + h)[:, None, :] == z[:, :, None]  # (B, T, T): box, and its possible supports
         for first, extent in ((x, p), (y, q)):
             last = first + extent
             below = below & (first[:, None, :] < last[:, :, None]) & (first[:, :, None] < last[:, None, :])
@@ -275,19 +278,18 @@ class CutSequences(ItemSequences):
 
 @cache
 def most_parts(side: int, min_side: int, max_side: int) -> int:
-    """Into how many parts a side may be cut."""
+    """Maximum number of parts that a side may be cut into."""
     return _most(side, min_side, max_side, 1, lambda parts, others: parts + others)
 
 
 @cache
 def most_cuts(side: int, min_side: int, max_side: int) -> int:
-    """How often a side may be cut, itself and then its longer part."""
+    """Maximum number of successive cuts of a side: itself, and then its longer part."""
     return _most(side, min_side, max_side, 0, lambda shorter, longer: 1 + longer)
 
 
 def _most(side: int, min_side: int, max_side: int, whole: int, joined: Callable[..., np.ndarray]) -> int:
-    """The most of something that any cuts of a side come to, `whole` without one; `joined` of two parts, the shorter
-    first."""
+    """Maximum over all ways to cut a side: `whole` without a cut, else `joined` of two parts, the shorter first."""
     most = np.full(side + 1, whole, dtype=np.int64)
     for each in range(max_side + 1, side + 1):  # shorter sides first
         shorter = np.arange(min_side, each // 2 + 1)

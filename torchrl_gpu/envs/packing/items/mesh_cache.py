@@ -1,4 +1,4 @@
-"""Heightmaps that need not be made again: kept in the process, and in a folder where one is given."""
+"""Cache of mesh heightmaps, in the process and, where one is given, in a folder."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _kept: OrderedDict[tuple[str, str], Heightmaps] = OrderedDict()
 
 
 def cache_key(digest: str, scale: float, rotations: np.ndarray, cell: tuple[float, float]) -> str:
-    """Names the heightmaps of a mesh: its content, its scale, the orientations and the size of a cell decide them."""
+    """Key of a mesh's heightmaps: hash of its content and scale, the orientations and the size of a cell."""
     numbers = np.array([scale, *cell, EDGE, *np.round(rotations, 12).ravel() + 0.0])
     return hashlib.sha256(f"{_VERSION} {digest} ".encode() + numbers.tobytes()).hexdigest()
 
 
 class MeshCache:
-    """Heightmaps by key.
+    """Cache of heightmaps by key.
 
-    What the process keeps is shared by all caches, on the device where it was made, up to a gibibyte.
+    The part in the process is shared by all caches, on the device where it was made, up to a gibibyte.
 
     Args:
         folder: Where to keep a file for each key besides; made if it is not there.
@@ -47,7 +47,7 @@ class MeshCache:
             folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, key: str, num_orientations: int, device: torch.device) -> Heightmaps | None:
-        """The heightmaps of a key, or None. A file that is not what it should be counts as none, and is reported."""
+        """Heightmaps of a key, or None. An invalid file counts as none, and is logged."""
         found = _kept.get((key, str(device)))
         in_file = self.folder is not None and self._path(key).is_file()
         if found is None:
@@ -55,11 +55,11 @@ class MeshCache:
         elif self.folder is not None and not in_file:
             self._write(key, found)
         if found is not None:
-            _keep(key, found)  # now the last to go
+            _keep(key, found)  # now the last to be evicted
         return found
 
     def put(self, key: str, maps: Heightmaps) -> None:
-        """Keeps heightmaps; a file appears whole or not at all."""
+        """Stores heightmaps; a file is written atomically."""
         _keep(key, maps)
         if self.folder is not None:
             self._write(key, maps)
@@ -102,7 +102,7 @@ def _bytes(maps: Heightmaps) -> int:
 
 
 def _checked(held: Any, key: str, num_orientations: int) -> Heightmaps:
-    """The heightmaps in a file's content; ValueError if they could not be."""
+    """Validated heightmaps of a file's content; ValueError if they are invalid."""
     if not isinstance(held, dict) or held.get("key") != key:
         raise ValueError("it has another key")
     tensors = [held[name] for name in Heightmaps._fields if isinstance(held.get(name), Tensor)]

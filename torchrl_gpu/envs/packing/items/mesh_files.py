@@ -1,4 +1,4 @@
-"""Finding and reading mesh files."""
+"""Discovery and reading of mesh files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _READERS: dict[str, Callable[[bytes], list[Mesh]]] = {".obj": read_obj, ".stl": 
 
 
 def find_meshes(paths: Sequence[Path]) -> list[Path]:
-    """The mesh files that files and folders stand for, sorted within a folder.
+    """Mesh files among files and in folders, sorted within a folder.
 
     Folders are searched with all below them, but for names that begin with a dot. Of a URDF's meshes, which lie about
     it, none counts by itself.
@@ -46,7 +46,7 @@ def find_meshes(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_groups(path: Path, unit: str) -> list[Mesh]:
-    """The groups of triangles in a file, metres; each object, group or node is one.
+    """Groups of triangles in a file, metres; each object, group or node is one.
 
     Args:
         path: OBJ, STL, PLY, GLB or URDF.
@@ -61,7 +61,7 @@ def read_groups(path: Path, unit: str) -> list[Mesh]:
 
 
 def read_mesh(path: Path) -> list[Mesh]:
-    """The groups of a mesh file in its own unit. Raises as `read_groups`."""
+    """Groups of triangles in a mesh file, in its own unit. Raises as `read_groups`."""
     import trimesh
 
     suffix = path.suffix.lower()

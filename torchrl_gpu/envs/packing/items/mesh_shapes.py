@@ -1,4 +1,4 @@
-"""What a mesh is as a solid: closed parts, volume, centre of mass, and convex pieces."""
+"""`MeshShape`: a mesh as a solid, with closed parts, volume, centre of mass, and convex pieces."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class MeshShape:
 
     @staticmethod
     def of(name: str, groups: Sequence[Mesh]) -> MeshShape:
-        """The solid that groups of triangles make: each group a union of closed parts, or all of them together.
+        """Solid made of groups of triangles: each group a union of closed parts, or all of them together.
 
         Raises:
             ValueError: Empty, not finite, not closed, or without volume; the reason alone, without the file.
@@ -63,14 +63,14 @@ class MeshShape:
 
     @cached_property
     def mesh(self) -> Mesh:
-        """All parts as one."""
+        """All parts as one mesh."""
         starts = np.cumsum([0] + [len(vertices) for vertices, _ in self.parts])
         faces = [faces + start for (_, faces), start in zip(self.parts, starts, strict=False)]
         return np.concatenate([vertices for vertices, _ in self.parts]), np.concatenate(faces)
 
     @cached_property
     def digest(self) -> str:
-        """Names the surface: the same for the same vertices and faces."""
+        """Hash of the surface: the same for the same vertices and faces."""
         vertices, faces = self.mesh
         return hashlib.sha256(vertices.tobytes() + b"/" + faces.astype(np.int64).tobytes()).hexdigest()
 
@@ -92,7 +92,7 @@ class MeshShape:
         return tuple(pieces)
 
     def solid(self, scale: float) -> Solid:
-        """The shape, `scale` times as large."""
+        """`Solid` of the shape, `scale` times as large."""
         vertices, faces = self.mesh
         pieces = tuple(piece * scale for piece in self.pieces)
         return Solid(self.name, pieces, vertices * scale, faces, self.centre * scale, self.volume * scale**3, scale)
@@ -148,10 +148,10 @@ def _merged(mesh: Mesh, longest: float) -> Mesh:
 
 
 def _split(mesh: Mesh, longest: float) -> tuple[list[Mesh], int]:
-    """Parts that hang together by edges of two faces, their faces turned to agree, and how many edges are open.
+    """Parts connected by edges of two faces, their faces turned to agree, and the number of open edges.
 
-    Where some are, parts may touch along edges or faces. Then they are what hangs together by vertices that the file
-    itself has made one, or else their faces are told apart by their winding.
+    Where some are open, parts may touch along edges or faces. Then they are the components that the file's own shared
+    vertices connect, or else their faces are separated by their winding.
     """
     vertices, faces = _merged(mesh, longest)
     if not len(faces):
@@ -171,7 +171,7 @@ def _split(mesh: Mesh, longest: float) -> tuple[list[Mesh], int]:
 
 
 def _patches(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs (E, 2) of faces that alone share an edge, what hangs together by them, and which faces of it to turn."""
+    """Pairs (E, 2) of faces that alone share an edge, labels (F,) of their components, and mask of faces to turn."""
     pairs, disagree = _neighbours(faces)
     label = _components(len(faces), pairs)
     return pairs, label, _turned(label, pairs, disagree)
@@ -182,7 +182,7 @@ def _turn(faces: np.ndarray, turned: np.ndarray) -> np.ndarray:
 
 
 def _components(number: int, pairs: np.ndarray) -> np.ndarray:
-    """Labels (F,) of what hangs together by pairs (E, 2)."""
+    """Labels (F,) of the components that pairs (E, 2) connect."""
     graph = coo_array((np.ones(len(pairs)), pairs.T), (number, number))
     return connected_components(graph, directed=False)[1]
 
@@ -199,7 +199,7 @@ def _parts(vertices: np.ndarray, faces: np.ndarray, label: np.ndarray) -> list[M
 
 
 def _directed(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Edges of faces, face by face: (3F, 2) sorted, and whether each runs from its lower to its higher vertex."""
+    """Edges of faces, face by face: (3F, 2) sorted, and mask of those from their lower to their higher vertex."""
     edges = faces[:, [0, 1, 1, 2, 2, 0]].reshape(-1, 2)
     return np.sort(edges, 1), edges[:, 0] < edges[:, 1]
 
@@ -218,17 +218,17 @@ def _by_edge(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.
 
 
 def _neighbours(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs (E, 2) of faces that alone share an edge, and whether one must be turned for the two to agree."""
+    """Pairs (E, 2) of faces that alone share an edge, and mask of those that disagree unless one is turned."""
     _, upward, side, starts = _by_edge(faces)
     twice = starts[:-1][np.diff(starts) == 2]
     return np.stack([side[twice] // 3, side[twice + 1] // 3], 1), upward[twice] == upward[twice + 1]
 
 
 def _turned(label: np.ndarray, pairs: np.ndarray, disagree: np.ndarray) -> np.ndarray:
-    """Which faces to turn, (F,) bool, so that all of a part agree with its first face."""
+    """Mask of the faces to turn, (F,) bool, so that all of a part agree with its first face."""
     if not disagree.any():
         return np.zeros(len(label), dtype=bool)
-    # Each face twice, as it is and turned: pairs that agree hang together alike, the others crosswise.
+    # Each face is two nodes, as it is and turned: pairs that agree connect nodes of a kind, the others crosswise.
     number, (a, b) = len(label), pairs.T
     crossed = number * disagree
     twice = _components(
@@ -293,7 +293,7 @@ def _angles(
 
 
 def _open_edges(faces: np.ndarray, label: np.ndarray) -> int:
-    """Edges that faces of a label (F,) pass in one direction more often than in the other."""
+    """Number of edges that faces of a label (F,) pass in one direction more often than in the other."""
     edges, upward = _directed(faces)
     part = np.repeat(label, 3)
     order = np.lexsort((*edges.T, part))
@@ -322,7 +322,7 @@ def _bounds(parts: Sequence[Mesh]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _lie_apart(parts: Sequence[Mesh]) -> bool:
-    """Whether no two parts have bounds that overlap; false where there are too many to look."""
+    """True where no two parts have bounds that overlap; False where there are too many pairs to compare."""
     low, high = _bounds(parts)
     room = _MERGE * (high.max(0) - low.min(0)).max()
     axes = []
@@ -361,7 +361,7 @@ def _hull(vertices: np.ndarray) -> ConvexHull:
 
 
 def _boxes(triangles: np.ndarray, volume: float) -> list[np.ndarray]:
-    """Corners of boxes that fill what triangles (F, 3, 3) enclose, of voxels no larger than walls are thick."""
+    """Corners of boxes that fill the solid in triangles (F, 3, 3), of voxels no larger than its walls are thick."""
     areas = np.linalg.norm(np.cross(triangles[:, 1] - triangles[:, 0], triangles[:, 2] - triangles[:, 0]), axis=1) / 2
     wall = 2 * volume / areas.sum()
     longest = np.ptp(triangles.reshape(-1, 3), 0).max()

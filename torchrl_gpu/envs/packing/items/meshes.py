@@ -53,7 +53,7 @@ class MeshItems(ItemSource):
         seed: Decides the scales.
 
     Attributes:
-        items: What the catalogue is made of, in order: all scales of the first object, of the second, ….
+        items: Objects at their scales, in order: all scales of the first object, of the second, ….
         skipped: (path, reason) of what was left out.
 
     Raises:
@@ -97,7 +97,7 @@ class MeshItems(ItemSource):
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemSequences]:
-        """One catalogue row for each item that fits the bin; on the source's device."""
+        """Catalogue with one row for each item that fits the bin, on the source's device, and its sequences."""
         rotations = orientation_set(orientations, boxes=False)
         maps = self._heightmaps(rotations, bin_)
         rows = self._fitting(maps, bin_)
@@ -117,17 +117,17 @@ class MeshItems(ItemSource):
         return catalogue.to(self.device), EndlessSequences(catalogue.num_items, num_items)
 
     def solid(self, item: int, bin_: Bin) -> Solid:
-        """The object of a row, in its file's frame but for its unit and scale."""
+        """`Solid` of a row, in its file's frame but for its unit and scale."""
         shape, scale = self._item(item, bin_)
         return shape.solid(scale)
 
     def label(self, item: int, bin_: Bin) -> dict[str, Any]:
-        """File and scale of a row."""
+        """Label of a row: its file and scale."""
         shape, scale = self._item(item, bin_)
         return {"item": item, "name": shape.name, "scale": scale}
 
     def _item(self, item: int, bin_: Bin) -> MeshItem:
-        """The object of a row of the catalogue for a bin."""
+        """`MeshItem` of a row of the catalogue for a bin."""
         return self.items[self._rows[bin_][item] if bin_ in self._rows else item]
 
     # -- reading ----------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class MeshItems(ItemSource):
     # -- heightmaps -------------------------------------------------------------------------------------------------
 
     def _heightmaps(self, rotations: np.ndarray, bin_: Bin) -> dict[int, Heightmaps]:
-        """Those of every item by its number, from the cache where it has them; without what is plainly too large."""
+        """Heightmaps by item number, from the cache where it has them; none of items that are far too large."""
         near = [row for row, item in enumerate(self.items) if not _too_large(item, rotations, bin_)]
         keys = {
             row: cache_key(self.items[row].shape.digest, self.items[row].scale, rotations, bin_.cell) for row in near
@@ -176,7 +176,7 @@ class MeshItems(ItemSource):
         return {row: maps for row, key in keys.items() if (maps := found[key]) is not None}
 
     def _fitting(self, maps: dict[int, Heightmaps], bin_: Bin) -> list[int]:
-        """The items that fit the bin in some orientation."""
+        """Numbers of the items that fit the bin in some orientation."""
         rows, before = [], len(self.skipped)
         for row, item in enumerate(self.items):
             reason = _misfit(maps.get(row), item, bin_, self.unit)
@@ -206,16 +206,16 @@ def _vertices(item: MeshItem) -> np.ndarray:
 
 
 def _too_large(item: MeshItem, rotations: np.ndarray, bin_: Bin) -> bool:
-    """Whether an item is larger than the bin by a cell in every orientation.
+    """True where an item is larger than the bin by a cell in every orientation.
 
-    In millimetres that are taken for metres its heightmaps would fill any memory.
+    Heightmaps of an item in millimetres that are taken for metres would fill any memory.
     """
     room, vertices = np.array(bin_.size) + max(bin_.cell), _vertices(item)
     return not any((np.ptp(vertices @ rotation.T, 0) <= room).all() for rotation in rotations)
 
 
 def _misfit(maps: Heightmaps | None, item: MeshItem, bin_: Bin, unit: str) -> str:
-    """Why an item cannot be packed, in a unit; empty if it can. Without heightmaps it is too large."""
+    """Reason why an item cannot be packed, lengths in a unit; empty if it can. Without heightmaps it is too large."""
     if maps is not None:
         height = maps.top.amax((1, 2))  # (O,)
         cells = torch.tensor(bin_.cells, device=height.device, dtype=torch.int64)
@@ -232,7 +232,7 @@ def _misfit(maps: Heightmaps | None, item: MeshItem, bin_: Bin, unit: str) -> st
 
 
 def _column_volume(top: Tensor, bottom: Tensor, bin_: Bin) -> Tensor:
-    """What lies between bottom and top, the least over the orientations, (M,) float64 cubic metres.
+    """Volume between bottom and top, the least over the orientations, cubic metres; (M,) float64.
 
     An item never counts for more, so that a pile of items cannot hold more than its heights say.
     """

@@ -44,15 +44,15 @@ class OrderSequences(ItemSequences):
 
     @property
     def num_keys(self) -> int:
-        """Drawn bits."""
+        """Number of keys, 2³²: all values of `draw_bits`."""
         return NUM_BITS
 
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
-        """A fresh key: no two orders are alike."""
+        """Keys (N,) of 32 drawn bits: each episode is a new order."""
         return episode_key(seed, env, episode)
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
-        """Drawn by counter."""
+        """Catalogue rows, drawn by counter."""
         place = torch.arange(self.length, device=key.device, dtype=torch.int64)  # (T,)
         number = 1 + draw_integers(_salted(key, 0), torch.zeros_like(key), self.most_articles)  # (N,)
         repeat = draw_bits(_salted(key, 1), torch.zeros_like(key)).double() * (self.repeat / NUM_BITS)
@@ -65,7 +65,7 @@ class OrderSequences(ItemSequences):
 
 
 def _salted(key: Tensor, use: int) -> Tensor:
-    """Another key for each use of an order's."""
+    """Keys derived from those of orders, one for each `use`, so that draws are independent."""
     return draw_bits(key, torch.full_like(key, -1 - use))
 
 
@@ -122,7 +122,7 @@ class OrderBoxes(ItemSource):
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemSequences]:
-        """One catalogue row for each article."""
+        """Catalogue with one row for each article, and its sequences."""
         articles = self.articles()
         cells = whole_cells(articles, self.unit, bin_)
         if not (inside := fits(cells, bin_, orientations)).all():

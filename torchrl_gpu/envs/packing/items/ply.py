@@ -1,4 +1,4 @@
-"""PLY files: text or binary, of either order of bytes, whatever stands behind their faces."""
+"""PLY files: text or binary, of either order of bytes, whatever follows their faces."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _elements(lines: list[list[str]]) -> list[_Element]:
 
 
 class _Text:
-    """Numbers between spaces."""
+    """Reader of text bodies: numbers between spaces."""
 
     def __init__(self, body: bytes) -> None:
         self.words, self.at = body.split(), 0
@@ -92,13 +92,13 @@ class _Text:
 
 
 class _Binary:
-    """Numbers as they lie in memory."""
+    """Reader of binary bodies: numbers as they lie in memory."""
 
     def __init__(self, body: bytes, order: str) -> None:
         self.body, self.order, self.at = body, order, 0
 
     def read(self, element: _Element) -> dict[str, Any]:
-        """As that of text; of an element with lists the lists alone."""
+        """Columns by name, as `_Text.read`; of an element with lists the lists alone."""
         if any(length for *_, length in element.properties):
             return self._lists(element)
         kind = np.dtype([(name, self.order + each) for name, each, _ in element.properties])

@@ -1,4 +1,4 @@
-"""Polygons of mesh files as triangles."""
+"""Triangulation of the polygons of mesh files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def triangulated(vertices: np.ndarray, corners: np.ndarray, number: np.ndarray) 
 
 
 def _fans(corners: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Triangles (F, 3) from the first corner of each polygon, and of which polygon each is."""
+    """Triangles (F, 3) from the first corner of each polygon, and the polygon index of each."""
     sizes = np.maximum(number - 2, 0)
     polygon = np.repeat(np.arange(len(number)), sizes)
     first = (np.cumsum(number) - number)[polygon]
@@ -49,7 +49,7 @@ def _fans(corners: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _dented(vertices: np.ndarray, faces: np.ndarray, polygon: np.ndarray, number: int) -> np.ndarray:
-    """Whether a triangle of a polygon's fan faces against the others, (P,) bool."""
+    """Mask of the polygons whose fan has a triangle that faces against the others, (P,) bool."""
     a, b, c = (vertices[faces[:, k]] for k in range(3))
     normals = np.cross(b - a, c - a)
     whole = np.stack([np.bincount(polygon, axis, number) for axis in normals.T], 1)[polygon]
@@ -65,7 +65,7 @@ def _turned_on(corners: np.ndarray, number: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def _ears(vertices: np.ndarray, corners: np.ndarray) -> np.ndarray:
-    """A polygon cut into triangles, ear by ear; what is left when there is none is a fan."""
+    """Triangles of a polygon by ear clipping; what is left when there is no ear is a fan."""
     points = vertices[corners] - vertices[corners[0]]
     normal = np.cross(points, np.roll(points, -1, 0)).sum(0)
     axis = int(np.abs(normal).argmax())  # along which it is seen
@@ -82,7 +82,7 @@ def _ears(vertices: np.ndarray, corners: np.ndarray) -> np.ndarray:
 
 
 def _is_ear(flat: np.ndarray, k: int) -> bool:
-    """Whether corner k of a polygon (C, 2), which turns to the left, sticks out with no other corner in it."""
+    """True where corner k of a counter-clockwise polygon (C, 2) is convex, with no other corner in its triangle."""
     at = np.array([k - 1, k, k + 1]) % len(flat)
     corner, along = flat[at], np.roll(flat[at], -1, 0) - flat[at]
     others = np.delete(flat, at, 0)[:, None] - corner

@@ -1,4 +1,4 @@
-"""Irregular solids made on the spot: bowls, mugs, L and U shapes, cylinders, convex hulls. Nothing to download."""
+"""Procedural irregular solids: bowls, mugs, L and U shapes, cylinders, convex hulls. Nothing to download."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class ProceduralSolids(ItemSource):
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemSequences]:
-        """Voxels of the size of a cell, turned, and seen from above and below."""
+        """Catalogue of the objects' voxels, as long as a cell, in every orientation, and its sequences."""
         if abs(bin_.cell[0] - bin_.cell[1]) > 1e-9:
             raise ValueError(f"ProceduralSolids: cells must be square; got {bin_.cell} m")
         largest = self.max_size * self.scale[1] / bin_.cell[0]
@@ -141,7 +141,7 @@ class ProceduralSolids(ItemSource):
         return catalogue, EndlessSequences(catalogue.num_items, num_items)
 
     def solid(self, item: int, bin_: Bin) -> Solid:
-        """The voxels of a row: boxes of them as its parts, their outer faces as its surface."""
+        """`Solid` of a row: boxes of voxels as its parts, their outer faces as its surface."""
         cell = bin_.cell[0]
         if self._made[0] != cell:
             self._made = cell, self.solids(cell), {}
@@ -151,7 +151,7 @@ class ProceduralSolids(ItemSource):
         return done[item]
 
     def label(self, item: int, bin_: Bin) -> dict[str, Any]:
-        """Kind and number of an object."""
+        """Label of an object: its number, and its kind and number as the name."""
         return {"item": item, "name": self._name(item)}
 
     def _name(self, item: int) -> str:

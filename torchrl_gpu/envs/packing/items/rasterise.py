@@ -19,7 +19,7 @@ Mesh = tuple[np.ndarray, np.ndarray]
 
 
 class Heightmaps(NamedTuple):
-    """An item in every orientation, above the lowest point of the turned item.
+    """Heightmaps of an item in every orientation, above the lowest point of the turned item.
 
     top: float32 (O, P, Q), metres; 0 where there is no material.
     bottom: float32 (O, P, Q), metres; +inf where there is no material.
@@ -56,7 +56,10 @@ def rasterise(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Portions that fit the cache are too small for two threads, which on a busy machine wait for each other."""
+    """Limits torch to one thread within the context.
+
+    Portions that fit the cache are too small for two threads, which on a busy machine wait for each other.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -106,7 +109,7 @@ def _tensor(array: np.ndarray, device: torch.device) -> Tensor:
 def _blocks(
     meshes: Sequence[Mesh], orientations: int, cell: tuple[float, float], device: torch.device
 ) -> Iterator[Sequence[Mesh]]:
-    """The meshes in runs whose maps fit the memory."""
+    """Blocks of consecutive meshes whose maps fit the memory."""
     start, largest = 0, 0.0
     for end, (vertices, _) in enumerate(meshes):
         side = float(np.linalg.norm(np.ptp(vertices, 0))) / min(cell) + 2
@@ -155,7 +158,7 @@ def _key(rotation: np.ndarray) -> bytes:
 
 
 class _View(NamedTuple):
-    """Meshes in one orientation."""
+    """Top and bottom maps of meshes in one orientation."""
 
     top: Tensor  # (M, P, Q) float64, metres, −inf where there is no material
     bottom: Tensor  # (M, P, Q) float64, metres, +inf where there is no material

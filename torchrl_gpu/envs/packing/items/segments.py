@@ -23,12 +23,12 @@ _CHUNK = {"cpu": 1 << 17, "cuda": 1 << 24}  # pieces of segments at a time; on a
 
 
 class Surfaces(NamedTuple):
-    """Meshes one behind the other."""
+    """Meshes, concatenated."""
 
     vertices: Tensor  # (3, V) float64
     faces: Tensor  # (3, F) int64, triangles
     edges: Tensor  # (2, E) int64, each once
-    mesh: Tensor  # (V,) int64, whose a vertex is
+    mesh: Tensor  # (V,) int64, mesh of each vertex
     num_meshes: int  # M
 
 
@@ -68,7 +68,7 @@ class _Segments(NamedTuple):
 
 
 def _portions(points: Tensor, corners: Tensor) -> list[int]:
-    """How many of the triangles or edges (C, F) to take at a time."""
+    """Numbers of triangles or edges (C, F) to process at a time."""
     flat = _corners(points[:2], corners)
     cells = 2 * (flat.amax(1) - flat.amin(1) + 2).prod(0)
     portion = (cells.cumsum(0) / _CHUNK[points.device.type]).long()
@@ -82,7 +82,7 @@ def _corners(points: Tensor, corners: Tensor) -> Tensor:
 
 
 def _chords(points: Tensor, faces: Tensor) -> tuple[Tensor, ...]:
-    """Where triangles (3, F) meet the borders of strips.
+    """Chords in which triangles (3, F) meet the borders of strips.
 
     Returns:
         For each chord its triangle, its strip, and y and z of its two ends.
@@ -152,7 +152,7 @@ def _inverse(length: Tensor) -> Tensor:
 
 
 def _runs(first: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """Each whole number from `first` to `last`, both (S,): whose it is, and the number; an empty run gives none."""
+    """Whole numbers from `first` to `last`, both (S,): index of the run, and the number; an empty run gives none."""
     count = (last - first + 1).clamp_min_(0)
     end = count.cumsum(0)
     total = int(end[-1]) if len(end) else 0

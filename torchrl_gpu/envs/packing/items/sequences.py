@@ -33,7 +33,7 @@ from torchrl_gpu.system.archives import refused
 
 _LOG = logging.getLogger(__name__)
 SEQUENCE_UNITS = ("cells", *UNITS)
-NAMES = ("id", "name", "sku", "article")  # of a box in an order, which plans tell
+NAMES = ("id", "name", "sku", "article")  # keys of a box in an order that plans record
 MISFITS = ("refuse", "skip_boxes", "skip_orders")
 MOST_BYTES = 2**30  # of a file, unpacked
 MOST_NUMBERS = 2**27  # of all episodes
@@ -97,7 +97,7 @@ class BoxSequences(ItemSource):
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemSequences]:
-        """One catalogue row for each size that occurs."""
+        """Catalogue with one row for each size that occurs, and the sequences of the file."""
         played = self.played(bin_, orientations)
         sizes, number = played.sizes, np.bincount(np.concatenate(played.rows))
         self._say(check_rounding(self._where, sizes, number, self.unit, bin_))
@@ -107,7 +107,7 @@ class BoxSequences(ItemSource):
         return catalogue, PooledSequences(pad_sequences(rows), self.in_order, num_envs)
 
     def played(self, bin_: Bin, orientations: str | float) -> PlayedBoxes:
-        """What of the file is packed into a bin: neither marks, nor what is left out because it does not fit.
+        """Boxes of the file that are packed into a bin: neither end marks, nor boxes left out as misfits.
 
         Raises:
             ValueError: A box does not fit, see `misfits`, or all are left out; or sizes in cells are not whole numbers.
@@ -144,12 +144,12 @@ class BoxSequences(ItemSource):
         )
 
     def box_label(self, episode: int, place: int) -> dict[str, Any]:
-        """What plans call a box of the file: its row in the episode, the names that it has there, and its sides."""
+        """Label of a box of the file in plans: its row in the episode, the names that it has there, and its sides."""
         sides = [int(side) if side.is_integer() else side for side in self.episodes[episode][place].tolist()]
         return {"row": place, **(self.labels[episode][place] if self.labels else {}), "sides": sides}
 
     def _say_misfits(self, episodes: list[int], places: list[np.ndarray], bin_: Bin) -> None:
-        """Counts the boxes at `places` of some episodes, which fit in no orientation: as an error or as a warning."""
+        """Reports the number of misfits, at `places` of some episodes, as an error or as a warning."""
         first, at = episodes[0], int(places[0][0])
         box = self.episodes[first][at]
         kind, name = ("order", self.labels[first][at].get("place", at)) if self.labels else ("episode", at)
@@ -187,7 +187,7 @@ class PlayedBoxes(NamedTuple):
         places: Of each of its boxes there.
         rows: Of each of its boxes in `sizes`.
         sizes: (M, 3), in the unit of the file.
-        left_out: How many "boxes" and whole "orders", because they do not fit.
+        left_out: Numbers of "boxes" and of whole "orders" that are left out because they do not fit.
     """
 
     episodes: list[int]
@@ -243,7 +243,7 @@ def _load(path: Path, where: str) -> Any:
 
 
 def _check_size(path: Path) -> None:
-    """ValueError if a file, or what is packed in it, is larger than any that is meant."""
+    """Raises ValueError if a file, or its unpacked content, is larger than `MOST_BYTES`."""
     size = path.stat().st_size
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
@@ -299,7 +299,7 @@ _READERS: dict[str, Callable[[BinaryIO], Any]] = {
 
 
 def _order(order: Any, where: str) -> tuple[np.ndarray, list[dict[str, Any]]]:
-    """Sizes (items, 3) of an order, and the names of its boxes: their place, and what they are called there."""
+    """Sizes (items, 3) of an order, and the labels of its boxes: their place, and their `NAMES` there."""
     try:
         items = order["item_sequence"]
         places = [{"place": place} for place in items] if isinstance(items, dict) else [{} for _ in items]
@@ -349,7 +349,7 @@ def _listed(episode: Any, where: str) -> np.ndarray:
 
 
 def _checked(sizes: np.ndarray, where: str) -> np.ndarray:
-    """Sizes without their padding."""
+    """Validated sizes, without their padding."""
     for broken, wanted in (
         (~np.isfinite(sizes), "sizes must be finite"),
         (sizes > MOST_SIZE, f"sizes must be at most {MOST_SIZE:g}"),

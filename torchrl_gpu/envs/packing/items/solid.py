@@ -1,4 +1,4 @@
-"""The shape of an item beside its heightmaps: what physics, scenes and plans need."""
+"""`Solid`: shape of an item for physics, scenes and plans, beside its heightmaps."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Solid:
 
     @staticmethod
     def of_box(name: str, size: np.ndarray) -> Solid:
-        """A box (3,) in the first octant, one corner at the origin."""
+        """Box of sides (3,) in the first octant, one corner at the origin."""
         corners = np.stack(np.meshgrid([0.0, 1.0], [0.0, 1.0], [0.0, 1.0], indexing="ij"), -1).reshape(8, 3) * size
         return Solid(name, (corners,), corners, _BOX_FACES, np.asarray(size) / 2, float(np.prod(size)))
 

@@ -1,4 +1,4 @@
-"""What an item source gives: a catalogue, and for every episode of every environment the items in order."""
+"""Item sources: a catalogue, and the sequence of items of every episode of every environment."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NUM_BITS = 2**32  # what `draw_bits` gives is below
 
 
 class ItemSequences(ABC):
-    """The items of every episode, readable at any place without a generator's state."""
+    """Item sequences of all episodes, with random access and without a generator's state."""
 
     length: int
     """Most items of an episode."""
 
     @property
     def num_keys(self) -> int | None:
-        """Keys are whole numbers from 0 to below this; None where any number is one."""
+        """Number of keys, whole numbers from 0; None where any number is a key."""
         return None
 
     @abstractmethod
@@ -50,15 +50,15 @@ class EndlessSequences(ItemSequences):
 
     @property
     def num_keys(self) -> int:
-        """Drawn bits."""
+        """Number of keys, 2³²: all values of `draw_bits`."""
         return NUM_BITS
 
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
-        """A key of 32 bits, drawn."""
+        """Keys (N,) of 32 drawn bits."""
         return episode_key(seed, env, episode)
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
-        """Drawn by counter."""
+        """Catalogue rows, drawn by counter."""
         drawn = draw_integers(key[:, None], position, self.num_types)
         return torch.where(position < self.length, drawn, -1)
 
@@ -79,27 +79,27 @@ class PooledSequences(ItemSequences):
 
     @property
     def length(self) -> int:  # type: ignore[override]
-        """T."""
+        """Maximum number of items of an episode, T."""
         return self.sequences.shape[1]
 
     @property
     def num_keys(self) -> int:
-        """R."""
+        """Number of sequences in the pool, R."""
         return len(self.sequences)
 
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
-        """Rows of the pool."""
+        """Keys (N,): rows of the pool."""
         if self.in_order:
             return (env + self.stride * episode) % len(self.sequences)
         return draw_integers(episode_key(seed, env, episode), torch.zeros_like(env), len(self.sequences))
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
-        """Read from the pool."""
+        """Catalogue rows, read from the pool."""
         found = self.sequences[key[:, None], position.clamp_max(self.length - 1)]
         return torch.where(position < self.length, found, -1)
 
     def to(self, device: torch.device) -> PooledSequences:
-        """The pool moves."""
+        """The same sequences, with the pool on `device`."""
         return PooledSequences(self.sequences.to(device), self.in_order, self.stride)
 
 
@@ -117,31 +117,31 @@ class SortedSequences(ItemSequences):
 
     @property
     def length(self) -> int:  # type: ignore[override]
-        """That of the others."""
+        """Maximum number of items, as of the other sequences."""
         return self.episodes.length
 
     @property
     def num_keys(self) -> int | None:
-        """Those of the others."""
+        """Number of keys, as of the other sequences."""
         return self.episodes.num_keys
 
     def begin(self, seed: int, env: Tensor, episode: Tensor) -> Tensor:
-        """The keys of the others."""
+        """Keys of the other sequences."""
         return self.episodes.begin(seed, env, episode)
 
     def items(self, key: Tensor, position: Tensor) -> Tensor:
-        """Sorted, then read."""
+        """Catalogue rows, read from the sorted episodes."""
         whole = torch.arange(self.length, device=key.device, dtype=torch.int64).expand(len(key), -1)
         ordered = sorted_by_volume(self.episodes.items(key, whole), self.volume)
         return torch.where(position < self.length, ordered.gather(1, position.clamp_max(self.length - 1)), -1)
 
     def to(self, device: torch.device) -> SortedSequences:
-        """Both move."""
+        """The same sequences, with episodes and volumes on `device`."""
         return SortedSequences(self.episodes.to(device), self.volume.to(device))
 
 
 class ItemSource(ABC):
-    """Makes the catalogue and the episodes of an environment.
+    """Source of an environment's items: builds the catalogue and the item sequences.
 
     Sizes of the catalogue are known only with the bin and the orientations, so the environment calls `build` once.
     """
@@ -152,12 +152,12 @@ class ItemSource(ABC):
     """Of the sizes that the user gave: "cells", "m", "cm" or "mm". Plans and pictures are in it."""
 
     def reseeded(self, seed: int) -> ItemSource:
-        """A source of the same kind of items whose episodes are others; sources without a pool of their own stay."""
+        """Source of the same kind of items with other episodes; itself where it has no pool of its own."""
         return self
 
     @property
     def drawn_as(self) -> ItemSource:
-        """The source that tells how its items are drawn: itself, or of a file another one with the same items."""
+        """Source that defines how the items are drawn: itself, or of a file another one with the same items."""
         return self
 
     @abstractmethod
@@ -174,16 +174,16 @@ class ItemSource(ABC):
         """
 
     def solid(self, item: int, bin_: Bin) -> Solid:
-        """The shape of a row of the catalogue that `build` makes for a bin; a source of boxes needs none."""
+        """`Solid` of a row of the catalogue that `build` makes for a bin; a source of boxes needs none."""
         raise NotImplementedError(f"{type(self).__name__} gives no solids")
 
     def label(self, item: int, bin_: Bin) -> dict[str, Any]:
-        """What plans call a row of the catalogue that `build` makes for a bin."""
+        """Label in plans of a row of the catalogue that `build` makes for a bin."""
         return {"item": item}
 
 
 class WithItems(Protocol):
-    """What of a `PackingEnv` says which items it has."""
+    """Attributes of a `PackingEnv` that define its items."""
 
     items: ItemSource
     catalogue: Catalogue
@@ -193,9 +193,9 @@ class WithItems(Protocol):
 
 @final
 class SameItems(ItemSource):
-    """The items and episodes of another environment, none of them made again: its catalogue is shared.
+    """Items and episodes of another environment, not built again: its catalogue is shared.
 
-    In other orientations they are made, by the other environment's source.
+    In other orientations they are built, by the other environment's source.
 
     Args:
         env: The other one; one that is built with this source differs from it in no argument that decides its items.
@@ -204,14 +204,14 @@ class SameItems(ItemSource):
     def __init__(self, env: WithItems) -> None:
         self.source, self.orientations = env.items, env.orientations
         self.boxes, self.unit = env.items.boxes, env.items.unit
-        # The environment that asks sorts by itself.
+        # The environment that is built with this source sorts by itself.
         given = env.item_sequences
         self._made = env.catalogue, given.episodes if isinstance(given, SortedSequences) else given
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, ItemSequences]:
-        """Those of the other environment."""
+        """Catalogue and sequences of the other environment."""
         if orientations != self.orientations:  # as the principal views of items are
             return self.source.build(bin_, orientations, num_items, num_envs)
         return self._made
@@ -223,11 +223,11 @@ class SameItems(ItemSource):
         return moved
 
     def solid(self, item: int, bin_: Bin) -> Solid:
-        """The source's."""
+        """`Solid` from the other environment's source."""
         return self.source.solid(item, bin_)
 
     def label(self, item: int, bin_: Bin) -> dict[str, Any]:
-        """The source's."""
+        """Label from the other environment's source."""
         return self.source.label(item, bin_)
 
 

@@ -1,4 +1,4 @@
-"""Text of mesh files, whatever program wrote it."""
+"""Decoding of text mesh files, whatever program wrote them."""
 
 from __future__ import annotations
 

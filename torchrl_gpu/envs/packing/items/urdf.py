@@ -44,7 +44,7 @@ def urdf_groups(path: Path, read_mesh: Callable[[Path], list[Mesh]]) -> list[Mes
 
 
 def referred_meshes(path: Path) -> set[Path]:
-    """Existing files that a URDF refers to as meshes, whether to look at or to collide with; none if it is broken."""
+    """Existing files that a URDF refers to as visual or collision meshes; none if it is invalid."""
     try:
         elements = list(_parsed(path).iter("mesh"))
     except ValueError:
@@ -103,7 +103,7 @@ def _link_poses(robot: ET.Element) -> Callable[[str], np.ndarray]:
 
 
 def _origin(element: ET.Element) -> np.ndarray:
-    """The pose (4, 4) that an element's origin gives."""
+    """Pose (4, 4) of an element's origin."""
     pose = np.eye(4)
     origin = element.find("origin")
     if origin is not None:

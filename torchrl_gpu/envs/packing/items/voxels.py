@@ -1,4 +1,4 @@
-"""From voxels to the heightmaps of every orientation, to boxes and to a surface."""
+"""Conversion of voxels to heightmaps in every orientation, to boxes and to a surface."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stability by simulation, in MuJoCo, which the extra `physics` brings."""
+"""Stability of packings by MuJoCo simulation; needs the extra `physics`."""
 
 from __future__ import annotations
 

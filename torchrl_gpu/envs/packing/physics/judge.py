@@ -1,4 +1,4 @@
-"""Whether the last placement of each bin stands, judged by physics instead of a rule."""
+"""Stability of the last placement of each bin, by physics simulation instead of a rule."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def stands_in_physics(
     friction: float = FRICTION,
     workers: int | None = None,
 ) -> np.ndarray:
-    """Whether the last item of each of some bins stays where it was put, while all others are held fast.
+    """Stability of the last item of some bins: it must stay where it was put while all others are fixed.
 
     Args:
         env: A packing environment. Its state is read back to the host.
-        indices: Which of its bins, B of them.
+        indices: Indices of B bins.
         seconds, friction: As for `settle`.
         workers: As for `settle_cases`.
 
@@ -52,7 +52,7 @@ def _last_stands(plan: PackingPlan, seconds: float, friction: float) -> bool:
 
 @final
 class PhysicsJudge:
-    """Judges the placements of a step by physics, on the host: tens of milliseconds for each bin, every step.
+    """Stability test of a step's placements by simulation on the host: tens of milliseconds per bin and step.
 
     Args:
         seconds, friction: As for `settle`.
@@ -64,7 +64,7 @@ class PhysicsJudge:
         self.seconds, self.friction, self.workers = seconds, friction, workers
 
     def __call__(self, env: PackedBins, placed: Tensor) -> Tensor:
-        """Whether each bin's last placement stands.
+        """Stability of each bin's last placement.
 
         Args:
             env: N bins, after the step.

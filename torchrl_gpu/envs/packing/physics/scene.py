@@ -1,4 +1,4 @@
-"""A planned packing as a MuJoCo model: a floor, four walls, and each item a body of convex parts."""
+"""MuJoCo model of a planned packing: a floor, four walls, and a body of convex parts for each item."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def model_of(plan: PackingPlan, *, friction: float = FRICTION, num_fixed: int = 
     Args:
         plan: The packing.
         friction: Coulomb's coefficient between any two things.
-        num_fixed: So many of the first items stay where they are, whatever happens.
+        num_fixed: Number of first items that are fixed in space.
         parked: Every item waits asleep beside the bin, apart from all others, until its position is set.
     """
     mj = load_mujoco()
@@ -61,12 +61,12 @@ def model_of(plan: PackingPlan, *, friction: float = FRICTION, num_fixed: int = 
 
 
 def centre_of(solid: Solid, pose: Pose) -> np.ndarray:
-    """Where a posed solid's centre of mass is, metres from the bin's lower corner; float64 (3,)."""
+    """Centre of mass of a posed solid, metres from the bin's lower corner; float64 (3,)."""
     return pose.rotation @ solid.centre + pose.position
 
 
 def _parking(plan: PackingPlan, index: int) -> np.ndarray:
-    """How far from its plan item `index` waits: farther from everything than any item is long."""
+    """Offset of parked item `index` from its plan, metres (3,): farther from everything than any item is long."""
     longest = max(float(np.ptp(solid.vertices, axis=0).max()) for solid in plan.solids)
     return np.array([2.0 * (index + 1) * (longest + max(plan.bin_size) + WALL_M), 0.0, 0.0])
 
@@ -91,7 +91,7 @@ def _set_options(mj: Any, spec: Any, friction: float, parked: bool) -> None:
 
 
 def _add_bin(mj: Any, world: Any, size: tuple[float, float, float]) -> None:
-    """A floor without end at height 0, and walls as high as the bin."""
+    """Adds an infinite floor at height 0, and walls as high as the bin."""
     length, width, height = size
     world.add_geom(type=mj.mjtGeom.mjGEOM_PLANE, size=(length, width, 0.1))
     half = WALL_M / 2
@@ -104,7 +104,7 @@ def _add_bin(mj: Any, world: Any, size: tuple[float, float, float]) -> None:
 
 
 def _add_parts(mj: Any, spec: Any, body: Any, solid: Solid, meshes: dict[int, list[str]]) -> None:
-    """The parts of a solid; those that are no boxes as meshes, which equal items share."""
+    """Adds the parts of a solid: boxes, and the others as meshes, which equal items share."""
     parts = [part for part in solid.parts if has_volume(part)]
     if not parts:
         raise ValueError(f"physics: want solids with a part that has volume; got {solid.name!r} without")
@@ -130,7 +130,7 @@ def _add_mesh(mj: Any, spec: Any, vertices: np.ndarray) -> str:
 
 
 def has_volume(part: np.ndarray) -> bool:
-    """Whether the points (V, 3) do not all lie in one plane."""
+    """True where the points (V, 3) do not all lie in one plane."""
     return len(part) > 3 and bool(np.linalg.svd(part - part.mean(0), compute_uv=False)[-1] > 1e-9)
 
 
@@ -146,7 +146,7 @@ def box_sides(part: np.ndarray) -> np.ndarray | None:
 
 
 def _with_true_mass(mj: Any, model: Any, plan: PackingPlan, num_fixed: int) -> Any:
-    """Masses and centres of the solids: MuJoCo adds up the parts, and counts twice what they share."""
+    """Sets masses and centres to those of the solids: MuJoCo adds up the parts, and counts overlaps twice."""
     for i in range(num_fixed, len(plan.solids)):
         body, mass = i + 1, DENSITY * plan.solids[i].volume
         model.body_inertia[body] *= mass / model.body_mass[body]

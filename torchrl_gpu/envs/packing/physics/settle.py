@@ -1,4 +1,4 @@
-"""Stability of a planned packing, measured: how far its items move when they are let go."""
+"""Stability of a planned packing: displacement of its items in simulation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Settled:
-    """How far the I items of a packing ended from their plans.
+    """Final displacement of the I items of a packing from their plans.
 
     Attributes:
         moved: (I,) float64, metres between the centres of mass.
@@ -41,7 +41,7 @@ class Settled:
 
     @property
     def share(self) -> float:
-        """S: the share of stable placements; 1 for an empty bin."""
+        """Share of stable placements, S; 1 for an empty bin."""
         return float(self.stable.mean()) if len(self.stable) else 1.0
 
 
@@ -54,14 +54,14 @@ def settle(
     seconds: float = 1.0,
     friction: float = FRICTION,
 ) -> Settled:
-    """Carries out a planned packing in MuJoCo.
+    """Simulates a planned packing in MuJoCo.
 
     Args:
         solids: Shape of each item.
-        poses: Where each is planned to be, in the order of packing.
+        poses: Planned pose of each item, in the order of packing.
         bin_size: Length, width and height, metres.
-        sequential: Each placement is judged by itself, in order: all before it start again from their plans, free to
-            move, and it ends where it comes to rest. Else all items are let go at once, and judged when all are at
+        sequential: Each placement is tested by itself, in order: all before it start again from their plans, free to
+            move, and it ends where it comes to rest. Else all items are released at once, and tested when all are at
             rest: faster, but blind to what falls until later items hold it.
         seconds: Longest physical time of one simulation, of all items or of each placement; it ends at rest.
         friction: Coulomb's coefficient between any two things.
@@ -89,7 +89,7 @@ def settle_cases(
     seconds: float = 1.0,
     friction: float = FRICTION,
 ) -> list[Settled]:
-    """`settle` for many packings side by side.
+    """Simulates many packings with `settle`, in parallel threads.
 
     Args:
         plans: The packings.
@@ -105,7 +105,7 @@ def settle_cases(
 
 
 def in_threads(function: Callable[[Any], T], arguments: Sequence[Any], workers: int | None, progress: bool) -> list[T]:
-    """The function of each argument, in order."""
+    """Results of a function for each argument, in order, from a pool of worker threads."""
     from rich.progress import track
 
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
@@ -114,7 +114,7 @@ def in_threads(function: Callable[[Any], T], arguments: Sequence[Any], workers: 
 
 
 def verdict(moved: np.ndarray, turned: np.ndarray, seconds: float) -> Settled:
-    """What distances from the plan say, metres and radians, (I,) each."""
+    """Stability from the distances to the plan, metres and radians, (I,) each."""
     return Settled(moved, turned, (moved < MOST_MOVED_M) & (turned < MOST_TURNED), seconds)
 
 

@@ -1,4 +1,4 @@
-"""Running a model until it is at rest, and reading how far items are from their plans."""
+"""Simulation of a MuJoCo model until it is at rest, and distances of its items from their plans."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(model: Any, data: Any, seconds: float, watched: slice = slice(1, None)) 
 
 
 def let_in(data: Any, plan: PackingPlan, number: int) -> None:
-    """Puts the first `number` items where they are planned, without motion; the others wait on."""
+    """Moves the first `number` items to their planned poses, at zero velocity; the others stay parked."""
     for i, (solid, pose) in enumerate(zip(plan.solids[:number], plan.poses[:number], strict=True)):
         data.qpos[7 * i : 7 * i + 7] = *centre_of(solid, pose), *quaternion(pose.rotation)
     data.qvel[: 6 * number] = 0.0
@@ -39,7 +39,10 @@ def let_in(data: Any, plan: PackingPlan, number: int) -> None:
 
 
 def distances(data: Any, plan: PackingPlan, items: range) -> tuple[np.ndarray, np.ndarray]:
-    """How far I items are from their plans, (I,) each: metres between centres of mass, radians; or infinite."""
+    """Distances of I items from their plans, (I,) each: metres between centres of mass, radians; or inf and π.
+
+    The latter where the simulation has left the finite numbers.
+    """
     bodies = slice(items.start + 1, items.stop + 1)
     places = np.array([centre_of(plan.solids[i], plan.poses[i]) for i in items]).reshape(-1, 3)
     turns = np.array([quaternion(plan.poses[i].rotation) for i in items]).reshape(-1, 4)
@@ -50,7 +53,7 @@ def distances(data: Any, plan: PackingPlan, items: range) -> tuple[np.ndarray, n
 
 
 def angle_between(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Radians, 0 to π, between rotations given as unit quaternions (…, 4)."""
+    """Angles between rotations given as unit quaternions (…, 4), radians, 0 to π."""
     # By the chord, which keeps the small angles that the arc cosine of a scalar product rounds away.
     sign = np.where((first * second).sum(-1, keepdims=True) < 0, -1.0, 1.0)
     half_chord = np.linalg.norm(first - sign * second, axis=-1) / 2

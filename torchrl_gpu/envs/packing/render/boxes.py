@@ -37,8 +37,9 @@ def paint_boxes(lower: np.ndarray, upper: np.ndarray, camera: Camera) -> np.ndar
 
 
 def back_to_front(lower: np.ndarray, upper: np.ndarray, camera: Camera) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Boxes, or pieces of them, in an order in which none hides a later one: numbers (L,), lower and upper
-    corners (L, 3).
+    """Boxes, or pieces of them, from back to front: box numbers (L,), lower and upper corners (L, 3).
+
+    None hides a later one.
 
     Seen from above and from one side, A must come before B where a part of A lies below, left of and behind a part of
     B. Three boxes can be before each other in a ring, as bars that lean on each other are; cut into layers between all
@@ -54,7 +55,7 @@ def back_to_front(lower: np.ndarray, upper: np.ndarray, camera: Camera) -> tuple
 
 
 def _ordered(lower: np.ndarray, upper: np.ndarray, camera: Camera) -> list[int]:
-    """Indices back to front, but for those of rings and of what comes behind them."""
+    """Indices from back to front, without boxes in rings and those that must follow them."""
     far = np.where(NEAR, lower, -upper)  # with every axis pointing at the viewer
     near = np.where(NEAR, upper, -lower)
     before: np.ndarray = np.all(
@@ -73,7 +74,7 @@ def _ordered(lower: np.ndarray, upper: np.ndarray, camera: Camera) -> list[int]:
 
 
 def _layers(lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The boxes cut at every floor and lid: numbers (L,), lower and upper corners (L, 3)."""
+    """Pieces of the boxes cut at every floor and lid: box numbers (L,), lower and upper corners (L, 3)."""
     cuts = np.unique(np.concatenate([lower[:, 2], upper[:, 2]]))
     number, below, above = [], [], []
     for i, (low, high) in enumerate(zip(lower, upper, strict=True)):

@@ -34,7 +34,7 @@ _SCREEN = np.array(  # to the right and down, per metre along x, y and z
 
 @dataclass(frozen=True)
 class Camera:
-    """Shows a whole bin, of sides in metres, on `width` × `height` pixels of `SUPERSAMPLE`² samples each."""
+    """Orthographic view of a bin, sides in metres, on `width` × `height` pixels of `SUPERSAMPLE`² samples each."""
 
     bin_size: Vector
     width: int
@@ -135,5 +135,5 @@ def grid_step(bin_size: Vector) -> float:
 
 
 def _flat(points: np.ndarray) -> list[float]:
-    """As Pillow takes them, which counts from the centre of the first pixel."""
+    """Flat coordinates for Pillow, which counts from the centre of the first pixel."""
     return (points - 0.5).ravel().tolist()

@@ -16,7 +16,7 @@ _STOPS = np.array([(68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (2
 
 
 def heat(shares: np.ndarray) -> np.ndarray:
-    """Colours (…, 3) uint8 of shares (…) from 0 to 1; what is no number is as 0."""
+    """Colours (…, 3) uint8 of shares (…) from 0 to 1; NaN is drawn as 0."""
     place = np.clip(np.nan_to_num(shares, nan=0.0), 0, 1) * (len(_STOPS) - 1)
     channels = [np.interp(place, np.arange(len(_STOPS)), _STOPS[:, i]) for i in range(3)]
     return np.stack(channels, -1).round().astype(np.uint8)
@@ -31,17 +31,17 @@ def shares_of(values: np.ndarray) -> tuple[np.ndarray, float, float]:
 
 
 def rectangle(pen: ImageDraw.ImageDraw, box: Sequence[float], **how: Any) -> None:
-    """A rectangle (left, top, right, bottom); nothing where a small picture leaves no room for it."""
+    """Draws a rectangle (left, top, right, bottom); nothing where a small picture leaves no room for it."""
     left, top, right, bottom = box
     if left <= right and top <= bottom:
         pen.rectangle((left, top, right, bottom), **how)
 
 
 class Legend:
-    """Writes from top to bottom.
+    """Column of text, colour bars and swatches, written from top to bottom.
 
     Args:
-        image: Drawn on.
+        image: Image to draw on.
         left, top, right: Of the column, pixels.
         size: Of the text, pixels.
     """
@@ -51,7 +51,7 @@ class Legend:
         self.image = image
 
     def text(self, line: str, *, scale: float = 1.0, fill: str = TEXT) -> None:
-        """A line; one that is too long is set smaller."""
+        """Writes a line of text; one that is too long is set smaller."""
         size = max(6, round(self.size * scale))
         while size > 6 and ImageFont.load_default(size).getlength(line) > self.right - self.left:
             size -= 1
@@ -59,11 +59,11 @@ class Legend:
         self.y += round(1.35 * size)
 
     def gap(self, lines: float = 0.5) -> None:
-        """Some space."""
+        """Adds vertical space."""
         self.y += round(lines * self.size)
 
     def bar(self, colors: np.ndarray, low: str, high: str) -> None:
-        """Colours (K, 3) from left to right, and what its ends stand for."""
+        """Draws a bar of colours (K, 3) from left to right, with labels at its ends."""
         width, height = max(1, self.right - self.left), max(4, self.size)
         strip = Image.fromarray(np.ascontiguousarray(colors[None].astype(np.uint8))).resize((width, height))
         self.image.paste(strip, (self.left, self.y))
@@ -74,7 +74,7 @@ class Legend:
         self.y += round(1.4 * self.size)
 
     def swatch(self, color: Sequence[float] | np.ndarray | str, line: str, outline: str | None = None) -> None:
-        """A square of a colour, and what it stands for."""
+        """Draws a square of a colour with its label."""
         fill = color if isinstance(color, str) else tuple(int(each) for each in color)
         box = (self.left, self.y, self.left + self.size, self.y + self.size)
         rectangle(self.pen, box, fill=fill, outline=outline, width=2 if outline else 1)

@@ -1,4 +1,4 @@
-"""Solids in a bin, each the columns of its cells; nearer samples hide those behind (a depth buffer)."""
+"""Renderer of solids in a bin, as the columns of their cells, with a depth buffer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Placed = tuple[int, int, float, float, float]
 
 
 class SolidsPainting:
-    """Picture of a bin that fills with solids: each is drawn when it comes, and stays.
+    """Picture of a bin to which solids are added one by one: each is drawn once.
 
     Args:
         cell: Metres per cell of the items' maps along x and y.
@@ -38,7 +38,7 @@ class SolidsPainting:
         self._label = np.full(self._canvas.shape[:2], -1, np.int32)
 
     def keep(self, items: list[Placed]) -> int:
-        """How many of the items are on the canvas already; clears it where others are on it."""
+        """Number of the items that are on the canvas already; clears a canvas with others."""
         if items[: len(self._drawn)] != self._drawn:
             self._clear()
         return len(self._drawn)
@@ -66,7 +66,7 @@ class SolidsPainting:
         self._ink(slice(max(0, rows.start - 1), rows.stop + 1), slice(max(0, cols.start - 1), cols.stop + 1))
 
     def picture(self) -> np.ndarray:
-        """uint8 (H, W, 3)."""
+        """Picture of the bin, uint8 (H, W, 3)."""
         return finished(Image.fromarray(self._canvas), self.camera)
 
     def _window(self, item: Placed, top: np.ndarray) -> tuple[slice, slice]:
@@ -129,9 +129,9 @@ class SolidsPainting:
 
 
 def _visible(high: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """Row of the floor under what each sample shows, int (h, w); −1 where it shows nothing.
+    """Floor row of the frontmost surface at each sample, int (h, w); −1 where there is none.
 
-    What stands on row b of a column covers the samples b − high to b − low of it; the largest row is in front.
+    Material on row b of a column covers the samples b − high to b − low of it; the largest row is in front.
     """
     rows = np.arange(len(high), dtype=np.int32)[:, None]
     seen = np.full(high.shape, -1, np.int32)

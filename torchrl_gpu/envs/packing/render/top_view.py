@@ -1,4 +1,4 @@
-"""Overlays of a bin seen from above: legal placements, the next placement, the value of each.
+"""Overlays of a bin seen from above: legal placements, the next placement, the Q value of each.
 
 x runs to the right and y upwards. A place on the placement grid is shown where the item's corner of least x and y lies.
 """
@@ -42,7 +42,7 @@ class Placing:
 
 @dataclass(frozen=True)
 class Pile:
-    """The state of a bin.
+    """State of a bin for the overlays.
 
     Attributes:
         heightmap: (X, Y), metres.
@@ -172,7 +172,7 @@ class _Sheet:
         return self.left + x * self.cell[0], self.top + self.size[1] - y * self.cell[1]
 
     def outline(self, placing: Placing, filled: bool) -> None:
-        """The footprint's bounding box, its corner marked."""
+        """Draws the footprint's bounding box, its corner marked."""
         (x, y), (p, q) = placing.corner, placing.extent
         (left, bottom), (right, top) = self.pixel(x, y), self.pixel(x + p, y + q)
         box = round(left), round(top), round(right), round(bottom)
@@ -202,7 +202,7 @@ class _Sheet:
         legend.text(f"rests at {placing.z / self.pile.per_unit[2]:.4g} {self.pile.unit}", fill=FAINT)
 
     def finish(self) -> np.ndarray:
-        """Adds the scale of heights to the legend; the picture."""
+        """Adds the scale of heights to the legend and returns the picture, uint8 (H, W, 3)."""
         legend = self.legend
         legend.gap()
         legend.text(f"height of the pile, {self.pile.unit}", scale=0.9)
@@ -213,7 +213,7 @@ class _Sheet:
         return np.asarray(self.image)
 
     def _contours(self) -> None:
-        """A line wherever the height changes, so that boxes are told apart."""
+        """Draws a line wherever the height changes, so that boxes can be distinguished."""
         heights, tolerance = self.pile.heightmap, 1e-4 * self.pile.bin_size[2]
         for x, y in np.argwhere(np.abs(np.diff(heights, axis=0)) > tolerance).tolist():
             self.pen.line([self.pixel(x + 1, y), self.pixel(x + 1, y + 1)], fill=WIRE)
