@@ -12,7 +12,7 @@ WEIGHTS = ALPHA, BETA, GAMMA = 0.75, 0.25, 0.25
 
 
 def compactness(heightmap: Tensor, volume: Tensor, bin_: Bin) -> Tensor:
-    """C: packed volume over that of the bin filled up to its highest cell; 0 for an empty bin.
+    """Compactness C: packed volume over that of the bin filled up to its highest cell; 0 for an empty bin.
 
     Args:
         heightmap: (N, X, Y) float32, metres.
@@ -26,12 +26,12 @@ def compactness(heightmap: Tensor, volume: Tensor, bin_: Bin) -> Tensor:
 
 
 def pyramidality(heightmap: Tensor, volume: Tensor, bin_: Bin) -> Tensor:
-    """P: packed volume over the volume under the heightmap; shapes as in `compactness`. Eq. 3."""
+    """Pyramidality P: packed volume over the volume under the heightmap; shapes as in `compactness`. Eq. 3."""
     return _ratio(volume, heightmap.sum((1, 2)) * bin_.cell_area)
 
 
 def objective(heightmap: Tensor, volume: Tensor, stable: Tensor, bin_: Bin, weights: Weights = WEIGHTS) -> Tensor:
-    """J = αC + βP + γS with S = 1 where the last placement is stable.
+    """Objective J = αC + βP + γS with S = 1 where the last placement is stable.
 
     Args:
         heightmap: (N, X, Y) float32, metres.

@@ -28,7 +28,7 @@ class AlikeSequences(BoxSequences):
 
     @property
     def drawn_as(self) -> ItemSource:
-        """The other source."""
+        """The other source, which defines how the boxes are drawn."""
         return self.source
 
     def foreign(self, bin_: Bin, orientations: str | float) -> str:

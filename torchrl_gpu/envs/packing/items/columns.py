@@ -104,6 +104,6 @@ def _between(low: np.ndarray, high: np.ndarray, count: int) -> tuple[np.ndarray,
 
 
 def _at(x: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(y, z) where segments from a to b (S, 3) pass x, (S, 2)."""
+    """Points (y, z) at which segments from a to b (S, 3) pass x, (S, 2)."""
     share = (x - a[:, 0]) / np.maximum(b[:, 0] - a[:, 0], 1e-300)
     return a[:, 1:] + share[:, None] * (b[:, 1:] - a[:, 1:])

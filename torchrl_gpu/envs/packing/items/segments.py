@@ -114,7 +114,7 @@ def _border_below(x: Tensor) -> Tensor:
 
 
 def _at(x: Tensor, a: Sequence[Tensor], b: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """y and z where segments from a to b, x, y and z (S,) each and a not behind b, pass x (S,)."""
+    """Coordinates y and z where segments from a to b, x, y and z (S,) each and a not behind b, pass x (S,)."""
     share = ((x - a[0]) / (b[0] - a[0]).clamp_min(1e-300)).clamp_(0, 1)
     return a[1].lerp(b[1], share), a[2].lerp(b[2], share)  # lerp keeps between its ends to the last bit
 

@@ -29,7 +29,7 @@ def read_stl(data: bytes) -> list[Mesh]:
 
 
 def _text_triangles(text: str) -> np.ndarray:
-    """(F, 3, 3) float64."""
+    """Triangles of a text solid, (F, 3, 3) float64."""
     found = _VERTEX.findall(re.sub(r"(?im)^\s*solid\b.*$", "", text))  # a name may be anything
     if len(found) % 3:
         raise ValueError(f"three vertices wanted for each facet, {len(found)} are in all")
@@ -37,7 +37,7 @@ def _text_triangles(text: str) -> np.ndarray:
 
 
 def _binary_triangles(data: bytes) -> np.ndarray:
-    """(F, 3, 3) float64: as many as the header counts, or as there are where the count cannot be right."""
+    """Triangles of a binary file, (F, 3, 3) float64: as many as the header counts, or as there are if it is wrong."""
     if len(data) < _HEADER + 48:
         return np.zeros((0, 3, 3))
     body = data[_HEADER:]
